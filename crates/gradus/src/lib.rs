@@ -1,0 +1,18 @@
+//! gradus trains language models from human feedback: supervised fine-tuning, reward models, DPO, PPO and GRPO, with
+//! sampling and training in one engine.
+//!
+//! The library prints nothing, parses no arguments and speaks no HTTP but to the model hub; the binary does.
+
+#![deny(missing_docs)]
+
+pub mod algorithm;
+pub mod config;
+pub mod data;
+pub mod error;
+pub mod model;
+pub mod reward;
+pub mod rng;
+pub mod rollout;
+pub mod train;
+
+pub use error::{Error, Result};
