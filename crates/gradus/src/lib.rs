@@ -9,6 +9,7 @@ pub mod algorithm;
 pub mod config;
 pub mod data;
 pub mod error;
+pub mod machine;
 pub mod model;
 pub mod reward;
 pub mod rng;

@@ -1,0 +1,100 @@
+//! The shape of the command line: global options, and the commands by group.
+
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::Styles, builder::styling::Style};
+
+use crate::commands::{ENTRIES, Group};
+
+/// Options that every command understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Global {
+    /// No notes and no progress on stderr.
+    pub quiet: bool,
+    /// How much the log says: 0 warnings, 1 information, 2 debugging.
+    pub verbose: u8,
+    /// Results as JSON.
+    pub json: bool,
+    /// Whether to colour.
+    pub colour: ColourChoice,
+}
+
+/// When text is coloured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ColourChoice {
+    /// When the stream is a terminal and `NO_COLOR` is not set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl From<&ArgMatches> for Global {
+    fn from(matches: &ArgMatches) -> Self {
+        Self {
+            quiet: matches.get_flag("quiet"),
+            verbose: matches.get_count("verbose"),
+            json: matches.get_flag("json"),
+            colour: matches.get_one("color").copied().unwrap_or(ColourChoice::Auto),
+        }
+    }
+}
+
+/// The whole command line. The arguments of a command are built only when that command is asked for.
+pub fn command() -> Command {
+    Command::new("gradus")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Train language models from human feedback: SFT, reward models, DPO, PPO, GRPO")
+        .styles(styles())
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .help_template(template())
+        .args(global())
+        .subcommands(
+            ENTRIES
+                .iter()
+                .map(|entry| Command::new(entry.name).about(entry.about).styles(styles()).defer(entry.arguments)),
+        )
+}
+
+fn global() -> [Arg; 4] {
+    let flag = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).help(help).global(true).help_heading("Global options").action(ArgAction::SetTrue)
+    };
+    [
+        flag("json", "Print results as JSON"),
+        flag("quiet", "No notes and no progress on stderr").short('q'),
+        flag("verbose", "Say more in the log; -vv says all").short('v').action(ArgAction::Count),
+        flag("color", "Colour the output")
+            .action(ArgAction::Set)
+            .value_name("auto|always|never")
+            .hide_possible_values(true)
+            .value_parser(clap::builder::EnumValueParser::<ColourChoice>::new()),
+    ]
+}
+
+fn styles() -> Styles {
+    Styles::styled()
+        .header(Style::new().bold())
+        .usage(Style::new().bold())
+        .literal(Style::new())
+        .placeholder(Style::new().dimmed())
+}
+
+/// clap lists all commands under one heading; this template puts them in groups.
+fn template() -> String {
+    let bold = Style::new().bold();
+    let mut text = format!("{{about}}\n\n{bold}Usage:{bold:#} {{usage}}\n");
+    for group in Group::ALL {
+        let mut entries = ENTRIES.iter().filter(|entry| entry.group == group).peekable();
+        if entries.peek().is_some() {
+            text += &format!("\n{bold}{}:{bold:#}\n", group.title());
+        }
+        for entry in entries {
+            text += &format!("  {:<12} {}\n", entry.name, entry.about);
+        }
+    }
+    text + &format!(
+        "\n{bold}Options:{bold:#}\n{{options}}\n\n`gradus COMMAND --help` shows the options of a command.\n"
+    )
+}

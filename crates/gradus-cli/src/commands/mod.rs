@@ -1,0 +1,84 @@
+//! One file a command; this one lists them.
+//!
+//! A command turns its arguments into a plan or an options struct, calls the library once and shows the result.
+//! To add one: a file with its `clap::Args` struct and `pub fn run(args, out)`, and one entry in [`ENTRIES`].
+
+use clap::{ArgMatches, FromArgMatches};
+
+use crate::output::Output;
+
+mod completions;
+mod doctor;
+
+/// One command of the binary.
+pub struct Entry {
+    /// The word on the command line.
+    pub name: &'static str,
+    /// Under which heading `--help` lists it.
+    pub group: Group,
+    /// What it does, in one line.
+    pub about: &'static str,
+    /// Adds its arguments; called only when the command is asked for.
+    pub arguments: fn(clap::Command) -> clap::Command,
+    /// Does it.
+    pub run: fn(&ArgMatches, &Output) -> anyhow::Result<()>,
+}
+
+/// The headings of `gradus --help`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// From nothing to a first result.
+    Start,
+    /// Training runs.
+    Train,
+    /// What models do.
+    Use,
+    /// Data sets.
+    Data,
+    /// The machine and the configuration.
+    Setup,
+}
+
+impl Group {
+    /// All headings, in the order of the help.
+    pub const ALL: [Self; 5] = [Self::Start, Self::Train, Self::Use, Self::Data, Self::Setup];
+
+    /// The heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Start => "Start",
+            Self::Train => "Train",
+            Self::Use => "Sample and measure",
+            Self::Data => "Data",
+            Self::Setup => "Setup",
+        }
+    }
+}
+
+/// An entry for a command whose arguments are the `clap::Args` struct that `$module::run` takes.
+macro_rules! entry {
+    ($group:ident, $name:literal, $module:ident :: $arguments:ident, $about:literal) => {
+        Entry {
+            name: $name,
+            group: Group::$group,
+            about: $about,
+            arguments: |command| {
+                <$module::$arguments as clap::Args>::augment_args(command).about($about).long_about(None)
+            },
+            run: |matches, out| $module::run($module::$arguments::from_arg_matches(matches)?, out),
+        }
+    };
+}
+
+/// Every command, in the order of the help.
+pub const ENTRIES: &[Entry] = &[
+    entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
+    entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),
+];
+
+/// Runs the command that `matches` names.
+pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
+    let (name, arguments) = matches.subcommand().expect("clap requires a command");
+    let entry = ENTRIES.iter().find(|entry| entry.name == name).expect("clap accepts only commands of the table");
+    (entry.run)(arguments, out)
+}

@@ -1,0 +1,165 @@
+//! The only file that prints: data on stdout, messages on stderr.
+
+use std::fmt::{Arguments, Display};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::cli::{ColourChoice, Global};
+use crate::progress::Progress;
+
+/// Where everything a command says goes. Commands call it and never ask about terminals.
+#[derive(Debug, Clone)]
+pub struct Output {
+    quiet: bool,
+    json: bool,
+    paint: Paint,
+}
+
+/// Whoever reads stdout has gone; the program ends quietly, as a filter does.
+#[derive(Debug, Clone, Copy)]
+pub struct ClosedPipe;
+
+impl Display for ClosedPipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("stdout was closed")
+    }
+}
+
+impl std::error::Error for ClosedPipe {}
+
+impl Output {
+    /// The output as the global options want it.
+    pub fn new(global: &Global) -> Self {
+        let colour = match global.colour {
+            ColourChoice::Always => true,
+            ColourChoice::Never => false,
+            ColourChoice::Auto => {
+                std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            }
+        };
+        start_log(global.verbose, colour);
+        Self { quiet: global.quiet, json: global.json, paint: Paint { colour } }
+    }
+
+    /// Whether results are printed as JSON.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// How stderr is coloured.
+    pub fn paint(&self) -> Paint {
+        self.paint
+    }
+
+    /// One line of data on stdout.
+    pub fn data(&self, line: impl Display) -> anyhow::Result<()> {
+        self.text(&format!("{line}\n"))
+    }
+
+    /// Data on stdout as it is.
+    pub fn text(&self, text: &str) -> anyhow::Result<()> {
+        let mut stdout = std::io::stdout().lock();
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(ClosedPipe.into()),
+            Err(error) => Err(gradus::Error::io("stdout", error).into()),
+        }
+    }
+
+    /// One JSON value on one line of stdout.
+    pub fn json_line(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.data(serde_json::to_string(value)?)
+    }
+
+    /// A result: as JSON with `--json`, otherwise as `text` shows it.
+    pub fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        if self.json {
+            return self.data(serde_json::to_string_pretty(value)?);
+        }
+        let text = text();
+        self.data(text.trim_end_matches('\n'))
+    }
+
+    /// A message on stderr; `--quiet` drops it.
+    pub fn note(&self, message: impl Display) {
+        if !self.quiet {
+            self.stderr(format_args!("{message}\n"));
+        }
+    }
+
+    /// A warning on stderr: something the user should know, which stops nothing.
+    pub fn warn(&self, message: impl Display) {
+        self.stderr(format_args!("{} {message}\n", self.paint.warning("warning:")));
+    }
+
+    /// An error on stderr, already rendered.
+    pub fn error(&self, text: &str) {
+        self.stderr(format_args!("{text}\n"));
+    }
+
+    /// A progress bar over `total` steps on stderr; plain lines where stderr is no terminal, nothing with `--quiet`.
+    pub fn progress(&self, what: &str, total: u64) -> Progress {
+        if self.quiet {
+            Progress::silent()
+        } else if std::io::stderr().is_terminal() {
+            Progress::bar(what, total)
+        } else {
+            Progress::lines(what, total, self.clone())
+        }
+    }
+
+    /// Messages have nowhere else to go when stderr is closed.
+    fn stderr(&self, text: Arguments<'_>) {
+        let _ = std::io::stderr().lock().write_fmt(text);
+    }
+}
+
+/// Prints what clap has to say, which is help and versions too, and returns its exit code.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// The log of the library on stderr: warnings, more with `-v`, or as `GRADUS_LOG` says.
+fn start_log(verbose: u8, colour: bool) {
+    use tracing_subscriber::EnvFilter;
+    let level = ["warn", "info", "debug"][usize::from(verbose.min(2))];
+    let filter = EnvFilter::try_from_env("GRADUS_LOG").unwrap_or_else(|_| EnvFilter::new(format!("gradus={level}")));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
+    // Only a second start fails, and there is one.
+    let _ = log.without_time().try_init();
+}
+
+/// Colours on stderr; text is complete without them.
+#[derive(Debug, Clone, Copy)]
+pub struct Paint {
+    colour: bool,
+}
+
+impl Paint {
+    /// Errors and what they underline.
+    pub fn error(self, text: &str) -> String {
+        self.style(text, "1;31")
+    }
+
+    /// Warnings.
+    pub fn warning(self, text: &str) -> String {
+        self.style(text, "1;33")
+    }
+
+    /// Hints.
+    pub fn hint(self, text: &str) -> String {
+        self.style(text, "1;36")
+    }
+
+    /// Arrows, bars and line numbers around an excerpt.
+    pub fn frame(self, text: &str) -> String {
+        self.style(text, "1;34")
+    }
+
+    fn style(self, text: &str, code: &str) -> String {
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}

@@ -1,0 +1,78 @@
+//! How a command ended: an exit code, and an error as text with excerpt, underline and hint.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use gradus::error::{Diagnostic, Error, Place};
+
+use crate::output::{ClosedPipe, Output, Paint};
+
+/// The run failed.
+const FAILED: u8 = 1;
+/// The command line or the configuration is wrong.
+const USAGE: u8 = 2;
+/// Interrupted by the user, after a checkpoint.
+const INTERRUPTED: u8 = 130;
+
+/// Shows the error, if there is one, and returns the exit code.
+pub fn finish(result: anyhow::Result<()>, out: &Output) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    if error.is::<ClosedPipe>() {
+        return ExitCode::SUCCESS;
+    }
+    if let Some(error) = error.downcast_ref::<clap::Error>() {
+        return crate::output::usage(error);
+    }
+    out.error(render(&error, out.paint()).trim_end());
+    ExitCode::from(match error.downcast_ref::<Error>() {
+        Some(Error::Config(_)) => USAGE,
+        Some(Error::Interrupted) => INTERRUPTED,
+        _ => FAILED,
+    })
+}
+
+fn render(error: &anyhow::Error, paint: Paint) -> String {
+    match error.downcast_ref::<Error>() {
+        Some(Error::Config(problems)) => {
+            problems.iter().map(|problem| diagnostic(problem, paint)).collect::<Vec<_>>().join("\n")
+        }
+        Some(known) => {
+            let mut text = headline(&known.to_string(), paint);
+            if let Error::Diverged { batch: Some(batch), .. } = known {
+                let _ = writeln!(text, "  the batch that caused it: {}", batch.display());
+            }
+            text + &hint(known.hint(), paint)
+        }
+        None => headline(&format!("{error:#}"), paint),
+    }
+}
+
+fn headline(message: &str, paint: Paint) -> String {
+    format!("{} {message}\n", paint.error("error:"))
+}
+
+fn hint(hint: Option<&str>, paint: Paint) -> String {
+    hint.map(|text| format!("{} {text}\n", paint.hint("hint:"))).unwrap_or_default()
+}
+
+/// One configuration problem: message, places, the line with an underline, hint.
+fn diagnostic(problem: &Diagnostic, paint: Paint) -> String {
+    let mut text = headline(&problem.message, paint);
+    for place in &problem.places {
+        match place {
+            Place::Flag(flag) => {
+                let _ = writeln!(text, "  {} flag `{flag}`", paint.frame("-->"));
+            }
+            Place::File { path, line, column, width, excerpt } => {
+                let _ = writeln!(text, "  {} {}:{line}:{column}", paint.frame("-->"), path.display());
+                let margin = line.to_string().len();
+                let bar = paint.frame("|");
+                let under = " ".repeat(column.saturating_sub(1)) + &"^".repeat((*width).max(1));
+                let _ = writeln!(text, " {:margin$} {bar}", "");
+                let _ = writeln!(text, " {} {bar} {excerpt}", paint.frame(&line.to_string()));
+                let _ = writeln!(text, " {:margin$} {bar} {}", "", paint.error(&under));
+            }
+        }
+    }
+    text + &hint(problem.hint.as_deref(), paint)
+}

@@ -1,0 +1,64 @@
+//! Help, versions, exit codes, closed pipes.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::harness::CliTest;
+
+#[test]
+fn help_lists_the_commands_by_group() {
+    let help = CliTest::new().succeeds(&["--help"]);
+    let position = |text: &str| help.find(text).unwrap_or_else(|| panic!("`{text}` is not in the help:\n{help}"));
+    assert!(position("Usage: gradus [OPTIONS] <COMMAND>") < position("\nSetup:\n  doctor "));
+    assert!(position("\nSetup:\n") < position("\nOptions:\n"));
+    assert!(!help.contains("\nCommands:"), "{help}");
+    assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");
+}
+
+#[test]
+fn every_command_has_help() {
+    let test = CliTest::new();
+    let help = test.succeeds(&["--help"]);
+    let listed = help.split("\nOptions:").next().expect("a first part");
+    for name in listed.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next()) {
+        let text = test.succeeds(&[name, "--help"]);
+        assert!(text.contains(&format!("Usage: gradus {name}")), "{text}");
+    }
+}
+
+#[test]
+fn a_misspelt_command_is_a_usage_error() {
+    let run = CliTest::new().run(&["docter"]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.starts_with("error: unrecognized subcommand 'docter'"), "{}", run.stderr);
+    assert!(run.stderr.contains("a similar subcommand exists: 'doctor'"), "{}", run.stderr);
+}
+
+#[test]
+fn no_command_is_a_usage_error_that_shows_the_help() {
+    let run = CliTest::new().run(&[]);
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""));
+    assert!(run.stderr.contains("Usage: gradus"), "{}", run.stderr);
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let mut child = CliTest::new()
+        .command(&["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    drop(child.stdout.take());
+    let mut stderr = String::new();
+    child.stderr.take().expect("stderr is piped").read_to_string(&mut stderr).expect("stderr is UTF-8");
+    assert_eq!((child.wait().expect("it ends").code(), stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn doctor_speaks_json() {
+    let text = CliTest::new().succeeds(&["doctor", "--json"]);
+    let machine: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    assert_eq!(machine["devices"][0], "cpu");
+    assert!(machine["threads"].as_u64().expect("a number") >= 1);
+}

@@ -1,0 +1,103 @@
+//! What this machine has and what this build can use of it.
+
+use serde::Serialize;
+
+/// The version of the tensor engine this build is made with.
+const BURN_VERSION: &str = "0.22.1";
+
+/// What this machine has.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Machine {
+    /// Names that `train.device` takes.
+    pub devices: Vec<String>,
+    /// Threads that run at once.
+    pub threads: usize,
+    /// The processor, where the system names it.
+    pub processor: Option<String>,
+    /// Processor features that the kernels use, and whether they are here.
+    pub processor_features: Vec<(&'static str, bool)>,
+    /// Memory in bytes, where the system says.
+    pub memory_bytes: Option<u64>,
+    /// Memory that is free now.
+    pub memory_free_bytes: Option<u64>,
+    /// The parts this build is made of, with versions.
+    pub versions: Vec<(&'static str, &'static str)>,
+    /// What was compiled in.
+    pub build: Vec<String>,
+}
+
+impl Machine {
+    /// Looks at this machine.
+    pub fn detect() -> Self {
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Self {
+            devices: vec!["cpu".into()],
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            processor: entry(&processor, "model name").map(str::to_owned),
+            processor_features: processor_features(),
+            memory_bytes: kibibytes(&memory, "MemTotal"),
+            memory_free_bytes: kibibytes(&memory, "MemAvailable"),
+            versions: vec![("gradus", env!("CARGO_PKG_VERSION")), ("burn", BURN_VERSION)],
+            build: vec![
+                format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
+                if cfg!(debug_assertions) { "debug".into() } else { "release".into() },
+            ],
+        }
+    }
+}
+
+/// The value of `key` in a `key: value` listing, as Linux writes them.
+fn entry<'a>(listing: &'a str, key: &str) -> Option<&'a str> {
+    listing.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == key).map(|(_, v)| v.trim())
+}
+
+fn kibibytes(listing: &str, key: &str) -> Option<u64> {
+    entry(listing, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn processor_features() -> Vec<(&'static str, bool)> {
+    vec![
+        ("avx2", std::arch::is_x86_feature_detected!("avx2")),
+        ("fma", std::arch::is_x86_feature_detected!("fma")),
+        ("avx512f", std::arch::is_x86_feature_detected!("avx512f")),
+        ("avx512bf16", std::arch::is_x86_feature_detected!("avx512bf16")),
+    ]
+}
+
+#[cfg(target_arch = "aarch64")]
+fn processor_features() -> Vec<(&'static str, bool)> {
+    vec![
+        ("neon", std::arch::is_aarch64_feature_detected!("neon")),
+        ("bf16", std::arch::is_aarch64_feature_detected!("bf16")),
+    ]
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn processor_features() -> Vec<(&'static str, bool)> {
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_linux_lists() {
+        let listing = "MemTotal:       24689440 kB\nMemFree:         20 kB\n";
+        assert_eq!(kibibytes(listing, "MemTotal"), Some(24_689_440 * 1024));
+        assert_eq!(kibibytes(listing, "MemAvailable"), None);
+        assert_eq!(entry("model name\t: AMD EPYC\n", "model name"), Some("AMD EPYC"));
+    }
+
+    #[test]
+    fn the_engine_version_is_the_one_pinned() {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).expect("the workspace has a manifest");
+        assert!(
+            manifest.contains(&format!("burn = {{ version = \"={BURN_VERSION}\"")),
+            "burn is pinned to another version"
+        );
+    }
+}
