@@ -1,0 +1,571 @@
+"""Losses, advantages, whitening, schedules, optimiser steps: inputs, values and gradients.
+
+SFT, reward, DPO and GRPO losses are computed by TRL's own `compute_loss`: the trainer object is made without its
+constructor and the model is replaced by one that returns the numbers of the fixture. Only what TRL 1.16 no longer has
+(PPO, KL controllers) is written out here, from the formulas of TRL <= 1.12.
+
+Inputs are float32 values; everything is then computed in float64, so that the answers carry no rounding of their own.
+Rows are ragged lists: no padding appears in the files.
+"""
+
+import itertools
+import math
+import types
+from collections import defaultdict
+
+from common import arguments, meta, write_json
+
+import torch
+from torch.nn.functional import logsigmoid
+from transformers import TrainingArguments, get_scheduler
+from trl import DPOTrainer, GRPOTrainer, RewardTrainer, SFTTrainer
+from trl.trainer.utils import FusedCausalLMOutput, add_fused_lm_head
+
+SEED = 7
+DOUBLE = torch.float64
+
+
+class Accelerator:
+    """One process: gathering gives back what was given."""
+
+    parallelism_config = None
+    num_processes = 1
+    process_index = 0
+    sync_gradients = True
+    device = torch.device("cpu")
+
+    def gather(self, x):
+        return x
+
+    gather_for_metrics = gather
+
+    def reduce(self, x, reduction="sum"):
+        return x
+
+    def pad_across_processes(self, x, **_):
+        return x
+
+    def unwrap_model(self, x):
+        return x
+
+
+def bare(trainer, **fields):
+    """A trainer without its constructor: only the fields that its loss reads."""
+    self = object.__new__(trainer)
+    metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
+    model = torch.nn.Module()
+    model.is_gradient_checkpointing = False
+    defaults = dict(model=model, accelerator=Accelerator(), _metrics=metrics,
+                    _total_train_tokens=0, _tp_size=1, aux_loss_enabled=False, current_gradient_accumulation_steps=1)
+    self.__dict__.update({**defaults, **fields})
+    return self
+
+
+def namespace(**fields):
+    return types.SimpleNamespace(**fields)
+
+
+def single(rows):
+    """Rounds to float32 and goes on in float64."""
+    return [torch.tensor(row, dtype=torch.float32).to(DOUBLE).tolist() for row in rows]
+
+
+def padded(rows, fill=0.0, dtype=DOUBLE):
+    width = max(1, max(map(len, rows)))
+    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], dtype=dtype)
+
+
+def ragged(tensor, rows):
+    return [values[: len(row)].tolist() for values, row in zip(tensor, rows)]
+
+
+def lengths_mask(rows):
+    return padded([[1] * len(row) for row in rows], 0, torch.long)
+
+
+def random_rows(lengths, low, high, generator):
+    return [(low + (high - low) * torch.rand(n, generator=generator, dtype=torch.float32)).to(DOUBLE).tolist() for n in lengths]
+
+
+def metrics_of(trainer):
+    return {key: values[-1] for key, values in trainer._metrics["train"].items()}
+
+
+def result(name, options, loss, gradients, trainer=None):
+    entry = {"name": name, "options": options, "loss": loss.item(), "grad": gradients}
+    if trainer is not None:
+        entry["metrics"] = metrics_of(trainer)
+    return entry
+
+
+# ---------------------------------------------------------------------------------------------------------------- SFT
+
+
+def sft():
+    generator = torch.Generator().manual_seed(SEED)
+    lengths = (4, 1, 6, 3)
+    logprobs = random_rows(lengths, -5.0, -0.05, generator)
+    entropies = random_rows(lengths, 0.1, 3.0, generator)
+    correct = [[bool(x > -1.2) for x in row] for row in logprobs]
+    everything = [[1] * n for n in lengths]
+    some = [[0, 1, 1, 0], [1], [0, 0, 0, 1, 1, 1], [0, 0, 0]]
+    nothing = [[0] * n for n in lengths]
+
+    def case(name, mask, rows=slice(None), loss_type="nll", tokens_of_step=None):
+        taken = logprobs[rows]
+        lp = padded(taken).requires_grad_()
+        label_mask = padded(mask[rows], 0, torch.long).bool()
+
+        def model(**inputs):
+            keep = lambda x: x.masked_fill(~label_mask, 0)  # noqa: E731
+            return FusedCausalLMOutput(log_probs=keep(lp), entropy=keep(padded(entropies[rows])), label_mask=label_mask,
+                                       is_top1=keep(padded(correct[rows], False, torch.bool)))
+
+        trainer = bare(SFTTrainer, compute_loss_func=None, label_smoother=None,
+                       args=namespace(loss_type=loss_type, average_tokens_across_devices=False))
+        count = None if tokens_of_step is None else torch.tensor(tokens_of_step)
+        loss = trainer.compute_loss(model, {"attention_mask": lengths_mask(taken)}, num_items_in_batch=count)
+        loss.backward()
+        options = {"loss_type": loss_type, "tokens_of_step": tokens_of_step}
+        entry = result(name, options, loss, ragged(lp.grad, taken), trainer)
+        return {**entry, "rows": list(range(len(logprobs)))[rows], "mask": mask[rows]}
+
+    step = sum(map(sum, some))
+    cases = [
+        case("all_tokens", everything),
+        case("masked", some),
+        case("dft", some, loss_type="dft"),
+        case("first_micro_batch", some, slice(0, 2), tokens_of_step=step),
+        case("second_micro_batch", some, slice(2, 4), tokens_of_step=step),
+        case("nothing_counts", nothing),
+    ]
+    inputs = {"logprobs": logprobs, "entropies": entropies, "correct": correct}
+    note = "logprobs are those of the target tokens; metrics entropy and mean_token_accuracy count masked-in targets"
+    return {"note": note, "inputs": inputs, "cases": cases}
+
+
+def head():
+    """Log-probability and entropy of target tokens from hidden states, as TRL's fused head computes them."""
+    generator = torch.Generator().manual_seed(SEED + 1)
+    n, d, vocab = 6, 5, 11
+    hidden = torch.randn(n, d, generator=generator)
+    weight = torch.randn(vocab, d, generator=generator)
+    targets = torch.randint(0, vocab, (n,), generator=generator)
+    gains = torch.randn(2, n, generator=generator)
+    cases = []
+    for temperature in (1.0, 0.7, 1.5):
+        states = hidden.to(DOUBLE).requires_grad_()
+        linear = torch.nn.Linear(d, vocab, bias=False, dtype=DOUBLE)
+        linear.weight.data.copy_(weight)
+
+        class Fake(torch.nn.Module):
+            config = namespace(get_text_config=lambda: namespace(), model_type="fake")
+
+            def __init__(self):
+                super().__init__()
+                self.lm_head = linear
+                self.base_model = lambda *a, **k: namespace(last_hidden_state=states[None])
+
+            def forward(self):
+                raise AssertionError("the fused head replaces this")
+
+            def get_output_embeddings(self):
+                return linear
+
+        model = Fake()
+        add_fused_lm_head(model, temperature=temperature, outputs=("log_probs", "entropy", "is_top1"))
+        out = model(shift_labels=targets[None], fused_lm_head=True)
+        value = (out.log_probs[0] * gains[0]).sum() + (out.entropy[0] * gains[1]).sum()
+        value.backward()
+        # TRL's backward pass keeps float32 inside; what is written is autograd through log_softmax, after comparing both.
+        h, w = hidden.to(DOUBLE).requires_grad_(), weight.to(DOUBLE).requires_grad_()
+        logp = torch.log_softmax(h @ w.T / temperature, -1)
+        entropy = -(logp.exp() * logp).sum(-1)
+        chosen = logp.gather(1, targets[:, None])[:, 0]
+        ((chosen * gains[0]).sum() + (entropy * gains[1]).sum()).backward()
+        for ours, theirs in ((chosen, out.log_probs[0]), (entropy, out.entropy[0]), (h.grad, states.grad),
+                             (w.grad, linear.weight.grad)):
+            torch.testing.assert_close(theirs.to(DOUBLE), ours, rtol=1e-5, atol=1e-5)
+        cases.append({"temperature": temperature, "logprobs": chosen, "entropies": entropy, "correct": out.is_top1[0],
+                      "grad_hidden": h.grad, "grad_weight": w.grad})
+    note = "grad_* are gradients of sum(gains[0] * logprobs) + sum(gains[1] * entropies)"
+    inputs = {"hidden": hidden, "weight": weight, "targets": targets, "gains": gains}
+    return {"note": note, "inputs": inputs, "cases": cases}
+
+
+# ------------------------------------------------------------------------------------------------------------- reward
+
+
+def reward():
+    chosen, rejected, margins = single([[1.0, 0.5, -2.0, 3.25, 0.1], [0.2, 0.7, -2.0, -4.5, 0.3], [0.0, 0.5, 1.0, 2.0, 0.25]])
+    cases = []
+    for name, margin, centering in (("plain", False, None), ("margin", True, None), ("centering", False, 0.01),
+                                    ("margin_and_centering", True, 0.1)):
+        scores = torch.tensor(chosen + rejected, dtype=DOUBLE).requires_grad_()
+        trainer = bare(RewardTrainer, args=namespace(center_rewards_coefficient=centering))
+        inputs = {"attention_mask": torch.ones(10, 3, dtype=torch.long)}
+        if margin:
+            inputs["margin"] = torch.tensor(margins, dtype=DOUBLE)
+        loss = trainer.compute_loss(lambda **_: namespace(logits=scores[:, None]), inputs)
+        loss.backward()
+        half = len(chosen)
+        gradients = {"chosen": scores.grad[:half], "rejected": scores.grad[half:]}
+        cases.append(result(name, {"margin": margin, "centering": centering}, loss, gradients, trainer))
+    return {"inputs": {"chosen": chosen, "rejected": rejected, "margins": margins}, "cases": cases}
+
+
+# ---------------------------------------------------------------------------------------------------------------- DPO
+
+DPO_LOSSES = ("sigmoid", "hinge", "ipo", "exo_pair", "robust", "discopop", "sigmoid_norm", "sft", "nca_pair", "bco_pair",
+              "sppo_hard", "apo_zero", "apo_down", "aot", "aot_unpaired")
+
+
+def dpo():
+    generator = torch.Generator().manual_seed(SEED + 2)
+    chosen = random_rows((3, 4, 1), -2.5, -0.05, generator)
+    rejected = random_rows((2, 3, 6), -2.5, -0.05, generator)
+    ref_chosen = random_rows((3, 4, 1), -2.5, -0.05, generator)
+    ref_rejected = random_rows((2, 3, 6), -2.5, -0.05, generator)
+    rows, ref_rows = chosen + rejected, ref_chosen + ref_rejected
+
+    def case(name, loss_types, beta, weights=None, smoothing=0.0, ld_alpha=None, divergence="reverse_kl"):
+        lp = padded(rows).requires_grad_()
+        mask = lengths_mask(rows)
+        zero = torch.zeros_like(lp)
+
+        def outputs(x):
+            return FusedCausalLMOutput(log_probs=x, entropy=zero, mean_logits=zero, is_top1=zero.bool())
+
+        # One prompt token in front: TRL drops the first column when it shifts.
+        front = lambda x, value: torch.cat([torch.full((len(rows), 1), value), x], 1)  # noqa: E731
+        inputs = {"input_ids": front(mask * 5, 5), "attention_mask": front(mask, 1), "completion_mask": front(mask, 0)}
+        trainer = bare(DPOTrainer, beta=beta, ld_alpha=ld_alpha, precompute_ref_logps=False, f_divergence_type=divergence,
+                       f_alpha_divergence_coef=0.5, loss_types=loss_types, loss_weights=weights or [1.0] * len(loss_types),
+                       label_smoothing=smoothing, use_weighting=False,
+                       ref_model=lambda **_: outputs(padded(ref_rows)),
+                       args=namespace(discopop_tau=0.05, gradient_checkpointing_kwargs=None))
+        loss = trainer._compute_loss(lambda **_: outputs(lp), inputs, False)
+        loss.backward()
+        half = len(chosen)
+        gradients = {"chosen": ragged(lp.grad[:half], chosen), "rejected": ragged(lp.grad[half:], rejected)}
+        options = {"loss_type": loss_types, "beta": beta, "loss_weights": weights, "label_smoothing": smoothing,
+                   "ld_alpha": ld_alpha, "f_divergence_type": divergence}
+        entry = result(name, options, loss, gradients, trainer)
+        for key in ("entropy", "num_tokens", "logits/chosen", "logits/rejected", "mean_token_accuracy"):
+            del entry["metrics"][key]
+        return entry
+
+    cases = []
+    for kind in DPO_LOSSES:
+        smoothing = 0.1 if kind in ("exo_pair", "robust", "aot", "aot_unpaired") else 0.0
+        cases.append(case(kind, [kind], 0.1, smoothing=smoothing))
+    for kind in ("sigmoid", "hinge", "ipo"):
+        cases.append(case(f"{kind}_beta_0.5", [kind], 0.5))
+    cases.append(case("mpo", ["sigmoid", "bco_pair", "sft"], 0.1, weights=[0.8, 0.2, 1.0]))
+    cases.append(case("sigmoid_ld_alpha_0.5", ["sigmoid"], 0.1, ld_alpha=0.5))
+    cases.append(case("sigmoid_forward_kl", ["sigmoid"], 0.1, divergence="forward_kl"))
+    cases.append(case("sigmoid_js_divergence", ["sigmoid"], 0.1, divergence="js_divergence"))
+
+    # Not in TRL: conservative DPO and IPO on sums.
+    for name, smoothing, beta in (("cdpo", 0.1, 0.1), ("cdpo", 0.3, 0.5), ("ipo_sum", 0.0, 0.1)):
+        lp = padded(rows).requires_grad_()
+        ratio = lp.sum(1) - padded(ref_rows).sum(1)
+        delta = ratio[: len(chosen)] - ratio[len(chosen):]
+        if name == "cdpo":
+            losses = -(1 - smoothing) * logsigmoid(beta * delta) - smoothing * logsigmoid(-beta * delta)
+        else:
+            losses = (delta - 1 / (2 * beta)) ** 2
+        losses.mean().backward()
+        gradients = {"chosen": ragged(lp.grad[: len(chosen)], chosen), "rejected": ragged(lp.grad[len(chosen):], rejected)}
+        options = {"loss_type": [name], "beta": beta, "label_smoothing": smoothing, "formula": "written out, not from TRL"}
+        cases.append(result(f"{name}_{smoothing}_beta_{beta}", options, losses.mean(), gradients))
+    inputs = {"chosen": chosen, "rejected": rejected, "ref_chosen": ref_chosen, "ref_rejected": ref_rejected}
+    return {"inputs": inputs, "cases": cases}
+
+
+# --------------------------------------------------------------------------------------------------------------- GRPO
+
+
+def grpo():
+    generator = torch.Generator().manual_seed(SEED + 3)
+    lengths = (5, 3, 4, 1, 5, 2)
+    old = random_rows(lengths, -2.5, -0.1, generator)
+    shift = random_rows(lengths, -0.6, 0.6, generator)
+    logprobs = single([[min(a + b, -0.01) for a, b in zip(x, y)] for x, y in zip(old, shift)])
+    reference = single([[a + 0.4 * b for a, b in zip(x, y)] for x, y in zip(old, random_rows(lengths, -1.0, 1.0, generator))])
+    entropies = random_rows(lengths, 0.1, 2.5, generator)
+    advantages = [1.25, -0.5, 0.75, -1.5, 0.0, -0.8]
+    advantages = single([advantages])[0]
+    limit = 5
+    truncated = [True, False, False, False, True, False]
+
+    def case(name, loss_type, level="token", beta=0.0, bias_correction=True, delta=None, low=0.2, high=0.2, quantile=1.0,
+             entropy_coef=0.0, mask_truncated=False, aligned=False):
+        lp = padded(logprobs).requires_grad_()
+        entropy = padded(entropies).requires_grad_()
+        mask = lengths_mask(logprobs)
+        if mask_truncated:
+            mask = mask * (~torch.tensor(truncated)).long()[:, None]
+        trainer = bare(GRPOTrainer, top_entropy_quantile=quantile, off_policy_mask_threshold=None,
+                       importance_sampling_level=level, beta=beta, loss_type=loss_type, epsilon_low=low, epsilon_high=high,
+                       use_vllm=False, max_completion_length=limit, _entropy_bonus_enabled=entropy_coef != 0,
+                       use_adaptive_entropy=False, entropy_coef=entropy_coef, use_bias_correction_kl=bias_correction,
+                       args=namespace(use_bias_correction_kl=bias_correction, delta=delta, steps_per_generation=1,
+                                      sapo_temperature_pos=1.0, sapo_temperature_neg=1.05, vespo_k_pos=2.0,
+                                      vespo_lambda_pos=3.0, vespo_k_neg=3.0, vespo_lambda_neg=2.0))
+        trainer._get_per_token_logps_and_entropies = lambda *a, **k: (lp, entropy, None)
+        ones = torch.ones(len(lengths), 1, dtype=torch.long)
+        inputs = {"prompt_ids": ones, "prompt_mask": ones, "completion_ids": mask, "completion_mask": mask,
+                  "advantages": torch.tensor(advantages, dtype=DOUBLE), "num_items_in_batch": mask.sum(),
+                  "ref_per_token_logps": padded(reference)}
+        if not aligned:
+            inputs["old_per_token_logps"] = padded(old)
+        loss = trainer._compute_loss(None, inputs)
+        loss.backward()
+        gradients = {"logprobs": ragged(lp.grad, logprobs)}
+        if entropy_coef:
+            gradients["entropies"] = ragged(entropy.grad, entropies)
+        options = {"loss_type": loss_type, "importance_sampling_level": level, "beta": beta,
+                   "use_bias_correction_kl": bias_correction, "delta": delta, "epsilon": low, "epsilon_high": high,
+                   "top_entropy_quantile": quantile, "entropy_coef": entropy_coef,
+                   "mask_truncated_completions": mask_truncated, "old_is_current": aligned,
+                   "max_completion_length": limit}
+        entry = result(name, options, loss, gradients, trainer)
+        entry["metrics"] = {k: v for k, v in entry["metrics"].items() if not (isinstance(v, float) and math.isnan(v))}
+        return entry
+
+    variants = {
+        "plain": {},
+        "kl": dict(beta=0.04),
+        "kl_not_corrected": dict(beta=0.04, bias_correction=False),
+        "delta": dict(delta=1.3),
+        "epsilon_high": dict(high=0.28),
+        "mask_truncated": dict(mask_truncated=True),
+        "mask_truncated_kl": dict(mask_truncated=True, beta=0.04, high=0.28),
+        "sequence": dict(level="sequence"),
+        "sequence_kl": dict(level="sequence", beta=0.04),
+        "old_is_current": dict(aligned=True),
+        "everything": dict(beta=0.1, delta=1.5, high=0.3, low=0.1, mask_truncated=True, entropy_coef=0.01),
+    }
+    cases = [case(f"{kind}_{name}", kind, **options)
+             for kind, (name, options) in itertools.product(("grpo", "dr_grpo", "bnpo", "dapo"), variants.items())]
+    cases += [case("dapo_top_entropy_0.4", "dapo", quantile=0.4), case("dapo_entropy_bonus", "dapo", entropy_coef=0.01),
+              case("cispo", "cispo", high=5.0), case("sapo", "sapo"), case("vespo", "vespo"),
+              case("luspo", "luspo", level="sequence")]
+    inputs = {"logprobs": logprobs, "old": old, "reference": reference, "entropies": entropies, "advantages": advantages,
+              "truncated": truncated}
+    return {"inputs": inputs, "cases": cases}
+
+
+def advantages():
+    """TRL's `_generate_and_score_completions` with recorded completions and rewards."""
+    none = float("nan")
+    sets = {
+        "one_function": ([[1.0], [0.0], [0.0], [1.0], [0.5], [0.5], [0.5], [0.5]], None, 4),
+        "two_functions": ([[1.0, -0.25], [0.0, 2.0], [3.5, 0.5], [1.0, 1.0], [0.5, 0.0], [0.25, 8.0]], [1.0, 0.5], 3),
+        "unscorable": ([[1.0, none], [none, none], [2.0, 1.0], [0.0, 3.0], [none, none], [none, 1.0], [none, none], [none, none]],
+                       [1.0, 2.0], 4),
+        "pairs": ([[0.1], [0.3], [-5.0], [7.0], [2.0], [2.0]], None, 2),
+    }
+    cases = []
+    for (name, (values, weights, group)), scale, aggregation in itertools.product(
+            sets.items(), ("group", "batch", "none"), ("sum_then_normalize", "normalize_then_sum")):
+        if aggregation == "normalize_then_sum" and (scale != "group" or len(values[0]) == 1):
+            continue
+        count = len(values[0])
+        rewards = torch.tensor(values, dtype=DOUBLE)
+        weights_ = torch.tensor(weights or [1.0] * count, dtype=DOUBLE)
+        trainer = bare(GRPOTrainer, environment_factories=None, tools=None, environments=None,
+                       pad_to_multiple_of=None, mask_truncated_completions=False, eos_token_ids=[2], use_vllm=False,
+                       _tokenizer=namespace(pad_token_id=0, eos_token_id=2), num_iterations=1, beta=0.0, num_generations=group,
+                       multi_objective_aggregation=aggregation, reward_weights=weights_, scale_rewards=scale,
+                       reward_funcs=[None] * count, reward_func_names=[f"f{i}" for i in range(count)], _is_vlm=False,
+                       _logs=defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list)), _pending_extra_logs={},
+                       _pending_metrics={}, args=namespace(per_device_train_batch_size=len(values), steps_per_generation=1,
+                                                           gradient_accumulation_steps=1, gradient_checkpointing_kwargs=None))
+        trainer._generate = lambda prompts: ([[5]] * len(prompts), [[6, 2]] * len(prompts), None, ["x"] * len(prompts), None,
+                                             {}, None, None)
+        trainer._calculate_rewards = lambda *a: rewards
+        out = trainer._generate_and_score_completions([{"prompt": "p"} for _ in values])
+        clean = lambda x: None if isinstance(x, float) and math.isnan(x) else x  # noqa: E731
+        cases.append({
+            "name": f"{name}_{scale}_{aggregation}",
+            "options": {"scale_rewards": scale, "multi_objective_aggregation": aggregation, "num_generations": group,
+                        "reward_weights": weights},
+            "rewards": [[clean(x) for x in row] for row in values],
+            "advantages": out["advantages"],
+            "metrics": {k: clean(v[-1]) for k, v in trainer._metrics["train"].items()},
+        })
+    return {"cases": cases}
+
+
+# ---------------------------------------------------------------------------------------------------------------- PPO
+
+
+def ppo():
+    generator = torch.Generator().manual_seed(SEED + 4)
+    lengths = (5, 3, 4, 1)
+    old = random_rows(lengths, -2.5, -0.1, generator)
+    logprobs = single([[min(a + b, -0.01) for a, b in zip(x, y)] for x, y in zip(old, random_rows(lengths, -0.6, 0.6, generator))])
+    advantage = random_rows(lengths, -2.0, 2.0, generator)
+    old_values = random_rows(lengths, -1.0, 1.0, generator)
+    values = single([[a + b for a, b in zip(x, y)] for x, y in zip(old_values, random_rows(lengths, -0.5, 0.5, generator))])
+    returns = random_rows(lengths, -1.5, 1.5, generator)
+    mask = lengths_mask(logprobs).bool()
+    mean = lambda x: x[mask].mean()  # noqa: E731
+    policy, value = [], []
+    for low, high in ((0.2, 0.2), (0.1, 0.3)):
+        lp = padded(logprobs).requires_grad_()
+        log_ratio = lp - padded(old)
+        ratio, a = log_ratio.exp(), padded(advantage)
+        plain, clipped = -a * ratio, -a * ratio.clamp(1 - low, 1 + high)
+        loss = mean(torch.max(plain, clipped))
+        loss.backward()
+        policy.append({
+            "options": {"cliprange_low": low, "cliprange_high": high}, "loss": loss, "grad": ragged(lp.grad, logprobs),
+            "metrics": {"clipfrac": mean((clipped > plain).double()), "approxkl": 0.5 * mean(log_ratio**2),
+                        "approxkl_k3": mean(ratio - 1 - log_ratio), "ratio": mean(ratio)},
+        })
+    for cliprange in (0.2, 0.05, None):
+        v = padded(values).requires_grad_()
+        ret, before = padded(returns), padded(old_values)
+        first = (v - ret) ** 2
+        second = first if cliprange is None else (torch.clamp(v, before - cliprange, before + cliprange) - ret) ** 2
+        loss = 0.5 * mean(torch.max(first, second))
+        loss.backward()
+        variance = lambda x: x[mask].var(unbiased=False)  # noqa: E731
+        value.append({
+            "options": {"cliprange_value": cliprange}, "loss": loss, "grad": ragged(v.grad, values),
+            "metrics": {"clipfrac": mean((second > first).double()),
+                        "explained_variance": 1 - variance(ret - v) / variance(ret)},
+        })
+    inputs = {"logprobs": logprobs, "old": old, "advantages": advantage, "values": values, "old_values": old_values,
+              "returns": returns}
+    note = "written out from TRL <= 1.12; every mean runs over all tokens of the rows"
+    return {"note": note, "inputs": inputs, "policy": policy, "value": value}
+
+
+def gae():
+    generator = torch.Generator().manual_seed(SEED + 5)
+    lengths = (6, 1, 4)
+    rewards = random_rows(lengths, -0.5, 0.5, generator)
+    values = random_rows(lengths, -1.0, 1.0, generator)
+    all_real = [[1] * n for n in lengths]
+    with_tools = [[1, 0, 0, 1, 1, 0], [1], [0, 1, 0, 1]]
+    cases = []
+    for mask, (gamma, lam) in itertools.product((all_real, with_tools), ((1.0, 0.95), (0.99, 0.9), (1.0, 1.0), (0.9, 0.0))):
+        advantage, returns = [], []
+        for r, v, m in zip(rewards, values, mask):
+            real = [t for t, keep in enumerate(m) if keep]
+            a, ret = [0.0] * len(r), [0.0] * len(r)
+            # The definition, not the recursion: a discounted sum of one-step errors over the real tokens.
+            errors = [r[t] + gamma * (v[real[k + 1]] if k + 1 < len(real) else 0.0) - v[t] for k, t in enumerate(real)]
+            for k, t in enumerate(real):
+                a[t] = math.fsum((gamma * lam) ** (j - k) * errors[j] for j in range(k, len(real)))
+                ret[t] = a[t] + v[t]
+            advantage.append(a)
+            returns.append(ret)
+        cases.append({"gamma": gamma, "lambda": lam, "mask": mask, "advantages": advantage, "returns": returns})
+    note = "masked tokens (tool output) are skipped; their advantage and return are written as 0"
+    return {"note": note, "inputs": {"rewards": rewards, "values": values}, "cases": cases}
+
+
+def kl():
+    logprobs = single([[-0.5, -1.0, -0.25, -3.0, -0.001, -2.0]])[0]
+    reference = single([[-0.7, -0.4, -0.25, -1.0, -2.5, -7.0]])[0]
+    answer = {"logprobs": logprobs, "reference": reference}
+    for name, form in (("k1", lambda d: d), ("k2", lambda d: d**2 / 2), ("k3", lambda d: torch.exp(-d) - 1 + d)):
+        lp = torch.tensor(logprobs, dtype=DOUBLE).requires_grad_()
+        value = form(lp - torch.tensor(reference, dtype=DOUBLE))
+        value.sum().backward()
+        answer[name] = {"values": value, "grad": lp.grad}
+    return answer
+
+
+def whitening():
+    generator = torch.Generator().manual_seed(SEED + 6)
+    values = random_rows((7,), -3.0, 5.0, generator)[0]
+    cases = []
+    x = torch.tensor(values, dtype=DOUBLE)
+    for unbiased, center in itertools.product((True, False), (True, False)):
+        var = x.var(unbiased=unbiased)
+        out = (x - x.mean()) * torch.rsqrt(var + 1e-8)
+        cases.append({"variance": "unbiased" if unbiased else "biased", "center": center, "eps": 1e-8,
+                      "output": out if center else out + x.mean()})
+    note = "center true: mean removed (TRL's masked_whiten, shift_mean=True); false: the mean is added back (shift_mean=False)"
+    return {"note": note, "input": values, "cases": cases}
+
+
+# ------------------------------------------------------------------------------------------- schedules and controllers
+
+
+def schedules():
+    cases = []
+    for kind, steps, warmup in itertools.product(("linear", "cosine", "constant", "constant_with_warmup"), (10, 7), (0, 3)):
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        scheduler = get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
+        multipliers = []
+        for _ in range(steps):
+            multipliers.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+        cases.append({"kind": kind, "steps": steps, "warmup": warmup, "multipliers": multipliers})
+    fractions = []
+    for value, steps in ((0.1, 25), (0.03, 10), (0.5, 7), (3, 10), (0, 10), (1, 10)):
+        fractions.append({"warmup_steps": value, "steps": steps,
+                          "count": TrainingArguments("/tmp/unused", warmup_steps=value, report_to=[]).get_warmup_steps(steps)})
+    return {"note": "multipliers[k] is used by update k", "cases": cases, "warmup": fractions}
+
+
+def adaptive_kl():
+    observed = single([[0.5, 2.0, 5.0, 6.0, 6.6, 7.5, 20.0, 12.0, 6.0, 3.0, 5.5, 6.3]])[0]
+    cases = []
+    for start, target, horizon, batch in ((0.15, 6.0, 10000, 512), (0.05, 6.0, 100, 64), (0.2, 1.0, 10000, 8)):
+        beta, trajectory = start, []
+        for value in observed:
+            error = min(max(value / target - 1, -0.2), 0.2)
+            beta *= 1 + error * batch / horizon
+            trajectory.append(beta)
+        cases.append({"initial": start, "target": target, "horizon": horizon, "sequences_per_step": batch,
+                      "coefficients_after": trajectory})
+    return {"observed_kl": observed, "cases": cases}
+
+
+def optimizer():
+    generator = torch.Generator().manual_seed(SEED + 7)
+    shapes = {"matrix.weight": (3, 2), "vector.bias": (3,)}
+    start = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    gradients = [{name: scale * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+                 for scale in (1.0, 0.01, 3.0, 0.3, 1e-6, 1.0)]
+    cases = []
+    for name, options in {
+        "default": dict(lr=0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0),
+        "weight_decay": dict(lr=0.01, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1),
+    }.items():
+        parameters = {key: torch.nn.Parameter(value.clone()) for key, value in start.items()}
+        groups = [{"params": [parameters["matrix.weight"]]}, {"params": [parameters["vector.bias"]], "weight_decay": 0.0}]
+        adam = torch.optim.AdamW(groups, **options)
+        scheduler = get_scheduler("linear", adam, num_warmup_steps=0, num_training_steps=len(gradients))
+        steps = []
+        for gradient in gradients:
+            for key, parameter in parameters.items():
+                parameter.grad = gradient[key].clone()
+            norm = torch.nn.utils.clip_grad_norm_(parameters.values(), 1.0)
+            rate = adam.param_groups[0]["lr"]
+            adam.step()
+            scheduler.step()
+            steps.append({"lr": rate, "grad_norm": norm, "parameters": {k: p.detach().clone() for k, p in parameters.items()}})
+        cases.append({"name": name, "options": {**options, "max_grad_norm": 1.0, "schedule": "linear"}, "steps": steps})
+    note = "float32; gradients are clipped to norm 1 over both tensors; weight decay on the matrix only"
+    return {"note": note, "start": start, "gradients": gradients, "cases": cases}
+
+
+def main():
+    out = arguments("losses")
+    for build in (sft, head, reward, dpo, grpo, advantages, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
+        answer = build()
+        write_json(out / f"{build.__name__}.json", {"meta": meta(SEED, "trl", accumulate="float64 from float32 inputs"), **answer})
+        print(build.__name__, len(answer.get("cases", [])))
+
+
+main()
