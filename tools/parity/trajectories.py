@@ -1,0 +1,194 @@
+"""Ten training steps of TRL's trainers from committed weights: loss, gradient norm and metrics of every step.
+
+AdamW, no shuffling, one micro-batch a step, no dropout, float32. Each run has a folder:
+  run.json      start model, hyper-parameters, ten steps, a summary of the final weights
+  rows.jsonl    the training rows, in the order they are used (from the start again when they end)
+  rollouts.jsonl  GRPO: for each generation the prompts, completions and rewards that replace sampling
+"""
+
+import tempfile
+
+import replay
+from common import arguments, meta, write_json
+
+import torch
+from datasets import Dataset
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+
+SEED = 11
+QUESTIONS = ["What is the capital of France?", "How far is the island?", "What colour is the sky?", "Tea?",
+             "Can you help me with the garden?", "Seven plus five is", "The captain rang the", "The cat sat on the",
+             "Who was late?", "When did the ferry leave?"]
+GOOD = [" Paris.", " Eleven miles away.", " Blue, when the air is clear.", " Yes, please.", " Yes, I can help you with the garden.",
+        " twelve.", " bell every minute.", " warm stone.", " The fisherman was late, as he was on most days.", " Before sunrise."]
+BAD = [" I am sorry, I cannot help with that question.", " Red.", " No no no no.", " the the", " 100", " fog", " Paris is twelve.",
+       " ?", " Nobody answered.", " In two sentences."]
+
+
+def messages(*pairs):
+    return [{"role": role, "content": text} for role, text in pairs]
+
+
+def sft_rows():
+    return [{"prompt": q, "completion": a} for q, a in zip(QUESTIONS * 2, GOOD + BAD)]
+
+
+def chat_rows():
+    rows = []
+    for i in range(12):
+        q, a = QUESTIONS[i % 10], GOOD[i % 10].strip()
+        rows.append({"messages": messages(("system", "Short answers."), ("user", q), ("assistant", a), ("user", "Why?"),
+                                          ("assistant", BAD[(i * 3) % 10].strip()))})
+    return rows
+
+
+def preference_rows():
+    return [{"prompt": q, "chosen": g, "rejected": b} for q, g, b in zip(QUESTIONS * 2, GOOD + GOOD[::-1], BAD + BAD[3:] + BAD[:3])]
+
+
+def chat_preference_rows():
+    return [{"prompt": messages(("user", q)), "chosen": messages(("assistant", g.strip())),
+             "rejected": messages(("assistant", b.strip()))} for q, g, b in zip(QUESTIONS[:8], GOOD, BAD)]
+
+
+BASE = {"per_device_train_batch_size": 4, "learning_rate": 5e-3, "lr_scheduler_type": "linear", "max_length": 128}
+RUNS = {
+    "sft": (SFTTrainer, SFTConfig, "qwen3", sft_rows, {"learning_rate": 2e-3}),
+    "sft_chat_cosine_decay": (SFTTrainer, SFTConfig, "gpt2", chat_rows, {
+        "assistant_only_loss": True, "lr_scheduler_type": "cosine", "warmup_steps": 3, "weight_decay": 0.1, "adam_beta2": 0.95,
+        "adam_epsilon": 1e-6, "max_grad_norm": 0.5}),
+    "reward": (RewardTrainer, RewardConfig, "qwen3-reward", preference_rows, {"center_rewards_coefficient": 0.01}),
+    "reward_margin": (RewardTrainer, RewardConfig, "qwen3-reward",
+                      lambda: [{**row, "margin": 0.25 * (i % 4)} for i, row in enumerate(preference_rows())],
+                      {"lr_scheduler_type": "constant", "weight_decay": 0.05}),
+    "dpo": (DPOTrainer, DPOConfig, "qwen3", preference_rows, {"beta": 0.1}),
+    "dpo_chat_gpt2_ipo": (DPOTrainer, DPOConfig, "gpt2", chat_preference_rows, {
+        "beta": 0.2, "loss_type": ["ipo"], "lr_scheduler_type": "constant", "max_grad_norm": 100.0}),
+}
+
+
+def arguments_of(config, scratch, options):
+    return config(output_dir=scratch, report_to=[], bf16=False, use_cpu=True, gradient_checkpointing=False, disable_tqdm=True,
+                  logging_steps=1, save_strategy="no", max_steps=replay.STEPS, gradient_accumulation_steps=1, seed=SEED,
+                  **options)
+
+
+def finish(out, runs, start, options):
+    """`runs`: trainer and recorder of the run, and of one that rounds differently (float64; GRPO: fused attention).
+
+    Their distance is what rounding alone does: a port cannot be asked for less.
+    """
+    (trainer, recorder), (other, other_recorder) = runs
+    steps, others = replay.steps_of(trainer, recorder), replay.steps_of(other, other_recorder)
+    far = lambda key: max(abs(a[key] - b[key]) for a, b in zip(steps, others))  # noqa: E731
+    drift = {"loss": far("loss"), "grad_norm": far("grad_norm")}
+    print(out.name, drift)
+    write_json(out / "run.json", {
+        "meta": meta(SEED, "trl"),
+        "start_model": start,
+        "hyper_parameters": options,
+        "largest_difference_by_rounding": drift,
+        "steps": steps,
+        "final_weights": replay.weights(trainer.model),
+    })
+
+
+def offline(root, name):
+    kind, config, start, build, changes = RUNS[name]
+    options = {**BASE, **changes}
+    out = root / name
+    out.mkdir(exist_ok=True)
+    rows = build()
+    replay.write_rows(out / "rows.jsonl", rows)
+    runs = []
+    for dtype in (torch.float32, torch.float64):
+        recorder = replay.Recorder()
+        with tempfile.TemporaryDirectory() as scratch:
+            args = arguments_of(config, scratch, {**options, "train_sampling_strategy": "sequential"})
+            extra = {"ref_model": replay.load(root / "models", start, dtype)} if kind is DPOTrainer else {}
+            trainer = kind(model=replay.load(root / "models", start, dtype), args=args, train_dataset=Dataset.from_list(rows),
+                           processing_class=replay.tokenizer(), callbacks=[recorder], **extra)
+            assert len(trainer.train_dataset) == len(rows)
+            trainer.train()
+        runs.append((trainer, recorder))
+    finish(out, runs, start, options)
+
+
+GRPO_BASE = {"per_device_train_batch_size": 8, "num_generations": 4, "learning_rate": 5e-3, "lr_scheduler_type": "linear",
+             "max_completion_length": 12, "temperature": 1.0}
+GRPO_RUNS = {
+    "grpo_dapo": {"loss_type": "dapo", "beta": 0.0, "num_iterations": 1},
+    "grpo_two_iterations_kl": {"loss_type": "grpo", "beta": 0.04, "num_iterations": 2, "epsilon": 0.1, "epsilon_high": 0.15,
+                               "mask_truncated_completions": True, "temperature": 0.8, "learning_rate": 3e-3},
+}
+
+
+def rollouts(generations, limit, generator):
+    """Completions that no policy sampled: words of the rows, most of them with a final eos, and rewards of no meaning."""
+    tok = replay.tokenizer()
+    answer = []
+    for step in range(generations):
+        for group in range(2):
+            prompt = QUESTIONS[(2 * step + group) % len(QUESTIONS)]
+            for member in range(4):
+                text = (GOOD + BAD)[torch.randint(0, 20, (1,), generator=generator).item()]
+                ids = (tok(text)["input_ids"] + [tok.eos_token_id])[:limit]
+                reward = round(torch.rand(1, generator=generator).item(), 3) if (step, group) != (2, 1) else 0.5
+                answer.append({"generation": step, "prompt": prompt, "prompt_ids": tok(prompt)["input_ids"],
+                               "completion_ids": ids, "reward": reward})
+    return answer
+
+
+def grpo(root, name):
+    options = {**GRPO_BASE, **GRPO_RUNS[name]}
+    out = root / name
+    out.mkdir(exist_ok=True)
+    generations = replay.STEPS // options["num_iterations"]
+    recorded = rollouts(generations, options["max_completion_length"], torch.Generator().manual_seed(SEED))
+    replay.write_rows(out / "rollouts.jsonl", recorded)
+    rows = [{"prompt": recorded[i]["prompt"]} for i in range(0, len(recorded), 4)]
+    replay.write_rows(out / "rows.jsonl", rows)
+    batches = [recorded[i: i + 8] for i in range(0, len(recorded), 8)]
+    runs = [grpo_run(root, options, rows, batches, attention) for attention in ("eager", "sdpa")]
+    finish(out, runs, "qwen3", options)
+
+
+def grpo_run(root, options, rows, batches, attention):
+    calls = {"generation": 0}
+
+    def reward(prompts, completions, completion_ids, **_):
+        batch = batches[calls["generation"] - 1]
+        assert [row["prompt"] for row in batch] == prompts
+        assert [row["completion_ids"] for row in batch] == completion_ids
+        return [row["reward"] for row in batch]
+
+    def generate(prompt_ids, *_):
+        batch = batches[calls["generation"]]
+        assert [row["prompt_ids"] for row in batch] == prompt_ids
+        calls["generation"] += 1
+        return [row["completion_ids"] for row in batch], None
+
+    recorder = replay.Recorder()
+    with tempfile.TemporaryDirectory() as scratch:
+        args = arguments_of(GRPOConfig, scratch, {**options, "shuffle_dataset": False, "disable_dropout": True})
+        trainer = GRPOTrainer(model=replay.load(root / "models", "qwen3", attention=attention), reward_funcs=reward, args=args,
+                              train_dataset=Dataset.from_list(rows), processing_class=replay.tokenizer(), callbacks=[recorder])
+        assert (trainer.ref_model is not None) == (trainer.beta != 0.0)  # TRL loads it from the start model's folder
+        trainer._generate_single_turn = generate
+        trainer.train()
+    assert calls["generation"] == len(batches)
+    return trainer, recorder
+
+
+def main():
+    root = arguments("trajectories")
+    (root / "models").mkdir(exist_ok=True)
+    replay.write_models(root / "models")
+    for name in RUNS:
+        offline(root, name)
+    for name in GRPO_RUNS:
+        grpo(root, name)
+    write_json(root / "fixture.json", {"meta": meta(SEED, "trl"), "runs": [*RUNS, *GRPO_RUNS], "models": list(replay.MODELS)})
+
+
+main()
