@@ -1,0 +1,18 @@
+//! Losses: pure functions on tensors, one value per counted token or per pair; reduction is a separate step
+//! ([`reduce`]) with weights made on the host ([`crate::math::weights`]).
+//!
+//! Tensors hold only what counts: `[M]` counted tokens of a packed micro-batch, `[P]` pairs, `[B]` sequences. Nothing
+//! that is masked out ever enters the arithmetic. A loss sees no model, no text and no configuration.
+
+pub mod dpo;
+pub mod grpo;
+pub mod kl;
+pub mod numeric;
+pub mod ppo;
+pub mod reduce;
+pub mod reward;
+pub mod sft;
+pub mod value;
+
+#[cfg(test)]
+pub(crate) mod check;

@@ -1,0 +1,145 @@
+//! KL estimators on recorded logprobs, and what chooses the KL coefficient of the next iteration.
+//!
+//! The estimators are named k1, k2 and k3 after Schulman 2020, <http://joschu.net/blog/kl-approx.html>.
+//! These are values without gradient, as in a reward penalty; those of a loss are in `loss::kl`.
+
+fn each(logprobs_t: &[f32], reference_t: &[f32], estimate: impl Fn(f64) -> f64) -> Vec<f32> {
+    assert_eq!(logprobs_t.len(), reference_t.len(), "one reference logprob per logprob");
+    let pairs = logprobs_t.iter().zip(reference_t);
+    pairs.map(|(&logprob, &reference)| estimate(f64::from(logprob) - f64::from(reference)) as f32).collect()
+}
+
+/// `d = logprob − reference`: unbiased, of either sign.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn k1(logprobs_t: &[f32], reference_t: &[f32]) -> Vec<f32> {
+    each(logprobs_t, reference_t, |d| d)
+}
+
+/// `d²/2`: biased, never negative, low variance.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn k2(logprobs_t: &[f32], reference_t: &[f32]) -> Vec<f32> {
+    each(logprobs_t, reference_t, |d| 0.5 * d * d)
+}
+
+/// `e^(−d) − 1 + d`: unbiased, never negative.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn k3(logprobs_t: &[f32], reference_t: &[f32]) -> Vec<f32> {
+    each(logprobs_t, reference_t, |d| (-d).exp_m1() + d)
+}
+
+/// Bound of the proportional error, on either side (Ziegler et al. 2019, section 2.2).
+const ERROR_BOUND: f64 = 0.2;
+
+/// Where the weight of the KL penalty comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum KlController {
+    /// It stays.
+    Fixed {
+        /// The weight, β.
+        coefficient: f64,
+    },
+    /// It follows the measured KL towards a target (Ziegler et al. 2019, section 2.2, <https://arxiv.org/abs/1909.08593>).
+    Adaptive {
+        /// The weight now, β.
+        coefficient: f64,
+        /// The KL aimed at, in the unit in which it is measured.
+        target: f64,
+        /// How many sequences it takes to correct the coefficient by the whole proportional error.
+        horizon: f64,
+    },
+}
+
+impl KlController {
+    /// The weight to use now.
+    pub fn coefficient(&self) -> f64 {
+        match *self {
+            Self::Fixed { coefficient } | Self::Adaptive { coefficient, .. } => coefficient,
+        }
+    }
+
+    /// Takes in the KL measured over `sequences` sequences: `e = clip(kl/target − 1, ±0.2)`, `β ← β·(1 + e·n/horizon)`.
+    pub fn update(&mut self, kl: f64, sequences: usize) {
+        if let Self::Adaptive { coefficient, target, horizon } = self {
+            let error = (kl / *target - 1.0).clamp(-ERROR_BOUND, ERROR_BOUND);
+            *coefficient *= 1.0 + error * sequences as f64 / *horizon;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::{Purpose, Seed};
+    use proptest::prelude::*;
+    use rand::Rng;
+
+    #[test]
+    fn estimators_by_hand() {
+        // d = 0.2, −0.1, 0
+        let (logprobs_t, reference_t) = ([-1.0, -0.6, -2.0], [-1.2, -0.5, -2.0]);
+        for (found, expected) in [
+            (k1(&logprobs_t, &reference_t), [0.2, -0.1, 0.0]),
+            (k2(&logprobs_t, &reference_t), [0.02, 0.005, 0.0]),
+            (k3(&logprobs_t, &reference_t), [0.018_730_753, 0.005_170_918, 0.0]),
+        ] {
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found - expected).abs() < 1e-7, "{found} against {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn k1_and_k3_estimate_the_exact_kl() {
+        let (policy, reference) = ([0.5f64, 0.3, 0.15, 0.05], [0.3f64, 0.3, 0.2, 0.2]);
+        let exact: f64 = policy.iter().zip(reference).map(|(p, q)| p * (p / q).ln()).sum();
+        let mut rng = Seed(7).stream(Purpose::Rollout, 0, 0);
+        let (mut logprobs, mut references) = (Vec::new(), Vec::new());
+        for _ in 0..20_000 {
+            let (mut u, mut i) = (rng.random::<f64>(), 0);
+            while i < 3 && u >= policy[i] {
+                u -= policy[i];
+                i += 1;
+            }
+            logprobs.push(policy[i].ln() as f32);
+            references.push(reference[i].ln() as f32);
+        }
+        for estimates in [k1(&logprobs, &references), k3(&logprobs, &references)] {
+            let mean = crate::math::stats::mean(&estimates).expect("values");
+            let std = crate::math::stats::std(&estimates, crate::math::stats::Variance::Unbiased).expect("values");
+            let standard_error = std / (estimates.len() as f64).sqrt();
+            assert!((mean - exact).abs() < 3.0 * standard_error, "{mean} against {exact} ± {standard_error}");
+        }
+    }
+
+    #[test]
+    fn adaptive_coefficient_follows_a_recorded_series() {
+        // lm-human-preferences' controller: β 0.15, target 6, horizon 10 000, 512 sequences each.
+        let mut controller = KlController::Adaptive { coefficient: 0.15, target: 6.0, horizon: 10_000.0 };
+        let mut expected = 0.15;
+        for (kl, error) in [(0.0, -0.2), (6.0, 0.0), (6.6, 0.1), (50.0, 0.2)] {
+            controller.update(kl, 512);
+            expected *= 1.0 + error * 0.0512;
+            assert!((controller.coefficient() - expected).abs() < 1e-12);
+        }
+        let mut fixed = KlController::Fixed { coefficient: 0.05 };
+        fixed.update(100.0, 512);
+        assert_eq!(fixed.coefficient(), 0.05);
+    }
+
+    proptest! {
+        #[test]
+        fn k2_and_k3_are_never_negative(logprob in -20.0f32..0.0, reference in -20.0f32..0.0) {
+            prop_assert!(k2(&[logprob], &[reference])[0] >= 0.0);
+            prop_assert!(k3(&[logprob], &[reference])[0] >= 0.0);
+            for estimate in [k1, k2, k3] {
+                prop_assert_eq!(estimate(&[logprob], &[logprob]), vec![0.0]);
+            }
+        }
+    }
+}

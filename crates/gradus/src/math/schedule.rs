@@ -1,0 +1,66 @@
+//! The learning rate over a run, as a multiplier of its peak: linear warm-up, then one of three shapes.
+//!
+//! `update` counts the optimiser steps already made: 0 for the first. So a linear schedule without warm-up has the
+//! multipliers N/N, (N−1)/N, …, 1/N, and the first update of a warm-up has multiplier 0. As in transformers 5.23.
+
+use std::f64::consts::PI;
+
+/// How many updates warm up: `warmup` itself, or, below 1, that share of `updates`, rounded up.
+pub fn warmup_updates(warmup: f64, updates: usize) -> usize {
+    if warmup >= 1.0 { warmup as usize } else { (warmup.max(0.0) * updates as f64).ceil() as usize }
+}
+
+fn warming(update: usize, warmup: usize) -> Option<f64> {
+    (update < warmup).then(|| update as f64 / warmup.max(1) as f64)
+}
+
+/// Falls in a straight line from 1 after the warm-up to 0 after the last of `updates`.
+pub fn linear(update: usize, updates: usize, warmup: usize) -> f64 {
+    let left = updates.saturating_sub(update) as f64 / updates.saturating_sub(warmup).max(1) as f64;
+    warming(update, warmup).unwrap_or(left)
+}
+
+/// Falls from 1 to 0 along half a cosine: `(1 + cos(π·progress))/2`.
+pub fn cosine(update: usize, updates: usize, warmup: usize) -> f64 {
+    let progress = update.saturating_sub(warmup) as f64 / updates.saturating_sub(warmup).max(1) as f64;
+    warming(update, warmup).unwrap_or_else(|| (0.5 * (1.0 + (PI * progress).cos())).max(0.0))
+}
+
+/// Stays at 1 after the warm-up.
+pub fn constant(update: usize, warmup: usize) -> f64 {
+    warming(update, warmup).unwrap_or(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(found: impl Fn(usize) -> f64, expected: &[f64]) {
+        for (update, expected) in expected.iter().enumerate() {
+            assert!((found(update) - expected).abs() < 1e-12, "update {update}: {} against {expected}", found(update));
+        }
+    }
+
+    #[test]
+    fn multipliers_are_those_of_transformers() {
+        // transformers 5.23: get_linear_schedule_with_warmup and its siblings, multipliers of the first updates.
+        check(|k| linear(k, 4, 0), &[1.0, 0.75, 0.5, 0.25, 0.0]);
+        check(|k| linear(k, 6, 2), &[0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]);
+        check(|k| cosine(k, 4, 0), &[1.0, 0.853_553_390_593_273_8, 0.5, 0.146_446_609_406_726_2, 0.0]);
+        check(|k| cosine(k, 6, 2), &[0.0, 0.5, 1.0, 0.853_553_390_593_273_8, 0.5]);
+        check(|k| constant(k, 3), &[0.0, 1.0 / 3.0, 2.0 / 3.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn warm_up_as_a_share_is_rounded_up() {
+        for (warmup, updates, expected) in [(0.0, 10, 0), (0.1, 11, 2), (0.05, 1, 1), (1.0, 10, 1), (30.0, 10, 30)] {
+            assert_eq!(warmup_updates(warmup, updates), expected, "{warmup} of {updates}");
+        }
+    }
+
+    #[test]
+    fn a_warm_up_as_long_as_the_run_and_updates_past_its_end() {
+        assert_eq!([linear(3, 4, 4), linear(4, 4, 4), linear(9, 4, 0)], [0.75, 0.0, 0.0]);
+        assert!(cosine(9, 4, 4).is_finite() && cosine(0, 0, 0).is_finite() && linear(0, 0, 0).is_finite());
+    }
+}

@@ -1,0 +1,209 @@
+//! Statistics of host values: moments, quantiles, agreement between predictions and outcomes.
+//!
+//! What is undefined (the mean of nothing, a correlation with a constant) is `None`, never a silent 0.
+
+/// What the squared deviations are divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variance {
+    /// By `n`.
+    Biased,
+    /// By `n − 1`.
+    Unbiased,
+}
+
+/// The arithmetic mean; `None` of nothing.
+pub fn mean(values: &[f32]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64)
+}
+
+/// The variance; `None` of nothing, and of a single value when unbiased.
+pub fn variance(values: &[f32], kind: Variance) -> Option<f64> {
+    let mean = mean(values)?;
+    let divisor = match kind {
+        Variance::Biased => values.len(),
+        Variance::Unbiased => values.len() - 1,
+    };
+    let squares: f64 = values.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum();
+    (divisor > 0).then(|| squares / divisor as f64)
+}
+
+/// The standard deviation; `None` where [`variance`] is.
+pub fn std(values: &[f32], kind: Variance) -> Option<f64> {
+    variance(values, kind).map(f64::sqrt)
+}
+
+/// The value below which a share `q` of the values lies, interpolated linearly (as in NumPy and PyTorch).
+///
+/// `None` of nothing. `q` is between 0 and 1.
+pub fn quantile(values: &[f32], q: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f32::total_cmp);
+    let position = q.clamp(0.0, 1.0) * sorted.len().checked_sub(1)? as f64;
+    let (below, above) = (f64::from(sorted[position.floor() as usize]), f64::from(sorted[position.ceil() as usize]));
+    Some(below + (above - below) * position.fract())
+}
+
+/// How much of the targets' variance the predictions explain: `1 − Var(target − prediction) / Var(target)`.
+///
+/// 1 is perfect, 0 no better than a constant, below 0 worse. `None` when the targets do not vary.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn explained_variance(predictions: &[f32], targets: &[f32]) -> Option<f64> {
+    assert_eq!(predictions.len(), targets.len(), "one prediction per target");
+    let residuals: Vec<f32> = targets.iter().zip(predictions).map(|(t, p)| t - p).collect();
+    let total = variance(targets, Variance::Biased)?;
+    (total > 0.0).then(|| 1.0 - variance(&residuals, Variance::Biased).unwrap_or(0.0) / total)
+}
+
+/// Pearson's correlation; `None` when either side does not vary.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn correlation(xs: &[f32], ys: &[f32]) -> Option<f64> {
+    assert_eq!(xs.len(), ys.len(), "one x per y");
+    let (mean_x, mean_y) = (mean(xs)?, mean(ys)?);
+    let (mut xy, mut xx, mut yy) = (0.0, 0.0, 0.0);
+    for (&x, &y) in xs.iter().zip(ys) {
+        let (x, y) = (f64::from(x) - mean_x, f64::from(y) - mean_y);
+        xy += x * y;
+        xx += x * x;
+        yy += y * y;
+    }
+    (xx > 0.0 && yy > 0.0).then(|| xy / (xx * yy).sqrt())
+}
+
+/// The 97.5 % point of the normal distribution: half the width, in standard errors, of a 95 % interval.
+const NORMAL_97_5: f64 = 1.959_963_984_540_054;
+
+/// A 95 % interval for a proportion of which `successes` of `trials` were seen; `None` without trials.
+///
+/// Wilson 1927, "Probable inference, the law of succession, and statistical inference": unlike `p ± 1.96·√(p(1−p)/n)`
+/// it stays within 0 and 1 and holds for few trials.
+pub fn proportion_interval(successes: usize, trials: usize) -> Option<(f64, f64)> {
+    if trials == 0 {
+        return None;
+    }
+    let (n, p, z2) = (trials as f64, successes as f64 / trials as f64, NORMAL_97_5 * NORMAL_97_5);
+    let centre = (p + z2 / (2.0 * n)) / (1.0 + z2 / n);
+    let half = NORMAL_97_5 * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt() / (1.0 + z2 / n);
+    Some(((centre - half).max(0.0), (centre + half).min(1.0)))
+}
+
+/// One bin of a calibration table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CalibrationBin {
+    /// Predictions from here (included) …
+    pub from: f64,
+    /// … to here (excluded, but for the last bin).
+    pub to: f64,
+    /// How many predictions fell into it.
+    pub count: usize,
+    /// Their mean predicted probability; 0 when there are none.
+    pub confidence: f64,
+    /// The share of them that came true; 0 when there are none.
+    pub accuracy: f64,
+}
+
+/// Predicted probabilities against outcomes, in `bins` equal bins from `lowest` to 1.
+///
+/// For a preference model, the probability that its own choice is right lies in [0.5, 1]: `lowest` is 0.5.
+/// Predictions outside [`lowest`, 1] go to the nearest bin.
+///
+/// # Panics
+/// When the lengths differ, or `bins` is 0.
+pub fn calibration(probabilities: &[f32], outcomes: &[bool], bins: usize, lowest: f64) -> Vec<CalibrationBin> {
+    assert_eq!(probabilities.len(), outcomes.len(), "one outcome per probability");
+    assert!(bins > 0, "at least one bin");
+    let width = (1.0 - lowest) / bins as f64;
+    let mut sums = vec![(0usize, 0.0, 0usize); bins];
+    for (&probability, &outcome) in probabilities.iter().zip(outcomes) {
+        // `as usize` takes NaN and everything below the first bin to 0.
+        let bin = (((f64::from(probability) - lowest) / width) as usize).min(bins - 1);
+        let (count, confidence, hits) = &mut sums[bin];
+        *count += 1;
+        *confidence += f64::from(probability);
+        *hits += usize::from(outcome);
+    }
+    let bin = |(i, (count, confidence, hits)): (usize, (usize, f64, usize))| {
+        let share = |sum: f64| if count == 0 { 0.0 } else { sum / count as f64 };
+        let (from, to) = (lowest + width * i as f64, lowest + width * (i + 1) as f64);
+        CalibrationBin { from, to, count, confidence: share(confidence), accuracy: share(hits as f64) }
+    };
+    sums.into_iter().enumerate().map(bin).collect()
+}
+
+/// Expected calibration error: `Σ (count/n)·|accuracy − confidence|` over the bins; `None` without predictions.
+///
+/// Naeini et al. 2015; Guo et al. 2017, equation 3, <https://arxiv.org/abs/1706.04599>.
+pub fn expected_calibration_error(bins: &[CalibrationBin]) -> Option<f64> {
+    let n: usize = bins.iter().map(|bin| bin.count).sum();
+    let gap = |bin: &CalibrationBin| bin.count as f64 * (bin.accuracy - bin.confidence).abs();
+    (n > 0).then(|| bins.iter().map(gap).sum::<f64>() / n as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: Option<f64>, expected: f64) {
+        let found = found.expect("defined");
+        assert!((found - expected).abs() < 1e-6, "{found} against {expected}");
+    }
+
+    #[test]
+    fn moments() {
+        close(mean(&[1.0, 2.0, 6.0]), 3.0);
+        close(variance(&[1.0, 2.0, 6.0], Variance::Biased), 14.0 / 3.0);
+        close(variance(&[1.0, 2.0, 6.0], Variance::Unbiased), 7.0);
+        assert_eq!((mean(&[]), variance(&[], Variance::Biased), variance(&[], Variance::Unbiased)), (None, None, None));
+        assert_eq!((std(&[3.0], Variance::Biased), std(&[3.0], Variance::Unbiased)), (Some(0.0), None));
+    }
+
+    #[test]
+    fn quantiles_interpolate() {
+        // numpy.quantile([4, 1, 3, 2], q)
+        for (q, expected) in [(0.0, 1.0), (0.25, 1.75), (0.5, 2.5), (0.9, 3.7), (1.0, 4.0)] {
+            close(quantile(&[4.0, 1.0, 3.0, 2.0], q), expected);
+        }
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(quantile(&[7.0], 0.99), Some(7.0));
+    }
+
+    #[test]
+    fn explained_variance_of_perfect_constant_and_wrong_predictions() {
+        let targets = [1.0, 2.0, 3.0];
+        close(explained_variance(&targets, &targets), 1.0);
+        close(explained_variance(&[5.0; 3], &targets), 0.0);
+        close(explained_variance(&[3.0, 2.0, 1.0], &targets), -3.0);
+        assert_eq!(explained_variance(&targets, &[1.0; 3]), None);
+    }
+
+    #[test]
+    fn correlation_of_lines_and_constants() {
+        close(correlation(&[1.0, 2.0, 3.0], &[-2.0, -4.0, -6.0]), -1.0);
+        close(correlation(&[1.0, 2.0, 3.0, 4.0], &[1.0, 3.0, 2.0, 4.0]), 0.8);
+        assert_eq!(correlation(&[1.0, 2.0], &[3.0, 3.0]), None);
+    }
+
+    #[test]
+    fn proportion_interval_stays_inside() {
+        // statsmodels.stats.proportion.proportion_confint(k, n, method="wilson")
+        let (low, high) = proportion_interval(8, 10).expect("trials");
+        assert!((low - 0.490_16).abs() < 1e-5 && (high - 0.943_318).abs() < 1e-5, "{low} {high}");
+        let (low, high) = proportion_interval(10, 10).expect("trials");
+        assert!((low - 0.722_467).abs() < 1e-5 && (high - 1.0).abs() < 1e-12, "{low} {high}");
+        assert_eq!(proportion_interval(0, 0), None);
+    }
+
+    #[test]
+    fn calibration_error_of_a_confident_coin() {
+        // Four predictions of 0.9 of which two came true, one of 0.5 that came true.
+        let bins = calibration(&[0.9, 0.9, 0.9, 0.9, 0.5], &[true, false, true, false, true], 5, 0.5);
+        assert_eq!(bins.iter().map(|bin| bin.count).collect::<Vec<_>>(), [1, 0, 0, 4, 0].map(|n| n));
+        // 4/5·|0.5 − 0.9| + 1/5·|1 − 0.5|
+        close(expected_calibration_error(&bins), 0.42);
+        assert_eq!(expected_calibration_error(&calibration(&[], &[], 5, 0.5)), None);
+        assert_eq!(calibration(&[1.0, 0.2, f32::NAN], &[true; 3], 2, 0.5)[0].count, 2);
+    }
+}

@@ -1,0 +1,112 @@
+//! Who divides by what: the weight of each counted token in the loss of one optimiser step.
+//!
+//! The weights are made once for the whole step, before its first micro-batch, so that any split into micro-batches
+//! gives the same gradient: the loss of a micro-batch is `Σ weight · token loss`, and micro-batches are summed.
+
+use std::ops::Range;
+
+/// How token losses become one number. `Cᵢ` is the number of counted tokens of sequence `i`, `B` that of sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// `Σ / Σᵢ Cᵢ`: every token weighs the same. SFT, PPO; DAPO (Yu et al. 2025, <https://arxiv.org/abs/2503.14476>).
+    TokenMean,
+    /// `1/B · Σᵢ (Σ / Cᵢ)`: every sequence weighs the same. GRPO (Shao et al. 2024, <https://arxiv.org/abs/2402.03300>).
+    SequenceMean,
+    /// `Σ / (B · length)`: Dr. GRPO (Liu et al. 2025, <https://arxiv.org/abs/2503.20783>).
+    FixedLength(usize),
+    /// `1/B · Σ`: every sequence weighs as much as it is long (LUSPO).
+    SequenceSum,
+}
+
+/// The weight of one counted token in each sequence; the loss is `Σ weight · loss` over counted tokens.
+///
+/// `counts_b` covers the whole optimiser step. A sequence without counted tokens weighs 0 but counts in `B`, as in
+/// TRL 1.16. A step without any counted token has only zeros.
+pub fn token_weights(counts_b: &[usize], reduction: Reduction) -> Vec<f32> {
+    let (tokens, sequences) = (counts_b.iter().sum::<usize>() as f64, counts_b.len() as f64);
+    let weight = |count: usize| match reduction {
+        _ if count == 0 => 0.0,
+        Reduction::TokenMean => 1.0 / tokens,
+        Reduction::SequenceMean => 1.0 / (sequences * count as f64),
+        Reduction::FixedLength(length) => 1.0 / (sequences * length as f64),
+        Reduction::SequenceSum => 1.0 / sequences,
+    };
+    counts_b.iter().map(|&count| weight(count) as f32).collect()
+}
+
+/// As [`token_weights`], reduced within each micro-batch and then averaged over micro-batches (`bnpo` in TRL, and what
+/// accumulating per-micro-batch means gives elsewhere). Depends on the split: with uneven micro-batches, tokens of
+/// small ones weigh more.
+///
+/// # Panics
+/// When the micro-batches do not cover the sequences in order.
+pub fn micro_mean_weights(counts_b: &[usize], micro_batches: &[Range<usize>], reduction: Reduction) -> Vec<f32> {
+    let mut weights_b = Vec::with_capacity(counts_b.len());
+    for range in micro_batches {
+        assert_eq!(range.start, weights_b.len(), "micro-batches follow each other");
+        let within = token_weights(&counts_b[range.clone()], reduction);
+        weights_b.extend(within.iter().map(|weight| weight / micro_batches.len() as f32));
+    }
+    assert_eq!(weights_b.len(), counts_b.len(), "micro-batches cover every sequence");
+    weights_b
+}
+
+/// Repeats each sequence's weight for each of its counted tokens: `[B]` to `[M]`.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn per_token(weights_b: &[f32], counts_b: &[usize]) -> Vec<f32> {
+    assert_eq!(weights_b.len(), counts_b.len(), "one weight per sequence");
+    weights_b.iter().zip(counts_b).flat_map(|(&weight, &count)| std::iter::repeat_n(weight, count)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn three_and_two_tokens_by_hand() {
+        for (reduction, expected) in [
+            (Reduction::TokenMean, [1.0 / 5.0, 1.0 / 5.0, 0.0]),
+            (Reduction::SequenceMean, [1.0 / 9.0, 1.0 / 6.0, 0.0]),
+            (Reduction::FixedLength(4), [1.0 / 12.0, 1.0 / 12.0, 0.0]),
+            (Reduction::SequenceSum, [1.0 / 3.0, 1.0 / 3.0, 0.0]),
+        ] {
+            assert_eq!(token_weights(&[3, 2, 0], reduction), expected, "{reduction:?}");
+        }
+        assert_eq!(per_token(&[0.5, 9.0, 0.25], &[2, 0, 1]), [0.5, 0.5, 0.25]);
+    }
+
+    #[test]
+    fn nothing_counted_is_all_zeros() {
+        assert_eq!(token_weights(&[0, 0], Reduction::TokenMean), [0.0, 0.0]);
+        assert!(token_weights(&[], Reduction::SequenceMean).is_empty());
+    }
+
+    #[test]
+    fn micro_means_favour_small_micro_batches() {
+        // Micro-batches of 1 and of 2 + 3 tokens.
+        let found = micro_mean_weights(&[1, 2, 3], &[0..1, 1..3], Reduction::TokenMean);
+        assert_eq!(found, [0.5, 0.1, 0.1]);
+    }
+
+    proptest! {
+        #[test]
+        fn weights_of_a_step_sum_to_one(counts_b in prop::collection::vec(1usize..50, 1..20)) {
+            for reduction in [Reduction::TokenMean, Reduction::SequenceMean] {
+                let weights_b = token_weights(&counts_b, reduction);
+                let sum: f32 = per_token(&weights_b, &counts_b).iter().sum();
+                prop_assert!((sum - 1.0).abs() < 1e-4, "{}", sum);
+            }
+        }
+
+        #[test]
+        fn equal_lengths_make_all_means_equal(count in 1usize..50, sequences in 1usize..20) {
+            let counts_b = vec![count; sequences];
+            let token = token_weights(&counts_b, Reduction::TokenMean);
+            prop_assert_eq!(&token, &token_weights(&counts_b, Reduction::SequenceMean));
+            prop_assert_eq!(&token, &token_weights(&counts_b, Reduction::FixedLength(count)));
+        }
+    }
+}

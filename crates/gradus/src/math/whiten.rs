@@ -1,0 +1,71 @@
+//! Whitening: rewards or advantages scaled to unit variance.
+//!
+//! Ziegler et al. 2019 whiten rewards keeping their mean and advantages to mean 0,
+//! <https://arxiv.org/abs/1909.08593>. Their code divides by the biased variance, TRL and verl by the unbiased one.
+
+use super::stats::{self, Variance};
+
+/// Added to the variance before the root, in the 2019 code, TRL and verl alike.
+pub const VARIANCE_EPSILON: f64 = 1e-8;
+
+/// What happens to the mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whiten {
+    /// It becomes 0: advantages.
+    ZeroMean,
+    /// It stays: rewards, where a shift would change how long completions should be.
+    KeepMean,
+}
+
+/// `(x − μ) / √(σ² + 1e-8)`, plus `μ` for [`Whiten::KeepMean`].
+///
+/// `values` are exactly the values that count, those of the whole batch laid end to end. A single value has no
+/// unbiased variance: it counts as 0. Equal values become 0 (or stay), however large they are.
+pub fn whiten(values: &[f32], mean_becomes: Whiten, kind: Variance) -> Vec<f32> {
+    let Some(mean) = stats::mean(values) else { return Vec::new() };
+    let scale = 1.0 / (stats::variance(values, kind).unwrap_or(0.0) + VARIANCE_EPSILON).sqrt();
+    let kept = match mean_becomes {
+        Whiten::ZeroMean => 0.0,
+        Whiten::KeepMean => mean,
+    };
+    values.iter().map(|&v| ((f64::from(v) - mean) * scale + kept) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn three_values_by_hand() {
+        // Mean 2, biased variance 2/3, unbiased 1.
+        assert_eq!(whiten(&[1.0, 2.0, 3.0], Whiten::ZeroMean, Variance::Unbiased), [-1.0, 0.0, 1.0]);
+        assert_eq!(whiten(&[1.0, 2.0, 3.0], Whiten::KeepMean, Variance::Unbiased), [1.0, 2.0, 3.0]);
+        let biased = whiten(&[1.0, 2.0, 3.0], Whiten::ZeroMean, Variance::Biased);
+        assert!((biased[2] - 1.5f32.sqrt()).abs() < 1e-6, "{biased:?}");
+    }
+
+    #[test]
+    fn nothing_one_and_equal_values_stay_finite() {
+        assert!(whiten(&[], Whiten::ZeroMean, Variance::Unbiased).is_empty());
+        assert_eq!(whiten(&[5.0], Whiten::ZeroMean, Variance::Unbiased), [0.0]);
+        assert_eq!(whiten(&[5.0], Whiten::KeepMean, Variance::Unbiased), [5.0]);
+        assert_eq!(whiten(&[0.5; 4], Whiten::ZeroMean, Variance::Biased), [0.0; 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn mean_and_variance_are_as_promised(values in prop::collection::vec(-10.0f32..10.0, 2..60)) {
+            for kind in [Variance::Biased, Variance::Unbiased] {
+                prop_assume!(stats::variance(&values, kind).expect("two values") > 0.1);
+                let zero = whiten(&values, Whiten::ZeroMean, kind);
+                prop_assert!(stats::mean(&zero).expect("values").abs() < 1e-6);
+                prop_assert!((stats::variance(&zero, kind).expect("values") - 1.0).abs() < 1e-6);
+                let kept = whiten(&values, Whiten::KeepMean, kind);
+                let (before, after) = (stats::mean(&values).expect("values"), stats::mean(&kept).expect("values"));
+                prop_assert!((before - after).abs() < 1e-5);
+                prop_assert!((stats::variance(&kept, kind).expect("values") - 1.0).abs() < 1e-5);
+            }
+        }
+    }
+}
