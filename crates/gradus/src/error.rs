@@ -146,6 +146,9 @@ impl Error {
             | Self::Reward { hint, .. }
             | Self::Network { hint, .. }
             | Self::Input { hint, .. } => hint.as_deref(),
+            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+                Some("free some disk space; everything written before is intact")
+            }
             _ => None,
         }
     }

@@ -16,6 +16,7 @@ pub mod model;
 pub mod reward;
 pub mod rng;
 pub mod rollout;
+pub mod run;
 pub mod train;
 
 pub use error::{Error, Result};

@@ -1,0 +1,269 @@
+//! Files and directories that appear whole or not at all.
+//!
+//! The content goes to a temporary sibling (`.NAME.tmp-PID-N`), is flushed to disk, and is renamed.
+//! A directory cannot be renamed over another one, so an old one steps aside first (`.NAME.old-PID-N`); a kill between
+//! the two renames is repaired by [`recover`].
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Writes `path` through `write`; on any failure `path` stays as it was.
+///
+/// # Errors
+/// What `write` returns, or [`Error::Io`] with the final path.
+pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let temporary = sibling(path, "tmp");
+    let written = (|| {
+        let mut file = BufWriter::new(File::create_new(&temporary)?);
+        write(&mut file)?;
+        file.flush()?;
+        file.get_ref().sync_all()?;
+        drop(file);
+        fs::rename(&temporary, path)?;
+        sync_directory(parent(path))
+    })();
+    written.map_err(|source| {
+        // The file may never have been created; the first error is the one to report.
+        let _ = fs::remove_file(&temporary);
+        Error::io(path, source)
+    })
+}
+
+/// Writes `bytes` to `path`, whole or not at all.
+///
+/// # Errors
+/// [`Error::Io`] with the final path.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_file(path, |file| file.write_all(bytes))
+}
+
+/// Fills a new directory through `fill` and gives it the name `path`, replacing what was there.
+///
+/// Files in it need no flushing of their own. On any failure `path` stays as it was.
+///
+/// # Errors
+/// What `fill` returns, or [`Error::Io`].
+pub fn write_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if let Some(missing) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(missing).map_err(|source| Error::io(missing, source))?;
+    }
+    let temporary = sibling(path, "tmp");
+    let filled = fs::create_dir(&temporary)
+        .map_err(|source| Error::io(path, source))
+        .and_then(|()| fill(&temporary))
+        .and_then(|()| sync_tree(&temporary))
+        .and_then(|()| replace(&temporary, path));
+    if filled.is_err() {
+        // It may never have been created; the first error is the one to report.
+        let _ = fs::remove_dir_all(&temporary);
+    }
+    filled
+}
+
+/// Gives the directory `new` the name `path`.
+fn replace(new: &Path, path: &Path) -> Result<()> {
+    let error = |source| Error::io(path, source);
+    let old = sibling(path, "old");
+    let existed = path.symlink_metadata().is_ok();
+    if existed {
+        fs::rename(path, &old).map_err(error)?;
+    }
+    if let Err(source) = fs::rename(new, path) {
+        if existed {
+            // Nothing better can be done when this fails too; `recover` will try again.
+            let _ = fs::rename(&old, path);
+        }
+        return Err(error(source));
+    }
+    sync_directory(parent(path)).map_err(error)?;
+    if existed {
+        remove(&old).map_err(error)?;
+    }
+    Ok(())
+}
+
+/// Removes what killed writers left in `directory` and puts back what one had moved aside.
+///
+/// Call it only while nothing else writes there. Returns how many entries were cleaned up.
+///
+/// # Errors
+/// [`Error::Io`] when an entry cannot be removed or renamed.
+pub fn recover(directory: &Path) -> Result<usize> {
+    let mut cleaned = 0;
+    let entries = fs::read_dir(directory).map_err(|source| Error::io(directory, source))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        let Some((name, kind)) = path.file_name().and_then(|name| name.to_str()).and_then(split_sibling) else {
+            continue;
+        };
+        let final_path = directory.join(name);
+        let done = match kind {
+            "old" if final_path.symlink_metadata().is_err() => fs::rename(&path, &final_path),
+            _ => remove(&path),
+        };
+        done.map_err(|source| Error::io(&path, source))?;
+        cleaned += 1;
+    }
+    Ok(cleaned)
+}
+
+/// Whether an entry of this name is what a killed writer left.
+pub(super) fn is_temporary(name: &std::ffi::OsStr) -> bool {
+    name.to_str().and_then(split_sibling).is_some()
+}
+
+/// `.NAME.KIND-PID-N` beside `path`.
+fn sibling(path: &Path, kind: &str) -> PathBuf {
+    static COUNTER: AtomicUsize = AtomicUsize::new(0);
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    parent(path).join(format!(".{name}.{kind}-{}-{count}", std::process::id()))
+}
+
+/// The final name and the kind of a [`sibling`]'s file name.
+fn split_sibling(name: &str) -> Option<(&str, &str)> {
+    let (stem, suffix) = name.strip_prefix('.')?.rsplit_once('.')?;
+    let mut parts = suffix.split('-');
+    let kind = parts.next().filter(|&kind| kind == "tmp" || kind == "old")?;
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let numbered = parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number);
+    (numbered && parts.next().is_none() && !stem.is_empty()).then_some((stem, kind))
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    if path.symlink_metadata()?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+}
+
+/// Flushes every file below `directory`, and the directories themselves.
+fn sync_tree(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory).map_err(|source| Error::io(directory, source))? {
+        let entry = entry.map_err(|source| Error::io(directory, source))?;
+        let (path, kind) = (entry.path(), entry.file_type().map_err(|source| Error::io(entry.path(), source))?);
+        if kind.is_dir() {
+            sync_tree(&path)?;
+        } else if kind.is_file() {
+            File::open(&path).and_then(|file| file.sync_all()).map_err(|source| Error::io(&path, source))?;
+        }
+    }
+    sync_directory(directory).map_err(|source| Error::io(directory, source))
+}
+
+/// Makes a rename in `directory` last. Not every platform can open a directory; there it is the file system's business.
+fn sync_directory(directory: &Path) -> std::io::Result<()> {
+    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(directory)
+            .expect("readable")
+            .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_failing_writer_leaves_the_old_file_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.json");
+        write_bytes(&path, b"old").unwrap();
+        let failed = write_file(&path, |file| {
+            file.write_all(b"half of the new cont")?;
+            Err(std::io::Error::from(std::io::ErrorKind::StorageFull))
+        });
+        assert!(matches!(failed, Err(Error::Io { path: at, .. }) if at == path));
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names(directory.path()), ["results.json"]);
+    }
+
+    #[test]
+    fn a_failing_fill_leaves_the_old_directory_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("best");
+        let fill = |content: &'static str| {
+            move |at: &Path| {
+                write_bytes(&at.join("config.json"), content.as_bytes())?;
+                write_bytes(&at.join("model.safetensors"), content.as_bytes())
+            }
+        };
+        let failed = write_dir(&path, |at| {
+            fill("half")(at)?;
+            Err(Error::input("stopped"))
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "stopped");
+        assert!(names(directory.path()).is_empty());
+
+        write_dir(&path, fill("first")).unwrap();
+        write_dir(&path, |at| {
+            fill("half")(at)?;
+            Err(Error::input("stopped"))
+        })
+        .unwrap_err();
+        assert_eq!(fs::read(path.join("config.json")).unwrap(), b"first");
+        write_dir(&path, fill("second")).unwrap();
+        assert_eq!(fs::read(path.join("config.json")).unwrap(), b"second");
+        assert_eq!(names(directory.path()), ["best"]);
+    }
+
+    #[test]
+    fn a_panicking_fill_never_shows_under_the_final_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model");
+        let panicked = std::panic::catch_unwind(|| {
+            write_dir(&path, |at| {
+                fs::write(at.join("config.json"), "{").unwrap();
+                panic!("killed here");
+            })
+        });
+        assert!(panicked.is_err() && !path.exists());
+        assert_eq!(recover(directory.path()).unwrap(), 1);
+        assert!(names(directory.path()).is_empty());
+    }
+
+    #[test]
+    fn recovery_puts_back_what_a_killed_writer_had_moved_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        // Killed between the two renames: `best` is gone, old and new stand beside it.
+        for (name, content) in [(".best.old-17-3", "old"), (".best.tmp-17-2", "new")] {
+            fs::create_dir(at(name)).unwrap();
+            fs::write(at(name).join("config.json"), content).unwrap();
+        }
+        fs::write(at(".results.json.tmp-17-9"), "{").unwrap();
+        // Not ours.
+        fs::write(at(".gitignore"), "*").unwrap();
+        fs::write(at(".notes.tmp-mine"), "").unwrap();
+        assert_eq!(recover(directory.path()).unwrap(), 3);
+        assert_eq!(names(directory.path()), [".gitignore", ".notes.tmp-mine", "best"]);
+        assert_eq!(fs::read_to_string(at("best").join("config.json")).unwrap(), "old");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_full_disk_is_reported_as_such() {
+        // Every write to /dev/full answers ENOSPC, as a full file system does.
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.json");
+        let failed = write_file(&path, |_| {
+            let mut full = File::options().write(true).open("/dev/full")?;
+            full.write_all(&[0; 4096])
+        });
+        let error = failed.unwrap_err();
+        assert_eq!(error.to_string(), format!("{}: No space left on device (os error 28)", path.display()));
+        assert_eq!(error.hint(), Some("free some disk space; everything written before is intact"));
+        assert!(names(directory.path()).is_empty());
+    }
+}

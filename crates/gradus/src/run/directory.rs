@@ -1,0 +1,312 @@
+//! Where everything of one run lies, and the rules for starting in a directory that may not be empty.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::atomic;
+use crate::error::{Error, Result};
+
+/// What to do with an output directory that is not empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Existing {
+    /// Stop with a message that names the ways out.
+    #[default]
+    Refuse,
+    /// Remove what an earlier run wrote there, and only that.
+    Overwrite,
+    /// Keep everything and go on.
+    Resume,
+}
+
+/// What a run writes; nothing else is ever removed from its directory.
+const ENTRIES: [&str; 17] = [
+    "config.yml",
+    "metrics.jsonl",
+    "tensorboard",
+    "rollouts.sqlite",
+    "rollouts.jsonl",
+    "log.txt",
+    "checkpoints",
+    "model",
+    "best",
+    "critic",
+    "plots",
+    "results.json",
+    "report.html",
+    "samples.jsonl",
+    "samples.md",
+    "bad_batches",
+    "comparison",
+];
+
+/// The directory of one run: `runs/<name>/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// Makes the directory ready for writing: created, checked, cleaned of what a killed run left half-written.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when it exists and is not empty (unless `existing` allows it), is a file, or cannot be written.
+    pub fn create(path: impl Into<PathBuf>, existing: Existing) -> Result<Self> {
+        let run = Self { path: path.into() };
+        let shown = run.path.display();
+        if run.path.is_file() {
+            return Err(Error::input(format!("output directory `{shown}` is a file"))
+                .with_hint("choose another `--output-dir`"));
+        }
+        fs::create_dir_all(&run.path).and_then(|()| probe(&run.path)).map_err(|source| {
+            Error::input(format!("output directory `{shown}` cannot be written: {source}"))
+                .with_hint("choose another `--output-dir`")
+        })?;
+        match existing {
+            Existing::Resume => {}
+            Existing::Overwrite => run.clear()?,
+            Existing::Refuse if run.is_empty()? => {}
+            Existing::Refuse => {
+                return Err(Error::input(format!("output directory `{shown}` exists and is not empty")).with_hint(
+                    "go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`",
+                ));
+            }
+        }
+        // Only now: until here, another process may have been at work in it.
+        atomic::recover(&run.path)?;
+        if run.checkpoints().is_dir() {
+            atomic::recover(&run.checkpoints())?;
+        }
+        Ok(run)
+    }
+
+    /// An existing run, for reading.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when there is no such directory or nothing of a run in it.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let run = Self { path: path.into() };
+        if !run.path.is_dir() {
+            return Err(Error::input(format!("run directory `{}` does not exist", run.path.display())));
+        }
+        if !run.metrics().is_file() && !run.results().is_file() && !run.config().is_file() {
+            return Err(Error::input(format!(
+                "`{}` is not a run directory: it has neither `config.yml` nor `metrics.jsonl` nor `results.json`",
+                run.path.display()
+            )));
+        }
+        Ok(run)
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory's own name, for tables and legends.
+    pub fn name(&self) -> String {
+        let name = self.path.canonicalize().ok().and_then(|path| path.file_name().map(|name| name.to_owned()));
+        name.map_or_else(|| self.path.display().to_string(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// `config.yml`: resolved, complete with defaults.
+    pub fn config(&self) -> PathBuf {
+        self.path.join("config.yml")
+    }
+
+    /// `metrics.jsonl`: one object a logged step.
+    pub fn metrics(&self) -> PathBuf {
+        self.path.join("metrics.jsonl")
+    }
+
+    /// `log.txt`: what was said on stderr.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log.txt")
+    }
+
+    /// `checkpoints/`.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// `checkpoints/step-000100/`.
+    pub fn checkpoint(&self, step: usize) -> PathBuf {
+        self.checkpoints().join(format!("step-{step:06}"))
+    }
+
+    /// `model/`: the final model, a Hugging Face directory.
+    pub fn model(&self) -> PathBuf {
+        self.path.join("model")
+    }
+
+    /// `best/`: the model that was best on the held-out rows, a Hugging Face directory.
+    pub fn best(&self) -> PathBuf {
+        self.path.join("best")
+    }
+
+    /// `plots/`: training curves.
+    pub fn plots(&self) -> PathBuf {
+        self.path.join("plots")
+    }
+
+    /// `results.json`: final numbers.
+    pub fn results(&self) -> PathBuf {
+        self.path.join("results.json")
+    }
+
+    /// `report.html`: the run on one page.
+    pub fn report(&self) -> PathBuf {
+        self.path.join("report.html")
+    }
+
+    /// `samples.jsonl`: prompts with completions of the start and of the trained model.
+    pub fn samples(&self) -> PathBuf {
+        self.path.join("samples.jsonl")
+    }
+
+    /// `bad_batches/step-000100.json`: the batch whose loss, gradient or reward was not finite.
+    pub fn bad_batch(&self, step: usize) -> PathBuf {
+        self.path.join("bad_batches").join(format!("step-{step:06}.json"))
+    }
+
+    /// `comparison/`: several methods side by side.
+    pub fn comparison(&self) -> PathBuf {
+        self.path.join("comparison")
+    }
+
+    /// The steps that have a checkpoint, ascending.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the directory cannot be read.
+    pub fn checkpoint_steps(&self) -> Result<Vec<usize>> {
+        let directory = self.checkpoints();
+        if !directory.is_dir() {
+            return Ok(Vec::new());
+        }
+        let entries = fs::read_dir(&directory).map_err(|source| Error::io(&directory, source))?;
+        let mut steps: Vec<usize> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("step-")?.parse().ok())
+            .collect();
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    /// Removes the oldest checkpoints until `keep` are left (at least one); returns the removed steps.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when one cannot be removed.
+    pub fn prune_checkpoints(&self, keep: usize) -> Result<Vec<usize>> {
+        let mut steps = self.checkpoint_steps()?;
+        steps.truncate(steps.len().saturating_sub(keep.max(1)));
+        for &step in &steps {
+            let path = self.checkpoint(step);
+            fs::remove_dir_all(&path).map_err(|source| Error::io(&path, source))?;
+        }
+        Ok(steps)
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        let entries = fs::read_dir(&self.path).map_err(|source| Error::io(&self.path, source))?;
+        Ok(entries.flatten().all(|entry| atomic::is_temporary(&entry.file_name())))
+    }
+
+    fn clear(&self) -> Result<()> {
+        for entry in ENTRIES {
+            let path = self.path.join(entry);
+            let removed = match path.symlink_metadata() {
+                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
+                Ok(_) => fs::remove_file(&path),
+                Err(_) => Ok(()),
+            };
+            removed.map_err(|source| Error::io(&path, source))?;
+        }
+        Ok(())
+    }
+}
+
+/// Finds out now, not after an hour of training, whether files can be written here.
+fn probe(directory: &Path) -> std::io::Result<()> {
+    let path = directory.join(format!(".probe.tmp-{}-0", std::process::id()));
+    fs::write(&path, b"gradus\n")?;
+    fs::remove_file(&path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &Path) -> (String, Option<String>) {
+        let error = RunDir::create(path, Existing::Refuse).unwrap_err();
+        (error.to_string(), error.hint().map(ToOwned::to_owned))
+    }
+
+    #[test]
+    fn an_existing_directory_is_refused_resumed_or_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("runs/first");
+        let run = RunDir::create(&path, Existing::Refuse).unwrap();
+        // Still empty: fine.
+        RunDir::create(&path, Existing::Refuse).unwrap();
+        fs::write(run.metrics(), "{}\n").unwrap();
+        fs::create_dir_all(run.checkpoint(3)).unwrap();
+        fs::write(path.join("notes.txt"), "mine").unwrap();
+
+        let (message, hint) = refused(&path);
+        assert_eq!(message, format!("output directory `{}` exists and is not empty", path.display()));
+        assert_eq!(
+            hint.as_deref(),
+            Some("go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`")
+        );
+        RunDir::create(&path, Existing::Resume).unwrap();
+        assert!(run.metrics().exists());
+        RunDir::create(&path, Existing::Overwrite).unwrap();
+        assert!(!run.metrics().exists() && !run.checkpoints().exists());
+        assert_eq!(fs::read_to_string(path.join("notes.txt")).unwrap(), "mine");
+    }
+
+    #[test]
+    fn an_impossible_directory_says_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("taken");
+        fs::write(&file, "").unwrap();
+        let hint = Some("choose another `--output-dir`".to_owned());
+        assert_eq!(refused(&file), (format!("output directory `{}` is a file", file.display()), hint.clone()));
+
+        let below = file.join("run");
+        let (message, below_hint) = refused(&below);
+        let expected = format!("output directory `{}` cannot be written: ", below.display());
+        assert_eq!((message.starts_with(&expected), below_hint), (true, hint), "{message}");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn an_unwritable_directory_says_why() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("locked");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o555)).unwrap();
+        if fs::write(path.join("probe"), "").is_ok() {
+            eprintln!("skipped: this user may write anywhere (root)");
+            return;
+        }
+        let (message, _) = refused(&path);
+        assert_eq!(
+            message,
+            format!("output directory `{}` cannot be written: Permission denied (os error 13)", path.display())
+        );
+    }
+
+    #[test]
+    fn pruning_keeps_the_newest_checkpoints() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = RunDir::create(directory.path().join("run"), Existing::Refuse).unwrap();
+        for step in [900, 1000, 5, 1_000_000] {
+            fs::create_dir_all(run.checkpoint(step)).unwrap();
+        }
+        assert!(run.checkpoint(100).ends_with("checkpoints/step-000100"));
+        assert_eq!(run.prune_checkpoints(2).unwrap(), [5, 900]);
+        assert_eq!(run.checkpoint_steps().unwrap(), [1000, 1_000_000]);
+        assert_eq!(run.prune_checkpoints(0).unwrap(), [1000], "the last one stays");
+    }
+}

@@ -1,0 +1,277 @@
+//! `metrics.jsonl`: one JSON object a logged step, TRL's names, appended and flushed line by line.
+//!
+//! Readers ignore keys they do not know and values that are not numbers, and tolerate a torn last line.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Number, Value};
+
+use super::atomic;
+use crate::error::{Error, Result};
+
+/// Named numbers in the order in which they were set.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metrics(Vec<(String, f64)>);
+
+impl Metrics {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets `key`, in place when it is there already.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<f64>) {
+        let (key, value) = (key.into(), value.into());
+        match self.0.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((key, value)),
+        }
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<f64> {
+        self.0.iter().find(|(known, _)| known == key).map(|&(_, value)| value)
+    }
+
+    /// Sets every entry of `other`, its keys prefixed (`eval_` for held-out rows).
+    pub fn extend(&mut self, prefix: &str, other: &Metrics) {
+        for (key, value) in other.iter() {
+            self.set(format!("{prefix}{key}"), value);
+        }
+    }
+
+    /// Names and values in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), *value))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A JSON object; what is not finite becomes `null`.
+    pub fn to_json(&self) -> Map<String, Value> {
+        self.iter().map(|(key, value)| (key.to_owned(), number(value))).collect()
+    }
+}
+
+impl<K: Into<String>, V: Into<f64>> FromIterator<(K, V)> for Metrics {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        let mut metrics = Self::new();
+        for (key, value) in entries {
+            metrics.set(key, value);
+        }
+        metrics
+    }
+}
+
+/// The number for people: what is exactly an `f32` is written with an `f32`'s digits (0.1, not 0.10000000149011612).
+pub fn number(value: f64) -> Value {
+    let short = value as f32;
+    let shown = if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value };
+    Number::from_f64(shown).map_or(Value::Null, Value::Number)
+}
+
+/// One logged step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricsRow {
+    /// The optimiser step (online methods: iteration), counted from 1.
+    pub step: usize,
+    /// Everything else; `null` reads as NaN.
+    pub values: Metrics,
+}
+
+impl MetricsRow {
+    /// `{"step": …, …}`
+    pub fn to_json(&self) -> Map<String, Value> {
+        let mut object = Map::from_iter([("step".to_owned(), self.step.into())]);
+        object.extend(self.values.to_json());
+        object
+    }
+
+    fn from_json(object: &Map<String, Value>) -> Option<Self> {
+        let step = usize::try_from(object.get("step")?.as_u64()?).ok()?;
+        let value = |value: &Value| if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
+        let others = object.iter().filter(|(key, _)| *key != "step");
+        Some(Self { step, values: others.filter_map(|(key, found)| Some((key.clone(), value(found)?))).collect() })
+    }
+}
+
+/// The growing end of a `metrics.jsonl`.
+#[derive(Debug)]
+pub struct MetricsLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl MetricsLog {
+    /// Opens for appending; a torn last line is removed first.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let open = || {
+            let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+            let mut text = Vec::new();
+            file.read_to_end(&mut text)?;
+            let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+            file.set_len(whole as u64)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok(file)
+        };
+        let file = open().map_err(|source| Error::io(path, source))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Opens for going on after `step`: rows of later steps are removed, so a resumed run writes them once.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Data`] for a line that is no JSON object.
+    pub fn resume(path: &Path, step: usize) -> Result<Self> {
+        if path.exists() {
+            // Lines are kept as they are, with the keys that this version does not know.
+            let kept: String = parse(path)?
+                .into_iter()
+                .filter(|(row, _)| row.step <= step)
+                .flat_map(|(_, line)| [line, "\n".to_owned()])
+                .collect();
+            atomic::write_bytes(path, kept.as_bytes())?;
+        }
+        Self::open(path)
+    }
+
+    /// Appends one row and hands it to the operating system at once.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn append(&mut self, step: usize, metrics: &Metrics) -> Result<()> {
+        let row = MetricsRow { step, values: metrics.clone() };
+        let mut line = Value::Object(row.to_json()).to_string();
+        line.push('\n');
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.flush());
+        written.map_err(|source| Error::io(&self.path, source))
+    }
+}
+
+/// Reads a `metrics.jsonl`; a torn last line is left out.
+///
+/// # Errors
+/// [`Error::Io`], or [`Error::Data`] for another line that is no JSON object with a `step`.
+pub fn read_metrics(path: &Path) -> Result<Vec<MetricsRow>> {
+    Ok(parse(path)?.into_iter().map(|(row, _)| row).collect())
+}
+
+/// The rows with the lines they stand on.
+fn parse(path: &Path) -> Result<Vec<(MetricsRow, String)>> {
+    let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut rows = Vec::new();
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let parsed = serde_json::from_str::<Map<String, Value>>(line);
+        match parsed.ok().and_then(|object| MetricsRow::from_json(&object)) {
+            Some(row) => rows.push((row, line.trim_end().to_owned())),
+            None if !line.ends_with('\n') => {}
+            None => {
+                let message = format!("not a JSON object with a `step` (found `{}`)", excerpt(line));
+                return Err(Error::data(path, Some(index + 1), message));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn excerpt(line: &str) -> String {
+    let line = line.trim_end();
+    if line.chars().count() <= 60 { line.to_owned() } else { line.chars().take(60).chain(['…']).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(entries: &[(&str, f64)]) -> Metrics {
+        entries.iter().copied().collect()
+    }
+
+    #[test]
+    fn rows_come_back_as_they_were_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut log = MetricsLog::open(&path).unwrap();
+        let first = metrics(&[("loss", f64::from(0.1f32)), ("learning_rate", 1e-6), ("rewards/chosen", 2.0)]);
+        log.append(1, &first).unwrap();
+        log.append(2, &metrics(&[("loss", f64::NAN), ("grad_norm", f64::INFINITY), ("third", 1.0 / 3.0)])).unwrap();
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            "{\"step\":1,\"loss\":0.1,\"learning_rate\":1e-6,\"rewards/chosen\":2.0}\n\
+             {\"step\":2,\"loss\":null,\"grad_norm\":null,\"third\":0.3333333333333333}\n"
+        );
+        let rows = read_metrics(&path).unwrap();
+        assert_eq!(rows[0].values, metrics(&[("loss", 0.1), ("learning_rate", 1e-6), ("rewards/chosen", 2.0)]));
+        assert!(rows[1].values.get("loss").unwrap().is_nan());
+        assert_eq!((rows[1].step, rows[1].values.get("third")), (2, Some(1.0 / 3.0)));
+    }
+
+    #[test]
+    fn a_torn_last_line_is_left_out_and_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        fs::write(&path, "{\"step\":1,\"loss\":2.0}\n{\"step\":2,\"lo").unwrap();
+        assert_eq!(read_metrics(&path).unwrap().len(), 1);
+        MetricsLog::open(&path).unwrap().append(2, &metrics(&[("loss", 1.5)])).unwrap();
+        let losses: Vec<_> = read_metrics(&path).unwrap().iter().map(|row| row.values.get("loss")).collect();
+        assert_eq!(losses, [Some(2.0), Some(1.5)]);
+    }
+
+    #[test]
+    fn unknown_keys_are_kept_for_others_and_broken_lines_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let line = "{\"step\":1,\"loss\":2.0,\"phase\":\"warm-up\",\"nested\":{\"a\":1}}\n";
+        fs::write(&path, format!("{line}{{\"step\":2,\"loss\":1.0}}\n")).unwrap();
+        assert_eq!(read_metrics(&path).unwrap()[0].values, metrics(&[("loss", 2.0)]));
+        MetricsLog::resume(&path, 1).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), line);
+
+        fs::write(&path, "{\"step\":1}\n[1, 2]\n{\"step\":3}\n").unwrap();
+        let message = read_metrics(&path).unwrap_err().to_string();
+        assert_eq!(message, format!("{}:2: not a JSON object with a `step` (found `[1, 2]`)", path.display()));
+    }
+
+    #[test]
+    fn going_on_from_a_checkpoint_drops_later_rows() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut log = MetricsLog::open(&path).unwrap();
+        for step in 1..=5 {
+            log.append(step, &Metrics::new()).unwrap();
+        }
+        MetricsLog::resume(&path, 3).unwrap().append(4, &Metrics::new()).unwrap();
+        let steps: Vec<_> = read_metrics(&path).unwrap().iter().map(|row| row.step).collect();
+        assert_eq!(steps, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn keys_are_set_once_and_prefixed() {
+        let mut row = metrics(&[("loss", 1.0), ("kl", 2.0)]);
+        row.set("loss", 3.0);
+        row.extend("eval_", &metrics(&[("loss", 4.0)]));
+        assert_eq!(row.iter().collect::<Vec<_>>(), [("loss", 3.0), ("kl", 2.0), ("eval_loss", 4.0)]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_full_disk_is_reported_as_such() {
+        let full = Path::new("/dev/full");
+        let file = File::options().write(true).open(full).unwrap();
+        let mut log = MetricsLog { path: full.to_owned(), file };
+        let error = log.append(1, &Metrics::new()).unwrap_err();
+        assert_eq!(error.to_string(), "/dev/full: No space left on device (os error 28)");
+    }
+}

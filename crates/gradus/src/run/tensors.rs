@@ -1,0 +1,150 @@
+//! Named `f32` tensors in safetensors files: optimiser moments and other state that is not a model.
+
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, View};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// One tensor with its name, as host memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedTensor<'a> {
+    /// The key in the file.
+    pub name: Cow<'a, str>,
+    /// The sizes of its dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// The values in row-major order.
+    pub values: Cow<'a, [f32]>,
+}
+
+impl<'a> NamedTensor<'a> {
+    /// A tensor that owns or borrows its values.
+    ///
+    /// # Panics
+    /// When `shape` does not hold that many values.
+    pub fn new(name: impl Into<Cow<'a, str>>, shape: impl Into<Vec<usize>>, values: impl Into<Cow<'a, [f32]>>) -> Self {
+        let (name, shape, values) = (name.into(), shape.into(), values.into());
+        assert_eq!(shape.iter().product::<usize>(), values.len(), "shape of `{name}`");
+        Self { name, shape, values }
+    }
+}
+
+impl View for &NamedTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+    fn data_len(&self) -> usize {
+        self.values.len() * size_of::<f32>()
+    }
+}
+
+/// Writes tensors to a safetensors file; the order in the file depends on the names only.
+///
+/// # Errors
+/// [`Error::Io`] with the path.
+pub fn write_tensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<()> {
+    let entries = tensors.iter().map(|tensor| (tensor.name.as_ref(), tensor));
+    safetensors::serialize_to_file(entries, None, path).map_err(|error| match error {
+        safetensors::SafeTensorError::IoError(source) => Error::io(path, source),
+        other => Error::io(path, std::io::Error::other(other.to_string())),
+    })
+}
+
+/// Reads every tensor of a safetensors file, in the order of their names.
+///
+/// # Errors
+/// [`Error::Io`], or [`Error::Model`] when the file is corrupt or holds other than `f32`.
+pub fn read_tensors(path: &Path) -> Result<Vec<NamedTensor<'static>>> {
+    let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
+    check_length(path)?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| Error::model(path, error.to_string()))?;
+    let mut tensors = Vec::with_capacity(file.len());
+    for (name, view) in file.iter() {
+        if view.dtype() != Dtype::F32 {
+            return Err(Error::model(path, format!("`{name}` is {}, expected F32", view.dtype())));
+        }
+        let values: Vec<f32> =
+            view.data().as_chunks().0.iter().map(|&bytes: &[u8; 4]| f32::from_le_bytes(bytes)).collect();
+        tensors.push(NamedTensor::new(name.to_owned(), view.shape(), values));
+    }
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(tensors)
+}
+
+/// Compares a safetensors file's length with what its header promises, without reading the tensors.
+///
+/// # Errors
+/// [`Error::Io`], or [`Error::Model`] when the header is broken or the file was cut off.
+pub fn check_length(path: &Path) -> Result<()> {
+    let io = |source| Error::io(path, source);
+    let mut file = File::open(path).map_err(io)?;
+    let found = file.metadata().map_err(io)?.len();
+    let mut header = vec![0; 8];
+    let cut_off = || Error::model(path, format!("not a safetensors file, or cut off: {found} bytes"));
+    file.read_exact(&mut header).map_err(|_| cut_off())?;
+    let header_bytes = u64::from_le_bytes(header[..8].try_into().expect("eight bytes"));
+    if header_bytes > found.saturating_sub(8) {
+        return Err(cut_off());
+    }
+    header.clear();
+    file.take(header_bytes).read_to_end(&mut header).map_err(io)?;
+    let entries: Map<String, Value> =
+        serde_json::from_slice(&header).map_err(|error| Error::model(path, format!("broken header: {error}")))?;
+    let end = |entry: &Value| entry.get("data_offsets")?.get(1)?.as_u64();
+    let expected = 8 + header_bytes + entries.values().filter_map(end).max().unwrap_or(0);
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::model(path, format!("{found} bytes, but its header promises {expected}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_come_back_bit_for_bit() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("optimizer.safetensors");
+        let values = [0.1, -0.0, f32::MIN_POSITIVE, 3.0e38, 1.0, -2.5];
+        let tensors = [
+            NamedTensor::new("exp_avg_sq.b", [2, 3], &values[..]),
+            NamedTensor::new("exp_avg.a", [1], vec![7.0]),
+            NamedTensor::new("empty", [0], vec![]),
+        ];
+        write_tensors(&path, &tensors).unwrap();
+        let read = read_tensors(&path).unwrap();
+        let names: Vec<_> = read.iter().map(|tensor| tensor.name.as_ref()).collect();
+        assert_eq!(names, ["empty", "exp_avg.a", "exp_avg_sq.b"]);
+        assert_eq!(read[2].shape, [2, 3]);
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&read[2].values), bits(&values));
+        check_length(&path).unwrap();
+    }
+
+    #[test]
+    fn a_truncated_file_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("optimizer.safetensors");
+        write_tensors(&path, &[NamedTensor::new("a", [4], vec![1.0; 4])]).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
+        let expected =
+            format!("{}: {} bytes, but its header promises {}", path.display(), bytes.len() - 5, bytes.len());
+        assert_eq!(check_length(&path).unwrap_err().to_string(), expected);
+        assert_eq!(read_tensors(&path).unwrap_err().to_string(), expected);
+        fs::write(&path, &bytes[..20]).unwrap();
+        let message = check_length(&path).unwrap_err().to_string();
+        assert_eq!(message, format!("{}: not a safetensors file, or cut off: 20 bytes", path.display()));
+    }
+}
