@@ -9,6 +9,7 @@ pub mod algorithm;
 pub mod config;
 pub mod data;
 pub mod error;
+pub mod generate;
 pub mod loss;
 pub mod machine;
 pub mod math;
