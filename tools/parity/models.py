@@ -55,7 +55,7 @@ def rope(**parameters):
 
 CAUSAL = {
     "gpt2": gpt2(),
-    "gpt2-inverse-layer": gpt2(n_layer=3, n_inner=56, scale_attn_by_inverse_layer_idx=True, layer_norm_epsilon=1e-3),
+    "gpt2-inverse-layer": gpt2(n_embd=24, n_layer=3, n_inner=56, scale_attn_by_inverse_layer_idx=True, layer_norm_epsilon=1e-3),
     "gpt2-unknown-keys": gpt2(n_embd=16, n_head=2, n_layer=1, vocab_size=48),
     "llama-gqa": llama(rms_norm_eps=1e-5),
     "llama-tied-bias": llama(tie_word_embeddings=True, attention_bias=True, mlp_bias=True, head_dim=12,
@@ -71,7 +71,7 @@ CAUSAL = {
     "qwen3": qwen3(tie_word_embeddings=False, head_dim=8, num_key_value_heads=4),
 }
 REWARD = {
-    "gpt2-reward": gpt2(num_labels=1),
+    "gpt2-reward": gpt2(n_embd=24, num_labels=1),
     "llama-reward": llama(num_labels=1, intermediate_size=32),
     "qwen3-reward": qwen3(num_labels=1, tie_word_embeddings=True, intermediate_size=32),
 }
