@@ -3,9 +3,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub mod batches;
 pub mod dpo;
+pub mod learner;
+pub mod objective;
+pub mod observer;
+pub mod offline;
+pub mod optimizer;
+pub mod recorder;
 pub mod reward_model;
+pub mod settings;
 pub mod sft;
+pub mod stats;
 
 /// What all trainers share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,0 +1,135 @@
+//! Which rows a step takes, and how they are split into forward passes.
+
+use std::ops::Range;
+
+use rand::seq::SliceRandom;
+
+use crate::rng::{Purpose, Seed};
+
+/// The order in which rows are visited. It depends only on the seed and the step, so a resumed run needs no cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    /// The seed of the run.
+    pub seed: Seed,
+    /// Which stream the order is drawn from; its `step` is the epoch.
+    pub purpose: Purpose,
+    /// Whether each epoch is shuffled.
+    pub shuffle: bool,
+    /// How many rows there are.
+    pub rows: usize,
+    /// Rows a step.
+    pub batch_size: usize,
+}
+
+impl Order {
+    /// Steps of one epoch; the last of them may be smaller, as in TRL.
+    pub fn steps_per_epoch(&self) -> usize {
+        self.rows.div_ceil(self.batch_size)
+    }
+
+    /// The steps of `epochs` passes (rounded up), unless `max_steps` says otherwise.
+    pub fn total_steps(&self, epochs: f64, max_steps: Option<usize>) -> usize {
+        max_steps.unwrap_or_else(|| (epochs * self.steps_per_epoch() as f64).ceil() as usize)
+    }
+
+    /// The epoch of `step` (counted from 0), from 0.
+    pub fn epoch(&self, step: usize) -> usize {
+        step / self.steps_per_epoch()
+    }
+
+    /// The rows of `step`, counted from 0, in order.
+    pub fn batch(&self, step: usize) -> Vec<usize> {
+        let (epoch, within) = (self.epoch(step), step % self.steps_per_epoch());
+        let mut rows: Vec<usize> = (0..self.rows).collect();
+        if self.shuffle {
+            rows.shuffle(&mut self.seed.stream(self.purpose, epoch as u64, 0));
+        }
+        let start = within * self.batch_size;
+        rows[start..self.rows.min(start + self.batch_size)].to_vec()
+    }
+
+    /// Like [`batch`](Self::batch), but always `batch_size` rows: the end of an epoch is filled from the next one.
+    pub fn full_batch(&self, step: usize) -> Vec<usize> {
+        let mut batch = Vec::with_capacity(self.batch_size);
+        let mut position = step * self.batch_size;
+        while batch.len() < self.batch_size {
+            let (epoch, within) = (position / self.rows, position % self.rows);
+            let mut rows: Vec<usize> = (0..self.rows).collect();
+            if self.shuffle {
+                rows.shuffle(&mut self.seed.stream(self.purpose, epoch as u64, 0));
+            }
+            let taken = (self.batch_size - batch.len()).min(self.rows - within);
+            batch.extend_from_slice(&rows[within..within + taken]);
+            position += taken;
+        }
+        batch
+    }
+}
+
+/// How large one forward and backward pass may be. The result of a step does not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MicroBatch {
+    /// Tokens at most; a single longer row still makes a pass of its own.
+    pub tokens: usize,
+    /// Rows at most.
+    pub rows: Option<usize>,
+}
+
+impl MicroBatch {
+    /// Splits rows of the given lengths, in order, into consecutive passes.
+    pub fn split(&self, lengths: &[usize]) -> Vec<Range<usize>> {
+        let most_rows = self.rows.unwrap_or(usize::MAX).max(1);
+        let (mut passes, mut start, mut tokens) = (Vec::new(), 0, 0);
+        for (i, &length) in lengths.iter().enumerate() {
+            if i > start && (tokens + length > self.tokens || i - start == most_rows) {
+                passes.push(start..i);
+                (start, tokens) = (i, 0);
+            }
+            tokens += length;
+        }
+        if start < lengths.len() {
+            passes.push(start..lengths.len());
+        }
+        passes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(shuffle: bool) -> Order {
+        Order { seed: Seed(7), purpose: Purpose::DataOrder, shuffle, rows: 5, batch_size: 2 }
+    }
+
+    #[test]
+    fn an_epoch_visits_every_row_once_and_epochs_differ() {
+        let order = order(true);
+        assert_eq!(order.steps_per_epoch(), 3);
+        let epoch = |n: usize| (3 * n..3 * n + 3).flat_map(|step| order.batch(step)).collect::<Vec<_>>();
+        let mut sorted = epoch(0);
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0, 1, 2, 3, 4]);
+        assert_ne!((0..4).map(epoch).collect::<std::collections::BTreeSet<_>>().len(), 1);
+        assert_eq!(order.total_steps(1.5, None), 5);
+        assert_eq!(order.total_steps(1.5, Some(7)), 7);
+    }
+
+    #[test]
+    fn without_shuffling_the_order_is_the_files() {
+        let order = order(false);
+        assert_eq!(
+            (0..4).map(|step| order.batch(step)).collect::<Vec<_>>(),
+            [vec![0, 1], vec![2, 3], vec![4], vec![0, 1]]
+        );
+        assert_eq!((0..3).map(|step| order.full_batch(step)).collect::<Vec<_>>(), [[0, 1], [2, 3], [4, 0]]);
+    }
+
+    #[test]
+    fn passes_are_bounded_by_tokens_and_rows() {
+        let split = |tokens, rows, lengths: &[usize]| MicroBatch { tokens, rows }.split(lengths);
+        assert_eq!(split(10, None, &[4, 4, 4, 20, 1]), [0..2, 2..3, 3..4, 4..5]);
+        assert_eq!(split(100, Some(2), &[4, 4, 4]), [0..2, 2..3]);
+        assert_eq!(split(10, None, &[]), Vec::<Range<usize>>::new());
+    }
+}

@@ -1,0 +1,64 @@
+//! A module with what it takes to train it: the sum of its gradients and its optimiser.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::optimizer::{AdamW, GradientSum};
+
+/// A module in training. Losses are accumulated over micro-batches, then one step is taken.
+#[derive(Debug)]
+pub struct Learner<M: Module> {
+    /// `None` only while a step moves the module through the optimiser.
+    module: Option<M>,
+    optimizer: AdamW,
+    gradients: GradientSum,
+}
+
+impl<M: Module> Learner<M> {
+    /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
+    pub fn new(module: M, optimizer: AdamW) -> Self {
+        Self { module: Some(module), optimizer, gradients: GradientSum::default() }
+    }
+
+    /// The module, with autodiff: forward passes through it are recorded.
+    pub fn module(&self) -> &M {
+        self.module.as_ref().expect("the module is in its place between steps")
+    }
+
+    /// The module without autodiff, sharing the weights: for sampling and evaluation.
+    pub fn frozen(&self) -> M {
+        self.module().valid()
+    }
+
+    /// The optimiser, for checkpoints.
+    pub fn optimizer(&self) -> &AdamW {
+        &self.optimizer
+    }
+
+    /// Goes back `loss` and adds the gradients to the step's sum.
+    pub fn accumulate(&mut self, loss: &Tensor<1>) {
+        let mut gradients = loss.backward();
+        self.gradients.add(self.module.as_ref().expect("the module is in its place between steps"), &mut gradients);
+    }
+
+    /// One optimiser step over the accumulated gradients. Returns their norm before clipping to `max_grad_norm`.
+    ///
+    /// # Errors
+    /// A NaN or an infinity in a gradient, with the parameter's name; the weights stay as they were.
+    pub fn step(&mut self, learning_rate: f64, max_grad_norm: f64) -> Result<f64, String> {
+        let mut gradients = std::mem::take(&mut self.gradients);
+        let norm = gradients.clip(max_grad_norm);
+        if !norm.is_finite() {
+            let name = gradients.first_not_finite().unwrap_or("several parameters together");
+            return Err(format!("the gradient of `{name}` is not finite"));
+        }
+        let module = self.module.take().expect("the module is in its place between steps");
+        self.module = Some(self.optimizer.step(learning_rate, module, gradients));
+        Ok(norm)
+    }
+
+    /// Forgets the accumulated gradients.
+    pub fn discard(&mut self) {
+        self.gradients = GradientSum::default();
+    }
+}

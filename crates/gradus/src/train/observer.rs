@@ -1,0 +1,73 @@
+//! What a run tells whoever started it. The library itself prints nothing.
+
+use std::path::Path;
+
+use crate::run::Metrics;
+
+/// Something that happened in a run.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A stretch of work began: `loading`, `reference`, `training`, `evaluation`, `sampling`, `saving`.
+    Phase {
+        /// Its name.
+        name: &'a str,
+        /// How many units it has, where that is known.
+        total: Option<usize>,
+        /// How many of them are done already (a resumed run).
+        done: usize,
+    },
+    /// `done` units of the phase are done.
+    Progress {
+        /// Units done.
+        done: usize,
+    },
+    /// An optimiser step (offline) or an iteration (online) was logged.
+    Step {
+        /// Counted from 1.
+        step: usize,
+        /// How many there will be.
+        total: usize,
+        /// What was appended to `metrics.jsonl`.
+        metrics: &'a Metrics,
+    },
+    /// The held-out rows were evaluated.
+    Evaluated {
+        /// After this step.
+        step: usize,
+        /// Names carry the prefix `eval_`.
+        metrics: &'a Metrics,
+        /// Whether it is the best so far.
+        best: bool,
+    },
+    /// A checkpoint was written.
+    Checkpoint {
+        /// After this step.
+        step: usize,
+        /// Its directory.
+        path: &'a Path,
+    },
+    /// Something the user should know.
+    Message(&'a str),
+    /// Something the user should look at.
+    Warning(&'a str),
+}
+
+/// Watches a run and may ask it to stop.
+pub trait Observer {
+    /// Something happened.
+    fn event(&mut self, event: &Event<'_>);
+
+    /// Whether the run should stop after this step; a checkpoint is written first.
+    fn should_stop(&mut self) -> bool {
+        false
+    }
+}
+
+/// Watches nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Observer for Silent {
+    fn event(&mut self, _event: &Event<'_>) {}
+}

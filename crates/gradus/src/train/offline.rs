@@ -1,0 +1,150 @@
+//! The offline loop: supervised fine-tuning, reward models and DPO are this loop with another [`Objective`].
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::batches::Order;
+use super::learner::Learner;
+use super::objective::{Objective, read, totals};
+use super::observer::Event;
+use super::recorder::{Recorder, Verdict};
+use super::settings::Settings;
+use super::stats::{NEW_TOKENS, Stats};
+use crate::error::{Error, Result};
+use crate::run::Metrics;
+
+/// What the loop trains on, and how.
+pub struct Offline<'a, O: Objective> {
+    /// The method.
+    pub objective: &'a O,
+    /// Training examples.
+    pub examples: &'a [O::Example],
+    /// Held-out examples; empty turns evaluation off.
+    pub held_out: &'a [O::Example],
+    /// Which examples a step takes.
+    pub order: Order,
+    /// Everything else.
+    pub settings: &'a Settings,
+    /// Writes the model (without gradient) into a directory.
+    pub save: &'a dyn Fn(&O::Model, &Path) -> Result<()>,
+}
+
+/// Trains until the last step, an early stop, or an interruption (after a checkpoint).
+///
+/// # Errors
+/// [`Error::Diverged`] with the path of the offending batch, [`Error::Interrupted`], or what writing fails with.
+pub fn train<O: Objective>(
+    task: &Offline<'_, O>,
+    learner: &mut Learner<O::Model>,
+    recorder: &mut Recorder<'_>,
+) -> Result<()> {
+    let settings = task.settings;
+    recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
+    for step in recorder.state.step..settings.steps {
+        // 1. Choose the examples.
+        let rows = task.order.batch(step);
+        let batch: Vec<&O::Example> = rows.iter().map(|&row| &task.examples[row]).collect();
+
+        // 2. Forward and backward, pass by pass; 3. step.
+        let learning_rate = settings.learning_rate * settings.multiplier(step);
+        let stats = match optimise(task.objective, learner, &batch, learning_rate, settings) {
+            Ok(stats) => stats,
+            Err(what) => {
+                learner.discard();
+                save_checkpoint(task, learner, recorder)?;
+                return Err(recorder.diverged(step + 1, what, describe(task.objective, &rows, &batch)));
+            }
+        };
+        let done = step + 1;
+        let epoch = done as f64 / task.order.steps_per_epoch() as f64;
+        (recorder.state.step, recorder.state.epoch) = (done, task.order.epoch(done));
+        recorder.gather(&stats);
+
+        // 4. Evaluate and 5. record.
+        let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
+            true => Some(evaluate(task, learner)?),
+            false => None,
+        };
+        if settings.logs_after(done) {
+            recorder.log(done, settings, epoch, evaluation.as_ref())?;
+        }
+        let verdict = match &evaluation {
+            Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&learner.frozen(), path))?,
+            None => Verdict::GoOn,
+        };
+
+        // 6. Keep what is needed to go on from here.
+        let interrupted = done < settings.steps && recorder.should_stop();
+        if settings.saves_after(done) || interrupted || verdict == Verdict::Stop {
+            save_checkpoint(task, learner, recorder)?;
+        }
+        if interrupted {
+            return Err(Error::Interrupted);
+        }
+        if verdict == Verdict::Stop {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// One optimiser step over `batch`. Its result does not depend on how the passes split it.
+///
+/// # Errors
+/// What was not finite; the weights stay as they were.
+pub fn optimise<O: Objective>(
+    objective: &O,
+    learner: &mut Learner<O::Model>,
+    batch: &[&O::Example],
+    learning_rate: f64,
+    settings: &Settings,
+) -> Result<Stats, String> {
+    let totals = totals(objective, batch);
+    let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
+    let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
+    for pass in settings.passes.split(&lengths) {
+        let Some(share) = objective.loss(learner.module(), &batch[pass], totals, &mut measured) else { continue };
+        let value = f64::from(read(&share)[0]);
+        if !value.is_finite() {
+            return Err(format!("the loss is {value}"));
+        }
+        loss += value;
+        learner.accumulate(&share);
+    }
+    let grad_norm = learner.step(learning_rate, settings.max_grad_norm)?;
+    stats.mean("loss", loss, 1.0);
+    stats.mean("grad_norm", grad_norm, 1.0);
+    stats.last("learning_rate", learning_rate);
+    stats.merge(&measured);
+    Ok(stats)
+}
+
+/// Everything measured on the held-out examples, under `eval_…`.
+///
+/// # Errors
+/// What the objective fails with.
+pub fn evaluate<O: Objective>(task: &Offline<'_, O>, learner: &Learner<O::Model>) -> Result<Metrics> {
+    let stats = task.objective.evaluate(&learner.frozen(), task.held_out, task.settings.passes)?;
+    Ok(stats.without(NEW_TOKENS).metrics("eval_"))
+}
+
+fn save_checkpoint<O: Objective>(
+    task: &Offline<'_, O>,
+    learner: &Learner<O::Model>,
+    recorder: &mut Recorder<'_>,
+) -> Result<()> {
+    if recorder.state.step == 0 {
+        return Ok(());
+    }
+    let model = learner.frozen();
+    recorder.checkpoint(task.settings, &[("", learner.optimizer())], |path| (task.save)(&model, path))
+}
+
+fn describe<O: Objective>(objective: &O, rows: &[usize], batch: &[&O::Example]) -> Value {
+    let examples = rows.iter().zip(batch);
+    examples.map(|(row, example)| json!({ "row": row + 1, "example": objective.describe(example) })).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! The loop with a model of three weights: what it does must not depend on what the model is.
+
+use std::path::Path;
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::rng::{Purpose, Seed};
+use crate::run::{Checkpoint, Existing, NamedTensor, RunDir, read_metrics, tensors};
+use crate::train::TrainConfig;
+use crate::train::objective::Totals;
+use crate::train::observer::Silent;
+use crate::train::optimizer::AdamW;
+use crate::train::recorder::restore_optimizer;
+use crate::train::stats::NEW_TOKENS;
+
+#[derive(Module, Debug)]
+struct Line {
+    weight: Param<Tensor<2>>,
+    bias: Param<Tensor<1>>,
+}
+
+impl Line {
+    fn new(weight: [f32; 2], bias: f32) -> Self {
+        let device = Device::flex().autodiff();
+        Self {
+            weight: Param::from_tensor(Tensor::from_floats([weight], &device)),
+            bias: Param::from_tensor(Tensor::from_floats([bias], &device)),
+        }
+    }
+
+    fn bits(&self) -> Vec<u32> {
+        let weight = read(&self.weight.val().reshape([2]));
+        weight.iter().chain(&read(&self.bias.val())).map(|x| x.to_bits()).collect()
+    }
+}
+
+#[derive(Clone)]
+struct Point {
+    x: [f32; 2],
+    y: f32,
+}
+
+/// Mean squared error; an example weighs as many tokens as `x[1]` says, so that passes split unevenly.
+struct SquaredError;
+
+impl Objective for SquaredError {
+    type Model = Line;
+    type Example = Point;
+
+    fn tokens(&self, point: &Point) -> usize {
+        1 + point.x[1].abs() as usize
+    }
+
+    fn targets(&self, _point: &Point) -> usize {
+        1
+    }
+
+    fn loss(&self, model: &Line, points: &[&Point], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
+        let n = points.len();
+        let device = model.weight.val().device();
+        let x: Vec<f32> = points.iter().flat_map(|point| point.x).collect();
+        let y: Vec<f32> = points.iter().map(|point| point.y).collect();
+        let x = Tensor::<2>::from_data(TensorData::new(x, [n, 2]), &device);
+        let y = Tensor::<1>::from_data(TensorData::new(y, [n]), &device);
+        let predicted = (x * model.weight.val()).sum_dim(1).squeeze_dim::<1>(1) + model.bias.val();
+        stats.sum(NEW_TOKENS, points.iter().map(|point| self.tokens(point)).sum::<usize>() as f64);
+        Some((predicted - y).square().sum() / totals.examples as f64)
+    }
+
+    fn describe(&self, point: &Point) -> Value {
+        json!({ "x": point.x, "y": point.y.to_string() })
+    }
+
+    fn best_metric(&self) -> &'static str {
+        "eval_loss"
+    }
+}
+
+/// y = 2 x₀ − x₁ + 0.5
+fn points() -> Vec<Point> {
+    let point = |i: usize| {
+        let x = [(i % 5) as f32 - 2.0, (i % 3) as f32 * 2.0 - 2.0];
+        Point { x, y: 2.0 * x[0] - x[1] + 0.5 }
+    };
+    (0..14).map(point).collect()
+}
+
+fn save(model: &Line, path: &Path) -> Result<()> {
+    std::fs::create_dir_all(path).map_err(|source| Error::io(path, source))?;
+    let weight = read(&model.weight.val().reshape([2]));
+    let bias = read(&model.bias.val());
+    tensors::write_tensors(
+        &path.join("model.safetensors"),
+        &[NamedTensor::new("weight", [2], weight), NamedTensor::new("bias", [1], bias)],
+    )
+}
+
+fn load(path: &Path) -> Line {
+    let tensors = tensors::read_tensors(&path.join("model.safetensors")).unwrap();
+    Line::new([tensors[1].values[0], tensors[1].values[1]], tensors[0].values[0])
+}
+
+fn settings(steps: usize) -> Settings {
+    let config = TrainConfig { save_steps: 3, warmup_steps: 2.0, weight_decay: 0.1, ..TrainConfig::default() };
+    Settings::new(&config, steps, 0.1, "eval_loss")
+}
+
+struct Run {
+    directory: tempfile::TempDir,
+    outcome: Result<()>,
+    bits: Vec<u32>,
+}
+
+impl Run {
+    fn dir(&self) -> RunDir {
+        RunDir::create(self.directory.path(), Existing::Resume).unwrap()
+    }
+}
+
+/// Trains on `examples`; `observer` watches; goes on from the last checkpoint in `directory` when there is one.
+fn run_in(
+    directory: tempfile::TempDir,
+    examples: &[Point],
+    settings: &Settings,
+    observer: &mut dyn crate::train::observer::Observer,
+) -> Run {
+    let run = RunDir::create(directory.path(), Existing::Resume).unwrap();
+    let order =
+        Order { seed: Seed(3), purpose: Purpose::DataOrder, shuffle: true, rows: examples.len(), batch_size: 4 };
+    let held_out = points();
+    let task = Offline { objective: &SquaredError, examples, held_out: &held_out, order, settings, save: &save };
+    let (mut learner, mut recorder) = match Checkpoint::last(&run).unwrap() {
+        Some(last) => {
+            let optimizer = restore_optimizer(&last.checkpoint, "", settings.optimizer).unwrap();
+            let learner = Learner::new(load(&last.checkpoint.path), optimizer);
+            (learner, Recorder::resume(run, observer, &last.checkpoint).unwrap())
+        }
+        None => {
+            let learner = Learner::new(Line::new([0.0, 0.0], 0.0), AdamW::new(settings.optimizer));
+            (learner, Recorder::start(run, observer).unwrap())
+        }
+    };
+    let outcome = train(&task, &mut learner, &mut recorder);
+    let bits = learner.module().bits();
+    Run { directory, outcome, bits }
+}
+
+fn run(examples: &[Point], settings: &Settings) -> Run {
+    run_in(tempfile::tempdir().unwrap(), examples, settings, &mut Silent)
+}
+
+#[test]
+fn the_loss_falls_and_everything_is_recorded() {
+    let run = run(&points(), &settings(60));
+    run.outcome.as_ref().unwrap();
+    let rows = read_metrics(&run.dir().metrics()).unwrap();
+    let loss = |i: usize| rows[i].values.get("loss").unwrap();
+    assert_eq!(rows.len(), 60);
+    assert!(loss(0) > 3.0 && loss(59) < 0.1, "from {} to {}", loss(0), loss(59));
+    assert_eq!(rows[0].values.get("learning_rate"), Some(0.0), "the first update of a warm-up");
+    assert_eq!(rows[3].values.get("epoch"), Some(1.0), "14 rows in batches of 4");
+    let keys: Vec<&str> = rows[59].values.iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "tokens_per_s", "eval_loss"]);
+    assert_eq!(run.dir().checkpoint_steps().unwrap(), [57, 60]);
+    assert_eq!(load(&run.dir().best()).bits(), run.bits, "the only evaluation is the best");
+}
+
+#[test]
+fn the_split_into_passes_changes_nothing_but_rounding() {
+    let steps = |tokens, rows| {
+        let mut settings = settings(12);
+        settings.passes = crate::train::batches::MicroBatch { tokens, rows };
+        run(&points(), &settings).bits.iter().map(|&bits| f32::from_bits(bits)).collect::<Vec<_>>()
+    };
+    let whole = steps(4096, None);
+    for split in [steps(1, None), steps(5, None), steps(4096, Some(3))] {
+        for (whole, split) in whole.iter().zip(split) {
+            assert!((whole - split).abs() < 1e-5, "{whole} against {split}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits() {
+    assert_eq!(run(&points(), &settings(10)).bits, run(&points(), &settings(10)).bits);
+}
+
+/// Stops a run after some steps.
+struct Stopper(usize);
+
+impl crate::train::observer::Observer for Stopper {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Step { .. } = event {
+            self.0 = self.0.saturating_sub(1);
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        self.0 == 0
+    }
+}
+
+#[test]
+fn an_interrupted_run_that_goes_on_gives_the_same_bits() {
+    let settings = settings(11);
+    let whole = run(&points(), &settings);
+    let first = run_in(tempfile::tempdir().unwrap(), &points(), &settings, &mut Stopper(5));
+    assert!(matches!(first.outcome, Err(Error::Interrupted)));
+    assert_eq!(first.dir().checkpoint_steps().unwrap(), [3, 5]);
+    let second = run_in(first.directory, &points(), &settings, &mut Silent);
+    second.outcome.as_ref().unwrap();
+    assert_eq!(second.bits, whole.bits);
+    let losses = |run: &Run| {
+        let rows = read_metrics(&run.dir().metrics()).unwrap();
+        rows.iter().map(|row| (row.step, row.values.get("loss").unwrap().to_bits())).collect::<Vec<_>>()
+    };
+    assert_eq!(losses(&second), losses(&whole));
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_weights() {
+    let mut examples = points();
+    examples[13].y = f32::NAN;
+    let run = run(&examples, &settings(20));
+    let Err(Error::Diverged { step, what, batch: Some(path) }) = &run.outcome else { panic!("{:?}", run.outcome) };
+    assert_eq!(what, "the loss is NaN");
+    let written: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let rows: Vec<u64> = written["batch"].as_array().unwrap().iter().map(|row| row["row"].as_u64().unwrap()).collect();
+    assert!(rows.contains(&14), "rows count from 1: {rows:?}");
+    assert_eq!(written["step"], *step);
+    let kept = *run.dir().checkpoint_steps().unwrap().last().unwrap();
+    assert_eq!(kept, step - 1);
+    let kept = load(&run.dir().checkpoint(kept)).bits();
+    assert_eq!(kept, run.bits);
+    assert!(kept.iter().all(|&bits| f32::from_bits(bits).is_finite()));
+}
+
+#[test]
+fn training_stops_when_the_held_out_loss_no_longer_falls() {
+    let mut settings = settings(1000);
+    (settings.eval_steps, settings.early_stopping_patience, settings.learning_rate) = (1, 2, 0.0);
+    let run = run(&points(), &settings);
+    run.outcome.as_ref().unwrap();
+    let rows = read_metrics(&run.dir().metrics()).unwrap();
+    assert_eq!(rows.len(), 3, "the first is the best, and two do not improve on it");
+    assert_eq!(run.dir().checkpoint_steps().unwrap(), [3]);
+}
+
+#[test]
+fn a_best_metric_that_is_not_measured_is_named() {
+    let mut settings = settings(1);
+    settings.best_metric = "eval_acuracy".into();
+    let run = run(&points(), &settings);
+    let error = run.outcome.unwrap_err();
+    assert_eq!(error.to_string(), "`train.best_metric` is `eval_acuracy`, which this run does not measure");
+    assert_eq!(error.hint(), Some("it measures `eval_loss`"));
+}

@@ -1,0 +1,315 @@
+//! AdamW with global-norm clipping, over gradients summed from micro-batches.
+//!
+//! Parameters are named by their path in the module (`policy.trunk.blocks.0.attn.qkv.weight`), which is how checkpoints address
+//! the moments. Everything is f32 on the host, walked in one fixed order, so a step gives the same bits every time.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor, TensorData};
+
+/// The constants of AdamW (Loshchilov and Hutter 2019, <https://arxiv.org/abs/1711.05101>).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWConfig {
+    /// Decay rates of the first and second moment.
+    pub betas: [f64; 2],
+    /// Added to the root of the second moment, after bias correction (PyTorch's place for it).
+    pub epsilon: f64,
+    /// Decoupled weight decay; parameters of one dimension (biases, norms) are never decayed.
+    pub weight_decay: f64,
+}
+
+/// Gradients summed over the micro-batches of one optimiser step, by parameter name.
+#[derive(Debug, Clone, Default)]
+pub struct GradientSum {
+    sums: BTreeMap<String, Vec<f32>>,
+}
+
+impl GradientSum {
+    /// Adds what one backward pass gave for the parameters of `module`.
+    pub fn add<M: Module>(&mut self, module: &M, gradients: &mut Gradients) {
+        module.visit(&mut Collector { path: Path::default(), sums: &mut self.sums, gradients });
+    }
+
+    /// Euclidean norm over all gradients, as in `torch.nn.utils.clip_grad_norm_`: accumulated in f64.
+    pub fn norm(&self) -> f64 {
+        self.sums.values().map(|gradient| sum_of_squares(gradient)).sum::<f64>().sqrt()
+    }
+
+    /// The first parameter, in order of names, whose gradient holds a NaN or an infinity.
+    pub fn first_not_finite(&self) -> Option<&str> {
+        self.sums.iter().find(|(_, gradient)| gradient.iter().any(|x| !x.is_finite())).map(|(name, _)| name.as_str())
+    }
+
+    /// Scales all gradients down so that their norm is at most `max_norm`; 0 turns clipping off.
+    ///
+    /// Multiplies by `min(1, max_norm / (norm + 1e-6))`, PyTorch's form. Returns the norm before clipping.
+    pub fn clip(&mut self, max_norm: f64) -> f64 {
+        let norm = self.norm();
+        let factor = (max_norm / (norm + 1e-6)) as f32;
+        if max_norm > 0.0 && factor < 1.0 {
+            for gradient in self.sums.values_mut() {
+                gradient.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
+        norm
+    }
+
+    /// The gradient of one parameter.
+    pub fn get(&self, name: &str) -> Option<&[f32]> {
+        self.sums.get(name).map(Vec::as_slice)
+    }
+
+    /// Whether no backward pass has been added.
+    pub fn is_empty(&self) -> bool {
+        self.sums.is_empty()
+    }
+}
+
+/// Sums squares in f64 over eight lanes: vectorised, and always in the same order.
+fn sum_of_squares(values: &[f32]) -> f64 {
+    let mut lanes = [0.0f64; 8];
+    let chunks = values.chunks_exact(8);
+    let tail: f64 = chunks.remainder().iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane += f64::from(x) * f64::from(x);
+        }
+    }
+    lanes.iter().sum::<f64>() + tail
+}
+
+/// The two moments of one parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Moments {
+    /// Decaying mean of the gradient.
+    pub first: Vec<f32>,
+    /// Decaying mean of its square.
+    pub second: Vec<f32>,
+}
+
+/// AdamW in PyTorch's form, with the state of every parameter it has stepped.
+#[derive(Debug, Clone)]
+pub struct AdamW {
+    config: AdamWConfig,
+    steps: u64,
+    moments: BTreeMap<String, Moments>,
+}
+
+impl AdamW {
+    /// An optimiser that has not stepped yet.
+    pub fn new(config: AdamWConfig) -> Self {
+        Self { config, steps: 0, moments: BTreeMap::new() }
+    }
+
+    /// Steps taken so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The moments by parameter name, in order of names.
+    pub fn moments(&self) -> &BTreeMap<String, Moments> {
+        &self.moments
+    }
+
+    /// An optimiser that goes on from a checkpoint.
+    pub fn restore(config: AdamWConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
+        Self { config, steps, moments }
+    }
+
+    /// One step: `module` with every parameter that has a gradient moved against it. The gradients are used up.
+    pub fn step<M: Module>(&mut self, learning_rate: f64, module: M, gradients: GradientSum) -> M {
+        self.steps += 1;
+        module.map(&mut Stepper { path: Path::default(), learning_rate, optimizer: self, gradients })
+    }
+
+    /// `θ ← θ (1 − η λ) − η m̂ / (√v̂ + ε)` on host slices.
+    fn update(&mut self, name: &str, values: &mut [f32], gradient: &[f32], learning_rate: f64, decayed: bool) {
+        let AdamWConfig { betas: [beta1, beta2], epsilon, weight_decay } = self.config;
+        let moments = self
+            .moments
+            .entry(name.to_owned())
+            .or_insert_with(|| Moments { first: vec![0.0; values.len()], second: vec![0.0; values.len()] });
+        assert_eq!(moments.first.len(), values.len(), "moments of `{name}`");
+        assert_eq!(gradient.len(), values.len(), "gradient of `{name}`");
+
+        let steps = self.steps as i32;
+        let step_size = (learning_rate / (1.0 - beta1.powi(steps))) as f32;
+        let root_correction = (1.0 - beta2.powi(steps)).sqrt() as f32;
+        let keep = if decayed { (1.0 - learning_rate * weight_decay) as f32 } else { 1.0 };
+        let (first_keep, first_take) = (beta1 as f32, (1.0 - beta1) as f32);
+        let (second_keep, second_take) = (beta2 as f32, (1.0 - beta2) as f32);
+        let epsilon = epsilon as f32;
+
+        let state = moments.first.iter_mut().zip(&mut moments.second);
+        for ((value, &gradient), (first, second)) in values.iter_mut().zip(gradient).zip(state) {
+            *first = *first * first_keep + gradient * first_take;
+            *second = *second * second_keep + gradient * gradient * second_take;
+            *value = *value * keep - step_size * *first / (second.sqrt() / root_correction + epsilon);
+        }
+    }
+}
+
+/// Where a walk through a module stands.
+#[derive(Default)]
+struct Path(Vec<String>);
+
+impl Path {
+    fn name(&self) -> String {
+        self.0.join(".")
+    }
+}
+
+struct Collector<'a> {
+    path: Path,
+    sums: &'a mut BTreeMap<String, Vec<f32>>,
+    gradients: &'a mut Gradients,
+}
+
+impl ModuleVisitor for Collector<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.0.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.0.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_require_grad() {
+            return;
+        }
+        let Some(gradient) = param.val().grad_remove(self.gradients) else { return };
+        let gradient = host(gradient);
+        match self.sums.get_mut(&self.path.name()) {
+            Some(sum) => sum.iter_mut().zip(&gradient).for_each(|(sum, x)| *sum += x),
+            None => {
+                self.sums.insert(self.path.name(), gradient);
+            }
+        }
+    }
+}
+
+struct Stepper<'a> {
+    path: Path,
+    learning_rate: f64,
+    optimizer: &'a mut AdamW,
+    gradients: GradientSum,
+}
+
+impl ModuleMapper for Stepper<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.0.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.0.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let name = self.path.name();
+        let Some(gradient) = self.gradients.sums.remove(&name) else { return param };
+        param.map(|value| {
+            let (device, shape, tracked) = (value.device().inner(), value.dims(), value.is_autodiff());
+            let mut values = host(value.inner());
+            self.optimizer.update(&name, &mut values, &gradient, self.learning_rate, D > 1);
+            let stepped = Tensor::<D>::from_data(TensorData::new(values, shape), &device);
+            if tracked { stepped.autodiff().require_grad() } else { stepped }
+        })
+    }
+}
+
+/// The values of a tensor as f32 on the host.
+fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[derive(Module, Debug)]
+    struct Line {
+        weight: Param<Tensor<2>>,
+        bias: Param<Tensor<1>>,
+    }
+
+    fn line() -> Line {
+        let device = Device::flex().autodiff();
+        Line {
+            weight: Param::from_tensor(Tensor::from_floats([[1.0, -2.0]], &device)),
+            bias: Param::from_tensor(Tensor::from_floats([0.5], &device)),
+        }
+    }
+
+    /// d/dθ of `scale · (3 w₀ + 4 w₁ + 12 b)`: the gradient is `scale · (3, 4, 12)`, of norm `13 · scale`.
+    fn gradient(line: &Line, scale: f32) -> GradientSum {
+        let device = Device::flex().autodiff();
+        let x = Tensor::<2>::from_floats([[3.0, 4.0]], &device);
+        let loss = ((line.weight.val() * x).sum() + line.bias.val().sum() * 12.0) * scale;
+        let mut sum = GradientSum::default();
+        sum.add(line, &mut loss.backward());
+        sum
+    }
+
+    fn values(line: &Line) -> Vec<f32> {
+        let mut all = host(line.weight.val().inner());
+        all.extend(host(line.bias.val().inner()));
+        all
+    }
+
+    const CONFIG: AdamWConfig = AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1 };
+
+    #[test]
+    fn two_steps_by_hand() {
+        // Step 1: m̂ = g and √v̂ = |g|, so every parameter moves by η = 0.01 against its sign; the weight decays first.
+        // w₀ = 1·(1 − 0.001) − 0.01 = 0.989; w₁ = −2·0.999 − 0.01 = −2.008; b = 0.5 − 0.01 = 0.49 (never decayed).
+        // Step 2 with g' = −g: m = 0.9·0.1 g − 0.1 g = −0.01 g, m̂ = −0.01 g / 0.19, v̂ = g², so each moves by +0.01·0.0526316.
+        // w₀ = 0.989·0.999 + 0.000526316 = 0.988537316; w₁ = −2.008·0.999 + 0.000526316; b = 0.490526316.
+        let mut optimizer = AdamW::new(CONFIG);
+        let line = line();
+        let sum = gradient(&line, 1.0);
+        let line = optimizer.step(0.01, line, sum);
+        close(&values(&line), &[0.989, -2.008, 0.49]);
+        let sum = gradient(&line, -1.0);
+        let line = optimizer.step(0.01, line, sum);
+        close(&values(&line), &[0.988_537_3, -2.005_465_7, 0.490_526_3]);
+        assert_eq!(optimizer.steps(), 2);
+        assert_eq!(optimizer.moments().keys().collect::<Vec<_>>(), ["bias", "weight"]);
+    }
+
+    #[test]
+    fn micro_batches_add_up_and_clipping_scales_to_the_norm() {
+        let line = line();
+        let mut sum = gradient(&line, 0.5);
+        let device = Device::flex().autodiff();
+        let rest =
+            (line.weight.val() * Tensor::<2>::from_floats([[1.5, 2.0]], &device)).sum() + line.bias.val().sum() * 6.0;
+        sum.add(&line, &mut rest.backward());
+        assert_eq!(sum.get("weight"), Some(&[3.0, 4.0][..]));
+        assert!((sum.norm() - 13.0).abs() < 1e-12);
+        assert!((sum.clip(0.0) - 13.0).abs() < 1e-12, "0 turns clipping off");
+        assert_eq!(sum.get("bias"), Some(&[12.0][..]));
+        assert!((sum.clip(6.5) - 13.0).abs() < 1e-12, "the norm before clipping is returned");
+        close(sum.get("weight").unwrap(), &[1.5, 2.0]);
+        close(sum.get("bias").unwrap(), &[6.0]);
+        assert_eq!(sum.first_not_finite(), None);
+    }
+
+    #[test]
+    fn a_parameter_without_gradient_stays() {
+        let line = line();
+        let mut sum = GradientSum::default();
+        sum.add(&line, &mut line.bias.val().sum().backward());
+        let stepped = AdamW::new(CONFIG).step(0.1, line, sum);
+        close(&values(&stepped), &[1.0, -2.0, 0.4]);
+    }
+
+    fn close(found: &[f32], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 2e-6, "{found} against {expected}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What a run leaves behind while it goes on: metrics, the best model, checkpoints, bad batches.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::observer::{Event, Observer};
+use super::settings::Settings;
+use super::stats::{NEW_TOKENS, Stats};
+use crate::error::{Error, Result};
+use crate::run::checkpoint::{CheckpointParts, moments};
+use crate::run::{Checkpoint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic};
+use crate::train::optimizer::{AdamW, AdamWConfig, Moments};
+
+/// Whether training goes on after an evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    GoOn,
+    /// The best metric has not improved for as many evaluations as the configuration allows.
+    Stop,
+}
+
+/// Appends to the run directory and tells the observer. The state in it is what a checkpoint restores.
+pub struct Recorder<'a> {
+    run: RunDir,
+    log: MetricsLog,
+    observer: &'a mut dyn Observer,
+    /// Cursors and controllers; the loops read `step` and set what is theirs.
+    pub state: RunState,
+    history: TrainerState,
+    pending: Stats,
+    /// Timings are metrics only: nothing that is computed depends on them.
+    since_log: Instant,
+    started: Instant,
+    elapsed_before: f64,
+    saved: Option<usize>,
+}
+
+impl<'a> Recorder<'a> {
+    /// Records a run from its start.
+    ///
+    /// # Errors
+    /// When `metrics.jsonl` cannot be written.
+    pub fn start(run: RunDir, observer: &'a mut dyn Observer) -> Result<Self> {
+        let log = MetricsLog::open(&run.metrics())?;
+        Ok(Self::new(run, log, observer, RunState::default(), TrainerState::default()))
+    }
+
+    /// Goes on from a checkpoint; rows of later steps are removed from `metrics.jsonl`.
+    ///
+    /// # Errors
+    /// When `metrics.jsonl` cannot be read or written.
+    pub fn resume(run: RunDir, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
+        let log = checkpoint.resume_metrics(&run)?;
+        let (state, history) = (checkpoint.run_state.clone(), checkpoint.trainer_state.clone());
+        let saved = Some(state.step);
+        Ok(Self { saved, ..Self::new(run, log, observer, state, history) })
+    }
+
+    fn new(
+        run: RunDir,
+        log: MetricsLog,
+        observer: &'a mut dyn Observer,
+        state: RunState,
+        history: TrainerState,
+    ) -> Self {
+        let elapsed_before = state.elapsed_s;
+        let (now, pending) = (Instant::now(), Stats::default());
+        Self { run, log, observer, state, history, pending, since_log: now, started: now, elapsed_before, saved: None }
+    }
+
+    /// The run directory.
+    pub fn run(&self) -> &RunDir {
+        &self.run
+    }
+
+    /// Seconds of training so far, over all resumptions.
+    pub fn elapsed_s(&self) -> f64 {
+        self.elapsed_before + self.started.elapsed().as_secs_f64()
+    }
+
+    /// Tells the observer.
+    pub fn tell(&mut self, event: &Event<'_>) {
+        self.observer.event(event);
+    }
+
+    /// Whether the observer wants the run to stop.
+    pub fn should_stop(&mut self) -> bool {
+        self.observer.should_stop()
+    }
+
+    /// Takes in what a step measured.
+    pub fn gather(&mut self, stats: &Stats) {
+        self.state.tokens += stats.value(NEW_TOKENS).unwrap_or(0.0) as u64;
+        self.pending.merge(stats);
+    }
+
+    /// Appends what was gathered since the last row, and `evaluation` beside it.
+    ///
+    /// # Errors
+    /// When `metrics.jsonl` cannot be written.
+    pub fn log(&mut self, done: usize, settings: &Settings, epoch: f64, evaluation: Option<&Metrics>) -> Result<()> {
+        let seconds = self.since_log.elapsed().as_secs_f64().max(1e-9);
+        let mut metrics = Metrics::new();
+        for (name, value) in self.pending.metrics("").iter().filter(|(name, _)| *name != NEW_TOKENS) {
+            metrics.set(name, value);
+        }
+        metrics.set("epoch", epoch);
+        metrics.set("num_tokens", self.state.tokens as f64);
+        metrics.set("tokens_per_s", self.pending.value(NEW_TOKENS).unwrap_or(0.0) / seconds);
+        if let Some(evaluation) = evaluation {
+            metrics.extend("", evaluation);
+        }
+        self.log.append(done, &metrics)?;
+        self.history.extend_history([&MetricsRow { step: done, values: metrics.clone() }]);
+        self.history.epoch = epoch;
+        self.observer.event(&Event::Step { step: done, total: settings.steps, metrics: &metrics });
+        self.pending = Stats::default();
+        self.since_log = Instant::now();
+        Ok(())
+    }
+
+    /// Compares an evaluation with the best so far; a better model is written to `best/` by `save`.
+    ///
+    /// # Errors
+    /// A best metric that this run does not measure, or what `save` returns.
+    pub fn judge(
+        &mut self,
+        done: usize,
+        settings: &Settings,
+        evaluation: &Metrics,
+        save: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Verdict> {
+        let name = &settings.best_metric;
+        let Some(value) = evaluation.get(name) else {
+            let known: Vec<String> = evaluation.iter().map(|(key, _)| format!("`{key}`")).collect();
+            return Err(Error::input(format!("`train.best_metric` is `{name}`, which this run does not measure"))
+                .with_hint(format!("it measures {}", known.join(", "))));
+        };
+        let better = match self.state.best {
+            Some((_, best)) if smaller_is_better(name) => value < best,
+            Some((_, best)) => value > best,
+            None => !value.is_nan(),
+        };
+        self.observer.event(&Event::Evaluated { step: done, metrics: evaluation, best: better });
+        if better {
+            save(&self.run.best())?;
+            self.state.best = Some((done, value));
+            self.state.evaluations_since_best = 0;
+        } else {
+            self.state.evaluations_since_best += 1;
+        }
+        let patience = settings.early_stopping_patience;
+        if patience > 0 && self.state.evaluations_since_best >= patience {
+            let message = format!("stopped early: `{name}` has not improved for {patience} evaluations");
+            self.observer.event(&Event::Message(&message));
+            return Ok(Verdict::Stop);
+        }
+        Ok(Verdict::GoOn)
+    }
+
+    /// Writes a checkpoint after `self.state.step` steps, unless it is there already.
+    ///
+    /// # Errors
+    /// When it cannot be written; earlier checkpoints stay.
+    pub fn checkpoint(
+        &mut self,
+        settings: &Settings,
+        optimizers: &[(&str, &AdamW)],
+        save: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
+        let step = self.state.step;
+        if self.saved == Some(step) {
+            return Ok(());
+        }
+        self.state.elapsed_s = self.elapsed_s();
+        self.state.optimizer_steps = optimizers.first().map_or(0, |(_, optimizer)| optimizer.steps() as usize);
+        self.history.global_step = step;
+        self.history.max_steps = settings.steps;
+        self.history.logging_steps = settings.logging_steps;
+        self.history.save_steps = settings.save_steps;
+        self.history.eval_steps = settings.eval_steps.max(0) as usize;
+        self.history.num_input_tokens_seen = self.state.tokens;
+        self.history.best_global_step = self.state.best.map(|(step, _)| step);
+        self.history.best_metric = self.state.best.map(|(_, value)| value);
+        self.history.best_model_checkpoint = self.state.best.map(|_| self.run.best().display().to_string());
+        let tensors = optimizer_tensors(optimizers);
+        let parts = CheckpointParts {
+            run_state: &self.state,
+            trainer_state: &self.history,
+            seed: settings.seed.0,
+            optimizer: &tensors,
+        };
+        let path = Checkpoint::write(&self.run, &parts, settings.keep_checkpoints, save)?;
+        self.saved = Some(step);
+        self.observer.event(&Event::Checkpoint { step, path: &path });
+        Ok(())
+    }
+
+    /// Writes the batch of a step that diverged and gives the error to stop with. `step` counts from 1.
+    pub fn diverged(&self, step: usize, what: String, batch: Value) -> Error {
+        let path = self.run.bad_batch(step);
+        let content = json!({ "step": step, "what": what, "batch": batch });
+        let written = write_json(&path, &content);
+        Error::Diverged { step, what, batch: written.ok().map(|()| path) }
+    }
+}
+
+/// The moments of several optimisers, and how often each has stepped; the prefix tells them apart.
+fn optimizer_tensors<'o>(optimizers: &[(&str, &'o AdamW)]) -> Vec<NamedTensor<'o>> {
+    let mut tensors = Vec::new();
+    for (prefix, optimizer) in optimizers {
+        for (name, Moments { first, second }) in optimizer.moments() {
+            tensors.extend(moments(&format!("{prefix}{name}"), &[first.len()], first, second));
+        }
+        tensors.push(NamedTensor::new(format!("step.{prefix}"), [1], vec![optimizer.steps() as f32]));
+    }
+    tensors
+}
+
+/// An optimiser as `checkpoint` left the one with this prefix.
+///
+/// # Errors
+/// When the optimiser's file cannot be read.
+pub fn restore_optimizer(checkpoint: &Checkpoint, prefix: &str, config: AdamWConfig) -> Result<AdamW> {
+    let mut steps = 0;
+    let mut states = std::collections::BTreeMap::<String, Moments>::new();
+    for tensor in checkpoint.optimizer()? {
+        let state = |name: &str| Some((name.strip_prefix(prefix)?.to_owned(), tensor.values.to_vec()));
+        if tensor.name == format!("step.{prefix}") {
+            steps = tensor.values[0] as u64;
+        } else if let Some((name, values)) = tensor.name.strip_prefix("exp_avg.").and_then(state) {
+            states.entry(name).or_insert_with(empty).first = values;
+        } else if let Some((name, values)) = tensor.name.strip_prefix("exp_avg_sq.").and_then(state) {
+            states.entry(name).or_insert_with(empty).second = values;
+        }
+    }
+    Ok(AdamW::restore(config, steps, states))
+}
+
+fn empty() -> Moments {
+    Moments { first: Vec::new(), second: Vec::new() }
+}
+
+/// Whether a metric is better when it is smaller: losses, errors, divergences.
+fn smaller_is_better(name: &str) -> bool {
+    ["loss", "error", "perplexity", "kl"].iter().any(|part| name.contains(part))
+}
+
+/// Writes a JSON value, whole or not at all.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn write_json(path: &Path, value: &Value) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(|source| Error::io(parent, source))?;
+    }
+    let text = serde_json::to_string_pretty(value).expect("plain data with string keys") + "\n";
+    atomic::write_bytes(path, text.as_bytes())
+}

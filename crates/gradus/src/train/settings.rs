@@ -1,0 +1,97 @@
+//! What both loops take from the configuration, resolved: every default by method has been filled in.
+
+use super::batches::MicroBatch;
+use super::optimizer::AdamWConfig;
+use super::{LrSchedule, TrainConfig};
+use crate::math::schedule;
+use crate::rng::Seed;
+
+/// The numbers of a run that no loop changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Steps (online methods: iterations) of the whole run.
+    pub steps: usize,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// The shape of the learning rate after warm-up.
+    pub lr_schedule: LrSchedule,
+    /// Steps of warm-up.
+    pub warmup: usize,
+    /// The optimiser's constants.
+    pub optimizer: AdamWConfig,
+    /// Gradients are scaled down to this norm; 0 turns it off.
+    pub max_grad_norm: f64,
+    /// How large a forward and backward pass may be.
+    pub passes: MicroBatch,
+    /// Log every so many steps.
+    pub logging_steps: usize,
+    /// Evaluate every so many steps; 0 only at the end; -1 never.
+    pub eval_steps: i64,
+    /// Write a checkpoint every so many steps; 0 only at the end.
+    pub save_steps: usize,
+    /// Keep this many checkpoints.
+    pub keep_checkpoints: usize,
+    /// The held-out metric that decides which model is best.
+    pub best_metric: String,
+    /// Stop when it has not improved for so many evaluations; 0 never.
+    pub early_stopping_patience: usize,
+    /// Whether anything is put in random order: rows, and rollouts within an update.
+    pub shuffle: bool,
+    /// The seed of the run.
+    pub seed: Seed,
+}
+
+impl Settings {
+    /// Resolves `config` for a run of `steps`.
+    pub fn new(config: &TrainConfig, steps: usize, learning_rate: f64, best_metric: &str) -> Self {
+        Self {
+            steps,
+            learning_rate,
+            lr_schedule: config.lr_schedule,
+            warmup: schedule::warmup_updates(config.warmup_steps, steps),
+            optimizer: AdamWConfig {
+                betas: config.adam_betas,
+                epsilon: config.adam_epsilon,
+                weight_decay: config.weight_decay,
+            },
+            max_grad_norm: config.max_grad_norm,
+            passes: MicroBatch { tokens: config.micro_batch_tokens, rows: config.micro_batch_size },
+            logging_steps: config.logging_steps.max(1),
+            eval_steps: config.eval_steps,
+            save_steps: config.save_steps,
+            keep_checkpoints: config.keep_checkpoints,
+            best_metric: config.best_metric.clone().unwrap_or_else(|| best_metric.to_owned()),
+            early_stopping_patience: config.early_stopping_patience,
+            shuffle: config.shuffle,
+            seed: Seed(config.seed),
+        }
+    }
+
+    /// The learning rate of `step`, counted from 0, for a peak of 1.
+    pub fn multiplier(&self, step: usize) -> f64 {
+        match self.lr_schedule {
+            LrSchedule::Linear => schedule::linear(step, self.steps, self.warmup),
+            LrSchedule::Cosine => schedule::cosine(step, self.steps, self.warmup),
+            LrSchedule::Constant => schedule::constant(step, self.warmup),
+        }
+    }
+
+    /// Whether the held-out rows are evaluated after `done` steps.
+    pub fn evaluates_after(&self, done: usize) -> bool {
+        match self.eval_steps {
+            ..0 => false,
+            0 => done == self.steps,
+            every => done == self.steps || done.is_multiple_of(every as usize),
+        }
+    }
+
+    /// Whether a checkpoint is written after `done` steps.
+    pub fn saves_after(&self, done: usize) -> bool {
+        done == self.steps || (self.save_steps > 0 && done.is_multiple_of(self.save_steps))
+    }
+
+    /// Whether metrics are appended after `done` steps.
+    pub fn logs_after(&self, done: usize) -> bool {
+        done == self.steps || done.is_multiple_of(self.logging_steps) || self.evaluates_after(done)
+    }
+}

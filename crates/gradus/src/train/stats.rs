@@ -1,0 +1,132 @@
+//! Metrics gathered over micro-batches and steps until they are logged.
+
+use crate::run::Metrics;
+
+/// Under this name objectives count the tokens that went through the model; the loop turns it into `num_tokens`.
+pub const NEW_TOKENS: &str = "new_tokens";
+
+/// How the values under one name are put together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Gathered {
+    /// Σ value · weight and Σ weight.
+    Mean(f64, f64),
+    Min(f64),
+    Max(f64),
+    /// The latest value.
+    Last(f64),
+    /// The sum since the last log.
+    Sum(f64),
+}
+
+/// Values by name, in the order in which the names first appeared.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Stats {
+    entries: Vec<(String, Gathered)>,
+}
+
+impl Stats {
+    /// Adds `weight` observations whose values sum to `sum`; logged as their mean. Nothing is logged while all weights are 0.
+    pub fn mean(&mut self, name: &str, sum: f64, weight: f64) {
+        self.add(name, Gathered::Mean(sum, weight));
+    }
+
+    /// Adds observations one by one; logged as their mean.
+    pub fn mean_of(&mut self, name: &str, values: &[f32]) {
+        self.mean(name, values.iter().map(|&x| f64::from(x)).sum(), values.len() as f64);
+    }
+
+    /// Logged as the smallest.
+    pub fn min(&mut self, name: &str, value: f64) {
+        self.add(name, Gathered::Min(value));
+    }
+
+    /// Logged as the largest.
+    pub fn max(&mut self, name: &str, value: f64) {
+        self.add(name, Gathered::Max(value));
+    }
+
+    /// Logged as the latest.
+    pub fn last(&mut self, name: &str, value: f64) {
+        self.add(name, Gathered::Last(value));
+    }
+
+    /// Logged as the sum.
+    pub fn sum(&mut self, name: &str, value: f64) {
+        self.add(name, Gathered::Sum(value));
+    }
+
+    /// Adds everything `other` gathered, later than `self`.
+    pub fn merge(&mut self, other: &Stats) {
+        for (name, gathered) in &other.entries {
+            self.add(name, *gathered);
+        }
+    }
+
+    /// The number logged under `name`.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.entries.iter().find(|(entry, _)| entry == name).and_then(|(_, gathered)| number(*gathered))
+    }
+
+    /// What is logged, with `prefix` before every name.
+    pub fn metrics(&self, prefix: &str) -> Metrics {
+        let named =
+            |(name, gathered): &(String, Gathered)| number(*gathered).map(|value| (format!("{prefix}{name}"), value));
+        self.entries.iter().filter_map(named).collect()
+    }
+
+    /// Everything but what was gathered under `name`.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Self {
+        self.entries.retain(|(entry, _)| entry != name);
+        self
+    }
+
+    /// Whether nothing was gathered.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn add(&mut self, name: &str, new: Gathered) {
+        let Some((_, old)) = self.entries.iter_mut().find(|(entry, _)| entry == name) else {
+            self.entries.push((name.to_owned(), new));
+            return;
+        };
+        *old = match (*old, new) {
+            (Gathered::Mean(sum, weight), Gathered::Mean(s, w)) => Gathered::Mean(sum + s, weight + w),
+            (Gathered::Min(a), Gathered::Min(b)) => Gathered::Min(a.min(b)),
+            (Gathered::Max(a), Gathered::Max(b)) => Gathered::Max(a.max(b)),
+            (Gathered::Sum(a), Gathered::Sum(b)) => Gathered::Sum(a + b),
+            (_, new) => new,
+        };
+    }
+}
+
+fn number(gathered: Gathered) -> Option<f64> {
+    match gathered {
+        Gathered::Mean(_, 0.0) => None,
+        Gathered::Mean(sum, weight) => Some(sum / weight),
+        Gathered::Min(x) | Gathered::Max(x) | Gathered::Last(x) | Gathered::Sum(x) => Some(x),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_gather_by_kind_and_keep_their_order() {
+        let (mut first, mut second) = (Stats::default(), Stats::default());
+        first.mean("b", 6.0, 3.0);
+        first.min("a", 2.0);
+        first.sum("n", 5.0);
+        second.mean("b", 4.0, 1.0);
+        second.min("a", -1.0);
+        second.sum("n", 7.0);
+        second.mean("never", 0.0, 0.0);
+        first.merge(&second);
+        let found: Vec<(String, f64)> =
+            first.metrics("eval_").iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        assert_eq!(found, [("eval_b".to_owned(), 2.5), ("eval_a".to_owned(), -1.0), ("eval_n".to_owned(), 12.0)]);
+        assert_eq!(first.value("b"), Some(2.5));
+    }
+}
