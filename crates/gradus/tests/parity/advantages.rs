@@ -1,0 +1,136 @@
+//! Host arithmetic against TRL, transformers and lm-human-preferences: advantages, GAE, whitening, schedules, KL control.
+
+use gradus::math::kl::KlController;
+use gradus::math::stats::Variance;
+use gradus::math::{Scale, Whiten, gae, group_advantages, returns, schedule, stats, whiten};
+use serde_json::Value;
+
+use crate::fixture::*;
+
+#[test]
+fn group_advantages_of_trl() {
+    let fixture = read("losses/advantages.json");
+    let mut skipped = Vec::new();
+    for case in list(&fixture["cases"]) {
+        let (name, options) = (text(&case["name"]), &case["options"]);
+        if options["multi_objective_aggregation"] != "sum_then_normalize" {
+            skipped.push(name.to_owned());
+            continue;
+        }
+        let weights =
+            options["reward_weights"].as_array().map(|weights| weights.iter().map(number).collect::<Vec<_>>());
+        let weight = |i: usize| weights.as_ref().map_or(1.0, |weights| weights[i]);
+        let total = |row: &Value| -> Option<f32> {
+            let scored = list(row).iter().enumerate().filter_map(|(i, reward)| Some(reward.as_f64()? * weight(i)));
+            scored.reduce(|a, b| a + b).map(|sum| sum as f32)
+        };
+        let rewards_b: Vec<Option<f32>> = list(&case["rewards"]).iter().map(total).collect();
+        let scale = match text(&options["scale_rewards"]) {
+            "group" => Scale::Group,
+            "batch" => Scale::Batch,
+            "none" => Scale::None,
+            other => panic!("{other}"),
+        };
+        let found = group_advantages(&rewards_b, number(&options["num_generations"]) as usize, scale);
+        assert_all(name, &found.advantages_b, &flat(&case["advantages"]), VALUE, 1.0);
+
+        let scored: Vec<f32> = rewards_b.iter().flatten().copied().collect();
+        let metrics = &case["metrics"];
+        assert_value(name, stats::mean(&scored).expect("rewards"), number(&metrics["reward"]));
+        assert_value(name, stats::std(&scored, Variance::Unbiased).expect("rewards"), number(&metrics["reward_std"]));
+        // With batch scaling TRL looks at the standard deviation of the batch, not of the groups.
+        if scale != Scale::Batch {
+            assert_value(name, found.zero_std_fraction(), number(&metrics["frac_reward_zero_std"]));
+        }
+    }
+    name_skipped("advantages", &skipped);
+}
+
+#[test]
+fn gae_and_returns() {
+    let fixture = read("losses/gae.json");
+    for case in list(&fixture["cases"]) {
+        let (discount, gae_lambda) = (number(&case["gamma"]), number(&case["lambda"]));
+        for (row, mask) in list(&case["mask"]).iter().enumerate() {
+            let name = format!("γ {discount}, λ {gae_lambda}, row {row}");
+            let counted = |values: &Value| -> Vec<f64> {
+                flat(&values[row]).into_iter().zip(flat(mask)).filter_map(|(v, m)| (m == 1.0).then_some(v)).collect()
+            };
+            let counted32 = |values: &Value| counted(values).into_iter().map(|v| v as f32).collect::<Vec<f32>>();
+            let (rewards_t, values_t) =
+                (counted32(&fixture["inputs"]["rewards"]), counted32(&fixture["inputs"]["values"]));
+            let advantages_t = gae(&rewards_t, &values_t, 0.0, discount, gae_lambda);
+            assert_all(&name, &advantages_t, &counted(&case["advantages"]), VALUE, 1.0);
+            assert_all(&name, &returns(&advantages_t, &values_t), &counted(&case["returns"]), VALUE, 1.0);
+        }
+    }
+}
+
+#[test]
+fn whitening() {
+    let fixture = read("losses/whitening.json");
+    let input = flat32(&fixture["input"]);
+    for case in list(&fixture["cases"]) {
+        let kind = if case["variance"] == "biased" { Variance::Biased } else { Variance::Unbiased };
+        let mean = if case["center"] == Value::Bool(true) { Whiten::ZeroMean } else { Whiten::KeepMean };
+        assert_eq!(number(&case["eps"]), whiten_epsilon(), "the fixture's epsilon");
+        assert_all(&format!("{kind:?} {mean:?}"), &whiten(&input, mean, kind), &flat(&case["output"]), VALUE, 1.0);
+    }
+}
+
+fn whiten_epsilon() -> f64 {
+    gradus::math::whiten::VARIANCE_EPSILON
+}
+
+#[test]
+fn learning_rate_schedules() {
+    let fixture = read("losses/schedules.json");
+    let mut skipped = Vec::new();
+    for case in list(&fixture["cases"]) {
+        let (kind, warmup) = (text(&case["kind"]), number(&case["warmup"]) as usize);
+        let updates = number(&case["steps"]) as usize;
+        for (update, expected) in flat(&case["multipliers"]).into_iter().enumerate() {
+            let found = match kind {
+                "linear" => schedule::linear(update, updates, warmup),
+                "cosine" => schedule::cosine(update, updates, warmup),
+                // transformers' plain `constant` has no warm-up.
+                "constant" => schedule::constant(update, 0),
+                "constant_with_warmup" => schedule::constant(update, warmup),
+                other => {
+                    skipped.push(other.to_owned());
+                    break;
+                }
+            };
+            assert!(
+                (found - expected).abs() < 1e-12,
+                "{kind}, {updates} updates, {warmup} of warm-up, update {update}: {found} against {expected}"
+            );
+        }
+    }
+    name_skipped("schedules", &skipped);
+    for case in list(&fixture["warmup"]) {
+        let found = schedule::warmup_updates(number(&case["warmup_steps"]), number(&case["steps"]) as usize);
+        assert_eq!(found, number(&case["count"]) as usize, "{case}");
+    }
+}
+
+#[test]
+fn adaptive_kl_coefficients() {
+    let fixture = read("losses/adaptive_kl.json");
+    let observed = flat(&fixture["observed_kl"]);
+    for case in list(&fixture["cases"]) {
+        let mut controller = KlController::Adaptive {
+            coefficient: number(&case["initial"]),
+            target: number(&case["target"]),
+            horizon: number(&case["horizon"]),
+        };
+        for (kl, expected) in observed.iter().zip(flat(&case["coefficients_after"])) {
+            controller.update(*kl, number(&case["sequences_per_step"]) as usize);
+            assert!(
+                (controller.coefficient() - expected).abs() < 1e-12,
+                "{} against {expected}",
+                controller.coefficient()
+            );
+        }
+    }
+}

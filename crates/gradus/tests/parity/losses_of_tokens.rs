@@ -1,0 +1,215 @@
+//! SFT, GRPO, PPO and KL losses against TRL: one value per token, reduced over a step.
+
+use burn::tensor::Tensor;
+use gradus::loss::grpo::{ClipCounts, GrpoLoss, KlCorrection};
+use gradus::loss::{grpo, kl, ppo, reduce, sft, value};
+use gradus::math::{Reduction, stats, token_weights, weights::per_token};
+use serde_json::Value;
+
+use crate::fixture::*;
+
+/// The tokens of `rows` at which `keep` is true, and how many each row has.
+fn counted(rows: &Value, keep: &[Vec<bool>]) -> (Vec<f32>, Vec<usize>) {
+    let row = |(row, keep): (&Value, &Vec<bool>)| -> Vec<f32> {
+        flat32(row).into_iter().zip(keep).filter_map(|(v, keep)| keep.then_some(v)).collect()
+    };
+    let kept: Vec<Vec<f32>> = list(rows).iter().zip(keep).map(row).collect();
+    (kept.concat(), kept.iter().map(Vec::len).collect())
+}
+
+/// Puts gradients of counted tokens back among the zeros of the others.
+fn spread(gradient_m: &[f32], keep: &[Vec<bool>]) -> Vec<f32> {
+    let mut gradient_m = gradient_m.iter();
+    let mut next = |keep: &bool| if *keep { *gradient_m.next().expect("one gradient per counted token") } else { 0.0 };
+    keep.iter().flatten().map(&mut next).collect()
+}
+
+fn weights(counts_b: &[usize], reduction: Reduction) -> Tensor<1> {
+    tensor(&per_token(&token_weights(counts_b, reduction), counts_b))
+}
+
+#[test]
+fn sft_losses_of_trl() {
+    let fixture = read("losses/sft.json");
+    for case in list(&fixture["cases"]) {
+        let (name, options) = (text(&case["name"]), &case["options"]);
+        let keep: Vec<Vec<bool>> =
+            list(&case["mask"]).iter().map(|row| flat(row).iter().map(|m| *m == 1.0).collect()).collect();
+        let chosen: Vec<Value> =
+            flat(&case["rows"]).iter().map(|row| fixture["inputs"]["logprobs"][*row as usize].clone()).collect();
+        let (logprobs, counts_b) = counted(&Value::Array(chosen), &keep);
+        if logprobs.is_empty() {
+            assert_eq!(number(&case["loss"]), 0.0, "{name}: no counted token, no loss");
+            continue;
+        }
+        // A micro-batch of a larger step: its tokens weigh 1 over those of the step.
+        let mut step_counts = counts_b.clone();
+        if let Some(tokens) = options["tokens_of_step"].as_u64() {
+            step_counts.push(tokens as usize - logprobs.len());
+        }
+        let weights_b = &token_weights(&step_counts, Reduction::TokenMean)[..counts_b.len()];
+
+        let logprobs_m = leaf(&logprobs);
+        let loss_m = match text(&options["loss_type"]) {
+            "nll" => sft::nll(logprobs_m.clone()),
+            "dft" => sft::dft(logprobs_m.clone()),
+            other => panic!("{other}"),
+        };
+        let loss = reduce::weighted_sum(loss_m, tensor(&per_token(weights_b, &counts_b)));
+        assert_value(name, f64::from(values(&loss)[0]), number(&case["loss"]));
+        let [found] = gradients(&loss, [&logprobs_m]);
+        assert_gradient(name, &spread(&found, &keep), &flat(&case["grad"]));
+    }
+}
+
+#[test]
+fn grpo_losses_of_trl() {
+    let fixture = read("losses/grpo.json");
+    let inputs = &fixture["inputs"];
+    let mut skipped = Vec::new();
+    for case in list(&fixture["cases"]) {
+        let (name, options) = (text(&case["name"]), &case["options"]);
+        let reduction = match text(&options["loss_type"]) {
+            "grpo" => Reduction::SequenceMean,
+            "dr_grpo" => Reduction::FixedLength(number(&options["max_completion_length"]) as usize),
+            // One micro-batch: the mean over its tokens is the mean over the step's.
+            "bnpo" | "dapo" => Reduction::TokenMean,
+            _ => {
+                skipped.push(name.to_owned());
+                continue;
+            }
+        };
+        let is_here =
+            text(&options["importance_sampling_level"]) == "token" && number(&options["top_entropy_quantile"]) == 1.0;
+        if !is_here {
+            skipped.push(name.to_owned());
+            continue;
+        }
+        let mask_truncated = options["mask_truncated_completions"] == Value::Bool(true);
+        let keep: Vec<Vec<bool>> = lengths(&inputs["logprobs"])
+            .iter()
+            .zip(list(&inputs["truncated"]))
+            .map(|(&length, truncated)| vec![!(mask_truncated && *truncated == Value::Bool(true)); length])
+            .collect();
+
+        let (logprobs, counts_b) = counted(&inputs["logprobs"], &keep);
+        let old = match options["old_is_current"] == Value::Bool(true) {
+            true => logprobs.clone(),
+            false => counted(&inputs["old"], &keep).0,
+        };
+        let advantages = per_token(&flat32(&inputs["advantages"]), &counts_b);
+        let bounds = GrpoLoss {
+            clip_low: number(&options["epsilon"]),
+            clip_high: number(&options["epsilon_high"]),
+            delta: options["delta"].as_f64(),
+        };
+        let correction = match options["use_bias_correction_kl"] == Value::Bool(true) {
+            true => KlCorrection::ImportanceRatio,
+            false => KlCorrection::None,
+        };
+        let (kl_coefficient, entropy_coefficient) = (number(&options["beta"]), number(&options["entropy_coef"]));
+
+        let logprobs_m = leaf(&logprobs);
+        let entropies_m = leaf(&counted(&inputs["entropies"], &keep).0);
+        let policy_m = grpo::token_loss(logprobs_m.clone(), tensor(&old), tensor(&advantages), &bounds);
+        let reference_m = tensor(&counted(&inputs["reference"], &keep).0);
+        let kl_m = grpo::kl_term(logprobs_m.clone(), reference_m, tensor(&old), correction);
+        let loss = reduce::weighted_sum(policy_m + kl_m.clone() * kl_coefficient, weights(&counts_b, reduction));
+        let entropy = reduce::weighted_sum(entropies_m.clone(), weights(&counts_b, Reduction::TokenMean));
+        let loss = loss - entropy * entropy_coefficient;
+
+        assert_value(name, f64::from(values(&loss)[0]), number(&case["loss"]));
+        let [found, found_entropy] = gradients(&loss, [&logprobs_m, &entropies_m]);
+        assert_gradient(name, &spread(&found, &keep), &flat(&case["grad"]["logprobs"]));
+        if let Some(expected) = case["grad"].get("entropies") {
+            assert_gradient(name, &spread(&found_entropy, &keep), &flat(expected));
+        }
+
+        let metrics = &case["metrics"];
+        let counts = ClipCounts::new(&logprobs, &old, &advantages, &counts_b, &bounds);
+        for (key, found) in [
+            ("clip_ratio/low_mean", counts.low_fraction()),
+            ("clip_ratio/high_mean", counts.high_fraction()),
+            ("clip_ratio/region_mean", counts.region_fraction()),
+            ("clip_ratio/low_min", counts.low_min.expect("tokens")),
+            ("clip_ratio/high_max", counts.high_max.expect("tokens")),
+            ("entropy", stats::mean(&values(&entropies_m)).expect("tokens")),
+        ] {
+            assert_value(&format!("{name}, {key}"), found, number(&metrics[key]));
+        }
+        if let Some(expected) = metrics.get("kl") {
+            assert_value(&format!("{name}, kl"), stats::mean(&values(&kl_m)).expect("tokens"), number(expected));
+        }
+    }
+    name_skipped("grpo", &skipped);
+    assert!(list(&fixture["cases"]).len() - skipped.len() >= 36, "most cases ran");
+}
+
+#[test]
+fn ppo_losses_of_trl() {
+    let fixture = read("losses/ppo.json");
+    let input = |name: &str| flat32(&fixture["inputs"][name]);
+    let (logprobs, old, advantages) = (input("logprobs"), input("old"), input("advantages"));
+    let whole = [logprobs.len()];
+    for case in list(&fixture["policy"]) {
+        let (low, high) = (number(&case["options"]["cliprange_low"]), number(&case["options"]["cliprange_high"]));
+        let name = format!("policy, clip {low} {high}");
+        let logprobs_m = leaf(&logprobs);
+        let loss_m = ppo::clipped_surrogate(logprobs_m.clone(), tensor(&old), tensor(&advantages), low, high);
+        let loss = reduce::weighted_sum(loss_m, weights(&whole, Reduction::TokenMean));
+        assert_value(&name, f64::from(values(&loss)[0]), number(&case["loss"]));
+        let [found] = gradients(&loss, [&logprobs_m]);
+        assert_gradient(&name, &found, &flat(&case["grad"]));
+
+        let statistics = ppo::Statistics::new(&logprobs, &old, &advantages, low, high);
+        for (key, found) in [
+            ("clipfrac", statistics.clip_fraction()),
+            ("approxkl", statistics.approx_kl()),
+            ("approxkl_k3", statistics.k3()),
+            ("ratio", statistics.ratio()),
+        ] {
+            assert_value(&format!("{name}, {key}"), found, number(&case["metrics"][key]));
+        }
+    }
+    let (predicted, old, returns) = (input("values"), input("old_values"), input("returns"));
+    for case in list(&fixture["value"]) {
+        let range = case["options"]["cliprange_value"].as_f64();
+        let name = format!("value, clip {range:?}");
+        let values_m = leaf(&predicted);
+        let loss_m = match range {
+            Some(range) => value::clipped(values_m.clone(), tensor(&old), tensor(&returns), range),
+            None => value::plain(values_m.clone(), tensor(&returns)),
+        };
+        let loss = reduce::weighted_sum(loss_m, weights(&[predicted.len()], Reduction::TokenMean));
+        assert_value(&name, f64::from(values(&loss)[0]), number(&case["loss"]));
+        let [found] = gradients(&loss, [&values_m]);
+        assert_gradient(&name, &found, &flat(&case["grad"]));
+
+        let metrics = &case["metrics"];
+        let clipped = range.map_or(0.0, |range| value::clip_fraction(&predicted, &old, &returns, range));
+        assert_value(&name, clipped, number(&metrics["clipfrac"]));
+        let explained = stats::explained_variance(&predicted, &returns).expect("returns vary");
+        assert_value(&name, explained, number(&metrics["explained_variance"]));
+    }
+}
+
+#[test]
+fn kl_estimators() {
+    let fixture = read("losses/kl.json");
+    let (logprobs, reference) = (flat32(&fixture["logprobs"]), flat32(&fixture["reference"]));
+    type OnTensors = fn(Tensor<1>, Tensor<1>) -> Tensor<1>;
+    type OnHost = fn(&[f32], &[f32]) -> Vec<f32>;
+    for (name, on_tensors, on_host) in [
+        ("k1", kl::k1 as OnTensors, gradus::math::kl::k1 as OnHost),
+        ("k2", kl::k2, gradus::math::kl::k2),
+        ("k3", kl::k3, gradus::math::kl::k3),
+    ] {
+        let logprobs_m = leaf(&logprobs);
+        let found_m = on_tensors(logprobs_m.clone(), tensor(&reference));
+        let expected = flat(&fixture[name]["values"]);
+        assert_all(name, &values(&found_m), &expected, VALUE, 1.0);
+        assert_all(name, &on_host(&logprobs, &reference), &expected, VALUE, 1.0);
+        let [found] = gradients(&found_m.sum(), [&logprobs_m]);
+        assert_gradient(name, &found, &flat(&fixture[name]["grad"]));
+    }
+}

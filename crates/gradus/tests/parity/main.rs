@@ -1,0 +1,11 @@
+//! Agreement with other implementations: TRL 1.16, transformers 5.23 and what else `tools/parity` runs.
+//!
+//! Each module reads one folder of `tests/fixtures/parity`; the `meta` key of a fixture names versions, script and seed.
+//! Tolerances are those of DESIGN.md, section 4: losses 1e-6, their gradients 1e-5.
+
+#![expect(clippy::print_stderr, reason = "a skipped case is named where the test runs")]
+
+mod advantages;
+mod fixture;
+mod losses_of_pairs;
+mod losses_of_tokens;
