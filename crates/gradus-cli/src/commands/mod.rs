@@ -8,6 +8,7 @@ use clap::{ArgMatches, FromArgMatches};
 use crate::output::Output;
 
 mod completions;
+mod config;
 mod doctor;
 
 /// One command of the binary.
@@ -72,6 +73,7 @@ macro_rules! entry {
 
 /// Every command, in the order of the help.
 pub const ENTRIES: &[Entry] = &[
+    entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
     entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
     entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),
 ];

@@ -9,7 +9,7 @@ use crate::harness::CliTest;
 fn help_lists_the_commands_by_group() {
     let help = CliTest::new().succeeds(&["--help"]);
     let position = |text: &str| help.find(text).unwrap_or_else(|| panic!("`{text}` is not in the help:\n{help}"));
-    assert!(position("Usage: gradus [OPTIONS] <COMMAND>") < position("\nSetup:\n  doctor "));
+    assert!(position("Usage: gradus [OPTIONS] <COMMAND>") < position("\nSetup:\n  config "));
     assert!(position("\nSetup:\n") < position("\nOptions:\n"));
     assert!(!help.contains("\nCommands:"), "{help}");
     assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");

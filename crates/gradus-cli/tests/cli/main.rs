@@ -3,4 +3,5 @@
 #[allow(dead_code, reason = "the frame lands before the tests that use all of it")]
 mod harness;
 
+mod config;
 mod frame;

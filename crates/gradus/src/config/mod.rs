@@ -1,6 +1,28 @@
-//! Configuration: [`RunConfig`] is what the file and the flags say; [`Plan`](crate::config) is what the program runs.
+//! Configuration: [`RunConfig`] is what the file and the flags say; [`Plan`] is what the program runs.
+//!
+//! Text becomes a tree that knows where its keys stand; flags lie over it; it is read as the schema says, which is
+//! generated from the types; rules check what types cannot say. Each stage reports every problem, not only the first.
 //!
 //! The choice is a key (`method: {ppo: …}`), unknown keys are refused, every default stands next to its field.
+
+mod flags;
+mod load;
+mod node;
+mod plan;
+mod read;
+mod reference;
+mod rules;
+mod schema;
+mod suggest;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
+pub use load::{Request, Written};
+pub use plan::Plan;
+pub use reference::{KeyReference, explain, markdown};
+pub use schema::{Field, Schema, Shape, Word};
 
 use std::path::PathBuf;
 
@@ -49,4 +71,27 @@ pub enum MethodConfig {
     Ppo(PpoConfig),
     /// Group relative policy optimisation.
     Grpo(GrpoConfig),
+}
+
+impl MethodConfig {
+    /// The names of all methods: keys of `method`, and commands.
+    pub const NAMES: [&str; 5] = ["sft", "reward", "dpo", "ppo", "grpo"];
+
+    /// The key that names it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Sft(_) => "sft",
+            Self::Reward(_) => "reward",
+            Self::Dpo(_) => "dpo",
+            Self::Ppo(_) => "ppo",
+            Self::Grpo(_) => "grpo",
+        }
+    }
+}
+
+impl RunConfig {
+    /// The JSON schema of configuration files.
+    pub fn json_schema() -> String {
+        serde_json::to_string_pretty(&schemars::schema_for!(Self)).expect("a schema is plain data")
+    }
 }

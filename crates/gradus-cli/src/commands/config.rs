@@ -1,0 +1,81 @@
+//! `gradus config check|explain|schema`: configuration files, without a device.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use gradus::config::{KeyReference, Plan, Request, RunConfig, Schema, explain, markdown};
+use gradus::machine::Machine;
+
+use crate::output::Output;
+
+/// Arguments of `gradus config`.
+#[derive(Debug, clap::Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Check configuration files; every problem is shown where it stands
+    Check {
+        /// The files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Print the whole configuration, defaults included
+        #[arg(long)]
+        resolved: bool,
+    },
+    /// Show what keys mean, their types and defaults
+    Explain {
+        /// A key such as `method.ppo.kl`, or a name such as `clip_range`
+        key: Option<String>,
+        /// As a Markdown page
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Print the JSON schema, for editors that complete and check YAML
+    Schema,
+}
+
+/// Does what the verb says.
+pub fn run(args: ConfigArgs, out: &Output) -> anyhow::Result<()> {
+    match args.verb {
+        Verb::Check { files, resolved } => check(&files, resolved, out),
+        Verb::Explain { markdown: true, .. } => out.text(&markdown(&Schema::run_config())),
+        Verb::Explain { key, .. } => {
+            let keys = explain(&Schema::run_config(), key.as_deref())?;
+            out.result(&keys, || list(&keys))
+        }
+        Verb::Schema => out.data(RunConfig::json_schema()),
+    }
+}
+
+fn check(files: &[PathBuf], resolved: bool, out: &Output) -> anyhow::Result<()> {
+    let mut problems = Vec::new();
+    for file in files {
+        let request = Request { file: Some(file), ..Request::default() };
+        let plan = RunConfig::load(&request).and_then(|written| Plan::check(&written, &Machine::detect()));
+        match plan {
+            Ok(plan) if resolved && out.is_json() => out.json_line(plan.config())?,
+            Ok(plan) if resolved => out.text(&plan.to_yaml())?,
+            Ok(plan) => out.note(format_args!("{}: a `{}` run without problems", file.display(), plan.method().name())),
+            Err(gradus::Error::Config(found)) => problems.extend(found),
+            Err(other) => return Err(other.into()),
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(gradus::Error::Config(problems).into()) }
+}
+
+fn list(keys: &[KeyReference]) -> String {
+    let mut text = String::new();
+    for key in keys {
+        let default = match &key.default {
+            _ if key.required => ", required".to_owned(),
+            Some(default) => format!(", default {default}"),
+            None => String::new(),
+        };
+        let _ = writeln!(text, "{}  ({}{default})\n    {}", key.key, key.kind, key.doc);
+    }
+    text
+}

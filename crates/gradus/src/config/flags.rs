@@ -1,0 +1,367 @@
+//! Every key of the configuration as a command-line flag, as data: the binary turns it into arguments.
+//!
+//! A flag is the key's name with hyphens; keys of nested mappings carry the mapping's name (`kl.target` is
+//! `--kl-target`), except for `train` and the method itself. Flags overlay the tree of the file before it is read, so
+//! they obey the same rules as the file.
+
+use serde_json::Value as Json;
+
+use super::node::{Entry, Node, Value, parse};
+use super::schema::{Field, Schema, Shape, Word};
+use crate::error::{Diagnostic, Place};
+
+/// A flag that exists.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlagSpec {
+    /// Its name without the hyphens in front, such as `kl-target`.
+    pub name: String,
+    /// The key it sets, such as `method.ppo.kl.target`.
+    pub key: String,
+    /// The heading under which help lists it.
+    pub section: &'static str,
+    /// What it says.
+    pub doc: String,
+    /// The key's default, where it has one.
+    pub default: Option<Json>,
+    /// What it takes.
+    pub kind: FlagKind,
+}
+
+/// What a flag takes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FlagKind {
+    /// Nothing: `--shuffle` or `--no-shuffle`.
+    Switch,
+    /// One value; help shows this in its place.
+    Value(&'static str),
+    /// One of some words.
+    Words(Vec<Word>),
+    /// A text, and may be given several times.
+    Repeated,
+    /// A program with its arguments in one text, split as a shell splits words.
+    Arguments,
+    /// Numbers with commas between them.
+    Numbers,
+    /// Anything else, in YAML.
+    Yaml,
+}
+
+/// A flag that was given.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Flag {
+    /// What was given.
+    pub spec: FlagSpec,
+    /// As the user wrote it, such as `--no-shuffle`: names the flag in messages.
+    pub written: String,
+    /// Its values; `true` or `false` for a switch.
+    pub values: Vec<String>,
+}
+
+/// Which part of the keys a command takes as flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope<'a> {
+    /// All that any run of this method takes.
+    Method(&'a str),
+    /// What does not depend on the method.
+    Shared,
+}
+
+/// The flags of a command, in the order of the help.
+pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
+    let mut specs = Vec::new();
+    let mut later = Vec::new();
+    for field in schema.fields(schema.root()) {
+        match field.name.as_str() {
+            "method" => {
+                let Scope::Method(method) = scope else { continue };
+                let key = format!("method.{method}");
+                for field in schema.field(&key).map(|side| schema.fields(&side.shape)).unwrap_or_default() {
+                    collect(schema, field, &key, "", "Method", &mut specs);
+                }
+            }
+            "reward" if matches!(scope, Scope::Method("sft" | "reward" | "dpo")) => {}
+            "reward" => collect(schema, field, "", "", "Reward", &mut specs),
+            "train" => {
+                for field in schema.fields(&field.shape) {
+                    collect(schema, field, "train", "", section(&field.name), &mut later);
+                }
+            }
+            _ => collect(schema, field, "", "", "Input and output", &mut specs),
+        }
+    }
+    specs.extend(later);
+    specs
+}
+
+/// Where help lists a key of `train`.
+fn section(key: &str) -> &'static str {
+    match key {
+        "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" => "Length and batches",
+        "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "adam_betas" | "adam_epsilon"
+        | "max_grad_norm" | "dropout" => "Optimiser",
+        "max_length" | "too_long" | "max_rows" | "shuffle" | "text_column" | "chat_template" => "Rows",
+        "device" | "threads" | "seed" => "Machine and randomness",
+        key if key.contains("eval") || key.contains("steps") || key.contains("checkpoint") || key.contains("best") => {
+            "Evaluation, checkpoints, records"
+        }
+        _ => "Other training options",
+    }
+}
+
+/// Adds `field`, which stands under `path`, with flags that start with `prefix`.
+fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'static str, specs: &mut Vec<FlagSpec>) {
+    let key = if path.is_empty() { field.name.clone() } else { format!("{path}.{}", field.name) };
+    let word = field.name.replace('_', "-");
+    let name = if prefix.is_empty() { word } else { format!("{prefix}-{word}") };
+    let kind = match schema.resolve(&field.shape) {
+        Shape::Map(fields) | Shape::Choice(fields) => {
+            for inner in fields {
+                collect(schema, inner, &key, &name, section, specs);
+            }
+            return;
+        }
+        // The list stands under its own key of the mapping, so that flags for the other keys can be given beside it.
+        Shape::ListOrMap(_, map) => {
+            for inner in schema.fields(map) {
+                if matches!(schema.resolve(&inner.shape), Shape::List { .. }) {
+                    let (name, doc, default) = (name.clone(), field.doc.clone(), field.default.clone());
+                    let key = format!("{key}.{}", inner.name);
+                    specs.push(FlagSpec { name, key, section, doc, default, kind: FlagKind::Arguments });
+                } else {
+                    collect(schema, inner, &key, &name, section, specs);
+                }
+            }
+            return;
+        }
+        Shape::Bool => FlagKind::Switch,
+        Shape::Word(words) => FlagKind::Words(words.clone()),
+        Shape::List { item, .. } => match schema.resolve(item) {
+            Shape::Text if field.name == "command" => FlagKind::Arguments,
+            Shape::Text => FlagKind::Repeated,
+            Shape::Number | Shape::Integer { .. } => FlagKind::Numbers,
+            _ => FlagKind::Yaml,
+        },
+        Shape::Number => FlagKind::Value("X"),
+        Shape::Integer { .. } => FlagKind::Value("N"),
+        Shape::Text | Shape::Named(_) => FlagKind::Value(placeholder(&field.name)),
+    };
+    specs.push(FlagSpec { name, key, section, doc: field.doc.clone(), default: field.default.clone(), kind });
+}
+
+fn placeholder(name: &str) -> &'static str {
+    match name {
+        "lexicon" | "chat_template" => "FILE",
+        "data" | "eval_data" => "PATH",
+        "device" => "DEVICE",
+        "best_metric" => "METRIC",
+        "exact_match" | "numeric_answer" | "text_column" => "COLUMN",
+        name if name.ends_with("model") || name.ends_with("dir") => "DIR",
+        _ => "TEXT",
+    }
+}
+
+/// The flags as a tree that can lie over that of a file.
+pub(super) fn tree(flags: &[Flag]) -> Result<Node, Vec<Diagnostic>> {
+    let mut root = Node::empty();
+    let mut problems = Vec::new();
+    for flag in flags {
+        let place = Some(Place::Flag(flag.written.clone()));
+        match value(flag, &place) {
+            Ok(node) => set(&mut root, &flag.spec.key, node, &place),
+            Err(message) => {
+                problems.push(Diagnostic { message, places: place.into_iter().collect(), hint: None });
+            }
+        }
+    }
+    if problems.is_empty() { Ok(root) } else { Err(problems) }
+}
+
+fn set(root: &mut Node, key: &str, value: Node, place: &Option<Place>) {
+    let mut node = root;
+    for part in key.split('.') {
+        if !matches!(node.value, Value::Map(_)) {
+            node.value = Value::Map(Vec::new());
+        }
+        let Value::Map(entries) = &mut node.value else { unreachable!("it was made a mapping above") };
+        let index = entries.iter().position(|entry| entry.key == part).unwrap_or_else(|| {
+            let node = Node { place: place.clone(), ..Node::empty() };
+            entries.push(Entry { key: part.to_owned(), place: place.clone(), node });
+            entries.len() - 1
+        });
+        node = &mut entries[index].node;
+    }
+    *node = value;
+}
+
+fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
+    let last = flag.values.last().map(String::as_str).unwrap_or_default();
+    let scalar = |text: &str, quoted: bool| Node {
+        value: Value::Scalar { text: text.trim().to_owned(), quoted },
+        place: place.clone(),
+    };
+    let list = |items: Vec<Node>| Node { value: Value::List(items), place: place.clone() };
+    Ok(match &flag.spec.kind {
+        FlagKind::Switch => scalar(last, false),
+        FlagKind::Words(_) => scalar(last, false),
+        // Only an empty text is `null`: a directory may be called `null`.
+        FlagKind::Value("N" | "X") => scalar(last, false),
+        FlagKind::Value(_) => {
+            Node { value: Value::Scalar { text: last.to_owned(), quoted: true }, place: place.clone() }
+        }
+        FlagKind::Repeated => list(
+            flag.values
+                .iter()
+                .map(|text| Node { value: Value::Scalar { text: text.clone(), quoted: true }, place: place.clone() })
+                .collect(),
+        ),
+        FlagKind::Arguments => {
+            let words = words(last).ok_or_else(|| format!("`{}` has a quote that does not end", flag.written))?;
+            list(words.iter().map(|word| scalar(word, true)).collect())
+        }
+        FlagKind::Numbers => list(last.split(',').map(|text| scalar(text, false)).collect()),
+        FlagKind::Yaml => {
+            let mut node =
+                parse("".as_ref(), last).map_err(|problem| format!("`{}`: {}", flag.written, problem.message))?;
+            move_to(&mut node, place);
+            node
+        }
+    })
+}
+
+/// Splits as a shell does: white space between words, single and double quotes, a backslash before a character.
+fn words(text: &str) -> Option<Vec<String>> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        match (c, quote) {
+            ('\\', None | Some('"')) => word.get_or_insert_default().push(characters.next()?),
+            (c, Some(end)) if c == end => quote = None,
+            ('\'' | '"', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
+}
+
+fn move_to(node: &mut Node, place: &Option<Place>) {
+    node.place.clone_from(place);
+    match &mut node.value {
+        Value::Scalar { .. } => {}
+        Value::List(items) => items.iter_mut().for_each(|item| move_to(item, place)),
+        Value::Map(entries) => {
+            for entry in entries {
+                entry.place.clone_from(place);
+                move_to(&mut entry.node, place);
+            }
+        }
+    }
+}
+
+/// Lays `over` over `base`: mappings key by key; another side of a choice, a list or a value replaces what was there.
+pub(super) fn overlay(schema: &Schema, shape: &Shape, base: Node, over: Node) -> Node {
+    let shape = schema.resolve(shape);
+    let place = over.place.clone().or_else(|| base.place.clone());
+    let empty = base.is_null();
+    let (mut entries, over) = match (shape, base.value, over.value) {
+        (Shape::Map(_), Value::Map(base), Value::Map(over)) => (base, over),
+        (Shape::Map(_), _, Value::Map(over)) if empty => (Vec::new(), over),
+        (Shape::Choice(_), Value::Map(base), Value::Map(over)) => match (base.as_slice(), over.as_slice()) {
+            ([old], [new]) if old.key == new.key => (base, over),
+            _ => return Node { value: Value::Map(over), place },
+        },
+        (Shape::ListOrMap(_, map), Value::List(items), Value::Map(over)) => {
+            let list =
+                schema.fields(map).iter().find(|field| matches!(schema.resolve(&field.shape), Shape::List { .. }));
+            let key = list.map(|field| field.name.clone()).unwrap_or_default();
+            let node = Node { value: Value::List(items), place: base.place.clone() };
+            (vec![Entry { key, place: base.place, node }], over)
+        }
+        (Shape::ListOrMap(..), Value::Map(base), Value::Map(over)) => (base, over),
+        (_, _, value) => return Node { value, place },
+    };
+    let fields = schema.fields(shape);
+    for new in over {
+        let inner = fields.iter().find(|field| field.name == new.key).map(|field| &field.shape);
+        match (entries.iter_mut().find(|old| old.key == new.key), inner) {
+            (Some(old), Some(inner)) => {
+                let base = std::mem::replace(&mut old.node, Node::empty());
+                let is_leaf = !matches!(new.node.value, Value::Map(_));
+                old.node = overlay(schema, inner, base, new.node);
+                if is_leaf {
+                    old.place = new.place;
+                }
+            }
+            (Some(old), None) => *old = new,
+            (None, _) => entries.push(new),
+        }
+    }
+    Node { value: Value::Map(entries), place }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_has_flags_with_names_of_their_own() {
+        let schema = Schema::run_config();
+        for method in ["sft", "reward", "dpo", "ppo", "grpo"] {
+            let mut names: Vec<_> = flags(&schema, Scope::Method(method)).into_iter().map(|flag| flag.name).collect();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count, "`gradus {method}` has two flags of one name");
+        }
+    }
+
+    #[test]
+    fn flags_that_scripts_rely_on() {
+        let schema = Schema::run_config();
+        let has = |method: &str, names: &[&str]| {
+            let flags = flags(&schema, Scope::Method(method));
+            for name in names {
+                assert!(flags.iter().any(|flag| flag.name == *name), "`gradus {method}` lacks `--{name}`");
+            }
+        };
+        let shared = [
+            "model",
+            "data",
+            "output-dir",
+            "max-steps",
+            "epochs",
+            "batch-size",
+            "micro-batch-size",
+            "learning-rate",
+            "lr-schedule",
+            "warmup-steps",
+            "weight-decay",
+            "max-grad-norm",
+            "max-length",
+            "seed",
+            "shuffle",
+            "logging-steps",
+            "save-steps",
+            "eval-steps",
+            "device",
+        ];
+        for method in ["sft", "reward", "dpo", "ppo", "grpo"] {
+            has(method, &shared);
+        }
+        has("dpo", &["beta", "loss-type"]);
+        has("grpo", &["group-size", "max-new-tokens", "temperature", "kl-coefficient", "clip-range", "reward-model"]);
+        has("ppo", &["kl-coefficient", "kl-target", "critic-trunk", "reward-command", "reward-rule-lexicon"]);
+    }
+
+    #[test]
+    fn commands_are_split_as_a_shell_does() {
+        let split = |text: &str| words(text).map(|words| words.join("|"));
+        assert_eq!(split("python3 score.py  --strict").as_deref(), Some("python3|score.py|--strict"));
+        assert_eq!(split(r#"sh -c 'echo "1"' a\ b """#).as_deref(), Some(r#"sh|-c|echo "1"|a b|"#));
+        assert_eq!(split("echo 'open"), None);
+    }
+}

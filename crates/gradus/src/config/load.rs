@@ -1,0 +1,155 @@
+//! A file and flags become a [`RunConfig`] that knows where each of its keys stands.
+
+use std::path::Path;
+
+use super::flags::{Flag, overlay, tree};
+use super::node::{Entry, Node, Value, parse};
+use super::read::read;
+use super::rules;
+use super::schema::Schema;
+use super::{MethodConfig, RunConfig};
+use crate::error::{Diagnostic, Error, Place, Result};
+use crate::machine::Machine;
+
+/// What the user asked for: a file, flags, or both.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Request<'a> {
+    /// The configuration file.
+    pub file: Option<&'a Path>,
+    /// The method, when the command names it.
+    pub method: Option<&'a str>,
+    /// Flags, which lie over the file.
+    pub flags: &'a [Flag],
+}
+
+/// A configuration as written, and where each key stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Written {
+    /// What was written, with defaults for the rest.
+    pub config: RunConfig,
+    root: Node,
+}
+
+impl From<RunConfig> for Written {
+    /// A configuration that a program made: problems have no places then.
+    fn from(config: RunConfig) -> Self {
+        Self { config, root: Node::empty() }
+    }
+}
+
+impl Written {
+    /// Where a key such as `method.ppo.clip_range` was written; nothing for defaults.
+    pub fn place(&self, key: &str) -> Option<&Place> {
+        self.root.at(key).and_then(|(node, place)| place.or(node.place.as_ref()))
+    }
+
+    /// Dotted paths of the keys that the user wrote.
+    pub fn keys(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.root.paths("", &mut paths);
+        paths
+    }
+}
+
+impl RunConfig {
+    /// Reads a file and lays flags over it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every problem: of spelling and type, and of keys that do not go together.
+    pub fn load(request: &Request<'_>) -> Result<Written> {
+        let base = match request.file {
+            Some(path) => parse(path, &text(path)?).map_err(|problem| Error::Config(vec![problem]))?,
+            None => Node::empty(),
+        };
+        resolve(base, request)
+    }
+
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load`].
+    pub fn parse(text: &str) -> Result<Written> {
+        let base = parse("config.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
+        resolve(base, &Request::default())
+    }
+}
+
+fn text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let message = match error.kind() {
+            std::io::ErrorKind::NotFound => format!("there is no configuration file `{}`", path.display()),
+            _ => format!("configuration file `{}` cannot be read: {error}", path.display()),
+        };
+        Error::Config(vec![Diagnostic { message, places: Vec::new(), hint: None }])
+    })
+}
+
+fn resolve(base: Node, request: &Request<'_>) -> Result<Written> {
+    let schema = Schema::run_config();
+    let mut problems = Vec::new();
+    let mut over = tree(request.flags).unwrap_or_else(|found| {
+        problems.extend(found);
+        Node::empty()
+    });
+    if let Some(method) = request.method {
+        problems.extend(other_method(&base, method));
+        choose(&mut over, method);
+    }
+    let root = overlay(&schema, schema.root(), base, over);
+    let reading = read(&schema, &root);
+    problems.extend(reading.problems);
+    let (value, broken) = (reading.value, reading.broken);
+    if problems.is_empty() {
+        let config = serde_json::from_value(value).map_err(|error| {
+            Error::Config(vec![Diagnostic { message: error.to_string(), places: Vec::new(), hint: None }])
+        })?;
+        return Ok(Written { config, root });
+    }
+    // The rest may have problems of its own; what could not be read takes its default, and problems with it are silent.
+    if let Ok(config) = serde_json::from_value(patched(value, request.method)) {
+        let written = Written { config, root };
+        let also = rules::check(&written, &Machine::detect());
+        let is_broken = |key: &String| broken.iter().any(|path| key.starts_with(path.as_str()));
+        problems
+            .extend(also.into_iter().filter(|found| !found.keys.iter().any(is_broken)).map(|found| found.diagnostic));
+    }
+    Err(Error::Config(problems))
+}
+
+/// Stand-ins for the keys without default, so that everything else can be checked.
+fn patched(mut value: serde_json::Value, method: Option<&str>) -> serde_json::Value {
+    if let Some(object) = value.as_object_mut() {
+        for key in ["model", "data"] {
+            object.entry(key).or_insert_with(|| "-".into());
+        }
+        if let Some(method) = method {
+            object.entry("method").or_insert_with(|| serde_json::json!({ method: {} }));
+        }
+    }
+    value
+}
+
+/// `gradus ppo --config FILE` with a file for another method.
+fn other_method(base: &Node, method: &str) -> Option<Diagnostic> {
+    let entry = base.entry("method")?;
+    let Value::Map(sides) = &entry.node.value else { return None };
+    let other = sides.iter().find(|side| side.key != method && MethodConfig::NAMES.contains(&side.key.as_str()))?;
+    Some(Diagnostic {
+        message: format!("the file configures `{}`, but the command is `gradus {method}`", other.key),
+        places: other.place.clone().into_iter().collect(),
+        hint: Some(format!("run `gradus {}` or `gradus train FILE`", other.key)),
+    })
+}
+
+/// Makes sure that `method.<method>` exists.
+fn choose(root: &mut Node, method: &str) {
+    fn entry<'a>(node: &'a mut Node, key: &str) -> Option<&'a mut Node> {
+        let Value::Map(entries) = &mut node.value else { return None };
+        let index = entries.iter().position(|entry| entry.key == key).unwrap_or_else(|| {
+            entries.push(Entry { key: key.to_owned(), place: None, node: Node::empty() });
+            entries.len() - 1
+        });
+        Some(&mut entries[index].node)
+    }
+    entry(root, "method").and_then(|node| entry(node, method));
+}

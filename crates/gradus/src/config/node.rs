@@ -1,0 +1,219 @@
+//! A configuration as a tree in which every key and value knows where it stands.
+//!
+//! JSON is YAML, so one reader serves both. Anchors and aliases work; tags other than `!!str` are ignored.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
+
+use crate::error::{Diagnostic, Place};
+
+/// A value and where it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Node {
+    pub value: Value,
+    /// `None` for what nobody wrote.
+    pub place: Option<Place>,
+}
+
+/// What a value looks like before it is known what it should be.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    /// A word, a number or a text; only unquoted ones may be read as `null`, a number or a boolean.
+    Scalar { text: String, quoted: bool },
+    /// `[a, b]`
+    List(Vec<Node>),
+    /// `{key: value}`
+    Map(Vec<Entry>),
+}
+
+/// A key with its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry {
+    pub key: String,
+    /// Where the key stands.
+    pub place: Option<Place>,
+    pub node: Node,
+}
+
+impl Node {
+    /// A mapping that nobody wrote.
+    pub fn empty() -> Self {
+        Self { value: Value::Map(Vec::new()), place: None }
+    }
+
+    /// The entry of a mapping.
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
+            _ => None,
+        }
+    }
+
+    /// The node at a dotted path such as `method.ppo.kl` or `reward.mix[1].weight`, and where its key stands.
+    pub fn at(&self, path: &str) -> Option<(&Node, Option<&Place>)> {
+        let (mut node, mut place) = (self, self.place.as_ref());
+        for part in path.split(['.', '[']) {
+            if let Some(index) = part.strip_suffix(']') {
+                let Value::List(items) = &node.value else { return None };
+                node = items.get(index.parse::<usize>().ok()?)?;
+                place = node.place.as_ref();
+            } else {
+                let entry = node.entry(part)?;
+                (node, place) = (&entry.node, entry.place.as_ref());
+            }
+        }
+        Some((node, place))
+    }
+
+    /// Whether this is an unquoted `null`, `~` or nothing at all.
+    pub fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Scalar { text, quoted: false } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+    }
+
+    /// Dotted paths of everything that was written, leaves and mappings.
+    pub fn paths(&self, prefix: &str, paths: &mut Vec<String>) {
+        if let Value::Map(entries) = &self.value {
+            for entry in entries {
+                let path = if prefix.is_empty() { entry.key.clone() } else { format!("{prefix}.{}", entry.key) };
+                entry.node.paths(&path, paths);
+                paths.push(path);
+            }
+        }
+    }
+}
+
+/// Reads `text`, the content of `path`.
+pub(super) fn parse(path: &Path, text: &str) -> Result<Node, Diagnostic> {
+    let mut reader =
+        Reader { path, lines: text.lines().collect(), parser: Parser::new_from_str(text), anchors: HashMap::new() };
+    let root = reader.document()?;
+    Ok(root.unwrap_or_else(|| Node { value: Value::Map(Vec::new()), place: None }))
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    lines: Vec<&'a str>,
+    parser: Parser<'a, serde_saphyr::granit_parser::StrInput<'a>>,
+    anchors: HashMap<usize, Node>,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, Span), Diagnostic> {
+        loop {
+            match self.parser.next_event() {
+                Some(Ok((Event::Comment(..), _))) => {}
+                Some(Ok(event)) => return Ok(event),
+                Some(Err(error)) => {
+                    let place = self.place(*error.marker(), 1);
+                    return Err(problem(format!("this is not YAML: {}", error.info()), place));
+                }
+                None => return Ok((Event::StreamEnd, Span::empty(Marker::new(0, 1, 0)))),
+            }
+        }
+    }
+
+    fn document(&mut self) -> Result<Option<Node>, Diagnostic> {
+        let mut root = None;
+        loop {
+            let (event, span) = self.next()?;
+            match event {
+                Event::StreamEnd => return Ok(root),
+                Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
+                _ if root.is_some() => {
+                    let place = self.place(span.start, 1);
+                    return Err(problem("a second document starts here, but a configuration is one".into(), place));
+                }
+                event => root = Some(self.node(event, span)?),
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<'a>, span: Span) -> Result<Node, Diagnostic> {
+        let (anchor, node) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let place = self.scalar_place(&span);
+                let string = tag.is_some_and(|tag| tag.suffix() == "str");
+                let value = Value::Scalar { text: text.into_owned(), quoted: style != ScalarStyle::Plain || string };
+                (anchor, Node { value, place: Some(place) })
+            }
+            Event::SequenceStart(_, anchor, _) => {
+                let mut items = Vec::new();
+                loop {
+                    match self.next()? {
+                        (Event::SequenceEnd, _) => break,
+                        (event, span) => items.push(self.node(event, span)?),
+                    }
+                }
+                (anchor, Node { value: Value::List(items), place: Some(self.place(span.start, 1)) })
+            }
+            Event::MappingStart(_, anchor, _) => {
+                let entries = self.entries()?;
+                (anchor, Node { value: Value::Map(entries), place: Some(self.place(span.start, 1)) })
+            }
+            Event::Alias(anchor) => {
+                let target = self.anchors.get(&anchor).cloned();
+                let place = self.scalar_place(&span);
+                return match target {
+                    Some(node) => Ok(Node { place: Some(place), ..node }),
+                    None => Err(problem("this alias refers to itself".into(), place)),
+                };
+            }
+            _ => {
+                let place = self.place(span.start, 1);
+                return Err(problem("a value is needed here".into(), place));
+            }
+        };
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    fn entries(&mut self) -> Result<Vec<Entry>, Diagnostic> {
+        let mut entries: Vec<Entry> = Vec::new();
+        loop {
+            let (event, span) = self.next()?;
+            let place = self.scalar_place(&span);
+            match event {
+                Event::MappingEnd => return Ok(entries),
+                Event::Scalar(key, ..) => {
+                    let key = key.into_owned();
+                    if let Some(first) = entries.iter().find(|entry| entry.key == key) {
+                        let message = format!("the key `{key}` stands twice in one mapping");
+                        let places = first.place.clone().into_iter().chain([place]).collect();
+                        return Err(Diagnostic { message, places, hint: None });
+                    }
+                    let (event, span) = self.next()?;
+                    let node = self.node(event, span)?;
+                    entries.push(Entry { key, place: Some(place), node });
+                }
+                _ => return Err(problem("a key must be a word".into(), place)),
+            }
+        }
+    }
+
+    /// Underlines a scalar as far as its first line goes.
+    fn scalar_place(&self, span: &Span) -> Place {
+        let line = self.lines.get(span.start.line().saturating_sub(1)).copied().unwrap_or_default();
+        let rest = line.trim_end().chars().count().saturating_sub(span.start.col());
+        let width = if span.end.line() == span.start.line() { span.end.col() - span.start.col() } else { rest };
+        self.place(span.start, width.min(rest).max(1))
+    }
+
+    fn place(&self, start: Marker, width: usize) -> Place {
+        let excerpt = self.lines.get(start.line().saturating_sub(1)).copied().unwrap_or_default();
+        Place::File {
+            path: self.path.to_owned(),
+            line: start.line(),
+            column: start.col() + 1,
+            width,
+            excerpt: excerpt.to_owned(),
+        }
+    }
+}
+
+fn problem(message: String, place: Place) -> Diagnostic {
+    Diagnostic { message, places: vec![place], hint: None }
+}

@@ -1,0 +1,115 @@
+//! What the program runs: a configuration after all checks, with nothing left to decide.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::load::Written;
+use super::{MethodConfig, RunConfig, rules, write};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::rng::Seed;
+use crate::train::{TooLong, TrainConfig};
+
+/// A checked and resolved run; the only way into a trainer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    config: RunConfig,
+    set: BTreeSet<String>,
+    learning_rate: f64,
+    too_long: TooLong,
+    best_metric: String,
+    output_dir: PathBuf,
+}
+
+impl Plan {
+    /// Checks `written` against the rules and this machine, and fills in what depends on the method.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every problem found.
+    pub fn check(written: &Written, machine: &Machine) -> Result<Self> {
+        let problems = rules::check(written, machine);
+        if !problems.is_empty() {
+            return Err(Error::Config(problems.into_iter().map(|found| found.diagnostic).collect()));
+        }
+        let mut config = written.config.clone();
+        let (learning_rate, too_long, best_metric) = by_method(&config.method);
+        let train = &mut config.train;
+        let learning_rate = *train.learning_rate.get_or_insert(learning_rate);
+        let too_long = *train.too_long.get_or_insert(too_long);
+        let best_metric = train.best_metric.get_or_insert(best_metric.to_owned()).clone();
+        let output_dir = config.output_dir.clone().unwrap_or_else(|| free_directory(&config));
+        config.output_dir = Some(output_dir.clone());
+        let set = written.keys().into_iter().collect();
+        Ok(Self { config, set, learning_rate, too_long, best_metric, output_dir })
+    }
+
+    /// The configuration, with what depends on the method filled in.
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
+    /// The method and its keys.
+    pub fn method(&self) -> &MethodConfig {
+        &self.config.method
+    }
+
+    /// What all trainers share.
+    pub fn train(&self) -> &TrainConfig {
+        &self.config.train
+    }
+
+    /// Peak learning rate: as given, or the method's default.
+    pub fn learning_rate(&self) -> f64 {
+        self.learning_rate
+    }
+
+    /// What happens to rows over `max_length`.
+    pub fn too_long(&self) -> TooLong {
+        self.too_long
+    }
+
+    /// The held-out metric that decides which model is `best/`.
+    pub fn best_metric(&self) -> &str {
+        &self.best_metric
+    }
+
+    /// Whether a larger value of [`Plan::best_metric`] is better: losses, perplexity, KL and errors are better small.
+    pub fn larger_is_better(&self) -> bool {
+        !["loss", "perplexity", "kl", "error"].iter().any(|word| self.best_metric.contains(word))
+    }
+
+    /// The run directory.
+    pub fn output_dir(&self) -> &Path {
+        &self.output_dir
+    }
+
+    /// The seed of every random stream.
+    pub fn seed(&self) -> Seed {
+        Seed(self.config.train.seed)
+    }
+
+    /// The content of `config.yml`: every key, those that were asked for marked.
+    pub fn to_yaml(&self) -> String {
+        write::to_yaml(&self.config, &self.set)
+    }
+}
+
+/// Defaults that depend on the method, as in TRL 1.16: peak learning rate, over-long rows, the metric for `best/`.
+fn by_method(method: &MethodConfig) -> (f64, TooLong, &'static str) {
+    match method {
+        MethodConfig::Sft(_) => (2e-5, TooLong::Truncate, "eval_loss"),
+        MethodConfig::Reward(_) => (1e-4, TooLong::Skip, "eval_accuracy"),
+        MethodConfig::Dpo(_) => (1e-6, TooLong::Truncate, "eval_rewards/accuracies"),
+        MethodConfig::Ppo(_) => (3e-6, TooLong::Skip, "eval_reward"),
+        MethodConfig::Grpo(_) => (1e-6, TooLong::Skip, "eval_reward"),
+    }
+}
+
+/// `runs/<method>-<model>-<n>` with the first `n` that is free.
+fn free_directory(config: &RunConfig) -> PathBuf {
+    let parts: Vec<_> = config.model.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | "..")).collect();
+    // Runs keep their models in `model/` and `best/`: there the run's name says more.
+    let name = parts.iter().rev().find(|part| !matches!(**part, "model" | "best")).copied().unwrap_or("model");
+    let numbered = |n: usize| Path::new("runs").join(format!("{}-{name}-{n}", config.method.name()));
+    (1..).map(numbered).find(|path| !path.exists()).expect("some number is free")
+}

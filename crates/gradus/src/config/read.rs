@@ -1,0 +1,289 @@
+//! From the tree to JSON of the right shape, with every problem on the way: unknown keys, wrong types, missing keys,
+//! two choices at once. serde alone would stop at the first and not know where it stands.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Number, Value as Json};
+
+use super::node::{Entry, Node, Value};
+use super::schema::{Field, Schema, Shape, Word};
+use super::suggest::nearest;
+use crate::error::{Diagnostic, Place};
+
+/// What reading a tree found.
+pub(super) struct Reading {
+    /// The value: complete but for what is in `broken`.
+    pub value: Json,
+    /// Every problem, in the order of the file.
+    pub problems: Vec<Diagnostic>,
+    /// Dotted paths of what could not be read and was left out.
+    pub broken: Vec<String>,
+}
+
+/// Reads `root` as `schema` says.
+pub(super) fn read(schema: &Schema, root: &Node) -> Reading {
+    let mut reader = Reader { schema, root, problems: Vec::new(), broken: Vec::new() };
+    let value = reader.value(schema.root(), false, root, "").unwrap_or(Json::Null);
+    Reading { value, problems: reader.problems, broken: reader.broken }
+}
+
+struct Reader<'a> {
+    schema: &'a Schema,
+    root: &'a Node,
+    problems: Vec<Diagnostic>,
+    broken: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn problem(&mut self, message: String, places: Vec<Option<Place>>, hint: Option<String>) {
+        let places = places.into_iter().flatten().collect();
+        self.problems.push(Diagnostic { message, places, hint });
+    }
+
+    /// `None` when it cannot be read; the problem is noted then.
+    fn value(&mut self, shape: &Shape, nullable: bool, node: &Node, path: &str) -> Option<Json> {
+        if nullable && node.is_null() {
+            return Some(Json::Null);
+        }
+        let schema = self.schema;
+        let read = match (schema.resolve(shape), &node.value) {
+            (Shape::Map(fields), Value::Map(entries)) => return Some(self.map(fields, entries, node, path)),
+            // `ppo:` with nothing after it is PPO with its defaults.
+            (Shape::Map(fields), _) if node.is_null() => return Some(self.map(fields, &[], node, path)),
+            (Shape::Choice(sides), Value::Map(entries)) => return self.choice(sides, entries, node, path),
+            (Shape::List { item, length }, Value::List(items)) => {
+                return self.list(item, *length, items, node, path);
+            }
+            (Shape::ListOrMap(list, _), Value::List(_)) => return self.value(list, false, node, path),
+            (Shape::ListOrMap(_, map), Value::Map(_)) => return self.value(map, false, node, path),
+            (shape, Value::Scalar { text, quoted }) => scalar(shape, text, *quoted, node.is_null()),
+            _ => None,
+        };
+        if read.is_none() {
+            self.wrong(shape, node, path);
+        }
+        read
+    }
+
+    fn map(&mut self, fields: &[Field], entries: &[Entry], node: &Node, path: &str) -> Json {
+        let mut object = Map::new();
+        for entry in entries {
+            let inner = join(path, &entry.key);
+            match fields.iter().find(|field| field.name == entry.key) {
+                None => self.unknown(fields, entry, path),
+                Some(field) => match self.value(&field.shape, field.nullable, &entry.node, &inner) {
+                    // What may be absent is `null` only in words.
+                    Some(Json::Null) => {}
+                    Some(value) => drop(object.insert(entry.key.clone(), value)),
+                    None => self.broken.push(inner),
+                },
+            }
+        }
+        for field in fields.iter().filter(|field| field.required) {
+            if entries.iter().any(|entry| entry.key == field.name) {
+                continue;
+            }
+            let inner = join(path, &field.name);
+            let place = self.root.at(path).and_then(|(_, key)| key.cloned()).or_else(|| node.place.clone());
+            let hint = if path.is_empty() {
+                let flag = field.name.replace('_', "-");
+                match self.schema.resolve(&field.shape) {
+                    Shape::Choice(sides) => format!("add `{}: {{ {}: {{}} }}`", field.name, names(sides)[0]),
+                    _ if place.is_some() => format!("add `{}: …` to the file or pass `--{flag}`", field.name),
+                    _ => format!("pass `--{flag}`"),
+                }
+            } else {
+                format!("add `{}: …`: {}", field.name, first_sentence(&field.doc))
+            };
+            self.problem(format!("`{inner}` is missing"), vec![place.filter(|_| !path.is_empty())], Some(hint));
+            self.broken.push(inner);
+        }
+        Json::Object(object)
+    }
+
+    fn choice(&mut self, sides: &[Field], entries: &[Entry], node: &Node, path: &str) -> Option<Json> {
+        let known = |entry: &&Entry| sides.iter().any(|side| side.name == entry.key);
+        match entries {
+            [entry] => match sides.iter().find(|side| side.name == entry.key) {
+                Some(side) => {
+                    let inner = join(path, &entry.key);
+                    let value = self.value(&side.shape, false, &entry.node, &inner)?;
+                    Some(Json::Object(Map::from_iter([(entry.key.clone(), value)])))
+                }
+                None => {
+                    self.unknown(sides, entry, path);
+                    None
+                }
+            },
+            [] => {
+                let message = format!("`{path}` is empty, but {} is needed", one_of(&names(sides)));
+                self.problem(message, vec![node.place.clone()], None);
+                None
+            }
+            several => {
+                for entry in several.iter().filter(|entry| !known(entry)) {
+                    self.unknown(sides, entry, path);
+                }
+                let chosen: Vec<_> = several.iter().filter(known).collect();
+                if chosen.len() > 1 {
+                    let words: Vec<_> = chosen.iter().map(|entry| format!("`{}`", entry.key)).collect();
+                    let message = format!("`{path}` chooses {} at once, but takes exactly one", words.join(" and "));
+                    let places = chosen.iter().map(|entry| entry.place.clone()).collect();
+                    let mix = names(sides).contains(&"mix");
+                    let hint = mix.then(|| "several rewards are a `mix: [{ weight: 1, reward: … }, …]`".to_owned());
+                    self.problem(message, places, hint);
+                }
+                None
+            }
+        }
+    }
+
+    fn list(&mut self, item: &Shape, length: Option<usize>, items: &[Node], node: &Node, path: &str) -> Option<Json> {
+        if let Some(length) = length.filter(|length| *length != items.len()) {
+            let message = format!("`{path}` has {} entries, but {length} are needed", items.len());
+            self.problem(message, vec![node.place.clone()], None);
+            return None;
+        }
+        let values: Vec<_> =
+            items.iter().enumerate().map(|(i, node)| self.value(item, false, node, &format!("{path}[{i}]"))).collect();
+        values.into_iter().collect::<Option<Vec<_>>>().map(Json::Array)
+    }
+
+    fn unknown(&mut self, fields: &[Field], entry: &Entry, path: &str) {
+        let within = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
+        let hint = nearest(&entry.key, names(fields))
+            .map(|name| format!("did you mean `{name}`?"))
+            .or_else(|| self.home(&entry.key).map(|home| format!("`{}` belongs under `{home}`", entry.key)));
+        self.problem(format!("unknown key `{}`{within}", entry.key), vec![entry.place.clone()], hint);
+    }
+
+    /// Where a key that stands in the wrong place belongs: under `train`, or under the method of this file.
+    fn home(&self, key: &str) -> Option<String> {
+        let method = match self.root.at("method").map(|(node, _)| &node.value) {
+            Some(Value::Map(entries)) => entries.first().map(|entry| format!("method.{}", entry.key)),
+            _ => None,
+        };
+        let homes = method.into_iter().chain(["train".to_owned()]);
+        homes.into_iter().find(|home| self.schema.field(&format!("{home}.{key}")).is_some())
+    }
+
+    fn wrong(&mut self, shape: &Shape, node: &Node, path: &str) {
+        let shape = self.schema.resolve(shape);
+        let found = describe(node);
+        let mut hint = None;
+        let needed: Cow<str> = match (shape, &node.value) {
+            (Shape::Word(words), Value::Scalar { text, .. }) => {
+                let names: Vec<_> = words.iter().map(|word| word.name.as_str()).collect();
+                hint = nearest(text, names.iter().copied()).map(|name| format!("did you mean `{name}`?"));
+                one_of(&names).into()
+            }
+            (Shape::Choice(sides), Value::Scalar { text, .. }) => {
+                let key = path.rsplit('.').next().unwrap_or(path);
+                let side = sides.iter().find(|side| side.name == *text);
+                hint = Some(match side {
+                    Some(side) if self.all_optional(&side.shape) => {
+                        format!("write `{key}: {{ {text}: {{}} }}` for its defaults")
+                    }
+                    Some(_) => format!("write `{key}: {{ {text}: … }}`"),
+                    None => {
+                        format!("write `{key}: {{ {}: … }}`; the keys are {}", names(sides)[0], list(&names(sides)))
+                    }
+                });
+                "a mapping".into()
+            }
+            (Shape::Map(_), _) => "a mapping".into(),
+            (Shape::Choice(sides), _) => format!("a mapping with {} is needed", one_of(&names(sides))).into(),
+            (Shape::List { .. }, Value::Scalar { text, .. }) if !text.is_empty() => {
+                hint = Some(format!("write `[{text}]`"));
+                "a list".into()
+            }
+            (Shape::List { .. }, _) => "a list".into(),
+            (Shape::ListOrMap(..), _) => "a list `[program, arguments…]`".into(),
+            (Shape::Integer { minimum: Some(least) }, _) => format!("a whole number of at least {least}").into(),
+            (Shape::Integer { minimum: None }, _) => "a whole number".into(),
+            (Shape::Number, _) => "a number".into(),
+            (Shape::Bool, Value::Scalar { text, .. }) => {
+                hint = match text.to_lowercase().as_str() {
+                    "yes" | "on" | "y" | "1" => Some("write `true`".into()),
+                    "no" | "off" | "n" | "0" => Some("write `false`".into()),
+                    _ => None,
+                };
+                "`true` or `false`".into()
+            }
+            (Shape::Bool, _) => "`true` or `false`".into(),
+            (Shape::Text, _) => "a text".into(),
+            (Shape::Word(words), _) => one_of(&words.iter().map(|word| word.name.as_str()).collect::<Vec<_>>()).into(),
+            (Shape::Named(_), _) => unreachable!("names are resolved"),
+        };
+        let name = if path.is_empty() { "the configuration".to_owned() } else { format!("`{path}`") };
+        let needed = needed.strip_suffix(" is needed").unwrap_or(&needed);
+        // Nothing cannot be underlined; its key can.
+        let key = self.root.at(path).and_then(|(_, key)| key.cloned()).filter(|_| node.is_null());
+        let place = key.or_else(|| node.place.clone());
+        self.problem(format!("{name} is {found}, but {needed} is needed"), vec![place], hint);
+    }
+
+    fn all_optional(&self, shape: &Shape) -> bool {
+        matches!(self.schema.resolve(shape), Shape::Map(fields) if fields.iter().all(|field| !field.required))
+    }
+}
+
+/// A scalar as the shape wants it.
+fn scalar(shape: &Shape, text: &str, quoted: bool, null: bool) -> Option<Json> {
+    let number_like = !quoted && text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.'));
+    match shape {
+        Shape::Text => (!null).then(|| Json::String(text.to_owned())),
+        Shape::Bool if !quoted => match text {
+            "true" | "True" | "TRUE" => Some(Json::Bool(true)),
+            "false" | "False" | "FALSE" => Some(Json::Bool(false)),
+            _ => None,
+        },
+        Shape::Number if number_like => Number::from_f64(text.parse().ok()?).map(Json::Number),
+        Shape::Integer { minimum } if number_like => {
+            let number = match text.parse::<i128>() {
+                Ok(number) => number,
+                // `1e5` is a whole number too.
+                Err(_) => text.parse::<f64>().ok().filter(|x| x.fract() == 0.0 && x.abs() < 1e15)? as i128,
+            };
+            minimum.is_none_or(|least| number >= i128::from(least)).then_some(())?;
+            Number::from_i128(number).filter(|_| number <= i128::from(u64::MAX)).map(Json::Number)
+        }
+        Shape::Word(words) => {
+            words.iter().find(|Word { name, .. }| name == text).map(|word| Json::String(word.name.clone()))
+        }
+        _ => None,
+    }
+}
+
+fn describe(node: &Node) -> String {
+    match &node.value {
+        Value::Map(_) => "a mapping".to_owned(),
+        Value::List(_) => "a list".to_owned(),
+        Value::Scalar { .. } if node.is_null() => "empty".to_owned(),
+        Value::Scalar { text, quoted: false } if text.parse::<f64>().is_ok() || text == "true" || text == "false" => {
+            format!("`{text}`")
+        }
+        Value::Scalar { text, .. } if !text.contains(char::is_whitespace) => format!("the word `{text}`"),
+        Value::Scalar { text, .. } => format!("the text `{}`", text.lines().next().unwrap_or_default()),
+    }
+}
+
+fn names(fields: &[Field]) -> Vec<&str> {
+    fields.iter().map(|field| field.name.as_str()).collect()
+}
+
+fn list(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn one_of(names: &[&str]) -> String {
+    format!("one of {}", list(names))
+}
+
+fn first_sentence(doc: &str) -> &str {
+    doc.split_once(". ").map_or(doc, |(first, _)| first).trim_end_matches('.')
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}

@@ -1,0 +1,145 @@
+//! The reference of keys, from the documentation next to the fields: for `gradus config explain` and `docs/config.md`.
+
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use super::schema::{Field, Schema, Shape, Word};
+use super::suggest::nearest;
+use crate::error::{Error, Result};
+
+/// One key with what a person needs to know about it.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct KeyReference {
+    /// The dotted key, such as `method.ppo.clip_range`.
+    pub key: String,
+    /// What it takes.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its default; none for required keys and for those that are absent unless given.
+    pub default: Option<Json>,
+    /// Whether it must be given.
+    pub required: bool,
+    /// What it means.
+    pub doc: String,
+}
+
+/// The keys at and under `key`; all of them without.
+///
+/// # Errors
+/// [`Error::Input`] when there is no such key; a misspelt one is named.
+pub fn explain(schema: &Schema, key: Option<&str>) -> Result<Vec<KeyReference>> {
+    let mut all = Vec::new();
+    collect(schema, schema.root(), "", 0, &mut all);
+    let Some(key) = key else { return Ok(all) };
+    let is_under = |found: &KeyReference| found.key == key || found.key.starts_with(&format!("{key}."));
+    let found: Vec<_> = all.iter().filter(|found| is_under(found)).cloned().collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    // A bare name, such as `clip_range`, is found wherever it stands.
+    let named: Vec<_> = all.iter().filter(|found| found.key.rsplit('.').next() == Some(key)).cloned().collect();
+    if !named.is_empty() {
+        return Ok(named);
+    }
+    let error = Error::input(format!("there is no key `{key}`"));
+    let names = all.iter().flat_map(|found| [found.key.as_str(), found.key.rsplit('.').next().unwrap_or_default()]);
+    Err(match nearest(key, names) {
+        Some(name) => error.with_hint(format!("did you mean `{name}`?")),
+        None => error.with_hint("`gradus config explain` lists all keys"),
+    })
+}
+
+/// `reward.mix` holds rewards again; one level is enough to read.
+const DEPTH_MAX: usize = 5;
+
+fn collect(schema: &Schema, shape: &Shape, path: &str, depth: usize, all: &mut Vec<KeyReference>) {
+    if depth == DEPTH_MAX {
+        return;
+    }
+    for field in schema.fields(shape) {
+        let key = if path.is_empty() { field.name.clone() } else { format!("{path}.{}", field.name) };
+        let resolved = schema.resolve(&field.shape);
+        let nested = matches!(resolved, Shape::Map(_) | Shape::Choice(_));
+        all.push(KeyReference {
+            kind: kind(schema, field),
+            default: field.default.clone().filter(|default| !nested && !default.is_null()),
+            required: field.required,
+            doc: field.doc.clone(),
+            key: key.clone(),
+        });
+        collect(schema, resolved, &key, depth + 1, all);
+    }
+}
+
+fn kind(schema: &Schema, field: &Field) -> String {
+    shape_name(schema, schema.resolve(&field.shape))
+}
+
+fn shape_name(schema: &Schema, shape: &Shape) -> String {
+    let names = |names: Vec<&str>| names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match schema.resolve(shape) {
+        Shape::Text => "text".into(),
+        Shape::Bool => "`true` or `false`".into(),
+        Shape::Integer { minimum: Some(0) } => "whole number from 0".into(),
+        Shape::Integer { .. } => "whole number".into(),
+        Shape::Number => "number".into(),
+        Shape::Word(words) => names(words.iter().map(|Word { name, .. }| name.as_str()).collect()),
+        Shape::Choice(sides) => format!("one of {}", names(sides.iter().map(|side| side.name.as_str()).collect())),
+        Shape::Map(_) => "mapping".into(),
+        Shape::List { item, length: None } => format!("list of {}", plural(&shape_name(schema, item))),
+        Shape::List { item, length: Some(n) } => format!("list of {n} {}", plural(&shape_name(schema, item))),
+        Shape::ListOrMap(list, _) => format!("{}, or a mapping", shape_name(schema, list)),
+        Shape::Named(_) => unreachable!("names are resolved"),
+    }
+}
+
+fn plural(name: &str) -> String {
+    format!("{name}s")
+}
+
+/// `docs/config.md`.
+pub fn markdown(schema: &Schema) -> String {
+    let mut text = String::from(
+        "# Configuration\n\n\
+         Every key of a configuration file, generated from the types (`gradus config explain` shows the same).\n\
+         Every key is a flag too: its name with hyphens, nested keys joined (`kl.target` of PPO is `--kl-target`), \
+         keys of `train` and of the method without a prefix.\n\
+         Flags lie over the file that `--config` names.\n",
+    );
+    let all = explain(schema, None).unwrap_or_default();
+    let section = |key: &str| match key.split('.').collect::<Vec<_>>().as_slice() {
+        ["method", method, ..] => format!("method.{method}"),
+        ["train" | "reward", _, ..] => key.split('.').next().unwrap_or_default().to_owned(),
+        _ => String::new(),
+    };
+    let mut current = None;
+    for key in &all {
+        let section = section(&key.key);
+        if current.as_ref() != Some(&section) {
+            let title = if section.is_empty() { "Top level".to_owned() } else { format!("`{section}`") };
+            // The top level comes back between sections; one table of it is enough.
+            if current.is_none() || !section.is_empty() {
+                let _ = write!(text, "\n## {title}\n");
+                if let Some(doc) = all.iter().find(|found| found.key == section).map(|found| &found.doc) {
+                    let _ = write!(text, "\n{doc}\n");
+                }
+                text += "\n| key | type | default | meaning |\n|---|---|---|---|\n";
+            }
+        }
+        let is_heading =
+            key.key == section || (section.is_empty() && current.is_some() && current != Some(String::new()));
+        if !is_heading {
+            let default = match &key.default {
+                _ if key.required => "required".to_owned(),
+                Some(default) => format!("`{default}`"),
+                None => String::new(),
+            };
+            let name = key.key.strip_prefix(&format!("{section}.")).unwrap_or(&key.key);
+            let cell = |text: &str| text.replace('|', "\\|");
+            let _ = writeln!(text, "| `{name}` | {} | {} | {} |", cell(&key.kind), cell(&default), cell(&key.doc));
+        }
+        current = Some(section);
+    }
+    text
+}

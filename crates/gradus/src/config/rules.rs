@@ -1,0 +1,168 @@
+//! What the types cannot say: bounds of single keys, and keys that do not go together.
+
+use std::fmt::Debug;
+use std::ops::RangeInclusive;
+
+use super::load::Written;
+use super::{MethodConfig, RunConfig};
+use crate::error::Diagnostic;
+use crate::machine::Machine;
+use crate::train::TrainConfig;
+
+mod methods;
+mod rewards;
+
+/// A problem, and the keys it is about.
+pub(super) struct Found {
+    pub keys: Vec<String>,
+    pub diagnostic: Diagnostic,
+}
+
+/// Every problem, in the order of the configuration.
+pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
+    let mut problems = Problems { written, found: Vec::new() };
+    let config = &written.config;
+    for (key, value) in [("model", &config.model), ("data", &config.data)] {
+        problems.unless(!value.trim().is_empty(), &[key], || (format!("`{key}` is empty"), None));
+    }
+    methods::check(&mut problems, config);
+    rewards::check(&mut problems, config);
+    train(&mut problems, config, machine);
+    problems.found
+}
+
+/// Collects problems; dotted keys become places.
+struct Problems<'a> {
+    written: &'a Written,
+    found: Vec<Found>,
+}
+
+impl Problems<'_> {
+    /// Notes a problem with `keys` unless `fine`. The message names values and bounds; the hint says the way out.
+    fn unless(&mut self, fine: bool, keys: &[&str], problem: impl FnOnce() -> (String, Option<String>)) {
+        if fine {
+            return;
+        }
+        let (message, hint) = problem();
+        let places = keys.iter().filter_map(|key| self.written.place(key).cloned()).collect();
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        self.found.push(Found { keys, diagnostic: Diagnostic { message, places, hint } });
+    }
+
+    fn at_least<T: PartialOrd + Debug>(&mut self, key: &str, value: T, least: T) {
+        self.unless(value >= least, &[key], || {
+            (format!("`{key}` is {}, but must be at least {}", number(value), number(least)), None)
+        });
+    }
+
+    fn above_zero(&mut self, key: &str, value: f64) {
+        self.unless(value > 0.0, &[key], || (format!("`{key}` is {}, but must be above 0", number(value)), None));
+    }
+
+    fn within(&mut self, key: &str, value: f64, bounds: RangeInclusive<f64>) {
+        let (low, high) = (bounds.start(), bounds.end());
+        self.unless(bounds.contains(&value), &[key], || {
+            (format!("`{key}` is {}, but must be from {low} to {high}", number(value)), None)
+        });
+    }
+
+    /// From 0, which is allowed, to `high`, which is not.
+    fn from_zero_below(&mut self, key: &str, value: f64, high: f64) {
+        self.unless((0.0..high).contains(&value), &[key], || {
+            (format!("`{key}` is {}, but must be at least 0 and below {high}", number(value)), None)
+        });
+    }
+
+    /// Both ends excluded.
+    fn between(&mut self, key: &str, value: f64, low: f64, high: f64) {
+        self.unless(value > low && value < high, &[key], || {
+            (format!("`{key}` is {}, but must lie between {low} and {high}", number(value)), None)
+        });
+    }
+}
+
+/// As people write it: `1` and `-1e-6`, neither `1.0` nor `-0.000001`.
+fn number(value: impl Debug) -> String {
+    let text = format!("{value:?}");
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}
+
+fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
+    let train = &config.train;
+    problems.above_zero("train.epochs", train.epochs);
+    if let Some(steps) = train.max_steps {
+        problems.at_least("train.max_steps", steps, 1);
+        problems.unless(train.warmup_steps <= steps as f64, &["train.warmup_steps", "train.max_steps"], || {
+            let message =
+                format!("`train.warmup_steps` ({}) is more than `train.max_steps` ({steps})", train.warmup_steps);
+            (message, Some("below 1 it is a fraction of all steps: 0.1 warms up for a tenth of the run".into()))
+        });
+    }
+    problems.at_least("train.batch_size", train.batch_size, 1);
+    for (key, value) in [("train.micro_batch_size", train.micro_batch_size), ("train.max_rows", train.max_rows)] {
+        problems.at_least(key, value.unwrap_or(1), 1);
+    }
+    problems.at_least("train.threads", train.threads.unwrap_or(1), 1);
+    problems.at_least("train.micro_batch_tokens", train.micro_batch_tokens, 1);
+    problems.at_least("train.learning_rate", train.learning_rate.unwrap_or(0.0), 0.0);
+    problems.at_least("train.warmup_steps", train.warmup_steps, 0.0);
+    problems.at_least("train.weight_decay", train.weight_decay, 0.0);
+    for (i, beta) in train.adam_betas.into_iter().enumerate() {
+        problems.from_zero_below(&format!("train.adam_betas[{i}]"), beta, 1.0);
+    }
+    problems.above_zero("train.adam_epsilon", train.adam_epsilon);
+    problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);
+    problems.unless(train.max_length >= 2, &["train.max_length"], || {
+        let reason = "the first token of a row is never predicted";
+        (format!("`train.max_length` is {}, but must be at least 2: {reason}", train.max_length), None)
+    });
+    problems.at_least("train.keep_checkpoints", train.keep_checkpoints, 1);
+    problems.at_least("train.logging_steps", train.logging_steps, 1);
+    problems.unless(machine.devices.contains(&train.device), &["train.device"], || {
+        let known: Vec<_> = machine.devices.iter().map(|device| format!("`{device}`")).collect();
+        let message = format!("`train.device` is `{}`, but this build has {}", train.device, known.join(", "));
+        (message, Some("`gradus doctor` shows what this build can use".into()))
+    });
+    evaluation(problems, config, train);
+}
+
+fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, train: &TrainConfig) {
+    problems.from_zero_below("train.eval_fraction", train.eval_fraction, 1.0);
+    problems.at_least("train.eval_steps", train.eval_steps, -1);
+    let nothing_held_out = config.eval_data.is_none() && train.eval_fraction == 0.0;
+    problems.unless(train.eval_steps <= 0 || !nothing_held_out, &["train.eval_steps", "train.eval_fraction"], || {
+        let message = format!(
+            "`train.eval_steps` is {}, but there is nothing to evaluate on: `train.eval_fraction` is 0 and `eval_data` is not given",
+            train.eval_steps
+        );
+        (message, Some("give `eval_data` or a fraction such as 0.05, or set `train.eval_steps` to -1".into()))
+    });
+    let patience = train.early_stopping_patience;
+    problems.unless(
+        patience == 0 || train.eval_steps > 0,
+        &["train.early_stopping_patience", "train.eval_steps"],
+        || {
+            let message = format!(
+                "`train.early_stopping_patience` is {patience}, but `train.eval_steps` is {}: nothing is evaluated during training",
+                train.eval_steps
+            );
+            (message, Some("set `train.eval_steps` to the steps between evaluations".into()))
+        },
+    );
+    if let Some(metric) = &train.best_metric {
+        problems.unless(metric.starts_with("eval_"), &["train.best_metric"], || {
+            let message = format!("`train.best_metric` is `{metric}`, but must be a held-out metric");
+            (message, Some(format!("held-out metrics start with `eval_`, such as `eval_{metric}`")))
+        });
+        problems.unless(train.eval_steps >= 0, &["train.best_metric", "train.eval_steps"], || {
+            ("`train.best_metric` is given, but `train.eval_steps` is -1: nothing is evaluated".into(), None)
+        });
+    }
+}
+
+impl MethodConfig {
+    /// Whether it samples completions and so needs a reward.
+    pub fn is_online(&self) -> bool {
+        matches!(self, Self::Ppo(_) | Self::Grpo(_))
+    }
+}

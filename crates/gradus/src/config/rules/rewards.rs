@@ -1,0 +1,73 @@
+//! Rules of rewards.
+
+use super::Problems;
+use crate::config::RunConfig;
+use crate::reward::config::{RewardConfig, RuleConfig};
+
+pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
+    let method = config.method.name();
+    match (&config.reward, config.method.is_online()) {
+        (None, true) => problems.unless(false, &["reward", &format!("method.{method}")], || {
+            let message = format!("`{method}` needs a `reward`: it learns from the worth of its own completions");
+            (
+                message,
+                Some(
+                    "add `reward: { model: DIR }`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`"
+                        .into(),
+                ),
+            )
+        }),
+        (Some(_), false) => problems.unless(false, &["reward"], || {
+            let message =
+                format!("`reward` is given, but `{method}` samples nothing to reward: it learns from its data alone");
+            (message, Some("leave it out, or use `ppo` or `grpo`".into()))
+        }),
+        (Some(reward), true) => check_reward(problems, reward, "reward"),
+        (None, false) => {}
+    }
+}
+
+fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) {
+    match reward {
+        RewardConfig::Model(model) => {
+            let key = format!("{path}.model");
+            problems.unless(!model.trim().is_empty(), &[&key], || (format!("`{key}` is empty"), None));
+        }
+        RewardConfig::Rule(rule) => check_rule(problems, rule, &format!("{path}.rule")),
+        RewardConfig::Command(command) => {
+            let key = format!("{path}.command");
+            problems.unless(!command.is_empty(), &[&key], || {
+                (format!("`{key}` is empty"), Some("name the program and its arguments: `[python3, score.py]`".into()))
+            });
+        }
+        RewardConfig::Mix(parts) => {
+            let key = format!("{path}.mix");
+            problems.unless(!parts.is_empty(), &[&key], || (format!("`{key}` is empty"), None));
+            for (i, part) in parts.iter().enumerate() {
+                let weight = format!("{key}[{i}].weight");
+                problems.unless(part.weight != 0.0, &[&weight], || {
+                    (format!("`{weight}` is 0, which leaves the reward without effect"), None)
+                });
+                check_reward(problems, &part.reward, &format!("{key}[{i}].reward"));
+            }
+        }
+    }
+}
+
+fn check_rule(problems: &mut Problems<'_>, rule: &RuleConfig, path: &str) {
+    match rule {
+        RuleConfig::Length(length) => {
+            problems.at_least(&format!("{path}.length.target"), length.target, 1);
+            problems.at_least(&format!("{path}.length.tolerance"), length.tolerance.unwrap_or(1), 1);
+        }
+        RuleConfig::Regex(pattern) => {
+            let key = format!("{path}.regex");
+            if let Err(error) = regex::Regex::new(pattern) {
+                let reason = error.to_string();
+                let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
+                problems.unless(false, &[&key], || (format!("`{key}` is not a regular expression: {reason}"), None));
+            }
+        }
+        _ => {}
+    }
+}

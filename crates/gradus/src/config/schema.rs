@@ -1,0 +1,213 @@
+//! The shape of [`RunConfig`], read from the JSON schema that `schemars` generates from the types.
+//!
+//! Flags, the reference page, `gradus config explain` and the check for unknown keys all come from here, so none of
+//! them can disagree with the types.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::RunConfig;
+
+/// The shape of the whole configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schema {
+    root: Shape,
+    definitions: BTreeMap<String, Shape>,
+}
+
+/// What a value must look like.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Shape {
+    /// Any text.
+    Text,
+    /// `true` or `false`.
+    Bool,
+    /// A whole number.
+    Integer {
+        /// The smallest value its type can hold, where that is not negative.
+        minimum: Option<i64>,
+    },
+    /// Any finite number.
+    Number,
+    /// One of some words.
+    Word(Vec<Word>),
+    /// A mapping with exactly one of these keys.
+    Choice(Vec<Field>),
+    /// A mapping.
+    Map(Vec<Field>),
+    /// A list.
+    List {
+        /// What it holds.
+        item: Box<Shape>,
+        /// How many, where that is fixed.
+        length: Option<usize>,
+    },
+    /// A list, or a mapping of which the list is one key.
+    ListOrMap(Box<Shape>, Box<Shape>),
+    /// A shape by name; see [`Schema::resolve`].
+    Named(String),
+}
+
+/// One word of a [`Shape::Word`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Word {
+    /// The word.
+    pub name: String,
+    /// What it means.
+    pub doc: String,
+}
+
+/// A key of a mapping, or one side of a choice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Field {
+    /// The key.
+    pub name: String,
+    /// Its documentation.
+    pub doc: String,
+    /// Whether it must be there.
+    pub required: bool,
+    /// Whether it may be `null`, which is what it is when it is not there.
+    pub nullable: bool,
+    /// What it is when it is not there.
+    pub default: Option<Value>,
+    /// What it must look like.
+    pub shape: Shape,
+}
+
+impl Schema {
+    /// The shape of [`RunConfig`].
+    pub fn run_config() -> Self {
+        let schema = schemars::schema_for!(RunConfig).to_value();
+        let definitions = schema.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default();
+        let definitions = definitions.iter().map(|(name, value)| (name.clone(), shape(value).0)).collect();
+        Self { root: shape(&schema).0, definitions }
+    }
+
+    /// The shape of the top level.
+    pub fn root(&self) -> &Shape {
+        &self.root
+    }
+
+    /// The shape behind a name; any other shape as it is.
+    pub fn resolve<'a>(&'a self, shape: &'a Shape) -> &'a Shape {
+        match shape {
+            Shape::Named(name) => self.resolve(&self.definitions[name]),
+            other => other,
+        }
+    }
+
+    /// The keys of a mapping or a choice; nothing for other shapes.
+    pub fn fields<'a>(&'a self, shape: &'a Shape) -> &'a [Field] {
+        match self.resolve(shape) {
+            Shape::Map(fields) | Shape::Choice(fields) => fields,
+            Shape::ListOrMap(_, map) => self.fields(map),
+            _ => &[],
+        }
+    }
+
+    /// The field at a dotted path such as `method.ppo.kl.target`.
+    pub fn field(&self, path: &str) -> Option<&Field> {
+        let mut fields = self.fields(&self.root);
+        let mut found = None;
+        for part in path.split('.') {
+            let field = fields.iter().find(|field| field.name == part)?;
+            fields = self.fields(&field.shape);
+            found = Some(field);
+        }
+        found
+    }
+}
+
+/// The shape of a schema, and whether `null` is one of its values.
+///
+/// # Panics
+/// When the configuration types use a form this module does not know; a test reads the whole schema.
+fn shape(schema: &Value) -> (Shape, bool) {
+    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+        let name = reference.rsplit('/').next().expect("a split has a last part");
+        return (Shape::Named(name.to_owned()), false);
+    }
+    if let Some(options) = schema.get("anyOf").and_then(Value::as_array) {
+        let nullable = options.iter().any(is_null);
+        let mut shapes = options.iter().filter(|option| !is_null(option)).map(|option| shape(option).0);
+        let first = shapes.next().expect("a choice has options");
+        return match shapes.next() {
+            None => (first, nullable),
+            Some(second) => (Shape::ListOrMap(Box::new(first), Box::new(second)), nullable),
+        };
+    }
+    if let Some(options) = schema.get("oneOf").and_then(Value::as_array) {
+        return (choice(options), false);
+    }
+    if let Some(words) = schema.get("enum").and_then(Value::as_array) {
+        let word = |name: &str| Word { name: name.to_owned(), doc: String::new() };
+        return (Shape::Word(words.iter().filter_map(Value::as_str).map(word).collect()), words.contains(&Value::Null));
+    }
+    let (kind, nullable) = match schema.get("type") {
+        Some(Value::String(kind)) => (kind.as_str(), false),
+        Some(Value::Array(kinds)) => {
+            let kind = kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null");
+            (kind.expect("a type beside null"), kinds.iter().any(|kind| kind == "null"))
+        }
+        _ => panic!("the schema has a form without a type: {schema}"),
+    };
+    let shape = match kind {
+        "string" => Shape::Text,
+        "boolean" => Shape::Bool,
+        "number" => Shape::Number,
+        "integer" => Shape::Integer { minimum: schema.get("minimum").and_then(Value::as_i64) },
+        "object" => Shape::Map(fields(schema)),
+        "array" => Shape::List {
+            item: Box::new(shape(&schema["items"]).0),
+            length: schema.get("maxItems").and_then(Value::as_u64).map(|length| length as usize),
+        },
+        other => panic!("the schema has the unknown type `{other}`"),
+    };
+    (shape, nullable)
+}
+
+fn is_null(schema: &Value) -> bool {
+    schema.get("type").is_some_and(|kind| kind == "null")
+}
+
+/// An enum: words when its variants carry nothing, else a choice of keys.
+fn choice(options: &[Value]) -> Shape {
+    if options.iter().all(|option| option.get("const").is_some()) {
+        let word = |option: &Value| Word { name: text(option, "const"), doc: text(option, "description") };
+        return Shape::Word(options.iter().map(word).collect());
+    }
+    let mut sides = Vec::new();
+    for option in options {
+        for mut field in fields(option) {
+            field.doc = text(option, "description");
+            field.required = false;
+            sides.push(field);
+        }
+    }
+    Shape::Choice(sides)
+}
+
+fn fields(schema: &Value) -> Vec<Field> {
+    let empty = Map::new();
+    let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+    let required = schema.get("required").and_then(Value::as_array);
+    properties
+        .iter()
+        .map(|(name, property)| {
+            let (shape, nullable) = shape(property);
+            Field {
+                name: name.clone(),
+                doc: text(property, "description"),
+                required: required.is_some_and(|names| names.iter().any(|required| required == name)),
+                nullable,
+                default: property.get("default").cloned(),
+                shape,
+            }
+        })
+        .collect()
+}
+
+fn text(schema: &Value, key: &str) -> String {
+    schema.get(key).and_then(Value::as_str).unwrap_or_default().replace('\n', " ")
+}

@@ -1,0 +1,384 @@
+//! Round trips over the whole schema, and the messages for what is wrong. Excerpts are tested with the binary.
+
+use proptest::prelude::*;
+use serde_json::{Map, Value as Json, json};
+
+use super::*;
+use crate::error::{Diagnostic, Error, Place};
+use crate::machine::Machine;
+
+/// Any value of a shape, required keys always and others sometimes.
+fn any_value(schema: &Schema, shape: &Shape, depth: usize) -> BoxedStrategy<Json> {
+    match schema.resolve(shape) {
+        Shape::Text => any::<String>().prop_map(Json::from).boxed(),
+        Shape::Bool => any::<bool>().prop_map(Json::from).boxed(),
+        Shape::Integer { minimum: Some(_) } => any::<u32>().prop_map(Json::from).boxed(),
+        Shape::Integer { minimum: None } => any::<i32>().prop_map(Json::from).boxed(),
+        Shape::Number => any::<f64>().prop_filter("finite", |x| x.is_finite()).prop_map(Json::from).boxed(),
+        Shape::Word(words) => {
+            prop::sample::select(words.iter().map(|word| json!(word.name)).collect::<Vec<_>>()).boxed()
+        }
+        Shape::Choice(sides) => {
+            let shallow = |side: &&Field| depth < 3 || !matches!(side.name.as_str(), "mix");
+            let sides = sides.iter().filter(shallow).map(|side| {
+                let name = side.name.clone();
+                any_value(schema, &side.shape, depth + 1).prop_map(move |value| json!({ name.clone(): value })).boxed()
+            });
+            prop::strategy::Union::new(sides).boxed()
+        }
+        Shape::Map(fields) => {
+            let fields: Vec<_> = fields.iter().map(|field| any_field(schema, field, depth)).collect();
+            fields.prop_map(|fields| Json::Object(fields.into_iter().flatten().collect::<Map<_, _>>())).boxed()
+        }
+        Shape::List { item, length } => {
+            let size = length.map_or(0..4, |length| length..length + 1);
+            prop::collection::vec(any_value(schema, item, depth + 1), size).prop_map(Json::Array).boxed()
+        }
+        Shape::ListOrMap(list, map) => {
+            prop_oneof![any_value(schema, list, depth), any_value(schema, map, depth)].boxed()
+        }
+        Shape::Named(_) => unreachable!("names are resolved"),
+    }
+}
+
+fn any_field(schema: &Schema, field: &Field, depth: usize) -> BoxedStrategy<Option<(String, Json)>> {
+    let (name, required) = (field.name.clone(), field.required);
+    (any_value(schema, &field.shape, depth + 1), any::<bool>())
+        .prop_map(move |(value, present)| (required || present).then(|| (name.clone(), value)))
+        .boxed()
+}
+
+fn any_config() -> impl Strategy<Value = RunConfig> {
+    let schema = Schema::run_config();
+    any_value(&schema, schema.root(), 0)
+        .prop_map(|value| serde_json::from_value(value).expect("the schema is the type's"))
+}
+
+/// Reads without the rules, which random values break.
+fn read_back(text: &str) -> Result<Json, Vec<Diagnostic>> {
+    let schema = Schema::run_config();
+    let root = node::parse("config.yml".as_ref(), text).map_err(|problem| vec![problem])?;
+    let reading = read::read(&schema, &root);
+    if reading.problems.is_empty() { Ok(reading.value) } else { Err(reading.problems) }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_printed_reads_back(config in any_config()) {
+        let text = write::to_yaml(&config, &["model".to_owned(), "train".to_owned()].into());
+        let value = read_back(&text).map_err(|problems| TestCaseError::fail(format!("{problems:?}\n{text}")))?;
+        let again: RunConfig = serde_json::from_value(value).expect("what was read has the right shape");
+        prop_assert_eq!(again, config);
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "[a-z:{}\\[\\]\\-#&* \n\"'|>!,?]{0,80}") {
+        let _ = RunConfig::parse(&text);
+    }
+}
+
+const MINIMAL: &str = "model: gpt2\ndata: rows.jsonl\n";
+
+fn problems(text: &str) -> Vec<Diagnostic> {
+    match RunConfig::parse(text) {
+        Err(Error::Config(problems)) => problems,
+        Err(other) => panic!("{other:?}"),
+        Ok(config) => match Plan::check(&config.into(), &Machine::detect()) {
+            Err(Error::Config(problems)) => problems,
+            other => panic!("{other:?}"),
+        },
+    }
+}
+
+/// Each problem as `line:column message (hint)`.
+fn shown(text: &str) -> Vec<String> {
+    let place = |place: &Place| match place {
+        Place::File { line, column, width, .. } => format!("{line}:{column}+{width}"),
+        Place::Flag(flag) => flag.clone(),
+    };
+    let show = |problem: Diagnostic| {
+        let places: Vec<_> = problem.places.iter().map(place).collect();
+        let hint = problem.hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+        format!("{} {}{hint}", places.join(" "), problem.message)
+    };
+    problems(text).into_iter().map(show).collect()
+}
+
+#[track_caller]
+fn check(body: &str, expected: &[&str]) {
+    assert_eq!(shown(&format!("{MINIMAL}{body}")), expected);
+}
+
+#[test]
+fn the_smallest_configuration_is_fine() {
+    let read = |text: &str| RunConfig::parse(text).expect("fine").config;
+    let config = read("{model: gpt2, data: d.jsonl, method: {sft: {}}}");
+    assert_eq!(config, read("model: gpt2\ndata: d.jsonl\nmethod:\n  sft:\n"));
+    assert_eq!(config, read(r#"{"model": "gpt2", "data": "d.jsonl", "method": {"sft": {}}}"#));
+    let plan = Plan::check(&config.into(), &Machine::detect()).expect("fine");
+    assert_eq!((plan.learning_rate(), plan.best_metric()), (2e-5, "eval_loss"));
+    assert!(!plan.larger_is_better());
+}
+
+#[test]
+fn misspelt_keys() {
+    check(
+        "method: {ppo: {clip_ragne: 0.3}}\nreward: {model: rm}\n",
+        &["3:16+10 unknown key `clip_ragne` in `method.ppo` (did you mean `clip_range`?)"],
+    );
+    check(
+        "methd: {sft: {}}\n",
+        &["3:1+5 unknown key `methd` (did you mean `method`?)", " `method` is missing (add `method: { sft: {} }`)"],
+    );
+    check("method: {sfd: {}}\n", &["3:10+3 unknown key `sfd` in `method` (did you mean `sft`?)"]);
+    check(
+        "method: {sft: {learning_rate: 1}}\n",
+        &["3:16+13 unknown key `learning_rate` in `method.sft` (`learning_rate` belongs under `train`)"],
+    );
+    check("method: {dpo: {}}\nbeta: 0.2\n", &["4:1+4 unknown key `beta` (`beta` belongs under `method.dpo`)"]);
+}
+
+#[test]
+fn wrong_types() {
+    check(
+        "method: ppo\n",
+        &["3:9+3 `method` is the word `ppo`, but a mapping is needed (write `method: { ppo: {} }` for its defaults)"],
+    );
+    check(
+        "method: {sft: {}}\ntrain: {batch_size: eight, shuffle: yes, learning_rate: 1e-x, seed: -1}\n",
+        &[
+            "4:21+5 `train.batch_size` is the word `eight`, but a whole number of at least 0 is needed",
+            "4:37+3 `train.shuffle` is the word `yes`, but `true` or `false` is needed (write `true`)",
+            "4:57+4 `train.learning_rate` is the word `1e-x`, but a number is needed",
+            "4:69+2 `train.seed` is `-1`, but a whole number of at least 0 is needed",
+        ],
+    );
+    check(
+        "method: {dpo: {loss_type: hing}}\n",
+        &[
+            "3:27+4 `method.dpo.loss_type` is the word `hing`, but one of `sigmoid`, `hinge`, `ipo` is needed (did you mean `hinge`?)",
+        ],
+    );
+    check(
+        "method: {sft: {}}\ntrain: {adam_betas: [0.9], batch_size: }\n",
+        &[
+            "4:21+1 `train.adam_betas` has 1 entries, but 2 are needed",
+            "4:28+10 `train.batch_size` is empty, but a whole number of at least 0 is needed",
+        ],
+    );
+    check(
+        "method: [sft]\n",
+        &["3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `dpo`, `ppo`, `grpo` is needed"],
+    );
+}
+
+#[test]
+fn two_choices_at_once() {
+    check(
+        "method:\n  ppo: {}\n  dpo: {}\n",
+        &["4:3+3 5:3+3 `method` chooses `ppo` and `dpo` at once, but takes exactly one"],
+    );
+    check(
+        "method: {ppo: {}}\nreward: {model: a, rule: {substring: b}}\n",
+        &[
+            "4:10+5 4:20+4 `reward` chooses `model` and `rule` at once, but takes exactly one (several rewards are a `mix: [{ weight: 1, reward: … }, …]`)",
+        ],
+    );
+}
+
+#[test]
+fn missing_keys() {
+    assert_eq!(
+        shown("method: {sft: {}}\n"),
+        [
+            " `model` is missing (add `model: …` to the file or pass `--model`)",
+            " `data` is missing (add `data: …` to the file or pass `--data`)",
+        ]
+    );
+    check(
+        "method: {ppo: {}}\nreward: {rule: {length: {tolerance: 3}}}\n",
+        &["4:17+6 `reward.rule.length.target` is missing (add `target: …`: The wanted length in tokens)"],
+    );
+}
+
+#[test]
+fn not_yaml() {
+    let found = shown("model: gpt2\n  data: x\n");
+    assert!(found[0].contains("this is not YAML: "), "{found:?}");
+    check("model: again\n", &["1:1+5 3:1+5 the key `model` stands twice in one mapping"]);
+}
+
+#[test]
+fn bounds() {
+    check(
+        "method: {ppo: {clip_range: 1.5, discount: 1.1, kl: {coefficient: -1}}}\nreward: {model: rm}\ntrain: {learning_rate: -1e-6, eval_fraction: 1.0}\n",
+        &[
+            "3:16+10 `method.ppo.clip_range` is 1.5, but must lie between 0 and 1",
+            "3:33+8 `method.ppo.discount` is 1.1, but must be from 0 to 1",
+            "3:53+11 `method.ppo.kl.coefficient` is -1, but must be at least 0",
+            "5:9+13 `train.learning_rate` is -1e-6, but must be at least 0",
+            "5:31+13 `train.eval_fraction` is 1, but must be at least 0 and below 1",
+        ],
+    );
+}
+
+#[test]
+fn impossible_combinations() {
+    check(
+        "method: {grpo: {group_size: 1}}\nreward: {model: rm}\n",
+        &[
+            "3:17+10 `method.grpo.group_size` is 1, but must be at least 2: an advantage is the distance from the mean of the group, which is always 0 in a group of one (8 is usual; `gradus ppo` works with one completion a prompt)",
+        ],
+    );
+    check(
+        "method: {grpo: {group_size: 3, mini_batches: 5}}\nreward: {model: rm}\n",
+        &[
+            "3:17+10 3:32+12 `train.batch_size` × `method.grpo.group_size` (8 × 3 = 24 completions) is not a multiple of `method.grpo.mini_batches` (5) (4 or 6 mini-batches would divide it)",
+        ],
+    );
+    check(
+        "method: {ppo: {}}\n",
+        &[
+            "3:10+3 `ppo` needs a `reward`: it learns from the worth of its own completions (add `reward: { model: DIR }`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`)",
+        ],
+    );
+    check(
+        "method: {dpo: {}}\nreward: {model: rm}\n",
+        &[
+            "4:1+6 `reward` is given, but `dpo` samples nothing to reward: it learns from its data alone (leave it out, or use `ppo` or `grpo`)",
+        ],
+    );
+    check(
+        "method: {dpo: {loss_type: ipo, label_smoothing: 0.1}}\n",
+        &[
+            "3:32+15 3:16+9 `method.dpo.label_smoothing` is 0.1, but `loss_type: ipo` has no label smoothing: only `sigmoid` reads a label as a probability (use `loss_type: sigmoid`, or set `label_smoothing` to 0)",
+        ],
+    );
+    check(
+        "method: {ppo: {kl: {coefficient: 0, target: 6}}}\nreward: {model: rm}\n",
+        &[
+            "3:37+6 3:21+11 `method.ppo.kl.target` is 6, but `method.ppo.kl.coefficient` is 0: the controller multiplies the coefficient, so it would stay 0 (start from a small coefficient such as 0.05)",
+        ],
+    );
+    check(
+        "method: {ppo: {critic: {trunk: shared, model: rm}}}\nreward: {model: rm}\n",
+        &[
+            "3:40+5 3:25+5 `method.ppo.critic.model` is given, but the critic shares the policy's trunk: it is a head on the policy and starts from no other model (leave it out, or use `trunk: separate`)",
+        ],
+    );
+    check(
+        "method: {sft: {}}\ntrain: {early_stopping_patience: 3, device: gpu}\n",
+        &[
+            "4:37+6 `train.device` is `gpu`, but this build has `cpu` (`gradus doctor` shows what this build can use)",
+            "4:9+23 `train.early_stopping_patience` is 3, but `train.eval_steps` is 0: nothing is evaluated during training (set `train.eval_steps` to the steps between evaluations)",
+        ],
+    );
+}
+
+#[test]
+fn shape_and_rules_are_reported_together() {
+    check(
+        "method: {dpo: {beta: 0, loss_typ: ipo}}\n",
+        &[
+            "3:25+8 unknown key `loss_typ` in `method.dpo` (did you mean `loss_type`?)",
+            "3:16+4 `method.dpo.beta` is 0, but must be above 0",
+        ],
+    );
+}
+
+fn flag(method: &str, name: &str, values: &[&str]) -> Flag {
+    let specs = flags(&Schema::run_config(), Scope::Method(method));
+    let spec = specs.into_iter().find(|spec| spec.name == name).unwrap_or_else(|| panic!("--{name}"));
+    Flag { spec, written: format!("--{name}"), values: values.iter().map(|value| (*value).to_owned()).collect() }
+}
+
+#[test]
+fn flags_make_a_configuration() {
+    let flags = [
+        flag("ppo", "model", &["gpt2"]),
+        flag("ppo", "data", &["d.jsonl"]),
+        flag("ppo", "kl-target", &["6"]),
+        flag("ppo", "reward-command", &["sh 'my score.sh'"]),
+        flag("ppo", "stop", &["\n", "User:"]),
+        flag("ppo", "adam-betas", &["0.8,0.99"]),
+        flag("ppo", "shuffle", &["false"]),
+    ];
+    let written = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags }).expect("fine");
+    let MethodConfig::Ppo(ppo) = &written.config.method else { panic!("ppo was asked for") };
+    assert_eq!((ppo.kl.target, &ppo.stop), (Some(6.0), &vec!["\n".to_owned(), "User:".to_owned()]));
+    assert_eq!(written.config.train.adam_betas, [0.8, 0.99]);
+    assert!(!written.config.train.shuffle);
+    assert_eq!(written.place("method.ppo.kl.target"), Some(&Place::Flag("--kl-target".into())));
+    let reward = serde_json::to_value(&written.config.reward).expect("plain data");
+    assert!(reward.to_string().contains(r#"["sh","my score.sh"]"#), "{reward}");
+}
+
+#[test]
+fn flags_lie_over_the_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("run.yml");
+    let text =
+        "model: a\ndata: d\nmethod: {ppo: {clip_range: 0.1, kl: {coefficient: 0.3}}}\nreward: {rule: {substring: x}}\n";
+    std::fs::write(&file, text).expect("written");
+    let load = |method, flags: &[Flag]| RunConfig::load(&Request { file: Some(&file), method, flags });
+
+    let flags = [flag("ppo", "kl-target", &["2"]), flag("ppo", "reward-model", &["rm"]), flag("ppo", "model", &["b"])];
+    let config = load(Some("ppo"), &flags).expect("fine").config;
+    let MethodConfig::Ppo(ppo) = &config.method else { panic!("ppo was asked for") };
+    assert_eq!((ppo.clip_range, ppo.kl.coefficient, ppo.kl.target), (0.1, 0.3, Some(2.0)));
+    assert_eq!((config.model.as_str(), config.data.as_str()), ("b", "d"));
+    assert_eq!(serde_json::to_value(&config.reward).expect("plain data"), json!({ "model": "rm" }));
+
+    let Err(Error::Config(found)) = load(Some("grpo"), &[]) else { panic!("another method") };
+    assert_eq!(found[0].message, "the file configures `ppo`, but the command is `gradus grpo`");
+
+    let Err(Error::Config(found)) = load(Some("ppo"), &[flag("ppo", "clip-range", &["wide"])]) else {
+        panic!("a word")
+    };
+    assert_eq!(found[0].message, "`method.ppo.clip_range` is the word `wide`, but a number is needed");
+    assert_eq!(found[0].places, [Place::Flag("--clip-range".into())]);
+}
+
+#[test]
+fn every_key_is_documented_and_defaults_in_words_are_the_defaults_in_code() {
+    for key in explain(&Schema::run_config(), None).expect("all keys") {
+        assert!(!key.doc.is_empty() || key.key.starts_with("reward.command."), "`{}` has no documentation", key.key);
+        let Some(said) = key.doc.split_once("Default ").map(|(_, rest)| rest) else { continue };
+        let said = said.trim_start_matches('`').split(['`', ' ', '(', ';']).next().unwrap_or_default();
+        let said = said.trim_end_matches(['.', ',', ':']);
+        match &key.default {
+            Some(Json::Number(number)) if said.parse::<f64>().is_ok() => {
+                assert_eq!(said.parse::<f64>().ok(), number.as_f64(), "`{}`: {}", key.key, key.doc);
+            }
+            Some(Json::String(word)) => assert_eq!(said, word, "`{}`: {}", key.key, key.doc),
+            Some(Json::Bool(value)) => assert_eq!(said, value.to_string(), "`{}`: {}", key.key, key.doc),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn explains_keys() {
+    let schema = Schema::run_config();
+    let keys =
+        |key| explain(&schema, Some(key)).map(|found| found.into_iter().map(|found| found.key).collect::<Vec<_>>());
+    assert_eq!(keys("method.ppo.kl.target").expect("a key"), ["method.ppo.kl.target"]);
+    assert_eq!(keys("clip_range").expect("a name"), ["method.ppo.clip_range", "method.grpo.clip_range"]);
+    let error = keys("clip_rnge").unwrap_err();
+    assert_eq!(
+        (error.to_string().as_str(), error.hint()),
+        ("there is no key `clip_rnge`", Some("did you mean `clip_range`?"))
+    );
+}
+
+#[test]
+fn the_reference_page_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        text == markdown(&Schema::run_config()),
+        "docs/config.md is out of date: write it again with `cargo run -- config explain --markdown > docs/config.md`"
+    );
+}

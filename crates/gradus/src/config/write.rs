@@ -1,0 +1,80 @@
+//! `config.yml`: the whole configuration, with what was asked for marked.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use super::RunConfig;
+
+/// The configuration in YAML, every key with its value; lines of keys in `set` end in `# set`.
+pub(super) fn to_yaml(config: &RunConfig, set: &BTreeSet<String>) -> String {
+    let value = serde_json::to_value(config).expect("a configuration is plain data");
+    let mut text = format!(
+        "# Written by gradus {}. `# set` marks what was asked for; the rest are defaults.\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    if let Json::Object(object) = &value {
+        for (key, value) in object {
+            entry(&mut text, key, value, key, 0, set);
+        }
+    }
+    text
+}
+
+fn entry(text: &mut String, key: &str, value: &Json, path: &str, depth: usize, set: &BTreeSet<String>) {
+    let mark = if set.contains(path) { " # set" } else { "" };
+    let indent = "  ".repeat(depth);
+    match value {
+        Json::Object(object) if !object.is_empty() => {
+            let _ = writeln!(text, "{indent}{key}:");
+            for (inner, value) in object {
+                entry(text, inner, value, &format!("{path}.{inner}"), depth + 1, set);
+            }
+        }
+        value => {
+            let _ = writeln!(text, "{indent}{key}: {}{mark}", flow(value));
+        }
+    }
+}
+
+/// A value on one line.
+fn flow(value: &Json) -> String {
+    match value {
+        Json::Null => "null".to_owned(),
+        Json::Bool(value) => value.to_string(),
+        Json::Number(number) => number.to_string(),
+        Json::String(text) => scalar(text),
+        Json::Array(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        Json::Object(object) if object.is_empty() => "{}".to_owned(),
+        Json::Object(object) => {
+            let entries: Vec<_> = object.iter().map(|(key, value)| format!("{key}: {}", flow(value))).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+    }
+}
+
+/// A text: plain where nothing in it could be read as something else, else in double quotes.
+fn scalar(text: &str) -> String {
+    let letters = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
+    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '.'));
+    let reserved = ["null", "true", "false", "yes", "no", "on", "off", "y", "n"];
+    if letters && starts && !reserved.contains(&text.to_lowercase().as_str()) && text.parse::<f64>().is_err() {
+        return text.to_owned();
+    }
+    let mut quoted = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' => quoted += "\\\"",
+            '\\' => quoted += "\\\\",
+            '\n' => quoted += "\\n",
+            '\t' => quoted += "\\t",
+            // Line separators, byte order marks and the like are not allowed or not kept in YAML as they are.
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') => {
+                let _ = write!(quoted, "\\U{:08X}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "\""
+}
