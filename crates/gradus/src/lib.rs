@@ -18,6 +18,7 @@ pub mod reward;
 pub mod rng;
 pub mod rollout;
 pub mod run;
+pub mod text;
 pub mod train;
 
 pub use error::{Error, Result};

@@ -1,5 +1,7 @@
 //! Training: the two loops ([`offline`](crate::train) and online), the optimiser, evaluation.
 
+pub use crate::data::TooLong;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -130,14 +132,4 @@ pub enum LrSchedule {
     Cosine,
     /// Stays.
     Constant,
-}
-
-/// What happens to rows over `max_length`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TooLong {
-    /// The row is left out, and counted.
-    Skip,
-    /// The end is cut off, and the row counted.
-    Truncate,
 }

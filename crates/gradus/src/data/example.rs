@@ -1,0 +1,118 @@
+//! Training examples: rows as token ids, with what was left out counted.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One sequence to learn from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SftExample {
+    /// The ids.
+    pub ids: Vec<u32>,
+    /// Which of them carry loss, one entry per id. The first id is never a target, whatever stands here.
+    pub loss_mask: Vec<bool>,
+    /// The row it came from, from 0.
+    pub row: usize,
+}
+
+/// A pair of sequences that share a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreferenceExample {
+    /// How many ids, from the start of both, are the prompt. 0 for reward models, which score whole sequences.
+    pub prompt_len: usize,
+    /// Prompt and better answer.
+    pub chosen_ids: Vec<u32>,
+    /// Prompt and worse answer.
+    pub rejected_ids: Vec<u32>,
+    /// By how much the better answer is better.
+    pub margin: Option<f32>,
+    /// The row it came from, from 0.
+    pub row: usize,
+}
+
+/// What happens to rows over `max_length`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TooLong {
+    /// The row is left out, and counted.
+    Skip,
+    /// The end is cut off, and the row counted.
+    Truncate,
+}
+
+/// How rows become token ids.
+#[derive(Debug, Clone)]
+pub struct TokeniseOptions {
+    /// Longest sequence in tokens, prompt and completion together; `None`: any length. Default 1024 (TRL).
+    pub max_length: Option<usize>,
+    /// What happens to longer rows. Default: cut at the end. Pairs for reward models are always left out (TRL).
+    pub too_long: TooLong,
+    /// Loss on the completion only. Default: true where a row has a prompt and a completion (TRL).
+    pub completion_only_loss: Option<bool>,
+    /// Loss on assistant turns only, as the chat template marks them. Default false (TRL).
+    pub assistant_only_loss: bool,
+    /// Whether string rows end with the eos token's text. Default true (TRL).
+    pub add_eos: bool,
+    /// Where the prompt ends that `chosen` and `rejected` share.
+    pub implicit_prompt: super::ImplicitPrompt,
+}
+
+impl Default for TokeniseOptions {
+    fn default() -> Self {
+        Self {
+            max_length: Some(1024),
+            too_long: TooLong::Truncate,
+            completion_only_loss: None,
+            assistant_only_loss: false,
+            add_eos: true,
+            implicit_prompt: super::ImplicitPrompt::default(),
+        }
+    }
+}
+
+/// What happened to the rows of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Counts {
+    /// Rows given.
+    pub rows: usize,
+    /// Examples made of them.
+    pub kept: usize,
+    /// Rows left out because they are too long.
+    pub skipped: usize,
+    /// Rows cut at the end; they lost their end-of-text token.
+    pub truncated: usize,
+    /// Rows left out because cutting left no token with loss.
+    pub without_loss: usize,
+    /// Rows whose prompt, tokenised alone, is not how prompt and completion together begin: the differing end of the
+    /// prompt counts as completion.
+    pub prompt_mismatches: usize,
+    /// Tokens in all examples.
+    pub tokens: usize,
+    /// Tokens with loss in all examples.
+    pub loss_tokens: usize,
+}
+
+/// Examples and what was counted on the way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Examples<E> {
+    /// The examples, in the order of the rows.
+    pub examples: Vec<E>,
+    /// What happened to the rows.
+    pub counts: Counts,
+}
+
+impl Counts {
+    /// What a user should know, one sentence each; nothing where every row was taken as it was.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let mut say = |count: usize, what: &str| {
+            if count > 0 {
+                remarks.push(format!("{count} of {} rows {what}", self.rows));
+            }
+        };
+        say(self.skipped, "left out: longer than the limit");
+        say(self.truncated, "cut at the end: they lost their end-of-text token");
+        say(self.without_loss, "left out: the cut removed every token with loss");
+        say(self.prompt_mismatches, "have a prompt that tokenises differently alone than with its completion");
+        remarks
+    }
+}

@@ -1,0 +1,112 @@
+//! Preference rows without a prompt: where the prompt ends that both answers begin with.
+
+use super::Content;
+
+/// What begins an assistant's turn in Anthropic's HH transcripts.
+pub(super) const ASSISTANT: &str = "\n\nAssistant:";
+
+/// Which rule finds the prompt that `chosen` and `rejected` share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ImplicitPrompt {
+    /// HH transcripts by turns; anything else by TRL's rule.
+    #[default]
+    Turns,
+    /// TRL's rule for everything: up to the first character that differs, even within a word.
+    Trl,
+}
+
+/// Splits `chosen` and `rejected` into their shared prompt and the two answers.
+///
+/// # Errors
+/// When one is text and the other messages, or one is empty.
+pub fn split_shared_prompt(
+    chosen: &Content,
+    rejected: &Content,
+    rule: ImplicitPrompt,
+) -> Result<(Content, Content, Content), String> {
+    match (chosen, rejected) {
+        (Content::Text(chosen), Content::Text(rejected)) => {
+            let by_turns = if rule == ImplicitPrompt::Turns { turn_boundary(chosen, rejected) } else { None };
+            let at = match by_turns {
+                Some(at) => at,
+                None => trl_boundary(chosen, rejected).ok_or("`chosen` or `rejected` is empty")?,
+            };
+            let text = |s: &str| Content::Text(s.to_owned());
+            Ok((text(&chosen[..at]), text(&chosen[at..]), text(&rejected[at..])))
+        }
+        (Content::Messages(chosen), Content::Messages(rejected)) => {
+            let shorter = chosen.len().min(rejected.len());
+            if shorter == 0 {
+                return Err("`chosen` or `rejected` has no messages".into());
+            }
+            // As in TRL, the last common message stays in the answers when one contains the other.
+            let at = chosen.iter().zip(rejected).position(|(c, r)| c != r).unwrap_or(shorter - 1);
+            let messages = |m: &[super::Message]| Content::Messages(m.to_vec());
+            Ok((messages(&chosen[..at]), messages(&chosen[at..]), messages(&rejected[at..])))
+        }
+        _ => Err("`chosen` and `rejected` must both be text or both be messages".into()),
+    }
+}
+
+/// The byte after the last `\n\nAssistant:` that both transcripts have in common; `None` where there is none.
+pub(super) fn turn_boundary(chosen: &str, rejected: &str) -> Option<usize> {
+    let common = &chosen[..common_bytes(chosen, rejected)];
+    common.rfind(ASSISTANT).map(|at| at + ASSISTANT.len())
+}
+
+/// TRL's boundary: the first character that differs, or the space before it. `None` when a text is empty.
+pub(super) fn trl_boundary(chosen: &str, rejected: &str) -> Option<usize> {
+    let common = common_bytes(chosen, rejected);
+    if chosen.is_empty() || rejected.is_empty() {
+        return None;
+    }
+    if common == chosen.len() || common == rejected.len() {
+        // One begins with the other: the last common character stays in the answers.
+        return chosen[..common].char_indices().last().map(|(at, _)| at);
+    }
+    Some(if chosen[..common].ends_with(' ') { common - 1 } else { common })
+}
+
+/// How many bytes two texts have in common, in whole characters.
+fn common_bytes(a: &str, b: &str) -> usize {
+    a.chars().zip(b.chars()).take_while(|(x, y)| x == y).map(|(x, _)| x.len_utf8()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Message;
+    use super::*;
+
+    fn check(chosen: &str, rejected: &str, rule: ImplicitPrompt, expected: [&str; 3]) {
+        let text = |s: &str| Content::Text(s.to_owned());
+        let (prompt, c, r) = split_shared_prompt(&text(chosen), &text(rejected), rule).unwrap();
+        assert_eq!([prompt, c, r], expected.map(text));
+    }
+
+    #[test]
+    fn trl_rule() {
+        // The three examples were printed by TRL 1.16's extract_prompt.
+        check("A: blue", "A: black", ImplicitPrompt::Trl, ["A: bl", "ue", "ack"]);
+        check("ab", "abc", ImplicitPrompt::Trl, ["a", "b", "bc"]);
+        check("A: ja", "A: nein", ImplicitPrompt::Trl, ["A:", " ja", " nein"]);
+    }
+
+    #[test]
+    fn transcripts_are_split_at_the_last_common_turn() {
+        let (yes, no) = ("\n\nHuman: a?\n\nAssistant: It is", "\n\nHuman: a?\n\nAssistant: It was");
+        check(yes, no, ImplicitPrompt::Turns, ["\n\nHuman: a?\n\nAssistant:", " It is", " It was"]);
+        check(yes, no, ImplicitPrompt::Trl, ["\n\nHuman: a?\n\nAssistant: It", " is", " was"]);
+        check("A: blue", "A: black", ImplicitPrompt::Turns, ["A: bl", "ue", "ack"]);
+    }
+
+    #[test]
+    fn conversations_are_split_at_the_first_message_that_differs() {
+        let (ask, yes, no) =
+            (Message::new("user", "a?"), Message::new("assistant", "b"), Message::new("assistant", "c"));
+        let chosen = Content::Messages(vec![ask.clone(), yes.clone()]);
+        let rejected = Content::Messages(vec![ask.clone(), no.clone()]);
+        let (prompt, c, r) = split_shared_prompt(&chosen, &rejected, ImplicitPrompt::Turns).unwrap();
+        assert_eq!(prompt, Content::Messages(vec![ask]));
+        assert_eq!((c, r), (Content::Messages(vec![yes]), Content::Messages(vec![no])));
+    }
+}

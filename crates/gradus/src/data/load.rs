@@ -1,0 +1,127 @@
+//! From a name to recognised rows.
+
+use std::path::PathBuf;
+
+use super::reader::{Format, open};
+use super::recognise::{Need, read_row, recognise};
+use super::report::RowErrors;
+use super::row::{Row, RowKind};
+use super::source::{Source, resolve};
+use crate::{Error, Result};
+
+/// What happens when a row is bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BadRows {
+    /// Loading fails, with the first ten.
+    #[default]
+    Fail,
+    /// They are left out; [`Dataset::bad`] holds the first ten and the count.
+    Skip,
+}
+
+/// How rows are read.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// What the rows are for; decides which form is taken where several fit, and the message when none does.
+    pub need: Need,
+    /// The column that holds plain text. Default `text`.
+    pub text_column: String,
+    /// Columns to read under another name, as (name in the file, name here).
+    pub rename: Vec<(String, String)>,
+    /// Read at most this many rows.
+    pub max_rows: Option<usize>,
+    /// What happens when a row is bad.
+    pub bad_rows: BadRows,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            need: Need::Any,
+            text_column: "text".into(),
+            rename: Vec::new(),
+            max_rows: None,
+            bad_rows: BadRows::Fail,
+        }
+    }
+}
+
+impl LoadOptions {
+    /// The defaults, for rows that are needed for `need`.
+    pub fn needing(need: Need) -> Self {
+        Self { need, ..Self::default() }
+    }
+}
+
+/// The rows of a data set.
+#[derive(Debug)]
+pub struct Dataset {
+    /// The name it was asked for by.
+    pub name: String,
+    /// The files read.
+    pub source: Source,
+    /// The format of the first file, and whether it is gzipped.
+    pub format: (Format, bool),
+    /// What the rows are.
+    pub kind: RowKind,
+    /// The good rows; [`Row::index`] counts them.
+    pub rows: Vec<Row>,
+    /// The bad rows, where they were to be skipped.
+    pub bad: RowErrors,
+}
+
+/// Reads a data set: a file, a directory or a hub name.
+///
+/// # Errors
+/// When it cannot be read, holds no rows, or has bad rows.
+pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
+    let source = resolve(name)?;
+    let mut found: Option<(RowKind, (Format, bool))> = None;
+    let (mut rows, mut bad, mut read) = (Vec::new(), RowErrors::default(), 0usize);
+    'files: for file in &source.files {
+        let reader = open(file)?;
+        let format = (reader.format, reader.gzip);
+        for raw in reader {
+            if options.max_rows.is_some_and(|most| read >= most) {
+                break 'files;
+            }
+            read += 1;
+            let mut raw = match raw {
+                Ok(raw) => raw,
+                Err(error @ Error::Data { line: Some(_), .. }) => {
+                    bad.push(error);
+                    continue;
+                }
+                Err(fatal) => return Err(fatal),
+            };
+            for (from, to) in &options.rename {
+                if let Some(value) = raw.columns.shift_remove(from) {
+                    raw.columns.insert(to.clone(), value);
+                }
+            }
+            let kind = match found {
+                Some((kind, _)) => kind,
+                None => {
+                    let kind = recognise(&raw.columns, options)
+                        .map_err(|(message, hint)| raw.place.error(message).with_hint(hint))?;
+                    found = Some((kind, format));
+                    kind
+                }
+            };
+            match read_row(kind, raw.columns, options) {
+                Ok((data, columns)) => rows.push(Row { place: raw.place, index: rows.len(), data, columns }),
+                Err(message) => bad.push(raw.place.error(message)),
+            }
+        }
+    }
+    if options.bad_rows == BadRows::Fail || rows.is_empty() {
+        if let Some(error) = std::mem::take(&mut bad).into_error(read) {
+            return Err(error);
+        }
+    }
+    let Some((kind, format)) = found else {
+        let file = source.files.first().cloned().unwrap_or_else(|| PathBuf::from(name));
+        return Err(Error::data(file, None, "no rows: the data set is empty"));
+    };
+    Ok(Dataset { name: name.to_owned(), source, format, kind, rows, bad })
+}

@@ -1,0 +1,152 @@
+//! One turn of a conversation.
+
+use serde::de::Error as _;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+/// One turn of a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, `tool`.
+    pub role: String,
+    /// What was said, as text.
+    pub content: String,
+    /// Everything else a chat template may read (`tool_calls`, `name`, `reasoning_content`). A `content` that was not
+    /// a string (a list of parts, or null beside tool calls) stands here as it was.
+    pub extra: Map<String, Value>,
+}
+
+impl Message {
+    /// A message with nothing but a role and a text.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into(), extra: Map::new() }
+    }
+
+    /// Reads `{"role", "content"}` or ShareGPT's `{"from", "value"}`, whose role names are translated.
+    pub(super) fn read(value: &Value) -> Result<Self, String> {
+        let Value::Object(map) = value else {
+            return Err(format!("is {}, expected an object with `role` and `content`", kind_name(value)));
+        };
+        let (role_key, content_key) = if map.contains_key("from") { ("from", "value") } else { ("role", "content") };
+        let role = match map.get(role_key) {
+            Some(Value::String(role)) => role.as_str(),
+            Some(other) => return Err(format!("has {} as `{role_key}`, expected a string", kind_name(other))),
+            None => return Err(format!("has no `{role_key}` (found {})", names(map))),
+        };
+        let role = if role_key == "from" { translate(role) } else { role }.to_owned();
+        let mut extra: Map<String, Value> = map
+            .iter()
+            .filter(|(k, _)| *k != role_key && *k != content_key)
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        // Arrow fills keys that other messages have with null.
+        extra.retain(|_, value| !value.is_null());
+        let content = match map.get(content_key) {
+            Some(Value::String(text)) => text.clone(),
+            Some(parts @ Value::Array(list)) => {
+                let text = list.iter().map(part_text).collect::<Result<String, String>>()?;
+                extra.insert("content".into(), parts.clone());
+                text
+            }
+            None | Some(Value::Null) if extra.contains_key("tool_calls") => {
+                extra.insert("content".into(), Value::Null);
+                String::new()
+            }
+            Some(other) => return Err(format!("has {} as `{content_key}`, expected a string", kind_name(other))),
+            None => return Err(format!("has no `{content_key}` (found {})", names(map))),
+        };
+        Ok(Self { role, content, extra })
+    }
+}
+
+/// The words of ShareGPT files in the words of chat templates.
+fn translate(role: &str) -> &str {
+    match role {
+        "human" => "user",
+        "gpt" | "bot" | "chatgpt" | "function_call" => "assistant",
+        "observation" => "tool",
+        other => other,
+    }
+}
+
+fn part_text(part: &Value) -> Result<String, String> {
+    match (part, part.get("text")) {
+        (Value::String(text), _) | (_, Some(Value::String(text))) => Ok(text.clone()),
+        _ => Err("has a content part without text; gradus reads text only".to_owned()),
+    }
+}
+
+/// What a JSON value is, in words for messages.
+pub(super) fn kind_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The names of columns or keys, in backticks.
+pub(super) fn names(map: &Map<String, Value>) -> String {
+    if map.is_empty() {
+        return "nothing".into();
+    }
+    map.keys().map(|k| format!("`{k}`")).collect::<Vec<_>>().join(", ")
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("role", &self.role)?;
+        match self.extra.get("content") {
+            Some(original) => map.serialize_entry("content", original)?,
+            None => map.serialize_entry("content", &self.content)?,
+        }
+        for (key, value) in self.extra.iter().filter(|(k, _)| *k != "content") {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        Self::read(&value).map_err(|e| D::Error::custom(format!("the message {e}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn both_spellings_read_and_print_alike() {
+        let share_gpt = Message::read(&json!({"from": "human", "value": "hi"})).unwrap();
+        assert_eq!(share_gpt, Message::new("user", "hi"));
+        assert_eq!(serde_json::to_value(&share_gpt).unwrap(), json!({"role": "user", "content": "hi"}));
+    }
+
+    #[test]
+    fn content_that_is_no_string_survives() {
+        for original in [
+            json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
+            json!({"role": "assistant", "content": null, "tool_calls": [{"name": "f"}]}),
+        ] {
+            let message = Message::read(&original).unwrap();
+            assert_eq!(serde_json::to_value(&message).unwrap(), original);
+        }
+    }
+
+    #[test]
+    fn bad_messages_say_what_was_found() {
+        let check = |value: Value, expected: &str| assert_eq!(Message::read(&value).unwrap_err(), expected);
+        check(json!("hi"), "is a string, expected an object with `role` and `content`");
+        check(json!({"role": "user", "text": "hi"}), "has no `content` (found `role`, `text`)");
+        check(json!({"role": 3, "content": "hi"}), "has a number as `role`, expected a string");
+    }
+}

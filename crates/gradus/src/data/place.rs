@@ -1,0 +1,43 @@
+//! Where a row stands.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::Error;
+
+/// Where a row stands: its file and line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file, as the user named it.
+    pub file: Arc<Path>,
+    /// The line the row begins on; in Parquet files the row number. From 1.
+    pub line: usize,
+    /// The row's number, from 1, in a JSON array that has several rows on this line.
+    pub row_in_array: Option<usize>,
+}
+
+impl Place {
+    pub(super) fn new(file: &Arc<Path>, line: usize) -> Self {
+        Self { file: file.clone(), line, row_in_array: None }
+    }
+
+    /// An error about this row.
+    pub fn error(&self, message: impl Into<String>) -> Error {
+        let message = message.into();
+        let message = match self.row_in_array {
+            Some(row) => format!("{message} (row {row} of the array)"),
+            None => message,
+        };
+        Error::data(&*self.file, Some(self.line), message)
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)?;
+        match self.row_in_array {
+            Some(row) => write!(f, " (row {row})"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! One data file to untyped rows, streaming. The format is recognised from the content, gzip included.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+
+use flate2::read::MultiGzDecoder;
+use serde_json::{Map, Value};
+
+use super::array::JsonArray;
+use super::delimited::Delimited;
+use super::message::kind_name;
+use super::parquet::ParquetRows;
+use super::place::Place;
+use crate::{Error, Result};
+
+/// A row as read: its columns as JSON, in the order of the file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RawRow {
+    /// File and line.
+    pub place: Place,
+    /// All columns.
+    pub columns: Map<String, Value>,
+}
+
+/// What a data file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// One JSON object a line.
+    JsonLines,
+    /// One JSON array of objects.
+    JsonArray,
+    /// Comma-separated values with a header.
+    Csv,
+    /// Tab-separated values with a header.
+    Tsv,
+    /// Parquet.
+    Parquet,
+}
+
+impl Format {
+    /// The format in words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::JsonLines => "JSON lines",
+            Self::JsonArray => "JSON array",
+            Self::Csv => "CSV",
+            Self::Tsv => "TSV",
+            Self::Parquet => "Parquet",
+        }
+    }
+}
+
+/// The rows of one file.
+///
+/// A bad row is an [`Error::Data`] with its line, and reading goes on after it; after any other error it ends.
+pub struct Rows {
+    /// What the file is.
+    pub format: Format,
+    /// Whether it is compressed with gzip.
+    pub gzip: bool,
+    rows: Box<dyn Iterator<Item = Result<RawRow>>>,
+}
+
+impl Iterator for Rows {
+    type Item = Result<RawRow>;
+    fn next(&mut self) -> Option<Self::Item> {
+        self.rows.next()
+    }
+}
+
+/// Opens a data file.
+///
+/// # Errors
+/// When it cannot be read, or is none of the known formats.
+pub fn open(path: &Path) -> Result<Rows> {
+    let file: Arc<Path> = path.into();
+    let mut plain = BufReader::with_capacity(1 << 16, File::open(path).map_err(|e| Error::io(path, e))?);
+    let head = plain.fill_buf().map_err(|e| Error::io(path, e))?;
+    let gzip = head.starts_with(&[0x1f, 0x8b]);
+    if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        return Err(Error::data(path, None, "compressed with zstd, which is not read here")
+            .with_hint("decompress it first: `zstd -d FILE`; gzip is read as it is"));
+    }
+    let mut input: Box<dyn BufRead> =
+        if gzip { Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(plain))) } else { Box::new(plain) };
+    let origin = Origin { file, gzip };
+    let head = input.fill_buf().map_err(|e| origin.failed(0, &e))?;
+    if head.starts_with(b"PAR1") {
+        return Ok(Rows { format: Format::Parquet, gzip, rows: Box::new(ParquetRows::open(origin, input)?) });
+    }
+    if head.starts_with(&[0xef, 0xbb, 0xbf]) {
+        input.consume(3);
+    }
+    let head = input.fill_buf().map_err(|e| origin.failed(0, &e))?;
+    let first = head.iter().copied().find(|b| !b.is_ascii_whitespace());
+    let format = match (extension(path).as_deref(), first) {
+        (Some("csv"), _) => Format::Csv,
+        (Some("tsv"), _) => Format::Tsv,
+        (_, Some(b'[')) => Format::JsonArray,
+        (_, Some(b'{') | None) | (Some("jsonl" | "ndjson" | "json"), _) => Format::JsonLines,
+        (_, Some(_)) => {
+            let start: String = String::from_utf8_lossy(&head[..head.len().min(12)]).escape_debug().collect();
+            let message = format!("not a data file: it begins with `{start}`");
+            return Err(Error::data(path, None, message).with_hint(
+                "gradus reads JSON lines, JSON arrays, CSV (named .csv or .tsv) and Parquet, plain or gzipped",
+            ));
+        }
+    };
+    let rows: Box<dyn Iterator<Item = Result<RawRow>>> = match format {
+        Format::JsonArray => Box::new(JsonArray::new(origin, input)),
+        Format::Csv => Box::new(Delimited::open(origin, input, b',')?),
+        Format::Tsv => Box::new(Delimited::open(origin, input, b'\t')?),
+        _ => Box::new(JsonLines { origin, input, line: 0, buffer: Vec::new(), done: false }),
+    };
+    Ok(Rows { format, gzip, rows })
+}
+
+/// The extension that names the format, `.gz` aside, in lower case.
+pub(super) fn extension(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    name.rsplit_once('.').map(|(_, extension)| extension.to_owned())
+}
+
+/// Which file is read and how, for messages.
+pub(super) struct Origin {
+    pub file: Arc<Path>,
+    pub gzip: bool,
+}
+
+impl Origin {
+    /// A read that failed after `line` good lines.
+    pub fn failed(&self, line: usize, error: &io::Error) -> Error {
+        let after = if line == 0 { "before the first row".to_owned() } else { format!("after line {line}") };
+        match (self.gzip, error.kind()) {
+            (true, io::ErrorKind::UnexpectedEof) => {
+                Error::data(&*self.file, None, format!("the gzip data is cut off {after}"))
+                    .with_hint("the file is not complete; copy or download it again")
+            }
+            (true, _) => Error::data(&*self.file, None, format!("the gzip data is corrupt {after} ({error})"))
+                .with_hint("copy or download the file again"),
+            (false, kind) => Error::io(&*self.file, io::Error::new(kind, error.to_string())),
+        }
+    }
+}
+
+struct JsonLines {
+    origin: Origin,
+    input: Box<dyn BufRead>,
+    line: usize,
+    buffer: Vec<u8>,
+    done: bool,
+}
+
+impl Iterator for JsonLines {
+    type Item = Result<RawRow>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.done {
+            self.buffer.clear();
+            match self.input.read_until(b'\n', &mut self.buffer) {
+                Ok(0) => self.done = true,
+                Ok(_) => {
+                    self.line += 1;
+                    if self.buffer.iter().all(u8::is_ascii_whitespace) {
+                        continue;
+                    }
+                    return Some(parse_object(&self.buffer, Place::new(&self.origin.file, self.line)));
+                }
+                Err(e) => {
+                    self.done = true;
+                    return Some(Err(self.origin.failed(self.line, &e)));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// A row from its JSON text.
+pub(super) fn parse_object(bytes: &[u8], mut place: Place) -> Result<RawRow> {
+    if let Err(e) = std::str::from_utf8(bytes) {
+        return Err(place.error(format!("not valid UTF-8 at byte {} of the row", e.valid_up_to() + 1)));
+    }
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(columns)) => Ok(RawRow { place, columns }),
+        Ok(other) => Err(place.error(format!("a row is an object with named columns, found {}", kind_name(&other)))),
+        Err(e) => {
+            place.line += e.line().saturating_sub(1);
+            let text = e.to_string();
+            let what = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);
+            let what = if e.is_eof() { "the row ends too early" } else { what };
+            Err(place.error(format!("not valid JSON: {what}, at column {}", e.column())))
+        }
+    }
+}
+
+/// Everything of a stream that must be read at once.
+pub(super) fn read_all(origin: &Origin, input: &mut dyn BufRead) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.read_to_end(&mut bytes).map_err(|e| origin.failed(0, &e))?;
+    Ok(bytes)
+}

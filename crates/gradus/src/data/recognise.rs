@@ -1,0 +1,335 @@
+//! What a row is, from its columns, and reading it as that.
+
+use serde_json::{Map, Value};
+
+use super::foreign::alpaca_history;
+use super::load::LoadOptions;
+use super::message::{Message, kind_name, names};
+use super::row::{Content, RowData, RowKind};
+
+/// What rows are needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Need {
+    /// Anything.
+    #[default]
+    Any,
+    /// Supervised fine-tuning: `text`, `messages`, `prompt` + `completion`, or the chosen answers of preferences.
+    Sft,
+    /// `chosen` and `rejected`.
+    Preference,
+    /// Prompts to sample from.
+    Prompt,
+    /// `prompt` and `completion`, to be scored.
+    Score,
+}
+
+/// Columns that a chat template takes, never part of the row's own form.
+const FORMS: &str = "known forms: `text`; `messages`; `prompt` + `completion`; `prompt` + `chosen` + `rejected`; \
+                     `chosen` + `rejected`; `prompt`; `conversations` (ShareGPT); `instruction` + `output` (Alpaca); \
+                     `question` + `answer`; `input_ids`; `chosen_ids` + `rejected_ids`";
+
+/// The kind of rows with these columns.
+///
+/// # Errors
+/// When no form fits what they are needed for: a message and a hint.
+pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<RowKind, (String, String)> {
+    let has = |name: &str| columns.contains_key(name);
+    let pair = has("chosen") && has("rejected");
+    let text = has(&options.text_column);
+    let token_pair =
+        (has("chosen_ids") && has("rejected_ids")) || (has("chosen_input_ids") && has("rejected_input_ids"));
+    let candidates = [
+        (token_pair, RowKind::TokenPreference),
+        (pair && has("conversations"), RowKind::ShareGptPreference),
+        (pair && has("prompt"), RowKind::Preference),
+        (pair, RowKind::ImplicitPreference),
+        (has("input_ids"), RowKind::Tokens),
+        (has("messages"), RowKind::Messages),
+        (has("prompt") && has("completion"), RowKind::PromptCompletion),
+        (has("prompt") && options.need == Need::Prompt, RowKind::Prompt),
+        (text, RowKind::Text),
+        (has("conversations"), RowKind::ShareGpt),
+        (has("instruction") && has("output"), RowKind::Alpaca),
+        (has("question") && has("answer"), RowKind::QuestionAnswer),
+        (has("prompt"), RowKind::Prompt),
+    ];
+    let fits = |kind: RowKind| match options.need {
+        Need::Any => true,
+        Need::Sft => kind != RowKind::Prompt && kind != RowKind::TokenPreference,
+        Need::Preference => matches!(
+            kind,
+            RowKind::TokenPreference | RowKind::ShareGptPreference | RowKind::Preference | RowKind::ImplicitPreference
+        ),
+        Need::Prompt => !matches!(kind, RowKind::TokenPreference | RowKind::Tokens | RowKind::Text),
+        Need::Score => matches!(
+            kind,
+            RowKind::PromptCompletion | RowKind::QuestionAnswer | RowKind::Tokens | RowKind::Messages | RowKind::Text
+        ),
+    };
+    if let Some((_, kind)) = candidates.iter().find(|(found, kind)| *found && fits(*kind)) {
+        return Ok(*kind);
+    }
+    let wanted = match options.need {
+        Need::Preference if has("chosen") => "rejected",
+        Need::Preference => "chosen",
+        Need::Sft | Need::Score if has("prompt") => "completion",
+        Need::Sft => options.text_column.as_str(),
+        Need::Prompt | Need::Score => "prompt",
+        Need::Any => {
+            return Err((format!("no known form in the columns {}", names(columns)), FORMS.to_owned()));
+        }
+    };
+    Err((format!("missing column `{wanted}` (found {})", names(columns)), FORMS.to_owned()))
+}
+
+/// Reads a row as `kind`: its data and the columns left over.
+pub(super) fn read_row(
+    kind: RowKind,
+    columns: Map<String, Value>,
+    options: &LoadOptions,
+) -> Result<(RowData, Map<String, Value>), String> {
+    let mut take = Columns { columns, found: String::new() };
+    take.found = names(&take.columns);
+    let data = match kind {
+        RowKind::Text => RowData::Text(take.string(&options.text_column)?),
+        RowKind::Messages => RowData::Messages(take.messages("messages")?),
+        RowKind::ShareGpt => RowData::Messages(with_system(take.messages("conversations")?, &mut take)),
+        RowKind::PromptCompletion => {
+            let (prompt, completion) = (take.content("prompt")?, take.content("completion")?);
+            same_form(&prompt, &completion, "completion")?;
+            RowData::PromptCompletion { prompt, completion }
+        }
+        RowKind::QuestionAnswer => {
+            // Rewards look for the answer among the columns, so it stays there too.
+            let (question, answer) = (take.keep_string("question")?, take.keep_string("answer")?);
+            RowData::PromptCompletion { prompt: Content::Text(question), completion: Content::Text(answer) }
+        }
+        RowKind::Alpaca => RowData::Alpaca {
+            before: alpaca_history(&mut take.columns)?,
+            instruction: take.string("instruction")?,
+            input: take.optional_string("input")?.unwrap_or_default(),
+            output: take.string("output")?,
+        },
+        RowKind::Preference => take.preference(false)?,
+        RowKind::ImplicitPreference => RowData::Preference {
+            prompt: None,
+            chosen: take.content("chosen")?,
+            rejected: take.content("rejected")?,
+            margin: take.margin()?,
+        },
+        RowKind::ShareGptPreference => take.preference(true)?,
+        RowKind::Prompt => RowData::Prompt(take.content("prompt")?),
+        RowKind::Tokens => take.tokens()?,
+        RowKind::TokenPreference => take.token_preference()?,
+    };
+    Ok((data, take.columns))
+}
+
+/// ShareGPT's `system` column stands before the conversation.
+fn with_system(mut messages: Vec<Message>, take: &mut Columns) -> Vec<Message> {
+    let starts_with_system = messages.first().is_some_and(|m| m.role == "system");
+    if !starts_with_system && let Some(Value::String(system)) = take.columns.get("system") {
+        if !system.trim().is_empty() {
+            messages.insert(0, Message::new("system", system.clone()));
+        }
+        take.columns.shift_remove("system");
+    }
+    messages
+}
+
+fn same_form(prompt: &Content, other: &Content, name: &str) -> Result<(), String> {
+    match (prompt, other) {
+        (Content::Text(_), Content::Messages(_)) => {
+            Err(format!("column `prompt` is a string but `{name}` is a list of messages"))
+        }
+        (Content::Messages(_), Content::Text(_)) => {
+            Err(format!("column `prompt` is a list of messages but `{name}` is a string"))
+        }
+        _ => Ok(()),
+    }
+}
+
+struct Columns {
+    columns: Map<String, Value>,
+    /// The columns as found, for messages.
+    found: String,
+}
+
+impl Columns {
+    fn take(&mut self, name: &str) -> Result<Value, String> {
+        self.columns.shift_remove(name).ok_or_else(|| format!("missing column `{name}` (found {})", self.found))
+    }
+
+    fn string(&mut self, name: &str) -> Result<String, String> {
+        match self.take(name)? {
+            Value::String(text) => Ok(text),
+            other => Err(format!("column `{name}` is {}, expected a string", kind_name(&other))),
+        }
+    }
+
+    fn keep_string(&mut self, name: &str) -> Result<String, String> {
+        match self.columns.get(name) {
+            Some(Value::String(text)) => Ok(text.clone()),
+            _ => self.string(name),
+        }
+    }
+
+    fn optional_string(&mut self, name: &str) -> Result<Option<String>, String> {
+        match self.columns.get(name) {
+            None | Some(Value::Null) => {
+                self.columns.shift_remove(name);
+                Ok(None)
+            }
+            Some(_) => self.string(name).map(Some),
+        }
+    }
+
+    fn content(&mut self, name: &str) -> Result<Content, String> {
+        match self.take(name)? {
+            Value::String(text) => Ok(Content::Text(text)),
+            list @ Value::Array(_) => messages_of(name, &list).map(Content::Messages),
+            one @ Value::Object(_) => messages_of(name, &Value::Array(vec![one])).map(Content::Messages),
+            other => Err(format!("column `{name}` is {}, expected a string or a list of messages", kind_name(&other))),
+        }
+    }
+
+    fn messages(&mut self, name: &str) -> Result<Vec<Message>, String> {
+        let value = self.take(name)?;
+        messages_of(name, &value)
+    }
+
+    fn margin(&mut self) -> Result<Option<f32>, String> {
+        let found = match self.columns.shift_remove("margin") {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::Number(number)) => number.as_f64(),
+            Some(Value::String(text)) => text.trim().parse().ok(),
+            Some(other) => return Err(format!("column `margin` is {}, expected a number", kind_name(&other))),
+        };
+        match found {
+            Some(margin) if margin.is_finite() => Ok(Some(margin as f32)),
+            _ => Err("column `margin` is not a finite number".into()),
+        }
+    }
+
+    fn preference(&mut self, share_gpt: bool) -> Result<RowData, String> {
+        let prompt = if share_gpt {
+            let messages = self.messages("conversations")?;
+            Content::Messages(with_system(messages, self))
+        } else {
+            // Some data sets repeat the question as text beside answers that are whole conversations.
+            let text = matches!(self.columns.get("prompt"), Some(Value::String(_)));
+            if text && matches!(self.columns.get("chosen"), Some(Value::Array(_))) {
+                let (chosen, rejected, margin) = (self.content("chosen")?, self.content("rejected")?, self.margin()?);
+                return Ok(RowData::Preference { prompt: None, chosen, rejected, margin });
+            }
+            self.content("prompt")?
+        };
+        let (chosen, rejected, margin) = (self.content("chosen")?, self.content("rejected")?, self.margin()?);
+        same_form(&prompt, &chosen, "chosen")?;
+        same_form(&prompt, &rejected, "rejected")?;
+        Ok(RowData::Preference { prompt: Some(prompt), chosen, rejected, margin })
+    }
+
+    fn ids(&mut self, name: &str) -> Result<Vec<u32>, String> {
+        let value = self.take(name)?;
+        let bad = |found: &str| format!("column `{name}` has {found}, expected a list of token ids");
+        let Value::Array(list) = value else { return Err(bad(kind_name(&value))) };
+        list.iter()
+            .map(|v| v.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| bad(&format!("`{v}`"))))
+            .collect()
+    }
+
+    fn mask(&mut self, name: &str, length: usize) -> Result<Option<Vec<bool>>, String> {
+        let value = match self.columns.shift_remove(name) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(value) => value,
+        };
+        let Value::Array(list) = value else {
+            return Err(format!("column `{name}` is {}, expected a list of 0 and 1", kind_name(&value)));
+        };
+        if list.len() != length {
+            return Err(format!("column `{name}` has {} entries but `input_ids` has {length}", list.len()));
+        }
+        let bit = |v: &Value| match (v.as_bool(), v.as_i64()) {
+            (Some(bit), _) => Ok(bit),
+            (_, Some(0)) => Ok(false),
+            (_, Some(1)) => Ok(true),
+            _ => Err(format!("column `{name}` has `{v}`, expected 0 or 1")),
+        };
+        list.iter().map(bit).collect::<Result<_, _>>().map(Some)
+    }
+
+    fn tokens(&mut self) -> Result<RowData, String> {
+        let mut ids = self.ids("input_ids")?;
+        let length = ids.len();
+        let mut mask: Option<Vec<bool>> = None;
+        let mut both = |other: Option<Vec<bool>>| {
+            if let Some(other) = other {
+                mask =
+                    Some(mask.take().map_or(other.clone(), |m| m.iter().zip(&other).map(|(a, b)| *a && *b).collect()));
+            }
+        };
+        if let Some(labels) = self.columns.shift_remove("labels").filter(|v| !v.is_null()) {
+            both(Some(labels_mask(&labels, &ids)?));
+            self.columns.shift_remove("completion_mask");
+            self.columns.shift_remove("assistant_masks");
+        } else {
+            both(self.mask("completion_mask", length)?);
+            both(self.mask("assistant_masks", length)?);
+        }
+        if let Some(attended) = self.mask("attention_mask", length)? {
+            // Positions nobody attends to are padding.
+            let keep = |i: &usize| attended[*i];
+            mask = mask.map(|m| (0..length).filter(keep).map(|i| m[i]).collect());
+            ids = (0..length).filter(keep).map(|i| ids[i]).collect();
+        }
+        if ids.is_empty() {
+            return Err("column `input_ids` is empty".into());
+        }
+        Ok(RowData::Tokens { ids, loss_mask: mask })
+    }
+
+    fn token_preference(&mut self) -> Result<RowData, String> {
+        for (old, new) in [("chosen_input_ids", "chosen_ids"), ("rejected_input_ids", "rejected_ids")] {
+            if let Some(value) = self.columns.shift_remove(old) {
+                self.columns.entry(new).or_insert(value);
+            }
+        }
+        let prompt_ids = if self.columns.contains_key("prompt_ids") { self.ids("prompt_ids")? } else { Vec::new() };
+        let (chosen_ids, rejected_ids) = (self.ids("chosen_ids")?, self.ids("rejected_ids")?);
+        if prompt_ids.is_empty() && (chosen_ids.is_empty() || rejected_ids.is_empty()) {
+            return Err("column `chosen_ids` or `rejected_ids` is empty".into());
+        }
+        Ok(RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, margin: self.margin()? })
+    }
+}
+
+fn messages_of(name: &str, value: &Value) -> Result<Vec<Message>, String> {
+    let Value::Array(list) = value else {
+        return Err(format!("column `{name}` is {}, expected a list of messages", kind_name(value)));
+    };
+    if list.is_empty() {
+        return Err(format!("column `{name}` is an empty list, expected messages"));
+    }
+    let read =
+        |(i, value): (usize, &Value)| Message::read(value).map_err(|e| format!("message {} of `{name}` {e}", i + 1));
+    list.iter().enumerate().map(read).collect()
+}
+
+/// Labels are −100 where a token carries no loss, else the token itself.
+fn labels_mask(labels: &Value, ids: &[u32]) -> Result<Vec<bool>, String> {
+    let Value::Array(list) = labels else {
+        return Err(format!("column `labels` is {}, expected a list", kind_name(labels)));
+    };
+    if list.len() != ids.len() {
+        return Err(format!("column `labels` has {} entries but `input_ids` has {}", list.len(), ids.len()));
+    }
+    let bit = |(i, (label, id)): (usize, (&Value, &u32))| match label.as_i64() {
+        Some(-100) => Ok(false),
+        Some(label) if label == i64::from(*id) => Ok(true),
+        _ => {
+            Err(format!("column `labels` has {label} at position {i} where `input_ids` has {id}; expected it or -100"))
+        }
+    };
+    list.iter().zip(ids).enumerate().map(bit).collect()
+}

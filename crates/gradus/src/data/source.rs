@@ -1,0 +1,192 @@
+//! What `--data` names: a file, a directory of shards, or a data set on the hub.
+
+use std::path::{Path, PathBuf};
+
+use super::hub;
+use super::reader::extension;
+use crate::{Error, Result};
+
+/// The files a name stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Source {
+    /// The files, in the order they are read.
+    pub files: Vec<PathBuf>,
+    /// The split, where the files say which they belong to.
+    pub split: Option<String>,
+    /// Other splits that are there and were left aside.
+    pub other_splits: Vec<String>,
+}
+
+/// Finds the files of `name`: a path, a hub name, or either with `:split` behind it.
+///
+/// A directory stands for its data files in name order. Where file or folder names carry a split (`train`, `test`,
+/// `validation`), only one split is read: the one asked for, else `train`, else the only one.
+///
+/// # Errors
+/// When there is no such path or data set, no data file in it, or no such split.
+pub fn resolve(name: &str) -> Result<Source> {
+    let path = Path::new(name);
+    if path.exists() {
+        return local(path, None);
+    }
+    if let Some((before, split)) = name.rsplit_once(':')
+        && !split.contains(['/', '\\'])
+    {
+        if Path::new(before).exists() {
+            return local(Path::new(before), Some(split));
+        }
+        if looks_like_hub_name(before) {
+            return hub::fetch(before, Some(split));
+        }
+    }
+    if looks_like_hub_name(name) {
+        return hub::fetch(name, None);
+    }
+    Err(Error::data(path, None, "no such file or directory"))
+}
+
+/// `owner/name` or `name`, without anything that only paths have.
+fn looks_like_hub_name(name: &str) -> bool {
+    let legal = |part: &str| {
+        !part.is_empty()
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            && part.starts_with(|c: char| c.is_ascii_alphanumeric())
+    };
+    let parts: Vec<&str> = name.split('/').collect();
+    parts.len() <= 2 && parts.iter().all(|p| legal(p)) && !is_data_file(Path::new(name))
+}
+
+fn local(path: &Path, split: Option<&str>) -> Result<Source> {
+    if path.is_file() {
+        return Ok(Source { files: vec![path.to_path_buf()], ..Source::default() });
+    }
+    let mut files = Vec::new();
+    collect(path, &mut files)?;
+    let relative = files
+        .iter()
+        .map(|f| f.strip_prefix(path).unwrap_or(f).to_string_lossy().replace('\\', "/"))
+        .collect::<Vec<_>>();
+    choose(path, &relative, split)
+        .map(|chosen| Source { files: chosen.files.iter().map(|f| path.join(f)).collect(), ..chosen })
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = std::fs::read_dir(directory).map_err(|e| Error::io(directory, e))?;
+    for entry in entries {
+        let path = entry.map_err(|e| Error::io(directory, e))?.path();
+        let hidden = path.file_name().and_then(|n| n.to_str()).is_none_or(|n| n.starts_with(['.', '_']));
+        if hidden {
+            continue;
+        }
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if is_data_file(&path) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(())
+}
+
+/// Whether a file's name says that it holds rows; descriptions of data sets do not.
+pub(super) fn is_data_file(path: &Path) -> bool {
+    const DESCRIPTIONS: [&str; 5] =
+        ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
+    let described = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| DESCRIPTIONS.contains(&n));
+    let data = extension(path).is_some_and(|e| matches!(&*e, "jsonl" | "ndjson" | "json" | "csv" | "tsv" | "parquet"));
+    data && !described
+}
+
+/// Which of the data files (relative paths) are read.
+pub(super) fn choose(root: &Path, files: &[String], split: Option<&str>) -> Result<Source> {
+    let splits: Vec<Option<String>> = files.iter().map(|f| split_of(f)).collect();
+    let mut known: Vec<String> = splits.iter().flatten().cloned().collect();
+    known.sort();
+    known.dedup();
+    let list = known.iter().map(|s| format!("`{s}`")).collect::<Vec<_>>().join(", ");
+    let chosen = match split {
+        Some(split) => {
+            let wanted = canonical(split).unwrap_or(split);
+            if !known.iter().any(|s| s == wanted) {
+                let found = if known.is_empty() { "no splits".into() } else { list };
+                return Err(Error::data(root, None, format!("no split `{split}` (found {found})")));
+            }
+            Some(wanted.to_owned())
+        }
+        None if known.len() <= 1 => known.first().cloned(),
+        None if known.iter().any(|s| s == "train") => Some("train".into()),
+        None => {
+            let message = format!("several splits and no `train`: {list}");
+            return Err(Error::data(root, None, message).with_hint(format!(
+                "name one: `{}:{}`",
+                root.display(),
+                known[0]
+            )));
+        }
+    };
+    let mut kept: Vec<PathBuf> = files
+        .iter()
+        .zip(&splits)
+        .filter(|(_, s)| chosen.is_none() || **s == chosen)
+        .map(|(f, _)| PathBuf::from(f))
+        .collect();
+    kept.sort();
+    if kept.is_empty() {
+        return Err(Error::data(root, None, "no data file in it")
+            .with_hint("data files are named .jsonl, .json, .csv, .tsv or .parquet, with or without .gz"));
+    }
+    known.retain(|s| Some(s) != chosen.as_ref());
+    Ok(Source { files: kept, split: chosen, other_splits: known })
+}
+
+/// The split a path names: the innermost part that is a split's name.
+fn split_of(path: &str) -> Option<String> {
+    let parts = path.rsplit(|c: char| !c.is_ascii_alphanumeric());
+    parts.filter_map(canonical).next().map(str::to_owned)
+}
+
+fn canonical(word: &str) -> Option<&'static str> {
+    match word.to_ascii_lowercase().as_str() {
+        "train" | "training" => Some("train"),
+        "test" | "testing" => Some("test"),
+        "validation" | "valid" | "val" | "dev" | "eval" => Some("validation"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(files: &[&str], split: Option<&str>) -> Result<(Vec<String>, Option<String>)> {
+        let files: Vec<String> = files.iter().map(|f| (*f).to_owned()).collect();
+        let source = choose(Path::new("d"), &files, split)?;
+        Ok((source.files.iter().map(|f| f.to_string_lossy().into_owned()).collect(), source.split))
+    }
+
+    #[test]
+    fn train_is_read_unless_another_split_is_named() {
+        let files = ["data/train-1.parquet", "data/train-0.parquet", "data/test-0.parquet"];
+        let (kept, split) = chosen(&files, None).unwrap();
+        assert_eq!(kept, ["data/train-0.parquet", "data/train-1.parquet"]);
+        assert_eq!(split.as_deref(), Some("train"));
+        assert_eq!(chosen(&files, Some("test")).unwrap().0, ["data/test-0.parquet"]);
+        let message = chosen(&files, Some("dev")).unwrap_err().to_string();
+        assert_eq!(message, "d: no split `dev` (found `test`, `train`)");
+    }
+
+    #[test]
+    fn shards_without_a_split_are_all_read() {
+        assert_eq!(chosen(&["b.jsonl", "a.jsonl"], None).unwrap(), (vec!["a.jsonl".into(), "b.jsonl".into()], None));
+        assert_eq!(chosen(&["harmless-base/test.jsonl.gz"], None).unwrap().1.as_deref(), Some("test"));
+    }
+
+    #[test]
+    fn hub_names_are_told_from_paths() {
+        for (name, hub) in
+            [("Anthropic/hh-rlhf", true), ("gsm8k", true), ("rows.jsonl", false), ("./x", false), ("a/b/c", false)]
+        {
+            assert_eq!(looks_like_hub_name(name), hub, "{name}");
+        }
+    }
+}

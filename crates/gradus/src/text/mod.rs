@@ -1,0 +1,12 @@
+//! Text: the tokenizer, chat templates and stop strings.
+//!
+//! Nothing here knows about rows, models or rewards.
+
+pub mod chat_template;
+mod stop_strings;
+mod strftime;
+pub mod tokenizer;
+
+pub use chat_template::{ChatTemplate, RenderOptions, Rendered};
+pub use stop_strings::{StopStrings, cut_at_stop};
+pub use tokenizer::Tokenizer;

@@ -1,0 +1,59 @@
+//! Stop strings: a completion ends where one of them appears in its text.
+
+use super::Tokenizer;
+
+/// Watches completions token by token for stop strings.
+///
+/// Each call decodes only the last ids, as many as the longest stop string has bytes and a few more: every id adds at
+/// least one byte, so a string that ends in the newest id lies within them.
+#[derive(Debug, Clone)]
+pub struct StopStrings<'a> {
+    tokenizer: &'a Tokenizer,
+    stops: Vec<String>,
+    window: usize,
+}
+
+/// Ids decoded beyond the longest stop string: characters of four bytes may be split, and decoders strip at the start.
+const SLACK: usize = 8;
+
+impl<'a> StopStrings<'a> {
+    /// Stops at any of `stops`; empty strings are ignored.
+    pub fn new(tokenizer: &'a Tokenizer, stops: impl IntoIterator<Item = String>) -> Self {
+        let stops: Vec<String> = stops.into_iter().filter(|s| !s.is_empty()).collect();
+        let window = stops.iter().map(String::len).max().map_or(0, |longest| longest + SLACK);
+        Self { tokenizer, stops, window }
+    }
+
+    /// Whether there is nothing to watch for.
+    pub fn is_empty(&self) -> bool {
+        self.stops.is_empty()
+    }
+
+    /// Whether the completion ends here: a stop string appeared with its newest id. `row` names the completion.
+    pub fn stops(&mut self, _row: usize, completion_ids: &[u32]) -> bool {
+        if self.stops.is_empty() {
+            return false;
+        }
+        let tail = &completion_ids[completion_ids.len().saturating_sub(self.window)..];
+        // Ids outside the vocabulary cannot be decoded and cannot end a stop string either.
+        self.tokenizer.decode(tail, false).is_ok_and(|text| self.stops.iter().any(|stop| text.contains(stop.as_str())))
+    }
+}
+
+/// `text` up to the first of `stops` that appears in it.
+pub fn cut_at_stop<'t>(text: &'t str, stops: &[String]) -> &'t str {
+    let end = stops.iter().filter(|s| !s.is_empty()).filter_map(|stop| text.find(stop.as_str())).min();
+    &text[..end.unwrap_or(text.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_at_the_earliest_stop() {
+        let stops = ["\n\n".to_owned(), "Human".to_owned(), String::new()];
+        assert_eq!(cut_at_stop("yes. Human: and\n\nthen", &stops), "yes. ");
+        assert_eq!(cut_at_stop("yes", &stops), "yes");
+    }
+}

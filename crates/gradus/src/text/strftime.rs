@@ -1,0 +1,95 @@
+//! `strftime_now` of chat templates: the date in a system prompt.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+
+/// `time` in UTC, in the forms of C's strftime that chat templates use. An unknown form is an error naming it.
+pub(super) fn strftime(time: SystemTime, format: &str) -> Result<String, String> {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (month_name, day_name) = (MONTHS[month - 1], DAYS[((days + 4) % 7) as usize]);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let mut form = chars.next();
+        let unpadded = form == Some('-');
+        if unpadded {
+            form = chars.next();
+        }
+        let two = |n: u64| if unpadded { n.to_string() } else { format!("{n:02}") };
+        out += &match form {
+            Some('Y') => year.to_string(),
+            Some('y') => two(year % 100),
+            Some('m') => two(month as u64),
+            Some('d') => two(day),
+            Some('e') => format!("{day:2}"),
+            Some('B') => month_name.to_owned(),
+            Some('b') => month_name[..3].to_owned(),
+            Some('A') => day_name.to_owned(),
+            Some('a') => day_name[..3].to_owned(),
+            Some('H') => two(hour),
+            Some('I') => two((hour + 11) % 12 + 1),
+            Some('p') => if hour < 12 { "AM" } else { "PM" }.to_owned(),
+            Some('M') => two(minute),
+            Some('S') => two(second % 60),
+            Some('F') => format!("{year}-{month:02}-{day:02}"),
+            Some('T') => format!("{hour:02}:{minute:02}:{:02}", second % 60),
+            Some('Z') => "UTC".to_owned(),
+            Some('%') => "%".to_owned(),
+            other => return Err(format!("unknown time format `%{}`", other.map_or(String::new(), String::from))),
+        };
+    }
+    Ok(out)
+}
+
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
+///
+/// Years are counted from March, so that the leap day is the last of its year; 400 years have 146,097 days.
+fn civil(days: u64) -> (u64, usize, u64) {
+    let shifted = days + 719_468; // days from 0000-03-01 to 1970-01-01
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month as usize, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn known_moments() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let check =
+            |seconds, format: &str, expected: &str| assert_eq!(strftime(at(seconds), format).unwrap(), expected);
+        check(0, "%Y-%m-%d %A", "1970-01-01 Thursday");
+        check(951_782_400, "%d %b %Y", "29 Feb 2000");
+        check(1_709_210_096, "%F %H:%M:%S, %-d %B", "2024-02-29 12:34:56, 29 February");
+        assert_eq!(strftime(at(0), "%q").unwrap_err(), "unknown time format `%q`");
+    }
+}

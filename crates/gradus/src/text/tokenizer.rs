@@ -1,0 +1,279 @@
+//! The tokenizer of a Hugging Face model directory.
+//!
+//! `tokenizer.json` decides how text becomes ids; `tokenizer_config.json` and `special_tokens_map.json` say which
+//! tokens end a text, begin it and pad it. GPT-2's older `vocab.json` + `merges.txt` are read where `tokenizer.json`
+//! is missing.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tokenizers::{
+    AddedToken, decoders::byte_level::ByteLevel, models::bpe::BPE, processors::template::TemplateProcessing,
+};
+
+use crate::{Error, Result};
+
+/// Text to ids and back, with the special tokens of one model directory.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    special: Special,
+    special_ids: HashSet<u32>,
+    vocab_size: usize,
+    appends_eos: bool,
+    directory: PathBuf,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Special {
+    bos: Option<String>,
+    eos: Option<String>,
+    pad: Option<String>,
+    unk: Option<String>,
+    /// Every named special token, as a chat template sees them (`bos_token`, …).
+    named: Vec<(String, String)>,
+}
+
+/// A text tokenised with the place of every token in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded {
+    /// The ids.
+    pub ids: Vec<u32>,
+    /// The bytes of the text each id stands for.
+    pub offsets: Vec<(usize, usize)>,
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer of a model directory.
+    ///
+    /// # Errors
+    /// When a file is missing or corrupt; the message names it.
+    pub fn from_dir(directory: &Path) -> Result<Self> {
+        let config = read_json(&directory.join("tokenizer_config.json"))?.unwrap_or(Value::Null);
+        let special_map = read_json(&directory.join("special_tokens_map.json"))?.unwrap_or(Value::Null);
+        let mut inner = load_model(directory)?;
+        // Padding and truncation are the caller's business; a `tokenizer.json` saved by a trainer often holds both.
+        inner.with_padding(None);
+        inner.with_truncation(None).expect("no truncation is always valid");
+
+        let special = Special::read(&config, &special_map);
+        let added: Vec<AddedToken> = special
+            .named
+            .iter()
+            .filter(|(_, token)| inner.token_to_id(token).is_some())
+            .map(|(_, token)| AddedToken::from(token.clone(), true))
+            .filter(|token| !inner.get_added_vocabulary().is_special_token(&token.content))
+            .collect();
+        // Tokens already in the vocabulary only become special: no id is added.
+        inner.add_special_tokens(added).map_err(|e| Error::model(directory, e.to_string()))?;
+        set_template(&mut inner, &config, &special).map_err(|e| Error::model(directory, e))?;
+
+        let special_ids: HashSet<u32> =
+            inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        let vocab_size = vocabulary_size(&inner);
+        let mut tokenizer =
+            Self { inner, special, special_ids, vocab_size, appends_eos: false, directory: directory.to_path_buf() };
+        tokenizer.appends_eos =
+            tokenizer.eos_id().is_some() && tokenizer.encode("a", true)?.last().copied() == tokenizer.eos_id();
+        Ok(tokenizer)
+    }
+
+    /// The ids of `text`; with `add_special`, also those the tokenizer puts around a text by itself (Llama's bos, …).
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, add_special).map_err(|e| self.failed(e))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The ids of `text` with the bytes each stands for, without special tokens around it.
+    pub fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
+        let encoding = self.inner.encode(text, false).map_err(|e| self.failed(e))?;
+        Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
+    }
+
+    /// The text of `ids`; with `skip_special`, without special tokens.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        self.inner.decode(ids, skip_special).map_err(|e| self.failed(e))
+    }
+
+    /// How many ids there are, added tokens included: one more than the largest id.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The id of a token given by its exact text.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The text of a token as the vocabulary spells it (`Ġthe`, `▁the`).
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// Whether `id` is a special token: skipped when decoding for people.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special_ids.contains(&id)
+    }
+
+    /// The token that ends a text.
+    pub fn eos_token(&self) -> Option<&str> {
+        self.special.eos.as_deref()
+    }
+
+    /// The token that begins a text.
+    pub fn bos_token(&self) -> Option<&str> {
+        self.special.bos.as_deref()
+    }
+
+    /// The padding token; without one, the eos token.
+    pub fn pad_token(&self) -> Option<&str> {
+        self.special.pad.as_deref().or(self.eos_token())
+    }
+
+    /// The token that stands for unknown text.
+    pub fn unk_token(&self) -> Option<&str> {
+        self.special.unk.as_deref()
+    }
+
+    /// The id of [`Self::eos_token`].
+    pub fn eos_id(&self) -> Option<u32> {
+        self.eos_token().and_then(|t| self.token_id(t))
+    }
+
+    /// The id of [`Self::bos_token`].
+    pub fn bos_id(&self) -> Option<u32> {
+        self.bos_token().and_then(|t| self.token_id(t))
+    }
+
+    /// The id of [`Self::pad_token`].
+    pub fn pad_id(&self) -> Option<u32> {
+        self.pad_token().and_then(|t| self.token_id(t))
+    }
+
+    /// Whether the tokenizer itself ends every text with eos (T5, BERT families): then none is appended as text.
+    pub fn appends_eos(&self) -> bool {
+        self.appends_eos
+    }
+
+    /// The special tokens by the names a chat template knows (`bos_token`, `eos_token`, …).
+    pub fn named_special_tokens(&self) -> &[(String, String)] {
+        &self.special.named
+    }
+
+    /// The directory it was read from.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn failed(&self, error: tokenizers::Error) -> Error {
+        Error::model(&self.directory, format!("the tokenizer failed: {error}"))
+    }
+}
+
+impl Special {
+    fn read(config: &Value, map: &Value) -> Self {
+        const NAMES: [&str; 7] =
+            ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+        let find = |name: &str| token_text(config.get(name)).or_else(|| token_text(map.get(name)));
+        let named = NAMES.iter().filter_map(|&n| find(n).map(|token| (n.to_owned(), token))).collect();
+        Self { bos: find("bos_token"), eos: find("eos_token"), pad: find("pad_token"), unk: find("unk_token"), named }
+    }
+}
+
+/// A special token is written as a string or as an object with `content`.
+fn token_text(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(token) => token.get("content")?.as_str().map(str::to_owned),
+        _ => None,
+    }
+}
+
+/// One more than the largest id: vocabularies with holes still index an embedding of that size.
+fn vocabulary_size(inner: &tokenizers::Tokenizer) -> usize {
+    let counted = inner.get_vocab_size(true);
+    let largest_added = inner.get_added_tokens_decoder().keys().max().map_or(0, |&id| id as usize + 1);
+    counted.max(largest_added)
+}
+
+fn load_model(directory: &Path) -> Result<tokenizers::Tokenizer> {
+    let path = directory.join("tokenizer.json");
+    match std::fs::read(&path) {
+        Ok(bytes) => tokenizers::Tokenizer::from_bytes(&bytes)
+            .map_err(|e| Error::model(&path, format!("not a tokenizer: {e}")))
+            .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory")),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_gpt2_files(directory),
+        Err(e) => Err(Error::io(path, e)),
+    }
+}
+
+/// GPT-2's two files: a byte-level BPE without normaliser.
+fn load_gpt2_files(directory: &Path) -> Result<tokenizers::Tokenizer> {
+    let (vocab, merges) = (directory.join("vocab.json"), directory.join("merges.txt"));
+    if !directory.is_dir() {
+        return Err(Error::model(directory, "no such model directory"));
+    }
+    if !vocab.is_file() || !merges.is_file() {
+        let message = "no tokenizer: neither `tokenizer.json` nor `vocab.json` with `merges.txt`";
+        return Err(Error::model(directory, message).with_hint(
+            "save the tokenizer beside the weights: `AutoTokenizer.from_pretrained(…).save_pretrained(…)`",
+        ));
+    }
+    let bpe = BPE::from_file(&vocab.to_string_lossy(), &merges.to_string_lossy())
+        .build()
+        .map_err(|e| Error::model(directory, format!("`vocab.json` and `merges.txt` are not a tokenizer: {e}")))?;
+    let mut inner = tokenizers::Tokenizer::new(bpe);
+    inner.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(false)));
+    inner.with_decoder(Some(ByteLevel::default()));
+    inner.with_post_processor(Some(ByteLevel::default()));
+    if inner.token_to_id("<|endoftext|>").is_some() {
+        let end = AddedToken::from("<|endoftext|>".to_owned(), true);
+        inner.add_special_tokens([end]).map_err(|e| Error::model(directory, e.to_string()))?;
+    }
+    Ok(inner)
+}
+
+/// `add_bos_token` and `add_eos_token`, where the configuration states them, replace the post-processor of
+/// `tokenizer.json`, as in transformers.
+fn set_template(inner: &mut tokenizers::Tokenizer, config: &Value, special: &Special) -> Result<(), String> {
+    let flag = |name: &str| config.get(name).and_then(Value::as_bool);
+    let (bos, eos) = (flag("add_bos_token"), flag("add_eos_token"));
+    if bos.is_none() && eos.is_none() {
+        return Ok(());
+    }
+    let id = |token: &Option<String>| {
+        let token = token.as_ref()?;
+        inner.token_to_id(token).map(|id| (token.clone(), id))
+    };
+    let before = bos.unwrap_or(false).then(|| id(&special.bos)).flatten();
+    let after = eos.unwrap_or(false).then(|| id(&special.eos)).flatten();
+    let name = |token: &Option<(String, u32)>| token.as_ref().map_or(String::new(), |(text, _)| text.clone());
+    let mut single = Vec::new();
+    if before.is_some() {
+        single.push(format!("{}:0", name(&before)));
+    }
+    single.push("$A:0".to_owned());
+    if after.is_some() {
+        single.push(format!("{}:0", name(&after)));
+    }
+    let mut tokens: Vec<(String, u32)> = before.into_iter().chain(after).collect();
+    tokens.dedup();
+    let template = TemplateProcessing::builder()
+        .try_single(single)
+        .map_err(|e| e.to_string())?
+        .special_tokens(tokens)
+        .build()
+        .map_err(|e| e.to_string())?;
+    inner.with_post_processor(Some(template));
+    Ok(())
+}
+
+fn read_json(path: &Path) -> Result<Option<Value>> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io(path, e)),
+    };
+    serde_json::from_slice(&bytes).map(Some).map_err(|e| Error::model(path, format!("not valid JSON: {e}")))
+}
