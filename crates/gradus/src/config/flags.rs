@@ -101,6 +101,7 @@ fn section(key: &str) -> &'static str {
         | "max_grad_norm" | "dropout" => "Optimiser",
         "max_length" | "too_long" | "max_rows" | "shuffle" | "text_column" | "chat_template" => "Rows",
         "device" | "threads" | "seed" => "Machine and randomness",
+        "early_stopping_patience" => "Evaluation, checkpoints, records",
         key if key.contains("eval") || key.contains("steps") || key.contains("checkpoint") || key.contains("best") => {
             "Evaluation, checkpoints, records"
         }

@@ -7,7 +7,7 @@ use super::node::{Entry, Node, Value, parse};
 use super::read::read;
 use super::rules;
 use super::schema::Schema;
-use super::{MethodConfig, RunConfig};
+use super::{MethodConfig, RunConfig, write};
 use crate::error::{Diagnostic, Error, Place, Result};
 use crate::machine::Machine;
 
@@ -28,12 +28,14 @@ pub struct Written {
     /// What was written, with defaults for the rest.
     pub config: RunConfig,
     root: Node,
+    /// Whether the file is a resolved `config.yml`, in which marks say what was asked for.
+    marked: bool,
 }
 
 impl From<RunConfig> for Written {
     /// A configuration that a program made: problems have no places then.
     fn from(config: RunConfig) -> Self {
-        Self { config, root: Node::empty() }
+        Self { config, root: Node::empty(), marked: false }
     }
 }
 
@@ -43,10 +45,17 @@ impl Written {
         self.root.at(key).and_then(|(node, place)| place.or(node.place.as_ref()))
     }
 
-    /// Dotted paths of the keys that the user wrote.
+    /// Dotted paths of the keys that the user asked for: all in the file, or those marked in a resolved one.
     pub fn keys(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.root.paths("", &mut paths);
+        if self.marked {
+            paths.retain(|path| match self.place(path) {
+                Some(Place::File { excerpt, .. }) => excerpt.ends_with(write::MARK),
+                Some(Place::Flag(_)) => true,
+                None => false,
+            });
+        }
         paths
     }
 }
@@ -57,11 +66,10 @@ impl RunConfig {
     /// # Errors
     /// [`Error::Config`] with every problem: of spelling and type, and of keys that do not go together.
     pub fn load(request: &Request<'_>) -> Result<Written> {
-        let base = match request.file {
-            Some(path) => parse(path, &text(path)?).map_err(|problem| Error::Config(vec![problem]))?,
-            None => Node::empty(),
-        };
-        resolve(base, request)
+        let Some(path) = request.file else { return resolve(Node::empty(), request) };
+        let text = text(path)?;
+        let base = parse(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
+        Ok(Written { marked: text.starts_with(write::HEADER), ..resolve(base, request)? })
     }
 
     /// Reads the text of a configuration file.
@@ -103,11 +111,11 @@ fn resolve(base: Node, request: &Request<'_>) -> Result<Written> {
         let config = serde_json::from_value(value).map_err(|error| {
             Error::Config(vec![Diagnostic { message: error.to_string(), places: Vec::new(), hint: None }])
         })?;
-        return Ok(Written { config, root });
+        return Ok(Written { config, root, marked: false });
     }
     // The rest may have problems of its own; what could not be read takes its default, and problems with it are silent.
     if let Ok(config) = serde_json::from_value(patched(value, request.method)) {
-        let written = Written { config, root };
+        let written = Written { config, root, marked: false };
         let also = rules::check(&written, &Machine::detect());
         let is_broken = |key: &String| broken.iter().any(|path| key.starts_with(path.as_str()));
         problems

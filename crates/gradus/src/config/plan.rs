@@ -8,6 +8,7 @@ use super::{MethodConfig, RunConfig, rules, write};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::rng::Seed;
+use crate::run::Existing;
 use crate::train::{TooLong, TrainConfig};
 
 /// A checked and resolved run; the only way into a trainer.
@@ -19,6 +20,7 @@ pub struct Plan {
     too_long: TooLong,
     best_metric: String,
     output_dir: PathBuf,
+    existing: Existing,
 }
 
 impl Plan {
@@ -40,12 +42,23 @@ impl Plan {
         let output_dir = config.output_dir.clone().unwrap_or_else(|| free_directory(&config));
         config.output_dir = Some(output_dir.clone());
         let set = written.keys().into_iter().collect();
-        Ok(Self { config, set, learning_rate, too_long, best_metric, output_dir })
+        Ok(Self { config, set, learning_rate, too_long, best_metric, output_dir, existing: Existing::Refuse })
+    }
+
+    /// The plan with another answer to an output directory that is not empty; the default is to refuse it.
+    #[must_use]
+    pub fn on_existing(self, existing: Existing) -> Self {
+        Self { existing, ..self }
     }
 
     /// The configuration, with what depends on the method filled in.
     pub fn config(&self) -> &RunConfig {
         &self.config
+    }
+
+    /// Whether the user asked for this key (`train.eval_fraction`), in the file or by a flag.
+    pub fn is_set(&self, key: &str) -> bool {
+        self.set.contains(key)
     }
 
     /// The method and its keys.
@@ -73,14 +86,14 @@ impl Plan {
         &self.best_metric
     }
 
-    /// Whether a larger value of [`Plan::best_metric`] is better: losses, perplexity, KL and errors are better small.
-    pub fn larger_is_better(&self) -> bool {
-        !["loss", "perplexity", "kl", "error"].iter().any(|word| self.best_metric.contains(word))
-    }
-
     /// The run directory.
     pub fn output_dir(&self) -> &Path {
         &self.output_dir
+    }
+
+    /// What to do when the run directory is not empty.
+    pub fn existing(&self) -> Existing {
+        self.existing
     }
 
     /// The seed of every random stream.

@@ -7,13 +7,16 @@ use serde_json::Value as Json;
 
 use super::RunConfig;
 
+/// How a resolved file begins.
+pub(super) const HEADER: &str = "# Written by gradus ";
+/// How a line ends whose key was asked for.
+pub(super) const MARK: &str = " # set";
+
 /// The configuration in YAML, every key with its value; lines of keys in `set` end in `# set`.
 pub(super) fn to_yaml(config: &RunConfig, set: &BTreeSet<String>) -> String {
     let value = serde_json::to_value(config).expect("a configuration is plain data");
-    let mut text = format!(
-        "# Written by gradus {}. `# set` marks what was asked for; the rest are defaults.\n",
-        env!("CARGO_PKG_VERSION")
-    );
+    let version = env!("CARGO_PKG_VERSION");
+    let mut text = format!("{HEADER}{version}. `#{}` marks what was asked for; the rest are defaults.\n", &MARK[2..]);
     if let Json::Object(object) = &value {
         for (key, value) in object {
             entry(&mut text, key, value, key, 0, set);
@@ -23,7 +26,7 @@ pub(super) fn to_yaml(config: &RunConfig, set: &BTreeSet<String>) -> String {
 }
 
 fn entry(text: &mut String, key: &str, value: &Json, path: &str, depth: usize, set: &BTreeSet<String>) {
-    let mark = if set.contains(path) { " # set" } else { "" };
+    let mark = if set.contains(path) { MARK } else { "" };
     let indent = "  ".repeat(depth);
     match value {
         Json::Object(object) if !object.is_empty() => {
