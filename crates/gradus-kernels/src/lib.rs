@@ -1,1 +1,34 @@
-//! Fused tensor operations.
+//! Fused tensor operations with hand-written gradients.
+//!
+//! Each file reads in one order: the mathematics, the public function, the CPU forward and backward pass, and tests
+//! against a `reference` in plain tensors. On devices without a fused kernel the public function runs the reference,
+//! so every operation works everywhere; [`fused`] is the one mechanism that ties a kernel into autodiff.
+//!
+//! This is the only crate of gradus with `unsafe` code, and [`gemm`] its only place.
+
+#![deny(missing_docs)]
+
+mod adamw;
+mod attention;
+mod decode;
+mod embedding;
+mod fused;
+mod gelu;
+mod gemm;
+mod linear;
+mod norm;
+mod rope;
+mod swiglu;
+mod token_logprobs;
+
+pub use adamw::{AdamWStep, adamw};
+pub use attention::{AttentionShape, Mask, attention};
+pub use decode::{CacheRow, LayerCache};
+pub use embedding::embedding;
+pub use fused::is_fused;
+pub use gelu::{Gelu, gelu};
+pub use linear::{Layout, linear};
+pub use norm::{layer_norm, rms_norm};
+pub use rope::rope;
+pub use swiglu::swiglu;
+pub use token_logprobs::{TokenLogprobs, token_logprobs};

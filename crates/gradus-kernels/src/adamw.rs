@@ -1,0 +1,124 @@
+//! One AdamW step over one parameter, in place and in one pass.
+//!
+//! `m ← β₁m + (1 − β₁)g`, `v ← β₂v + (1 − β₂)g²`,
+//! `θ ← θ(1 − λη) − η · (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)`.
+//! Loshchilov & Hutter 2019, <https://arxiv.org/abs/1711.05101>; the order of operations is PyTorch's.
+
+use burn::backend::Dispatch;
+use burn::tensor::Tensor;
+use rayon::prelude::*;
+
+use crate::fused::{FusedBackend, is_fused};
+
+/// The numbers of one AdamW step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWStep {
+    /// η, the learning rate.
+    pub learning_rate: f64,
+    /// (β₁, β₂), the decay rates of the moments.
+    pub betas: (f64, f64),
+    /// ε, added to the root.
+    pub epsilon: f64,
+    /// λ, decoupled weight decay.
+    pub weight_decay: f64,
+    /// t, counted from 1.
+    pub step: u64,
+    /// What the gradient is multiplied by first: gradient clipping without a pass of its own.
+    pub gradient_scale: f64,
+}
+
+/// Elements per parallel task.
+const CHUNK: usize = 64 * 1024;
+
+/// Updates `parameter` and both moments; returns them in this order. None is tracked by autodiff.
+///
+/// The buffers are reused when the caller holds the only handle.
+pub fn adamw<const R: usize>(
+    parameter: Tensor<R>,
+    gradient: Tensor<R>,
+    first_moment: Tensor<R>,
+    second_moment: Tensor<R>,
+    step: AdamWStep,
+) -> (Tensor<R>, Tensor<R>, Tensor<R>) {
+    if !is_fused(&parameter.device()) {
+        return reference(parameter, gradient, first_moment, second_moment, step);
+    }
+    let (parameter, first, second) = <Dispatch as FusedBackend>::fused_adamw(
+        parameter.into_dispatch(),
+        gradient.into_dispatch(),
+        first_moment.into_dispatch(),
+        second_moment.into_dispatch(),
+        step,
+    );
+    (Tensor::from_dispatch(parameter), Tensor::from_dispatch(first), Tensor::from_dispatch(second))
+}
+
+fn reference<const R: usize>(
+    parameter: Tensor<R>,
+    gradient: Tensor<R>,
+    first_moment: Tensor<R>,
+    second_moment: Tensor<R>,
+    step: AdamWStep,
+) -> (Tensor<R>, Tensor<R>, Tensor<R>) {
+    let (beta1, beta2) = step.betas;
+    let gradient = gradient * step.gradient_scale;
+    let first = first_moment * beta1 + gradient.clone() * (1.0 - beta1);
+    let second = second_moment * beta2 + gradient.powi_scalar(2) * (1.0 - beta2);
+    let correction = |beta: f64| 1.0 - beta.powi(step.step as i32);
+    let root = (second.clone() / correction(beta2)).sqrt() + step.epsilon;
+    let update = first.clone() / correction(beta1) / root * step.learning_rate;
+    (parameter * (1.0 - step.weight_decay * step.learning_rate) - update, first, second)
+}
+
+/// The pass over host slices.
+pub(crate) fn update(parameter: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], step: &AdamWStep) {
+    let (beta1, beta2) = (step.betas.0 as f32, step.betas.1 as f32);
+    let (rest1, rest2) = ((1.0 - step.betas.0) as f32, (1.0 - step.betas.1) as f32);
+    let correction = |beta: f64| 1.0 - beta.powi(step.step as i32);
+    let step_size = (step.learning_rate / correction(step.betas.0)) as f32;
+    let root_correction = (1.0 / correction(step.betas.1).sqrt()) as f32;
+    let keep = (1.0 - step.weight_decay * step.learning_rate) as f32;
+    let (epsilon, scale) = (step.epsilon as f32, step.gradient_scale as f32);
+    parameter
+        .par_chunks_mut(CHUNK)
+        .zip(gradient.par_chunks(CHUNK))
+        .zip(first.par_chunks_mut(CHUNK).zip(second.par_chunks_mut(CHUNK)))
+        .for_each(|((parameter, gradient), (first, second))| {
+            for (((p, g), m), v) in parameter.iter_mut().zip(gradient).zip(first).zip(second) {
+                let g = g * scale;
+                *m = beta1 * *m + rest1 * g;
+                *v = beta2 * *v + rest2 * g * g;
+                *p = *p * keep - step_size * *m / (v.sqrt() * root_correction + epsilon);
+            }
+        });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fused::testing::{assert_close, host, values};
+    use burn::tensor::{Device, TensorData};
+
+    #[test]
+    fn agrees_with_the_reference_over_several_steps() {
+        let tensor = |seed| Tensor::<1>::from_data(TensorData::new(values(101, seed), [101]), &Device::flex());
+        let zeros = Tensor::<1>::zeros([101], &Device::flex());
+        let mut fused = (tensor(1), zeros.clone(), zeros);
+        let mut plain = fused.clone();
+        for t in 1..=5 {
+            let step = AdamWStep {
+                learning_rate: 1e-2,
+                betas: (0.9, 0.999),
+                epsilon: 1e-8,
+                weight_decay: 0.1,
+                step: t,
+                gradient_scale: 0.5,
+            };
+            fused = adamw(fused.0, tensor(t + 10), fused.1, fused.2, step);
+            plain = reference(plain.0, tensor(t + 10), plain.1, plain.2, step);
+        }
+        for (name, a, b) in [("parameter", fused.0, plain.0), ("m", fused.1, plain.1), ("v", fused.2, plain.2)] {
+            assert_close(name, &host(a), &host(b), 1e-5);
+        }
+    }
+}

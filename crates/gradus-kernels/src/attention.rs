@@ -1,0 +1,312 @@
+//! Scaled dot-product attention over packed sequences, bounded by sequence, with grouped queries.
+//!
+//! Within one sequence and head: `S = α Q Kᵀ`, masked; `P = softmax(S)` row by row; `O = P V`.
+//! Backward, with `Lₜ = logsumexp(Sₜ)` kept from the forward pass and `Dₜ = Σ ∂Oₜ ∘ Oₜ`:
+//! `P = exp(S − L)`, `∂V = Pᵀ ∂O`, `∂P = ∂O Vᵀ`, `∂S = P ∘ (∂P − D)`, `∂Q = α ∂S K`, `∂K = α ∂Sᵀ Q`.
+//! Queries are taken in blocks, so no T × T matrix is ever in memory.
+//! Dao et al. 2022, <https://arxiv.org/abs/2205.14135>, algorithms 1 and 4, without tiling over keys.
+
+use std::sync::Arc;
+
+use burn::tensor::{Bool, Tensor, TensorData, activation};
+use rayon::prelude::*;
+
+use crate::fused::{Dense, Op, apply, is_fused};
+use crate::gemm::{Mat, Threads, multiply};
+
+/// Which keys a query sees within its sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mask {
+    /// Itself and everything before.
+    Causal,
+    /// Everything.
+    Bidirectional,
+}
+
+/// The shape of an attention layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionShape {
+    /// Query heads, H.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// α, what scores are multiplied by.
+    pub scale: f32,
+    /// Which keys a query sees.
+    pub mask: Mask,
+}
+
+/// Queries per block.
+const BLOCK: usize = 64;
+
+/// Attention of packed sequences.
+///
+/// `q_nd` is `[N, H · head_dim]`, `k_nd` and `v_nd` `[N, kv_heads · head_dim]`; `starts` holds the cumulative lengths
+/// of the sequences, from 0 to N. The result is `[N, H · head_dim]`. All three tensors carry gradient.
+///
+/// # Panics
+/// When the shapes do not fit each other or `starts` does not end at N.
+pub fn attention(
+    q_nd: Tensor<2>,
+    k_nd: Tensor<2>,
+    v_nd: Tensor<2>,
+    starts: &[usize],
+    shape: AttentionShape,
+) -> Tensor<2> {
+    let [n, d] = q_nd.dims();
+    assert_eq!(d, shape.heads * shape.head_dim, "query width");
+    assert_eq!(k_nd.dims(), [n, shape.kv_heads * shape.head_dim], "key shape");
+    assert_eq!(v_nd.dims(), k_nd.dims(), "value shape");
+    assert_eq!(shape.heads % shape.kv_heads, 0, "whole groups of query heads");
+    assert_eq!((starts.first(), starts.last()), (Some(&0), Some(&n)), "segments cover the tokens");
+    if is_fused(&q_nd.device()) {
+        let inputs = vec![q_nd.into_dispatch(), k_nd.into_dispatch(), v_nd.into_dispatch()];
+        apply(Attention { starts: starts.into(), shape }, inputs)
+    } else {
+        reference(q_nd, k_nd, v_nd, starts, shape)
+    }
+}
+
+/// The definition, in plain tensors, one sequence at a time.
+fn reference(q_nd: Tensor<2>, k_nd: Tensor<2>, v_nd: Tensor<2>, starts: &[usize], shape: AttentionShape) -> Tensor<2> {
+    let (h, kv, dim) = (shape.heads, shape.kv_heads, shape.head_dim);
+    let device = q_nd.device();
+    let outputs = starts.windows(2).map(|ends| {
+        let (start, t) = (ends[0], ends[1] - ends[0]);
+        // [T, heads · dim] → [H, T, dim], key and value heads repeated for their group.
+        let split = |x: Tensor<2>, heads: usize| {
+            x.narrow(0, start, t)
+                .reshape([t, heads, 1, dim])
+                .repeat_dim(2, h / heads)
+                .reshape([t, h, dim])
+                .swap_dims(0, 1)
+        };
+        let (q, k, v) = (split(q_nd.clone(), h), split(k_nd.clone(), kv), split(v_nd.clone(), kv));
+        let mut scores = q.matmul(k.swap_dims(1, 2)) * shape.scale;
+        if shape.mask == Mask::Causal {
+            let hidden: Vec<bool> = (0..t * t).map(|i| i % t > i / t).collect();
+            let hidden = Tensor::<3, Bool>::from_data(TensorData::new(hidden, [1, t, t]), &device);
+            scores = scores.mask_fill(hidden.expand([h, t, t]), f32::NEG_INFINITY);
+        }
+        activation::softmax(scores, 2).matmul(v).swap_dims(0, 1).reshape([t, h * dim])
+    });
+    Tensor::cat(outputs.collect(), 0)
+}
+
+#[derive(Debug)]
+struct Attention {
+    starts: Arc<[usize]>,
+    shape: AttentionShape,
+}
+
+/// One sequence and one key/value head: the unit of parallel work. Nothing of its output is shared with another.
+#[derive(Clone, Copy)]
+struct Unit {
+    start: usize,
+    length: usize,
+    kv_head: usize,
+}
+
+impl Attention {
+    fn units(&self) -> Vec<Unit> {
+        let sequences = self.starts.windows(2).map(|ends| (ends[0], ends[1] - ends[0]));
+        sequences
+            .flat_map(|(start, length)| (0..self.shape.kv_heads).map(move |kv_head| Unit { start, length, kv_head }))
+            .collect()
+    }
+
+    /// Query heads per key/value head.
+    fn group(&self) -> usize {
+        self.shape.heads / self.shape.kv_heads
+    }
+
+    /// `rows` rows of head `head` of a packed `[N, heads · dim]` tensor, from row `row`.
+    fn view<'a>(&self, values: &'a [f32], heads: usize, head: usize, row: usize, rows: usize) -> Mat<'a> {
+        let (dim, stride) = (self.shape.head_dim, heads * self.shape.head_dim);
+        Mat::strided(&values[row * stride + head * dim..], rows, dim, stride)
+    }
+
+    /// How many keys the block of queries `from..to` sees at most.
+    fn keys(&self, to: usize, length: usize) -> usize {
+        match self.shape.mask {
+            Mask::Causal => to,
+            Mask::Bidirectional => length,
+        }
+    }
+
+    /// How many keys query `t` sees.
+    fn seen(&self, t: usize, length: usize) -> usize {
+        self.keys(t + 1, length)
+    }
+
+    /// Scores of queries `from..to` of one unit and head, `[to − from, keys]`, unmasked.
+    fn scores(&self, q: &[f32], k: &[f32], unit: Unit, head: usize, from: usize, to: usize, scores: &mut [f32]) {
+        let keys = self.keys(to, unit.length);
+        let queries = self.view(q, self.shape.heads, head, unit.start + from, to - from);
+        let keys_view = self.view(k, self.shape.kv_heads, unit.kv_head, unit.start, keys);
+        multiply(scores, keys, 0.0, self.shape.scale, queries, keys_view.t(), Threads::One);
+    }
+
+    fn forward_unit(&self, q: &[f32], k: &[f32], v: &[f32], unit: Unit) -> (Vec<f32>, Vec<f32>) {
+        let (dim, group) = (self.shape.head_dim, self.group());
+        let mut output = vec![0.0f32; unit.length * group * dim];
+        let mut log_sums = vec![0.0f32; unit.length * group];
+        let mut buffer = vec![0.0f32; BLOCK.min(unit.length) * unit.length];
+        for g in 0..group {
+            let head = unit.kv_head * group + g;
+            for from in (0..unit.length).step_by(BLOCK) {
+                let to = (from + BLOCK).min(unit.length);
+                let keys = self.keys(to, unit.length);
+                let scores = &mut buffer[..(to - from) * keys];
+                self.scores(q, k, unit, head, from, to, scores);
+                for (i, row) in scores.chunks_exact_mut(keys).enumerate() {
+                    let (seen, hidden) = row.split_at_mut(self.seen(from + i, unit.length));
+                    log_sums[(from + i) * group + g] = softmax_in_place(seen);
+                    hidden.fill(0.0);
+                }
+                let values = self.view(v, self.shape.kv_heads, unit.kv_head, unit.start, keys);
+                let target = &mut output[from * group * dim + g * dim..];
+                multiply(target, group * dim, 0.0, 1.0, Mat::dense(scores, to - from, keys), values, Threads::One);
+            }
+        }
+        (output, log_sums)
+    }
+
+    /// ∂Q `[T, group · dim]`, ∂K and ∂V `[T, dim]` of one unit.
+    fn backward_unit(&self, saved: &[Dense], grad: &[f32], unit: Unit) -> [Vec<f32>; 3] {
+        let [q, k, v, output, log_sums] = [0, 1, 2, 3, 4].map(|i| saved[i].values());
+        let (dim, group, heads) = (self.shape.head_dim, self.group(), self.shape.heads);
+        let mut grad_q = vec![0.0f32; unit.length * group * dim];
+        let mut grad_k = vec![0.0f32; unit.length * dim];
+        let mut grad_v = vec![0.0f32; unit.length * dim];
+        let mut probabilities = vec![0.0f32; BLOCK.min(unit.length) * unit.length];
+        let mut grad_scores = probabilities.clone();
+        for g in 0..group {
+            let head = unit.kv_head * group + g;
+            for from in (0..unit.length).step_by(BLOCK) {
+                let to = (from + BLOCK).min(unit.length);
+                let (rows, keys) = (to - from, self.keys(to, unit.length));
+                let p = &mut probabilities[..rows * keys];
+                let ds = &mut grad_scores[..rows * keys];
+                self.scores(q, k, unit, head, from, to, p);
+                let grad_rows = self.view(grad, heads, head, unit.start + from, rows);
+                let values = self.view(v, self.shape.kv_heads, unit.kv_head, unit.start, keys);
+                multiply(ds, keys, 0.0, 1.0, grad_rows, values.t(), Threads::One);
+                for (i, (p, ds)) in p.chunks_exact_mut(keys).zip(ds.chunks_exact_mut(keys)).enumerate() {
+                    let t = unit.start + from + i;
+                    let at = (t * heads + head) * dim;
+                    let d: f32 = grad[at..at + dim].iter().zip(&output[at..at + dim]).map(|(g, o)| g * o).sum();
+                    let log_sum = log_sums[t * heads + head];
+                    let seen = self.seen(from + i, unit.length);
+                    for (p, ds) in p[..seen].iter_mut().zip(&mut ds[..seen]) {
+                        *p = (*p - log_sum).exp();
+                        *ds = *p * (*ds - d);
+                    }
+                    p[seen..].fill(0.0);
+                    ds[seen..].fill(0.0);
+                }
+                let (p, ds) = (Mat::dense(p, rows, keys), Mat::dense(ds, rows, keys));
+                let (scale, one) = (self.shape.scale, Threads::One);
+                let keys_view = self.view(k, self.shape.kv_heads, unit.kv_head, unit.start, keys);
+                let queries = self.view(q, heads, head, unit.start + from, rows);
+                multiply(&mut grad_v, dim, 1.0, 1.0, p.t(), grad_rows, one);
+                multiply(&mut grad_q[(from * group + g) * dim..], group * dim, 0.0, scale, ds, keys_view, one);
+                multiply(&mut grad_k, dim, 1.0, scale, ds.t(), queries, one);
+            }
+        }
+        [grad_q, grad_k, grad_v]
+    }
+
+    /// Copies a unit's `[T, width]` block into columns of a packed `[N, total]` tensor.
+    fn place(target: &mut [f32], total: usize, unit: Unit, block: &[f32], width: usize) {
+        for (t, row) in block.chunks_exact(width).enumerate() {
+            let at = (unit.start + t) * total + unit.kv_head * width;
+            target[at..at + width].copy_from_slice(row);
+        }
+    }
+}
+
+/// Softmax of `row` in place; returns its log-sum-exp.
+pub(crate) fn softmax_in_place(row: &mut [f32]) -> f32 {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0f32;
+    for x in row.iter_mut() {
+        *x = (*x - max).exp();
+        sum += *x;
+    }
+    let scale = 1.0 / sum;
+    row.iter_mut().for_each(|x| *x *= scale);
+    max + sum.ln()
+}
+
+impl Op for Attention {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        let [q, k, v] = [0, 1, 2].map(|i| inputs[i].values());
+        let (n, heads, group) = (inputs[0].dims()[0], self.shape.heads, self.group());
+        let units = self.units();
+        let blocks: Vec<_> = units.par_iter().map(|&unit| self.forward_unit(q, k, v, unit)).collect();
+        let width = group * self.shape.head_dim;
+        let mut output = vec![0.0f32; n * heads * self.shape.head_dim];
+        let mut log_sums = vec![0.0f32; n * heads];
+        for (&unit, (block, sums)) in units.iter().zip(&blocks) {
+            Self::place(&mut output, heads * self.shape.head_dim, unit, block, width);
+            Self::place(&mut log_sums, heads, unit, sums, group);
+        }
+        let output = Dense::new(output, &[n, heads * self.shape.head_dim]);
+        let mut saved = inputs.to_vec();
+        saved.extend([output.clone(), Dense::new(log_sums, &[n, heads])]);
+        (output, saved)
+    }
+
+    fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
+        let (n, dim) = (grad.dims()[0], self.shape.head_dim);
+        let units = self.units();
+        let blocks: Vec<_> = units.par_iter().map(|&unit| self.backward_unit(saved, grad.values(), unit)).collect();
+        let widths = [self.group() * dim, dim, dim];
+        let totals = widths.map(|width| width * self.shape.kv_heads);
+        let mut gradients = totals.map(|total| vec![0.0f32; n * total]);
+        for (&unit, block) in units.iter().zip(&blocks) {
+            for i in 0..3 {
+                Self::place(&mut gradients[i], totals[i], unit, &block[i], widths[i]);
+            }
+        }
+        gradients.into_iter().zip(totals).map(|(values, total)| Some(Dense::new(values, &[n, total]))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fused::testing::{check, host, leaf};
+
+    fn shape(heads: usize, kv_heads: usize, head_dim: usize, mask: Mask) -> AttentionShape {
+        AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), mask }
+    }
+
+    #[test]
+    fn agrees_with_the_reference() {
+        // One-token sequences, block tails, grouped queries, both masks.
+        for (starts, heads, kv) in [(vec![0, 1], 1, 1), (vec![0, 1, 8, 9], 4, 2), (vec![0, 70, 200], 3, 1)] {
+            for mask in [Mask::Causal, Mask::Bidirectional] {
+                let (n, shape) = (*starts.last().expect("starts"), shape(heads, kv, 5, mask));
+                let inputs = [leaf([n, heads * 5], 1), leaf([n, kv * 5], 2), leaf([n, kv * 5], 3)];
+                check(
+                    "attention",
+                    &inputs,
+                    |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), &starts, shape),
+                    |x| reference(x[0].clone(), x[1].clone(), x[2].clone(), &starts, shape),
+                    1e-5,
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn large_scores_stay_finite() {
+        let shape = AttentionShape { scale: 1e4, ..shape(1, 1, 4, Mask::Causal) };
+        let out = attention(leaf([6, 4], 1), leaf([6, 4], 2), leaf([6, 4], 3), &[0, 6], shape);
+        assert!(host(out.inner()).iter().all(|x| x.is_finite()));
+    }
+}

@@ -1,0 +1,72 @@
+//! Embedding lookup: row `ids[n]` of the table; the gradient adds each token's row back to its id.
+
+use std::sync::Arc;
+
+use burn::tensor::{Int, Tensor, TensorData};
+
+use crate::fused::{Dense, Op, apply, is_fused};
+
+/// Rows `ids_n` of `weight_vd`, `[N, D]`. The table carries gradient.
+///
+/// # Panics
+/// When an id is outside the table.
+pub fn embedding(weight_vd: Tensor<2>, ids_n: &[u32]) -> Tensor<2> {
+    let [v, _] = weight_vd.dims();
+    assert!(ids_n.iter().all(|&id| (id as usize) < v), "an id lies outside the table of {v} rows");
+    if is_fused(&weight_vd.device()) {
+        apply(Embedding { ids: ids_n.into(), rows: v }, vec![weight_vd.into_dispatch()])
+    } else {
+        reference(weight_vd, ids_n)
+    }
+}
+
+fn reference(weight_vd: Tensor<2>, ids_n: &[u32]) -> Tensor<2> {
+    let ids: Vec<i32> = ids_n.iter().map(|&id| id as i32).collect();
+    let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [ids_n.len()]), &weight_vd.device());
+    weight_vd.select(0, ids)
+}
+
+#[derive(Debug)]
+struct Embedding {
+    ids: Arc<[u32]>,
+    rows: usize,
+}
+
+impl Op for Embedding {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        let (table, d) = (inputs[0].values(), inputs[0].dims()[1]);
+        let mut output = Vec::with_capacity(self.ids.len() * d);
+        for &id in self.ids.iter() {
+            output.extend_from_slice(&table[id as usize * d..(id as usize + 1) * d]);
+        }
+        (Dense::new(output, &[self.ids.len(), d]), Vec::new())
+    }
+
+    fn backward(&self, _: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
+        let d = grad.dims()[1];
+        let mut table = vec![0.0f32; self.rows * d];
+        for (&id, row) in self.ids.iter().zip(grad.values().chunks_exact(d)) {
+            let target = &mut table[id as usize * d..(id as usize + 1) * d];
+            target.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        }
+        vec![Some(Dense::new(table, &[self.rows, d]))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fused::testing::{check, leaf};
+
+    #[test]
+    fn agrees_with_the_reference() {
+        let ids = [3, 0, 3, 4, 1, 3];
+        check(
+            "embedding",
+            &[leaf([5, 7], 1)],
+            |x| embedding(x[0].clone(), &ids),
+            |x| reference(x[0].clone(), &ids),
+            1e-6,
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! The one mechanism that ties a hand-written kernel into Burn: an [`Op`] says how to run forward and backward over
+//! CPU tensors, [`apply`] records it in the autodiff graph.
+//!
+//! Everything without gradient (segment boundaries, target ids, epsilons) is a field of the op on the host; inputs
+//! are float tensors. An op has one output: several results are stacked as rows of one tensor.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch, DispatchTensor, ExtensionType, Flex, backend_extension};
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_flex::FlexTensor;
+
+/// A differentiable operation over CPU tensors.
+pub(crate) trait Op: Debug + Send + Sync + 'static {
+    /// The output, and what the backward pass needs.
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>);
+
+    /// The gradient of each input for which `needed` is true, given the gradient of the output.
+    fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>>;
+}
+
+/// A contiguous f32 CPU tensor.
+#[derive(Debug, Clone)]
+pub(crate) struct Dense(FlexTensor);
+
+impl Dense {
+    /// From values in row-major order.
+    pub(crate) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
+        debug_assert_eq!(values.len(), shape.iter().product::<usize>());
+        Self(FlexTensor::from_data(TensorData::new(values, shape.to_vec())))
+    }
+
+    fn from_flex(tensor: FlexTensor) -> Self {
+        if tensor.is_contiguous() { Self(tensor) } else { Self(tensor.to_contiguous()) }
+    }
+
+    /// The values in row-major order.
+    pub(crate) fn values(&self) -> &[f32] {
+        let layout = self.0.layout();
+        let start = layout.start_offset();
+        &self.0.storage::<f32>()[start..start + layout.num_elements()]
+    }
+
+    /// The values, mutable; copied first when shared.
+    pub(crate) fn values_mut(&mut self) -> &mut [f32] {
+        let layout = self.0.layout();
+        let (start, len) = (layout.start_offset(), layout.num_elements());
+        &mut self.0.storage_mut::<f32>()[start..start + len]
+    }
+
+    /// The dimensions.
+    pub(crate) fn dims(&self) -> Vec<usize> {
+        self.0.layout().shape().to_vec()
+    }
+}
+
+/// A shared [`Op`].
+#[derive(Debug, Clone)]
+pub struct OpHandle(Arc<dyn Op>);
+
+/// The inputs of a fused operation: one to three tensors.
+#[derive(ExtensionType)]
+pub enum Inputs<B: Backend> {
+    /// One.
+    One(FloatTensor<B>),
+    /// Two.
+    Two(FloatTensor<B>, FloatTensor<B>),
+    /// Three.
+    Three(FloatTensor<B>, FloatTensor<B>, FloatTensor<B>),
+}
+
+impl<B: Backend> Inputs<B> {
+    fn into_vec(self) -> Vec<FloatTensor<B>> {
+        match self {
+            Self::One(a) => vec![a],
+            Self::Two(a, b) => vec![a, b],
+            Self::Three(a, b, c) => vec![a, b, c],
+        }
+    }
+}
+
+impl Inputs<Dispatch> {
+    fn new(inputs: Vec<DispatchTensor>) -> Self {
+        let mut inputs = inputs.into_iter();
+        match (inputs.next(), inputs.next(), inputs.next(), inputs.next()) {
+            (Some(a), None, None, None) => Self::One(a),
+            (Some(a), Some(b), None, None) => Self::Two(a, b),
+            (Some(a), Some(b), Some(c), None) => Self::Three(a, b, c),
+            _ => unreachable!("a fused operation has one to three inputs"),
+        }
+    }
+}
+
+/// What a backend must do to run fused operations; [`apply`] is the only caller.
+#[backend_extension(Flex, Autodiff)]
+pub trait FusedBackend: Backend {
+    /// Runs `op` on `inputs`, recording it where gradients are tracked.
+    fn fused(#[extension_type] inputs: Inputs<Self>, op: OpHandle) -> FloatTensor<Self>;
+
+    /// Runs one AdamW step in place where the buffers are not shared; see [`crate::adamw`].
+    fn fused_adamw(
+        parameter: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        first_moment: FloatTensor<Self>,
+        second_moment: FloatTensor<Self>,
+        step: crate::AdamWStep,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
+
+impl FusedBackend for Flex {
+    fn fused(inputs: Inputs<Self>, op: OpHandle) -> FlexTensor {
+        Self::forward(&op, inputs.into_vec()).0
+    }
+
+    fn fused_adamw(
+        parameter: FlexTensor,
+        gradient: FlexTensor,
+        first_moment: FlexTensor,
+        second_moment: FlexTensor,
+        step: crate::AdamWStep,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        let [mut parameter, mut first, mut second] = [parameter, first_moment, second_moment].map(Dense::from_flex);
+        let gradient = Dense::from_flex(gradient);
+        crate::adamw::update(parameter.values_mut(), gradient.values(), first.values_mut(), second.values_mut(), &step);
+        (parameter.0, first.0, second.0)
+    }
+}
+
+/// The two passes on a backend that has fused kernels.
+trait HostBackend: Backend {
+    fn forward(op: &OpHandle, inputs: Vec<FloatTensor<Self>>) -> (FloatTensor<Self>, Vec<FloatTensor<Self>>);
+
+    fn backward(
+        op: &OpHandle,
+        saved: Vec<FloatTensor<Self>>,
+        grad: FloatTensor<Self>,
+        needed: &[bool],
+    ) -> Vec<Option<FloatTensor<Self>>>;
+}
+
+impl HostBackend for Flex {
+    fn forward(op: &OpHandle, inputs: Vec<FlexTensor>) -> (FlexTensor, Vec<FlexTensor>) {
+        let inputs: Vec<Dense> = inputs.into_iter().map(Dense::from_flex).collect();
+        let (output, saved) = op.0.forward(&inputs);
+        (output.0, saved.into_iter().map(|tensor| tensor.0).collect())
+    }
+
+    fn backward(op: &OpHandle, saved: Vec<FlexTensor>, grad: FlexTensor, needed: &[bool]) -> Vec<Option<FlexTensor>> {
+        let saved: Vec<Dense> = saved.into_iter().map(Dense).collect();
+        let gradients = op.0.backward(&saved, &Dense::from_flex(grad), needed);
+        gradients.into_iter().map(|gradient| gradient.map(|dense| dense.0)).collect()
+    }
+}
+
+impl<B: HostBackend + FusedBackend, C: CheckpointStrategy> FusedBackend for Autodiff<B, C> {
+    fn fused(inputs: Inputs<Self>, op: OpHandle) -> FloatTensor<Self> {
+        match inputs {
+            Inputs::One(a) => tracked::<B, C, 1>(op, [a]),
+            Inputs::Two(a, b) => tracked::<B, C, 2>(op, [a, b]),
+            Inputs::Three(a, b, c) => tracked::<B, C, 3>(op, [a, b, c]),
+        }
+    }
+
+    fn fused_adamw(
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: crate::AdamWStep,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        unreachable!("the optimiser works on tensors without autodiff")
+    }
+}
+
+/// The node of one recorded operation.
+#[derive(Debug)]
+struct Recorded;
+
+/// What it keeps for the backward pass.
+#[derive(Debug, Clone)]
+struct Saved<P> {
+    op: OpHandle,
+    tensors: Vec<P>,
+}
+
+impl<B: HostBackend, const N: usize> Backward<B, N> for Recorded {
+    type State = Saved<FloatTensor<B>>;
+
+    fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let needed = ops.parents.each_ref().map(Option::is_some);
+        let grad = grads.consume::<B>(&ops.node);
+        let gradients = B::backward(&ops.state.op, ops.state.tensors, grad, &needed);
+        for (parent, gradient) in ops.parents.into_iter().zip(gradients) {
+            if let (Some(parent), Some(gradient)) = (parent, gradient) {
+                grads.register::<B>(parent.id, gradient);
+            }
+        }
+    }
+}
+
+fn tracked<B: HostBackend, C: CheckpointStrategy, const N: usize>(
+    op: OpHandle,
+    inputs: [FloatTensor<Autodiff<B, C>>; N],
+) -> FloatTensor<Autodiff<B, C>> {
+    let mut primitives = Vec::with_capacity(N);
+    let mut nodes = Vec::with_capacity(N);
+    for input in inputs {
+        let (primitive, node) = input.into_parts();
+        primitives.push(primitive);
+        nodes.push(node);
+    }
+    let nodes: [_; N] = nodes.try_into().expect("N inputs");
+    match Backward::<B, N>::prepare::<C>(Recorded, nodes).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => {
+            let (output, tensors) = B::forward(&op, primitives);
+            prep.finish(Saved { op, tensors }, output)
+        }
+        OpsKind::UnTracked(prep) => prep.finish(B::forward(&op, primitives).0),
+    }
+}
+
+/// Whether tensors on `device` run fused kernels; elsewhere the references run.
+pub fn is_fused(device: &Device) -> bool {
+    *device == Device::flex() || device.clone().inner() == Device::flex()
+}
+
+/// Applies `op` to inputs already turned into dispatch tensors.
+pub(crate) fn apply<const R: usize>(op: impl Op, inputs: Vec<DispatchTensor>) -> Tensor<R> {
+    Tensor::from_dispatch(<Dispatch as FusedBackend>::fused(Inputs::new(inputs), OpHandle(Arc::new(op))))
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use burn::tensor::{Device, Tensor};
+
+    /// Values in (−1, 1) that look random and are the same everywhere.
+    pub(crate) fn values(n: usize, seed: u64) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        (0..n)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ((state >> 40) as f32 / (1u64 << 24) as f32) * 2.0 - 1.0
+            })
+            .collect()
+    }
+
+    /// A tracked leaf on the CPU.
+    pub(crate) fn leaf<const R: usize>(shape: [usize; R], seed: u64) -> Tensor<R> {
+        let data = burn::tensor::TensorData::new(values(shape.iter().product(), seed), shape);
+        Tensor::from_data(data, &Device::flex().autodiff()).require_grad()
+    }
+
+    /// Row-major values.
+    pub(crate) fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
+        tensor.into_data().try_to_vec().expect("f32")
+    }
+
+    /// Asserts that two slices agree within `tolerance` of the larger magnitude (at least 1).
+    pub(crate) fn assert_close(name: &str, found: &[f32], expected: &[f32], tolerance: f32) {
+        assert_eq!(found.len(), expected.len(), "{name}: length");
+        for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+            let scale = e.abs().max(1.0);
+            assert!((f - e).abs() <= tolerance * scale, "{name}[{i}]: {f} instead of {e}");
+        }
+    }
+
+    /// Compares value and gradients of `fused` with those of `reference` on the same inputs.
+    pub(crate) fn check<const R: usize>(
+        name: &str,
+        inputs: &[Tensor<2>],
+        fused: impl Fn(&[Tensor<2>]) -> Tensor<R>,
+        reference: impl Fn(&[Tensor<2>]) -> Tensor<R>,
+        tolerance: f32,
+    ) {
+        let (a, b) = (fused(inputs), reference(inputs));
+        assert_eq!(a.dims(), b.dims(), "{name}: shape");
+        assert_close(name, &host(a.clone().inner()), &host(b.clone().inner()), tolerance);
+        // A weighted sum gives every output element its own gradient.
+        let weights = Tensor::<R>::from_data(
+            burn::tensor::TensorData::new(values(a.dims().iter().product(), 99), a.dims()),
+            &a.device(),
+        );
+        let (ga, gb) = ((a * weights.clone()).sum().backward(), (b * weights).sum().backward());
+        for (i, input) in inputs.iter().enumerate() {
+            let (found, expected) = (input.grad(&ga).expect("gradient"), input.grad(&gb).expect("gradient"));
+            assert_close(&format!("{name}: gradient {i}"), &host(found), &host(expected), tolerance);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Linear layers: `y = x Wᵀ + b` with the weight as it lies on disk.
+//!
+//! `∂x = g W`, `∂W = gᵀ x`, `∂b = Σₙ gₙ`; for [`Layout::InOut`] (GPT-2's Conv1D) with W transposed throughout, so no
+//! gradient is ever transposed afterwards.
+
+use burn::tensor::Tensor;
+
+use crate::fused::{Dense, Op, apply, is_fused};
+use crate::gemm::{Mat, Threads, multiply};
+
+/// How a linear layer's weight lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// `[out, in]`, as in most models.
+    OutIn,
+    /// `[in, out]`, as in GPT-2.
+    InOut,
+}
+
+/// `x_nd` times the weight, plus the bias. `x_nd` is `[N, in]`, the result `[N, out]`.
+///
+/// All inputs carry gradient.
+pub fn linear(x_nd: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout) -> Tensor<2> {
+    if !is_fused(&x_nd.device()) {
+        return reference(x_nd, weight, bias, layout);
+    }
+    let mut inputs = vec![x_nd.into_dispatch(), weight.into_dispatch()];
+    inputs.extend(bias.map(Tensor::into_dispatch));
+    apply(Linear { layout }, inputs)
+}
+
+/// The definition, in plain tensors.
+fn reference(x_nd: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout) -> Tensor<2> {
+    let y = match layout {
+        Layout::OutIn => x_nd.matmul(weight.transpose()),
+        Layout::InOut => x_nd.matmul(weight),
+    };
+    match bias {
+        Some(bias) => y + bias.unsqueeze(),
+        None => y,
+    }
+}
+
+#[derive(Debug)]
+struct Linear {
+    layout: Layout,
+}
+
+impl Op for Linear {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        let (x, weight) = (&inputs[0], &inputs[1]);
+        let (n, width) = (x.dims()[0], x.dims()[1]);
+        let (w, out) = match self.layout {
+            Layout::OutIn => (Mat::dense(weight.values(), weight.dims()[0], width).t(), weight.dims()[0]),
+            Layout::InOut => (Mat::dense(weight.values(), width, weight.dims()[1]), weight.dims()[1]),
+        };
+        let mut y = Vec::with_capacity(n * out);
+        let beta = match inputs.get(2) {
+            Some(bias) => {
+                (0..n).for_each(|_| y.extend_from_slice(bias.values()));
+                1.0
+            }
+            None => {
+                y.resize(n * out, 0.0);
+                0.0
+            }
+        };
+        multiply(&mut y, out, beta, 1.0, Mat::dense(x.values(), n, width), w, Threads::All);
+        (Dense::new(y, &[n, out]), vec![x.clone(), weight.clone()])
+    }
+
+    fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
+        let (x, weight) = (&saved[0], &saved[1]);
+        let (n, width, out) = (x.dims()[0], x.dims()[1], grad.dims()[1]);
+        let g = Mat::dense(grad.values(), n, out);
+        let grad_x = needed[0].then(|| {
+            let w = match self.layout {
+                Layout::OutIn => Mat::dense(weight.values(), out, width),
+                Layout::InOut => Mat::dense(weight.values(), width, out).t(),
+            };
+            let mut grad_x = vec![0.0; n * width];
+            multiply(&mut grad_x, width, 0.0, 1.0, g, w, Threads::All);
+            Dense::new(grad_x, &[n, width])
+        });
+        let grad_weight = needed[1].then(|| {
+            let x = Mat::dense(x.values(), n, width);
+            let mut grad_weight = vec![0.0; out * width];
+            match self.layout {
+                Layout::OutIn => multiply(&mut grad_weight, width, 0.0, 1.0, g.t(), x, Threads::All),
+                Layout::InOut => multiply(&mut grad_weight, out, 0.0, 1.0, x.t(), g, Threads::All),
+            }
+            Dense::new(grad_weight, &weight.dims())
+        });
+        let mut gradients = vec![grad_x, grad_weight];
+        if let Some(&needed) = needed.get(2) {
+            gradients.push(needed.then(|| {
+                let mut sums = vec![0.0f32; out];
+                for row in grad.values().chunks_exact(out) {
+                    for (sum, value) in sums.iter_mut().zip(row) {
+                        *sum += value;
+                    }
+                }
+                Dense::new(sums, &[out])
+            }));
+        }
+        gradients
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fused::testing::{check, leaf};
+
+    #[test]
+    fn agrees_with_the_reference() {
+        for layout in [Layout::OutIn, Layout::InOut] {
+            for (n, width, out) in [(1, 1, 1), (7, 5, 3), (65, 33, 70)] {
+                let weight = match layout {
+                    Layout::OutIn => leaf([out, width], 2),
+                    Layout::InOut => leaf([width, out], 2),
+                };
+                let inputs = [leaf([n, width], 1), weight, leaf([1, out], 3)];
+                let run = |f: fn(Tensor<2>, Tensor<2>, Option<Tensor<1>>, Layout) -> Tensor<2>| {
+                    move |x: &[Tensor<2>]| f(x[0].clone(), x[1].clone(), Some(x[2].clone().reshape([out])), layout)
+                };
+                check("linear", &inputs, run(linear), run(reference), 1e-5);
+            }
+        }
+    }
+}

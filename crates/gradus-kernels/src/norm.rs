@@ -1,0 +1,150 @@
+//! Layer norm and RMS norm over the last dimension.
+//!
+//! Layer norm: `y = γ ∘ x̂ + β` with `x̂ = (x − μ)·r`, `r = (σ² + ε)^(−½)`, σ² biased.
+//! With `h = γ ∘ g`: `∂x = r·(h − mean(h) − x̂ · mean(h ∘ x̂))`, `∂γ = Σ g ∘ x̂`, `∂β = Σ g`.
+//! RMS norm: `y = γ ∘ x̂` with `x̂ = x·r`, `r = (mean(x²) + ε)^(−½)`; `∂x = r·(h − x̂ · mean(h ∘ x̂))`.
+
+use burn::tensor::Tensor;
+use rayon::prelude::*;
+
+use crate::fused::{Dense, Op, apply, is_fused};
+
+/// Rows per parallel task.
+const ROWS: usize = 32;
+
+/// Layer norm of each row of `x_nd`; `weight_d` is γ, `bias_d` β. All inputs carry gradient.
+pub fn layer_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
+    if !is_fused(&x_nd.device()) {
+        return layer_norm_reference(x_nd, weight_d, bias_d, epsilon);
+    }
+    let inputs = vec![x_nd.into_dispatch(), weight_d.into_dispatch(), bias_d.into_dispatch()];
+    apply(Norm { epsilon, centred: true }, inputs)
+}
+
+/// RMS norm of each row of `x_nd`; `weight_d` is γ. Both inputs carry gradient.
+pub fn rms_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
+    if !is_fused(&x_nd.device()) {
+        return rms_norm_reference(x_nd, weight_d, epsilon);
+    }
+    apply(Norm { epsilon, centred: false }, vec![x_nd.into_dispatch(), weight_d.into_dispatch()])
+}
+
+fn layer_norm_reference(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
+    let centred = x_nd.clone() - x_nd.mean_dim(1);
+    let variance = centred.clone().powi_scalar(2).mean_dim(1);
+    centred / (variance + epsilon).sqrt() * weight_d.unsqueeze() + bias_d.unsqueeze()
+}
+
+fn rms_norm_reference(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
+    let mean_square = x_nd.clone().powi_scalar(2).mean_dim(1);
+    x_nd / (mean_square + epsilon).sqrt() * weight_d.unsqueeze()
+}
+
+#[derive(Debug)]
+struct Norm {
+    epsilon: f64,
+    centred: bool,
+}
+
+impl Norm {
+    /// Mean (0 when not centred) and reciprocal deviation of a row, accumulated in f64 so that wide rows lose nothing.
+    fn moments(&self, row: &[f32]) -> (f32, f32) {
+        let n = row.len() as f64;
+        let mean = if self.centred { row.iter().map(|&x| f64::from(x)).sum::<f64>() / n } else { 0.0 };
+        let square = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
+        (mean as f32, (1.0 / (square + self.epsilon).sqrt()) as f32)
+    }
+}
+
+impl Op for Norm {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        let (x, gamma) = (&inputs[0], inputs[1].values());
+        let beta = inputs.get(2).map(Dense::values);
+        let (n, d) = (x.dims()[0], x.dims()[1]);
+        let mut y = vec![0.0f32; n * d];
+        y.par_chunks_mut(ROWS * d).zip(x.values().par_chunks(ROWS * d)).for_each(|(y, x)| {
+            for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
+                let (mean, scale) = self.moments(x);
+                for ((y, x), gamma) in y.iter_mut().zip(x).zip(gamma) {
+                    *y = (x - mean) * scale * gamma;
+                }
+                if let Some(beta) = beta {
+                    y.iter_mut().zip(beta).for_each(|(y, beta)| *y += beta);
+                }
+            }
+        });
+        (Dense::new(y, &[n, d]), vec![x.clone(), inputs[1].clone()])
+    }
+
+    fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
+        let (x, gamma) = (&saved[0], saved[1].values());
+        let (n, d) = (x.dims()[0], x.dims()[1]);
+        let mut grad_x = vec![0.0f32; n * d];
+        // One partial sum of ∂γ and ∂β per block of rows, added in order: the same bits for any number of threads.
+        let partial: Vec<(Vec<f32>, Vec<f32>)> = grad_x
+            .par_chunks_mut(ROWS * d)
+            .zip(x.values().par_chunks(ROWS * d).zip(grad.values().par_chunks(ROWS * d)))
+            .map(|(grad_x, (x, grad))| {
+                let (mut grad_gamma, mut grad_beta) = (vec![0.0f32; d], vec![0.0f32; d]);
+                for ((grad_x, x), g) in grad_x.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(grad.chunks_exact(d)) {
+                    let (mean, scale) = self.moments(x);
+                    let (mut sum_h, mut sum_hx) = (0.0f32, 0.0f32);
+                    for i in 0..d {
+                        let (hat, h) = ((x[i] - mean) * scale, gamma[i] * g[i]);
+                        sum_h += h;
+                        sum_hx += h * hat;
+                        grad_gamma[i] += g[i] * hat;
+                        grad_beta[i] += g[i];
+                    }
+                    let mean_h = if self.centred { sum_h / d as f32 } else { 0.0 };
+                    let mean_hx = sum_hx / d as f32;
+                    for i in 0..d {
+                        let hat = (x[i] - mean) * scale;
+                        grad_x[i] = scale * (gamma[i] * g[i] - mean_h - hat * mean_hx);
+                    }
+                }
+                (grad_gamma, grad_beta)
+            })
+            .collect();
+        let total = |pick: fn(&(Vec<f32>, Vec<f32>)) -> &Vec<f32>| {
+            let mut sums = vec![0.0f32; d];
+            for block in &partial {
+                sums.iter_mut().zip(pick(block)).for_each(|(sum, value)| *sum += value);
+            }
+            Dense::new(sums, &[d])
+        };
+        let mut gradients =
+            vec![needed[0].then(|| Dense::new(grad_x, &[n, d])), needed[1].then(|| total(|block| &block.0))];
+        if let Some(&needed) = needed.get(2) {
+            gradients.push(needed.then(|| total(|block| &block.1)));
+        }
+        gradients
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fused::testing::{check, leaf};
+
+    #[test]
+    fn agree_with_the_references() {
+        for (n, d) in [(1, 2), (3, 8), (70, 33)] {
+            let inputs = [leaf([n, d], 1), leaf([1, d], 2), leaf([1, d], 3)];
+            check(
+                "layer norm",
+                &inputs,
+                |x| layer_norm(x[0].clone(), x[1].clone().reshape([d]), x[2].clone().reshape([d]), 1e-5),
+                |x| layer_norm_reference(x[0].clone(), x[1].clone().reshape([d]), x[2].clone().reshape([d]), 1e-5),
+                2e-5,
+            );
+            check(
+                "rms norm",
+                &inputs[..2],
+                |x| rms_norm(x[0].clone(), x[1].clone().reshape([d]), 1e-6),
+                |x| rms_norm_reference(x[0].clone(), x[1].clone().reshape([d]), 1e-6),
+                2e-5,
+            );
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Rotary position embedding, in the half-split form of `transformers`.
+//!
+//! For head dimension 2m and angle `θₜᵢ`: `yᵢ = xᵢ cos θ − xᵢ₊ₘ sin θ`, `yᵢ₊ₘ = xᵢ₊ₘ cos θ + xᵢ sin θ`, both scaled
+//! by the attention factor that some variants (yarn) carry in the tables. The backward pass is the transposed
+//! rotation. Su et al. 2021, <https://arxiv.org/abs/2104.09864>.
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+use rayon::prelude::*;
+
+use crate::fused::{Dense, Op, apply, is_fused};
+
+/// Rotates every head of `x_nd` (`[N, H · head_dim]`) by its token's angles.
+///
+/// `cos` and `sin` are `[N, head_dim / 2]`, row-major. `x_nd` carries gradient.
+///
+/// # Panics
+/// When the tables do not fit the tokens.
+pub fn rope(x_nd: Tensor<2>, cos: &Arc<[f32]>, sin: &Arc<[f32]>, head_dim: usize) -> Tensor<2> {
+    let [n, d] = x_nd.dims();
+    assert_eq!((cos.len(), sin.len()), (n * head_dim / 2, n * head_dim / 2), "one angle per token and pair");
+    assert_eq!(d % head_dim, 0, "whole heads");
+    if is_fused(&x_nd.device()) {
+        apply(Rope { cos: cos.clone(), sin: sin.clone(), head_dim }, vec![x_nd.into_dispatch()])
+    } else {
+        reference(x_nd, cos, sin, head_dim)
+    }
+}
+
+fn reference(x_nd: Tensor<2>, cos: &[f32], sin: &[f32], head_dim: usize) -> Tensor<2> {
+    let ([n, d], device, half) = (x_nd.dims(), x_nd.device(), head_dim / 2);
+    let table =
+        |values: &[f32]| Tensor::<3>::from_data(burn::tensor::TensorData::new(values.to_vec(), [n, 1, half]), &device);
+    let (cos, sin) = (table(cos), table(sin));
+    let x = x_nd.reshape([n, d / head_dim, head_dim]);
+    let (a, b) = (x.clone().narrow(2, 0, half), x.narrow(2, half, half));
+    let first = a.clone() * cos.clone() - b.clone() * sin.clone();
+    let second = b * cos + a * sin;
+    Tensor::cat(vec![first, second], 2).reshape([n, d])
+}
+
+#[derive(Debug)]
+struct Rope {
+    cos: Arc<[f32]>,
+    sin: Arc<[f32]>,
+    head_dim: usize,
+}
+
+impl Rope {
+    fn rotate(&self, x: &Dense, direction: f32) -> Dense {
+        let (n, d, half) = (x.dims()[0], x.dims()[1], self.head_dim / 2);
+        let mut y = vec![0.0f32; n * d];
+        y.par_chunks_mut(d).zip(x.values().par_chunks(d)).enumerate().for_each(|(t, (y, x))| {
+            let (cos, sin) = (&self.cos[t * half..(t + 1) * half], &self.sin[t * half..(t + 1) * half]);
+            for (y, x) in y.chunks_exact_mut(self.head_dim).zip(x.chunks_exact(self.head_dim)) {
+                for i in 0..half {
+                    let s = sin[i] * direction;
+                    y[i] = x[i] * cos[i] - x[i + half] * s;
+                    y[i + half] = x[i + half] * cos[i] + x[i] * s;
+                }
+            }
+        });
+        Dense::new(y, &[n, d])
+    }
+}
+
+impl Op for Rope {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        (self.rotate(&inputs[0], 1.0), Vec::new())
+    }
+
+    fn backward(&self, _: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
+        vec![Some(self.rotate(grad, -1.0))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fused::testing::{check, leaf, values};
+
+    #[test]
+    fn agrees_with_the_reference() {
+        let (n, heads, head_dim) = (5, 3, 8);
+        let angles = values(n * head_dim / 2, 4);
+        let cos: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).cos() * 1.1).collect();
+        let sin: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).sin() * 1.1).collect();
+        let inputs = [leaf([n, heads * head_dim], 1)];
+        check(
+            "rope",
+            &inputs,
+            |x| rope(x[0].clone(), &cos, &sin, head_dim),
+            |x| reference(x[0].clone(), &cos, &sin, head_dim),
+            1e-5,
+        );
+    }
+}
