@@ -69,6 +69,25 @@ pub fn attention(
     }
 }
 
+/// [`attention`] of one tensor that holds queries, keys and values side by side, as GPT-2's projection gives them.
+///
+/// `qkv_nd` is `[N, (H + 2 · kv_heads) · head_dim]`; it carries gradient, and gets it in one piece.
+///
+/// # Panics
+/// As [`attention`].
+pub fn attention_fused(qkv_nd: Tensor<2>, starts: &[usize], shape: AttentionShape) -> Tensor<2> {
+    let [n, width] = qkv_nd.dims();
+    let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+    assert_eq!(width, q + 2 * kv, "width of queries, keys and values");
+    assert_eq!((starts.first(), starts.last()), (Some(&0), Some(&n)), "segments cover the tokens");
+    if is_fused(&qkv_nd.device()) {
+        apply(Attention { starts: starts.into(), shape }, vec![qkv_nd.into_dispatch()])
+    } else {
+        let part = |from, width| qkv_nd.clone().narrow(1, from, width);
+        reference(part(0, q), part(q, kv), part(q + kv, kv), starts, shape)
+    }
+}
+
 /// The definition, in plain tensors, one sequence at a time.
 fn reference(q_nd: Tensor<2>, k_nd: Tensor<2>, v_nd: Tensor<2>, starts: &[usize], shape: AttentionShape) -> Tensor<2> {
     let (h, kv, dim) = (shape.heads, shape.kv_heads, shape.head_dim);
@@ -109,7 +128,40 @@ struct Unit {
     kv_head: usize,
 }
 
+/// Queries, keys or values inside a row-major tensor: head `h` of row `n` starts at `n · stride + offset + h · dim`.
+#[derive(Clone, Copy)]
+struct Operand<'a> {
+    values: &'a [f32],
+    stride: usize,
+    offset: usize,
+    dim: usize,
+}
+
+impl<'a> Operand<'a> {
+    /// `rows` rows of one head from row `row`.
+    fn head(&self, head: usize, row: usize, rows: usize) -> Mat<'a> {
+        let from = row * self.stride + self.offset + head * self.dim;
+        Mat::strided(&self.values[from..], rows, self.dim, self.stride)
+    }
+}
+
 impl Attention {
+    /// Widths of queries, keys and values.
+    fn widths(&self) -> [usize; 3] {
+        [self.shape.heads, self.shape.kv_heads, self.shape.kv_heads].map(|heads| heads * self.shape.head_dim)
+    }
+
+    /// Queries, keys and values of `inputs`: three tensors, or one with all side by side.
+    fn operands<'a>(&self, inputs: &'a [Dense]) -> [Operand<'a>; 3] {
+        let (widths, dim) = (self.widths(), self.shape.head_dim);
+        std::array::from_fn(|i| match inputs {
+            [all] => {
+                Operand { values: all.values(), stride: widths.iter().sum(), offset: widths[..i].iter().sum(), dim }
+            }
+            _ => Operand { values: inputs[i].values(), stride: widths[i], offset: 0, dim },
+        })
+    }
+
     fn units(&self) -> Vec<Unit> {
         let sequences = self.starts.windows(2).map(|ends| (ends[0], ends[1] - ends[0]));
         sequences
@@ -120,12 +172,6 @@ impl Attention {
     /// Query heads per key/value head.
     fn group(&self) -> usize {
         self.shape.heads / self.shape.kv_heads
-    }
-
-    /// `rows` rows of head `head` of a packed `[N, heads · dim]` tensor, from row `row`.
-    fn view<'a>(&self, values: &'a [f32], heads: usize, head: usize, row: usize, rows: usize) -> Mat<'a> {
-        let (dim, stride) = (self.shape.head_dim, heads * self.shape.head_dim);
-        Mat::strided(&values[row * stride + head * dim..], rows, dim, stride)
     }
 
     /// How many keys the block of queries `from..to` sees at most.
@@ -142,14 +188,21 @@ impl Attention {
     }
 
     /// Scores of queries `from..to` of one unit and head, `[to − from, keys]`, unmasked.
-    fn scores(&self, q: &[f32], k: &[f32], unit: Unit, head: usize, from: usize, to: usize, scores: &mut [f32]) {
+    fn scores(
+        &self,
+        [q, k, _]: [Operand<'_>; 3],
+        unit: Unit,
+        head: usize,
+        (from, to): (usize, usize),
+        scores: &mut [f32],
+    ) {
         let keys = self.keys(to, unit.length);
-        let queries = self.view(q, self.shape.heads, head, unit.start + from, to - from);
-        let keys_view = self.view(k, self.shape.kv_heads, unit.kv_head, unit.start, keys);
+        let queries = q.head(head, unit.start + from, to - from);
+        let keys_view = k.head(unit.kv_head, unit.start, keys);
         multiply(scores, keys, 0.0, self.shape.scale, queries, keys_view.t(), Threads::One);
     }
 
-    fn forward_unit(&self, q: &[f32], k: &[f32], v: &[f32], unit: Unit) -> (Vec<f32>, Vec<f32>) {
+    fn forward_unit(&self, operands: [Operand<'_>; 3], unit: Unit) -> (Vec<f32>, Vec<f32>) {
         let (dim, group) = (self.shape.head_dim, self.group());
         let mut output = vec![0.0f32; unit.length * group * dim];
         let mut log_sums = vec![0.0f32; unit.length * group];
@@ -160,13 +213,13 @@ impl Attention {
                 let to = (from + BLOCK).min(unit.length);
                 let keys = self.keys(to, unit.length);
                 let scores = &mut buffer[..(to - from) * keys];
-                self.scores(q, k, unit, head, from, to, scores);
+                self.scores(operands, unit, head, (from, to), scores);
                 for (i, row) in scores.chunks_exact_mut(keys).enumerate() {
                     let (seen, hidden) = row.split_at_mut(self.seen(from + i, unit.length));
                     log_sums[(from + i) * group + g] = softmax_in_place(seen);
                     hidden.fill(0.0);
                 }
-                let values = self.view(v, self.shape.kv_heads, unit.kv_head, unit.start, keys);
+                let values = operands[2].head(unit.kv_head, unit.start, keys);
                 let target = &mut output[from * group * dim + g * dim..];
                 multiply(target, group * dim, 0.0, 1.0, Mat::dense(scores, to - from, keys), values, Threads::One);
             }
@@ -176,8 +229,11 @@ impl Attention {
 
     /// ∂Q `[T, group · dim]`, ∂K and ∂V `[T, dim]` of one unit.
     fn backward_unit(&self, saved: &[Dense], grad: &[f32], unit: Unit) -> [Vec<f32>; 3] {
-        let [q, k, v, output, log_sums] = [0, 1, 2, 3, 4].map(|i| saved[i].values());
+        let (inputs, results) = saved.split_at(saved.len() - 2);
+        let operands = self.operands(inputs);
+        let (output, log_sums) = (results[0].values(), results[1].values());
         let (dim, group, heads) = (self.shape.head_dim, self.group(), self.shape.heads);
+        let grad_operand = Operand { values: grad, stride: heads * dim, offset: 0, dim };
         let mut grad_q = vec![0.0f32; unit.length * group * dim];
         let mut grad_k = vec![0.0f32; unit.length * dim];
         let mut grad_v = vec![0.0f32; unit.length * dim];
@@ -190,9 +246,9 @@ impl Attention {
                 let (rows, keys) = (to - from, self.keys(to, unit.length));
                 let p = &mut probabilities[..rows * keys];
                 let ds = &mut grad_scores[..rows * keys];
-                self.scores(q, k, unit, head, from, to, p);
-                let grad_rows = self.view(grad, heads, head, unit.start + from, rows);
-                let values = self.view(v, self.shape.kv_heads, unit.kv_head, unit.start, keys);
+                self.scores(operands, unit, head, (from, to), p);
+                let grad_rows = grad_operand.head(head, unit.start + from, rows);
+                let values = operands[2].head(unit.kv_head, unit.start, keys);
                 multiply(ds, keys, 0.0, 1.0, grad_rows, values.t(), Threads::One);
                 for (i, (p, ds)) in p.chunks_exact_mut(keys).zip(ds.chunks_exact_mut(keys)).enumerate() {
                     let t = unit.start + from + i;
@@ -209,8 +265,8 @@ impl Attention {
                 }
                 let (p, ds) = (Mat::dense(p, rows, keys), Mat::dense(ds, rows, keys));
                 let (scale, one) = (self.shape.scale, Threads::One);
-                let keys_view = self.view(k, self.shape.kv_heads, unit.kv_head, unit.start, keys);
-                let queries = self.view(q, heads, head, unit.start + from, rows);
+                let keys_view = operands[1].head(unit.kv_head, unit.start, keys);
+                let queries = operands[0].head(head, unit.start + from, rows);
                 multiply(&mut grad_v, dim, 1.0, 1.0, p.t(), grad_rows, one);
                 multiply(&mut grad_q[(from * group + g) * dim..], group * dim, 0.0, scale, ds, keys_view, one);
                 multiply(&mut grad_k, dim, 1.0, scale, ds.t(), queries, one);
@@ -219,10 +275,10 @@ impl Attention {
         [grad_q, grad_k, grad_v]
     }
 
-    /// Copies a unit's `[T, width]` block into columns of a packed `[N, total]` tensor.
-    fn place(target: &mut [f32], total: usize, unit: Unit, block: &[f32], width: usize) {
+    /// Copies a unit's `[T, width]` block into a packed tensor with rows `stride` apart, from column `offset`.
+    fn place(target: &mut [f32], (stride, offset): (usize, usize), unit: Unit, block: &[f32], width: usize) {
         for (t, row) in block.chunks_exact(width).enumerate() {
-            let at = (unit.start + t) * total + unit.kv_head * width;
+            let at = (unit.start + t) * stride + offset + unit.kv_head * width;
             target[at..at + width].copy_from_slice(row);
         }
     }
@@ -243,36 +299,39 @@ pub(crate) fn softmax_in_place(row: &mut [f32]) -> f32 {
 
 impl Op for Attention {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let [q, k, v] = [0, 1, 2].map(|i| inputs[i].values());
+        let operands = self.operands(inputs);
         let (n, heads, group) = (inputs[0].dims()[0], self.shape.heads, self.group());
         let units = self.units();
-        let blocks: Vec<_> = units.par_iter().map(|&unit| self.forward_unit(q, k, v, unit)).collect();
-        let width = group * self.shape.head_dim;
-        let mut output = vec![0.0f32; n * heads * self.shape.head_dim];
+        let blocks: Vec<_> = units.par_iter().map(|&unit| self.forward_unit(operands, unit)).collect();
+        let (width, total) = (group * self.shape.head_dim, heads * self.shape.head_dim);
+        let mut output = vec![0.0f32; n * total];
         let mut log_sums = vec![0.0f32; n * heads];
         for (&unit, (block, sums)) in units.iter().zip(&blocks) {
-            Self::place(&mut output, heads * self.shape.head_dim, unit, block, width);
-            Self::place(&mut log_sums, heads, unit, sums, group);
+            Self::place(&mut output, (total, 0), unit, block, width);
+            Self::place(&mut log_sums, (heads, 0), unit, sums, group);
         }
-        let output = Dense::new(output, &[n, heads * self.shape.head_dim]);
+        let output = Dense::new(output, &[n, total]);
         let mut saved = inputs.to_vec();
         saved.extend([output.clone(), Dense::new(log_sums, &[n, heads])]);
         (output, saved)
     }
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
-        let (n, dim) = (grad.dims()[0], self.shape.head_dim);
+        let (n, dim, totals) = (grad.dims()[0], self.shape.head_dim, self.widths());
         let units = self.units();
         let blocks: Vec<_> = units.par_iter().map(|&unit| self.backward_unit(saved, grad.values(), unit)).collect();
         let widths = [self.group() * dim, dim, dim];
-        let totals = widths.map(|width| width * self.shape.kv_heads);
-        let mut gradients = totals.map(|total| vec![0.0f32; n * total]);
+        // One gradient with all side by side, or three: as the inputs were.
+        let side_by_side = saved.len() == 3;
+        let strides = if side_by_side { vec![totals.iter().sum()] } else { totals.to_vec() };
+        let mut gradients: Vec<Vec<f32>> = strides.iter().map(|stride| vec![0.0f32; n * stride]).collect();
         for (&unit, block) in units.iter().zip(&blocks) {
             for i in 0..3 {
-                Self::place(&mut gradients[i], totals[i], unit, &block[i], widths[i]);
+                let (tensor, offset) = if side_by_side { (0, totals[..i].iter().sum()) } else { (i, 0) };
+                Self::place(&mut gradients[tensor], (strides[tensor], offset), unit, &block[i], widths[i]);
             }
         }
-        gradients.into_iter().zip(totals).map(|(values, total)| Some(Dense::new(values, &[n, total]))).collect()
+        gradients.into_iter().zip(strides).map(|(values, stride)| Some(Dense::new(values, &[n, stride]))).collect()
     }
 }
 
@@ -297,6 +356,17 @@ mod tests {
                     &inputs,
                     |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), &starts, shape),
                     |x| reference(x[0].clone(), x[1].clone(), x[2].clone(), &starts, shape),
+                    1e-5,
+                );
+                let part = |x: &Tensor<2>, from, width| x.clone().narrow(1, from, width);
+                check(
+                    "attention side by side",
+                    &[leaf([n, (heads + 2 * kv) * 5], 4)],
+                    |x| attention_fused(x[0].clone(), &starts, shape),
+                    |x| {
+                        let (q, kv) = (heads * 5, kv * 5);
+                        reference(part(&x[0], 0, q), part(&x[0], q, kv), part(&x[0], q + kv, kv), &starts, shape)
+                    },
                     1e-5,
                 );
             }

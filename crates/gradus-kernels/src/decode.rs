@@ -84,11 +84,19 @@ impl LayerCache {
 
     /// Adds one token to each row, and attends from it over the row's prompt and everything the row has added.
     ///
-    /// `q_bd` is `[B, H · head_dim]`, `k_bd` and `v_bd` `[B, kv_heads · head_dim]`, one line a row.
+    /// `q_bd` is `[B, H · head_dim]`, `k_bd` and `v_bd` `[B, kv_heads · head_dim]`, one line a row. `scale` multiplies
+    /// the scores: it may differ by layer, so it is the caller's, not the cache's.
     ///
     /// # Panics
     /// When the shapes do not fit, two rows share a slot, or a row is longer than the capacity.
-    pub fn extend(&mut self, q_bd: Tensor<2>, k_bd: Tensor<2>, v_bd: Tensor<2>, rows: &[CacheRow]) -> Tensor<2> {
+    pub fn extend(
+        &mut self,
+        q_bd: Tensor<2>,
+        k_bd: Tensor<2>,
+        v_bd: Tensor<2>,
+        rows: &[CacheRow],
+        scale: f32,
+    ) -> Tensor<2> {
         let ([b, width], device) = (q_bd.dims(), q_bd.device());
         assert_eq!(b, rows.len(), "one query per row");
         let [q, k, v] = [q_bd, k_bd, v_bd].map(|x| x.into_data().try_to_vec::<f32>().expect("f32 activations"));
@@ -104,12 +112,12 @@ impl LayerCache {
         }
         let mut output = vec![0.0f32; b * width];
         output.par_chunks_mut(width).zip(rows.par_iter().zip(q.par_chunks(width))).for_each(|(output, (row, q))| {
-            self.attend(row, q, output);
+            self.attend(row, q, scale, output);
         });
         Tensor::from_data(TensorData::new(output, [b, width]), &device)
     }
 
-    fn attend(&self, row: &CacheRow, q: &[f32], output: &mut [f32]) {
+    fn attend(&self, row: &CacheRow, q: &[f32], scale: f32, output: &mut [f32]) {
         let (dim, group) = (self.shape.head_dim, self.shape.heads / self.shape.kv_heads);
         let (prompt, slot) = (&self.prompts[row.prompt], &self.slots[row.slot]);
         let parts = [(prompt, prompt.length), (slot, row.length + 1)];
@@ -119,7 +127,7 @@ impl LayerCache {
             let mut at = 0;
             for (stretch, length) in parts {
                 for key in stretch.head(&stretch.keys, kv_head, length, dim).chunks_exact(dim) {
-                    scores[at] = self.shape.scale * dot(q, key);
+                    scores[at] = scale * dot(q, key);
                     at += 1;
                 }
             }
@@ -170,7 +178,7 @@ mod tests {
             // The same tokens in both slots: rows of a group do not see each other.
             let rows = [0, 1].map(|slot| CacheRow { prompt: 0, slot, length: t - prompt });
             let twice = |v: &[f32], w: usize| tensor(&[&v[t * w..(t + 1) * w], &v[t * w..(t + 1) * w]].concat(), w);
-            let out = host(cache.extend(twice(&q, 12), twice(&k, 6), twice(&v, 6), &rows));
+            let out = host(cache.extend(twice(&q, 12), twice(&k, 6), twice(&v, 6), &rows, shape.scale));
             assert_close("slot 0", &out[..12], &whole[t * 12..(t + 1) * 12], 1e-6);
             assert_eq!(out[..12], out[12..]);
         }

@@ -22,7 +22,7 @@ mod swiglu;
 mod token_logprobs;
 
 pub use adamw::{AdamWStep, adamw};
-pub use attention::{AttentionShape, Mask, attention};
+pub use attention::{AttentionShape, Mask, attention, attention_fused};
 pub use decode::{CacheRow, LayerCache};
 pub use embedding::embedding;
 pub use fused::is_fused;

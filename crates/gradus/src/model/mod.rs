@@ -1,5 +1,35 @@
 //! Models: one family a file, Hugging Face directories in and out.
+//!
+//! A model is a [`Trunk`] (token ids in, hidden states out) and a head: [`CausalLm`] predicts tokens, [`RewardModel`]
+//! scores sequences and serves as the critic. Layers are written once and run in a [`Context`]: packed sequences when
+//! training, a cache when sampling. Encoder–decoder families (T5, BART) will add a second trunk beside the first, with
+//! a cross-attention context; encoders (BERT, Longformer) the bidirectional mask and a window in the attention shape.
 
+mod build;
+mod causal;
+mod checkpoint;
+mod context;
+mod directory;
+pub mod gpt2;
+mod hub;
+mod layers;
+pub mod llama;
 mod packed;
+mod parameters;
+mod reward_model;
+mod rope;
+mod save;
+mod trunk;
 
+pub(crate) use causal::select_rows;
+pub use causal::{CausalLm, Head};
+pub use context::{Context, KvCache};
+pub use directory::ModelDir;
+pub use gradus_kernels::{CacheRow, TokenLogprobs};
+pub use hub::{OnProgress, resolve};
+pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
 pub use packed::{Packed, Targets};
+pub use parameters::{NamePath, NamedTensor, named_tensors};
+pub use reward_model::RewardModel;
+pub use save::{save_causal, save_reward_model};
+pub use trunk::Trunk;

@@ -1,0 +1,86 @@
+//! Building a model from named tensors: the same constructor reads a checkpoint or draws fresh weights.
+
+use burn::module::Param;
+use burn::tensor::{Device, Tensor, TensorData};
+use rand::Rng;
+
+use crate::rng::Stream;
+
+/// How a fresh tensor is drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Init {
+    /// Normal with mean 0 and this standard deviation.
+    Normal(f32),
+    /// All the same.
+    Constant(f32),
+}
+
+/// Where tensors come from.
+pub(crate) trait Source {
+    /// The values of the tensor `name`, row-major; `shape` and `init` say what the model expects.
+    ///
+    /// Problems are collected by the source and reported once the whole model has asked for its tensors.
+    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Vec<f32>;
+
+    /// Whether the source holds this tensor: decides on optional ones.
+    fn holds(&self, name: &str) -> bool;
+}
+
+/// Fresh weights.
+pub(crate) struct Fresh<'a>(pub &'a mut Stream);
+
+impl Source for Fresh<'_> {
+    fn values(&mut self, _: &str, shape: &[usize], init: Init) -> Vec<f32> {
+        let size = shape.iter().product();
+        match init {
+            Init::Constant(value) => vec![value; size],
+            Init::Normal(deviation) => normal(self.0, size, deviation),
+        }
+    }
+
+    fn holds(&self, _: &str) -> bool {
+        false
+    }
+}
+
+/// `size` draws from a normal distribution, by the Box–Muller transform.
+pub(crate) fn normal(stream: &mut Stream, size: usize, deviation: f32) -> Vec<f32> {
+    let mut values = Vec::with_capacity(size + 1);
+    while values.len() < size {
+        let radius = (-2.0 * (1.0 - stream.random::<f64>()).ln()).sqrt();
+        let (sin, cos) = (std::f64::consts::TAU * stream.random::<f64>()).sin_cos();
+        values.push((radius * cos) as f32 * deviation);
+        values.push((radius * sin) as f32 * deviation);
+    }
+    values.truncate(size);
+    values
+}
+
+/// A position in the tree of names, with the source behind it.
+pub(crate) struct Builder<'a> {
+    source: &'a mut dyn Source,
+    prefix: String,
+    device: &'a Device,
+}
+
+impl<'a> Builder<'a> {
+    pub(crate) fn new(source: &'a mut dyn Source, device: &'a Device) -> Self {
+        Self { source, prefix: String::new(), device }
+    }
+
+    /// The builder one level down: names get `name.` in front.
+    pub(crate) fn enter(&mut self, name: impl std::fmt::Display) -> Builder<'_> {
+        Builder { prefix: format!("{}{name}.", self.prefix), source: self.source, device: self.device }
+    }
+
+    /// The parameter `name` at this level.
+    pub(crate) fn param<const R: usize>(&mut self, name: &str, shape: [usize; R], init: Init) -> Param<Tensor<R>> {
+        let values = self.source.values(&format!("{}{name}", self.prefix), &shape, init);
+        Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device))
+    }
+
+    /// Whether the source holds `name` at this level.
+    pub(crate) fn holds(&self, name: &str) -> bool {
+        self.source.holds(&format!("{}{name}", self.prefix))
+    }
+}

@@ -1,0 +1,120 @@
+//! Causal language models: a trunk and an LM head, tied to the embedding or its own.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use gradus_kernels::TokenLogprobs;
+
+use super::build::{Builder, Fresh, Init, Source};
+use super::checkpoint::Checkpoint;
+use super::context::{Context, KvCache};
+use super::directory::ModelDir;
+use super::trunk::{Family, Trunk};
+use super::{Packed, Targets};
+use crate::error::Result;
+use crate::rng::Stream;
+
+/// A causal language model: the policy, the reference.
+#[derive(Module, Debug)]
+pub struct CausalLm {
+    /// Everything below the head.
+    pub trunk: Trunk,
+    /// The LM head, where it is not the embedding table.
+    pub lm_head: Option<Head>,
+}
+
+/// A head without bias.
+#[derive(Module, Debug)]
+pub struct Head {
+    /// `[outputs, D]`.
+    pub weight: Param<Tensor<2>>,
+}
+
+impl CausalLm {
+    /// Reads the model in `dir` onto `device`.
+    ///
+    /// # Errors
+    /// When the family is unknown, or weights are missing, misshapen, unexpected or damaged.
+    pub fn load(dir: &ModelDir, device: &Device) -> Result<Self> {
+        let mut checkpoint = Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?;
+        let model = Self::build(&mut checkpoint, dir, device)?;
+        checkpoint.finish()?;
+        Ok(model)
+    }
+
+    /// A model with fresh weights, as `dir`'s configuration describes.
+    ///
+    /// # Errors
+    /// When the configuration is not understood.
+    pub fn random(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
+        Self::build(&mut Fresh(stream), dir, device)
+    }
+
+    fn build(source: &mut dyn Source, dir: &ModelDir, device: &Device) -> Result<Self> {
+        let mut b = Builder::new(source, device);
+        let trunk = Trunk::build(&mut b, dir)?;
+        let mut head = b.enter("lm_head");
+        // A tied model may still bring a head of its own: it stays separate when its values differ.
+        let lm_head = if !trunk.ties_head() || head.holds("weight") {
+            let ((v, d), std) = (trunk.dims(), trunk.initializer_range());
+            let weight = head.param("weight", [v, d], Init::Normal(std));
+            let tied = trunk.ties_head() && weight.val().equal(trunk.embedding()).all().into_scalar::<bool>();
+            (!tied).then_some(Head { weight })
+        } else {
+            None
+        };
+        Ok(Self { trunk, lm_head })
+    }
+
+    /// The LM head's weight, `[V, D]`.
+    pub fn head(&self) -> Tensor<2> {
+        self.lm_head.as_ref().map_or_else(|| self.trunk.embedding(), |head| head.weight.val())
+    }
+
+    /// Size of the vocabulary, V.
+    pub fn vocab_size(&self) -> usize {
+        self.trunk.dims().0
+    }
+
+    /// The longest sequence that can be computed, where there is a limit.
+    pub fn max_positions(&self) -> Option<usize> {
+        self.trunk.max_positions()
+    }
+
+    /// Final hidden states of a packed batch, `[N, D]`.
+    pub fn hidden(&self, packed: &Packed) -> Tensor<2> {
+        self.trunk.forward(&mut Context::Packed(packed))
+    }
+
+    /// Logprobs and entropies of `targets` given final hidden states; logits are never whole in memory.
+    pub fn token_logprobs(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> TokenLogprobs {
+        let hidden_md = select_rows(hidden_nd, &targets.positions);
+        gradus_kernels::token_logprobs(hidden_md, self.head(), &targets.ids, temperature)
+    }
+
+    /// Logprobs and entropies of `targets` in a packed batch.
+    pub fn logprobs(&self, packed: &Packed, targets: &Targets, temperature: f32) -> TokenLogprobs {
+        self.token_logprobs(self.hidden(packed), targets, temperature)
+    }
+
+    /// Logits of every token, `[N, V]`: for tests and small models.
+    pub fn logits(&self, packed: &Packed) -> Tensor<2> {
+        self.hidden(packed).matmul(self.head().transpose())
+    }
+
+    /// Logits of the rows of `hidden_bd`, `[B, V]`: for sampling.
+    pub(crate) fn logits_of(&self, hidden_bd: Tensor<2>) -> Tensor<2> {
+        gradus_kernels::linear(hidden_bd, self.head(), None, gradus_kernels::Layout::OutIn)
+    }
+
+    /// An empty cache for sampling.
+    pub(crate) fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
+        self.trunk.new_cache(slots, capacity)
+    }
+}
+
+/// Rows `indices` of `x_nd`.
+pub(crate) fn select_rows(x_nd: Tensor<2>, indices: &[usize]) -> Tensor<2> {
+    let indices: Vec<i64> = indices.iter().map(|&i| i as i64).collect();
+    let (n, device) = (indices.len(), x_nd.device());
+    x_nd.select(0, Tensor::<1, Int>::from_data(TensorData::new(indices, [n]), &device))
+}

@@ -1,0 +1,235 @@
+//! Reading safetensors: one file or shards with an index, one tensor at a time, every problem reported at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde_json::Value;
+
+use super::build::{Init, Source};
+use crate::error::{Error, Result};
+
+/// The tensors of a model directory.
+pub(crate) struct Checkpoint {
+    directory: PathBuf,
+    shards: Vec<Shard>,
+    /// Tensor → shard and where its bytes lie.
+    tensors: BTreeMap<String, (usize, TensorInfo)>,
+    base_prefix: &'static str,
+    asked: BTreeSet<String>,
+    problems: Vec<String>,
+    failure: Option<Error>,
+    /// Names outside the checkpoint that get fresh values: a new head.
+    fresh: Option<Box<dyn FnMut(&str, &[usize], Init) -> Option<Vec<f32>>>>,
+}
+
+struct Shard {
+    path: PathBuf,
+    file: File,
+    data_start: u64,
+}
+
+/// Buffers and duplicates of old files that no model needs.
+fn is_ignored(name: &str) -> bool {
+    name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq")
+}
+
+impl Checkpoint {
+    /// Opens the weights in `directory`. `base_prefix` (`transformer.`, `model.`) may be absent from the names.
+    ///
+    /// # Errors
+    /// When there are no weights, a file is damaged, or the index names a missing shard.
+    pub(crate) fn open(directory: &Path, base_prefix: &'static str) -> Result<Self> {
+        let index_path = directory.join("model.safetensors.index.json");
+        let single = directory.join("model.safetensors");
+        let files: Vec<PathBuf> = if single.exists() {
+            vec![single]
+        } else if index_path.exists() {
+            shard_files(&index_path)?.into_iter().map(|name| directory.join(name)).collect()
+        } else {
+            return Err(no_weights(directory));
+        };
+        let mut checkpoint = Self {
+            directory: directory.into(),
+            shards: Vec::new(),
+            tensors: BTreeMap::new(),
+            base_prefix,
+            asked: BTreeSet::new(),
+            problems: Vec::new(),
+            failure: None,
+            fresh: None,
+        };
+        for path in files {
+            let (shard, tensors) = open_shard(path)?;
+            let at = checkpoint.shards.len();
+            checkpoint.shards.push(shard);
+            checkpoint.tensors.extend(tensors.into_iter().map(|(name, info)| (name, (at, info))));
+        }
+        Ok(checkpoint)
+    }
+
+    /// Lets `make` supply values for names that the checkpoint does not hold.
+    pub(crate) fn with_fresh(mut self, make: impl FnMut(&str, &[usize], Init) -> Option<Vec<f32>> + 'static) -> Self {
+        self.fresh = Some(Box::new(make));
+        self
+    }
+
+    /// Marks a tensor as expected though the model does not use it.
+    pub(crate) fn ignore(&mut self, name: &str) {
+        self.asked.insert(name.into());
+    }
+
+    /// The name under which the checkpoint holds `name`, with or without the base prefix.
+    fn find(&self, name: &str) -> Option<String> {
+        let stripped = name.strip_prefix(self.base_prefix);
+        [Some(name), stripped].into_iter().flatten().find(|name| self.tensors.contains_key(*name)).map(Into::into)
+    }
+
+    fn read(&mut self, name: &str) -> Result<Vec<f32>> {
+        let (at, info) = &self.tensors[name];
+        let shard = &mut self.shards[*at];
+        let (from, to) = info.data_offsets;
+        let mut bytes = vec![0; to - from];
+        let read = shard.file.seek(SeekFrom::Start(shard.data_start + from as u64));
+        read.and_then(|_| shard.file.read_exact(&mut bytes)).map_err(|error| Error::io(&shard.path, error))?;
+        decode(&bytes, info.dtype).ok_or_else(|| {
+            Error::model(&shard.path, format!("tensor `{name}` is stored as {:?}", info.dtype))
+                .with_hint("floating-point weights (F64, F32, F16, BF16) can be read")
+        })
+    }
+
+    /// Every missing, misshapen or unexpected tensor, as one error.
+    ///
+    /// # Errors
+    /// When there is any.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        for name in self.tensors.keys().filter(|name| !self.asked.contains(*name) && !is_ignored(name)) {
+            self.problems.push(format!("unexpected tensor `{name}`"));
+        }
+        if self.problems.is_empty() {
+            return Ok(());
+        }
+        let shown = self.problems.iter().take(10).cloned().collect::<Vec<_>>().join("; ");
+        let more = self.problems.len().saturating_sub(10);
+        let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
+        Err(Error::model(&self.directory, format!("the weights do not fit `config.json`: {shown}{rest}"))
+            .with_hint("check that `config.json` and the weights belong together"))
+    }
+}
+
+impl Source for Checkpoint {
+    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Vec<f32> {
+        let size = shape.iter().product();
+        let Some(found) = self.find(name) else {
+            let fresh = self.fresh.as_mut().and_then(|make| make(name, shape, init));
+            return fresh.unwrap_or_else(|| {
+                self.problems.push(format!("missing tensor `{name}` {shape:?}"));
+                vec![0.0; size]
+            });
+        };
+        self.asked.insert(found.clone());
+        let stored = &self.tensors[&found].1.shape;
+        if stored != shape {
+            self.problems.push(format!("tensor `{found}` has shape {stored:?}, expected {shape:?}"));
+            return vec![0.0; size];
+        }
+        self.read(&found).unwrap_or_else(|error| {
+            self.failure.get_or_insert(error);
+            vec![0.0; size]
+        })
+    }
+
+    fn holds(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+}
+
+fn no_weights(directory: &Path) -> Error {
+    let error = Error::model(directory, "no `model.safetensors`");
+    if directory.join("pytorch_model.bin").exists() {
+        return error.with_hint(
+            "`pytorch_model.bin` is a pickle and is never opened; convert it with \
+             `AutoModel.from_pretrained(dir).save_pretrained(dir)` in transformers",
+        );
+    }
+    error.with_hint("a model directory holds `model.safetensors`, or shards with `model.safetensors.index.json`")
+}
+
+/// The distinct shard files an index names, in order.
+fn shard_files(index: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(index).map_err(|error| Error::io(index, error))?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| Error::data(index, Some(error.line()), format!("not valid JSON: {error}")))?;
+    let map = value.get("weight_map").and_then(Value::as_object);
+    let map = map.ok_or_else(|| Error::model(index, "no `weight_map`"))?;
+    let files: BTreeSet<String> = map.values().filter_map(Value::as_str).map(Into::into).collect();
+    Ok(files.into_iter().collect())
+}
+
+fn open_shard(path: PathBuf) -> Result<(Shard, Vec<(String, TensorInfo)>)> {
+    let damaged = |message: String| {
+        Error::model(&path, message).with_hint("the file is damaged or was not downloaded completely; fetch it again")
+    };
+    let mut file = File::open(&path).map_err(|error| Error::io(&path, error))?;
+    let length = file.metadata().map_err(|error| Error::io(&path, error))?.len();
+    let mut size = [0; 8];
+    file.read_exact(&mut size).map_err(|_| damaged(format!("{length} bytes are too few for a safetensors file")))?;
+    let header_size = u64::from_le_bytes(size);
+    if header_size > length - 8 {
+        return Err(damaged(format!("not a safetensors file: its header would be {header_size} bytes of {length}")));
+    }
+    let mut header = vec![0; header_size as usize];
+    file.read_exact(&mut header).map_err(|error| Error::io(&path, error))?;
+    let metadata: Metadata =
+        serde_json::from_slice(&header).map_err(|error| damaged(format!("not a safetensors file: {error}")))?;
+    let data_start = 8 + header_size;
+    let expected = data_start + metadata.tensors().values().map(|info| info.data_offsets.1 as u64).max().unwrap_or(0);
+    if length < expected {
+        return Err(damaged(format!("truncated: its header promises {expected} bytes, the file has {length}")));
+    }
+    let tensors = metadata.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();
+    Ok((Shard { path, file, data_start }, tensors))
+}
+
+/// Little-endian floats of any width as f32.
+fn decode(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
+    let words = |n: usize| bytes.chunks_exact(n);
+    Some(match dtype {
+        Dtype::F32 => words(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        Dtype::F64 => words(8).map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes")) as f32).collect(),
+        Dtype::BF16 => words(2).map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16)).collect(),
+        Dtype::F16 => words(2).map(|b| half_to_f32(u16::from_le_bytes([b[0], b[1]]))).collect(),
+        _ => return None,
+    })
+}
+
+/// IEEE half precision, widened exactly.
+fn half_to_f32(half: u16) -> f32 {
+    let (sign, exponent, fraction) = (half >> 15, (half >> 10) & 0x1f, u32::from(half & 0x3ff));
+    let magnitude = match exponent {
+        0 => fraction as f32 * 2f32.powi(-24),
+        31 if fraction == 0 => f32::INFINITY,
+        31 => f32::NAN,
+        _ => (1.0 + fraction as f32 / 1024.0) * 2f32.powi(i32::from(exponent) - 15),
+    };
+    if sign == 1 { -magnitude } else { magnitude }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::half_to_f32;
+
+    #[test]
+    fn halves_widen_exactly() {
+        for (half, value) in [(0x3c00, 1.0), (0xc000, -2.0), (0x7bff, 65504.0), (0x0001, 5.960_464_5e-8), (0x0000, 0.0)]
+        {
+            assert_eq!(half_to_f32(half), value);
+        }
+        assert!(half_to_f32(0x7c00).is_infinite() && half_to_f32(0x7e00).is_nan());
+    }
+}

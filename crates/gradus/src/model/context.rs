@@ -1,0 +1,112 @@
+//! What a forward pass attends to: the packed batch itself, or a cache that it extends.
+//!
+//! The layers of a model are written once; training, prefill and decoding differ only in the context they run in.
+
+use burn::tensor::Tensor;
+use gradus_kernels::{AttentionShape, CacheRow, LayerCache, attention, attention_fused};
+
+use super::Packed;
+
+/// Keys and values of every layer.
+#[derive(Debug, Clone)]
+pub struct KvCache {
+    layers: Vec<LayerCache>,
+}
+
+impl KvCache {
+    /// An empty cache of `layers` layers with `slots` rows of at most `capacity` new tokens.
+    pub(crate) fn new(shape: AttentionShape, layers: usize, slots: usize, capacity: usize) -> Self {
+        Self { layers: (0..layers).map(|_| LayerCache::new(shape, slots, capacity)).collect() }
+    }
+
+    /// Forgets a prompt that no row continues any more.
+    pub fn drop_prompt(&mut self, prompt: usize) {
+        self.layers.iter_mut().for_each(|layer| layer.drop_prompt(prompt));
+    }
+}
+
+/// The tokens of a forward pass and what they see.
+pub enum Context<'a> {
+    /// Whole sequences, each seeing itself: training and scoring.
+    Packed(&'a Packed),
+    /// Whole prompts, whose keys and values are kept in the cache.
+    Prefill {
+        /// The prompts.
+        packed: &'a Packed,
+        /// Where their keys and values go.
+        cache: &'a mut KvCache,
+    },
+    /// One new token for each row of a cache.
+    Decode {
+        /// The new tokens, `[B]`.
+        ids: &'a [u32],
+        /// Their positions, `[B]`.
+        positions: &'a [u32],
+        /// The rows they continue, `[B]`.
+        rows: &'a [CacheRow],
+        /// The cache.
+        cache: &'a mut KvCache,
+    },
+}
+
+impl Context<'_> {
+    /// The tokens, `[N]`.
+    pub(crate) fn ids(&self) -> &[u32] {
+        match self {
+            Self::Packed(packed) | Self::Prefill { packed, .. } => packed.ids(),
+            Self::Decode { ids, .. } => ids,
+        }
+    }
+
+    /// The position of each token in its sequence, `[N]`.
+    pub(crate) fn positions(&self) -> Vec<u32> {
+        match self {
+            Self::Packed(packed) | Self::Prefill { packed, .. } => packed.positions(),
+            Self::Decode { positions, .. } => positions.to_vec(),
+        }
+    }
+
+    /// The length of each token's sequence so far, `[N]`: what dynamic rotary scaling depends on.
+    pub(crate) fn lengths(&self) -> Vec<u32> {
+        match self {
+            Self::Packed(packed) | Self::Prefill { packed, .. } => {
+                let lengths = packed.starts().windows(2).map(|ends| ends[1] - ends[0]);
+                lengths.flat_map(|length| std::iter::repeat_n(length as u32, length)).collect()
+            }
+            Self::Decode { positions, .. } => positions.iter().map(|position| position + 1).collect(),
+        }
+    }
+
+    /// Attention of layer `layer`. Widths as in [`gradus_kernels::attention`].
+    pub(crate) fn attend(
+        &mut self,
+        layer: usize,
+        shape: AttentionShape,
+        q_nd: Tensor<2>,
+        k_nd: Tensor<2>,
+        v_nd: Tensor<2>,
+    ) -> Tensor<2> {
+        match self {
+            Self::Packed(packed) => attention(q_nd, k_nd, v_nd, packed.starts(), shape),
+            Self::Prefill { packed, cache } => {
+                let [keys, values] =
+                    [&k_nd, &v_nd].map(|x| x.clone().into_data().try_to_vec::<f32>().expect("f32 activations"));
+                for ends in packed.starts().windows(2) {
+                    cache.layers[layer].add_prompt(&keys, &values, ends[0], ends[1]);
+                }
+                attention(q_nd, k_nd, v_nd, packed.starts(), shape)
+            }
+            Self::Decode { rows, cache, .. } => cache.layers[layer].extend(q_nd, k_nd, v_nd, rows, shape.scale),
+        }
+    }
+
+    /// [`attend`](Self::attend) for queries, keys and values side by side in one tensor.
+    pub(crate) fn attend_fused(&mut self, layer: usize, shape: AttentionShape, qkv_nd: Tensor<2>) -> Tensor<2> {
+        if let Self::Packed(packed) = self {
+            return attention_fused(qkv_nd, packed.starts(), shape);
+        }
+        let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+        let part = |from, width| qkv_nd.clone().narrow(1, from, width);
+        self.attend(layer, shape, part(0, q), part(q, kv), part(q + kv, kv))
+    }
+}

@@ -1,0 +1,142 @@
+//! A Hugging Face model directory: its configuration as written, and the files beside it.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// Files that belong to the tokenizer: copied byte for byte beside every model that is written.
+const TOKENIZER_FILES: [&str; 11] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "additional_chat_templates",
+];
+
+/// A model directory on disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelDir {
+    /// Where it is.
+    pub path: PathBuf,
+    /// `config.json`, every key kept.
+    pub config: Map<String, Value>,
+    /// `generation_config.json`, where there is one.
+    pub generation_config: Option<Map<String, Value>>,
+}
+
+impl ModelDir {
+    /// Reads the configuration of the model directory `path`.
+    ///
+    /// # Errors
+    /// When the directory or its `config.json` is missing or is not JSON.
+    pub fn open(path: &Path) -> Result<Self> {
+        if !path.is_dir() {
+            let what = if path.exists() { "is a file, not a model directory" } else { "no such model directory" };
+            return Err(
+                Error::model(path, what).with_hint("a model directory holds `config.json` and `model.safetensors`")
+            );
+        }
+        let config = read_object(&path.join("config.json"))?
+            .ok_or_else(|| Error::model(path, "no `config.json`: this is not a model directory"))?;
+        let generation_config = read_object(&path.join("generation_config.json"))?;
+        Ok(Self { path: path.into(), config, generation_config })
+    }
+
+    /// A directory that does not exist yet, for a model built from `config`.
+    pub fn unsaved(config: Map<String, Value>) -> Self {
+        Self { path: PathBuf::new(), config, generation_config: None }
+    }
+
+    /// `model_type`, such as `gpt2`.
+    pub fn model_type(&self) -> &str {
+        self.config.get("model_type").and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// The class in `architectures`, such as `GPT2LMHeadModel`.
+    pub fn architecture(&self) -> &str {
+        self.config.get("architectures").and_then(|list| list.get(0)).and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// Whether this is a scalar reward model.
+    pub fn is_reward_model(&self) -> bool {
+        self.architecture().ends_with("ForSequenceClassification")
+    }
+
+    /// Every id that ends a completion: those of the generation configuration, then those of the model.
+    pub fn eos_ids(&self) -> Vec<u32> {
+        let mut ids = Vec::new();
+        let sources = [self.generation_config.as_ref(), Some(&self.config)];
+        for value in sources.into_iter().flatten().filter_map(|config| config.get("eos_token_id")) {
+            let listed = value.as_array().map_or_else(|| vec![value], |list| list.iter().collect());
+            for id in listed.into_iter().filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()) {
+                if !ids.contains(&id) {
+                    ids.push(id);
+                }
+            }
+        }
+        ids
+    }
+
+    /// `pad_token_id` of the configuration.
+    pub fn pad_id(&self) -> Option<u32> {
+        self.config.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok())
+    }
+
+    /// Copies the tokenizer files into `to`, byte for byte.
+    ///
+    /// # Errors
+    /// When a file cannot be copied.
+    pub fn copy_tokenizer(&self, to: &Path) -> Result<()> {
+        if self.path.as_os_str().is_empty() {
+            return Ok(());
+        }
+        TOKENIZER_FILES.iter().try_for_each(|name| copy(&self.path.join(name), &to.join(name)))
+    }
+}
+
+/// Copies a file or a folder; what is missing is left out.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if from.is_dir() {
+        std::fs::create_dir_all(to).map_err(|error| Error::io(to, error))?;
+        for entry in std::fs::read_dir(from).map_err(|error| Error::io(from, error))? {
+            let entry = entry.map_err(|error| Error::io(from, error))?;
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        }
+    } else if from.exists() {
+        std::fs::copy(from, to).map_err(|error| Error::io(to, error))?;
+    }
+    Ok(())
+}
+
+/// The JSON object in `path`; `None` when there is no such file.
+fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io(path, error)),
+    };
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(object)) => Ok(Some(object)),
+        Ok(other) => Err(Error::model(path, format!("expected a JSON object, found {}", kind(&other)))),
+        Err(error) => Err(Error::data(path, Some(error.line()), format!("not valid JSON: {error}"))),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}

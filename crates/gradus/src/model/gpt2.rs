@@ -1,0 +1,173 @@
+//! GPT-2: learned positions, pre-norm blocks, one projection for queries, keys and values, weights stored `[in, out]`.
+//!
+//! Field names are those of `transformers`' `GPT2Model`, config keys those of its `config.json`.
+
+use burn::module::Module;
+use burn::tensor::{Tensor, activation};
+use gradus_kernels::{AttentionShape, Gelu, Mask, gelu};
+use serde::Deserialize;
+
+use super::build::Builder;
+use super::context::Context;
+use super::layers::{Embedding, LayerNorm, Linear};
+
+/// The keys of `config.json` that the computation depends on.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Gpt2Config {
+    /// V
+    pub vocab_size: usize,
+    /// D
+    pub n_embd: usize,
+    /// L
+    pub n_layer: usize,
+    /// H
+    pub n_head: usize,
+    /// Rows of the position table.
+    pub n_positions: usize,
+    /// Width of the feed-forward layer; 4 D when absent.
+    #[serde(default)]
+    pub n_inner: Option<usize>,
+    /// `gelu_new`, `gelu`, `gelu_pytorch_tanh` or `relu`.
+    #[serde(default = "gelu_new")]
+    pub activation_function: String,
+    /// ε of the layer norms.
+    #[serde(default = "epsilon")]
+    pub layer_norm_epsilon: f64,
+    /// Standard deviation of fresh weights.
+    #[serde(default = "deviation")]
+    pub initializer_range: f64,
+    /// Whether scores are divided by √head_dim.
+    #[serde(default = "yes")]
+    pub scale_attn_weights: bool,
+    /// Whether scores are also divided by the layer's number, from 1.
+    #[serde(default)]
+    pub scale_attn_by_inverse_layer_idx: bool,
+    /// Whether the LM head is the embedding table.
+    #[serde(default = "yes")]
+    pub tie_word_embeddings: bool,
+}
+
+fn gelu_new() -> String {
+    "gelu_new".into()
+}
+fn epsilon() -> f64 {
+    1e-5
+}
+fn deviation() -> f64 {
+    0.02
+}
+fn yes() -> bool {
+    true
+}
+
+/// The trunk of GPT-2, `transformer.*`.
+#[derive(Module, Debug)]
+pub struct Gpt2Model {
+    wte: Embedding,
+    wpe: Embedding,
+    h: Vec<Block>,
+    ln_f: LayerNorm,
+    #[module(skip)]
+    config: Gpt2Config,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    ln_1: LayerNorm,
+    attn: Attention,
+    ln_2: LayerNorm,
+    mlp: Mlp,
+}
+
+#[derive(Module, Debug)]
+struct Attention {
+    c_attn: Linear,
+    c_proj: Linear,
+}
+
+#[derive(Module, Debug)]
+struct Mlp {
+    c_fc: Linear,
+    c_proj: Linear,
+}
+
+impl Gpt2Model {
+    pub(crate) fn build(mut b: Builder<'_>, config: Gpt2Config) -> Self {
+        let (d, std) = (config.n_embd, config.initializer_range as f32);
+        let (inner, epsilon) = (config.n_inner.unwrap_or(4 * d), config.layer_norm_epsilon);
+        // Fresh residual projections are scaled down by √(2L), as in `transformers`.
+        let residual = std / (2.0 * config.n_layer as f32).sqrt();
+        let blocks = (0..config.n_layer).map(|i| {
+            let mut b = b.enter("h");
+            let mut b = b.enter(i);
+            let ln_1 = LayerNorm::build(b.enter("ln_1"), d, epsilon);
+            let mut a = b.enter("attn");
+            let attn = Attention {
+                c_attn: Linear::build_conv1d(a.enter("c_attn"), d, 3 * d, std),
+                c_proj: Linear::build_conv1d(a.enter("c_proj"), d, d, residual),
+            };
+            let ln_2 = LayerNorm::build(b.enter("ln_2"), d, epsilon);
+            let mut m = b.enter("mlp");
+            let mlp = Mlp {
+                c_fc: Linear::build_conv1d(m.enter("c_fc"), d, inner, std),
+                c_proj: Linear::build_conv1d(m.enter("c_proj"), inner, d, residual),
+            };
+            Block { ln_1, attn, ln_2, mlp }
+        });
+        let h = blocks.collect();
+        Self {
+            wte: Embedding::build(b.enter("wte"), config.vocab_size, d, std),
+            wpe: Embedding::build(b.enter("wpe"), config.n_positions, d, std),
+            h,
+            ln_f: LayerNorm::build(b.enter("ln_f"), d, epsilon),
+            config,
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Gpt2Config {
+        &self.config
+    }
+
+    /// The embedding table, `[V, D]`.
+    pub fn embedding(&self) -> Tensor<2> {
+        self.wte.weight.val()
+    }
+
+    /// The shape of every layer's attention, before layer-dependent scaling.
+    pub(crate) fn attention_shape(&self) -> AttentionShape {
+        let head_dim = self.config.n_embd / self.config.n_head;
+        let scale = if self.config.scale_attn_weights { (head_dim as f32).powf(-0.5) } else { 1.0 };
+        AttentionShape { heads: self.config.n_head, kv_heads: self.config.n_head, head_dim, scale, mask: Mask::Causal }
+    }
+
+    /// The attention of layer `layer`.
+    fn layer_shape(&self, layer: usize) -> AttentionShape {
+        let shape = self.attention_shape();
+        match self.config.scale_attn_by_inverse_layer_idx {
+            true => AttentionShape { scale: shape.scale / (layer + 1) as f32, ..shape },
+            false => shape,
+        }
+    }
+
+    /// Final hidden states, `[N, D]`.
+    pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        let mut x = self.wte.forward(context.ids()) + self.wpe.forward(&context.positions());
+        for (layer, block) in self.h.iter().enumerate() {
+            let qkv = block.attn.c_attn.forward(block.ln_1.forward(x.clone()));
+            let attended = context.attend_fused(layer, self.layer_shape(layer), qkv);
+            x = x + block.attn.c_proj.forward(attended);
+            let inner = block.mlp.c_fc.forward(block.ln_2.forward(x.clone()));
+            x = x + block.mlp.c_proj.forward(self.activate(inner));
+        }
+        self.ln_f.forward(x)
+    }
+
+    fn activate(&self, x: Tensor<2>) -> Tensor<2> {
+        match self.config.activation_function.as_str() {
+            "relu" => activation::relu(x),
+            "gelu" => gelu(x, Gelu::Exact),
+            _ => gelu(x, Gelu::Tanh),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Llama and Qwen3: rotary positions, RMS norm, SwiGLU, grouped queries; Qwen3 also normalises queries and keys.
+//!
+//! Field names are those of `transformers`' `LlamaModel` and `Qwen3Model`, config keys those of their `config.json`.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use gradus_kernels::{AttentionShape, Mask, rope, swiglu};
+use serde::Deserialize;
+
+use super::build::Builder;
+use super::context::Context;
+use super::layers::{Embedding, Linear, RmsNorm};
+use super::rope::Rope;
+
+/// The keys of `config.json` that the computation depends on.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct LlamaConfig {
+    /// V
+    pub vocab_size: usize,
+    /// D
+    pub hidden_size: usize,
+    /// Width of the feed-forward layer.
+    pub intermediate_size: usize,
+    /// L
+    pub num_hidden_layers: usize,
+    /// H
+    pub num_attention_heads: usize,
+    /// Key and value heads; H when absent.
+    #[serde(default)]
+    pub num_key_value_heads: Option<usize>,
+    /// Width of one head; D / H when absent.
+    #[serde(default)]
+    pub head_dim: Option<usize>,
+    /// Longest sequence.
+    #[serde(default = "max_positions")]
+    pub max_position_embeddings: usize,
+    /// ε of the norms.
+    #[serde(default = "epsilon")]
+    pub rms_norm_eps: f64,
+    /// Standard deviation of fresh weights.
+    #[serde(default = "deviation")]
+    pub initializer_range: f64,
+    /// Biases on the attention projections.
+    #[serde(default)]
+    pub attention_bias: bool,
+    /// Biases on the feed-forward projections.
+    #[serde(default)]
+    pub mlp_bias: bool,
+    /// The gate's activation; only `silu`.
+    #[serde(default = "silu")]
+    pub hidden_act: String,
+    /// Whether the LM head is the embedding table.
+    #[serde(default)]
+    pub tie_word_embeddings: bool,
+    /// Whether some layers see a window only (Qwen3); not supported.
+    #[serde(default)]
+    pub use_sliding_window: bool,
+}
+
+fn max_positions() -> usize {
+    2048
+}
+fn epsilon() -> f64 {
+    1e-6
+}
+fn deviation() -> f64 {
+    0.02
+}
+fn silu() -> String {
+    "silu".into()
+}
+
+impl LlamaConfig {
+    /// Width of one head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads)
+    }
+
+    /// Key and value heads.
+    pub fn kv_heads(&self) -> usize {
+        self.num_key_value_heads.unwrap_or(self.num_attention_heads)
+    }
+}
+
+/// Whether queries and keys are normalised head by head before rotation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QkNorm {
+    /// Llama.
+    Absent,
+    /// Qwen3.
+    Present,
+}
+
+/// The trunk of Llama and Qwen3, `model.*`.
+#[derive(Module, Debug)]
+pub struct LlamaModel {
+    embed_tokens: Embedding,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    #[module(skip)]
+    config: LlamaConfig,
+    #[module(skip)]
+    rope: Rope,
+}
+
+#[derive(Module, Debug)]
+struct Layer {
+    input_layernorm: RmsNorm,
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    mlp: Mlp,
+}
+
+#[derive(Module, Debug)]
+struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    q_norm: Option<RmsNorm>,
+    k_norm: Option<RmsNorm>,
+}
+
+#[derive(Module, Debug)]
+struct Mlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+}
+
+impl LlamaModel {
+    pub(crate) fn build(mut b: Builder<'_>, config: LlamaConfig, rope: Rope, qk_norm: QkNorm) -> Self {
+        let (d, std, epsilon) = (config.hidden_size, config.initializer_range as f32, config.rms_norm_eps);
+        let (head_dim, bias) = (config.head_dim(), config.attention_bias);
+        let (width, kv_width) = (config.num_attention_heads * head_dim, config.kv_heads() * head_dim);
+        let layers = (0..config.num_hidden_layers).map(|i| {
+            let mut b = b.enter("layers");
+            let mut b = b.enter(i);
+            let input_layernorm = RmsNorm::build(b.enter("input_layernorm"), d, epsilon);
+            let mut a = b.enter("self_attn");
+            let norm = |name: &str, a: &mut Builder<'_>| {
+                (qk_norm == QkNorm::Present).then(|| RmsNorm::build(a.enter(name), head_dim, epsilon))
+            };
+            let self_attn = Attention {
+                q_proj: Linear::build(a.enter("q_proj"), d, width, bias, std),
+                k_proj: Linear::build(a.enter("k_proj"), d, kv_width, bias, std),
+                v_proj: Linear::build(a.enter("v_proj"), d, kv_width, bias, std),
+                o_proj: Linear::build(a.enter("o_proj"), width, d, bias, std),
+                q_norm: norm("q_norm", &mut a),
+                k_norm: norm("k_norm", &mut a),
+            };
+            let post_attention_layernorm = RmsNorm::build(b.enter("post_attention_layernorm"), d, epsilon);
+            let mut m = b.enter("mlp");
+            let (inner, bias) = (config.intermediate_size, config.mlp_bias);
+            let mlp = Mlp {
+                gate_proj: Linear::build(m.enter("gate_proj"), d, inner, bias, std),
+                up_proj: Linear::build(m.enter("up_proj"), d, inner, bias, std),
+                down_proj: Linear::build(m.enter("down_proj"), inner, d, bias, std),
+            };
+            Layer { input_layernorm, self_attn, post_attention_layernorm, mlp }
+        });
+        let layers = layers.collect();
+        Self {
+            embed_tokens: Embedding::build(b.enter("embed_tokens"), config.vocab_size, d, std),
+            layers,
+            norm: RmsNorm::build(b.enter("norm"), d, epsilon),
+            config,
+            rope,
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &LlamaConfig {
+        &self.config
+    }
+
+    /// The embedding table, `[V, D]`.
+    pub fn embedding(&self) -> Tensor<2> {
+        self.embed_tokens.weight.val()
+    }
+
+    /// Whether positions beyond the configured maximum change the angles of earlier ones.
+    pub(crate) fn depends_on_length(&self) -> bool {
+        self.rope.depends_on_length()
+    }
+
+    pub(crate) fn attention_shape(&self) -> AttentionShape {
+        let head_dim = self.config.head_dim();
+        AttentionShape {
+            heads: self.config.num_attention_heads,
+            kv_heads: self.config.kv_heads(),
+            head_dim,
+            scale: (head_dim as f32).powf(-0.5),
+            mask: Mask::Causal,
+        }
+    }
+
+    /// Final hidden states, `[N, D]`.
+    pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        let shape = self.attention_shape();
+        let (cos, sin) = self.rope.tables(&context.positions(), &context.lengths());
+        let mut x = self.embed_tokens.forward(context.ids());
+        for (i, layer) in self.layers.iter().enumerate() {
+            let a = &layer.self_attn;
+            let normed = layer.input_layernorm.forward(x.clone());
+            let rotate = |x: Tensor<2>, norm: &Option<RmsNorm>| {
+                let x = match norm {
+                    Some(norm) => norm.forward_heads(x),
+                    None => x,
+                };
+                rope(x, &cos, &sin, shape.head_dim)
+            };
+            let q = rotate(a.q_proj.forward(normed.clone()), &a.q_norm);
+            let k = rotate(a.k_proj.forward(normed.clone()), &a.k_norm);
+            let v = a.v_proj.forward(normed);
+            x = x + a.o_proj.forward(context.attend(i, shape, q, k, v));
+            let normed = layer.post_attention_layernorm.forward(x.clone());
+            let inner = swiglu(layer.mlp.gate_proj.forward(normed.clone()), layer.mlp.up_proj.forward(normed));
+            x = x + layer.mlp.down_proj.forward(inner);
+        }
+        self.norm.forward(x)
+    }
+}

@@ -1,0 +1,67 @@
+//! Walking a model's parameters by name: for saving, counting and optimising.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+
+/// One parameter: its name and values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedTensor {
+    /// The safetensors key, such as `transformer.h.0.ln_1.weight`.
+    pub name: String,
+    /// The dimensions.
+    pub shape: Vec<usize>,
+    /// The values, row-major.
+    pub values: Vec<f32>,
+}
+
+/// Tracks the path of names while a module is walked. Enum variants are not part of a name.
+#[derive(Debug, Default)]
+pub struct NamePath {
+    segments: Vec<Option<String>>,
+}
+
+impl NamePath {
+    /// Enters a module; `container` is what the visitor was told.
+    pub fn enter(&mut self, name: &str, container: &str) {
+        self.segments.push((!container.starts_with("Enum:")).then(|| name.into()));
+    }
+
+    /// Leaves it.
+    pub fn exit(&mut self) {
+        self.segments.pop();
+    }
+
+    /// The segments joined by dots.
+    pub fn name(&self) -> String {
+        self.segments.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".")
+    }
+}
+
+struct Collect {
+    path: NamePath,
+    tensors: Vec<NamedTensor>,
+}
+
+impl ModuleVisitor for Collect {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let data = param.val().into_data();
+        let shape = data.shape().to_vec();
+        let values = data.try_to_vec().expect("f32 parameters");
+        self.tensors.push(NamedTensor { name: self.path.name(), shape, values });
+    }
+}
+
+/// Every parameter of `module`, in the order of its fields, named by its path.
+pub fn named_tensors<M: Module>(module: &M) -> Vec<NamedTensor> {
+    let mut collect = Collect { path: NamePath::default(), tensors: Vec::new() };
+    module.visit(&mut collect);
+    collect.tensors
+}

@@ -1,0 +1,121 @@
+//! Scalar reward models: a trunk and one linear output, read at each sequence's last token.
+//!
+//! On disk they are `…ForSequenceClassification` directories (`score.weight`), so that others can serve them. Their
+//! `pad_token_id` differs from every end-of-sequence id, because `transformers` finds the last token by it.
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use super::build::{Builder, Init, Source, normal};
+use super::causal::{CausalLm, Head, select_rows};
+use super::checkpoint::Checkpoint;
+use super::context::Context;
+use super::directory::ModelDir;
+use super::trunk::{Family, Trunk};
+use super::{Packed, build};
+use crate::error::{Error, Result};
+use crate::rng::Stream;
+
+/// A scalar reward model; also the critic.
+#[derive(Module, Debug)]
+pub struct RewardModel {
+    /// Everything below the head.
+    pub trunk: Trunk,
+    /// `[1, D]`.
+    pub score: Head,
+}
+
+impl RewardModel {
+    /// Reads the reward model in `dir` onto `device`.
+    ///
+    /// # Errors
+    /// When `dir` holds another kind of model, or weights are missing, misshapen, unexpected or damaged.
+    pub fn load(dir: &ModelDir, device: &Device) -> Result<Self> {
+        if !dir.is_reward_model() {
+            let found = dir.architecture();
+            return Err(Error::model(
+                &dir.path,
+                format!("`{found}` is not a reward model (…ForSequenceClassification)"),
+            )
+            .with_hint("train one with `gradus reward`"));
+        }
+        let mut checkpoint = Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?;
+        let model = Self::build(&mut checkpoint, dir, device, Init::Constant(0.0))?;
+        checkpoint.ignore("lm_head.weight");
+        checkpoint.finish()?;
+        Ok(model)
+    }
+
+    /// The trunk of the causal model in `dir` with a fresh head, N(0, 1/√(D + 1)).
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_causal(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
+        // The stream is used once, for the head: a clone can live in the closure.
+        let mut own = stream.clone();
+        let mut checkpoint =
+            Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?.with_fresh(move |name, shape, _| {
+                let deviation = (shape.last().copied().unwrap_or(1) as f32 + 1.0).powf(-0.5);
+                (name == "score.weight").then(|| normal(&mut own, shape.iter().product(), deviation))
+            });
+        let model = Self::build(&mut checkpoint, dir, device, Init::Constant(0.0))?;
+        checkpoint.ignore("lm_head.weight");
+        checkpoint.finish()?;
+        Ok(model)
+    }
+
+    /// A critic on a copy of the policy's trunk, with a head of zeros (Ziegler et al. 2019).
+    pub fn critic_from(policy: &CausalLm) -> Self {
+        let ((_, d), device) = (policy.trunk.dims(), policy.trunk.device());
+        let mut zeros = Zeros;
+        let mut b = Builder::new(&mut zeros, &device);
+        let score = Head { weight: b.param("weight", [1, d], Init::Constant(0.0)) };
+        Self { trunk: policy.trunk.clone(), score }
+    }
+
+    /// A model with fresh weights, as `dir`'s configuration describes.
+    ///
+    /// # Errors
+    /// When the configuration is not understood.
+    pub fn random(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
+        Self::build(&mut build::Fresh(stream), dir, device, Init::Normal(0.02))
+    }
+
+    fn build(source: &mut dyn Source, dir: &ModelDir, device: &Device, init: Init) -> Result<Self> {
+        let mut b = Builder::new(source, device);
+        let trunk = Trunk::build(&mut b, dir)?;
+        let d = trunk.dims().1;
+        let score = Head { weight: b.enter("score").param("weight", [1, d], init) };
+        Ok(Self { trunk, score })
+    }
+
+    /// The head's output at every token, `[N]`: a critic's values.
+    pub fn values(&self, packed: &Packed) -> Tensor<1> {
+        self.head(self.trunk.forward(&mut Context::Packed(packed)))
+    }
+
+    /// The head's output at each sequence's last token, `[B]`: rewards.
+    pub fn rewards(&self, packed: &Packed) -> Tensor<1> {
+        let hidden_nd = self.trunk.forward(&mut Context::Packed(packed));
+        self.head(select_rows(hidden_nd, &packed.last_indices()))
+    }
+
+    /// The head's output for each row of `hidden_nd`.
+    pub fn head(&self, hidden_nd: Tensor<2>) -> Tensor<1> {
+        let [n, _] = hidden_nd.dims();
+        gradus_kernels::linear(hidden_nd, self.score.weight.val(), None, gradus_kernels::Layout::OutIn).reshape([n])
+    }
+}
+
+/// A source of nothing but the initial constants.
+struct Zeros;
+
+impl Source for Zeros {
+    fn values(&mut self, _: &str, shape: &[usize], _: Init) -> Vec<f32> {
+        vec![0.0; shape.iter().product()]
+    }
+
+    fn holds(&self, _: &str) -> bool {
+        false
+    }
+}

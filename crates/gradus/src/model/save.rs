@@ -1,0 +1,183 @@
+//! Writing model directories that `transformers` loads without missing or unexpected names.
+
+use std::path::Path;
+
+use burn::module::Module;
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Map, Value, json};
+
+use super::causal::CausalLm;
+use super::directory::ModelDir;
+use super::parameters::{NamedTensor, named_tensors};
+use super::reward_model::RewardModel;
+use super::trunk::Family;
+use crate::error::{Error, Result};
+
+/// The largest file of weights, in bytes: beyond it they are sharded (the limit of transformers 5).
+const SHARD_BYTES: usize = 50_000_000_000;
+
+/// Writes `model` into the existing directory `to`: configuration, weights, generation configuration and the
+/// tokenizer files of `source`.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()> {
+    let mut config = source.config.clone();
+    config.insert("architectures".into(), json!([Family::of(source)?.causal_class()]));
+    if model.lm_head.is_some() {
+        config.insert("tie_word_embeddings".into(), json!(false));
+    }
+    for key in ["num_labels", "id2label", "label2id"] {
+        if source.is_reward_model() {
+            config.remove(key);
+        }
+    }
+    write_json(&to.join("config.json"), finish_config(config))?;
+    let generation = source.generation_config.clone().unwrap_or_else(|| derived_generation_config(&source.config));
+    write_json(&to.join("generation_config.json"), generation)?;
+    save_weights(&tensors_on_disk(model, source)?, to, SHARD_BYTES)?;
+    source.copy_tokenizer(to)
+}
+
+/// Writes `model` into the existing directory `to` as a `…ForSequenceClassification` model with one label.
+///
+/// `pad_id` differs from every end-of-sequence id: readers find a row's last token by it.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_id: u32) -> Result<()> {
+    let mut config = source.config.clone();
+    config.insert("architectures".into(), json!([format!("{}ForSequenceClassification", Family::of(source)?.class())]));
+    config.insert("num_labels".into(), json!(1));
+    config.insert("id2label".into(), json!({ "0": "LABEL_0" }));
+    config.insert("label2id".into(), json!({ "LABEL_0": 0 }));
+    config.insert("pad_token_id".into(), json!(pad_id));
+    write_json(&to.join("config.json"), finish_config(config))?;
+    save_weights(&tensors_on_disk(model, source)?, to, SHARD_BYTES)?;
+    source.copy_tokenizer(to)
+}
+
+/// The parameters under their names on disk: the trunk's get the family's prefix.
+fn tensors_on_disk<M: Module>(model: &M, source: &ModelDir) -> Result<Vec<NamedTensor>> {
+    let prefix = Family::of(source)?.base_prefix();
+    let rename = |tensor: NamedTensor| NamedTensor {
+        name: match tensor.name.strip_prefix("trunk.") {
+            Some(rest) => format!("{prefix}{rest}"),
+            None => tensor.name,
+        },
+        ..tensor
+    };
+    Ok(named_tensors(model).into_iter().map(rename).collect())
+}
+
+/// The keys that every written configuration has, whatever the source had.
+fn finish_config(mut config: Map<String, Value>) -> Map<String, Value> {
+    config.insert("dtype".into(), json!("float32"));
+    config.insert("torch_dtype".into(), json!("float32"));
+    config.insert("use_cache".into(), json!(true));
+    agree_on_rope(&mut config);
+    config
+}
+
+/// Writes rotary parameters in the new form and the old, with equal values, for readers of either.
+fn agree_on_rope(config: &mut Map<String, Value>) {
+    let new = config.get("rope_parameters").and_then(Value::as_object).cloned();
+    let old = config.get("rope_scaling").and_then(Value::as_object).cloned();
+    if new.is_none() && old.is_none() && !config.contains_key("rope_theta") {
+        return;
+    }
+    let mut parameters = new.or_else(|| old.clone()).unwrap_or_default();
+    let theta = parameters.get("rope_theta").or_else(|| config.get("rope_theta")).cloned().unwrap_or(json!(10_000.0));
+    if let Some(kind) = parameters.remove("type") {
+        parameters.entry("rope_type").or_insert(kind);
+    }
+    parameters.insert("rope_theta".into(), theta.clone());
+    parameters.entry("rope_type").or_insert(json!("default"));
+    let scaling = if parameters["rope_type"] == "default" {
+        Value::Null
+    } else {
+        let mut scaling = parameters.clone();
+        scaling.remove("rope_theta");
+        Value::Object(scaling)
+    };
+    config.insert("rope_theta".into(), theta);
+    config.insert("rope_scaling".into(), scaling);
+    config.insert("rope_parameters".into(), Value::Object(parameters));
+}
+
+/// The generation configuration of a model that came without one.
+fn derived_generation_config(config: &Map<String, Value>) -> Map<String, Value> {
+    let keys = ["bos_token_id", "eos_token_id", "pad_token_id"];
+    let kept = keys.iter().filter_map(|key| config.get(*key).map(|value| ((*key).to_string(), value.clone())));
+    let mut generation: Map<String, Value> = [("_from_model_config".to_string(), json!(true))].into_iter().collect();
+    generation.extend(kept.filter(|(_, value)| !value.is_null()));
+    generation
+}
+
+fn write_json(path: &Path, object: Map<String, Value>) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(&Value::Object(object)).expect("JSON values serialise");
+    text.push('\n');
+    std::fs::write(path, text).map_err(|error| Error::io(path, error))
+}
+
+/// Writes tensors as one safetensors file, or as shards of at most `limit` bytes with an index.
+fn save_weights(tensors: &[NamedTensor], to: &Path, limit: usize) -> Result<()> {
+    let mut shards: Vec<Vec<&NamedTensor>> = vec![Vec::new()];
+    let mut size = 0;
+    for tensor in tensors {
+        let bytes = tensor.values.len() * 4;
+        if size + bytes > limit && size > 0 {
+            shards.push(Vec::new());
+            size = 0;
+        }
+        size += bytes;
+        shards.last_mut().expect("at least one shard").push(tensor);
+    }
+    if let [only] = shards.as_slice() {
+        return write_safetensors(only, &to.join("model.safetensors"));
+    }
+    let mut weight_map = Map::new();
+    for (i, shard) in shards.iter().enumerate() {
+        let name = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
+        write_safetensors(shard, &to.join(&name))?;
+        weight_map.extend(shard.iter().map(|tensor| (tensor.name.clone(), json!(name))));
+    }
+    let parameters: usize = tensors.iter().map(|tensor| tensor.values.len()).sum();
+    let index = json!({
+        "metadata": { "total_parameters": parameters, "total_size": parameters * 4 },
+        "weight_map": weight_map,
+    });
+    let Value::Object(index) = index else { unreachable!("an object literal") };
+    write_json(&to.join("model.safetensors.index.json"), index)
+}
+
+fn write_safetensors(tensors: &[&NamedTensor], path: &Path) -> Result<()> {
+    let bytes: Vec<Vec<u8>> =
+        tensors.iter().map(|tensor| tensor.values.iter().flat_map(|value| value.to_le_bytes()).collect()).collect();
+    let views = tensors.iter().zip(&bytes).map(|(tensor, bytes)| {
+        let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes).expect("four bytes per value");
+        (tensor.name.as_str(), view)
+    });
+    let metadata = Some([("format".to_string(), "pt".to_string())].into_iter().collect());
+    safetensors::serialize_to_file(views, metadata, path).map_err(|error| match error {
+        safetensors::SafeTensorError::IoError(source) => Error::io(path, source),
+        other => Error::model(path, other.to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_over_the_limit_are_sharded_with_an_index() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let tensor = |name: &str| NamedTensor { name: name.into(), shape: vec![2, 3], values: vec![1.0; 6] };
+        save_weights(&[tensor("a"), tensor("b"), tensor("c")], dir.path(), 50).expect("written");
+        let index = std::fs::read_to_string(dir.path().join("model.safetensors.index.json")).expect("index");
+        let index: Value = serde_json::from_str(&index).expect("JSON");
+        assert_eq!(index["weight_map"]["b"], "model-00001-of-00002.safetensors");
+        assert_eq!(index["weight_map"]["c"], "model-00002-of-00002.safetensors");
+        assert_eq!(index["metadata"]["total_size"], 72);
+    }
+}

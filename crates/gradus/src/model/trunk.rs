@@ -1,0 +1,187 @@
+//! The trunk of a model: everything below the head. The one `match` on the architecture.
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use gradus_kernels::AttentionShape;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::build::Builder;
+use super::context::{Context, KvCache};
+use super::directory::ModelDir;
+use super::gpt2::{Gpt2Config, Gpt2Model};
+use super::llama::{LlamaConfig, LlamaModel, QkNorm};
+use super::rope::Rope;
+use crate::error::{Error, Result};
+
+/// Token ids in, hidden states out.
+#[derive(Module, Debug)]
+pub enum Trunk {
+    /// GPT-2.
+    Gpt2(Gpt2Model),
+    /// Llama and Qwen3.
+    Llama(LlamaModel),
+}
+
+/// A family: what `config.json` calls it, and the names that follow from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    Gpt2,
+    Llama,
+    Qwen3,
+}
+
+impl Family {
+    pub(crate) fn of(dir: &ModelDir) -> Result<Self> {
+        match dir.model_type() {
+            "gpt2" => Ok(Self::Gpt2),
+            "llama" => Ok(Self::Llama),
+            "qwen3" => Ok(Self::Qwen3),
+            other => Err(Error::model(
+                dir.path.join("config.json"),
+                format!("model type `{other}` is not supported (known: gpt2, llama, qwen3)"),
+            )),
+        }
+    }
+
+    /// What stands before every trunk tensor's name.
+    pub(crate) fn base_prefix(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "transformer.",
+            Self::Llama | Self::Qwen3 => "model.",
+        }
+    }
+
+    /// The class prefix in `architectures`.
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "GPT2",
+            Self::Llama => "Llama",
+            Self::Qwen3 => "Qwen3",
+        }
+    }
+
+    /// The causal class in `architectures`.
+    pub(crate) fn causal_class(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "GPT2LMHeadModel",
+            Self::Llama => "LlamaForCausalLM",
+            Self::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+}
+
+fn read_config<C: DeserializeOwned>(dir: &ModelDir) -> Result<C> {
+    serde_json::from_value(Value::Object(dir.config.clone()))
+        .map_err(|error| Error::model(dir.path.join("config.json"), error.to_string()))
+}
+
+impl Trunk {
+    /// The trunk that `dir` describes, with tensors from the builder.
+    pub(crate) fn build(b: &mut Builder<'_>, dir: &ModelDir) -> Result<Self> {
+        let family = Family::of(dir)?;
+        let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
+        let b = b.enter(family.base_prefix().trim_end_matches('.'));
+        Ok(match family {
+            Family::Gpt2 => {
+                let config: Gpt2Config = read_config(dir)?;
+                if !["gelu_new", "gelu", "gelu_pytorch_tanh", "relu"].contains(&config.activation_function.as_str()) {
+                    let name = &config.activation_function;
+                    return Err(refuse(format!("`activation_function` `{name}` is not supported")));
+                }
+                if config.n_embd % config.n_head != 0 {
+                    return Err(refuse(format!(
+                        "`n_embd` {} is not a multiple of `n_head` {}",
+                        config.n_embd, config.n_head
+                    )));
+                }
+                Self::Gpt2(Gpt2Model::build(b, config))
+            }
+            Family::Llama | Family::Qwen3 => {
+                let config: LlamaConfig = read_config(dir)?;
+                if config.hidden_act != "silu" {
+                    return Err(refuse(format!("`hidden_act` `{}` is not supported", config.hidden_act)));
+                }
+                if config.use_sliding_window {
+                    return Err(refuse("`use_sliding_window: true` is not supported".into()));
+                }
+                if config.num_attention_heads % config.kv_heads() != 0 {
+                    return Err(refuse(format!(
+                        "`num_attention_heads` {} is not a multiple of `num_key_value_heads` {}",
+                        config.num_attention_heads,
+                        config.kv_heads()
+                    )));
+                }
+                let rope = Rope::from_config(&dir.config, config.head_dim(), config.max_position_embeddings);
+                let norm = if family == Family::Qwen3 { QkNorm::Present } else { QkNorm::Absent };
+                Self::Llama(LlamaModel::build(b, config, rope.map_err(refuse)?, norm))
+            }
+        })
+    }
+
+    /// Final hidden states, `[N, D]`.
+    pub fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        match self {
+            Self::Gpt2(model) => model.forward(context),
+            Self::Llama(model) => model.forward(context),
+        }
+    }
+
+    /// The embedding table, `[V, D]`: the LM head of tied models.
+    pub fn embedding(&self) -> Tensor<2> {
+        match self {
+            Self::Gpt2(model) => model.embedding(),
+            Self::Llama(model) => model.embedding(),
+        }
+    }
+
+    /// V and D.
+    pub fn dims(&self) -> (usize, usize) {
+        match self {
+            Self::Gpt2(model) => (model.config().vocab_size, model.config().n_embd),
+            Self::Llama(model) => (model.config().vocab_size, model.config().hidden_size),
+        }
+    }
+
+    /// The standard deviation of fresh weights.
+    pub(crate) fn initializer_range(&self) -> f32 {
+        match self {
+            Self::Gpt2(model) => model.config().initializer_range as f32,
+            Self::Llama(model) => model.config().initializer_range as f32,
+        }
+    }
+
+    /// Whether the configuration ties the LM head to the embedding.
+    pub(crate) fn ties_head(&self) -> bool {
+        match self {
+            Self::Gpt2(model) => model.config().tie_word_embeddings,
+            Self::Llama(model) => model.config().tie_word_embeddings,
+        }
+    }
+
+    /// The longest sequence that can be computed, where there is a limit.
+    ///
+    /// Learned positions end with their table. Rotary ones go on, except where longer sequences change the angles of
+    /// earlier tokens (dynamic scaling): sampling could then not agree with training.
+    pub fn max_positions(&self) -> Option<usize> {
+        match self {
+            Self::Gpt2(model) => Some(model.config().n_positions),
+            Self::Llama(model) if model.depends_on_length() => Some(model.config().max_position_embeddings),
+            Self::Llama(_) => None,
+        }
+    }
+
+    /// An empty cache for sampling: `slots` rows of at most `capacity` new tokens.
+    pub fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
+        let (shape, layers): (AttentionShape, usize) = match self {
+            Self::Gpt2(model) => (model.attention_shape(), model.config().n_layer),
+            Self::Llama(model) => (model.attention_shape(), model.config().num_hidden_layers),
+        };
+        KvCache::new(shape, layers, slots, capacity)
+    }
+
+    /// The device of the weights.
+    pub fn device(&self) -> Device {
+        self.embedding().device()
+    }
+}

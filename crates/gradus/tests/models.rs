@@ -1,0 +1,264 @@
+//! Every model family agrees with `transformers` on random small weights.
+//!
+//! The fixtures are written by `tools/parity/models.py`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Tensor};
+use gradus::generate::{NoStopRule, SamplingParams, generate};
+use gradus::model::{
+    CausalLm, ModelDir, NamePath, Packed, RewardModel, Targets, named_tensors, save_causal, save_reward_model,
+};
+use gradus::rng::{Purpose, Seed};
+use serde_json::Value;
+
+/// Logits: largest difference allowed, relative to the largest logit of the model (at least 1).
+const LOGITS: f32 = 1e-4;
+/// Gradients: largest difference allowed, relative to the largest gradient of the same tensor.
+const GRADIENTS: f32 = 1e-4;
+/// Sampled against recomputed logprobs: the random fixtures have logits of tens, where f32 itself steps by 4e-6.
+const SAMPLER: f32 = 2e-5;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models")
+}
+
+fn models(of_rewards: bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(fixtures()).expect("fixtures");
+    let mut found: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.is_dir() && path.to_string_lossy().ends_with("-reward") == of_rewards)
+        .collect();
+    found.sort();
+    assert!(found.len() >= 3, "fixtures are missing");
+    found
+}
+
+fn expected(dir: &Path) -> Value {
+    let text = std::fs::read_to_string(dir.join("expected.json")).expect("expected.json");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn sequences(expected: &Value) -> Vec<Vec<u32>> {
+    serde_json::from_value(expected["sequences"].clone()).expect("sequences")
+}
+
+fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
+    let bytes = std::fs::read(path).expect("tensors");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let values = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    file.tensors().into_iter().map(|(name, view)| (name, values(view.data()))).collect()
+}
+
+fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("f32")
+}
+
+fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32, least_scale: f32) {
+    assert_eq!(found.len(), expected.len(), "{what}: length");
+    let scale = expected.iter().fold(least_scale, |max, value| max.max(value.abs()));
+    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+        assert!((f - e).abs() <= tolerance * scale, "{what}[{i}]: {f} instead of {e} (scale {scale})");
+    }
+}
+
+/// Gradients by name on disk.
+struct Collect<'a> {
+    path: NamePath,
+    gradients: &'a Gradients,
+    found: BTreeMap<String, Vec<f32>>,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let gradient = param.val().grad(self.gradients).expect("every parameter has a gradient");
+        self.found.insert(self.path.name(), host(gradient));
+    }
+}
+
+fn check_gradients<M: Module>(
+    name: &str,
+    model: &M,
+    gradients: &Gradients,
+    prefix: &str,
+    reference: &BTreeMap<String, Vec<f32>>,
+) {
+    let mut collect = Collect { path: NamePath::default(), gradients, found: BTreeMap::new() };
+    model.visit(&mut collect);
+    // The gradient of a bias that softmax cancels (GPT-2's keys) is rounding noise: the largest gradient sets a floor.
+    let largest = reference
+        .iter()
+        .filter(|(key, _)| key.starts_with("grad."))
+        .flat_map(|(_, v)| v)
+        .fold(0.0f32, |m, v| m.max(v.abs()));
+    for (key, found) in &collect.found {
+        let on_disk = key.strip_prefix("trunk.").map_or(key.clone(), |rest| format!("{prefix}{rest}"));
+        let reference = &reference[&format!("grad.{on_disk}")];
+        assert_close(&format!("{name}: gradient of {on_disk}"), found, reference, GRADIENTS, largest * 1e-3);
+    }
+    let in_reference = reference.keys().filter(|key| key.starts_with("grad.")).count();
+    assert_eq!(collect.found.len(), in_reference, "{name}: number of gradients");
+}
+
+fn prefix(dir: &ModelDir) -> &'static str {
+    if dir.model_type() == "gpt2" { "transformer." } else { "model." }
+}
+
+#[test]
+fn logits_and_gradients_agree_packed_and_alone() {
+    for path in models(false) {
+        let name = path.file_name().expect("name").to_string_lossy().into_owned();
+        let (dir, expected, reference) =
+            (ModelDir::open(&path).expect("opens"), expected(&path), tensors(&path.join("expected.safetensors")));
+        let sequences = sequences(&expected);
+        let plain = CausalLm::load(&dir, &Device::flex()).expect("loads");
+        let vocabulary = plain.vocab_size();
+        let packed = Packed::new(&sequences);
+        let together = host(plain.logits(&packed));
+        for (i, ids) in sequences.iter().enumerate() {
+            let alone = host(plain.logits(&Packed::new([ids])));
+            assert_close(&format!("{name}: logits {i}"), &alone, &reference[&format!("logits.{i}")], LOGITS, 1.0);
+            let range = packed.range(i);
+            let part = &together[range.start * vocabulary..range.end * vocabulary];
+            assert_close(&format!("{name}: packed logits {i}"), part, &alone, 1e-5, 1.0);
+        }
+        let model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        let targets = Targets::new(&packed, &vec![true; packed.tokens()]);
+        let loss = -model.logprobs(&packed, &targets, 1.0).logprobs_m.mean();
+        let value = host(loss.clone())[0];
+        let wanted = expected["loss"].as_f64().expect("loss") as f32;
+        assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
+        check_gradients(&name, &model, &loss.backward(), prefix(&dir), &reference);
+    }
+}
+
+#[test]
+fn rewards_and_their_gradients_agree() {
+    for path in models(true) {
+        let name = path.file_name().expect("name").to_string_lossy().into_owned();
+        let (dir, expected, reference) =
+            (ModelDir::open(&path).expect("opens"), expected(&path), tensors(&path.join("expected.safetensors")));
+        let packed = Packed::new(sequences(&expected));
+        let model = RewardModel::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        let rewards = model.rewards(&packed);
+        let wanted: Vec<f32> =
+            (0..packed.sequences()).map(|i| *reference[&format!("scores.{i}")].last().expect("a score")).collect();
+        assert_close(&format!("{name}: rewards"), &host(rewards.clone()), &wanted, LOGITS, 1.0);
+        check_gradients(&name, &model, &rewards.sum().backward(), prefix(&dir), &reference);
+    }
+}
+
+#[test]
+fn a_round_trip_keeps_every_bit_and_every_unknown_key() {
+    let unknown = ModelDir::open(&fixtures().join("gpt2-unknown-keys")).expect("opens");
+    for path in models(false) {
+        let dir = ModelDir::open(&path).expect("opens");
+        let model = CausalLm::load(&dir, &Device::flex()).expect("loads");
+        let to = tempfile::tempdir().expect("temporary directory");
+        save_causal(&model, &dir, to.path()).expect("saves");
+        let again = ModelDir::open(to.path()).expect("opens");
+        for (key, value) in &dir.config {
+            let rewritten =
+                ["dtype", "torch_dtype", "use_cache", "rope_parameters", "rope_scaling", "rope_theta", "architectures"];
+            assert!(
+                rewritten.contains(&key.as_str()) || again.config.get(key) == Some(value),
+                "{key} of {}",
+                path.display()
+            );
+        }
+        let reloaded = CausalLm::load(&again, &Device::flex()).expect("loads what was saved");
+        assert_eq!(named_tensors(&model), named_tensors(&reloaded), "{}", path.display());
+    }
+    assert!(unknown.config.keys().len() > 5);
+    for path in models(true) {
+        let dir = ModelDir::open(&path).expect("opens");
+        let model = RewardModel::load(&dir, &Device::flex()).expect("loads");
+        let to = tempfile::tempdir().expect("temporary directory");
+        save_reward_model(&model, &dir, to.path(), dir.pad_id().expect("pad id")).expect("saves");
+        let again = RewardModel::load(&ModelDir::open(to.path()).expect("opens"), &Device::flex()).expect("loads");
+        assert_eq!(named_tensors(&model), named_tensors(&again), "{}", path.display());
+    }
+}
+
+#[test]
+fn the_older_spelling_of_rotary_parameters_gives_the_same_logits() {
+    let mut seen = 0;
+    for path in models(false) {
+        let legacy = path.join("config_legacy.json");
+        if !legacy.exists() {
+            continue;
+        }
+        seen += 1;
+        let dir = ModelDir::open(&path).expect("opens");
+        let text = std::fs::read_to_string(legacy).expect("legacy");
+        let old = ModelDir { config: serde_json::from_str(&text).expect("JSON"), ..dir.clone() };
+        let packed = Packed::new(sequences(&expected(&path)));
+        let logits = |dir: &ModelDir| host(CausalLm::load(dir, &Device::flex()).expect("loads").logits(&packed));
+        assert_eq!(logits(&dir), logits(&old), "{}", path.display());
+    }
+    assert!(seen >= 3, "no legacy configurations found");
+}
+
+fn greedy() -> SamplingParams {
+    SamplingParams { temperature: 0.0, max_new_tokens: 12, ..SamplingParams::default() }
+}
+
+#[test]
+fn greedy_tokens_are_those_of_transformers() {
+    let mut checked = 0;
+    for path in models(false) {
+        let (dir, expected) = (ModelDir::open(&path).expect("opens"), expected(&path));
+        let model = CausalLm::load(&dir, &Device::flex()).expect("loads");
+        let sequences = sequences(&expected);
+        let wanted: Vec<Vec<u32>> = serde_json::from_value(expected["greedy"].clone()).expect("greedy");
+        for (ids, wanted) in sequences.iter().zip(&wanted) {
+            // Beyond the positions of a model whose angles depend on the length, sampling is refused.
+            if model.max_positions().is_some_and(|limit| ids.len() + 12 > limit) {
+                continue;
+            }
+            let stream = |_| Seed(1).stream(Purpose::Generate, 0, 0);
+            let found = generate(&model, &[ids], 1, &greedy(), &mut NoStopRule, &stream).expect("generates");
+            assert_eq!(&found[0].ids, wanted, "{}", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked >= 30, "only {checked} sequences were checked");
+}
+
+#[test]
+fn the_sampler_records_the_logprobs_that_training_computes() {
+    for path in models(false) {
+        let model = CausalLm::load(&ModelDir::open(&path).expect("opens"), &Device::flex()).expect("loads");
+        let sequences = sequences(&expected(&path));
+        let limit = model.max_positions().unwrap_or(usize::MAX);
+        let prompts: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).filter(|ids| ids.len() + 9 <= limit).collect();
+        let params = SamplingParams { temperature: 0.7, max_new_tokens: 9, stop_ids: vec![3], ..Default::default() };
+        let stream = |i| Seed(5).stream(Purpose::Rollout, 0, i as u64);
+        let all = generate(&model, &prompts, 4, &params, &mut NoStopRule, &stream).expect("generates");
+        let whole: Vec<Vec<u32>> =
+            all.iter().enumerate().map(|(i, c)| [prompts[i / 4], c.ids.as_slice()].concat()).collect();
+        let lengths: Vec<usize> = all.iter().map(|c| c.ids.len()).collect();
+        let packed = Packed::new(&whole);
+        let trained = host(model.logprobs(&packed, &Targets::completions(&packed, &lengths), 0.7).logprobs_m);
+        let recorded: Vec<f32> = all.iter().flat_map(|c| c.logprobs.clone()).collect();
+        for (i, (r, t)) in recorded.iter().zip(&trained).enumerate() {
+            assert!((r - t).abs() <= SAMPLER * t.abs().max(1.0), "{}: token {i}: {r} and {t}", path.display());
+        }
+        // Alone, a row draws the same ids: nothing depends on who is sampled beside it.
+        for (p, prompt) in prompts.iter().enumerate() {
+            let stream = |g| Seed(5).stream(Purpose::Rollout, 0, (p * 4 + g) as u64);
+            let alone = generate(&model, &[prompt], 4, &params, &mut NoStopRule, &stream).expect("generates");
+            for g in 0..4 {
+                assert_eq!(alone[g].ids, all[p * 4 + g].ids);
+            }
+        }
+    }
+}
