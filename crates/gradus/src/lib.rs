@@ -19,6 +19,9 @@ pub mod rng;
 pub mod rollout;
 pub mod run;
 pub mod text;
+pub mod task;
+#[cfg(test)]
+mod test_support;
 pub mod train;
 
 pub use error::{Error, Result};

@@ -1,7 +1,10 @@
 //! Which rewards a configuration can name.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// One reward: the choice is the key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -12,7 +15,7 @@ pub enum RewardConfig {
     /// A rule.
     Rule(RuleConfig),
     /// An external program: arguments as a list. One JSON object a line in, one number or null a line out.
-    Command(Vec<String>),
+    Command(CommandConfig),
     /// A weighted sum of rewards.
     Mix(Vec<WeightedReward>),
 }
@@ -42,7 +45,7 @@ pub enum RuleConfig {
     /// 1 when the last number of the completion equals that of the named column (GSM8K's `#### n` understood), else 0.
     NumericAnswer(String),
     /// Mean valence of the completion's words by a lexicon file in VADER's format.
-    Lexicon(std::path::PathBuf),
+    Lexicon(PathBuf),
 }
 
 /// Keys of the length rule.
@@ -54,4 +57,117 @@ pub struct LengthRule {
     /// Half width of the triangle around the target: reward 1 at the target, 0 at this distance and beyond. Default: `target`.
     #[serde(default)]
     pub tolerance: Option<usize>,
+}
+
+/// An external program that scores completions: `[program, args…]`, or a mapping with `program` and `timeout_s`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CommandConfig {
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// Seconds it may take for one batch of completions. Default 60.
+    pub timeout_s: f64,
+}
+
+impl CommandConfig {
+    /// Seconds for one batch when the configuration says nothing.
+    pub const TIMEOUT_S: f64 = 60.0;
+
+    /// `program` with the default time limit.
+    pub fn new<S: Into<String>>(program: impl IntoIterator<Item = S>) -> Self {
+        Self { program: program.into_iter().map(Into::into).collect(), timeout_s: Self::TIMEOUT_S }
+    }
+}
+
+/// The mapping form of [`CommandConfig`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CommandMapping {
+    /// The program and its arguments.
+    program: Vec<String>,
+    /// Seconds it may take for one batch of completions. Default 60.
+    #[serde(default = "default_timeout_s")]
+    timeout_s: f64,
+}
+
+fn default_timeout_s() -> f64 {
+    CommandConfig::TIMEOUT_S
+}
+
+// Written by hand because an untagged enum would answer every mistake with "did not match any variant".
+impl<'de> Deserialize<'de> for CommandConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ListOrMapping;
+
+        impl<'de> Visitor<'de> for ListOrMapping {
+            type Value = CommandConfig;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("a list `[program, args…]` or a mapping with `program` and `timeout_s`")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<CommandConfig, A::Error> {
+                let program = Vec::deserialize(de::value::SeqAccessDeserializer::new(list))?;
+                Ok(CommandConfig::new::<String>(program))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mapping: A) -> Result<CommandConfig, A::Error> {
+                let CommandMapping { program, timeout_s } =
+                    CommandMapping::deserialize(de::value::MapAccessDeserializer::new(mapping))?;
+                Ok(CommandConfig { program, timeout_s })
+            }
+        }
+
+        deserializer.deserialize_any(ListOrMapping)
+    }
+}
+
+impl JsonSchema for CommandConfig {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "CommandConfig".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mapping = generator.subschema_for::<CommandMapping>();
+        json_schema!({ "anyOf": [{ "type": "array", "items": { "type": "string" } }, mapping] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(yaml: &str) -> Result<RewardConfig, String> {
+        serde_saphyr::from_str(yaml).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_command_is_a_list_or_a_mapping() {
+        let list = parse("command: [python3, score.py, --strict]").expect("a list");
+        assert_eq!(list, RewardConfig::Command(CommandConfig::new(["python3", "score.py", "--strict"])));
+        let mapping = parse("command: { program: [./score], timeout_s: 5 }").expect("a mapping");
+        let expected = CommandConfig { program: vec!["./score".into()], timeout_s: 5.0 };
+        assert_eq!(mapping, RewardConfig::Command(expected));
+    }
+
+    #[test]
+    fn mistakes_in_a_command_are_named() {
+        let unknown = parse("command: { program: [a], timeout: 5 }").unwrap_err();
+        assert!(unknown.contains("timeout"), "{unknown}");
+        let word = parse("command: score.sh").unwrap_err();
+        assert!(word.contains("[program, args…]"), "{word}");
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let config = RewardConfig::Mix(vec![
+            WeightedReward { weight: 1.0, reward: RewardConfig::Model("runs/reward/model".into()) },
+            WeightedReward { weight: 0.5, reward: RewardConfig::Command(CommandConfig::new(["sh", "score.sh"])) },
+            WeightedReward {
+                weight: -2.0,
+                reward: RewardConfig::Rule(RuleConfig::Length(LengthRule { target: 20, tolerance: None })),
+            },
+        ]);
+        let yaml = serde_saphyr::to_string(&config).expect("serialisable");
+        assert_eq!(parse(&yaml).expect("readable"), config);
+    }
 }

@@ -2,10 +2,30 @@
 //!
 //! A sequence-level reward sits on the last token of the completion, a sentence-level one on the sentence's last
 //! token, so holistic and fine-grained training are one code path.
+//!
+//! A new kind is one file here, one variant of [`config::RewardConfig`] and one arm of [`build`]; library users
+//! implement [`Reward`], or wrap a closure in [`FnReward`].
 
+mod command;
 pub mod config;
+mod function;
+mod length;
+mod lexicon;
+mod matching;
+mod mix;
+mod numeric;
 
-use crate::rollout::Rollouts;
+use crate::error::{Diagnostic, Error};
+use crate::rollout::{Prompt, Rollout, Rollouts};
+use config::{RewardConfig, RuleConfig};
+
+pub use command::CommandReward;
+pub use function::FnReward;
+pub use length::LengthReward;
+pub use lexicon::{Lexicon, LexiconReward};
+pub use matching::{ExactMatchReward, RegexReward, SubstringReward};
+pub use mix::MixReward;
+pub use numeric::{NumericAnswerReward, last_number};
 
 /// Scores completions. The open extension point of the library: implement it for your own reward.
 pub trait Reward: Send {
@@ -37,6 +57,11 @@ impl Score {
         Self { rewards_t: Some(rewards_t), components: Vec::new() }
     }
 
+    /// This reward does not apply to the row.
+    pub fn unscored() -> Self {
+        Self { rewards_t: None, components: Vec::new() }
+    }
+
     /// The sum over tokens; `None` when the row was not scored.
     pub fn total(&self) -> Option<f32> {
         self.rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())
@@ -51,4 +76,201 @@ pub struct RewardError {
     pub message: String,
     /// What to do about it.
     pub hint: Option<String>,
+}
+
+impl RewardError {
+    /// A failure without a hint.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None }
+    }
+
+    /// Adds a hint: what the user can do.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The reward that a configuration names: the only `match` on the reward in the program.
+///
+/// `load_model` turns the name after `model:` into a learned reward; it knows the device and the batch sizes.
+///
+/// # Errors
+/// When a pattern, a file or a program cannot be used.
+pub fn build(
+    config: &RewardConfig,
+    load_model: &dyn Fn(&str) -> crate::Result<Box<dyn Reward>>,
+) -> crate::Result<Box<dyn Reward>> {
+    Ok(match config {
+        RewardConfig::Model(name) => load_model(name)?,
+        RewardConfig::Rule(RuleConfig::Length(rule)) => Box::new(LengthReward::new(rule)?),
+        RewardConfig::Rule(RuleConfig::Regex(pattern)) => Box::new(RegexReward::new(pattern)?),
+        RewardConfig::Rule(RuleConfig::ExactMatch(column)) => Box::new(ExactMatchReward::new(column)),
+        RewardConfig::Rule(RuleConfig::Substring(text)) => Box::new(SubstringReward::new(text)),
+        RewardConfig::Rule(RuleConfig::NumericAnswer(column)) => Box::new(NumericAnswerReward::new(column)),
+        RewardConfig::Rule(RuleConfig::Lexicon(path)) => Box::new(LexiconReward::new(Lexicon::read(path)?)),
+        RewardConfig::Command(command) => Box::new(CommandReward::start(command)?),
+        RewardConfig::Mix(parts) => {
+            let parts = parts.iter().map(|part| Ok((part.weight, build(&part.reward, load_model)?)));
+            Box::new(MixReward::new(parts.collect::<crate::Result<Vec<_>>>()?)?)
+        }
+    })
+}
+
+/// Scores all rollouts, and refuses what no trainer can use: failures, wrong lengths, values that are not finite.
+///
+/// # Errors
+/// The first failure, as [`Error::Reward`] with the prompt's row.
+pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<Score>> {
+    let scores = reward.score(rollouts);
+    if scores.len() != rollouts.len() {
+        let (name, given, wanted) = (reward.name(), scores.len(), rollouts.len());
+        return Err(Error::input(format!("the reward `{name}` gave {given} scores for {wanted} completions")));
+    }
+    let mut checked = Vec::with_capacity(scores.len());
+    for (i, score) in scores.into_iter().enumerate() {
+        let score = score.and_then(|score| check(score, rollouts.rollouts[i].completion_ids.len()));
+        checked.push(score.map_err(|RewardError { message, hint }| {
+            let message = format!("`{}`: {message}", reward.name());
+            Error::Reward { row: rollouts.prompt(i).row + 1, message, hint }
+        })?);
+    }
+    Ok(checked)
+}
+
+fn check(score: Score, tokens: usize) -> Result<Score, RewardError> {
+    let Some(rewards_t) = &score.rewards_t else { return Ok(score) };
+    if rewards_t.len() != tokens {
+        let message = format!("{} values for a completion of {tokens} tokens", rewards_t.len());
+        return Err(RewardError::new(message));
+    }
+    match rewards_t.iter().find(|value| !value.is_finite()) {
+        Some(value) => Err(RewardError::new(format!("the reward is {value}, but a finite number is needed"))),
+        None => Ok(score),
+    }
+}
+
+/// Sequence-level scores from one value per rollout.
+fn score_each(
+    rollouts: &Rollouts,
+    mut value: impl FnMut(&Prompt, &Rollout) -> Result<f32, RewardError>,
+) -> Vec<Result<Score, RewardError>> {
+    let each = rollouts.rollouts.iter().map(|rollout| {
+        let value = value(&rollouts.prompts[rollout.prompt], rollout)?;
+        Ok(Score::sequence(value, rollout.completion_ids.len()))
+    });
+    each.collect()
+}
+
+/// The text of a column that a rule compares with: a string as it is, anything else as JSON.
+fn column_text(prompt: &Prompt, column: &str) -> Result<String, RewardError> {
+    match prompt.columns.get(column) {
+        Some(serde_json::Value::String(text)) => Ok(text.clone()),
+        Some(serde_json::Value::Null) => Err(RewardError::new(format!("the column `{column}` is null"))),
+        Some(value) => Ok(value.to_string()),
+        None => {
+            let names: Vec<String> = prompt.columns.keys().map(|name| format!("`{name}`")).collect();
+            let found = if names.is_empty() { "only the prompt".into() } else { names.join(", ") };
+            Err(RewardError::new(format!("the row has no column `{column}` (found {found})")))
+        }
+    }
+}
+
+/// A configuration error about the reward, without a place: the caller knows where the value stands.
+fn config_error(message: String, hint: Option<String>) -> Error {
+    Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }])
+}
+
+#[cfg(test)]
+pub(crate) mod test_rollouts {
+    use serde_json::{Map, Value};
+
+    use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
+
+    /// One rollout a row: prompt text, columns, completion. A completion has one id a word and a stop id.
+    pub fn rollouts<'a>(rows: impl IntoIterator<Item = (&'a str, Value, &'a str)>) -> Rollouts {
+        let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: 1 };
+        for (row, (prompt, columns, completion)) in rows.into_iter().enumerate() {
+            let columns = match columns {
+                Value::Object(columns) => columns,
+                _ => Map::new(),
+            };
+            made.prompts.push(Prompt { row, text: prompt.into(), ids: vec![1], messages: None, columns });
+            let tokens = completion.split_whitespace().count() + 1;
+            made.rollouts.push(Rollout {
+                prompt: row,
+                completion: completion.into(),
+                completion_ids: vec![2; tokens],
+                sampled_logprobs: vec![0.0; tokens],
+                logprobs: vec![0.0; tokens],
+                stop: StopReason::StopId,
+            });
+        }
+        made
+    }
+
+    /// Rollouts of these completions, with nothing else in the rows.
+    pub fn completions<'a>(texts: impl IntoIterator<Item = &'a str>) -> Rollouts {
+        rollouts(texts.into_iter().map(|text| ("prompt", Value::Null, text)))
+    }
+
+    /// The sequence-level value of each rollout.
+    pub fn totals(reward: &mut dyn super::Reward, rollouts: &Rollouts) -> Vec<f32> {
+        let scores = super::apply(reward, rollouts).expect("every completion is scored");
+        scores.iter().map(|score| score.total().expect("scored")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_rollouts::{completions, rollouts, totals};
+    use super::*;
+
+    fn no_model(name: &str) -> crate::Result<Box<dyn Reward>> {
+        Err(Error::input(format!("no reward model `{name}` here")))
+    }
+
+    #[test]
+    fn a_configuration_becomes_a_reward() {
+        let yaml = "mix:
+          - { weight: 2, reward: { rule: { substring: good } } }
+          - { weight: -1, reward: { rule: { length: { target: 4 } } } }";
+        let config: RewardConfig = serde_saphyr::from_str(yaml).expect("a mix");
+        let mut reward = build(&config, &no_model).expect("buildable");
+        // A length of 2 words with target and tolerance 4 is worth 1 − 2/4.
+        assert_eq!(totals(&mut *reward, &completions(["good kettle", "a plain grey kettle"])), [1.5, -1.0]);
+    }
+
+    #[test]
+    fn a_failure_names_the_row_and_the_reward() {
+        let mut reward = ExactMatchReward::new("answer");
+        let made =
+            rollouts([("p", serde_json::json!({ "answer": "a" }), "a"), ("p", serde_json::json!({ "reply": 1 }), "a")]);
+        let error = apply(&mut reward, &made).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "reward for prompt 2: `exact_match`: the row has no column `answer` (found `reply`)"
+        );
+    }
+
+    #[test]
+    fn values_that_are_not_finite_and_wrong_lengths_are_refused() {
+        let made = completions(["one two"]);
+        let mut not_a_number = FnReward::new("mine", |_, _| Ok(Some(f32::NAN)));
+        let error = apply(&mut not_a_number, &made).unwrap_err();
+        assert_eq!(error.to_string(), "reward for prompt 1: `mine`: the reward is NaN, but a finite number is needed");
+
+        struct Short;
+        impl Reward for Short {
+            fn name(&self) -> String {
+                "short".into()
+            }
+            fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+                rollouts.rollouts.iter().map(|_| Ok(Score::sequence(1.0, 1))).collect()
+            }
+        }
+        let error = apply(&mut Short, &made).unwrap_err();
+        assert_eq!(error.to_string(), "reward for prompt 1: `short`: 1 values for a completion of 3 tokens");
+    }
 }

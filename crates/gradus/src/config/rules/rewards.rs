@@ -36,7 +36,7 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
         RewardConfig::Rule(rule) => check_rule(problems, rule, &format!("{path}.rule")),
         RewardConfig::Command(command) => {
             let key = format!("{path}.command");
-            problems.unless(!command.is_empty(), &[&key], || {
+            problems.unless(!command.program.is_empty(), &[&key], || {
                 (format!("`{key}` is empty"), Some("name the program and its arguments: `[python3, score.py]`".into()))
             });
         }

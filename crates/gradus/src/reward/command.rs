@@ -1,0 +1,286 @@
+//! A reward from an external program, in any language, over JSON lines.
+//!
+//! The program reads one JSON object a line (`prompt`, `completion`, `messages` where the row holds a conversation, and
+//! the row's other columns) and prints one line for each: a number, or `null` where it has no judgement.
+//! It is started once and kept for all batches. Whatever it does wrong is an error of the row it happened at.
+
+mod process;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
+
+use super::config::CommandConfig;
+use super::{Reward, RewardError, Score, config_error};
+use crate::error::Result;
+use crate::rollout::{Prompt, Rollout, Rollouts};
+use process::{Answer, Process};
+
+/// Scores completions by a program that runs beside the training.
+pub struct CommandReward {
+    program: String,
+    timeout_s: f64,
+    process: Process,
+    /// Why no more answers can be had; the process is gone then.
+    failed: Option<RewardError>,
+}
+
+impl CommandReward {
+    /// Starts the program.
+    ///
+    /// # Errors
+    /// When none is named, it cannot be started, or the time limit is not a positive number.
+    pub fn start(config: &CommandConfig) -> Result<Self> {
+        let Some((program, arguments)) = config.program.split_first() else {
+            let hint = Some("write `command: [program, argument, …]`".into());
+            return Err(config_error("the reward's `command` names no program".into(), hint));
+        };
+        if !(config.timeout_s > 0.0 && config.timeout_s < 1e9) {
+            let message =
+                format!("the reward command's `timeout_s` is {}, but seconds above 0 are needed", config.timeout_s);
+            return Err(config_error(message, None));
+        }
+        let process = Process::start(program, arguments).map_err(|source| {
+            let hint = match source.kind() {
+                std::io::ErrorKind::NotFound => "is it installed, and is the path relative to the working directory?",
+                std::io::ErrorKind::PermissionDenied => "is the file executable? Else name its interpreter first",
+                _ => "try the same command in a shell",
+            };
+            config_error(format!("the reward command `{program}` could not be started: {source}"), Some(hint.into()))
+        })?;
+        Ok(Self { program: program.clone(), timeout_s: config.timeout_s, process, failed: None })
+    }
+
+    /// The next answer. A crash and a hang are final; a line that is no number is not.
+    fn answer(&mut self, deadline: Instant) -> std::result::Result<Option<f32>, RewardError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        match self.process.next_line(deadline) {
+            Answer::Line(line) => parse(&line).map_err(|message| self.with_stderr(message)),
+            Answer::Ended(status) => {
+                let message = format!("the reward command `{}` ended before it answered ({status})", self.program);
+                Err(self.give_up(message, None))
+            }
+            Answer::TimedOut => {
+                self.process.kill();
+                let (program, limit) = (&self.program, self.timeout_s);
+                let message = format!("the reward command `{program}` did not answer within {limit} s");
+                let hint = "it must print and flush one line for each line it reads (in Python: `print(…, flush=True)`); \
+                            `timeout_s` sets the limit";
+                Err(self.give_up(message, Some(hint)))
+            }
+        }
+    }
+
+    fn give_up(&mut self, message: String, hint: Option<&str>) -> RewardError {
+        let mut error = self.with_stderr(message);
+        error.hint = hint.map(Into::into);
+        self.failed = Some(error.clone());
+        error
+    }
+
+    /// Adds what the program last said on its error channel.
+    fn with_stderr(&self, message: String) -> RewardError {
+        let tail = self.process.stderr_tail();
+        RewardError::new(if tail.is_empty() { message } else { format!("{message}; its last words:\n{tail}") })
+    }
+}
+
+impl Reward for CommandReward {
+    fn name(&self) -> String {
+        "command".into()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+        if self.failed.is_none()
+            && let Some(line) = self.process.unasked_line()
+        {
+            let message = format!("the reward command `{}` printed more lines than it was given", self.program);
+            let hint = "print other things to stderr";
+            self.process.kill();
+            self.give_up(format!("{message} (one too many: `{}`)", excerpt(&line)), Some(hint));
+        }
+        if self.failed.is_none() {
+            let lines = rollouts.rollouts.iter().map(|rollout| request(&rollouts.prompts[rollout.prompt], rollout));
+            self.process.send(lines.collect());
+        }
+        let deadline = Instant::now() + Duration::from_secs_f64(self.timeout_s);
+        let each = rollouts.rollouts.iter().map(|rollout| {
+            let answer = self.answer(deadline)?;
+            let tokens = rollout.completion_ids.len();
+            Ok(answer.map_or_else(Score::unscored, |value| Score::sequence(value, tokens)))
+        });
+        each.collect()
+    }
+}
+
+/// One line for the program. `prompt` and `completion` are always the sampled ones, whatever the row's columns say.
+fn request(prompt: &Prompt, rollout: &Rollout) -> String {
+    let mut object: Map<String, Value> = Map::new();
+    object.insert("prompt".into(), prompt.text.clone().into());
+    object.insert("completion".into(), rollout.completion.clone().into());
+    if let Some(messages) = &prompt.messages {
+        object.insert("messages".into(), serde_json::to_value(messages).expect("messages are strings and JSON"));
+    }
+    for (name, value) in &prompt.columns {
+        if !object.contains_key(name) {
+            object.insert(name.clone(), value.clone());
+        }
+    }
+    let mut line = Value::Object(object).to_string();
+    line.push('\n');
+    line
+}
+
+fn parse(line: &str) -> std::result::Result<Option<f32>, String> {
+    let wrong = || format!("expected a number or null from the reward command (found `{}`)", excerpt(line));
+    match serde_json::from_str::<Value>(line.trim()).map_err(|_| wrong())? {
+        Value::Null => Ok(None),
+        Value::Number(number) => {
+            let value = number.as_f64().map(|value| value as f32).filter(|value| value.is_finite());
+            Ok(Some(value.ok_or_else(wrong)?))
+        }
+        _ => Err(wrong()),
+    }
+}
+
+fn excerpt(line: &str) -> String {
+    let line = line.trim_end();
+    let short: String = line.chars().take(80).collect();
+    if short.len() < line.len() { format!("{short}…") } else { short }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use serde_json::json;
+
+    use super::super::test_rollouts::{completions, rollouts, totals};
+    use super::*;
+
+    fn shell(script: &str, timeout_s: f64) -> CommandReward {
+        let program = ["sh", "-c", script].map(String::from).to_vec();
+        CommandReward::start(&CommandConfig { program, timeout_s }).expect("a shell")
+    }
+
+    #[track_caller]
+    fn check_failure(script: &str, timeout_s: f64, row: usize, contains: &[&str]) {
+        let error =
+            super::super::apply(&mut shell(script, timeout_s), &completions(["a", "b", "c"])).expect_err("a failure");
+        let message = error.to_string();
+        assert!(message.starts_with(&format!("reward for prompt {row}: `command`: ")), "{message}");
+        for part in contains {
+            assert!(message.contains(part), "`{part}` is missing in: {message}");
+        }
+    }
+
+    #[test]
+    fn one_line_in_and_one_number_out_over_several_batches() {
+        let mut reward = shell("n=0; while read -r line; do n=$((n+1)); echo $n.5; done", 10.0);
+        assert_eq!(totals(&mut reward, &completions(["a", "b"])), [1.5, 2.5]);
+        assert_eq!(totals(&mut reward, &completions(["c"])), [3.5]);
+    }
+
+    #[test]
+    fn the_program_sees_the_row() {
+        let made = rollouts([("Q: ", json!({ "answer": 7, "completion": "gold" }), "7\n\"yes\"")]);
+        let expected = r#"{"prompt":"Q: ","completion":"7\n\"yes\"","answer":7}"#;
+        let script =
+            format!("IFS= read -r line; if [ \"$line\" = '{expected}' ]; then echo 1; else echo \"$line\"; fi");
+        assert_eq!(totals(&mut shell(&script, 10.0), &made), [1.0]);
+    }
+
+    #[test]
+    fn null_is_unscored_and_never_0() {
+        let mut reward = shell("while read -r line; do echo null; done", 10.0);
+        assert_eq!(reward.score(&completions(["a"])), [Ok(Score::unscored())]);
+    }
+
+    #[test]
+    fn a_batch_larger_than_the_pipes_does_not_block() {
+        // The program answers at length to stderr before it reads on; pipes hold 64 KiB.
+        let text = "word ".repeat(2000);
+        let texts = vec![text.as_str(); 60];
+        let mut reward = shell("while read -r line; do echo \"$line\" >&2; echo 1; done", 30.0);
+        assert_eq!(totals(&mut reward, &completions(texts)), vec![1.0; 60]);
+    }
+
+    #[test]
+    fn a_crash_names_the_row_and_shows_the_last_words() {
+        let script = "read -r line; echo 1; read -r line; echo 'out of paper' >&2; exit 3";
+        check_failure(script, 10.0, 2, &["`sh` ended before it answered (exit status: 3)", "out of paper"]);
+    }
+
+    #[test]
+    fn too_few_lines_are_an_error() {
+        check_failure("read -r line; echo 1; cat > /dev/null", 0.3, 2, &["did not answer within 0.3 s"]);
+    }
+
+    #[test]
+    fn a_hang_ends_at_the_time_limit() {
+        let started = Instant::now();
+        check_failure("echo thinking >&2; exec sleep 60", 0.3, 1, &["did not answer within 0.3 s", "thinking"]);
+        assert!(started.elapsed() < Duration::from_secs(10), "the program was not killed");
+    }
+
+    #[test]
+    fn what_is_no_number_is_an_error_of_its_row_only() {
+        check_failure("echo 1; echo good; echo 3; cat > /dev/null", 10.0, 2, &["a number or null", "`good`"]);
+        check_failure("echo NaN; cat > /dev/null", 1.0, 1, &["`NaN`"]);
+        check_failure("echo 1e300; cat > /dev/null", 1.0, 1, &["`1e300`"]);
+        check_failure("echo true; cat > /dev/null", 1.0, 1, &["`true`"]);
+        let mut reward = shell("echo 1; echo good; echo 3; cat > /dev/null", 10.0);
+        let scores = reward.score(&completions(["a", "b", "c"]));
+        assert_eq!(scores.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+    }
+
+    #[test]
+    fn a_failure_stays_a_failure() {
+        let mut reward = shell("exit 0", 10.0);
+        for _ in 0..2 {
+            let error = reward.score(&completions(["a"])).remove(0).unwrap_err();
+            assert!(error.message.contains("ended before it answered"), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn lines_nobody_asked_for_are_an_error() {
+        let mut reward = shell("read -r line; echo 1; echo 2; cat > /dev/null", 10.0);
+        assert_eq!(totals(&mut reward, &completions(["a"])), [1.0]);
+        std::thread::sleep(Duration::from_millis(200));
+        let error = reward.score(&completions(["b"])).remove(0).unwrap_err();
+        assert!(
+            error.message.contains("printed more lines than it was given (one too many: `2`)"),
+            "{}",
+            error.message
+        );
+    }
+
+    #[test]
+    fn a_dropped_reward_leaves_no_process() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let file = dir.path().join("pid");
+        let reward = shell(&format!("echo $$ > {}; exec sleep 60", file.display()), 10.0);
+        let pid = loop {
+            match std::fs::read_to_string(&file).map(|text| text.trim().to_string()) {
+                Ok(pid) if !pid.is_empty() => break pid,
+                _ => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        drop(reward);
+        let alive = std::process::Command::new("kill").args(["-0", &pid]).output().expect("kill").status.success();
+        assert!(!alive, "process {pid} is still there");
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_a_configuration_error() {
+        let error = |program: &[&str], timeout_s| {
+            let config = CommandConfig { timeout_s, ..CommandConfig::new(program.iter().copied()) };
+            CommandReward::start(&config).err().expect("refused").to_string()
+        };
+        let missing = error(&["/nowhere/score"], 1.0);
+        assert!(missing.starts_with("the reward command `/nowhere/score` could not be started: "), "{missing}");
+        assert_eq!(error(&[], 1.0), "the reward's `command` names no program");
+        assert_eq!(error(&["sh"], 0.0), "the reward command's `timeout_s` is 0, but seconds above 0 are needed");
+    }
+}

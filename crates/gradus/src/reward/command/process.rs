@@ -1,0 +1,156 @@
+//! A child process that is spoken to in lines, without ever blocking on a pipe: one thread writes, one reads answers,
+//! one keeps the end of the error channel.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How much of the error channel is kept for messages.
+const STDERR_BYTES: usize = 2000;
+
+/// How long a program may take to end by itself once its input is closed.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// What came instead of a line, or the line.
+pub enum Answer {
+    /// One line, without its end.
+    Line(String),
+    /// The program closed its output; how it ended.
+    Ended(String),
+    /// The deadline passed.
+    TimedOut,
+}
+
+/// A running program.
+pub struct Process {
+    child: Child,
+    /// Lines for the writing thread; `None` once the input is closed.
+    requests: Option<Sender<Vec<String>>>,
+    lines: Receiver<String>,
+    stderr: Arc<Mutex<VecDeque<u8>>>,
+}
+
+impl Process {
+    /// Starts `program` with its three channels connected.
+    pub fn start(program: &str, arguments: &[String]) -> std::io::Result<Self> {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A group of its own: Ctrl-C is for the trainer, which still has completions to score before it saves.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn()?;
+
+        let (requests, queue) = channel();
+        let stdin = child.stdin.take().expect("stdin is piped");
+        std::thread::spawn(move || write_all(stdin, &queue));
+
+        let (send, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        std::thread::spawn(move || read_lines(stdout, &send));
+
+        let stderr = Arc::new(Mutex::new(VecDeque::new()));
+        let (pipe, tail) = (child.stderr.take().expect("stderr is piped"), Arc::clone(&stderr));
+        std::thread::spawn(move || keep_tail(pipe, &tail));
+
+        Ok(Self { child, requests: Some(requests), lines, stderr })
+    }
+
+    /// Hands lines over to the writing thread. A program that no longer reads shows in its answers.
+    pub fn send(&self, lines: Vec<String>) {
+        if let Some(requests) = &self.requests {
+            let _ = requests.send(lines);
+        }
+    }
+
+    /// A line that is already there although nothing was asked.
+    pub fn unasked_line(&self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
+    /// Waits for the next line until `deadline`.
+    pub fn next_line(&mut self, deadline: Instant) -> Answer {
+        match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => Answer::Line(line),
+            Err(RecvTimeoutError::Timeout) => Answer::TimedOut,
+            Err(RecvTimeoutError::Disconnected) => Answer::Ended(self.end()),
+        }
+    }
+
+    /// The end of what the program wrote to its error channel, without white space around it.
+    pub fn stderr_tail(&self) -> String {
+        // The thread that reads it may be a moment behind the one that saw the output end.
+        std::thread::sleep(Duration::from_millis(20));
+        let tail = self.stderr.lock().expect("the reader never panics");
+        let bytes: Vec<u8> = tail.iter().copied().collect();
+        String::from_utf8_lossy(&bytes).trim().to_string()
+    }
+
+    /// Ends the program at once.
+    pub fn kill(&mut self) {
+        self.requests = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Closes the input, waits a moment, then kills; how the program ended.
+    fn end(&mut self) -> String {
+        self.requests = None;
+        let give_up = Instant::now() + GRACE;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return status.to_string(),
+                Ok(None) if Instant::now() < give_up => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) => {
+                    self.kill();
+                    return "it closed its output and went on".into();
+                }
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            self.end();
+        }
+    }
+}
+
+fn write_all(mut stdin: ChildStdin, queue: &Receiver<Vec<String>>) {
+    for lines in queue {
+        for line in lines {
+            if stdin.write_all(line.as_bytes()).is_err() {
+                return; // The program stopped reading; its missing answers are the error.
+            }
+        }
+        if stdin.flush().is_err() {
+            return;
+        }
+    }
+}
+
+fn read_lines(mut stdout: impl BufRead, send: &Sender<String>) {
+    let mut bytes = Vec::new();
+    while let Ok(1..) = stdout.read_until(b'\n', &mut bytes) {
+        let line = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_string();
+        if send.send(line).is_err() {
+            return;
+        }
+        bytes.clear();
+    }
+}
+
+fn keep_tail(mut stderr: impl Read, tail: &Mutex<VecDeque<u8>>) {
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = stderr.read(&mut buffer) {
+        let mut tail = tail.lock().expect("no holder panics");
+        tail.extend(&buffer[..count]);
+        let surplus = tail.len().saturating_sub(STDERR_BYTES);
+        tail.drain(..surplus);
+    }
+}

@@ -1,0 +1,223 @@
+//! Sentiment by a lexicon: the mean valence of the completion's words.
+//!
+//! The file format, the tokenisation and the negation rule are VADER's (Hutto and Gilbert 2014,
+//! <https://ojs.aaai.org/index.php/ICWSM/article/view/14550>; constants as in vaderSentiment 3.3.2).
+//! Left out: VADER's degree adverbs, capitals, exclamation marks, "but", idioms and its squashing of the sum to
+//! [−1, 1]. What is left is a plain mean in the lexicon's own units, so a reader can redo it by hand and longer text
+//! does not score higher for being long.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::{Reward, RewardError, Score, score_each};
+use crate::error::{Error, Result};
+use crate::rollout::Rollouts;
+
+/// What a valence is multiplied by when a negation stands among the three words before it.
+const NEGATION_FACTOR: f32 = -0.74;
+
+/// How many preceding words are searched for a negation.
+const NEGATION_REACH: usize = 3;
+
+/// Negations besides all words that contain `n't`.
+const NEGATIONS: &[&str] = &[
+    "aint", "arent", "cannot", "cant", "couldnt", "darent", "despite", "didnt", "doesnt", "dont", "hadnt", "hasnt",
+    "havent", "isnt", "mightnt", "mustnt", "neednt", "neither", "never", "none", "nope", "nor", "not", "nothing",
+    "nowhere", "oughtnt", "rarely", "seldom", "shant", "shouldnt", "uh-uh", "uhuh", "wasnt", "werent", "without",
+    "wont", "wouldnt",
+];
+
+/// Words and emoticons with their mean valence, −4 to 4.
+#[derive(Debug, Clone, Default)]
+pub struct Lexicon {
+    valences: HashMap<String, f32>,
+}
+
+impl Lexicon {
+    /// Reads a file in VADER's format: token, TAB, mean valence, and anything after another TAB.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is empty, or a line has no number in its second column.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
+        let mut valences = HashMap::new();
+        for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let mut fields = line.split('\t');
+            let (token, valence) = (fields.next().unwrap_or_default(), fields.next());
+            let valence = valence.and_then(|field| field.trim().parse::<f32>().ok()).filter(|v| v.is_finite());
+            let Some(valence) = valence else {
+                let message = format!("expected a token, a TAB and a number (found `{}`)", excerpt(line));
+                return Err(Error::data(path, Some(i + 1), message));
+            };
+            // Words are looked up in lower case, so `:D` counts only where the file has no `:d`.
+            let (token, lower) = (token.trim(), token.trim().to_lowercase());
+            if token == lower {
+                valences.insert(lower, valence);
+            } else {
+                valences.entry(lower).or_insert(valence);
+            }
+        }
+        if valences.is_empty() {
+            return Err(Error::data(path, None, "the lexicon is empty"));
+        }
+        Ok(Self { valences })
+    }
+
+    /// A lexicon of these tokens (in lower case) and valences.
+    pub fn new<S: Into<String>>(entries: impl IntoIterator<Item = (S, f32)>) -> Self {
+        Self { valences: entries.into_iter().map(|(token, valence)| (token.into(), valence)).collect() }
+    }
+
+    /// The sum of the words' valences divided by the number of words; 0, which is neutral, for no words.
+    ///
+    /// Words outside the lexicon count as 0. A valence is multiplied by −0.74 for each negation among the three words
+    /// before it; `no` negates what follows and is worth nothing itself when the next word has a valence.
+    pub fn mean_valence(&self, text: &str) -> f32 {
+        let mut words: Vec<String> = words(text);
+        // A lone dash or full stop is no word; a lone `:)` is, when the lexicon knows it.
+        words.retain(|word| word.contains(char::is_alphanumeric) || self.valences.contains_key(word));
+        let sum: f32 = (0..words.len()).map(|i| self.valence_at(&words, i)).sum();
+        if words.is_empty() { 0.0 } else { sum / words.len() as f32 }
+    }
+
+    fn valence_at(&self, words: &[String], i: usize) -> f32 {
+        let Some(&valence) = self.valences.get(&words[i]) else { return 0.0 };
+        let next_counts = words.get(i + 1).is_some_and(|next| self.valences.contains_key(next));
+        if words[i] == "no" && next_counts {
+            return 0.0;
+        }
+        let before = &words[i.saturating_sub(NEGATION_REACH)..i];
+        // A word with a valence of its own does not negate as well, except `no` within two words.
+        let negates = |word: &&String| is_negation(word) && !self.valences.contains_key(*word);
+        let near_no = before.iter().rev().take(2).any(|word| word == "no");
+        let negations = before.iter().filter(negates).count() + usize::from(near_no);
+        valence * NEGATION_FACTOR.powi(negations as i32)
+    }
+}
+
+fn is_negation(word: &str) -> bool {
+    word.contains("n't") || NEGATIONS.binary_search(&word).is_ok()
+}
+
+/// Words as VADER takes them: split at white space, in lower case, without punctuation at the ends, unless only two
+/// characters or fewer would be left: those are kept whole, because emoticons look so.
+fn words(text: &str) -> Vec<String> {
+    let each = text.split_whitespace().map(|token| {
+        let token = token.replace('’', "'").to_lowercase();
+        let stripped = token.trim_matches(|c: char| c.is_ascii_punctuation());
+        if stripped.chars().count() <= 2 && !is_plain_word(stripped) { token } else { stripped.to_string() }
+    });
+    each.filter(|word| !word.is_empty()).collect()
+}
+
+/// Two letters are a word (`ok,` is `ok`), not an emoticon such as `:d` or `8)`.
+fn is_plain_word(stripped: &str) -> bool {
+    stripped.chars().count() == 2 && stripped.chars().all(char::is_alphabetic)
+}
+
+fn excerpt(line: &str) -> String {
+    let short: String = line.chars().take(40).collect();
+    if short.len() < line.len() { format!("{short}…") } else { short }
+}
+
+/// The mean valence of the completion's words.
+#[derive(Debug, Clone)]
+pub struct LexiconReward {
+    lexicon: Lexicon,
+}
+
+impl LexiconReward {
+    /// The reward of a lexicon.
+    pub fn new(lexicon: Lexicon) -> Self {
+        Self { lexicon }
+    }
+}
+
+impl Reward for LexiconReward {
+    fn name(&self) -> String {
+        "lexicon".into()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+        score_each(rollouts, |_, rollout| Ok(self.lexicon.mean_valence(&rollout.completion)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lexicon() -> Lexicon {
+        Lexicon::new([("good", 2.0), ("bad", -2.5), (":)", 2.0), ("no", -1.2), ("ok", 1.0), ("fun", 2.4)])
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: f32) {
+        let found = lexicon().mean_valence(text);
+        assert!((found - expected).abs() < 1e-6, "{text}: {found} instead of {expected}");
+    }
+
+    #[test]
+    fn the_mean_is_over_all_words() {
+        check("Good!", 2.0);
+        check("a good day", 2.0 / 3.0);
+        check("good, bad", -0.25);
+        check("plain words", 0.0);
+        check("a good day .", 2.0 / 3.0);
+        check("", 0.0);
+    }
+
+    #[test]
+    fn emoticons_keep_their_punctuation_and_words_lose_it() {
+        check(":)", 2.0);
+        check("\"good\".", 2.0);
+        check("ok,", 1.0);
+        check("see :) there", 2.0 / 3.0);
+    }
+
+    #[test]
+    fn a_negation_reaches_three_words() {
+        check("not good", -1.48 / 2.0); // 2 · −0.74
+        check("isn’t very very good", -1.48 / 4.0);
+        check("not one two three good", 2.0 / 5.0);
+        check("never not good", 2.0 * 0.5476 / 3.0); // twice: 0.74²
+        check("without fun", 2.4 * -0.74 / 2.0);
+    }
+
+    #[test]
+    fn no_negates_the_next_word_or_stands_for_itself() {
+        check("no fun", 2.4 * -0.74 / 2.0);
+        check("no kettle", -1.2 / 2.0);
+    }
+
+    #[test]
+    fn negations_are_sorted_for_the_search() {
+        assert!(NEGATIONS.is_sorted());
+    }
+
+    #[test]
+    fn the_published_lexicon_is_read_whole() {
+        let Some(path) = crate::test_support::material("metrics/vader/vader_lexicon.txt") else { return };
+        let vader = Lexicon::read(&path).expect("readable");
+        // love 3.2, wonderful 2.7, happy 2.7; hate −2.7 negated; `:)` 2.0.
+        for (text, sum) in
+            [("I love this wonderful, happy dog!", 8.6), ("I do not hate it", 2.7 * 0.74), ("see you :)", 2.0)]
+        {
+            let expected = sum / text.split(' ').count() as f32;
+            let found = vader.mean_valence(text);
+            assert!((found - expected).abs() < 1e-5, "{text}: {found} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_a_bad_line_names_it() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("lexicon.txt");
+        std::fs::write(&path, "good\t1.9\t0.9\t[2, 2]\nbad -2.5\n").expect("writable");
+        let error = Lexicon::read(&path).unwrap_err();
+        let expected = format!("{}:2: expected a token, a TAB and a number (found `bad -2.5`)", path.display());
+        assert_eq!(error.to_string(), expected);
+        std::fs::write(&path, "\n").expect("writable");
+        assert!(Lexicon::read(&path).unwrap_err().to_string().ends_with("the lexicon is empty"));
+    }
+}

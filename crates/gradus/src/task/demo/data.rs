@@ -1,0 +1,214 @@
+//! The rows of the demonstration: texts to fine-tune on, labelled pairs, prompts. All of them functions of the seed.
+
+use std::path::{Path, PathBuf};
+
+use rand::Rng;
+use rand::seq::SliceRandom;
+use serde_json::{Value, json};
+
+use super::grammar::{Prompt, prompts, review};
+use super::rule::judge;
+use crate::error::{Error, Result};
+use crate::rng::{Purpose, Seed, Stream};
+
+/// The temperature of the labels: a pair whose true scores differ by d is labelled rightly with probability σ(d / this).
+pub const LABEL_TEMPERATURE: f32 = 0.5;
+
+/// Prompts kept apart for evaluation; no training row uses one.
+pub const HELD_OUT_PROMPTS: usize = 400;
+
+/// Which rows a random stream is for.
+#[derive(Debug, Clone, Copy)]
+enum Split {
+    Prompts = 0,
+    Sft = 1,
+    Pairs = 2,
+    HeldOutPairs = 3,
+    HeldOutSft = 4,
+}
+
+/// How many rows of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Prompts with a neutral review, for fine-tuning.
+    pub sft: usize,
+    /// Labelled pairs, for the reward model and DPO.
+    pub pairs: usize,
+    /// Labelled pairs on held-out prompts.
+    pub held_out_pairs: usize,
+    /// Prompts for online training.
+    pub prompts: usize,
+    /// Held-out prompts, at most [`HELD_OUT_PROMPTS`].
+    pub held_out_prompts: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { sft: 16_000, pairs: 4_000, held_out_pairs: 400, prompts: 2_000, held_out_prompts: 200 }
+    }
+}
+
+/// Where the rows were written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataFiles {
+    /// `prompt`, `completion`.
+    pub sft: PathBuf,
+    /// `prompt`, `completion`, on held-out prompts.
+    pub held_out_sft: PathBuf,
+    /// `prompt`, `chosen`, `rejected`.
+    pub pairs: PathBuf,
+    /// The same on held-out prompts.
+    pub held_out_pairs: PathBuf,
+    /// `prompt`, `topic`.
+    pub prompts: PathBuf,
+    /// The same, held out.
+    pub held_out_prompts: PathBuf,
+}
+
+/// A pair of reviews of which somebody preferred the first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pair {
+    /// The request.
+    pub prompt: Prompt,
+    /// The preferred review.
+    pub chosen: String,
+    /// The other one.
+    pub rejected: String,
+}
+
+/// Training prompts and held-out prompts, both in random order.
+pub fn split_prompts(seed: Seed) -> (Vec<Prompt>, Vec<Prompt>) {
+    let mut held_out = prompts();
+    held_out.shuffle(&mut stream(seed, Split::Prompts, 0));
+    let training = held_out.split_off(HELD_OUT_PROMPTS);
+    (training, held_out)
+}
+
+/// Pair number `index` of a split: two neutral reviews of one prompt, labelled by the rule with noise.
+///
+/// P(first preferred) = σ((s₁ − s₂) / [`LABEL_TEMPERATURE`]), Bradley and Terry's model.
+fn pair(from: &[Prompt], seed: Seed, split: Split, index: usize) -> Pair {
+    let mut rng = stream(seed, split, index);
+    let prompt = from[rng.random_range(0..from.len())].clone();
+    let first = review(prompt.topic, &mut rng);
+    let second = loop {
+        let other = review(prompt.topic, &mut rng);
+        if other != first {
+            break other;
+        }
+    };
+    let difference = judge(prompt.topic, &first).score() - judge(prompt.topic, &second).score();
+    let first_preferred = 1.0 / (1.0 + (-difference / LABEL_TEMPERATURE).exp());
+    let (chosen, rejected) = if rng.random::<f32>() < first_preferred { (first, second) } else { (second, first) };
+    Pair { prompt, chosen, rejected }
+}
+
+/// `count` labelled pairs on training prompts.
+pub fn pairs(seed: Seed, count: usize) -> Vec<Pair> {
+    let (training, _) = split_prompts(seed);
+    (0..count).map(|index| pair(&training, seed, Split::Pairs, index)).collect()
+}
+
+/// `count` labelled pairs on held-out prompts.
+pub fn held_out_pairs(seed: Seed, count: usize) -> Vec<Pair> {
+    let (_, held_out) = split_prompts(seed);
+    (0..count).map(|index| pair(&held_out, seed, Split::HeldOutPairs, index)).collect()
+}
+
+/// Writes all rows as JSON lines into `dir`, which exists.
+///
+/// A completion begins with a space: prompt and completion are joined as text.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn write_data(dir: &Path, seed: Seed, sizes: &Sizes) -> Result<DataFiles> {
+    let (training, held_out) = split_prompts(seed);
+    let sft_row = |from: &[Prompt], split, index| {
+        let mut rng = stream(seed, split, index);
+        let prompt = &from[rng.random_range(0..from.len())];
+        json!({ "prompt": prompt.text, "completion": format!(" {}", review(prompt.topic, &mut rng)) })
+    };
+    let pair_row = |Pair { prompt, chosen, rejected }: Pair| json!({ "prompt": prompt.text, "chosen": format!(" {chosen}"), "rejected": format!(" {rejected}") });
+    let prompt_row = |prompt: &Prompt| json!({ "prompt": prompt.text, "topic": prompt.topic.name });
+    Ok(DataFiles {
+        sft: write(dir, "sft.jsonl", (0..sizes.sft).map(|i| sft_row(&training, Split::Sft, i)))?,
+        held_out_sft: write(
+            dir,
+            "sft-heldout.jsonl",
+            (0..sizes.held_out_pairs).map(|i| sft_row(&held_out, Split::HeldOutSft, i)),
+        )?,
+        pairs: write(dir, "pairs.jsonl", pairs(seed, sizes.pairs).into_iter().map(pair_row))?,
+        held_out_pairs: write(
+            dir,
+            "pairs-heldout.jsonl",
+            held_out_pairs(seed, sizes.held_out_pairs).into_iter().map(pair_row),
+        )?,
+        prompts: write(dir, "prompts.jsonl", training.iter().take(sizes.prompts).map(prompt_row))?,
+        held_out_prompts: write(
+            dir,
+            "prompts-heldout.jsonl",
+            held_out.iter().take(sizes.held_out_prompts).map(prompt_row),
+        )?,
+    })
+}
+
+fn write(dir: &Path, name: &str, rows: impl Iterator<Item = Value>) -> Result<PathBuf> {
+    let path = dir.join(name);
+    let text: String = rows.map(|row| format!("{row}\n")).collect();
+    std::fs::write(&path, text).map_err(|source| Error::io(&path, source))?;
+    Ok(path)
+}
+
+fn stream(seed: Seed, split: Split, index: usize) -> Stream {
+    seed.stream(Purpose::Demo, split as u64, index as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_out_prompts_are_not_trained_on() {
+        let (training, held_out) = split_prompts(Seed(3));
+        assert_eq!(held_out.len(), HELD_OUT_PROMPTS);
+        assert!(training.len() > 2_000);
+        assert!(held_out.iter().all(|prompt| !training.contains(prompt)));
+    }
+
+    #[test]
+    fn labels_agree_with_the_rule_as_often_as_the_noise_says() {
+        let pairs = pairs(Seed(4), 4_000);
+        let difference = |pair: &Pair| {
+            judge(pair.prompt.topic, &pair.chosen).score() - judge(pair.prompt.topic, &pair.rejected).score()
+        };
+        let differences: Vec<f32> = pairs.iter().map(difference).filter(|difference| *difference != 0.0).collect();
+        let count = differences.len() as f32;
+        let right = differences.iter().filter(|difference| **difference > 0.0).count() as f32 / count;
+        let probability = |difference: &f32| 1.0 / (1.0 + (-difference.abs() / LABEL_TEMPERATURE).exp());
+        let expected = differences.iter().map(probability).sum::<f32>() / count;
+        // Four standard errors of 4,000 labels: 4 · √(0.9 · 0.1 / 4000) = 0.019.
+        assert!((right - expected).abs() < 0.02, "{right} labelled rightly, {expected} expected");
+        assert!((0.85..0.95).contains(&expected), "{expected}");
+    }
+
+    #[test]
+    fn the_same_seed_writes_the_same_files_and_another_seed_does_not() {
+        let sizes = Sizes { sft: 20, pairs: 20, held_out_pairs: 5, prompts: 7, held_out_prompts: 3 };
+        let texts = |seed| {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let files = write_data(dir.path(), Seed(seed), &sizes).expect("writable");
+            [files.sft, files.pairs, files.held_out_pairs, files.prompts, files.held_out_prompts]
+                .map(|path| std::fs::read_to_string(path).expect("readable"))
+        };
+        let first = texts(1);
+        assert_eq!(first, texts(1));
+        assert_ne!(first, texts(2));
+        assert_eq!(first.map(|text| text.lines().count()), [20, 20, 5, 7, 3]);
+    }
+
+    #[test]
+    fn an_unwritable_directory_is_named() {
+        let error = write_data(Path::new("/nowhere"), Seed(1), &Sizes::default()).unwrap_err();
+        assert!(error.to_string().starts_with("/nowhere/sft.jsonl: "), "{error}");
+    }
+}

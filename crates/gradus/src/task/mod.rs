@@ -1,0 +1,3 @@
+//! Tasks: each turns its source into prompts, references and metadata.
+
+pub mod demo;
