@@ -7,7 +7,9 @@
 pub mod atomic;
 pub mod checkpoint;
 pub mod directory;
+mod html;
 pub mod metrics;
+pub mod plots;
 pub mod tensors;
 pub mod trainer_state;
 

@@ -1,0 +1,109 @@
+//! Final numbers side by side: one panel a quantity, one bar a run.
+
+use super::Chart;
+use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, INK, NEUTRAL, PALETTE};
+use super::scale::{Scale, short};
+
+/// One bar.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bar {
+    /// Whose value.
+    pub name: String,
+    /// The value; what is not finite is left out.
+    pub value: f64,
+    /// Which colour of the palette; none for what the others are compared with.
+    pub color: Option<usize>,
+}
+
+/// One quantity.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Panel {
+    /// The quantity.
+    pub title: String,
+    /// Its unit, or which way is better.
+    pub unit: String,
+    /// One bar a run; the same runs in the same order in every panel.
+    pub bars: Vec<Bar>,
+}
+
+/// Panels in rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BarChart {
+    /// What is shown.
+    pub title: String,
+    /// The quantities.
+    pub panels: Vec<Panel>,
+}
+
+const PANEL_WIDTH: f64 = 300.0;
+const PANEL_HEIGHT: f64 = 270.0;
+const TOP: f64 = 62.0;
+const MARGIN: f64 = 26.0;
+
+impl BarChart {
+    fn columns(&self) -> usize {
+        match self.panels.len() {
+            0..=2 => self.panels.len().max(1),
+            4 => 2,
+            _ => 3,
+        }
+    }
+}
+
+impl Chart for BarChart {
+    fn size(&self) -> (u32, u32) {
+        let columns = self.columns();
+        let rows = self.panels.len().div_ceil(columns).max(1);
+        let width = 2.0 * MARGIN + columns as f64 * PANEL_WIDTH;
+        (width.max(480.0) as u32, (TOP + rows as f64 * PANEL_HEIGHT + 8.0) as u32)
+    }
+
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    fn draw(&self, canvas: &mut dyn Draw) -> Result<(), DrawError> {
+        canvas.text(&self.title, (MARGIN, 28.0), 20.0, INK, Anchor::Left)?;
+        for (index, panel) in self.panels.iter().enumerate() {
+            let left = MARGIN + (index % self.columns()) as f64 * PANEL_WIDTH;
+            panel.draw(canvas, (left, TOP + (index / self.columns()) as f64 * PANEL_HEIGHT))?;
+        }
+        Ok(())
+    }
+}
+
+impl Panel {
+    fn draw(&self, canvas: &mut dyn Draw, (left, top): (f64, f64)) -> Result<(), DrawError> {
+        let right = left + PANEL_WIDTH - 24.0;
+        canvas.text(&self.title, (left, top + 6.0), 15.0, INK, Anchor::Left)?;
+        let unit_left = left + canvas.width(&self.title, 15.0) + 8.0;
+        canvas.text(&self.unit, (unit_left, top + 7.0), 12.0, GREY, Anchor::Left)?;
+        let (plot_top, plot_bottom) = (top + 50.0, top + PANEL_HEIGHT - 52.0);
+        let finite = self.bars.iter().map(|bar| bar.value).filter(|value| value.is_finite());
+        let (low, high) = finite.fold((0.0f64, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
+        let scale = if low < high { Scale { low, high, step: 1.0 } } else { Scale { low: 0.0, high: 1.0, step: 1.0 } };
+        let y_of = |value: f64| plot_bottom - scale.position(value) * (plot_bottom - plot_top);
+
+        let slot = (right - left) / self.bars.len().max(1) as f64;
+        let half = (slot * 0.34).min(30.0);
+        for (index, bar) in self.bars.iter().enumerate() {
+            let color = bar.color.map_or(NEUTRAL, |color| PALETTE[color % PALETTE.len()]);
+            let middle = left + (index as f64 + 0.5) * slot;
+            if bar.value.is_finite() {
+                canvas.rectangle(
+                    (middle - half, y_of(bar.value.max(0.0))),
+                    (middle + half, y_of(bar.value.min(0.0))),
+                    color,
+                )?;
+                let above = if bar.value < 0.0 { y_of(bar.value) + 11.0 } else { y_of(bar.value) - 11.0 };
+                canvas.text(&short(bar.value), (middle, above), 13.0, INK, Anchor::Center)?;
+            } else {
+                canvas.text("–", (middle, y_of(0.0) - 11.0), 13.0, GREY, Anchor::Center)?;
+            }
+            let under = if low < 0.0 { plot_bottom + 30.0 } else { plot_bottom + 14.0 };
+            canvas.text(&bar.name, (middle, under), 12.0, GREY, Anchor::Center)?;
+        }
+        canvas.line(&[(left, y_of(0.0)), (right, y_of(0.0))], AXIS, 1.2)?;
+        canvas.line(&[(left, top + 22.0), (right, top + 22.0)], GRID, 1.0)
+    }
+}

@@ -1,0 +1,181 @@
+//! Drawing primitives in pixels at scale 1, over plotters' bitmap backend.
+
+use std::fmt::Display;
+use std::sync::OnceLock;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{FontStyle, register_font};
+
+use super::{Chart, png};
+
+/// What a drawing backend refused.
+#[derive(Debug)]
+pub struct DrawError(String);
+
+impl Display for DrawError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A colour: red, green, blue.
+pub type Rgb = (u8, u8, u8);
+
+/// Colours that stay apart for most colour-blind readers, for curves and bars in order.
+pub const PALETTE: [Rgb; 8] = [
+    (37, 99, 235),
+    (234, 88, 12),
+    (13, 148, 136),
+    (190, 24, 93),
+    (124, 58, 237),
+    (101, 163, 13),
+    (8, 145, 178),
+    (120, 113, 108),
+];
+/// Titles.
+pub const INK: Rgb = (28, 33, 40);
+/// Labels.
+pub const GREY: Rgb = (82, 91, 102);
+/// A bar to compare with: the start.
+pub const NEUTRAL: Rgb = (156, 163, 175);
+/// The axis at the bottom.
+pub const AXIS: Rgb = (176, 183, 191);
+/// The lines across.
+pub const GRID: Rgb = (232, 235, 239);
+
+/// `color` mixed with white: 1 is the colour, 0 is white.
+pub fn faint(color: Rgb, share: f64) -> Rgb {
+    let mix = |channel: u8| (255.0 - share * (255.0 - f64::from(channel))).round() as u8;
+    (mix(color.0), mix(color.1), mix(color.2))
+}
+
+/// Which point of a text its position means, horizontally.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Anchor {
+    /// Its left end.
+    Left,
+    /// Its middle.
+    Center,
+    /// Its right end.
+    Right,
+}
+
+/// What charts draw with. Lengths and positions are pixels at scale 1, from the upper left corner.
+pub trait Draw {
+    /// A line through `points`.
+    fn line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError>;
+    /// A filled rectangle between two corners.
+    fn rectangle(&mut self, from: (f64, f64), to: (f64, f64), color: Rgb) -> Result<(), DrawError>;
+    /// A filled circle.
+    fn circle(&mut self, center: (f64, f64), radius: f64, color: Rgb) -> Result<(), DrawError>;
+    /// A text, vertically centred on `at`.
+    fn text(&mut self, text: &str, at: (f64, f64), size: f64, color: Rgb, anchor: Anchor) -> Result<(), DrawError>;
+    /// How wide a text will be.
+    fn width(&self, text: &str, size: f64) -> f64 {
+        text_width(text, size)
+    }
+}
+
+const FONT: &str = "sans-serif";
+
+/// A PNG is this many times larger than the size at scale 1 …
+const PNG_SCALE: f64 = 1.5;
+/// … and drawn this many times larger than that.
+const OVERSAMPLING: usize = 2;
+
+fn register_fonts() {
+    static DONE: OnceLock<()> = OnceLock::new();
+    DONE.get_or_init(|| {
+        let registered = register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT);
+        assert!(registered.is_ok(), "the embedded font is a font");
+    });
+}
+
+/// Draws on a bitmap and encodes it.
+pub fn render_png(chart: &(impl Chart + ?Sized)) -> Vec<u8> {
+    let factor = PNG_SCALE * OVERSAMPLING as f64;
+    let large = |length: u32| (f64::from(length) * factor).round() as usize / OVERSAMPLING * OVERSAMPLING;
+    let (width, height) = (large(chart.size().0), large(chart.size().1));
+    let mut pixels = vec![255; width * height * 3];
+    {
+        let area = BitMapBackend::with_buffer(&mut pixels, (width as u32, height as u32)).into_drawing_area();
+        draw_on(chart, area, factor);
+    }
+    let small = png::shrink(&pixels, width, height, OVERSAMPLING);
+    png::encode(&small, (width / OVERSAMPLING) as u32, (height / OVERSAMPLING) as u32)
+}
+
+fn draw_on<DB: DrawingBackend>(chart: &(impl Chart + ?Sized), area: DrawingArea<DB, Shift>, scale: f64) {
+    register_fonts();
+    let drawn = area.fill(&WHITE).map_err(|error| DrawError(error.to_string())).and_then(|()| {
+        let mut canvas = Canvas { area, scale };
+        chart.draw(&mut canvas)?;
+        canvas.area.present().map_err(|error| DrawError(error.to_string()))
+    });
+    // Memory cannot refuse, and the font is embedded.
+    drawn.expect("drawing into memory");
+}
+
+/// How wide `text` is in the embedded font, at scale 1.
+pub fn text_width(text: &str, size: f64) -> f64 {
+    // Measured large: the font module rounds to whole pixels.
+    const LARGE: f64 = 8.0;
+    register_fonts();
+    (FONT, size * LARGE).into_font().box_size(text).map_or(0.0, |(width, _)| f64::from(width) / LARGE)
+}
+
+struct Canvas<DB: DrawingBackend> {
+    area: DrawingArea<DB, Shift>,
+    scale: f64,
+}
+
+impl<DB: DrawingBackend> Canvas<DB> {
+    fn pixel(&self, point: (f64, f64)) -> (i32, i32) {
+        ((point.0 * self.scale).round() as i32, (point.1 * self.scale).round() as i32)
+    }
+
+    fn put<E>(&self, element: &E) -> Result<(), DrawError>
+    where
+        for<'a> &'a E: plotters::element::PointCollection<'a, (i32, i32)>,
+        E: plotters::element::Drawable<DB>,
+    {
+        self.area.draw(element).map_err(|error| DrawError(error.to_string()))
+    }
+}
+
+fn rgb(color: Rgb) -> RGBColor {
+    RGBColor(color.0, color.1, color.2)
+}
+
+impl<DB: DrawingBackend> Draw for Canvas<DB> {
+    fn line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError> {
+        let points: Vec<_> = points.iter().map(|&point| self.pixel(point)).collect();
+        let width = (width * self.scale).round().max(1.0) as u32;
+        self.put(&PathElement::new(points, rgb(color).stroke_width(width)))
+    }
+
+    fn rectangle(&mut self, from: (f64, f64), to: (f64, f64), color: Rgb) -> Result<(), DrawError> {
+        let corners = [self.pixel(from), self.pixel(to)];
+        self.put(&Rectangle::new(corners, rgb(color).filled()))
+    }
+
+    fn circle(&mut self, center: (f64, f64), radius: f64, color: Rgb) -> Result<(), DrawError> {
+        let radius = (radius * self.scale).round() as i32;
+        self.put(&Circle::new(self.pixel(center), radius, rgb(color).filled()))
+    }
+
+    fn text(&mut self, text: &str, at: (f64, f64), size: f64, color: Rgb, anchor: Anchor) -> Result<(), DrawError> {
+        let horizontal = match anchor {
+            Anchor::Left => HPos::Left,
+            Anchor::Center => HPos::Center,
+            Anchor::Right => HPos::Right,
+        };
+        let color = rgb(color);
+        // The box of a text counts the descenders, so its middle lies below that of the small letters.
+        let at = (at.0, at.1 + 0.13 * size);
+        let font = (FONT, size * self.scale).into_font().color(&color).pos(Pos::new(horizontal, VPos::Center));
+        self.put(&Text::new(text.to_owned(), self.pixel(at), font))
+    }
+}

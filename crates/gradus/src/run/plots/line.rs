@@ -1,0 +1,194 @@
+//! Curves over steps.
+
+use super::Chart;
+use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, INK, PALETTE, Rgb, faint};
+use super::scale::{Scale, short, smoothed};
+
+/// How a curve is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CurveKind {
+    /// A bold smoothed line over the faint measured one.
+    Smoothed,
+    /// A line with a dot at every measurement, for evaluations.
+    Measured,
+}
+
+/// One curve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Curve {
+    /// The name in the legend.
+    pub name: String,
+    /// Step and value; what is not finite leaves a gap.
+    pub points: Vec<(f64, f64)>,
+    /// How it is drawn.
+    pub kind: CurveKind,
+    /// Which colour of the palette.
+    pub color: usize,
+}
+
+/// Curves over steps in one picture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LineChart {
+    /// What is shown.
+    pub title: String,
+    /// The unit of the values.
+    pub unit: String,
+    /// What is counted from left to right.
+    pub x_label: String,
+    /// The curves.
+    pub curves: Vec<Curve>,
+}
+
+struct Frame {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    x: Scale,
+    y: Scale,
+}
+
+impl Frame {
+    fn at(&self, x: f64, y: f64) -> (f64, f64) {
+        let across = self.left + self.x.position(x) * (self.right - self.left);
+        (across, self.bottom - self.y.position(y) * (self.bottom - self.top))
+    }
+}
+
+const WIDTH: f64 = 800.0;
+const HEIGHT: f64 = 460.0;
+const MARGIN: f64 = 26.0;
+const LABEL: f64 = 13.0;
+const LEGEND_ROW: f64 = 22.0;
+
+impl Chart for LineChart {
+    fn size(&self) -> (u32, u32) {
+        (WIDTH as u32, HEIGHT as u32)
+    }
+
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    fn draw(&self, canvas: &mut dyn Draw) -> Result<(), DrawError> {
+        canvas.text(&self.title, (MARGIN, 28.0), 20.0, INK, Anchor::Left)?;
+        let title_end = MARGIN + canvas.width(&self.title, 20.0);
+        canvas.text(&self.unit, (title_end + 12.0, 30.0), LABEL, GREY, Anchor::Left)?;
+        let below_legend = self.legend(canvas)?;
+        let frame = self.frame(canvas, below_legend + 12.0);
+        self.axes(canvas, &frame)?;
+        // Faint lines first, so that no curve hides another's bold one.
+        for (curve, color) in self.colored() {
+            if curve.kind == CurveKind::Smoothed {
+                strokes(canvas, &frame, &curve.points, faint(color, 0.28), 1.2)?;
+            }
+        }
+        for (curve, color) in self.colored() {
+            let width = if curve.kind == CurveKind::Smoothed { 2.4 } else { 1.6 };
+            strokes(canvas, &frame, &bold(curve), color, width)?;
+            if curve.kind == CurveKind::Measured || curve.points.len() == 1 {
+                for &(x, y) in curve.points.iter().filter(|point| point.1.is_finite()) {
+                    canvas.circle(frame.at(x, y), 4.5, (255, 255, 255))?;
+                    canvas.circle(frame.at(x, y), 3.5, color)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LineChart {
+    fn colored(&self) -> impl Iterator<Item = (&Curve, Rgb)> {
+        self.curves.iter().map(|curve| (curve, PALETTE[curve.color % PALETTE.len()]))
+    }
+
+    /// Names with the last value of the bold line; returns where the next thing may begin.
+    fn legend(&self, canvas: &mut dyn Draw) -> Result<f64, DrawError> {
+        let (mut x, mut y) = (MARGIN, 56.0);
+        for (curve, color) in self.colored() {
+            let last = bold(curve).iter().rev().find(|point| point.1.is_finite()).map_or(String::new(), |p| short(p.1));
+            let (name_width, last_width) = (canvas.width(&curve.name, 14.0), canvas.width(&last, 14.0));
+            let width = 26.0 + name_width + 8.0 + last_width + 22.0;
+            if x > MARGIN && x + width > WIDTH - MARGIN {
+                (x, y) = (MARGIN, y + LEGEND_ROW);
+            }
+            canvas.line(&[(x, y), (x + 18.0, y)], color, 3.0)?;
+            if curve.kind == CurveKind::Measured {
+                canvas.circle((x + 9.0, y), 4.0, color)?;
+            }
+            canvas.text(&curve.name, (x + 26.0, y), 14.0, INK, Anchor::Left)?;
+            canvas.text(&last, (x + 26.0 + name_width + 8.0, y), 14.0, GREY, Anchor::Left)?;
+            x += width;
+        }
+        Ok(y + 8.0)
+    }
+
+    fn frame(&self, canvas: &dyn Draw, top: f64) -> Frame {
+        let bottom = HEIGHT - 52.0;
+        let y = self.values();
+        let finite = |values: &mut dyn Iterator<Item = f64>| {
+            values
+                .filter(|value| value.is_finite())
+                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
+        };
+        let (low, high) = finite(&mut y.into_iter());
+        let y = if low <= high { Scale::around(low, high, 5) } else { Scale::around(0.0, 1.0, 5) };
+        let (first, last) = finite(&mut self.curves.iter().flat_map(|curve| &curve.points).map(|point| point.0));
+        let x = if first <= last { Scale::within(first, last, 8) } else { Scale::within(0.0, 1.0, 8) };
+        let widest = y.ticks().iter().map(|&tick| canvas.width(&y.label(tick), LABEL)).fold(0.0, f64::max);
+        Frame { left: MARGIN + widest + 10.0, right: WIDTH - MARGIN - 6.0, top, bottom, x, y }
+    }
+
+    /// The values the picture must hold: every bold line, and the measured ones without their rarest outliers.
+    fn values(&self) -> Vec<f64> {
+        let mut all = Vec::new();
+        for curve in &self.curves {
+            all.extend(bold(curve).iter().map(|point| point.1));
+            let mut raw: Vec<f64> = curve.points.iter().map(|point| point.1).filter(|y| y.is_finite()).collect();
+            raw.sort_by(f64::total_cmp);
+            let outliers = raw.len() / 100;
+            all.extend(raw.iter().skip(outliers).take(raw.len() - 2 * outliers));
+        }
+        all
+    }
+
+    fn axes(&self, canvas: &mut dyn Draw, frame: &Frame) -> Result<(), DrawError> {
+        for tick in frame.y.ticks() {
+            let (_, y) = frame.at(frame.x.low, tick);
+            canvas.line(&[(frame.left, y), (frame.right, y)], GRID, 1.0)?;
+            canvas.text(&frame.y.label(tick), (frame.left - 10.0, y), LABEL, GREY, Anchor::Right)?;
+        }
+        canvas.line(&[(frame.left, frame.bottom), (frame.right, frame.bottom)], AXIS, 1.2)?;
+        for tick in frame.x.ticks() {
+            let (x, _) = frame.at(tick, frame.y.low);
+            canvas.line(&[(x, frame.bottom), (x, frame.bottom + 5.0)], AXIS, 1.2)?;
+            canvas.text(&frame.x.label(tick), (x, frame.bottom + 16.0), LABEL, GREY, Anchor::Center)?;
+        }
+        let middle = (frame.left + frame.right) / 2.0;
+        canvas.text(&self.x_label, (middle, HEIGHT - 16.0), LABEL, GREY, Anchor::Center)
+    }
+}
+
+/// The bold line of a curve.
+fn bold(curve: &Curve) -> Vec<(f64, f64)> {
+    if curve.kind == CurveKind::Measured {
+        return curve.points.clone();
+    }
+    let values: Vec<f64> = curve.points.iter().map(|point| point.1).collect();
+    curve.points.iter().map(|point| point.0).zip(smoothed(&values)).collect()
+}
+
+/// A line with gaps where values are not finite.
+fn strokes(
+    canvas: &mut dyn Draw,
+    frame: &Frame,
+    points: &[(f64, f64)],
+    color: Rgb,
+    width: f64,
+) -> Result<(), DrawError> {
+    for run in points.split(|point| !point.1.is_finite()).filter(|run| run.len() > 1) {
+        let run: Vec<_> = run.iter().map(|&(x, y)| frame.at(x, y)).collect();
+        canvas.line(&run, color, width)?;
+    }
+    Ok(())
+}

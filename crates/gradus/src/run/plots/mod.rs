@@ -1,0 +1,42 @@
+//! Pictures of a run: training curves and bars, as PNG files and as SVG for pages.
+//!
+//! One look for all: white ground, light horizontal grid, a bold smoothed line over the faint measured one.
+//! The font is embedded, so a picture does not depend on the machine. PNGs are drawn at twice their size and averaged
+//! down, which smooths every edge.
+
+mod bars;
+mod canvas;
+mod curves;
+mod line;
+mod png;
+mod scale;
+mod svg;
+
+pub use bars::{Bar, BarChart, Panel};
+pub use curves::{comparison_charts, training_charts, write_charts};
+pub use line::{Curve, CurveKind, LineChart};
+
+/// A picture that can be drawn.
+pub trait Chart {
+    /// Width and height in pixels at scale 1.
+    fn size(&self) -> (u32, u32);
+
+    /// The text for those who cannot see it.
+    fn title(&self) -> &str;
+
+    /// Draws itself.
+    ///
+    /// # Errors
+    /// When the canvas refuses; memory never does.
+    fn draw(&self, canvas: &mut dyn canvas::Draw) -> Result<(), canvas::DrawError>;
+
+    /// A PNG file, 1.5 times [`Chart::size`].
+    fn png(&self) -> Vec<u8> {
+        canvas::render_png(self)
+    }
+
+    /// An `<svg>` element that scales with its container.
+    fn svg(&self) -> String {
+        svg::render(self)
+    }
+}

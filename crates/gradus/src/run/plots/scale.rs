@@ -1,0 +1,174 @@
+//! Axes: round tick values, their labels, and smoothing.
+
+/// An axis from `low` to `high` with round ticks `step` apart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale {
+    /// The first tick.
+    pub low: f64,
+    /// The last tick.
+    pub high: f64,
+    /// The distance of two ticks.
+    pub step: f64,
+}
+
+impl Scale {
+    /// Round ticks around `[low, high]`, about `ticks` of them.
+    pub fn around(low: f64, high: f64, ticks: usize) -> Self {
+        let (low, high) = if high > low { (low, high) } else { (low - margin(low), high + margin(high)) };
+        let step = round_up((high - low) / ticks.max(1) as f64);
+        Self { low: (low / step + 1e-9).floor() * step, high: (high / step - 1e-9).ceil() * step, step }
+    }
+
+    /// Round ticks inside `[low, high]`, which stay the ends: for steps.
+    pub fn within(low: f64, high: f64, ticks: usize) -> Self {
+        let high = if high > low { high } else { low + 1.0 };
+        Self { low, high, step: round_up((high - low) / ticks.max(1) as f64).max(1.0) }
+    }
+
+    /// Where `value` lies between the ends, 0 to 1.
+    pub fn position(&self, value: f64) -> f64 {
+        ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+    }
+
+    /// The tick values.
+    pub fn ticks(&self) -> Vec<f64> {
+        let first = (self.low / self.step - 1e-9).ceil() as i64;
+        let last = (self.high / self.step + 1e-9).floor() as i64;
+        (first..=last).map(|index| index as f64 * self.step).collect()
+    }
+
+    /// A tick's label: as many digits as tell two ticks apart.
+    pub fn label(&self, tick: f64) -> String {
+        let largest = self.low.abs().max(self.high.abs());
+        if tick.abs() < self.step * 1e-6 {
+            return "0".into();
+        }
+        if largest < 1e-3 {
+            // One power of ten for all ticks.
+            let power = 10f64.powf((largest.log10() + 1e-9).floor());
+            return format!("{}e{}", fixed(tick / power, self.step / power), minus(power.log10().round().to_string()));
+        }
+        for (unit, suffix) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
+            if largest >= 10.0 * unit || (largest >= unit && self.step >= unit / 10.0 && unit > 1e3) {
+                return format!("{}{suffix}", fixed(tick / unit, self.step / unit));
+            }
+        }
+        fixed(tick, self.step)
+    }
+}
+
+fn margin(value: f64) -> f64 {
+    if value == 0.0 { 1.0 } else { value.abs() * 0.1 }
+}
+
+/// The next of 1, 2, 2.5, 5, 10 times a power of ten.
+fn round_up(step: f64) -> f64 {
+    let power = 10f64.powf(step.log10().floor());
+    let digit = step / power;
+    let rounded = [1.0, 2.0, 2.5, 5.0].into_iter().find(|&round| digit <= round * (1.0 + 1e-9)).unwrap_or(10.0);
+    rounded * power
+}
+
+/// `value` with the decimals that `step` needs.
+fn fixed(value: f64, step: f64) -> String {
+    let decimals = (0..8).find(|&decimals| {
+        let scaled = step * 10f64.powi(decimals);
+        (scaled - scaled.round()).abs() < 1e-6 * scaled.max(1.0)
+    });
+    minus(format!("{value:.*}", decimals.unwrap_or(8) as usize))
+}
+
+fn minus(text: String) -> String {
+    text.replace('-', "\u{2212}")
+}
+
+fn trimmed(text: String) -> String {
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A single value for a legend, a bar or a table: three to four significant digits.
+pub fn short(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        return "–".into();
+    }
+    let text = match size {
+        0.0 => "0".into(),
+        _ if size < 1e-3 => format!("{value:.2e}"),
+        _ if size < 1.0 => trimmed(format!("{value:.3}")),
+        _ if size < 100.0 => trimmed(format!("{value:.2}")),
+        _ if size < 10_000.0 => format!("{value:.0}"),
+        _ if size < 1e6 => format!("{:.1}k", value / 1e3),
+        _ => format!("{:.1}M", value / 1e6),
+    };
+    minus(text)
+}
+
+/// A straight line fitted to the neighbours of each value, weighted by a triangle of half-width `n / 16`.
+///
+/// Fewer than ten values stay as they are; what is not finite is left out.
+pub fn smoothed(values: &[f64]) -> Vec<f64> {
+    let count = values.len() as i64;
+    if count < 10 {
+        return values.to_vec();
+    }
+    let reach = (count / 16).max(1);
+    let one = |center: i64| {
+        // Sums of w, w·x, w·y, w·x², w·x·y with x the distance to the center.
+        let mut sums = [0.0; 5];
+        for index in (center - reach).max(0)..=(center + reach).min(count - 1) {
+            let (x, y) = ((index - center) as f64, values[index as usize]);
+            if y.is_finite() {
+                let weight = (reach + 1) as f64 - x.abs();
+                let terms = [1.0, x, y, x * x, x * y];
+                sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += weight * term);
+            }
+        }
+        let [w, x, y, xx, xy] = sums;
+        let determinant = w * xx - x * x;
+        if determinant > 1e-9 { (y * xx - x * xy) / determinant } else { y / w }
+    };
+    (0..count).map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(scale: Scale) -> String {
+        scale.ticks().into_iter().map(|tick| scale.label(tick)).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn ticks_are_round_and_labels_short() {
+        assert_eq!(labels(Scale::around(0.13, 0.94, 5)), "0 0.2 0.4 0.6 0.8 1.0");
+        assert_eq!(labels(Scale::around(-1.2, 2.1, 4)), "\u{2212}2 \u{2212}1 0 1 2 3");
+        assert_eq!(
+            labels(Scale::around(0.0, 1e-6, 4)),
+            "0 0.25e\u{2212}6 0.50e\u{2212}6 0.75e\u{2212}6 1.00e\u{2212}6"
+        );
+        assert_eq!(labels(Scale::within(1.0, 2000.0, 5)), "500 1000 1500 2000");
+        assert_eq!(labels(Scale::around(0.0, 40_000.0, 4)), "0 10k 20k 30k 40k");
+        assert_eq!(labels(Scale::within(1.0, 3.0, 8)), "1 2 3");
+        assert_eq!(labels(Scale::around(2.0, 2.0, 4)), "1.8 1.9 2.0 2.1 2.2");
+    }
+
+    #[test]
+    fn smoothing_keeps_lines_straight_and_skips_gaps() {
+        let line: Vec<f64> = (0..100).map(f64::from).collect();
+        for (a, b) in smoothed(&line).iter().zip(&line) {
+            assert!((a - b).abs() < 1e-9);
+        }
+        let mut gap = line.clone();
+        gap[50] = f64::NAN;
+        assert!((smoothed(&gap)[50] - 50.0).abs() < 1e-9);
+        assert_eq!(smoothed(&[1.0, 5.0, 3.0]), [1.0, 5.0, 3.0]);
+    }
+
+    #[test]
+    fn single_values_have_few_digits() {
+        let shown: Vec<_> =
+            [0.0, 1e-6, 0.12345, -1.2345, 41.0, 123.4, 45_600.0, f64::NAN].into_iter().map(short).collect();
+        assert_eq!(shown, ["0", "1.00e\u{2212}6", "0.123", "\u{2212}1.23", "41", "123", "45.6k", "–"]);
+    }
+}

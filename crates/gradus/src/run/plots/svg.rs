@@ -1,0 +1,80 @@
+//! The same drawing as an `<svg>` element, for pages: exact coordinates, the reader's own font.
+
+use std::fmt::Write;
+
+use super::Chart;
+use super::canvas::{Anchor, Draw, DrawError, Rgb, text_width};
+use crate::run::html::escape;
+
+/// An `<svg>` element that fills the width it is given.
+pub fn render(chart: &(impl Chart + ?Sized)) -> String {
+    let (width, height) = chart.size();
+    let mut svg = Svg(format!(
+        "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {width} {height}\" xmlns=\"http://www.w3.org/2000/svg\" \
+         font-family=\"system-ui, sans-serif\">\n",
+        escape(chart.title())
+    ));
+    chart.draw(&mut svg).expect("drawing into memory");
+    svg.0 + "</svg>\n"
+}
+
+struct Svg(String);
+
+impl Svg {
+    fn put(&mut self, element: std::fmt::Arguments<'_>) -> Result<(), DrawError> {
+        self.0.write_fmt(element).expect("writing to memory");
+        self.0.push('\n');
+        Ok(())
+    }
+}
+
+fn hex((red, green, blue): Rgb) -> String {
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
+impl Draw for Svg {
+    fn width(&self, text: &str, size: f64) -> f64 {
+        // The reader's font may be wider than the embedded one; DejaVu Sans, a wide one, is by a fifth.
+        1.22 * text_width(text, size)
+    }
+
+    fn line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError> {
+        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        self.put(format_args!(
+            "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"{width}\" stroke-linejoin=\"round\" points=\"{}\"/>",
+            hex(color),
+            points.join(" ")
+        ))
+    }
+
+    fn rectangle(&mut self, from: (f64, f64), to: (f64, f64), color: Rgb) -> Result<(), DrawError> {
+        self.put(format_args!(
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"/>",
+            from.0.min(to.0),
+            from.1.min(to.1),
+            (to.0 - from.0).abs(),
+            (to.1 - from.1).abs(),
+            hex(color)
+        ))
+    }
+
+    fn circle(&mut self, center: (f64, f64), radius: f64, color: Rgb) -> Result<(), DrawError> {
+        let (x, y) = center;
+        self.put(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{}\"/>", hex(color)))
+    }
+
+    fn text(&mut self, text: &str, at: (f64, f64), size: f64, color: Rgb, anchor: Anchor) -> Result<(), DrawError> {
+        let anchor = match anchor {
+            Anchor::Left => "start",
+            Anchor::Center => "middle",
+            Anchor::Right => "end",
+        };
+        // The base line lies about a third of the size below the middle.
+        let (x, y) = (at.0, at.1 + 0.34 * size);
+        self.put(format_args!(
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{}\" text-anchor=\"{anchor}\">{}</text>",
+            hex(color),
+            escape(text)
+        ))
+    }
+}
