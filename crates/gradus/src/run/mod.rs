@@ -6,10 +6,13 @@
 
 pub mod atomic;
 pub mod checkpoint;
+pub mod compare;
 pub mod directory;
 mod html;
 pub mod metrics;
 pub mod plots;
+pub mod report;
+pub mod samples;
 pub mod tensors;
 pub mod trainer_state;
 

@@ -1,0 +1,265 @@
+//! `comparison/`: several policies from one start, side by side, measured on the same held-out prompts.
+//!
+//! ```text
+//! comparison.md  comparison.json    one row a policy: reward, wins against the start, KL, length, time
+//! samples.md     samples.jsonl      the same prompts, one completion a policy
+//! results.png    plots/*.png        bars of the final numbers; the curves of all runs in one picture a metric
+//! report.html                       all of it on one page
+//! ```
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::atomic;
+use super::directory::RunDir;
+use super::metrics::{Metrics, MetricsRow, number, read_metrics};
+use super::plots::{Bar, BarChart, Chart, Panel, comparison_charts, write_charts};
+use super::samples::{Sample, read_samples};
+use crate::error::{Error, Result};
+
+mod show;
+
+/// One policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its name in tables: the method, or `start`.
+    pub name: String,
+    /// Its run; none for the start.
+    pub run: Option<RunDir>,
+    /// Measured on the held-out prompts: `reward`, `kl`, `length`, …, without prefix.
+    pub measured: Metrics,
+    /// One completion of each held-out prompt.
+    pub samples: Vec<Sample>,
+    /// Optimiser steps or iterations.
+    pub steps: usize,
+    /// Tokens that went through the model in training.
+    pub tokens: u64,
+    /// Seconds of training.
+    pub elapsed_s: f64,
+}
+
+/// Policies from one start; the first entry is what the others are compared with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// What all started from.
+    pub model: String,
+    /// What all were trained on.
+    pub data: String,
+    /// What each was given, as a sentence.
+    pub budget: String,
+    /// How the completions were made, as a sentence.
+    pub evaluation: String,
+    /// The start, then the trained policies.
+    pub entries: Vec<Entry>,
+}
+
+/// A column of the table: key in JSON, heading, what it is.
+const COLUMNS: [(&str, &str, &str); 8] = [
+    ("reward", "reward", "mean ± standard error"),
+    ("wins", "wins", "share of prompts with a better reward than the start; ties count half"),
+    ("kl", "KL", "to the start, nats per completion"),
+    ("length", "length", "tokens per completion"),
+    ("clipped_ratio", "cut off", "share of completions that reached the limit"),
+    ("steps", "steps", "optimiser steps or iterations"),
+    ("tokens", "tokens", "through the policy in training"),
+    ("elapsed_s", "time", "of training"),
+];
+
+impl Entry {
+    /// A finished run as its own files describe it.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Data`] when a file is broken.
+    pub fn from_run(run: RunDir) -> Result<Self> {
+        let results = read_results(&run)?;
+        let samples = read_samples(&run.samples())?;
+        let last = samples.iter().map(|sample| sample.step).max();
+        let count = |key: &str| results.get(key).and_then(Value::as_u64).unwrap_or(0);
+        Ok(Self {
+            name: run.name(),
+            measured: without_prefix(results.get("after")),
+            samples: samples.into_iter().filter(|sample| Some(sample.step) == last).collect(),
+            steps: count("steps") as usize,
+            tokens: count("tokens"),
+            elapsed_s: results.get("elapsed_s").and_then(Value::as_f64).unwrap_or(f64::NAN),
+            run: Some(run),
+        })
+    }
+
+    /// The start of a finished run, as its first evaluation describes it.
+    ///
+    /// # Errors
+    /// As [`Entry::from_run`].
+    pub fn start_of(run: &RunDir) -> Result<Self> {
+        let samples = read_samples(&run.samples())?.into_iter().filter(|sample| sample.step == 0).collect();
+        Ok(Self::start(without_prefix(read_results(run)?.get("before")), samples))
+    }
+
+    /// The start with what was measured of it.
+    pub fn start(measured: Metrics, samples: Vec<Sample>) -> Self {
+        Self { name: "start".into(), run: None, measured, samples, steps: 0, tokens: 0, elapsed_s: f64::NAN }
+    }
+
+    fn rewards(&self) -> Vec<f64> {
+        self.samples.iter().filter_map(|sample| sample.reward).collect()
+    }
+
+    /// The reward's standard error over prompts.
+    fn standard_error(&self) -> Option<f64> {
+        let rewards = self.rewards();
+        let count = rewards.len() as f64;
+        let mean = rewards.iter().sum::<f64>() / count;
+        let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
+        (rewards.len() > 1).then(|| (squares / (count - 1.0) / count).sqrt())
+    }
+
+    /// The share of prompts on which this policy's reward beats `other`'s; ties count half.
+    fn wins_against(&self, other: &Entry) -> Option<f64> {
+        let (mut wins, mut count) = (0.0, 0);
+        for mine in &self.samples {
+            let theirs = other.samples.iter().find(|theirs| theirs.row == mine.row);
+            if let (Some(mine), Some(theirs)) = (mine.reward, theirs.and_then(|theirs| theirs.reward)) {
+                wins += if mine > theirs { 1.0 } else { 0.5 * f64::from(u8::from(mine == theirs)) };
+                count += 1;
+            }
+        }
+        (count > 0).then(|| wins / f64::from(count))
+    }
+
+    fn value(&self, key: &str, start: &Entry) -> Option<f64> {
+        let is_start = self.run.is_none();
+        match key {
+            "wins" if is_start => None,
+            "wins" => self.wins_against(start),
+            "kl" if is_start => Some(0.0),
+            "steps" | "tokens" | "elapsed_s" if is_start => None,
+            "steps" => Some(self.steps as f64),
+            "tokens" => Some(self.tokens as f64),
+            "elapsed_s" => Some(self.elapsed_s),
+            _ => self.measured.get(key),
+        }
+        .filter(|value| value.is_finite())
+    }
+}
+
+fn read_results(run: &RunDir) -> Result<Map<String, Value>> {
+    let path = run.results();
+    let text = std::fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
+    serde_json::from_str(&text).map_err(|error| Error::data(&path, Some(error.line()), error.to_string()))
+}
+
+fn without_prefix(object: Option<&Value>) -> Metrics {
+    let entries = object.and_then(Value::as_object).into_iter().flatten();
+    entries.filter_map(|(key, value)| Some((key.strip_prefix("eval_").unwrap_or(key), value.as_f64()?))).collect()
+}
+
+impl Comparison {
+    /// Finished runs side by side; the start is that of the first run that knows its own.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for no runs at all, else as [`Entry::from_run`].
+    pub fn of_runs(runs: &[RunDir]) -> Result<Self> {
+        let Some(first) = runs.first() else { return Err(Error::input("nothing to compare: no run was given")) };
+        let results = read_results(first)?;
+        let text = |key: &str| results.get(key).and_then(Value::as_str).unwrap_or("–").to_owned();
+        let mut start = Entry::start(Metrics::new(), Vec::new());
+        let mut entries = Vec::new();
+        for run in runs {
+            if start.measured.is_empty() {
+                start = Entry::start_of(run)?;
+            }
+            entries.push(Entry::from_run(run.clone())?);
+        }
+        entries.insert(0, start);
+        Ok(Self {
+            model: text("model"),
+            data: text("data"),
+            budget: "what each run was given itself".into(),
+            evaluation: "each run's own last evaluation".into(),
+            entries,
+        })
+    }
+
+    /// Writes everything to `directory`, whole or not at all; returns the content of `comparison.json`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Data`] when a run's metrics are broken.
+    pub fn write(&self, directory: &Path) -> Result<Value> {
+        let json = self.to_json();
+        let runs = self.curves()?;
+        let charts = comparison_charts(&runs);
+        let bars = self.bars();
+        atomic::write_dir(directory, |at| {
+            let write = |name: &str, text: &str| {
+                let path = at.join(name);
+                std::fs::write(&path, text).map_err(|source| Error::io(path, source))
+            };
+            write("comparison.md", &self.to_markdown())?;
+            write("comparison.json", &(serde_json::to_string_pretty(&json).expect("plain data") + "\n"))?;
+            write("samples.md", &self.samples_markdown())?;
+            write("samples.jsonl", &self.samples_jsonl())?;
+            write("report.html", &self.page(&bars, &charts))?;
+            let path = at.join("results.png");
+            std::fs::write(&path, bars.png()).map_err(|source| Error::io(path, source))?;
+            write_charts(&at.join("plots"), &charts).map(|_| ())
+        })?;
+        Ok(json)
+    }
+
+    fn start(&self) -> &Entry {
+        self.entries.first().expect("a comparison has a start")
+    }
+
+    /// What `comparison.json` holds.
+    pub fn to_json(&self) -> Value {
+        let entry = |entry: &Entry| {
+            let mut object = Map::from_iter([("method".to_owned(), json!(entry.name))]);
+            for (key, _, _) in COLUMNS {
+                object.insert(key.into(), entry.value(key, self.start()).map_or(Value::Null, number));
+            }
+            object.insert("reward_standard_error".into(), json!(entry.standard_error()));
+            object.insert("run".into(), json!(entry.run.as_ref().map(|run| run.path().display().to_string())));
+            object.insert("measured".into(), Value::Object(entry.measured.to_json()));
+            Value::Object(object)
+        };
+        json!({
+            "gradus": env!("CARGO_PKG_VERSION"),
+            "model": self.model,
+            "data": self.data,
+            "budget": self.budget,
+            "evaluation": self.evaluation,
+            "prompts": self.start().samples.len(),
+            "entries": self.entries.iter().map(entry).collect::<Vec<_>>(),
+        })
+    }
+
+    fn curves(&self) -> Result<Vec<(String, Vec<MetricsRow>)>> {
+        let runs = self.entries.iter().filter_map(|entry| Some((entry.name.clone(), entry.run.as_ref()?)));
+        runs.map(|(name, run)| Ok((name, read_metrics(&run.metrics())?))).collect()
+    }
+
+    fn bars(&self) -> BarChart {
+        let panels = [
+            ("reward", "Reward", "held-out prompts"),
+            ("wins", "Wins against the start", "share"),
+            ("kl", "KL to the start", "nats"),
+            ("length", "Length", "tokens"),
+            ("elapsed_s", "Training time", "seconds"),
+        ];
+        let panel = |(key, title, unit): (&str, &str, &str)| {
+            let bar = |(index, entry): (usize, &Entry)| Bar {
+                name: entry.name.clone(),
+                value: entry.value(key, self.start()).unwrap_or(f64::NAN),
+                color: index.checked_sub(1),
+            };
+            let bars: Vec<Bar> = self.entries.iter().enumerate().map(bar).collect();
+            let shown = bars.iter().any(|bar| bar.value.is_finite());
+            shown.then(|| Panel { title: title.into(), unit: unit.into(), bars })
+        };
+        BarChart { title: "Final results".into(), panels: panels.into_iter().filter_map(panel).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! A comparison as text: the table, Markdown, JSON lines and a page.
+
+use serde_json::{Map, Value, json};
+
+use super::{COLUMNS, Comparison, Entry};
+use crate::run::html;
+use crate::run::metrics::number;
+use crate::run::plots::{BarChart, Chart, LineChart, short};
+use crate::run::report::duration;
+use crate::run::samples::Sample;
+
+/// How many prompts `samples.md` and the page show; `samples.jsonl` has all.
+const SHOWN_SAMPLES: usize = 12;
+
+impl Comparison {
+    /// The columns that have a value anywhere.
+    fn columns(&self) -> Vec<(&'static str, &'static str, &'static str)> {
+        let has_value = |key: &str| self.entries.iter().any(|entry| entry.value(key, self.start()).is_some());
+        COLUMNS.into_iter().filter(|(key, _, _)| has_value(key)).collect()
+    }
+
+    fn cell(&self, entry: &Entry, key: &str) -> String {
+        let Some(value) = entry.value(key, self.start()) else { return "–".into() };
+        match key {
+            "elapsed_s" => duration(value),
+            "wins" | "clipped_ratio" => format!("{:.0} %", 100.0 * value),
+            "reward" => {
+                entry.standard_error().map_or(short(value), |error| format!("{} ± {}", short(value), short(error)))
+            }
+            _ => short(value),
+        }
+    }
+
+    /// The table alone, with aligned columns, for a terminal and for Markdown.
+    pub fn table(&self) -> String {
+        let columns = self.columns();
+        let mut rows = vec![
+            std::iter::once("method".to_owned())
+                .chain(columns.iter().map(|column| column.1.to_owned()))
+                .collect::<Vec<_>>(),
+        ];
+        for entry in &self.entries {
+            rows.push(
+                std::iter::once(entry.name.clone())
+                    .chain(columns.iter().map(|column| self.cell(entry, column.0)))
+                    .collect(),
+            );
+        }
+        let width = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..=columns.len()).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).enumerate().map(|(index, (cell, &width))| {
+                if index == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            });
+            format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+        };
+        let rule = widths.iter().enumerate().map(|(index, &width)| {
+            if index == 0 { "-".repeat(width) } else { format!("{}:", "-".repeat(width.max(2) - 1)) }
+        });
+        let rule = format!("| {} |\n", rule.collect::<Vec<_>>().join(" | "));
+        let mut lines: Vec<String> = rows.iter().map(line).collect();
+        lines.insert(1, rule);
+        lines.concat()
+    }
+
+    pub(super) fn to_markdown(&self) -> String {
+        let legend = self.columns().into_iter().map(|(_, heading, meaning)| format!("- **{heading}**: {meaning}\n"));
+        format!(
+            "# Comparison\n\nStart: `{}`  \nData: `{}`  \nBudget: {}  \nMeasured on: {}\n\n{}\n{}\n![final results](results.png)\n\n\
+             Curves are in `plots/`, completions side by side in `samples.md`.\n",
+            self.model,
+            self.data,
+            self.budget,
+            self.evaluation,
+            self.table(),
+            legend.collect::<String>()
+        )
+    }
+
+    /// A prompt's completions, one an entry that has it.
+    fn side_by_side(&self) -> impl Iterator<Item = (&Sample, Vec<(&Entry, &Sample)>)> {
+        let first = self.entries.iter().find(|entry| !entry.samples.is_empty());
+        first.into_iter().flat_map(|entry| &entry.samples).map(|prompt| {
+            let of = |entry: &'_ Entry| entry.samples.iter().position(|sample| sample.row == prompt.row);
+            let found = self.entries.iter().filter_map(|entry| Some((entry, &entry.samples[of(entry)?])));
+            (prompt, found.collect())
+        })
+    }
+
+    pub(super) fn samples_jsonl(&self) -> String {
+        let line = |(prompt, completions): (&Sample, Vec<(&Entry, &Sample)>)| {
+            let one = |(entry, sample): &(&Entry, &Sample)| {
+                let reward = sample.reward.map_or(Value::Null, number);
+                (
+                    entry.name.clone(),
+                    json!({"completion": sample.completion, "reward": reward, "tokens": sample.tokens, "stop": sample.stop}),
+                )
+            };
+            let completions: Map<String, Value> = completions.iter().map(one).collect();
+            json!({"row": prompt.row, "prompt": prompt.prompt, "completions": completions}).to_string() + "\n"
+        };
+        self.side_by_side().map(line).collect()
+    }
+
+    pub(super) fn samples_markdown(&self) -> String {
+        let mut text = String::from("# Samples\n");
+        for (prompt, completions) in self.side_by_side().take(SHOWN_SAMPLES) {
+            text += &format!("\n## Prompt {}\n\n{}\n", prompt.row, quote(&prompt.prompt));
+            for (entry, sample) in completions {
+                text += &format!("\n**{}**{}\n\n{}\n", entry.name, reward_of(sample), quote(&sample.completion));
+            }
+        }
+        text
+    }
+
+    pub(super) fn page(&self, bars: &BarChart, charts: &[(String, LineChart)]) -> String {
+        let columns = self.columns();
+        let heads: String = columns
+            .iter()
+            .map(|(_, heading, meaning)| {
+                format!("<th class=\"number\" title=\"{}\">{}</th>", html::escape(meaning), html::escape(heading))
+            })
+            .collect();
+        let mut rows = String::new();
+        for entry in &self.entries {
+            let cells = columns
+                .iter()
+                .map(|column| format!("<td class=\"number\">{}</td>", html::escape(&self.cell(entry, column.0))));
+            rows += &format!("<tr><td>{}</td>{}</tr>\n", html::escape(&entry.name), cells.collect::<String>());
+        }
+        let names: String =
+            self.entries.iter().map(|entry| format!("<th>{}</th>", html::escape(&entry.name))).collect();
+        let mut samples = String::new();
+        for (prompt, completions) in self.side_by_side().take(SHOWN_SAMPLES) {
+            samples += &format!("<tr>{}", html::text_cell("", &prompt.prompt));
+            for entry in &self.entries {
+                let found = completions.iter().find(|(other, _)| other.name == entry.name);
+                samples += &found.map_or("<td></td>".into(), |(_, sample)| {
+                    html::text_cell(reward_of(sample).trim_start_matches(", "), &sample.completion)
+                });
+            }
+            samples += "</tr>\n";
+        }
+        let body = format!(
+            "<h1>Comparison</h1>\n<p class=\"quiet\">from {} on {}</p>\n<p>Budget: {}. Measured on: {}.</p>\n\
+             <h2>Result</h2>\n<div class=\"scroll\"><table>\n<tr><th>Method</th>{heads}</tr>\n{rows}</table></div>\n\
+             <h2>Final numbers</h2>\n<figure>{}</figure>\n<h2>Curves</h2>\n{}\
+             <h2>Samples</h2>\n<div class=\"scroll\"><table>\n<tr><th>Prompt</th>{names}</tr>\n{samples}</table></div>\n",
+            html::escape(&self.model),
+            html::escape(&self.data),
+            html::escape(&self.budget),
+            html::escape(&self.evaluation),
+            bars.svg(),
+            html::curves(charts),
+        );
+        html::page("Comparison", &body)
+    }
+}
+
+fn reward_of(sample: &Sample) -> String {
+    sample.reward.map_or(String::new(), |reward| format!(", reward {}", short(reward)))
+}
+
+/// A Markdown quotation that keeps line breaks.
+fn quote(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("> {line}")).collect();
+    if lines.is_empty() { "> *(empty)*".into() } else { lines.join("  \n") }
+}

@@ -1,0 +1,90 @@
+use super::*;
+use crate::run::directory::Existing;
+use crate::run::metrics::MetricsLog;
+use std::fs;
+
+fn sample(row: usize, completion: &str, reward: f64) -> Sample {
+    Sample {
+        step: 0,
+        row,
+        prompt: format!("prompt {row}"),
+        completion: completion.into(),
+        reward: Some(reward),
+        tokens: 3,
+        stop: "stop_id".into(),
+    }
+}
+
+fn run(directory: &Path, name: &str, reward: f64) -> RunDir {
+    let run = RunDir::create(directory.join(name), Existing::Refuse).unwrap();
+    let mut log = MetricsLog::open(&run.metrics()).unwrap();
+    for step in 1..=4 {
+        log.append(step, &Metrics::from_iter([("reward", reward * step as f64 / 4.0), ("kl", 0.1)])).unwrap();
+    }
+    let line = |step: usize, row: usize, completion: &str, reward: f64| {
+        json!({"step": step, "row": row, "prompt": format!("prompt {row}"), "completion": completion, "reward": reward, "tokens": 3, "stop": "length"}).to_string() + "\n"
+    };
+    let samples = [line(0, 1, "sad", -1.0), line(0, 2, "grey", 0.0), line(4, 1, name, reward), line(4, 2, "grey", 0.0)];
+    fs::write(run.samples(), samples.concat()).unwrap();
+    let results = json!({
+        "method": name, "model": "gpt2", "data": "rows.jsonl", "steps": 4, "tokens": 1200, "elapsed_s": 61.0,
+        "before": {"eval_reward": -0.5, "eval_length": 3.0},
+        "after": {"eval_reward": reward / 2.0, "eval_kl": 1.25, "eval_length": 3.0},
+    });
+    fs::write(run.results(), results.to_string()).unwrap();
+    run
+}
+
+#[test]
+fn the_table_says_what_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let runs = [run(directory.path(), "ppo", 2.0), run(directory.path(), "grpo", -3.0)];
+    let comparison = Comparison::of_runs(&runs).unwrap();
+    assert_eq!(
+        comparison.table(),
+        "| method |     reward | wins |   KL | length | steps | tokens |       time |\n\
+         | ------ | ---------: | ---: | ---: | -----: | ----: | -----: | ---------: |\n\
+         | start  | \u{2212}0.5 ± 0.5 |    – |    0 |      3 |     – |      – |          – |\n\
+         | ppo    |      1 ± 1 | 75 % | 1.25 |      3 |     4 |   1200 | 1 min 01 s |\n\
+         | grpo   | \u{2212}1.5 ± 1.5 | 25 % | 1.25 |      3 |     4 |   1200 | 1 min 01 s |\n"
+    );
+}
+
+#[test]
+fn everything_is_written_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let runs = [run(directory.path(), "ppo", 2.0), run(directory.path(), "grpo", -3.0)];
+    let at = directory.path().join("comparison");
+    let json = Comparison::of_runs(&runs).unwrap().write(&at).unwrap();
+    assert_eq!(
+        (&json["model"], &json["prompts"], &json["entries"][1]["wins"]),
+        (&json!("gpt2"), &json!(2), &json!(0.75))
+    );
+    let text = |name: &str| fs::read_to_string(at.join(name)).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&text("comparison.json")).unwrap(), json);
+    let first: Value = serde_json::from_str(text("samples.jsonl").lines().next().unwrap()).unwrap();
+    assert_eq!(first["completions"]["ppo"], json!({"completion": "ppo", "reward": 2.0, "tokens": 3, "stop": "length"}));
+    assert!(
+        text("samples.md").contains("## Prompt 1\n\n> prompt 1\n\n**start**, reward \u{2212}1\n\n> sad\n"),
+        "{}",
+        text("samples.md")
+    );
+    assert!(text("comparison.md").contains("Budget: what each run was given itself"));
+    assert!(text("report.html").contains("<td class=\"number\">75 %</td>"));
+    for name in ["results.png", "plots/reward.png", "plots/kl.png"] {
+        assert!(fs::read(at.join(name)).unwrap().starts_with(b"\x89PNG"), "{name}");
+    }
+}
+
+#[test]
+fn ties_count_half_and_missing_rewards_not_at_all() {
+    let entry = |samples: Vec<Sample>| Entry::start(Metrics::new(), samples);
+    let start = entry(vec![sample(1, "a", 1.0), sample(2, "b", 1.0), sample(3, "c", 1.0)]);
+    let mut unscored = sample(3, "c", 0.0);
+    unscored.reward = None;
+    let other = entry(vec![sample(1, "a", 1.0), sample(2, "b", 2.0), unscored]);
+    assert_eq!(other.wins_against(&start), Some(0.75));
+    assert_eq!(entry(Vec::new()).wins_against(&start), None);
+    // Squares (0.5² + 0.5²) / (2 − 1) / 2 = 0.25.
+    assert_eq!(other.standard_error(), Some(0.5));
+}

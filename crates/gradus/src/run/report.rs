@@ -1,0 +1,203 @@
+//! What a finished run shows: `results.json`, `plots/` and `report.html`.
+
+use std::fs;
+
+use serde_json::{Map, Value, json};
+
+use super::atomic;
+use super::directory::RunDir;
+use super::html::{cards, curves, escape, page, text_cell};
+use super::metrics::read_metrics;
+use super::plots::{short, training_charts, write_charts};
+use super::samples::{Sample, before_and_after, read_samples};
+use crate::error::Result;
+
+/// How many prompts the page shows.
+const SHOWN_SAMPLES: usize = 12;
+
+/// Completes `results` with version and configuration hash and writes `results.json`, the curves and the page.
+///
+/// `results` are the numbers of the trainer: `method`, `model`, `data`, `steps`, `elapsed_s`, and under `before`,
+/// `after`, `last` and `best` what was measured.
+///
+/// # Errors
+/// [`Error::Io`], or [`Error::Data`] when a file of the run is broken.
+pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, Value>> {
+    let config = fs::read_to_string(run.config()).unwrap_or_default();
+    let mut complete = Map::new();
+    complete.insert("gradus".into(), json!(env!("CARGO_PKG_VERSION")));
+    complete.insert("config_hash".into(), json!(config_hash(&config)));
+    complete.extend(results);
+    let text = serde_json::to_string_pretty(&complete).expect("plain data with string keys") + "\n";
+    atomic::write_bytes(&run.results(), text.as_bytes())?;
+
+    let charts = if run.metrics().is_file() { training_charts(&read_metrics(&run.metrics())?) } else { Vec::new() };
+    write_charts(&run.plots(), &charts)?;
+    let samples = read_samples(&run.samples())?;
+    let mut body = header(run, &complete);
+    if !charts.is_empty() {
+        body += &format!("<h2>Curves</h2>\n{}", curves(&charts));
+    }
+    body += &sample_table(&samples);
+    body += &format!(
+        "<h2>Configuration</h2>\n<details><summary>config.yml</summary><pre>{}</pre></details>\n",
+        escape(&config)
+    );
+    let every = serde_json::to_string_pretty(&complete).expect("plain data with string keys");
+    body += &format!(
+        "<h2>All numbers</h2>\n<details><summary>results.json</summary><pre>{}</pre></details>\n",
+        escape(&every)
+    );
+    atomic::write_bytes(&run.report(), page(&run.name(), &body).as_bytes())?;
+    Ok(complete)
+}
+
+/// A number for the same settings, whatever the output directory and the comments: FNV-1a over the other lines.
+pub fn config_hash(config: &str) -> String {
+    let settings = config.lines().map(|line| line.split(" #").next().unwrap_or_default().trim_end());
+    let settings =
+        settings.filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("output_dir:"));
+    let hash = settings
+        .flat_map(|line| line.bytes().chain([b'\n']))
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+fn text<'a>(results: &'a Map<String, Value>, key: &str) -> &'a str {
+    results.get(key).and_then(Value::as_str).unwrap_or("–")
+}
+
+fn header(run: &RunDir, results: &Map<String, Value>) -> String {
+    let number = |key: &str| results.get(key).and_then(Value::as_f64);
+    let (method, model, data) = (text(results, "method"), text(results, "model"), text(results, "data"));
+    let mut html = format!(
+        "<h1>{}</h1>\n<p class=\"quiet\">{} from {} on {} · gradus {}</p>\n",
+        escape(&run.name()),
+        escape(method),
+        escape(model),
+        escape(data),
+        escape(text(results, "gradus"))
+    );
+    let section = |name: &str| results.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (before, after, last) = (section("before"), section("after"), section("last"));
+    let mut shown: Vec<(&str, String, String)> = Vec::new();
+    for (key, value) in &after {
+        if is_side_number(key) {
+            continue;
+        }
+        let was = before.get(key).and_then(Value::as_f64).map_or(String::new(), |was| format!("was {}", short(was)));
+        shown.push((key, value.as_f64().map_or("–".into(), short), was));
+    }
+    if after.is_empty() {
+        let main = last.iter().filter(|(key, _)| !is_side_number(key)).take(8);
+        shown.extend(
+            main.filter_map(|(key, value)| Some((key.as_str(), short(value.as_f64()?), "last step".to_owned()))),
+        );
+    }
+    let effort = [
+        ("steps", number("steps").map(short)),
+        ("tokens", number("tokens").map(short)),
+        ("time", number("elapsed_s").map(duration)),
+    ];
+    shown.extend(effort.into_iter().filter_map(|(name, value)| Some((name, value?, String::new()))));
+    html += &cards(shown);
+    html
+}
+
+/// Numbers that say little on a card.
+fn is_side_number(key: &str) -> bool {
+    ["epoch", "num_tokens", "step", "/std", "/min", "/max", "time/", "runtime"].iter().any(|part| key.contains(part))
+}
+
+/// Seconds as people say them.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 60.0 => format!("{s:.1} s"),
+        s if s < 3600.0 => format!("{} min {:02} s", (s / 60.0) as u64, (s % 60.0) as u64),
+        s => format!("{} h {:02} min", (s / 3600.0) as u64, (s % 3600.0 / 60.0) as u64),
+    }
+}
+
+fn sample_table(samples: &[Sample]) -> String {
+    let pairs = before_and_after(samples);
+    let heading =
+        |sample: &Sample| sample.reward.map_or("not scored".into(), |reward| format!("reward {}", short(reward)));
+    let mut rows = String::new();
+    for (before, after) in pairs.iter().take(SHOWN_SAMPLES) {
+        rows += &format!(
+            "<tr>{}{}{}</tr>\n",
+            text_cell("", &before.prompt),
+            text_cell(&heading(before), &before.completion),
+            text_cell(&heading(after), &after.completion)
+        );
+    }
+    match pairs.first() {
+        None => String::new(),
+        Some((_, after)) => format!(
+            "<h2>Samples</h2>\n<div class=\"scroll\"><table>\n<tr><th>Prompt</th><th>Start</th><th>After step {}</th></tr>\n{rows}</table></div>\n",
+            after.step
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::directory::Existing;
+    use super::super::metrics::{Metrics, MetricsLog};
+    use super::*;
+
+    #[test]
+    fn a_finished_run_has_numbers_curves_and_a_page() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = RunDir::create(directory.path().join("happy"), Existing::Refuse).unwrap();
+        fs::write(run.config(), "model: gpt2\n").unwrap();
+        let mut log = MetricsLog::open(&run.metrics()).unwrap();
+        for step in 1..=3 {
+            log.append(step, &Metrics::from_iter([("reward", step as f64), ("kl", 0.1)])).unwrap();
+        }
+        let line = |step: usize, completion: &str, reward: f64| {
+            json!({"step": step, "row": 1, "prompt": "Once <b>", "completion": completion, "reward": reward, "new": 1})
+                .to_string()
+        };
+        fs::write(run.samples(), [line(0, "sad", -1.0), line(3, "happy", 2.5)].join("\n") + "\n{\"st").unwrap();
+        let results = json!({
+            "method": "ppo", "model": "gpt2", "data": "d.jsonl", "steps": 3, "elapsed_s": 75.0,
+            "before": {"eval_reward": -1.0}, "after": {"eval_reward": 2.5, "eval_rewards/x/std": 1.0},
+        });
+        let Value::Object(results) = results else { unreachable!() };
+        let complete = finish(&run, results).unwrap();
+        assert_eq!(complete["gradus"], env!("CARGO_PKG_VERSION"));
+        let written: Value = serde_json::from_str(&fs::read_to_string(run.results()).unwrap()).unwrap();
+        assert_eq!((&written["method"], &written["after"]["eval_reward"]), (&json!("ppo"), &json!(2.5)));
+        assert!(run.plots().join("reward.png").is_file() && run.plots().join("kl.png").is_file());
+        let page = fs::read_to_string(run.report()).unwrap();
+        for expected in [
+            "<title>happy</title>",
+            "<dt>eval_reward</dt><dd>2.5</dd><small>was \u{2212}1</small>",
+            "<dd>1 min 15 s</dd>",
+            "Once &lt;b&gt;",
+            "<b>reward 2.5</b>happy",
+            "aria-label=\"Reward\"",
+            "model: gpt2",
+        ] {
+            assert!(page.contains(expected), "{expected} in {page}");
+        }
+        assert!(
+            !page.contains("http://")
+                || page.matches("http://").count() == page.matches("http://www.w3.org/2000/svg").count()
+        );
+    }
+
+    #[test]
+    fn the_hash_depends_on_settings_only() {
+        let hash = config_hash("model: gpt2\noutput_dir: runs/a\ntrain:\n  seed: 42\n");
+        assert_eq!(hash, config_hash("# note\nmodel: gpt2 # set\noutput_dir: runs/b\ntrain:\n  seed: 42\n"));
+        assert_ne!(hash, config_hash("model: gpt2\ntrain:\n  seed: 43\n"));
+        assert_eq!(config_hash(""), "cbf29ce484222325");
+    }
+
+    #[test]
+    fn durations_read_like_speech() {
+        assert_eq!([3.25, 75.0, 7500.0].map(duration), ["3.2 s", "1 min 15 s", "2 h 05 min"]);
+    }
+}
