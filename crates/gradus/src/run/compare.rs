@@ -242,7 +242,7 @@ impl Comparison {
     fn bars(&self) -> BarChart {
         let panels = [
             ("reward", "Reward", "held-out prompts"),
-            ("wins", "Wins against the start", "share"),
+            ("wins", "Wins", "share of prompts"),
             ("kl", "KL to the start", "nats"),
             ("length", "Length", "tokens"),
             ("elapsed_s", "Training time", "seconds"),

@@ -116,10 +116,13 @@ pub fn smoothed(values: &[f64]) -> Vec<f64> {
     let one = |center: i64| {
         // Sums of w, w·x, w·y, w·x², w·x·y with x the distance to the center.
         let mut sums = [0.0; 5];
-        for index in (center - reach).max(0)..=(center + reach).min(count - 1) {
+        // Near an end the window takes from the other side what is missing, or a single value would turn the line.
+        let first = (center - reach).clamp(0, count - 1 - 2 * reach);
+        let farthest = (center - first).max(first + 2 * reach - center);
+        for index in first..=first + 2 * reach {
             let (x, y) = ((index - center) as f64, values[index as usize]);
             if y.is_finite() {
-                let weight = (reach + 1) as f64 - x.abs();
+                let weight = (farthest + 1) as f64 - x.abs();
                 let terms = [1.0, x, y, x * x, x * y];
                 sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += weight * term);
             }
