@@ -9,6 +9,7 @@ use burn::tensor::Tensor;
 use rayon::prelude::*;
 
 use crate::fused::{FusedBackend, is_fused};
+use crate::simd::simd;
 
 /// The numbers of one AdamW step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -84,13 +85,34 @@ pub(crate) fn update(parameter: &mut [f32], gradient: &[f32], first: &mut [f32],
         .zip(gradient.par_chunks(CHUNK))
         .zip(first.par_chunks_mut(CHUNK).zip(second.par_chunks_mut(CHUNK)))
         .for_each(|((parameter, gradient), (first, second))| {
-            for (((p, g), m), v) in parameter.iter_mut().zip(gradient).zip(first).zip(second) {
-                let g = g * scale;
-                *m = beta1 * *m + rest1 * g;
-                *v = beta2 * *v + rest2 * g * g;
-                *p = *p * keep - step_size * *m / (v.sqrt() * root_correction + epsilon);
-            }
+            let rates = Rates { beta1, beta2, rest1, rest2, step_size, root_correction, keep, epsilon, scale };
+            update_chunk(parameter, gradient, first, second, rates);
         });
+}
+
+/// The step's numbers in single precision.
+#[derive(Clone, Copy)]
+struct Rates {
+    beta1: f32,
+    beta2: f32,
+    rest1: f32,
+    rest2: f32,
+    step_size: f32,
+    root_correction: f32,
+    keep: f32,
+    epsilon: f32,
+    scale: f32,
+}
+
+simd! {
+    fn update_chunk(parameter: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], r: Rates) {
+        for (((p, g), m), v) in parameter.iter_mut().zip(gradient).zip(first).zip(second) {
+            let g = g * r.scale;
+            *m = r.beta1 * *m + r.rest1 * g;
+            *v = r.beta2 * *v + r.rest2 * g * g;
+            *p = *p * r.keep - r.step_size * *m / (v.sqrt() * r.root_correction + r.epsilon);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
 use crate::gemm::{Mat, Threads, multiply};
+use crate::simd::{dot, exp, simd, softmax_in_place};
 
 /// Which keys a query sees within its sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,13 +254,10 @@ impl Attention {
                 for (i, (p, ds)) in p.chunks_exact_mut(keys).zip(ds.chunks_exact_mut(keys)).enumerate() {
                     let t = unit.start + from + i;
                     let at = (t * heads + head) * dim;
-                    let d: f32 = grad[at..at + dim].iter().zip(&output[at..at + dim]).map(|(g, o)| g * o).sum();
+                    let d = dot(&grad[at..at + dim], &output[at..at + dim]);
                     let log_sum = log_sums[t * heads + head];
                     let seen = self.seen(from + i, unit.length);
-                    for (p, ds) in p[..seen].iter_mut().zip(&mut ds[..seen]) {
-                        *p = (*p - log_sum).exp();
-                        *ds = *p * (*ds - d);
-                    }
+                    probabilities_and_gradient(&mut p[..seen], &mut ds[..seen], log_sum, d);
                     p[seen..].fill(0.0);
                     ds[seen..].fill(0.0);
                 }
@@ -284,17 +282,14 @@ impl Attention {
     }
 }
 
-/// Softmax of `row` in place; returns its log-sum-exp.
-pub(crate) fn softmax_in_place(row: &mut [f32]) -> f32 {
-    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0f32;
-    for x in row.iter_mut() {
-        *x = (*x - max).exp();
-        sum += *x;
+simd! {
+    /// From scores to probabilities, and from the gradient of the probabilities to that of the scores.
+    fn probabilities_and_gradient(p: &mut [f32], ds: &mut [f32], log_sum: f32, d: f32) {
+        for (p, ds) in p.iter_mut().zip(ds) {
+            *p = exp(*p - log_sum);
+            *ds = *p * (*ds - d);
+        }
     }
-    let scale = 1.0 / sum;
-    row.iter_mut().for_each(|x| *x *= scale);
-    max + sum.ln()
 }
 
 impl Op for Attention {

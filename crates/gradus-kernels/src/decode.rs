@@ -6,7 +6,8 @@
 use burn::tensor::{Tensor, TensorData};
 use rayon::prelude::*;
 
-use crate::attention::{AttentionShape, softmax_in_place};
+use crate::attention::AttentionShape;
+use crate::simd::{add_scaled, dot, softmax_in_place};
 
 /// One row being continued: which prompt it shares, and where its own keys and values lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,26 +136,12 @@ impl LayerCache {
             let mut at = 0;
             for (stretch, length) in parts {
                 for value in stretch.head(&stretch.values, kv_head, length, dim).chunks_exact(dim) {
-                    let p = scores[at];
-                    output.iter_mut().zip(value).for_each(|(o, v)| *o += p * v);
+                    add_scaled(output, scores[at], value);
                     at += 1;
                 }
             }
         }
     }
-}
-
-/// Σ aᵢbᵢ in eight running sums, so that the compiler can keep them in one vector register.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 8];
-    let (blocks_a, blocks_b) = (a.chunks_exact(8), b.chunks_exact(8));
-    let tail: f32 = blocks_a.remainder().iter().zip(blocks_b.remainder()).map(|(a, b)| a * b).sum();
-    for (a, b) in blocks_a.zip(blocks_b) {
-        for i in 0..8 {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    sums.iter().sum::<f32>() + tail
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! GELU, both forms.
 //!
 //! Exact: `y = x·Φ(x)`, `Φ(x) = ½(1 + erf(x/√2))`; `y' = Φ(x) + x·φ(x)`.
-//! Tanh (`gelu_new`, `gelu_pytorch_tanh`): `y = ½x(1 + tanh u)`, `u = √(2/π)(x + 0.044715 x³)`;
-//! `y' = ½(1 + tanh u) + ½x(1 − tanh² u)·u'`. Hendrycks & Gimpel 2016, <https://arxiv.org/abs/1606.08415>.
+//! Tanh (`gelu_new`, `gelu_pytorch_tanh`): `y = ½x(1 + tanh u) = x·σ(2u)`, `u = √(2/π)(x + 0.044715 x³)`;
+//! `y' = σ(2u) + x·σ(2u)(1 − σ(2u))·2u'`. Hendrycks & Gimpel 2016, <https://arxiv.org/abs/1606.08415>.
 
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::simd::{sigmoid, simd};
 
 /// Which form of GELU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,19 +73,28 @@ fn erf(x: f32) -> f32 {
     value.copysign(x) as f32
 }
 
-/// Value and derivative at `x`.
-fn value_and_slope(x: f32, form: Gelu) -> (f32, f32) {
-    match form {
-        Gelu::Exact => {
-            let cdf = 0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
-            let density = (-0.5 * x * x).exp() * 0.398_942_3;
-            (x * cdf, cdf + x * density)
-        }
-        Gelu::Tanh => {
-            let t = (SQRT_2_OVER_PI * (x + CUBIC * x * x * x)).tanh();
-            let slope = SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * x * x);
-            (0.5 * x * (1.0 + t), 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope)
-        }
+/// Value and derivative of the exact form.
+fn exact(x: f32) -> (f32, f32) {
+    let cdf = 0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
+    let density = (-0.5 * x * x).exp() * 0.398_942_3;
+    (x * cdf, cdf + x * density)
+}
+
+/// Value and derivative of the tanh form, as `x·σ(2u)`: exact also where 1 + tanh u cancels.
+#[inline(always)]
+fn tanh_form(x: f32) -> (f32, f32) {
+    let s = sigmoid(2.0 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
+    let slope = 2.0 * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * x * x);
+    (x * s, s + x * s * (1.0 - s) * slope)
+}
+
+simd! {
+    fn tanh_values(y: &mut [f32], x: &[f32]) {
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = tanh_form(x).0);
+    }
+
+    fn tanh_gradients(y: &mut [f32], x: &[f32], g: &[f32]) {
+        y.iter_mut().zip(x).zip(g).for_each(|((y, &x), g)| *y = g * tanh_form(x).1);
     }
 }
 
@@ -92,8 +102,9 @@ impl Op for GeluOp {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let x = &inputs[0];
         let mut y = vec![0.0f32; x.values().len()];
-        y.par_chunks_mut(CHUNK).zip(x.values().par_chunks(CHUNK)).for_each(|(y, x)| {
-            y.iter_mut().zip(x).for_each(|(y, &x)| *y = value_and_slope(x, self.0).0);
+        y.par_chunks_mut(CHUNK).zip(x.values().par_chunks(CHUNK)).for_each(|(y, x)| match self.0 {
+            Gelu::Exact => y.iter_mut().zip(x).for_each(|(y, &x)| *y = exact(x).0),
+            Gelu::Tanh => tanh_values(y, x),
         });
         (Dense::new(y, &x.dims()), vec![x.clone()])
     }
@@ -102,10 +113,9 @@ impl Op for GeluOp {
         let mut out = vec![0.0f32; grad.values().len()];
         out.par_chunks_mut(CHUNK)
             .zip(saved[0].values().par_chunks(CHUNK).zip(grad.values().par_chunks(CHUNK)))
-            .for_each(|(out, (x, g))| {
-                for ((out, &x), g) in out.iter_mut().zip(x).zip(g) {
-                    *out = g * value_and_slope(x, self.0).1;
-                }
+            .for_each(|(out, (x, g))| match self.0 {
+                Gelu::Exact => out.iter_mut().zip(x).zip(g).for_each(|((out, &x), g)| *out = g * exact(x).1),
+                Gelu::Tanh => tanh_gradients(out, x, g),
             });
         vec![Some(Dense::new(out, &grad.dims()))]
     }

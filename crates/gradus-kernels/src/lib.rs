@@ -4,7 +4,8 @@
 //! against a `reference` in plain tensors. On devices without a fused kernel the public function runs the reference,
 //! so every operation works everywhere; [`fused`] is the one mechanism that ties a kernel into autodiff.
 //!
-//! This is the only crate of gradus with `unsafe` code, and [`gemm`] its only place.
+//! This is the only crate of gradus with `unsafe` code: matrix products in [`gemm`], and in [`simd`] the calls of
+//! functions compiled for the instruction sets that the processor was asked about.
 
 #![deny(missing_docs)]
 
@@ -18,6 +19,7 @@ mod gemm;
 mod linear;
 mod norm;
 mod rope;
+mod simd;
 mod swiglu;
 mod token_logprobs;
 

@@ -6,6 +6,7 @@ use burn::tensor::{Tensor, activation};
 use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::simd::{sigmoid, simd};
 
 /// Elements per parallel task.
 const CHUNK: usize = 16 * 1024;
@@ -26,21 +27,29 @@ fn reference(gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Tensor<2> {
 #[derive(Debug)]
 struct Swiglu;
 
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
+simd! {
+    fn forward(y: &mut [f32], a: &[f32], b: &[f32]) {
+        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+            *y = a * sigmoid(a) * b;
+        }
+    }
+
+    fn backward(grad_a: &mut [f32], grad_b: &mut [f32], a: &[f32], b: &[f32], g: &[f32]) {
+        for ((((grad_a, grad_b), &a), &b), &g) in grad_a.iter_mut().zip(grad_b).zip(a).zip(b).zip(g) {
+            let s = sigmoid(a);
+            *grad_a = g * b * s * (1.0 + a * (1.0 - s));
+            *grad_b = g * a * s;
+        }
+    }
 }
 
 impl Op for Swiglu {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let (a, b) = (&inputs[0], &inputs[1]);
         let mut y = vec![0.0f32; a.values().len()];
-        y.par_chunks_mut(CHUNK).zip(a.values().par_chunks(CHUNK).zip(b.values().par_chunks(CHUNK))).for_each(
-            |(y, (a, b))| {
-                for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
-                    *y = a * sigmoid(a) * b;
-                }
-            },
-        );
+        y.par_chunks_mut(CHUNK)
+            .zip(a.values().par_chunks(CHUNK).zip(b.values().par_chunks(CHUNK)))
+            .for_each(|(y, (a, b))| forward(y, a, b));
         (Dense::new(y, &a.dims()), inputs.to_vec())
     }
 
@@ -52,13 +61,7 @@ impl Op for Swiglu {
             .par_chunks_mut(CHUNK)
             .zip(grad_b.par_chunks_mut(CHUNK))
             .zip(a.par_chunks(CHUNK).zip(b.par_chunks(CHUNK)).zip(grad.values().par_chunks(CHUNK)))
-            .for_each(|((grad_a, grad_b), ((a, b), g))| {
-                for i in 0..a.len() {
-                    let s = sigmoid(a[i]);
-                    grad_a[i] = g[i] * b[i] * s * (1.0 + a[i] * (1.0 - s));
-                    grad_b[i] = g[i] * a[i] * s;
-                }
-            });
+            .for_each(|((grad_a, grad_b), ((a, b), g))| backward(grad_a, grad_b, a, b, g));
         vec![Some(Dense::new(grad_a, &grad.dims())), Some(Dense::new(grad_b, &grad.dims()))]
     }
 }

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
 use crate::gemm::{Mat, Threads, multiply};
+use crate::simd::{exp, max, simd};
 
 /// What the LM head says of each target, all `[M]`, all carrying gradient but the last.
 #[derive(Debug, Clone)]
@@ -89,37 +90,60 @@ struct HeadLogprobs {
     temperature: f32,
 }
 
-/// The five numbers of one row of logits over τ.
-fn row_numbers(row: &[f32], target: usize) -> [f32; ROWS] {
-    let (mut argmax, mut max) = (0, f32::NEG_INFINITY);
-    for (v, &z) in row.iter().enumerate() {
-        if z > max {
-            (argmax, max) = (v, z);
+simd! {
+    /// The five numbers of one row of logits over τ.
+    fn row_numbers(row: &[f32], target: usize) -> [f32; ROWS] {
+        let max = max(row);
+        let is_correct = row[target] == max && !row[..target].contains(&max);
+        let (mut sum, mut weighted, mut total) = (0.0f32, 0.0f32, 0.0f32);
+        // Partial sums of a few hundred keep f32 exact enough for vocabularies of hundreds of thousands.
+        for block in row.chunks(256) {
+            let [s, w, t] = partial_sums(block, max);
+            sum += s;
+            weighted += w;
+            total += t;
+        }
+        let log_sum = sum.ln();
+        [
+            row[target] - max - log_sum,
+            log_sum - weighted / sum,
+            max + log_sum,
+            max + total / row.len() as f32,
+            if is_correct { 1.0 } else { 0.0 },
+        ]
+    }
+
+    /// Turns one row of logits into their gradient, but for the target's own term.
+    fn row_gradient(row: &mut [f32], coefficients: [f32; 4], entropy: f32, log_partition: f32) {
+        let [a, e, l, even] = coefficients;
+        for z in row.iter_mut() {
+            let logprob = *z - log_partition;
+            *z = exp(logprob) * (l - a - e * (logprob + entropy)) + even;
         }
     }
-    let (mut sum, mut weighted, mut total) = (0.0f32, 0.0f32, 0.0f32);
-    // Partial sums of a few hundred keep f32 exact enough for vocabularies of hundreds of thousands.
-    for block in row.chunks(256) {
-        let (mut s, mut w, mut t) = (0.0f32, 0.0f32, 0.0f32);
-        for &z in block {
-            let shifted = z - max;
-            let e = shifted.exp();
-            s += e;
-            w += e * shifted;
-            t += shifted;
+}
+
+/// Σ eˢ, Σ eˢ·s and Σ s with `s = z − max`.
+#[inline(always)]
+fn partial_sums(block: &[f32], max: f32) -> [f32; 3] {
+    const LANES: usize = 16;
+    let mut lanes = [[0.0f32; LANES]; 3];
+    let mut add = |i: usize, z: f32| {
+        let shifted = z - max;
+        let e = exp(shifted);
+        lanes[0][i] += e;
+        lanes[1][i] += e * shifted;
+        lanes[2][i] += shifted;
+    };
+    let blocks = block.chunks_exact(LANES);
+    let tail = blocks.remainder();
+    for block in blocks {
+        for i in 0..LANES {
+            add(i, block[i]);
         }
-        sum += s;
-        weighted += w;
-        total += t;
     }
-    let log_sum = sum.ln();
-    [
-        row[target] - max - log_sum,
-        log_sum - weighted / sum,
-        max + log_sum,
-        max + total / row.len() as f32,
-        if argmax == target { 1.0 } else { 0.0 },
-    ]
+    tail.iter().enumerate().for_each(|(i, &z)| add(i, z));
+    lanes.map(|lanes| lanes.iter().sum())
 }
 
 impl HeadLogprobs {
@@ -179,11 +203,7 @@ impl Op for HeadLogprobs {
                 let i = from + i;
                 let [a, e, l, mean] = [0, 1, 2, 3].map(|r| grad[r * m + i]);
                 let (entropy, log_partition) = (numbers[m + i], numbers[2 * m + i]);
-                let even = mean / v as f32;
-                for z in row.iter_mut() {
-                    let logprob = *z - log_partition;
-                    *z = logprob.exp() * (l - a - e * (logprob + entropy)) + even;
-                }
+                row_gradient(row, [a, e, l, mean / v as f32], entropy, log_partition);
                 row[self.targets[i] as usize] += a;
             });
             let chunk = Mat::dense(chunk, to - from, v);

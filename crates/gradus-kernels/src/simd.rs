@@ -1,0 +1,160 @@
+//! Vector code without intrinsics: a function body is compiled for several instruction sets and picked at run time.
+//!
+//! The bodies hold plain loops that the compiler vectorises. Nothing is reassociated or fused by hand, so every
+//! variant gives the same bits.
+
+/// Defines functions compiled for AVX-512, AVX2 and the baseline, choosing the best the processor has.
+macro_rules! simd {
+    ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
+        $(#[$meta])*
+        $vis fn $name($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn body($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
+                fn avx512($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
+                #[target_feature(enable = "avx2")]
+                fn avx2($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
+
+                if crate::simd::has_avx512() {
+                    // SAFETY: the processor has every feature the function is compiled for.
+                    return unsafe { avx512($($arg),*) };
+                }
+                if std::arch::is_x86_feature_detected!("avx2") {
+                    // SAFETY: as above.
+                    return unsafe { avx2($($arg),*) };
+                }
+            }
+            body($($arg),*)
+        }
+    )*};
+}
+pub(crate) use simd;
+
+/// Whether the processor has the AVX-512 subsets that [`simd!`] compiles for.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx512() -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    has!("avx512f") && has!("avx512vl") && has!("avx512dq") && has!("avx512bw")
+}
+
+/// eˣ within 2 ulp for |x| ≤ 87, without branches; beyond, the value at the bound. NaN stays NaN.
+///
+/// `x = n·ln 2 + r` with n whole and |r| ≤ ½ ln 2; eʳ by a polynomial of degree 6, 2ⁿ by its bits (Cody & Waite 1980).
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    /// 1.5 · 2²³: adding and subtracting it rounds to a whole number.
+    const ROUND: f32 = 12_582_912.0;
+    /// ln 2 in two parts, the first with few bits, so that n times it is exact.
+    const LN_2_HIGH: f32 = 0.693_359_4;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    let x = x.clamp(-87.0, 88.0);
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = x - n * LN_2_HIGH - n * LN_2_LOW;
+    let polynomial = 1.0
+        + r * (1.0 + r * (0.5 + r * (1.666_666_5e-1 + r * (4.166_579_6e-2 + r * (8.333_452e-3 + r * 1.398_199_9e-3)))));
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
+    polynomial * power
+}
+
+/// 1 / (1 + e⁻ˣ).
+#[inline(always)]
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// How many running values the reductions below keep: one AVX-512 register.
+const LANES: usize = 16;
+
+/// The largest value; NaN is passed over. −∞ of nothing.
+#[inline(always)]
+pub(crate) fn max(values: &[f32]) -> f32 {
+    let pick = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let blocks = values.chunks_exact(LANES);
+    let tail = blocks.remainder();
+    for block in blocks {
+        for i in 0..LANES {
+            lanes[i] = pick(lanes[i], block[i]);
+        }
+    }
+    lanes.iter().chain(tail).fold(f32::NEG_INFINITY, |a, &b| pick(a, b))
+}
+
+/// Replaces every value by e^(value − shift) and returns their sum.
+#[inline(always)]
+pub(crate) fn exp_in_place(values: &mut [f32], shift: f32) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let mut blocks = values.chunks_exact_mut(LANES);
+    for block in &mut blocks {
+        for i in 0..LANES {
+            block[i] = exp(block[i] - shift);
+            lanes[i] += block[i];
+        }
+    }
+    let mut sum: f32 = lanes.iter().sum();
+    for value in blocks.into_remainder() {
+        *value = exp(*value - shift);
+        sum += *value;
+    }
+    sum
+}
+
+simd! {
+    /// Softmax of `row` in place; returns its log-sum-exp.
+    pub(crate) fn softmax_in_place(row: &mut [f32]) -> f32 {
+        let max = max(row);
+        let sum = exp_in_place(row, max);
+        let scale = 1.0 / sum;
+        row.iter_mut().for_each(|x| *x *= scale);
+        max + sum.ln()
+    }
+
+    /// Σ aᵢbᵢ.
+    pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+        let mut lanes = [0.0f32; LANES];
+        let (blocks_a, blocks_b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+        let tail: f32 = blocks_a.remainder().iter().zip(blocks_b.remainder()).map(|(a, b)| a * b).sum();
+        for (a, b) in blocks_a.zip(blocks_b) {
+            for i in 0..LANES {
+                lanes[i] += a[i] * b[i];
+            }
+        }
+        lanes.iter().sum::<f32>() + tail
+    }
+
+    /// `output += factor · values`.
+    pub(crate) fn add_scaled(output: &mut [f32], factor: f32, values: &[f32]) {
+        output.iter_mut().zip(values).for_each(|(o, v)| *o += factor * v);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exponential_is_exact_to_two_ulp() {
+        for i in -86_999..=87_000 {
+            let x = i as f32 * 1e-3;
+            let exact = f64::from(x).exp();
+            let error = (f64::from(exp(x)) - exact).abs() / exact;
+            assert!(error < 2.4e-7, "exp({x}): relative error {error}");
+        }
+        assert_eq!(exp(0.0), 1.0);
+        assert!(exp(f32::NAN).is_nan());
+        assert!(exp(-1e30) < 2e-38 && exp(f32::NEG_INFINITY) < 2e-38 && exp(1e30).is_finite());
+    }
+
+    #[test]
+    fn softmax_of_extremes_is_finite() {
+        let mut row = vec![1e30, -1e30, 0.0];
+        assert_eq!(softmax_in_place(&mut row), 1e30);
+        assert!((row[0] - 1.0).abs() < 1e-6 && row[1] < 1e-30);
+        let mut nan = vec![0.0, f32::NAN];
+        assert!(softmax_in_place(&mut nan).is_nan());
+    }
+}

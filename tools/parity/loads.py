@@ -1,0 +1,35 @@
+"""Loads model directories that gradus wrote with transformers, and says whether every tensor found its place.
+
+    python loads.py DIR [DIR ...]
+
+For a causal model it also prints the mean log-probability of a fixed row of ids, for a reward model its score, so that
+they can be compared with `gradus score` on the same ids. Exits with 1 when a name is missing or unexpected.
+"""
+
+import sys
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+
+def check(directory: str) -> bool:
+    config = AutoConfig.from_pretrained(directory)
+    scores = config.architectures[0].endswith("ForSequenceClassification")
+    kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+    model, info = kind.from_pretrained(directory, output_loading_info=True)
+    problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    # Ids that avoid the ends of the vocabulary, where special tokens usually lie.
+    ids = torch.arange(10, 30) % (config.vocab_size - 20) + 10
+    with torch.no_grad():
+        logits = model(ids[None]).logits[0].float()
+    if scores:
+        figure = f"score {logits.item():.6f}"
+    else:
+        logprobs = torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])
+        figure = f"mean logprob {logprobs.mean().item():.6f}"
+    print(f"{directory}: {type(model).__name__}: {problems or 'every tensor in place'}; {figure}")
+    return not problems
+
+
+if __name__ == "__main__":
+    sys.exit(0 if all([check(directory) for directory in sys.argv[1:]]) else 1)
