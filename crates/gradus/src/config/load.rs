@@ -82,7 +82,7 @@ impl RunConfig {
     }
 }
 
-fn text(path: &Path) -> Result<String> {
+pub(super) fn text(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| {
         let message = match error.kind() {
             std::io::ErrorKind::NotFound => format!("there is no configuration file `{}`", path.display()),
@@ -92,7 +92,7 @@ fn text(path: &Path) -> Result<String> {
     })
 }
 
-fn resolve(base: Node, request: &Request<'_>) -> Result<Written> {
+pub(super) fn resolve(base: Node, request: &Request<'_>) -> Result<Written> {
     let schema = Schema::run_config();
     let mut problems = Vec::new();
     let mut over = tree(request.flags).unwrap_or_else(|found| {

@@ -5,6 +5,7 @@
 //!
 //! The choice is a key (`method: {ppo: …}`), unknown keys are refused, every default stands next to its field.
 
+mod comparison;
 mod flags;
 mod load;
 mod node;
@@ -18,6 +19,7 @@ mod suggest;
 mod tests;
 mod write;
 
+pub use comparison::{ComparisonRequest, WrittenComparison};
 pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use load::{Request, Written};
 pub use plan::Plan;

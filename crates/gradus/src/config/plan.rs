@@ -39,7 +39,8 @@ impl Plan {
         let learning_rate = *train.learning_rate.get_or_insert(learning_rate);
         let too_long = *train.too_long.get_or_insert(too_long);
         let best_metric = train.best_metric.get_or_insert(best_metric.to_owned()).clone();
-        let output_dir = config.output_dir.clone().unwrap_or_else(|| free_directory(&config));
+        let output_dir =
+            config.output_dir.clone().unwrap_or_else(|| free_directory(config.method.name(), &config.model));
         config.output_dir = Some(output_dir.clone());
         let set = written.keys().into_iter().collect();
         Ok(Self { config, set, learning_rate, too_long, best_metric, output_dir, existing: Existing::Refuse })
@@ -119,10 +120,10 @@ fn by_method(method: &MethodConfig) -> (f64, TooLong, &'static str) {
 }
 
 /// `runs/<method>-<model>-<n>` with the first `n` that is free.
-fn free_directory(config: &RunConfig) -> PathBuf {
-    let parts: Vec<_> = config.model.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | "..")).collect();
+pub(super) fn free_directory(method: &str, model: &str) -> PathBuf {
+    let parts: Vec<_> = model.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | "..")).collect();
     // Runs keep their models in `model/` and `best/`: there the run's name says more.
     let name = parts.iter().rev().find(|part| !matches!(**part, "model" | "best")).copied().unwrap_or("model");
-    let numbered = |n: usize| Path::new("runs").join(format!("{}-{name}-{n}", config.method.name()));
+    let numbered = |n: usize| Path::new("runs").join(format!("{method}-{name}-{n}"));
     (1..).map(numbered).find(|path| !path.exists()).expect("some number is free")
 }

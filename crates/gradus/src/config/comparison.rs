@@ -1,0 +1,280 @@
+//! One file, or flags, for several methods: what `gradus compare` trains.
+//!
+//! A comparison is written like a run, with `methods` instead of `method`; what a method is to have of its own of
+//! `train` stands under it:
+//!
+//! ```yaml
+//! model: gpt2
+//! data: pairs.jsonl
+//! reward: { model: runs/reward/model }
+//! methods:
+//!   dpo: { beta: 0.1, train: { learning_rate: 1e-5 } }
+//!   ppo: {}
+//!   grpo: { group_size: 4 }
+//! train: { max_steps: 100, batch_size: 16 }
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use super::flags::{Flag, overlay};
+use super::load::{Request, Written, resolve, text};
+use super::node::{Entry, Node, Value, parse};
+use super::schema::Schema;
+use crate::error::{Diagnostic, Error, Place, Result};
+
+/// What the user asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ComparisonRequest<'a> {
+    /// The configuration file.
+    pub file: Option<&'a Path>,
+    /// The methods; none: those of the file.
+    pub methods: &'a [String],
+    /// Flags, which lie over the file; those of one method touch only that method.
+    pub flags: &'a [Flag],
+}
+
+/// A comparison as written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WrittenComparison {
+    /// Where it goes: `output_dir`, or `runs/compare-<model>-<n>`.
+    pub output_dir: PathBuf,
+    /// One run a method, in the order in which they were named; each goes to a directory of its own below.
+    pub runs: Vec<Written>,
+    /// How all are measured: the first online run, or one that only a reward was given for.
+    pub judge: Option<Written>,
+}
+
+/// The methods that make a policy out of a policy.
+const METHODS: [&str; 4] = ["dpo", "ppo", "grpo", "sft"];
+/// Those that take a reward.
+const ONLINE: [&str; 2] = ["ppo", "grpo"];
+
+impl WrittenComparison {
+    /// Reads a file and lays flags over it, once for each method.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every problem, each once.
+    pub fn load(request: &ComparisonRequest<'_>) -> Result<Self> {
+        let base = match request.file {
+            Some(path) => parse(path, &text(path)?).map_err(|problem| Error::Config(vec![problem]))?,
+            None => Node::empty(),
+        };
+        resolve_all(base, request)
+    }
+
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    /// As [`WrittenComparison::load`].
+    pub fn parse(text: &str) -> Result<Self> {
+        let base = parse("compare.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
+        resolve_all(base, &ComparisonRequest::default())
+    }
+}
+
+fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<WrittenComparison> {
+    if let Some(entry) = base.entry("method") {
+        let message = "a comparison names its methods under `methods`, not under `method`";
+        return Err(refuse(message.into(), entry.place.clone(), "write `methods: { dpo: {}, ppo: {} }`"));
+    }
+    let sides = methods(take(&mut base, "methods"), request.methods)?;
+    let has_reward = base.entry("reward").is_some() || request.flags.iter().any(of_reward);
+    let (mut runs, mut problems) = (Vec::new(), Vec::new());
+    let mut add = |name: &str, keys: Node| match one(&base, name, keys, request.flags) {
+        Ok(written) => Some(written),
+        Err(Error::Config(found)) => {
+            // What all methods share is wrong in all of them.
+            problems.extend(found.into_iter().filter(|problem| !problems.contains(problem)).collect::<Vec<_>>());
+            None
+        }
+        Err(_) => None,
+    };
+    for (name, keys) in &sides {
+        runs.extend(add(name, keys.clone()));
+    }
+    let mut judge = runs.iter().find(|written: &&Written| ONLINE.contains(&written.config.method.name())).cloned();
+    if judge.is_none() && has_reward && sides.iter().all(|(name, _)| !ONLINE.contains(&name.as_str())) {
+        judge = add("grpo", Node::empty());
+    }
+    if !problems.is_empty() {
+        return Err(Error::Config(problems));
+    }
+    let first = &runs.first().expect("there is a method").config;
+    let output_dir = first.output_dir.clone().unwrap_or_else(|| super::plan::free_directory("compare", &first.model));
+    for run in &mut runs {
+        run.config.output_dir = Some(output_dir.join(run.config.method.name()));
+    }
+    Ok(WrittenComparison { output_dir, runs, judge })
+}
+
+fn of_reward(flag: &Flag) -> bool {
+    flag.spec.key.split('.').next() == Some("reward")
+}
+
+/// The run of one method.
+fn one(base: &Node, name: &str, mut keys: Node, flags: &[Flag]) -> Result<Written> {
+    let is_online = ONLINE.contains(&name);
+    let mut base = base.clone();
+    if !is_online {
+        // What the policies are measured with is nothing that this one learns from.
+        take(&mut base, "reward");
+    }
+    let own = take(&mut keys, "train");
+    let place = keys.place.clone();
+    let side = Node { value: Value::Map(vec![Entry { key: name.into(), place: place.clone(), node: keys }]), place };
+    let mut over = vec![Entry { key: "method".into(), place: side.place.clone(), node: side }];
+    over.extend(own.map(|entry| Entry { key: "train".into(), place: entry.place, node: entry.node }));
+    let schema = Schema::run_config();
+    let base = overlay(&schema, schema.root(), base, Node { value: Value::Map(over), place: None });
+    let belongs = |flag: &&Flag| match flag.spec.key.strip_prefix("method.") {
+        Some(key) => key.split('.').next() == Some(name),
+        None => is_online || !of_reward(flag),
+    };
+    let flags: Vec<Flag> = flags.iter().filter(belongs).cloned().collect();
+    resolve(base, &Request { file: None, method: Some(name), flags: &flags })
+}
+
+/// The methods to train with the keys that the file gives them.
+fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<(String, Node)>> {
+    let place = written.as_ref().and_then(|entry| entry.place.clone());
+    let sides: Vec<(String, Option<Place>, Node)> = match written.map(|entry| entry.node.value) {
+        None => Vec::new(),
+        Some(Value::Map(entries)) => {
+            entries.into_iter().map(|entry| (entry.key, entry.place, mapping(entry.node))).collect()
+        }
+        Some(Value::List(items)) => items
+            .into_iter()
+            .map(|item| match item.value {
+                Value::Scalar { text, .. } => Ok((text, item.place, Node::empty())),
+                _ => Err(refuse("`methods` as a list holds words only".into(), item.place, "write `[dpo, ppo, grpo]`")),
+            })
+            .collect::<Result<_>>()?,
+        Some(Value::Scalar { .. }) => {
+            let message = "`methods` is a word, but a mapping or a list is needed";
+            return Err(refuse(message.into(), place, "write `methods: { dpo: {}, ppo: {} }`"));
+        }
+    };
+    for (name, place, _) in &sides {
+        known(name, place.clone())?;
+    }
+    let chosen: Vec<(String, Node)> = match asked {
+        [] => sides.into_iter().map(|(name, _, node)| (name, node)).collect(),
+        _ => {
+            let keys =
+                |name: &String| sides.iter().find(|side| side.0 == *name).map_or(Node::empty(), |side| side.2.clone());
+            asked
+                .iter()
+                .map(|name| known(name, Some(Place::Flag("--methods".into()))).map(|()| (name.clone(), keys(name))))
+                .collect::<Result<_>>()?
+        }
+    };
+    if chosen.is_empty() {
+        return Err(refuse(
+            "no methods to compare".into(),
+            place,
+            "`--methods dpo,ppo,grpo`, or `methods:` in the file",
+        ));
+    }
+    let mut seen = Vec::new();
+    for (name, _) in &chosen {
+        if seen.contains(&name) {
+            let message = format!("`{name}` stands twice among the methods");
+            return Err(refuse(message, place, "name each method once"));
+        }
+        seen.push(name);
+    }
+    Ok(chosen)
+}
+
+fn known(name: &str, place: Option<Place>) -> Result<()> {
+    if METHODS.contains(&name) {
+        return Ok(());
+    }
+    let message = match name {
+        "reward" => "`reward` trains a reward model, which is no policy to compare".to_owned(),
+        _ => format!("there is no method `{name}` to compare"),
+    };
+    Err(refuse(message, place, "the methods are `dpo`, `ppo`, `grpo` and `sft`"))
+}
+
+/// `ppo:` with nothing behind it is PPO with its defaults.
+fn mapping(node: Node) -> Node {
+    if node.is_null() { Node { place: node.place, ..Node::empty() } } else { node }
+}
+
+/// Takes an entry out of a mapping.
+fn take(node: &mut Node, key: &str) -> Option<Entry> {
+    let Value::Map(entries) = &mut node.value else { return None };
+    let index = entries.iter().position(|entry| entry.key == key)?;
+    Some(entries.remove(index))
+}
+
+fn refuse(message: String, place: Option<Place>, hint: &str) -> Error {
+    Error::Config(vec![Diagnostic { message, places: place.into_iter().collect(), hint: Some(hint.into()) }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MethodConfig;
+
+    const FILE: &str = "\
+model: gpt2
+data: pairs.jsonl
+output_dir: runs/three
+reward: { model: runs/reward/model }
+methods:
+  dpo: { beta: 0.3, train: { learning_rate: 1e-5 } }
+  ppo:
+  grpo: { group_size: 4 }
+train: { max_steps: 100, learning_rate: 2e-6 }
+";
+
+    #[test]
+    fn one_file_becomes_a_run_a_method() {
+        let comparison = WrittenComparison::parse(FILE).unwrap();
+        let names: Vec<_> = comparison.runs.iter().map(|run| run.config.method.name()).collect();
+        assert_eq!((names, comparison.output_dir), (vec!["dpo", "ppo", "grpo"], PathBuf::from("runs/three")));
+        let [dpo, ppo, grpo] = &comparison.runs[..] else { panic!("three runs") };
+        assert_eq!(dpo.config.output_dir.as_deref(), Some(Path::new("runs/three/dpo")));
+        assert!(dpo.config.reward.is_none() && ppo.config.reward.is_some());
+        assert_eq!([dpo, ppo].map(|run| run.config.train.learning_rate), [Some(1e-5), Some(2e-6)]);
+        assert_eq!([dpo, grpo].map(|run| run.config.train.max_steps), [Some(100), Some(100)]);
+        assert!(matches!(&dpo.config.method, MethodConfig::Dpo(config) if config.beta == 0.3));
+        assert!(matches!(&grpo.config.method, MethodConfig::Grpo(config) if config.group_size == 4));
+        assert_eq!(comparison.judge.as_ref().map(|run| run.config.method.name()), Some("ppo"));
+    }
+
+    #[test]
+    fn a_reward_alone_measures_offline_methods() {
+        let file = "model: gpt2\ndata: pairs.jsonl\nreward: { rule: { substring: happy } }\nmethods: [dpo]\n";
+        let comparison = WrittenComparison::parse(file).unwrap();
+        assert!(comparison.judge.is_some_and(|judge| judge.config.reward.is_some()));
+        let without = WrittenComparison::parse("model: gpt2\ndata: pairs.jsonl\nmethods: [dpo]\n").unwrap();
+        assert_eq!(without.judge, None);
+        assert!(without.output_dir.starts_with("runs"));
+    }
+
+    #[test]
+    fn problems_are_told_once_and_where() {
+        let messages = |text: &str| match WrittenComparison::parse(text) {
+            Err(Error::Config(problems)) => problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        let start = "model: gpt2\ndata: d\n";
+        assert_eq!(
+            messages(&format!("{start}method: {{ ppo: {{}} }}")),
+            ["a comparison names its methods under `methods`, not under `method`"]
+        );
+        assert_eq!(messages(start), ["no methods to compare"]);
+        assert_eq!(messages(&format!("{start}methods: {{ dppo: {{}} }}")), ["there is no method `dppo` to compare"]);
+        assert_eq!(
+            messages(&format!("{start}methods: [dpo, reward]")),
+            ["`reward` trains a reward model, which is no policy to compare"]
+        );
+        assert_eq!(messages(&format!("{start}methods: [dpo, dpo]")), ["`dpo` stands twice among the methods"]);
+        let shared =
+            messages(&format!("{start}reward: {{ model: m }}\nmethods: [dpo, ppo, grpo]\ntrain: {{ max_stepz: 3 }}"));
+        assert_eq!(shared.len(), 1, "{shared:?}");
+    }
+}
