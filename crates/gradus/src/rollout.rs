@@ -5,6 +5,12 @@
 
 use serde_json::{Map, Value};
 
+use crate::Result;
+use crate::generate::{SamplingParams, StopRule, generate};
+use crate::model::CausalLm;
+use crate::rng::Stream;
+use crate::text::{StopStrings, Tokenizer, cut_at_stop};
+
 /// A prompt ready for sampling: its text, its ids, and the row it came from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prompt {
@@ -84,5 +90,51 @@ impl Rollouts {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.rollouts.is_empty()
+    }
+}
+
+/// How completions are sampled: what the engine needs, and where text comes in.
+pub struct Sampler<'a> {
+    /// Turns ids into text and watches for stop strings.
+    pub tokenizer: &'a Tokenizer,
+    /// Completions of each prompt.
+    pub group_size: usize,
+    /// The distribution and the limits.
+    pub params: SamplingParams,
+    /// Strings that end a completion.
+    pub stop: &'a [String],
+}
+
+/// Samples `group_size` completions of each prompt; completion `i` draws from `stream(i)`.
+///
+/// # Errors
+/// When a setting has no meaning, a prompt does not fit, or a completion cannot be decoded.
+pub fn sample(
+    policy: &CausalLm,
+    prompts: Vec<Prompt>,
+    sampler: &Sampler<'_>,
+    stream: &dyn Fn(usize) -> Stream,
+) -> Result<Rollouts> {
+    let ids: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.ids.as_slice()).collect();
+    let mut stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
+    let completions = generate(policy, &ids, sampler.group_size, &sampler.params, &mut stop, stream)?;
+    let mut rollouts = Vec::with_capacity(completions.len());
+    for (i, completion) in completions.into_iter().enumerate() {
+        let text = sampler.tokenizer.decode(&completion.ids, true)?;
+        rollouts.push(Rollout {
+            prompt: i / sampler.group_size,
+            completion: cut_at_stop(&text, sampler.stop).to_owned(),
+            completion_ids: completion.ids,
+            sampled_logprobs: completion.sampled_logprobs,
+            logprobs: completion.logprobs,
+            stop: completion.stop,
+        });
+    }
+    Ok(Rollouts { prompts, rollouts, group_size: sampler.group_size })
+}
+
+impl StopRule for StopStrings<'_> {
+    fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
+        StopStrings::stops(self, row, completion_ids)
     }
 }

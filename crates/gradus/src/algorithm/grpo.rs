@@ -1,7 +1,27 @@
-//! Group relative policy optimisation.
+//! Group relative policy optimisation: its keys, and how it learns from rollouts.
+//!
+//! Shao et al. 2024, <https://arxiv.org/abs/2402.03300>. Follows TRL 1.16; differs in that denominators belong to the
+//! optimiser step (`bnpo` excepted, which is defined by the micro-batch), and that the KL's and the entropy's means are
+//! reduced as the policy's loss and over the step's tokens.
 
+use rand::seq::SliceRandom;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::actor::{Actor, concat, constant, gather, lengths, pack};
+use super::ppo::finite;
+use super::{Advantages, Algorithm, Experience, Sampling, Update, mini_batches};
+use crate::error::Result;
+use crate::loss::grpo::{ClipCounts, GrpoLoss, KlCorrection, kl_term, token_loss};
+use crate::loss::reduce::weighted_sum;
+use crate::math::weights::{micro_mean_weights, per_token};
+use crate::math::{Reduction, Scale, group_advantages, token_weights};
+use crate::rng::Purpose;
+use crate::rollout::StopReason;
+use crate::train::learner::Learner;
+use crate::train::objective::read;
+use crate::train::settings::Settings;
+use crate::train::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.grpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -88,4 +108,172 @@ pub enum ScaleRewards {
     Batch,
     /// Nothing.
     None,
+}
+
+/// The algorithm. It has no state: everything it needs comes with the rollouts.
+#[derive(Debug, Clone)]
+pub struct Grpo {
+    config: GrpoConfig,
+}
+
+impl Grpo {
+    /// The algorithm that `config` asks for.
+    pub fn new(config: &GrpoConfig) -> Self {
+        Self { config: config.clone() }
+    }
+
+    /// Whether the completion of a rollout carries loss.
+    fn counts(&self, stop: StopReason) -> bool {
+        !(self.config.mask_truncated_completions && stop == StopReason::Length)
+    }
+
+    /// One optimiser step on the rollouts `batch`.
+    fn step(
+        &self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        batch: &[usize],
+        update: Update<'_>,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let config = &self.config;
+        let rollouts = &experience.rollouts;
+        // Rollouts without loss are not passed through the model, but count among the sequences.
+        let (chosen, masked): (Vec<usize>, Vec<usize>) =
+            batch.iter().partition(|&&i| self.counts(rollouts.rollouts[i].stop));
+        let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].completion_ids.len()).collect();
+        let tokens: usize = counts_b.iter().sum();
+        let passes = update.settings.passes.split(&lengths(rollouts, &chosen));
+        let all_counts = [&counts_b[..], &vec![0; masked.len()]].concat();
+        let weights_b = match config.loss_type {
+            GrpoLossType::Grpo => token_weights(&all_counts, Reduction::SequenceMean),
+            GrpoLossType::DrGrpo => token_weights(&all_counts, Reduction::FixedLength(config.max_new_tokens)),
+            GrpoLossType::Dapo => token_weights(&all_counts, Reduction::TokenMean),
+            GrpoLossType::Bnpo => micro_mean_weights(&counts_b, &passes, Reduction::TokenMean),
+        };
+        let bounds = GrpoLoss {
+            clip_low: config.clip_range,
+            clip_high: config.clip_range_high.unwrap_or(config.clip_range),
+            delta: config.delta,
+        };
+        let correction = if config.kl_bias_correction { KlCorrection::ImportanceRatio } else { KlCorrection::None };
+        let (mut total, mut policy_total) = (0.0, 0.0);
+        for pass in passes {
+            let (part, counts_b) = (&chosen[pass.clone()], &counts_b[pass.clone()]);
+            let (packed, targets) = pack(rollouts, part);
+            let found = actor.module().forward(&packed, &targets, config.temperature as f32).logprobs;
+            let device = found.logprobs_m.device();
+
+            let old: Vec<f32> = part.iter().flat_map(|&i| rollouts.rollouts[i].logprobs.iter().copied()).collect();
+            let advantages_m = concat(&advantages.advantages, part);
+            let weights_m = constant(per_token(&weights_b[pass], counts_b), &device);
+            let losses_m = token_loss(
+                found.logprobs_m.clone(),
+                constant(old.clone(), &device),
+                constant(advantages_m.clone(), &device),
+                &bounds,
+            );
+            let mut loss = weighted_sum(losses_m, weights_m.clone());
+            if let Some(reference) = experience.reference.as_ref().filter(|_| config.kl_coefficient != 0.0) {
+                let reference_m = gather(reference, part, &device);
+                let kl_m = kl_term(found.logprobs_m.clone(), reference_m, constant(old.clone(), &device), correction);
+                seen.stats.mean_of("kl", &read(&kl_m));
+                loss = loss + weighted_sum(kl_m, weights_m) * config.kl_coefficient;
+            }
+            policy_total += f64::from(read(&loss)[0]);
+            seen.stats.mean_of("entropy", &read(&found.entropies_m));
+            seen.clips.add(&ClipCounts::new(&read(&found.logprobs_m), &old, &advantages_m, counts_b, &bounds));
+            if config.entropy_coefficient != 0.0 {
+                loss = loss - found.entropies_m.sum() * (config.entropy_coefficient / tokens as f64);
+            }
+            finite("loss", &loss)?;
+            total += f64::from(read(&loss)[0]);
+            actor.accumulate(&loss);
+        }
+        let norm = actor.step(update.settings.learning_rate * update.multiplier, update.settings.max_grad_norm)?;
+        seen.stats.mean("loss", total, 1.0);
+        seen.stats.mean("grad_norm", norm, 1.0);
+        if config.entropy_coefficient != 0.0 {
+            seen.stats.mean("policy_loss", policy_total, 1.0);
+            seen.stats.last("entropy_coef", config.entropy_coefficient);
+        }
+        Ok(())
+    }
+}
+
+/// What the passes over one batch of rollouts measured.
+#[derive(Default)]
+struct Seen {
+    stats: Stats,
+    clips: ClipCounts,
+}
+
+impl Algorithm for Grpo {
+    fn sampling(&self) -> Sampling {
+        Sampling {
+            group_size: self.config.group_size,
+            max_new_tokens: self.config.max_new_tokens,
+            temperature: self.config.temperature as f32,
+            stop: self.config.stop.clone(),
+        }
+    }
+
+    fn needs_reference(&self) -> bool {
+        self.config.kl_coefficient != 0.0
+    }
+
+    fn advantages(&mut self, _actor: &Actor, experience: &Experience, _settings: &Settings) -> Advantages {
+        let scale = match self.config.scale_rewards {
+            ScaleRewards::Group => Scale::Group,
+            ScaleRewards::Batch => Scale::Batch,
+            ScaleRewards::None => Scale::None,
+        };
+        let groups = group_advantages(&experience.totals(), experience.rollouts.group_size, scale);
+        let mut stats = Stats::default();
+        stats.mean("frac_reward_zero_std", groups.zero_std_fraction(), 1.0);
+        let rollouts = &experience.rollouts.rollouts;
+        let repeat =
+            |(rollout, &advantage): (&crate::rollout::Rollout, &f32)| vec![advantage; rollout.completion_ids.len()];
+        let advantages = rollouts.iter().zip(&groups.advantages_b).map(repeat).collect();
+        Advantages { advantages, stats, ..Advantages::default() }
+    }
+
+    fn update(
+        &mut self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<Stats, String> {
+        let all: Vec<usize> = (0..experience.rollouts.len()).collect();
+        let mut seen = Seen::default();
+        for epoch in 0..self.config.update_epochs {
+            let mut order = all.clone();
+            if self.config.mini_batches > 1 && update.settings.shuffle {
+                let seed = update.settings.seed;
+                order.shuffle(&mut seed.stream(Purpose::UpdateOrder, update.iteration as u64, epoch as u64));
+            }
+            for batch in mini_batches(&order, self.config.mini_batches) {
+                if batch.iter().all(|&i| !self.counts(experience.rollouts.rollouts[i].stop)) {
+                    continue;
+                }
+                if let Err(what) = self.step(actor, experience, advantages, batch, update, &mut seen) {
+                    actor.discard();
+                    return Err(what);
+                }
+            }
+        }
+        let Seen { mut stats, clips } = seen;
+        let tokens = clips.tokens as f64;
+        stats.mean("clip_ratio/low_mean", clips.low_fraction() * tokens, tokens);
+        stats.mean("clip_ratio/high_mean", clips.high_fraction() * tokens, tokens);
+        stats.mean("clip_ratio/region_mean", clips.region_fraction() * tokens, tokens);
+        if let (Some(low), Some(high)) = (clips.low_min, clips.high_max) {
+            stats.min("clip_ratio/low_min", low);
+            stats.max("clip_ratio/high_max", high);
+        }
+        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &all).iter().sum::<usize>() as f64);
+        Ok(stats)
+    }
 }

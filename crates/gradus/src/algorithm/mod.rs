@@ -1,4 +1,138 @@
 //! Online algorithms: from rollouts and rewards to an update of the policy.
+//!
+//! An [`Algorithm`] says what it learns from ([`Algorithm::advantages`], on the host) and how the policy moves
+//! ([`Algorithm::update`]). The loop in [`crate::train::online`] does everything else: sampling, scoring, the
+//! reference, evaluation, records. What comes later fits here:
+//!
+//! - NLPO is PPO's update with a sampling mask: a file that owns the lagged policy, hands the mask to the sampler
+//!   through [`Sampling`] and keeps it beside the rollouts, and calls `loss::ppo`.
+//! - A2C is [`ppo`]'s advantages with one plain policy-gradient step in `update`.
+//! - TRPO replaces the optimiser step in `update`: Fisher-vector products from two first-order passes through
+//!   [`Actor::forward`], and the parameters set along the line search.
+//! - Encoder–decoder policies change [`actor`] alone: it is the only place that turns rollouts into forward passes.
 
+pub mod actor;
+pub mod critic;
 pub mod grpo;
 pub mod ppo;
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+pub use actor::{Actor, Forward};
+
+use crate::error::Result;
+use crate::rollout::Rollouts;
+use crate::train::learner::Learner;
+use crate::train::optimizer::AdamW;
+use crate::train::settings::Settings;
+use crate::train::stats::Stats;
+
+/// How an algorithm wants its completions sampled. Nothing else may change the distribution: what is trained on must be
+/// what was sampled from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
+    /// Completions of each prompt.
+    pub group_size: usize,
+    /// Longest completion in tokens.
+    pub max_new_tokens: usize,
+    /// Temperature, also that of the logprobs trained on.
+    pub temperature: f32,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+}
+
+/// Scored rollouts: everything an algorithm learns from.
+#[derive(Debug, Clone)]
+pub struct Experience {
+    /// The rollouts.
+    pub rollouts: Rollouts,
+    /// One list per rollout, one reward per completion token; `None` where a rollout could not be scored.
+    pub rewards: Vec<Option<Vec<f32>>>,
+    /// The reference's logprobs, one list per rollout; `None` when the algorithm needs no reference.
+    pub reference: Option<Vec<Vec<f32>>>,
+}
+
+impl Experience {
+    /// The sum of each rollout's rewards.
+    pub fn totals(&self) -> Vec<Option<f32>> {
+        self.rewards.iter().map(|rewards_t| rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())).collect()
+    }
+}
+
+/// What each completion token is worth learning; one list per rollout everywhere.
+#[derive(Debug, Clone, Default)]
+pub struct Advantages {
+    /// One advantage per completion token.
+    pub advantages: Vec<Vec<f32>>,
+    /// What the critic is trained towards; empty without a critic.
+    pub returns: Vec<Vec<f32>>,
+    /// What the critic said of the state before each token; empty without a critic.
+    pub values: Vec<Vec<f32>>,
+    /// What was measured on the way.
+    pub stats: Stats,
+}
+
+/// Where an update stands in the run.
+#[derive(Debug, Clone, Copy)]
+pub struct Update<'a> {
+    /// Counted from 0.
+    pub iteration: usize,
+    /// The schedule's value now, 1 at the peak.
+    pub multiplier: f64,
+    /// What the run does not change.
+    pub settings: &'a Settings,
+}
+
+/// One way of learning from rollouts.
+pub trait Algorithm {
+    /// How completions are sampled.
+    fn sampling(&self) -> Sampling;
+
+    /// Whether [`Experience::reference`] is to be filled.
+    fn needs_reference(&self) -> bool;
+
+    /// From rewards to advantages, on the host. `actor` carries no gradient.
+    fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages;
+
+    /// One or several passes over the rollouts.
+    ///
+    /// # Errors
+    /// What was not finite; the weights are those of the last good step.
+    fn update(
+        &mut self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<Stats, String>;
+
+    /// Optimisers of its own (the critic's), for checkpoints, each with a prefix that tells it apart.
+    fn optimizers(&self) -> Vec<(&str, &AdamW)> {
+        Vec::new()
+    }
+
+    /// Writes models of its own (the critic) below `directory`.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    fn save(&self, _actor: &Actor, _directory: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    /// The adaptive KL coefficient, for checkpoints and logs.
+    fn kl_coefficient(&self) -> Option<f64> {
+        None
+    }
+
+    /// Other state a resumed run needs, under names of its own.
+    fn state(&self) -> Map<String, Value> {
+        Map::new()
+    }
+}
+
+/// Rollouts of each mini-batch: `count` parts of nearly equal size, in the order given.
+pub(crate) fn mini_batches(order: &[usize], count: usize) -> impl Iterator<Item = &[usize]> {
+    order.chunks(order.len().div_ceil(count.max(1)).max(1))
+}

@@ -1,7 +1,30 @@
-//! Proximal policy optimisation with a critic.
+//! Proximal policy optimisation with a critic: its keys, and how it learns from rollouts.
+//!
+//! Schulman et al. 2017, <https://arxiv.org/abs/1707.06347>; for language models Ziegler et al. 2019,
+//! <https://arxiv.org/abs/1909.08593>. Follows TRL 1.12; differs in counting only real tokens in every mean.
 
+use std::path::Path;
+
+use burn::tensor::Tensor;
+use rand::seq::SliceRandom;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::actor::{Actor, concat, constant, gather, lengths, pack};
+use super::critic::Critic;
+use super::{Advantages, Algorithm, Experience, Sampling, Update, mini_batches};
+use crate::error::Result;
+use crate::loss::{ppo, value};
+use crate::math::kl::{self, KlController};
+use crate::math::stats::{Variance, explained_variance, mean};
+use crate::math::{Whiten, gae, returns, whiten};
+use crate::rng::Purpose;
+use crate::rollout::StopReason;
+use crate::train::learner::Learner;
+use crate::train::objective::read;
+use crate::train::optimizer::AdamW;
+use crate::train::settings::Settings;
+use crate::train::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.ppo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -35,7 +58,7 @@ pub struct PpoConfig {
     pub whiten_advantages: bool,
     /// Subtracted from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1).
     pub missing_eos_penalty: Option<f64>,
-    /// Stop the remaining update epochs when the policy has moved further than this (mean k3 over the mini-batch, ×1.5). Default: off.
+    /// Leave out the remaining update epochs when the policy has moved further than 1.5 times this (mean k3 over the last pass). Default: off.
     pub target_kl: Option<f64>,
     /// The KL penalty in the reward.
     pub kl: KlConfig,
@@ -143,4 +166,313 @@ pub enum CriticTrunk {
     Shared,
     /// A model of its own.
     Separate,
+}
+
+/// How far beyond `target_kl` the policy may move before the remaining passes are left out (Spinning Up's PPO).
+const TARGET_KL_SLACK: f64 = 1.5;
+
+/// The algorithm: the critic and the KL controller are its state.
+#[derive(Debug)]
+pub struct Ppo {
+    config: PpoConfig,
+    controller: KlController,
+    critic: Critic,
+}
+
+impl Ppo {
+    /// The algorithm that `config` asks for; `kl_coefficient` is that of a resumed run.
+    pub fn new(config: &PpoConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
+        let coefficient = kl_coefficient.unwrap_or(config.kl.coefficient);
+        let controller = match config.kl.target {
+            Some(target) => KlController::Adaptive { coefficient, target, horizon: config.kl.horizon },
+            None => KlController::Fixed { coefficient },
+        };
+        Self { config: config.clone(), controller, critic }
+    }
+
+    /// The penalty of one rollout, per token and not yet weighted.
+    fn kl(&self, logprobs_t: &[f32], reference_t: &[f32]) -> Vec<f32> {
+        match self.config.kl.estimator {
+            KlEstimator::K1 => kl::k1(logprobs_t, reference_t),
+            KlEstimator::K2 => kl::k2(logprobs_t, reference_t),
+            KlEstimator::K3 => kl::k3(logprobs_t, reference_t),
+        }
+    }
+
+    /// One optimiser step on the rollouts `chosen`; adds to what the pass over the batch measured.
+    fn step(
+        &mut self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        chosen: &[usize],
+        update: Update<'_>,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let PpoConfig { clip_range, value_clip_range, value_coefficient, entropy_coefficient, .. } = self.config;
+        let rollouts = &experience.rollouts;
+        let lengths = lengths(rollouts, chosen);
+        // The denominator of every mean: the tokens of this mini-batch, however it is split.
+        let tokens: usize = chosen.iter().map(|&i| rollouts.rollouts[i].completion_ids.len()).sum();
+        let (mut policy_loss, mut value_loss) = (0.0, 0.0);
+        for pass in update.settings.passes.split(&lengths) {
+            let part = &chosen[pass];
+            let (packed, targets) = pack(rollouts, part);
+            let mut forward = actor.module().forward(&packed, &targets, self.config.temperature as f32);
+            let values_m = self.critic.forward(&mut forward, &packed, &targets);
+            let found = forward.logprobs;
+            let device = found.logprobs_m.device();
+
+            let old: Vec<f32> = part.iter().flat_map(|&i| rollouts.rollouts[i].logprobs.iter().copied()).collect();
+            let advantages_m = concat(&advantages.advantages, part);
+            let losses_m = ppo::clipped_surrogate(
+                found.logprobs_m.clone(),
+                constant(old.clone(), &device),
+                constant(advantages_m.clone(), &device),
+                clip_range,
+                clip_range,
+            );
+            let mut loss = losses_m.sum() / tokens as f64;
+            policy_loss += f64::from(read(&loss)[0]);
+            let values = read(&values_m);
+            let returns_m = gather(&advantages.returns, part, &device);
+            let old_values = concat(&advantages.values, part);
+            let value_losses_m = match value_clip_range {
+                0.0 => value::plain(values_m, returns_m),
+                range => value::clipped(values_m, constant(old_values.clone(), &device), returns_m, range),
+            };
+            let critic_loss = value_losses_m.sum() / tokens as f64;
+            value_loss += f64::from(read(&critic_loss)[0]);
+
+            seen.add_pass(&read(&found.logprobs_m), &old, &advantages_m, &read(&found.entropies_m), clip_range);
+            seen.value_clipped += match value_clip_range {
+                0.0 => 0.0,
+                range => {
+                    value::clip_fraction(&values, &old_values, &concat(&advantages.returns, part), range)
+                        * values.len() as f64
+                }
+            };
+            if entropy_coefficient != 0.0 {
+                loss = loss - found.entropies_m.sum() * (entropy_coefficient / tokens as f64);
+            }
+            finite("policy loss", &loss)?;
+            finite("value loss", &critic_loss)?;
+            match &mut self.critic {
+                Critic::Shared => actor.accumulate(&(loss + critic_loss * value_coefficient)),
+                Critic::Separate(critic) => {
+                    actor.accumulate(&loss);
+                    critic.learner.accumulate(&(critic_loss * value_coefficient));
+                }
+            }
+        }
+        let settings = update.settings;
+        let norm = actor.step(settings.learning_rate * update.multiplier, settings.max_grad_norm)?;
+        if let Critic::Separate(critic) = &mut self.critic {
+            let norm = critic.learner.step(critic.learning_rate * update.multiplier, settings.max_grad_norm)?;
+            seen.stats.mean("critic/grad_norm", norm, 1.0);
+        }
+        let entropy = seen.entropy / seen.ppo.tokens.max(1) as f64;
+        let loss = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy;
+        seen.stats.mean("loss", loss, 1.0);
+        seen.stats.mean("grad_norm", norm, 1.0);
+        seen.stats.mean("loss/policy_avg", policy_loss, 1.0);
+        seen.stats.mean("loss/value_avg", value_loss, 1.0);
+        Ok(())
+    }
+}
+
+/// What the passes over one batch of rollouts measured.
+#[derive(Default)]
+struct Seen {
+    stats: Stats,
+    ppo: ppo::Statistics,
+    entropy: f64,
+    value_clipped: f64,
+}
+
+impl Seen {
+    fn add_pass(&mut self, logprobs: &[f32], old: &[f32], advantages: &[f32], entropies: &[f32], clip_range: f64) {
+        self.ppo.add(&ppo::Statistics::new(logprobs, old, advantages, clip_range, clip_range));
+        self.entropy += entropies.iter().map(|&entropy| f64::from(entropy)).sum::<f64>();
+    }
+
+    /// Closes one pass over the batch: its mean k3, and its numbers into `total`.
+    fn close(self, total: &mut Stats) -> f64 {
+        let (ppo, tokens) = (self.ppo, self.ppo.tokens as f64);
+        total.merge(&self.stats);
+        total.mean("policy/approxkl_avg", ppo.approx_kl() * tokens, tokens);
+        total.mean("policy/clipfrac_avg", ppo.clip_fraction() * tokens, tokens);
+        total.mean("policy/entropy_avg", self.entropy, tokens);
+        total.mean("entropy", self.entropy, tokens);
+        total.mean("val/clipfrac_avg", self.value_clipped, tokens);
+        total.mean("val/ratio", ppo.ratio() * tokens, tokens);
+        total.mean("val/ratio_var", ppo.ratio_variance() * tokens, tokens);
+        total.max("val/ratio_max", ppo.ratio_max);
+        ppo.k3()
+    }
+}
+
+impl Algorithm for Ppo {
+    fn sampling(&self) -> Sampling {
+        Sampling {
+            group_size: self.config.group_size,
+            max_new_tokens: self.config.max_new_tokens,
+            temperature: self.config.temperature as f32,
+            stop: self.config.stop.clone(),
+        }
+    }
+
+    fn needs_reference(&self) -> bool {
+        true
+    }
+
+    fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
+        let config = &self.config;
+        let rollouts = &experience.rollouts;
+        let coefficient = self.controller.coefficient();
+        let mut stats = Stats::default();
+        let values = self.critic.values(actor, rollouts, settings.passes);
+
+        // Rewards per token: what the reward says, less the penalties.
+        let mut rewards: Vec<Vec<f32>> = Vec::with_capacity(rollouts.len());
+        let (mut kl_sum, mut kl_tokens) = (0.0, 0);
+        for (i, rollout) in rollouts.rollouts.iter().enumerate() {
+            let mut rewards_t = vec![0.0; rollout.completion_ids.len()];
+            if let Some(reference) = &experience.reference {
+                let kl_t = self.kl(&rollout.logprobs, &reference[i]);
+                for (reward, kl) in rewards_t.iter_mut().zip(&kl_t) {
+                    *reward -= coefficient as f32 * kl;
+                }
+                kl_sum += kl_t.iter().map(|&kl| f64::from(kl)).sum::<f64>();
+                kl_tokens += kl_t.len();
+            }
+            let non_score: f64 = rewards_t.iter().map(|&x| f64::from(x)).sum();
+            stats.mean("objective/non_score_reward", non_score, 1.0);
+            stats.mean("objective/entropy", -rollout.logprobs.iter().map(|&x| f64::from(x)).sum::<f64>(), 1.0);
+            if let Some(score_t) = &experience.rewards[i] {
+                for (reward, score) in rewards_t.iter_mut().zip(score_t) {
+                    *reward += score;
+                }
+                let missing = rollout.stop == StopReason::Length;
+                let penalty = config.missing_eos_penalty.filter(|_| missing).unwrap_or(0.0);
+                *rewards_t.last_mut().expect("a completion is never empty") -= penalty as f32;
+                let score = score_t.iter().map(|&x| f64::from(x)).sum::<f64>() - penalty;
+                stats.mean("objective/scores", score, 1.0);
+                stats.mean("objective/rlhf_reward", score + non_score, 1.0);
+            }
+            rewards.push(rewards_t);
+        }
+        let sequences = rollouts.len();
+        if experience.reference.is_some() {
+            stats.mean("objective/kl", kl_sum, sequences as f64);
+            stats.mean("kl", kl_sum, sequences as f64);
+            stats.last("kl_coef", coefficient);
+            let measured = match config.kl.unit {
+                KlUnit::Sequence => kl_sum / sequences as f64,
+                KlUnit::Token => kl_sum / kl_tokens.max(1) as f64,
+            };
+            self.controller.update(measured, sequences);
+        }
+
+        // Unscored rollouts teach nothing: they enter neither whitening nor the critic's targets.
+        let scored: Vec<usize> = (0..sequences).filter(|&i| experience.rewards[i].is_some()).collect();
+        if config.whiten_rewards {
+            whiten_lists(&mut rewards, &scored, Whiten::KeepMean);
+        }
+        let mut advantages: Vec<Vec<f32>> =
+            (0..sequences).map(|i| gae(&rewards[i], &values[i], 0.0, config.discount, config.gae_lambda)).collect();
+        let returns: Vec<Vec<f32>> = (0..sequences).map(|i| returns(&advantages[i], &values[i])).collect();
+        let (said, wanted) = (concat(&values, &scored), concat(&returns, &scored));
+        if let Some(explained) = explained_variance(&said, &wanted) {
+            stats.mean("explained_variance", explained, 1.0);
+        }
+        stats.mean("values/mean", mean(&said).unwrap_or(0.0), 1.0);
+        stats.mean("returns/mean", mean(&wanted).unwrap_or(0.0), 1.0);
+        if config.whiten_advantages {
+            whiten_lists(&mut advantages, &scored, Whiten::ZeroMean);
+        }
+        Advantages { advantages, returns, values, stats }
+    }
+
+    fn update(
+        &mut self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<Stats, String> {
+        let scored: Vec<usize> = (0..experience.rollouts.len()).filter(|&i| experience.rewards[i].is_some()).collect();
+        let mut stats = Stats::default();
+        let mut passes = 0;
+        for epoch in 0..self.config.update_epochs {
+            let mut order = scored.clone();
+            if self.config.mini_batches > 1 && update.settings.shuffle {
+                let seed = update.settings.seed;
+                order.shuffle(&mut seed.stream(Purpose::UpdateOrder, update.iteration as u64, epoch as u64));
+            }
+            let mut seen = Seen::default();
+            for chosen in mini_batches(&order, self.config.mini_batches) {
+                let stepped = self.step(actor, experience, advantages, chosen, update, &mut seen);
+                if let Err(what) = stepped {
+                    self.discard(actor);
+                    return Err(what);
+                }
+            }
+            passes += 1;
+            let moved = seen.close(&mut stats);
+            if self.config.target_kl.is_some_and(|target| moved > TARGET_KL_SLACK * target) {
+                break;
+            }
+        }
+        stats.last("lr", update.settings.learning_rate * update.multiplier);
+        stats.mean("update_epochs", f64::from(passes), 1.0);
+        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &scored).iter().sum::<usize>() as f64);
+        let ended = experience.rollouts.rollouts.iter().filter(|rollout| rollout.stop != StopReason::Length).count();
+        stats.mean("val/num_eos_tokens", ended as f64, 1.0);
+        Ok(stats)
+    }
+
+    fn optimizers(&self) -> Vec<(&str, &AdamW)> {
+        match &self.critic {
+            Critic::Shared => Vec::new(),
+            Critic::Separate(critic) => vec![(CRITIC_PREFIX, critic.learner.optimizer())],
+        }
+    }
+
+    fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
+        self.critic.save(actor, directory)
+    }
+
+    fn kl_coefficient(&self) -> Option<f64> {
+        Some(self.controller.coefficient())
+    }
+}
+
+/// Before the names of a separate critic's parameters in a checkpoint.
+pub const CRITIC_PREFIX: &str = "critic.";
+
+impl Ppo {
+    fn discard(&mut self, actor: &mut Learner<Actor>) {
+        actor.discard();
+        if let Critic::Separate(critic) = &mut self.critic {
+            critic.learner.discard();
+        }
+    }
+}
+
+/// Whitens over all values of the chosen lists together.
+fn whiten_lists(lists: &mut [Vec<f32>], chosen: &[usize], mean_becomes: Whiten) {
+    let whitened = whiten(&concat(lists, chosen), mean_becomes, Variance::Unbiased);
+    let mut rest = whitened.as_slice();
+    for &i in chosen {
+        let (own, others) = rest.split_at(lists[i].len());
+        lists[i].copy_from_slice(own);
+        rest = others;
+    }
+}
+
+/// Refuses a loss that is not a number.
+pub(super) fn finite(name: &str, loss: &Tensor<1>) -> Result<(), String> {
+    let value = read(loss)[0];
+    if value.is_finite() { Ok(()) } else { Err(format!("the {name} is {value}")) }
 }

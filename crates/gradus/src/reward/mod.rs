@@ -9,6 +9,7 @@
 mod command;
 pub mod config;
 mod function;
+mod learned;
 mod length;
 mod lexicon;
 mod matching;
@@ -21,6 +22,7 @@ use config::{RewardConfig, RuleConfig};
 
 pub use command::CommandReward;
 pub use function::FnReward;
+pub use learned::ModelReward;
 pub use length::LengthReward;
 pub use lexicon::{Lexicon, LexiconReward};
 pub use matching::{ExactMatchReward, RegexReward, SubstringReward};

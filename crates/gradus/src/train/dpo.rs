@@ -1,7 +1,16 @@
-//! Direct preference optimisation: which keys it has.
+//! Direct preference optimisation: the keys it has, its objective, and where the reference's logprobs come from.
 
+use burn::tensor::{Tensor, TensorData};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::batches::MicroBatch;
+use super::objective::{Objective, Totals, read};
+use super::stats::{NEW_TOKENS, Stats};
+use crate::data::PreferenceExample;
+use crate::loss::{dpo, reduce};
+use crate::model::{CausalLm, Packed, Targets};
 
 /// Keys of `method.dpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -51,4 +60,158 @@ pub enum ReferenceLogprobs {
     Precomputed,
     /// A forward pass of the reference beside every step.
     Live,
+}
+
+/// A pair with the reference's summed logprobs of both completions.
+#[derive(Debug, Clone)]
+pub struct DpoPair {
+    /// The pair.
+    pub pair: PreferenceExample,
+    /// Of the chosen and the rejected completion; `None` when the reference is asked beside every step.
+    pub reference: Option<[f32; 2]>,
+}
+
+/// The objective.
+#[derive(Debug)]
+pub struct Dpo {
+    config: DpoConfig,
+    /// Kept only for live logprobs; carries no gradient.
+    reference: Option<CausalLm>,
+}
+
+impl Dpo {
+    /// The objective over pairs that [`pairs`] prepared; `reference` is kept only where its logprobs are to be live.
+    pub fn new(config: &DpoConfig, reference: CausalLm) -> Self {
+        let live = config.reference == ReferenceLogprobs::Live;
+        Self { config: config.clone(), reference: live.then_some(reference) }
+    }
+}
+
+/// Completes `examples` with the reference's logprobs, unless they are to be live. `progress` is told how many are done.
+pub fn pairs(
+    config: &DpoConfig,
+    reference: &CausalLm,
+    examples: Vec<PreferenceExample>,
+    passes: MicroBatch,
+    mut progress: impl FnMut(usize),
+) -> Vec<DpoPair> {
+    if config.reference == ReferenceLogprobs::Live {
+        return examples.into_iter().map(|pair| DpoPair { pair, reference: None }).collect();
+    }
+    let lengths: Vec<usize> = examples.iter().map(tokens).collect();
+    let mut sums = Vec::with_capacity(examples.len());
+    for pass in passes.split(&lengths) {
+        let batch: Vec<&PreferenceExample> = examples[pass.clone()].iter().collect();
+        sums.extend(reference_sums(reference, &batch));
+        progress(pass.end);
+    }
+    examples.into_iter().zip(sums).map(|(pair, sums)| DpoPair { pair, reference: Some(sums) }).collect()
+}
+
+/// Summed logprobs of both completions of each pair under the reference.
+fn reference_sums(reference: &CausalLm, pairs: &[&PreferenceExample]) -> Vec<[f32; 2]> {
+    let (packed, targets) = pack(pairs);
+    let found = reference.logprobs(&packed, &targets, 1.0);
+    let sums_b = read(&reduce::segment_sum(found.logprobs_m, &targets.counts_b));
+    (0..pairs.len()).map(|p| [sums_b[p], sums_b[pairs.len() + p]]).collect()
+}
+
+/// All chosen sequences, then all rejected ones; the completions are the targets.
+fn pack(pairs: &[&PreferenceExample]) -> (Packed, Targets) {
+    let chosen = pairs.iter().map(|pair| (&pair.chosen_ids, pair.prompt_len));
+    let sequences: Vec<(&Vec<u32>, usize)> =
+        chosen.chain(pairs.iter().map(|pair| (&pair.rejected_ids, pair.prompt_len))).collect();
+    let packed = Packed::new(sequences.iter().map(|(ids, _)| ids));
+    let loss_mask_n: Vec<bool> =
+        sequences.iter().flat_map(|(ids, prompt_len)| (0..ids.len()).map(move |t| t >= *prompt_len)).collect();
+    let targets = Targets::new(&packed, &loss_mask_n);
+    (packed, targets)
+}
+
+fn tokens(pair: &PreferenceExample) -> usize {
+    pair.chosen_ids.len() + pair.rejected_ids.len()
+}
+
+impl Objective for Dpo {
+    type Model = CausalLm;
+    type Example = DpoPair;
+
+    fn tokens(&self, example: &DpoPair) -> usize {
+        tokens(&example.pair)
+    }
+
+    fn targets(&self, example: &DpoPair) -> usize {
+        tokens(&example.pair) - 2 * example.pair.prompt_len
+    }
+
+    fn loss(&self, model: &CausalLm, examples: &[&DpoPair], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
+        let pairs: Vec<&PreferenceExample> = examples.iter().map(|example| &example.pair).collect();
+        let reference: Vec<[f32; 2]> = match &self.reference {
+            Some(reference) => reference_sums(reference, &pairs),
+            None => examples.iter().map(|example| example.reference.expect("prepared by `pairs`")).collect(),
+        };
+        let (packed, targets) = pack(&pairs);
+        let found = model.logprobs(&packed, &targets, 1.0);
+        let p = pairs.len();
+        let device = found.logprobs_m.device();
+
+        let sums_b = reduce::segment_sum(found.logprobs_m.clone(), &targets.counts_b);
+        let reference_b: Vec<f32> =
+            reference.iter().map(|sums| sums[0]).chain(reference.iter().map(|sums| sums[1])).collect();
+        let ratios_b = sums_b.clone() - Tensor::<1>::from_data(TensorData::new(reference_b, [2 * p]), &device);
+        let beta = self.config.beta;
+        let losses_p = match self.config.loss_type {
+            DpoLossType::Sigmoid => dpo::sigmoid(difference(ratios_b.clone()), beta, self.config.label_smoothing),
+            DpoLossType::Hinge => dpo::hinge(difference(ratios_b.clone()), beta),
+            DpoLossType::Ipo => {
+                let shares_b: Vec<f32> = targets.counts_b.iter().map(|&count| 1.0 / count.max(1) as f32).collect();
+                let shares_b = Tensor::<1>::from_data(TensorData::new(shares_b, [2 * p]), &device);
+                dpo::ipo(difference(ratios_b.clone() * shares_b), beta)
+            }
+        };
+
+        let chosen_tokens: usize = targets.counts_b[..p].iter().sum();
+        observe(&read(&ratios_b), &read(&sums_b), beta, stats);
+        let mean_logits_m = read(&found.mean_logits_m);
+        stats.mean_of("logits/chosen", &mean_logits_m[..chosen_tokens]);
+        stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
+        stats.mean_of("entropy", &read(&found.entropies_m));
+        stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
+        stats.sum(NEW_TOKENS, packed.tokens() as f64);
+        Some(losses_p.sum() / totals.examples as f64)
+    }
+
+    fn describe(&self, example: &DpoPair) -> Value {
+        json!({
+            "chosen_ids": example.pair.chosen_ids,
+            "rejected_ids": example.pair.rejected_ids,
+            "prompt_len": example.pair.prompt_len,
+            "reference_logps": example.reference,
+        })
+    }
+
+    fn best_metric(&self) -> &'static str {
+        "eval_rewards/accuracies"
+    }
+}
+
+/// Chosen minus rejected: `[2P]` to `[P]`.
+fn difference(values_b: Tensor<1>) -> Tensor<1> {
+    let p = values_b.dims()[0] / 2;
+    values_b.clone().slice([0..p]) - values_b.slice([p..2 * p])
+}
+
+/// TRL's metrics: implicit rewards are `β` times the log-ratios; equal ones count as wrong.
+fn observe(ratios_b: &[f32], sums_b: &[f32], beta: f64, stats: &mut Stats) {
+    let p = ratios_b.len() / 2;
+    let rewards: Vec<f64> = ratios_b.iter().map(|&ratio| beta * f64::from(ratio)).collect();
+    let (chosen, rejected) = rewards.split_at(p);
+    let sum = |values: &[f64]| values.iter().sum::<f64>();
+    stats.mean("rewards/chosen", sum(chosen), p as f64);
+    stats.mean("rewards/rejected", sum(rejected), p as f64);
+    let right = chosen.iter().zip(rejected).filter(|(chosen, rejected)| chosen > rejected).count();
+    stats.mean("rewards/accuracies", right as f64, p as f64);
+    stats.mean("rewards/margins", sum(chosen) - sum(rejected), p as f64);
+    stats.mean_of("logps/chosen", &sums_b[..p]);
+    stats.mean_of("logps/rejected", &sums_b[p..]);
 }

@@ -1,4 +1,4 @@
-//! Training: the two loops ([`offline`](crate::train) and online), the optimiser, evaluation.
+//! Training: the two loops ([`offline`] and [`online`]), the optimiser, evaluation; [`run`] is the way in.
 
 pub use crate::data::TooLong;
 
@@ -7,16 +7,23 @@ use serde::{Deserialize, Serialize};
 
 pub mod batches;
 pub mod dpo;
+pub mod evaluation;
 pub mod learner;
 pub mod objective;
 pub mod observer;
 pub mod offline;
+pub mod online;
 pub mod optimizer;
+pub(crate) mod prepare;
 pub mod recorder;
 pub mod reward_model;
+mod run;
+pub mod samples;
 pub mod settings;
 pub mod sft;
 pub mod stats;
+
+pub use run::{Outcome, run};
 
 /// What all trainers share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
 
+use crate::model::NamePath;
+
 /// The constants of AdamW (Loshchilov and Hutter 2019, <https://arxiv.org/abs/1711.05101>).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamWConfig {
@@ -28,7 +30,7 @@ pub struct GradientSum {
 impl GradientSum {
     /// Adds what one backward pass gave for the parameters of `module`.
     pub fn add<M: Module>(&mut self, module: &M, gradients: &mut Gradients) {
-        module.visit(&mut Collector { path: Path::default(), sums: &mut self.sums, gradients });
+        module.visit(&mut Collector { path: NamePath::default(), sums: &mut self.sums, gradients });
     }
 
     /// Euclidean norm over all gradients, as in `torch.nn.utils.clip_grad_norm_`: accumulated in f64.
@@ -120,7 +122,7 @@ impl AdamW {
     /// One step: `module` with every parameter that has a gradient moved against it. The gradients are used up.
     pub fn step<M: Module>(&mut self, learning_rate: f64, module: M, gradients: GradientSum) -> M {
         self.steps += 1;
-        module.map(&mut Stepper { path: Path::default(), learning_rate, optimizer: self, gradients })
+        module.map(&mut Stepper { path: NamePath::default(), learning_rate, optimizer: self, gradients })
     }
 
     /// `θ ← θ (1 − η λ) − η m̂ / (√v̂ + ε)` on host slices.
@@ -150,29 +152,19 @@ impl AdamW {
     }
 }
 
-/// Where a walk through a module stands.
-#[derive(Default)]
-struct Path(Vec<String>);
-
-impl Path {
-    fn name(&self) -> String {
-        self.0.join(".")
-    }
-}
-
 struct Collector<'a> {
-    path: Path,
+    path: NamePath,
     sums: &'a mut BTreeMap<String, Vec<f32>>,
     gradients: &'a mut Gradients,
 }
 
 impl ModuleVisitor for Collector<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.0.push(name.to_owned());
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
     }
 
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.0.pop();
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -191,19 +183,19 @@ impl ModuleVisitor for Collector<'_> {
 }
 
 struct Stepper<'a> {
-    path: Path,
+    path: NamePath,
     learning_rate: f64,
     optimizer: &'a mut AdamW,
     gradients: GradientSum,
 }
 
 impl ModuleMapper for Stepper<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.0.push(name.to_owned());
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
     }
 
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.0.pop();
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {

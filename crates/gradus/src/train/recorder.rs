@@ -91,6 +91,12 @@ impl<'a> Recorder<'a> {
         self.observer.should_stop()
     }
 
+    /// Keeps what was measured before the first step, for `results.json`.
+    pub fn baseline(&mut self, metrics: &Metrics) {
+        self.state.method.insert("before".into(), Value::Object(metrics.to_json()));
+        self.observer.event(&Event::Evaluated { step: 0, metrics, best: false });
+    }
+
     /// Takes in what a step measured.
     pub fn gather(&mut self, stats: &Stats) {
         self.state.tokens += stats.value(NEW_TOKENS).unwrap_or(0.0) as u64;
@@ -146,7 +152,7 @@ impl<'a> Recorder<'a> {
         };
         self.observer.event(&Event::Evaluated { step: done, metrics: evaluation, best: better });
         if better {
-            save(&self.run.best())?;
+            atomic::write_dir(&self.run.best(), save)?;
             self.state.best = Some((done, value));
             self.state.evaluations_since_best = 0;
         } else {

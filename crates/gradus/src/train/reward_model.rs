@@ -1,7 +1,18 @@
-//! Reward models: which keys they have.
+//! Reward models: the keys they have, their objective, and what is reported of them on held-out pairs.
 
+use burn::tensor::{Tensor, TensorData};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::batches::MicroBatch;
+use super::objective::{Objective, Totals, evaluate_loss, read};
+use super::stats::{NEW_TOKENS, Stats};
+use crate::data::PreferenceExample;
+use crate::error::Result;
+use crate::loss::reward::{bradley_terry, centering};
+use crate::math::stats as measure;
+use crate::model::{Packed, RewardModel};
 
 /// Keys of `method.reward`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
@@ -9,4 +20,127 @@ use serde::{Deserialize, Serialize};
 pub struct RewardModelConfig {
     /// Weight of the term (r_chosen + r_rejected)² that keeps rewards near 0. Default 0; 0.01 is usual (TRL).
     pub center_rewards_coefficient: f64,
+}
+
+/// Bins of the calibration error.
+const CALIBRATION_BINS: usize = 10;
+
+/// The objective: the Bradley–Terry likelihood of the preferences.
+#[derive(Debug, Clone)]
+pub struct BradleyTerry {
+    center_rewards_coefficient: f64,
+}
+
+impl BradleyTerry {
+    /// The objective that `config` asks for.
+    pub fn new(config: &RewardModelConfig) -> Self {
+        Self { center_rewards_coefficient: config.center_rewards_coefficient }
+    }
+
+    /// Rewards of the chosen and the rejected texts, `[P]` each, from one forward pass over both.
+    fn rewards(model: &RewardModel, pairs: &[&PreferenceExample]) -> [Tensor<1>; 2] {
+        let chosen = pairs.iter().map(|pair| &pair.chosen_ids);
+        let packed = Packed::new(chosen.chain(pairs.iter().map(|pair| &pair.rejected_ids)));
+        let rewards_b = model.rewards(&packed);
+        [rewards_b.clone().slice([0..pairs.len()]), rewards_b.slice([pairs.len()..2 * pairs.len()])]
+    }
+}
+
+impl Objective for BradleyTerry {
+    type Model = RewardModel;
+    type Example = PreferenceExample;
+
+    fn tokens(&self, pair: &PreferenceExample) -> usize {
+        pair.chosen_ids.len() + pair.rejected_ids.len()
+    }
+
+    fn targets(&self, _pair: &PreferenceExample) -> usize {
+        1
+    }
+
+    fn loss(
+        &self,
+        model: &RewardModel,
+        pairs: &[&PreferenceExample],
+        totals: Totals,
+        stats: &mut Stats,
+    ) -> Option<Tensor<1>> {
+        let [chosen_p, rejected_p] = Self::rewards(model, pairs);
+        observe(&read(&chosen_p), &read(&rejected_p), stats);
+        stats.sum(NEW_TOKENS, pairs.iter().map(|pair| self.tokens(pair)).sum::<usize>() as f64);
+        let margins_p: Vec<f32> = pairs.iter().map(|pair| pair.margin.unwrap_or(0.0)).collect();
+        let margins_p = Tensor::from_data(TensorData::new(margins_p, [pairs.len()]), &chosen_p.device());
+        let mut losses_p = bradley_terry(chosen_p.clone(), rejected_p.clone(), Some(margins_p));
+        if self.center_rewards_coefficient != 0.0 {
+            losses_p = losses_p + centering(chosen_p, rejected_p) * self.center_rewards_coefficient;
+        }
+        Some(losses_p.sum() / totals.examples as f64)
+    }
+
+    /// Besides what training logs: a 95 % interval for the accuracy, the expected calibration error, the accuracy of
+    /// "the longer one wins", and the correlation of the reward with the length.
+    fn evaluate(&self, model: &RewardModel, pairs: &[PreferenceExample], passes: MicroBatch) -> Result<Stats> {
+        let mut stats = evaluate_loss(self, model, pairs, passes);
+        let pairs: Vec<&PreferenceExample> = pairs.iter().collect();
+        let lengths: Vec<usize> = pairs.iter().map(|pair| self.tokens(pair)).collect();
+        let (mut chosen, mut rejected) = (Vec::new(), Vec::new());
+        for pass in passes.split(&lengths) {
+            let [chosen_p, rejected_p] = Self::rewards(model, &pairs[pass]);
+            chosen.extend(read(&chosen_p));
+            rejected.extend(read(&rejected_p));
+        }
+        judge(&pairs, &chosen, &rejected, &mut stats);
+        Ok(stats)
+    }
+
+    fn describe(&self, pair: &PreferenceExample) -> Value {
+        json!({ "chosen_ids": pair.chosen_ids, "rejected_ids": pair.rejected_ids, "margin": pair.margin })
+    }
+
+    fn best_metric(&self) -> &'static str {
+        "eval_accuracy"
+    }
+}
+
+/// TRL's metrics; equal rewards count as wrong.
+fn observe(chosen: &[f32], rejected: &[f32], stats: &mut Stats) {
+    let right = chosen.iter().zip(rejected).filter(|(chosen, rejected)| chosen > rejected).count();
+    stats.mean("accuracy", right as f64, chosen.len() as f64);
+    let margins: Vec<f32> = chosen.iter().zip(rejected).map(|(chosen, rejected)| chosen - rejected).collect();
+    stats.mean_of("margin", &margins);
+    for &reward in chosen.iter().chain(rejected) {
+        stats.min("min_reward", f64::from(reward));
+        stats.mean("mean_reward", f64::from(reward), 1.0);
+        stats.max("max_reward", f64::from(reward));
+    }
+}
+
+/// What only a whole split can say.
+fn judge(pairs: &[&PreferenceExample], chosen: &[f32], rejected: &[f32], stats: &mut Stats) {
+    let right: Vec<bool> = chosen.iter().zip(rejected).map(|(chosen, rejected)| chosen > rejected).collect();
+    let hits = right.iter().filter(|right| **right).count();
+    if let Some((low, high)) = measure::proportion_interval(hits, right.len()) {
+        stats.last("accuracy_low", low);
+        stats.last("accuracy_high", high);
+    }
+    // The model's own choice, and how sure it is of it: between a half and one.
+    let sure: Vec<f32> = chosen.iter().zip(rejected).map(|(c, r)| 1.0 / (1.0 + (-(c - r).abs()).exp())).collect();
+    let bins = measure::calibration(&sure, &right, CALIBRATION_BINS, 0.5);
+    if let Some(error) = measure::expected_calibration_error(&bins) {
+        stats.last("calibration_error", error);
+    }
+    // Equal lengths say nothing: half right.
+    let longer = |pair: &&PreferenceExample| match pair.chosen_ids.len().cmp(&pair.rejected_ids.len()) {
+        std::cmp::Ordering::Greater => 1.0,
+        std::cmp::Ordering::Equal => 0.5,
+        std::cmp::Ordering::Less => 0.0,
+    };
+    stats.mean("longer_wins_accuracy", pairs.iter().map(longer).sum(), pairs.len() as f64);
+    let rewards: Vec<f32> = chosen.iter().chain(rejected).copied().collect();
+    let lengths =
+        pairs.iter().map(|pair| pair.chosen_ids.len()).chain(pairs.iter().map(|pair| pair.rejected_ids.len()));
+    let lengths: Vec<f32> = lengths.map(|length| length as f32).collect();
+    if let Some(correlation) = measure::correlation(&rewards, &lengths) {
+        stats.last("reward_length_correlation", correlation);
+    }
 }

@@ -1,7 +1,15 @@
-//! Supervised fine-tuning: which keys it has.
+//! Supervised fine-tuning: the keys it has, and its objective.
 
+use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::objective::{Objective, Totals, read};
+use super::stats::{NEW_TOKENS, Stats};
+use crate::data::SftExample;
+use crate::loss::sft;
+use crate::model::{CausalLm, Packed, Targets};
 
 /// Keys of `method.sft`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -18,5 +26,58 @@ pub struct SftConfig {
 impl Default for SftConfig {
     fn default() -> Self {
         Self { completion_only_loss: None, assistant_only_loss: false, label_smoothing: 0.0 }
+    }
+}
+
+/// The objective: mean negative log-likelihood of the step's loss tokens.
+#[derive(Debug, Clone)]
+pub struct Sft {
+    label_smoothing: f64,
+}
+
+impl Sft {
+    /// The objective that `config` asks for.
+    pub fn new(config: &SftConfig) -> Self {
+        Self { label_smoothing: config.label_smoothing }
+    }
+}
+
+impl Objective for Sft {
+    type Model = CausalLm;
+    type Example = SftExample;
+
+    fn tokens(&self, example: &SftExample) -> usize {
+        example.ids.len()
+    }
+
+    fn targets(&self, example: &SftExample) -> usize {
+        // The first token has nothing to be predicted from.
+        example.loss_mask.iter().skip(1).filter(|counts| **counts).count()
+    }
+
+    fn loss(&self, model: &CausalLm, rows: &[&SftExample], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
+        let packed = Packed::new(rows.iter().map(|row| &row.ids));
+        let loss_mask_n: Vec<bool> = rows.iter().flat_map(|row| row.loss_mask.iter().copied()).collect();
+        let targets = Targets::new(&packed, &loss_mask_n);
+        stats.sum(NEW_TOKENS, packed.tokens() as f64);
+        if targets.is_empty() {
+            return None;
+        }
+        let found = model.logprobs(&packed, &targets, 1.0);
+        stats.mean_of("entropy", &read(&found.entropies_m));
+        stats.mean_of("mean_token_accuracy", &read(&found.correct_m));
+        let nll_m = match self.label_smoothing {
+            0.0 => sft::nll(found.logprobs_m),
+            share => sft::nll_smoothed(found.logprobs_m, found.mean_logits_m, found.log_partitions_m, share),
+        };
+        Some(nll_m.sum() / totals.targets as f64)
+    }
+
+    fn describe(&self, row: &SftExample) -> Value {
+        json!({ "input_ids": row.ids, "loss_mask": row.loss_mask.iter().map(|&counts| u8::from(counts)).collect::<Vec<_>>() })
+    }
+
+    fn best_metric(&self) -> &'static str {
+        "eval_loss"
     }
 }

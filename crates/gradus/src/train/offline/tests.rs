@@ -89,7 +89,6 @@ fn points() -> Vec<Point> {
 }
 
 fn save(model: &Line, path: &Path) -> Result<()> {
-    std::fs::create_dir_all(path).map_err(|source| Error::io(path, source))?;
     let weight = read(&model.weight.val().reshape([2]));
     let bias = read(&model.bias.val());
     tensors::write_tensors(

@@ -1,0 +1,86 @@
+//! PPO's critic: a head on the policy's trunk, or a model of its own.
+
+use std::path::Path;
+
+use burn::tensor::Tensor;
+
+use super::actor::{Actor, Forward, per_rollout, positions};
+use crate::error::Result;
+use crate::model::{ModelDir, Packed, RewardModel, Targets, save_reward_model};
+use crate::rollout::Rollouts;
+use crate::run::tensors::write_tensors;
+use crate::run::{NamedTensor, atomic};
+use crate::train::batches::MicroBatch;
+use crate::train::learner::Learner;
+use crate::train::objective::read;
+
+/// Says what the state before each token is worth.
+#[derive(Debug)]
+pub enum Critic {
+    /// The actor's value head: it learns in the policy's own step.
+    Shared,
+    /// A model of its own, with its own optimiser.
+    Separate(Box<SeparateCritic>),
+}
+
+/// A critic that stands alone: trunk and scalar head, read at every token.
+#[derive(Debug)]
+pub struct SeparateCritic {
+    /// The model in training.
+    pub learner: Learner<RewardModel>,
+    /// Its peak learning rate.
+    pub learning_rate: f64,
+    /// The directory it was loaded from: its configuration and tokenizer go with it.
+    pub source: ModelDir,
+    /// Written into its configuration.
+    pub pad_id: u32,
+}
+
+impl Critic {
+    /// The values of the states before all completion tokens, one list per rollout.
+    pub fn values(&self, actor: &Actor, rollouts: &Rollouts, passes: MicroBatch) -> Vec<Vec<f32>> {
+        match self {
+            Self::Shared => actor.values(rollouts, passes).expect("a shared critic is the actor's value head"),
+            Self::Separate(critic) => {
+                let model = critic.learner.frozen();
+                per_rollout(rollouts, passes, |packed, targets| read(&at_targets(&model, packed, targets)))
+            }
+        }
+    }
+
+    /// The same for one packed micro-batch, with gradient.
+    pub fn forward(&self, actor: &mut Forward, packed: &Packed, targets: &Targets) -> Tensor<1> {
+        match self {
+            Self::Shared => actor.values_m.take().expect("a shared critic is the actor's value head"),
+            Self::Separate(critic) => at_targets(critic.learner.module(), packed, targets),
+        }
+    }
+
+    /// Writes the critic into `directory/critic`: a reward model directory, or the value head's two tensors.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
+        atomic::write_dir(&directory.join("critic"), |path| match (self, &actor.value_head) {
+            (Self::Separate(critic), _) => {
+                save_reward_model(&critic.learner.frozen(), &critic.source, path, critic.pad_id)
+            }
+            (Self::Shared, Some(head)) => {
+                let (weight, bias) = (read(&head.weight.val()), read(&head.bias.val()));
+                let width = weight.len();
+                let tensors = [NamedTensor::new("bias", [1], bias), NamedTensor::new("weight", [width], weight)];
+                write_tensors(&path.join(VALUE_HEAD_FILE), &tensors)
+            }
+            (Self::Shared, None) => Ok(()),
+        })
+    }
+}
+
+/// Where a value head that shares the policy's trunk is kept.
+pub const VALUE_HEAD_FILE: &str = "value_head.safetensors";
+
+fn at_targets(model: &RewardModel, packed: &Packed, targets: &Targets) -> Tensor<1> {
+    let values_n = model.values(packed);
+    let device = values_n.device();
+    values_n.select(0, positions(&device, targets))
+}

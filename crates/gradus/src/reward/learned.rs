@@ -1,0 +1,89 @@
+//! Learned rewards: a reward model directory that scores prompt and completion as one text.
+
+use burn::tensor::Device;
+
+use super::{Reward, RewardError, Score};
+use crate::data::Message;
+use crate::error::{Error, Result};
+use crate::model::{ModelDir, Packed, RewardModel};
+use crate::rollout::{Prompt, Rollout, Rollouts};
+use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
+use crate::train::batches::MicroBatch;
+use crate::train::objective::read;
+
+/// A scalar reward model with its own tokenizer and chat template.
+///
+/// Texts are laid out as reward models are trained: prompt and completion as one string with the tokenizer's own special
+/// tokens and the end-of-text token; conversations as the model's own template renders them.
+pub struct ModelReward {
+    model: RewardModel,
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    passes: MicroBatch,
+}
+
+impl ModelReward {
+    /// Reads the model in `dir` onto `device`, which tracks no gradients.
+    ///
+    /// # Errors
+    /// When `dir` is not a reward model's, or a file is missing or corrupt.
+    pub fn load(dir: &ModelDir, device: &Device, passes: MicroBatch) -> Result<Self> {
+        let model = RewardModel::load(dir, device)?;
+        let tokenizer = Tokenizer::from_dir(&dir.path)?;
+        let template = ChatTemplate::from_dir(&dir.path, &tokenizer)?;
+        Ok(Self { model, tokenizer, template, passes })
+    }
+
+    fn ids(&self, prompt: &Prompt, rollout: &Rollout) -> Result<Vec<u32>> {
+        if let (Some(messages), Some(template)) = (&prompt.messages, &self.template) {
+            let content = rollout.completion.clone();
+            let answer = Message { role: "assistant".into(), content, extra: serde_json::Map::new() };
+            let messages: Vec<&Message> = messages.iter().chain([&answer]).collect();
+            return self.tokenizer.encode(&template.render(&messages, &RenderOptions::default())?.text, false);
+        }
+        let eos = self.tokenizer.eos_token().filter(|_| !self.tokenizer.appends_eos()).unwrap_or("");
+        self.tokenizer.encode(&format!("{}{}{eos}", prompt.text, rollout.completion), true)
+    }
+
+    /// The ids of every text, or why it cannot be scored.
+    fn texts(&self, rollouts: &Rollouts) -> Vec<Result<Vec<u32>, RewardError>> {
+        let longest = self.model.trunk.max_positions().unwrap_or(usize::MAX);
+        let text = |i: usize| {
+            let ids = self.ids(rollouts.prompt(i), &rollouts.rollouts[i]).map_err(|error| reward_error(&error))?;
+            match ids.len() {
+                0 => Err(RewardError::new("prompt and completion are empty")),
+                n if n > longest => {
+                    Err(RewardError::new(format!("{n} tokens, but the reward model takes at most {longest}"))
+                        .with_hint("lower `max_new_tokens` or `train.max_length`"))
+                }
+                _ => Ok(ids),
+            }
+        };
+        (0..rollouts.len()).map(text).collect()
+    }
+}
+
+impl Reward for ModelReward {
+    fn name(&self) -> String {
+        "model".into()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        let texts = self.texts(rollouts);
+        let good: Vec<&Vec<u32>> = texts.iter().flatten().collect();
+        let lengths: Vec<usize> = good.iter().map(|ids| ids.len()).collect();
+        let mut rewards = Vec::with_capacity(good.len());
+        for pass in self.passes.split(&lengths) {
+            rewards.extend(read(&self.model.rewards(&Packed::new(&good[pass]))));
+        }
+        let mut rewards = rewards.into_iter();
+        let mut score = |(text, rollout): (Result<Vec<u32>, RewardError>, &Rollout)| {
+            text.map(|_| Score::sequence(rewards.next().expect("one reward per text"), rollout.completion_ids.len()))
+        };
+        texts.into_iter().zip(&rollouts.rollouts).map(&mut score).collect()
+    }
+}
+
+fn reward_error(error: &Error) -> RewardError {
+    RewardError { message: error.to_string(), hint: error.hint().map(str::to_owned) }
+}

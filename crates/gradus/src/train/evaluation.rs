@@ -1,0 +1,99 @@
+//! What is measured of rollouts: while training, and on held-out prompts.
+
+use super::settings::Settings;
+use super::stats::Stats;
+use crate::algorithm::actor::logprobs;
+use crate::error::Result;
+use crate::math::kl;
+use crate::math::stats::{Variance, std};
+use crate::model::CausalLm;
+use crate::reward::{self, Reward, Score};
+use crate::rng::Purpose;
+use crate::rollout::{self, Prompt, Rollouts, Sampler, StopReason};
+
+/// An evaluation on held-out prompts: one completion each, from streams that never change.
+pub struct Evaluation<'a> {
+    /// The prompts.
+    pub prompts: &'a [Prompt],
+    /// How completions are sampled; temperature 0 is greedy.
+    pub sampler: &'a Sampler<'a>,
+    /// What the KL is measured against.
+    pub reference: Option<&'a CausalLm>,
+    /// The seed, and how large a forward pass may be.
+    pub settings: &'a Settings,
+}
+
+/// What an evaluation found.
+#[derive(Debug, Clone)]
+pub struct Evaluated {
+    /// The completions.
+    pub rollouts: Rollouts,
+    /// What they are worth.
+    pub scores: Vec<Score>,
+    /// `reward`, `reward_std`, `kl` (nats per completion), `length`, `clipped_ratio`, `rewards/…`.
+    pub stats: Stats,
+}
+
+impl Evaluation<'_> {
+    /// Samples, scores and measures.
+    ///
+    /// # Errors
+    /// A reward that fails.
+    pub fn run(&self, policy: &CausalLm, reward: &mut dyn Reward) -> Result<Evaluated> {
+        let stream = |i: usize| self.settings.seed.stream(Purpose::Evaluation, 0, i as u64);
+        let rollouts = rollout::sample(policy, self.prompts.to_vec(), self.sampler, &stream)?;
+        let scores = reward::apply(reward, &rollouts)?;
+        let mut stats = Stats::default();
+        observe_rewards(&reward.name(), &scores, &mut stats);
+        let lengths: Vec<f32> = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
+        let clipped = rollouts.rollouts.iter().filter(|rollout| rollout.stop == StopReason::Length).count();
+        stats.mean_of("length", &lengths);
+        stats.mean("clipped_ratio", clipped as f64, rollouts.len() as f64);
+        if let Some(reference) = self.reference {
+            // Greedy completions are measured at temperature 1, sampled ones at their own.
+            let temperature = if self.sampler.params.temperature > 0.0 { self.sampler.params.temperature } else { 1.0 };
+            let passes = self.settings.passes;
+            let [policy, reference] = [policy, reference].map(|model| logprobs(model, &rollouts, temperature, passes));
+            for (policy_t, reference_t) in policy.iter().zip(&reference) {
+                stats.mean("kl", kl::k1(policy_t, reference_t).iter().map(|&kl| f64::from(kl)).sum(), 1.0);
+            }
+        }
+        Ok(Evaluated { rollouts, scores, stats })
+    }
+}
+
+/// `reward`, `reward_std`, and mean and spread of every part of the reward. Rollouts that were not scored are left out.
+pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
+    let totals: Vec<f32> = scores.iter().filter_map(Score::total).collect();
+    stats.mean_of("reward", &totals);
+    stats.mean("reward_std", std(&totals, Variance::Unbiased).unwrap_or(0.0), 1.0);
+    let mut parts: Vec<(String, Vec<f32>)> = vec![(name.to_owned(), totals)];
+    for (part, value) in scores.iter().flat_map(|score| &score.components) {
+        match parts.iter_mut().find(|(known, _)| known == part) {
+            Some((_, values)) => values.push(*value),
+            None => parts.push((part.clone(), vec![*value])),
+        }
+    }
+    for (part, values) in parts {
+        stats.mean_of(&format!("rewards/{part}/mean"), &values);
+        stats.mean(&format!("rewards/{part}/std"), std(&values, Variance::Unbiased).unwrap_or(0.0), 1.0);
+    }
+}
+
+/// Lengths of completions under TRL's names, and how the sampler's logprobs differ from the policy's own.
+pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
+    for rollout in &rollouts.rollouts {
+        let length = rollout.completion_ids.len() as f64;
+        let truncated = rollout.stop == StopReason::Length;
+        stats.mean("completions/mean_length", length, 1.0);
+        stats.min("completions/min_length", length);
+        stats.max("completions/max_length", length);
+        stats.mean("completions/clipped_ratio", f64::from(u8::from(truncated)), 1.0);
+        if !truncated {
+            stats.mean("completions/mean_terminated_length", length, 1.0);
+            stats.min("completions/min_terminated_length", length);
+            stats.max("completions/max_terminated_length", length);
+        }
+    }
+    stats.sum("episodes", rollouts.len() as f64);
+}

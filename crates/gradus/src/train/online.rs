@@ -1,0 +1,222 @@
+//! The online loop: PPO and GRPO are this loop with another [`Algorithm`].
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::batches::Order;
+use super::evaluation::{Evaluation, observe_rewards, observe_rollouts};
+use super::learner::Learner;
+use super::observer::Event;
+use super::recorder::{Recorder, Verdict};
+use super::samples::SampleLog;
+use super::settings::Settings;
+use super::stats::Stats;
+use crate::algorithm::actor::logprobs;
+use crate::algorithm::{Actor, Algorithm, Experience, Update};
+use crate::error::{Error, Result};
+use crate::generate::SamplingParams;
+use crate::model::CausalLm;
+use crate::reward::{self, Reward};
+use crate::rng::Purpose;
+use crate::rollout::{self, Prompt, Rollouts, Sampler};
+use crate::run::Metrics;
+use crate::text::Tokenizer;
+
+/// Before the names of the actor's parameters in a checkpoint.
+pub const ACTOR_PREFIX: &str = "actor.";
+
+/// What the loop trains on, and how.
+pub struct Online<'a> {
+    /// Prompts to train on.
+    pub prompts: &'a [Prompt],
+    /// Held-out prompts; empty turns evaluation off.
+    pub held_out: &'a [Prompt],
+    /// Which prompts an iteration takes.
+    pub order: Order,
+    /// Turns ids into text.
+    pub tokenizer: &'a Tokenizer,
+    /// Ids that end a completion.
+    pub stop_ids: &'a [u32],
+    /// The frozen reference: for the algorithm, and for the KL of evaluations.
+    pub reference: Option<&'a CausalLm>,
+    /// Everything else.
+    pub settings: &'a Settings,
+    /// Writes the policy (without gradient) into a directory.
+    pub save: &'a dyn Fn(&CausalLm, &Path) -> Result<()>,
+}
+
+impl<'a> Online<'a> {
+    /// The sampler that `algorithm` asks for. Only what leaves the distribution alone may be set.
+    fn sampler<'s>(&'s self, algorithm: &dyn Algorithm, stop: &'s [String]) -> Sampler<'s> {
+        let wanted = algorithm.sampling();
+        Sampler {
+            tokenizer: self.tokenizer,
+            group_size: wanted.group_size,
+            params: SamplingParams {
+                temperature: wanted.temperature,
+                max_new_tokens: wanted.max_new_tokens,
+                stop_ids: self.stop_ids.to_vec(),
+                ..SamplingParams::default()
+            },
+            stop,
+        }
+    }
+}
+
+/// Trains until the last iteration, an early stop, or an interruption (after a checkpoint).
+///
+/// # Errors
+/// [`Error::Diverged`] with the path of the offending batch, [`Error::Interrupted`], a reward that failed, or what
+/// writing fails with.
+pub fn train(
+    task: &Online<'_>,
+    algorithm: &mut dyn Algorithm,
+    reward: &mut dyn Reward,
+    actor: &mut Learner<Actor>,
+    recorder: &mut Recorder<'_>,
+) -> Result<()> {
+    let settings = task.settings;
+    let stop = algorithm.sampling().stop;
+    let mut log = SampleLog::open(recorder.run(), recorder.state.step)?;
+    if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
+        let before = evaluate(task, algorithm, reward, actor, &stop, &mut log, 0)?;
+        recorder.baseline(&before);
+    }
+    recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
+    for iteration in recorder.state.step..settings.steps {
+        let mut stats = Stats::default();
+        let mut clock = Instant::now();
+        let mut lap = |stats: &mut Stats, phase: &str| {
+            // Timings are metrics only: nothing that is computed depends on them.
+            stats.mean(&format!("time/{phase}_s"), clock.elapsed().as_secs_f64(), 1.0);
+            clock = Instant::now();
+        };
+        let mut measured = Stats::default();
+
+        // 1. Sample.
+        let prompts = task.order.full_batch(iteration).iter().map(|&row| task.prompts[row].clone()).collect();
+        let policy = actor.frozen().policy;
+        let stream = |i: usize| settings.seed.stream(Purpose::Rollout, iteration as u64, i as u64);
+        let rollouts = rollout::sample(&policy, prompts, &task.sampler(algorithm, &stop), &stream)?;
+        lap(&mut measured, "sampling");
+
+        // 2. Score, per token.
+        let scores = reward::apply(reward, &rollouts)?;
+        observe_rewards(&reward.name(), &scores, &mut stats);
+        observe_rollouts(&rollouts, &mut stats);
+        lap(&mut measured, "reward");
+
+        // 3. Ask the reference; 4. advantages, on the host.
+        let reference = match (algorithm.needs_reference(), task.reference) {
+            (true, Some(model)) => Some(logprobs(model, &rollouts, algorithm.sampling().temperature, settings.passes)),
+            _ => None,
+        };
+        let rewards = scores.iter().map(|score| score.rewards_t.clone()).collect();
+        let experience = Experience { rollouts, rewards, reference };
+        let advantages = algorithm.advantages(&actor.frozen(), &experience, settings);
+        lap(&mut measured, "advantages");
+
+        // 5. Update: several passes over the rollouts.
+        let update = Update { iteration, multiplier: settings.multiplier(iteration), settings };
+        let updated = match algorithm.update(actor, &experience, &advantages, update) {
+            Ok(updated) => updated,
+            Err(what) => {
+                save_checkpoint(task, algorithm, actor, recorder)?;
+                return Err(recorder.diverged(iteration + 1, what, describe(&experience)));
+            }
+        };
+        lap(&mut measured, "update");
+        stats.merge(&updated);
+        stats.merge(&advantages.stats);
+        stats.last("learning_rate", settings.learning_rate * update.multiplier);
+        stats.merge(&measured);
+        let done = iteration + 1;
+        let per_epoch = task.prompts.len() as f64 / task.order.batch_size as f64;
+        let epoch = done as f64 / per_epoch;
+        (recorder.state.step, recorder.state.epoch) = (done, epoch as usize);
+        recorder.state.kl_coefficient = algorithm.kl_coefficient();
+        recorder.gather(&stats);
+
+        // 6. Evaluate and record.
+        log.rollouts(done, &experience, &scores, &advantages)?;
+        let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
+            true => Some(evaluate(task, algorithm, reward, actor, &stop, &mut log, done)?),
+            false => None,
+        };
+        if settings.logs_after(done) {
+            recorder.log(done, settings, epoch, evaluation.as_ref())?;
+        }
+        let verdict = match &evaluation {
+            Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&actor.frozen().policy, path))?,
+            None => Verdict::GoOn,
+        };
+
+        // 7. Keep what is needed to go on from here.
+        let interrupted = done < settings.steps && recorder.should_stop();
+        if settings.saves_after(done) || interrupted || verdict == Verdict::Stop {
+            save_checkpoint(task, algorithm, actor, recorder)?;
+        }
+        if interrupted {
+            return Err(Error::Interrupted);
+        }
+        if verdict == Verdict::Stop {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Samples a completion of every held-out prompt, always from the same streams, and measures it under `eval_…`.
+fn evaluate(
+    task: &Online<'_>,
+    algorithm: &dyn Algorithm,
+    reward: &mut dyn Reward,
+    actor: &Learner<Actor>,
+    stop: &[String],
+    log: &mut SampleLog,
+    done: usize,
+) -> Result<Metrics> {
+    let sampler = Sampler { group_size: 1, ..task.sampler(algorithm, stop) };
+    let evaluation =
+        Evaluation { prompts: task.held_out, sampler: &sampler, reference: task.reference, settings: task.settings };
+    let found = evaluation.run(&actor.frozen().policy, reward)?;
+    log.evaluation(done, &found.rollouts, &found.scores)?;
+    Ok(found.stats.metrics("eval_"))
+}
+
+fn save_checkpoint(
+    task: &Online<'_>,
+    algorithm: &dyn Algorithm,
+    actor: &Learner<Actor>,
+    recorder: &mut Recorder<'_>,
+) -> Result<()> {
+    if recorder.state.step == 0 {
+        return Ok(());
+    }
+    recorder.state.method.extend(algorithm.state());
+    let frozen = actor.frozen();
+    let mut optimizers = vec![(ACTOR_PREFIX, actor.optimizer())];
+    optimizers.extend(algorithm.optimizers());
+    recorder.checkpoint(task.settings, &optimizers, |path| {
+        (task.save)(&frozen.policy, path)?;
+        algorithm.save(&frozen, path)
+    })
+}
+
+/// The rollouts of a step that diverged.
+fn describe(experience: &Experience) -> Value {
+    let Rollouts { rollouts, .. } = &experience.rollouts;
+    let one = |(i, rollout): (usize, &rollout::Rollout)| {
+        let prompt = experience.rollouts.prompt(i);
+        json!({
+            "row": prompt.row + 1,
+            "prompt_ids": prompt.ids,
+            "completion_ids": rollout.completion_ids,
+            "logprobs": rollout.logprobs,
+            "rewards": experience.rewards[i],
+        })
+    };
+    rollouts.iter().enumerate().map(one).collect()
+}

@@ -1,0 +1,403 @@
+//! From a checked plan to a finished run directory: the entry to training.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use serde_json::{Map, Value, json};
+
+use super::batches::{MicroBatch, Order};
+use super::dpo::{self, Dpo, DpoConfig};
+use super::learner::Learner;
+use super::objective::Objective;
+use super::observer::{Event, Observer};
+use super::offline::{self, Offline};
+use super::online::{self, ACTOR_PREFIX, Online};
+use super::optimizer::AdamW;
+use super::prepare::{Start, open_model, report, rows, tokenise_options};
+use super::recorder::{Recorder, restore_optimizer, write_json};
+use super::reward_model::{BradleyTerry, RewardModelConfig};
+use super::settings::Settings;
+use super::sft::{Sft, SftConfig};
+use crate::algorithm::Algorithm;
+use crate::algorithm::actor::{Actor, ValueHead};
+use crate::algorithm::critic::{Critic, SeparateCritic, VALUE_HEAD_FILE};
+use crate::algorithm::grpo::{Grpo, GrpoConfig};
+use crate::algorithm::ppo::{CRITIC_PREFIX, CriticTrunk, Ppo, PpoConfig};
+use crate::config::{MethodConfig, Plan};
+use crate::data::{self, Examples, Need, PreferenceExample, TokeniseOptions};
+use crate::error::{Error, Result};
+use crate::model::{CausalLm, ModelDir, RewardModel, save_causal, save_reward_model};
+use crate::reward::config::RewardConfig;
+use crate::reward::{self, Reward};
+use crate::rng::Purpose;
+use crate::rollout::Prompt;
+use crate::run::tensors::read_tensors;
+use crate::run::{Checkpoint, Existing, MetricsRow, RunDir, atomic, read_metrics};
+
+/// A finished run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The run directory.
+    pub directory: PathBuf,
+    /// The trained model, a Hugging Face directory.
+    pub model: PathBuf,
+    /// What `results.json` holds.
+    pub results: Value,
+}
+
+/// Trains what `plan` says, and leaves `config.yml`, `metrics.jsonl`, checkpoints, `best/`, `model/` and
+/// `results.json` in its run directory.
+///
+/// # Errors
+/// Anything that is wrong with the input; [`Error::Diverged`]; [`Error::Interrupted`] when the observer asked to stop.
+pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
+    let directory = RunDir::create(plan.output_dir(), plan.existing())?;
+    atomic::write_bytes(&directory.config(), plan.to_yaml().as_bytes())?;
+    let checkpoint = match plan.existing() {
+        Existing::Resume => last_checkpoint(&directory, observer)?,
+        _ => None,
+    };
+    observer.event(&Event::Phase { name: "loading", total: None, done: 0 });
+    let start = Start::open(plan)?;
+    let job = Job { plan, start: &start, directory, checkpoint, device: Device::flex().autodiff() };
+    // The only `match` on the method in the program.
+    match plan.method() {
+        MethodConfig::Sft(config) => job.sft(config, observer),
+        MethodConfig::Reward(config) => job.reward_model(config, observer),
+        MethodConfig::Dpo(config) => job.dpo(config, observer),
+        MethodConfig::Ppo(config) => job.ppo(config, observer),
+        MethodConfig::Grpo(config) => job.grpo(config, observer),
+    }
+}
+
+fn last_checkpoint(directory: &RunDir, observer: &mut dyn Observer) -> Result<Option<Checkpoint>> {
+    let Some(last) = Checkpoint::last(directory)? else {
+        observer.event(&Event::Warning("no checkpoint to resume from: starting from the beginning"));
+        return Ok(None);
+    };
+    for (path, reason) in &last.corrupt {
+        observer.event(&Event::Warning(&format!("checkpoint `{}` is passed over: {reason}", path.display())));
+    }
+    observer.event(&Event::Message(&format!("going on from step {}", last.checkpoint.run_state.step)));
+    Ok(Some(last.checkpoint))
+}
+
+/// A run on its way: what all methods share.
+struct Job<'a> {
+    plan: &'a Plan,
+    start: &'a Start,
+    directory: RunDir,
+    checkpoint: Option<Checkpoint>,
+    /// With autodiff.
+    device: Device,
+}
+
+impl Job<'_> {
+    fn sft(self, config: &SftConfig, observer: &mut dyn Observer) -> Result<Outcome> {
+        let split = rows(self.plan, Need::Sft)?;
+        let options = TokeniseOptions {
+            completion_only_loss: config.completion_only_loss,
+            assistant_only_loss: config.assistant_only_loss,
+            ..tokenise_options(self.plan, Some(self.plan.train().max_length))
+        };
+        let make = |rows: &[data::Row]| {
+            data::sft_examples(rows, &self.start.tokenizer, self.start.template.as_ref(), &options)
+        };
+        let (train, held_out) = examples(&split, make, observer)?;
+        let model = CausalLm::load(&self.model_dir()?, &self.device)?;
+        let objective = Sft::new(config);
+        self.offline(
+            &objective,
+            model,
+            &train,
+            &held_out,
+            &|model, source, path| save_causal(model, source, path),
+            observer,
+        )
+    }
+
+    fn reward_model(self, config: &RewardModelConfig, observer: &mut dyn Observer) -> Result<Outcome> {
+        let split = rows(self.plan, Need::Preference)?;
+        let options = tokenise_options(self.plan, Some(self.plan.train().max_length));
+        let make = |rows: &[data::Row]| {
+            data::reward_examples(rows, &self.start.tokenizer, self.start.template.as_ref(), &options)
+        };
+        let (train, held_out) = examples(&split, make, observer)?;
+        let model = self.scalar_model(&self.model_dir()?)?;
+        let pad_id = self.start.pad_id();
+        let save = |model: &RewardModel, source: &ModelDir, path: &Path| save_reward_model(model, source, path, pad_id);
+        self.offline(&BradleyTerry::new(config), model, &train, &held_out, &save, observer)
+    }
+
+    fn dpo(self, config: &DpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
+        let split = rows(self.plan, Need::Preference)?;
+        let options = tokenise_options(self.plan, Some(self.plan.train().max_length));
+        let make = |rows: &[data::Row]| {
+            data::preference_examples(rows, &self.start.tokenizer, self.start.template.as_ref(), &options)
+        };
+        let (train, held_out) = examples(&split, make, observer)?;
+        let (model, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
+        let passes = self.passes();
+        let total = train.len() + held_out.len();
+        observer.event(&Event::Phase { name: "reference", total: Some(total), done: 0 });
+        let mut prepare = |examples: Vec<PreferenceExample>, before: usize| {
+            dpo::pairs(config, &reference, examples, passes, |done| {
+                observer.event(&Event::Progress { done: before + done });
+            })
+        };
+        let before = train.len();
+        let (train, held_out) = (prepare(train, 0), prepare(held_out, before));
+        let objective = Dpo::new(config, reference);
+        self.offline(
+            &objective,
+            model,
+            &train,
+            &held_out,
+            &|model, source, path| save_causal(model, source, path),
+            observer,
+        )
+    }
+
+    fn ppo(self, config: &PpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
+        let (policy, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
+        let (critic, value_head) = self.critic(config, &policy)?;
+        let kl_coefficient = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
+        let mut algorithm = Ppo::new(config, critic, kl_coefficient);
+        self.online(&mut algorithm, Actor { policy, value_head }, Some(&reference), observer)
+    }
+
+    fn grpo(self, config: &GrpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
+        let (policy, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
+        self.online(&mut Grpo::new(config), Actor { policy, value_head: None }, Some(&reference), observer)
+    }
+
+    /// Offline methods: the loop, then what it leaves behind.
+    fn offline<O: Objective>(
+        self,
+        objective: &O,
+        model: O::Model,
+        train: &[O::Example],
+        held_out: &[O::Example],
+        save: &dyn Fn(&O::Model, &ModelDir, &Path) -> Result<()>,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome> {
+        let order = self.order(Purpose::DataOrder, train.len());
+        let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
+        let mut learner = Learner::new(model, self.optimizer("", &settings)?);
+        let save = |model: &O::Model, path: &Path| save(model, &self.start.dir, path);
+        let mut recorder = self.recorder(observer)?;
+        let task = Offline { objective, examples: train, held_out, order, settings: &settings, save: &save };
+        offline::train(&task, &mut learner, &mut recorder)?;
+        recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
+        atomic::write_dir(&self.directory.model(), |path| save(&learner.frozen(), path))?;
+        self.finish(&recorder, &settings)
+    }
+
+    /// Online methods: prompts and reward, the loop, then what it leaves behind.
+    fn online(
+        &self,
+        algorithm: &mut dyn Algorithm,
+        actor: Actor,
+        reference: Option<&CausalLm>,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome> {
+        let mut reward = self.reward()?;
+        let split = rows(self.plan, Need::Prompt)?;
+        // A prompt is never cut: what leaves no room for a whole completion is left out.
+        let longest = actor.policy.max_positions().unwrap_or(usize::MAX).min(self.plan.train().max_length);
+        let room = (longest + 1).saturating_sub(algorithm.sampling().max_new_tokens);
+        if room < 2 {
+            return Err(Error::input(format!(
+                "`max_new_tokens` ({}) leaves no room for a prompt within {longest} tokens",
+                algorithm.sampling().max_new_tokens
+            )));
+        }
+        let options = tokenise_options(self.plan, Some(room));
+        let make =
+            |rows: &[data::Row]| data::prompts(rows, &self.start.tokenizer, self.start.template.as_ref(), &options);
+        let (train, held_out): (Vec<Prompt>, Vec<Prompt>) = examples(&split, make, observer)?;
+        let order = self.order(Purpose::PromptOrder, train.len());
+        let per_epoch = train.len() as f64 / order.batch_size as f64;
+        let by_epochs = (self.plan.train().epochs * per_epoch).ceil().max(1.0) as usize;
+        let settings = self.settings(self.plan.train().max_steps.unwrap_or(by_epochs));
+        let mut learner = Learner::new(actor, self.optimizer(ACTOR_PREFIX, &settings)?);
+        let save = |policy: &CausalLm, path: &Path| save_causal(policy, &self.start.dir, path);
+        let stop_ids = self.start.stop_ids();
+        let mut recorder = self.recorder(observer)?;
+        let task = Online {
+            prompts: &train,
+            held_out: &held_out,
+            order,
+            tokenizer: &self.start.tokenizer,
+            stop_ids: &stop_ids,
+            reference,
+            settings: &settings,
+            save: &save,
+        };
+        online::train(&task, algorithm, &mut *reward, &mut learner, &mut recorder)?;
+        recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
+        let frozen = learner.frozen();
+        atomic::write_dir(&self.directory.model(), |path| save(&frozen.policy, path))?;
+        algorithm.save(&frozen, self.directory.path())?;
+        self.finish(&recorder, &settings)
+    }
+
+    /// Where the weights come from: the checkpoint, or the start model.
+    fn model_dir(&self) -> Result<ModelDir> {
+        match &self.checkpoint {
+            Some(checkpoint) => ModelDir::open(&checkpoint.path),
+            None => ModelDir::open(&self.start.dir.path),
+        }
+    }
+
+    /// The policy with autodiff, and the reference without: the same weights where both start from one model.
+    fn policy_and_reference(&self, reference: Option<&str>) -> Result<(CausalLm, CausalLm)> {
+        let policy = CausalLm::load(&self.model_dir()?, &self.device)?;
+        let plain = self.device.clone().inner();
+        let reference = match (reference, &self.checkpoint) {
+            (Some(name), _) => CausalLm::load(&open_model(name)?, &plain)?,
+            (None, Some(_)) => CausalLm::load(&self.start.dir, &plain)?,
+            (None, None) => burn::module::Module::valid(&policy),
+        };
+        Ok((policy, reference))
+    }
+
+    /// A scalar model: as it is, or with a fresh head on a language model's trunk.
+    fn scalar_model(&self, dir: &ModelDir) -> Result<RewardModel> {
+        if dir.is_reward_model() {
+            return RewardModel::load(dir, &self.device);
+        }
+        RewardModel::from_causal(dir, &mut self.plan.seed().stream(Purpose::Init, 0, 0), &self.device)
+    }
+
+    fn critic(&self, config: &PpoConfig, policy: &CausalLm) -> Result<(Critic, Option<ValueHead>)> {
+        let kept = self.checkpoint.as_ref().map(|checkpoint| checkpoint.path.join("critic"));
+        if config.critic.trunk == CriticTrunk::Shared {
+            let device = &self.device;
+            let head = match kept {
+                Some(path) => {
+                    let tensors = read_tensors(&path.join(VALUE_HEAD_FILE))?;
+                    ValueHead::new(tensors[1].values.to_vec(), tensors[0].values[0], device)
+                }
+                None => ValueHead::zeros(policy.trunk.dims().1, device),
+            };
+            return Ok((Critic::Shared, Some(head)));
+        }
+        let learned = self.plan.config().reward.as_ref().and_then(reward_model_of);
+        let named = config.critic.model.as_deref().or(learned);
+        let source = match named {
+            Some(name) => open_model(name)?,
+            None => ModelDir::open(&self.start.dir.path)?,
+        };
+        let model = match (&kept, named) {
+            (Some(path), _) => RewardModel::load(&ModelDir::open(path)?, &self.device)?,
+            (None, Some(_)) => self.scalar_model(&source)?,
+            (None, None) => RewardModel::critic_from(policy),
+        };
+        let settings = self.settings(1);
+        let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, &settings)?);
+        let learning_rate = config.critic.learning_rate.unwrap_or(settings.learning_rate);
+        let pad_id = source.pad_id().unwrap_or_else(|| self.start.pad_id());
+        Ok((Critic::Separate(Box::new(SeparateCritic { learner, learning_rate, source, pad_id })), None))
+    }
+
+    fn reward(&self) -> Result<Box<dyn Reward>> {
+        let Some(config) = &self.plan.config().reward else {
+            return Err(Error::input(format!("`{}` needs a reward", self.plan.method().name()))
+                .with_hint("set `reward:` in the file, or `--reward-model DIR`"));
+        };
+        let passes = self.passes();
+        let device = self.device.clone().inner();
+        reward::build(config, &|name| {
+            Ok(Box::new(reward::ModelReward::load(&open_model(name)?, &device, passes)?) as Box<dyn Reward>)
+        })
+    }
+
+    fn passes(&self) -> MicroBatch {
+        MicroBatch { tokens: self.plan.train().micro_batch_tokens, rows: self.plan.train().micro_batch_size }
+    }
+
+    fn order(&self, purpose: Purpose, rows: usize) -> Order {
+        let train = self.plan.train();
+        Order { seed: self.plan.seed(), purpose, shuffle: train.shuffle, rows, batch_size: train.batch_size }
+    }
+
+    fn settings(&self, steps: usize) -> Settings {
+        Settings::new(self.plan.train(), steps, self.plan.learning_rate(), self.plan.best_metric())
+    }
+
+    /// A fresh optimiser, or as the checkpoint left the one of this prefix.
+    fn optimizer(&self, prefix: &str, settings: &Settings) -> Result<AdamW> {
+        match &self.checkpoint {
+            Some(checkpoint) => restore_optimizer(checkpoint, prefix, settings.optimizer),
+            None => Ok(AdamW::new(settings.optimizer)),
+        }
+    }
+
+    fn recorder<'o>(&self, observer: &'o mut dyn Observer) -> Result<Recorder<'o>> {
+        match &self.checkpoint {
+            Some(checkpoint) => Recorder::resume(self.directory.clone(), observer, checkpoint),
+            None => Recorder::start(self.directory.clone(), observer),
+        }
+    }
+
+    /// `results.json`: the held-out numbers before and after, the last logged ones, the best, and the effort.
+    fn finish(&self, recorder: &Recorder<'_>, settings: &Settings) -> Result<Outcome> {
+        let logged = read_metrics(&self.directory.metrics())?;
+        let (mut last, mut after) = (Map::new(), Map::new());
+        for MetricsRow { step, values } in &logged {
+            for (key, value) in values.to_json() {
+                if key.starts_with("eval_") {
+                    after.insert(key, value)
+                } else {
+                    last.insert(key, value)
+                };
+            }
+            last.insert("step".into(), json!(step));
+        }
+        let best = recorder
+            .state
+            .best
+            .map(|(step, value)| json!({ "step": step, "metric": settings.best_metric, "value": value }));
+        let results = json!({
+            "method": self.plan.method().name(),
+            "model": self.plan.config().model,
+            "data": self.plan.config().data,
+            "seed": settings.seed.0,
+            "steps": recorder.state.step,
+            "tokens": recorder.state.tokens,
+            "elapsed_s": recorder.elapsed_s(),
+            "before": recorder.state.method.get("before"),
+            "after": after,
+            "last": last,
+            "best": best,
+        });
+        write_json(&self.directory.results(), &results)?;
+        Ok(Outcome { directory: self.directory.path().to_owned(), model: self.directory.model(), results })
+    }
+}
+
+/// Examples of both parts of the rows. Held-out rows of which nothing is left turn evaluation off.
+fn examples<E>(
+    split: &super::prepare::Split,
+    make: impl Fn(&[data::Row]) -> Result<Examples<E>>,
+    observer: &mut dyn Observer,
+) -> Result<(Vec<E>, Vec<E>)> {
+    let train = make(&split.train)?;
+    report("training", &train.counts, observer);
+    if split.held_out.is_empty() {
+        return Ok((train.examples, Vec::new()));
+    }
+    let held_out = make(&split.held_out)?;
+    report("held out", &held_out.counts, observer);
+    Ok((train.examples, held_out.examples))
+}
+
+/// The first learned reward that a configuration names.
+fn reward_model_of(config: &RewardConfig) -> Option<&str> {
+    match config {
+        RewardConfig::Model(name) => Some(name),
+        RewardConfig::Mix(parts) => parts.iter().find_map(|part| reward_model_of(&part.reward)),
+        RewardConfig::Rule(_) | RewardConfig::Command(_) => None,
+    }
+}

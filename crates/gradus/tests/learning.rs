@@ -1,0 +1,377 @@
+//! Every method learns: a two-layer model moves something trivially checkable past a threshold, with three seeds.
+//!
+//! And runs end to end: from a plan to a run directory, interrupted, resumed, with the same bits.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use gradus::algorithm::actor::ValueHead;
+use gradus::algorithm::critic::{Critic, SeparateCritic};
+use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
+use gradus::algorithm::ppo::{CriticTrunk, KlConfig, Ppo, PpoConfig};
+use gradus::algorithm::{Actor, Algorithm};
+use gradus::config::{Plan, RunConfig};
+use gradus::machine::Machine;
+use gradus::model::{CausalLm, ModelDir, RewardModel, named_tensors, save_causal};
+use gradus::reward::{Reward, RewardError, Score};
+use gradus::rng::{Purpose, Seed};
+use gradus::rollout::{Prompt, Rollouts};
+use gradus::run::{Existing, RunDir, read_metrics};
+use gradus::text::Tokenizer;
+use gradus::train::batches::Order;
+use gradus::train::learner::Learner;
+use gradus::train::observer::{Event, Observer, Silent};
+use gradus::train::online::{Online, train};
+use gradus::train::optimizer::AdamW;
+use gradus::train::recorder::Recorder;
+use gradus::train::settings::Settings;
+use gradus::train::{Outcome, TrainConfig};
+use gradus::{Error, Result};
+
+const SEEDS: [u64; 3] = [1, 2, 3];
+
+fn model(name: &str) -> ModelDir {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models").join(name);
+    ModelDir::open(&path).unwrap()
+}
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+/// The share of a completion's ids that lie in the lower half of the vocabulary; about a half for a fresh model.
+struct LowerHalf;
+
+impl Reward for LowerHalf {
+    fn name(&self) -> String {
+        "lower_half".into()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        let share = |ids: &[u32]| ids.iter().filter(|id| **id < 160).count() as f32 / ids.len() as f32;
+        let scores = rollouts
+            .rollouts
+            .iter()
+            .map(|rollout| Ok(Score::sequence(share(&rollout.completion_ids), rollout.completion_ids.len())));
+        scores.collect()
+    }
+}
+
+fn prompts() -> Vec<Prompt> {
+    let prompt = |row: usize| Prompt {
+        row,
+        text: format!("prompt {row}"),
+        ids: vec![5 + row as u32, 40, 7 * row as u32 + 9],
+        messages: None,
+        columns: serde_json::Map::new(),
+    };
+    (0..12).map(prompt).collect()
+}
+
+/// Mean rewards of the first and the last iterations.
+fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -> (f64, f64) {
+    let directory = tempfile::tempdir().unwrap();
+    let run = RunDir::create(directory.path(), Existing::Refuse).unwrap();
+    let tokenizer = Tokenizer::from_dir(&model("qwen3").path).unwrap();
+    let config = TrainConfig {
+        seed,
+        lr_schedule: gradus::train::LrSchedule::Constant,
+        eval_steps: 0,
+        micro_batch_tokens: 100,
+        ..TrainConfig::default()
+    };
+    let settings = Settings::new(&config, steps, 1e-2, "eval_reward");
+    let prompts = prompts();
+    let order = Order {
+        seed: Seed(seed),
+        purpose: Purpose::PromptOrder,
+        shuffle: true,
+        rows: 8,
+        batch_size: 16 / algorithm.sampling().group_size,
+    };
+    let dir = model("qwen3");
+    let save = |policy: &CausalLm, path: &Path| save_causal(policy, &dir, path);
+    let mut learner = Learner::new(actor, AdamW::new(settings.optimizer));
+    let reference = learner.frozen().policy;
+    let task = Online {
+        prompts: &prompts[..8],
+        held_out: &prompts[8..],
+        order,
+        tokenizer: &tokenizer,
+        stop_ids: &[2],
+        reference: Some(&reference),
+        settings: &settings,
+        save: &save,
+    };
+    let mut silent = Silent;
+    let mut recorder = Recorder::start(run.clone(), &mut silent).unwrap();
+    train(&task, algorithm, &mut LowerHalf, &mut learner, &mut recorder).unwrap();
+
+    let rows = read_metrics(&run.metrics()).unwrap();
+    assert_eq!(rows.len(), steps);
+    let first = &rows[0].values;
+    for name in
+        ["loss", "grad_norm", "learning_rate", "entropy", "reward_std", "completions/mean_length", "tokens_per_s"]
+    {
+        assert!(first.get(name).is_some_and(f64::is_finite), "`{name}` of {first:?}");
+    }
+    let last = &rows[steps - 1].values;
+    assert!(last.get("eval_kl").unwrap() > 0.0 && last.get("eval_reward").is_some());
+    let mean = |rows: &[gradus::run::MetricsRow]| {
+        rows.iter().map(|row| row.values.get("reward").unwrap()).sum::<f64>() / rows.len() as f64
+    };
+    (mean(&rows[..2]), mean(&rows[steps - 2..]))
+}
+
+fn policy() -> CausalLm {
+    CausalLm::load(&model("qwen3"), &device()).unwrap()
+}
+
+#[test]
+fn grpo_learns() {
+    let types = [GrpoLossType::Dapo, GrpoLossType::DrGrpo, GrpoLossType::Grpo];
+    for (seed, loss_type) in SEEDS.into_iter().zip(types) {
+        let config = GrpoConfig {
+            max_new_tokens: 8,
+            mini_batches: 2,
+            kl_coefficient: 0.001,
+            loss_type,
+            ..GrpoConfig::default()
+        };
+        let (before, after) = learn(&mut Grpo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
+        assert!(before < 0.65 && after > 0.9, "seed {seed}: from {before} to {after}");
+    }
+}
+
+fn ppo_config(trunk: CriticTrunk) -> PpoConfig {
+    let mut config = PpoConfig {
+        max_new_tokens: 8,
+        temperature: 1.0,
+        update_epochs: 2,
+        mini_batches: 2,
+        kl: KlConfig { coefficient: 0.01, target: Some(6.0), ..KlConfig::default() },
+        ..PpoConfig::default()
+    };
+    config.critic.trunk = trunk;
+    config
+}
+
+#[test]
+fn ppo_learns_with_a_critic_on_the_policys_trunk() {
+    for seed in SEEDS {
+        let policy = policy();
+        let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &device()));
+        let mut algorithm = Ppo::new(&ppo_config(CriticTrunk::Shared), Critic::Shared, None);
+        let (before, after) = learn(&mut algorithm, Actor { policy, value_head }, seed, 40);
+        assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
+    }
+}
+
+#[test]
+fn ppo_learns_with_a_critic_of_its_own() {
+    for seed in SEEDS {
+        let policy = policy();
+        let critic = SeparateCritic {
+            learner: Learner::new(
+                RewardModel::critic_from(&policy),
+                AdamW::new(Settings::new(&TrainConfig::default(), 1, 1.0, "eval_reward").optimizer),
+            ),
+            learning_rate: 1e-2,
+            source: model("qwen3"),
+            pad_id: 0,
+        };
+        let mut algorithm = Ppo::new(&ppo_config(CriticTrunk::Separate), Critic::Separate(Box::new(critic)), None);
+        let (before, after) = learn(&mut algorithm, Actor { policy, value_head: None }, seed, 40);
+        assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
+    }
+}
+
+/// Where the rows and runs of one test lie.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new(rows: impl IntoIterator<Item = serde_json::Value>) -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        let text: String = rows.into_iter().map(|row| row.to_string() + "\n").collect();
+        std::fs::write(place.0.path().join("rows.jsonl"), text).unwrap();
+        place
+    }
+
+    fn plan(&self, name: &str, start: &str, rest: &str) -> Plan {
+        let text = format!(
+            "model: {}\ndata: {}\noutput_dir: {}\n{rest}",
+            model(start).path.display(),
+            self.0.path().join("rows.jsonl").display(),
+            self.run(name).display()
+        );
+        Plan::check(&RunConfig::parse(&text).unwrap(), &Machine::detect()).unwrap()
+    }
+
+    fn run(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+fn number(outcome: &Outcome, part: &str, key: &str) -> f64 {
+    outcome.results[part][key].as_f64().unwrap_or_else(|| panic!("`{part}.{key}` in {}", outcome.results))
+}
+
+const COLOURS: [&str; 6] = ["red", "green", "blue", "grey", "white", "black"];
+
+fn pairs() -> impl Iterator<Item = serde_json::Value> {
+    (0..60).map(|i| {
+        let (colour, other) = (COLOURS[i % 6], COLOURS[(i + 2) % 6]);
+        serde_json::json!({
+            "prompt": format!("{i}: the {other} bird is"),
+            "chosen": format!(" happy and {colour}"),
+            "rejected": format!(" sad and {colour}"),
+        })
+    })
+}
+
+#[test]
+fn sft_learns() {
+    for seed in SEEDS {
+        let place =
+            Place::new((0..60).map(|i| serde_json::json!({ "text": format!("{} is a colour", COLOURS[i % 6]) })));
+        let plan = place.plan(
+            "run",
+            "qwen3",
+            &format!("method: {{sft: {{}}}}\ntrain: {{max_steps: 30, learning_rate: 5e-3, seed: {seed}, eval_fraction: 0.2}}\n"),
+        );
+        let outcome = gradus::train::run(&plan, &mut Silent).unwrap();
+        let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
+        let (before, after) = (rows[0].values.get("loss").unwrap(), number(&outcome, "after", "eval_loss"));
+        assert!(before > 4.0 && after < 1.0, "seed {seed}: from {before} to {after}");
+    }
+}
+
+#[test]
+fn reward_models_learn() {
+    for seed in SEEDS {
+        let place = Place::new(pairs());
+        let plan = place.plan(
+            "run",
+            "qwen3",
+            &format!("method: {{reward: {{}}}}\ntrain: {{max_steps: 25, learning_rate: 3e-3, seed: {seed}, eval_fraction: 0.2}}\n"),
+        );
+        let outcome = gradus::train::run(&plan, &mut Silent).unwrap();
+        assert!(number(&outcome, "after", "eval_accuracy") > 0.9, "seed {seed}: {}", outcome.results);
+        for key in [
+            "eval_accuracy_low",
+            "eval_calibration_error",
+            "eval_longer_wins_accuracy",
+            "eval_reward_length_correlation",
+        ] {
+            assert!(number(&outcome, "after", key).is_finite());
+        }
+        let saved = ModelDir::open(&outcome.model).unwrap();
+        assert!(saved.is_reward_model() && ModelDir::open(&outcome.directory.join("best")).unwrap().is_reward_model());
+    }
+}
+
+#[test]
+fn dpo_learns() {
+    for (seed, loss_type) in SEEDS.into_iter().zip(["sigmoid", "hinge", "ipo"]) {
+        let place = Place::new(pairs());
+        let plan = place.plan(
+            "run",
+            "qwen3",
+            &format!(
+                "method: {{dpo: {{loss_type: {loss_type}}}}}\ntrain: {{max_steps: 25, learning_rate: 3e-3, seed: {seed}, eval_fraction: 0.2}}\n"
+            ),
+        );
+        let outcome = gradus::train::run(&plan, &mut Silent).unwrap();
+        assert!(number(&outcome, "after", "eval_rewards/margins") > 0.1, "seed {seed}: {}", outcome.results);
+        assert!(number(&outcome, "after", "eval_rewards/accuracies") > 0.9, "seed {seed}: {}", outcome.results);
+        if loss_type == "sigmoid" {
+            let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
+            assert!((rows[0].values.get("loss").unwrap() - std::f64::consts::LN_2).abs() < 1e-6);
+        }
+    }
+}
+
+/// Stops a run after some logged steps.
+struct Stopper(usize);
+
+impl Observer for Stopper {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Step { .. } = event {
+            self.0 = self.0.saturating_sub(1);
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        self.0 == 0
+    }
+}
+
+fn bits(directory: &Path) -> Vec<u32> {
+    let policy = CausalLm::load(&ModelDir::open(directory).unwrap(), &Device::flex()).unwrap();
+    named_tensors(&policy).iter().flat_map(|tensor| tensor.values.iter().map(|x| x.to_bits())).collect()
+}
+
+/// Everything logged but the timings.
+fn logged(run: &Path) -> Vec<(usize, Vec<(String, u64)>)> {
+    let timing = |key: &str| key.starts_with("time/") || key == "tokens_per_s";
+    let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
+    let values = |row: &gradus::run::MetricsRow| {
+        row.values
+            .iter()
+            .filter(|(key, _)| !timing(key))
+            .map(|(key, value)| (key.to_owned(), value.to_bits()))
+            .collect()
+    };
+    rows.iter().map(|row| (row.step, values(row))).collect()
+}
+
+fn resumes(method: &str, rows: impl IntoIterator<Item = serde_json::Value>) {
+    let place = Place::new(rows);
+    let rest = format!(
+        "method: {{{method}}}\ntrain: {{max_steps: 5, batch_size: 4, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1, save_steps: 2}}\n"
+    );
+    let whole = gradus::train::run(&place.plan("whole", "qwen3", &rest), &mut Silent).unwrap();
+    let plan = place.plan("parts", "qwen3", &rest);
+    let stopped = gradus::train::run(&plan, &mut Stopper(3));
+    assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
+    let parts = gradus::train::run(&plan.on_existing(Existing::Resume), &mut Silent).unwrap();
+    assert_eq!(logged(&whole.directory), logged(&parts.directory));
+    assert_eq!(bits(&whole.model), bits(&parts.model), "{method}");
+    assert_eq!(whole.results["after"], parts.results["after"]);
+    assert_eq!(whole.results["before"], parts.results["before"]);
+    for name in ["rollouts.jsonl", "samples.jsonl"] {
+        let read = |run: &Path| std::fs::read_to_string(run.join(name)).ok();
+        assert_eq!(read(&whole.directory), read(&parts.directory), "{method}: {name}");
+    }
+}
+
+fn questions() -> impl Iterator<Item = serde_json::Value> {
+    (0..30).map(|i| serde_json::json!({ "prompt": format!("{i}: what is {}?", COLOURS[i % 6]) }))
+}
+
+#[test]
+fn sft_resumes_with_the_same_bits() {
+    resumes("sft: {}", (0..30).map(|i| serde_json::json!({ "text": format!("{i} is {}", COLOURS[i % 6]) })));
+}
+
+#[test]
+fn dpo_resumes_with_the_same_bits() {
+    resumes("dpo: {}", pairs());
+}
+
+#[test]
+fn grpo_resumes_with_the_same_bits() {
+    let method = "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.05, mini_batches: 2}}\nreward: {rule: {length: {target: 3}}";
+    resumes(method, questions());
+}
+
+#[test]
+fn ppo_resumes_with_the_same_bits() {
+    for trunk in ["shared", "separate"] {
+        let method = format!(
+            "ppo: {{max_new_tokens: 6, mini_batches: 2, kl: {{target: 1.0, horizon: 20}}, critic: {{trunk: {trunk}}}}}}}\n\
+             reward: {{rule: {{length: {{target: 3}}}}"
+        );
+        resumes(&method, questions());
+    }
+}
