@@ -266,4 +266,51 @@ mod tests {
         assert_eq!(error.hint(), Some("free some disk space; everything written before is intact"));
         assert!(names(directory.path()).is_empty());
     }
+
+    /// Not a test of its own: what the next one runs in a process of its own, and kills.
+    #[test]
+    #[ignore = "writes until it is killed"]
+    fn endless_writer() {
+        let path = PathBuf::from(std::env::var_os("GRADUS_TEST_WRITER").expect("started by another test")).join("best");
+        for round in 0u64.. {
+            write_dir(&path, |at| {
+                for name in ["config.json", "model.safetensors"] {
+                    write_bytes(&at.join(name), &round.to_le_bytes().repeat(4096))?;
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn a_killed_writer_leaves_a_whole_directory() {
+        use std::process::{Command, Stdio};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("best");
+        let mut last = 0;
+        for round in 0..12 {
+            let mut writer = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "run::atomic::tests::endless_writer", "--ignored"])
+                .env("GRADUS_TEST_WRITER", directory.path())
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            let patience = std::time::Instant::now();
+            while !path.exists() && patience.elapsed().as_secs() < 20 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(std::time::Duration::from_micros(700 * round * round));
+            // SIGKILL on Unix.
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+            recover(directory.path()).unwrap();
+            assert_eq!(names(directory.path()), ["best"], "after round {round}");
+            let files = ["config.json", "model.safetensors"].map(|name| fs::read(path.join(name)).unwrap());
+            assert_eq!(files[0], files[1], "both files are of one writing");
+            assert_eq!(files[0].len(), 8 * 4096);
+            last = last.max(u64::from_le_bytes(files[0][..8].try_into().unwrap()));
+        }
+        assert!(last > 0, "the writer got somewhere");
+    }
 }
