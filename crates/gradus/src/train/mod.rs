@@ -9,6 +9,7 @@ pub mod batches;
 pub mod dpo;
 pub mod evaluation;
 pub mod learner;
+pub mod log;
 pub mod objective;
 pub mod observer;
 pub mod offline;
