@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
+pub mod compare;
 pub mod config;
 pub mod data;
 pub mod error;
@@ -18,10 +19,10 @@ pub mod reward;
 pub mod rng;
 pub mod rollout;
 pub mod run;
-pub mod text;
 pub mod task;
 #[cfg(test)]
 mod test_support;
+pub mod text;
 pub mod train;
 
 pub use error::{Error, Result};

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::batches::{MicroBatch, Order};
 use super::dpo::{self, Dpo, DpoConfig};
 use super::learner::Learner;
+use super::log::Logged;
 use super::objective::Objective;
 use super::observer::{Event, Observer};
 use super::offline::{self, Offline};
@@ -53,6 +54,7 @@ pub struct Outcome {
 pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
     let directory = RunDir::create(plan.output_dir(), plan.existing())?;
     atomic::write_bytes(&directory.config(), plan.to_yaml().as_bytes())?;
+    let observer: &mut dyn Observer = &mut Logged::new(&directory.log(), observer)?;
     let checkpoint = match plan.existing() {
         Existing::Resume => last_checkpoint(&directory, observer)?,
         _ => None,

@@ -1,0 +1,206 @@
+//! `gradus compare`: several methods from one start with equal budgets, measured on the same held-out prompts.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+
+use crate::config::{MethodConfig, Plan};
+use crate::data::{self, Need};
+use crate::error::{Error, Result};
+use crate::generate::SamplingParams;
+use crate::model::{CausalLm, ModelDir};
+use crate::reward::{self, ModelReward, Reward, RewardError, Score};
+use crate::rollout::{Rollouts, Sampler};
+use crate::run::compare::{Comparison, Entry};
+use crate::run::samples::Sample;
+use crate::run::{Existing, RunDir};
+use crate::train;
+use crate::train::batches::MicroBatch;
+use crate::train::evaluation::{Evaluated, Evaluation};
+use crate::train::observer::{Event, Observer};
+use crate::train::prepare::{Start, open_model, report, rows, tokenise_options};
+use crate::train::settings::Settings;
+
+/// The longest completion when no method samples any: TRL's default for GRPO.
+const MAX_NEW_TOKENS: usize = 256;
+
+/// What a comparison does.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// One run a method, all from the same model and data.
+    pub runs: &'a [Plan],
+    /// Which data and reward all are measured with; without it, only lengths and KL are.
+    pub judge: Option<&'a Plan>,
+    /// Where `comparison/` and the runs go.
+    pub directory: &'a Path,
+}
+
+/// Trains every run, measures every policy and the start on the same prompts, and writes `comparison/`.
+///
+/// With [`Existing::Resume`], runs that are finished are not trained again.
+///
+/// # Errors
+/// As [`train::run`]; nothing held out to measure on.
+pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
+    let first = job.runs.first().ok_or_else(|| Error::input("nothing to compare: no method was given"))?;
+    let judge = Judge::open(job.judge.unwrap_or(first), job.judge.is_some(), observer)?;
+    for plan in job.runs {
+        let name = plan.method().name();
+        if plan.existing() == Existing::Resume && plan.output_dir().join("results.json").is_file() {
+            observer.event(&Event::Message(&format!("{name}: finished before, in {}", plan.output_dir().display())));
+            continue;
+        }
+        observer.event(&Event::Message(&format!("{name}: training in {}", plan.output_dir().display())));
+        train::run(plan, observer)?;
+    }
+    let start = judge.measure(&judge.reference)?;
+    let mut entries = vec![Entry::start(start.stats.metrics(""), samples(&start, 0))];
+    for plan in job.runs {
+        let run = RunDir::open(plan.output_dir())?;
+        observer.event(&Event::Message(&format!("{}: measuring", plan.method().name())));
+        let policy = CausalLm::load(&ModelDir::open(&run.model())?, &judge.device)?;
+        let mut entry = Entry::from_run(run)?;
+        let found = judge.measure(&policy)?;
+        entry.name = plan.method().name().to_owned();
+        entry.measured = found.stats.metrics("");
+        entry.samples = samples(&found, entry.steps);
+        entries.push(entry);
+    }
+    let comparison = Comparison {
+        model: first.config().model.clone(),
+        data: first.config().data.clone(),
+        budget: budget(job.runs, &entries),
+        evaluation: judge.describe(),
+        entries,
+    };
+    comparison.write(&job.directory.join("comparison"))?;
+    Ok(comparison)
+}
+
+/// What every policy is measured with.
+struct Judge<'a> {
+    plan: &'a Plan,
+    start: Start,
+    reference: CausalLm,
+    prompts: Vec<crate::rollout::Prompt>,
+    params: SamplingParams,
+    stop: Vec<String>,
+    settings: Settings,
+    device: Device,
+    has_reward: bool,
+}
+
+impl<'a> Judge<'a> {
+    fn open(plan: &'a Plan, has_reward: bool, observer: &mut dyn Observer) -> Result<Self> {
+        let device = Device::flex();
+        let start = Start::open(plan)?;
+        let reference = CausalLm::load(&start.dir, &device)?;
+        let (max_new_tokens, temperature, stop) = match plan.method() {
+            MethodConfig::Ppo(config) => (config.max_new_tokens, config.temperature, config.stop.clone()),
+            MethodConfig::Grpo(config) => (config.max_new_tokens, config.temperature, config.stop.clone()),
+            _ => (MAX_NEW_TOKENS, 1.0, Vec::new()),
+        };
+        let longest = reference.max_positions().unwrap_or(usize::MAX).min(plan.train().max_length);
+        let room = (longest + 1).saturating_sub(max_new_tokens);
+        let held_out = rows(plan, Need::Prompt)?.held_out;
+        let found =
+            data::prompts(&held_out, &start.tokenizer, start.template.as_ref(), &tokenise_options(plan, Some(room)))?;
+        report("prompts to measure on", &found.counts, observer);
+        if found.examples.is_empty() {
+            return Err(Error::input("nothing is held out to measure the policies on")
+                .with_hint("give `--eval-data`, or an `--eval-fraction` above 0"));
+        }
+        let params = SamplingParams {
+            temperature: temperature as f32,
+            max_new_tokens,
+            stop_ids: start.stop_ids(),
+            ..SamplingParams::default()
+        };
+        let settings = Settings::new(plan.train(), 1, plan.learning_rate(), plan.best_metric());
+        Ok(Self { plan, start, reference, prompts: found.examples, params, stop, settings, device, has_reward })
+    }
+
+    fn measure(&self, policy: &CausalLm) -> Result<Evaluated> {
+        let sampler =
+            Sampler { tokenizer: &self.start.tokenizer, group_size: 1, params: self.params.clone(), stop: &self.stop };
+        let evaluation = Evaluation {
+            prompts: &self.prompts,
+            sampler: &sampler,
+            reference: Some(&self.reference),
+            settings: &self.settings,
+        };
+        let mut reward = self.reward()?;
+        evaluation.run(policy, &mut *reward)
+    }
+
+    /// A reward of its own for every policy: an external program may keep state.
+    fn reward(&self) -> Result<Box<dyn Reward>> {
+        let Some(config) = self.plan.config().reward.as_ref().filter(|_| self.has_reward) else {
+            return Ok(Box::new(NoReward));
+        };
+        let passes =
+            MicroBatch { tokens: self.plan.train().micro_batch_tokens, rows: self.plan.train().micro_batch_size };
+        reward::build(config, &|name| {
+            Ok(Box::new(ModelReward::load(&open_model(name)?, &self.device, passes)?) as Box<dyn Reward>)
+        })
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{} held-out prompts, one completion each of at most {} tokens at temperature {}, the same random streams for all",
+            self.prompts.len(),
+            self.params.max_new_tokens,
+            self.params.temperature
+        )
+    }
+}
+
+/// Scores nothing.
+struct NoReward;
+
+impl Reward for NoReward {
+    fn name(&self) -> String {
+        "none".into()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        rollouts.rollouts.iter().map(|_| Ok(Score::unscored())).collect()
+    }
+}
+
+fn samples(found: &Evaluated, step: usize) -> Vec<Sample> {
+    let one = |(i, score): (usize, &Score)| {
+        let (prompt, rollout) = (found.rollouts.prompt(i), &found.rollouts.rollouts[i]);
+        Sample {
+            step,
+            row: prompt.row + 1,
+            prompt: prompt.text.clone(),
+            completion: rollout.completion.clone(),
+            reward: score.total().map(f64::from),
+            tokens: rollout.completion_ids.len(),
+            stop: rollout.stop.name().to_owned(),
+        }
+    };
+    found.scores.iter().enumerate().map(one).collect()
+}
+
+/// What each method was given, so that a reader can judge whether it was fair.
+fn budget(runs: &[Plan], entries: &[Entry]) -> String {
+    let one = |(plan, entry): (&Plan, &Entry)| {
+        let (batch, steps) = (plan.train().batch_size, entry.steps);
+        let given = match plan.method() {
+            MethodConfig::Ppo(config) => {
+                format!("{steps} iterations of {batch} prompts × {} completions", config.group_size)
+            }
+            MethodConfig::Grpo(config) => {
+                format!("{steps} iterations of {batch} prompts × {} completions", config.group_size)
+            }
+            MethodConfig::Dpo(_) => format!("{steps} steps of {batch} pairs"),
+            MethodConfig::Sft(_) | MethodConfig::Reward(_) => format!("{steps} steps of {batch} rows"),
+        };
+        format!("{} {given}", plan.method().name())
+    };
+    let each: Vec<String> = runs.iter().zip(entries.iter().skip(1)).map(one).collect();
+    let seed = runs.first().map_or(0, |plan| plan.train().seed);
+    format!("{}; seed {seed}", each.join("; "))
+}
