@@ -3,28 +3,13 @@
 //! [`Rollouts`] is the struct that rewards, advantages and updates take; nothing after sampling goes back to text
 //! or to the sampler.
 
-use serde_json::{Map, Value};
+pub use crate::data::Prompt;
 
 use crate::Result;
 use crate::generate::{SamplingParams, StopRule, generate};
 use crate::model::CausalLm;
 use crate::rng::Stream;
 use crate::text::{StopStrings, Tokenizer, cut_at_stop};
-
-/// A prompt ready for sampling: its text, its ids, and the row it came from.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Prompt {
-    /// The row number in its data set, counted from 0; names the prompt in messages and in the rollout log.
-    pub row: usize,
-    /// The rendered prompt: plain text, or the chat template's output with the generation prompt.
-    pub text: String,
-    /// `text`, tokenised.
-    pub ids: Vec<u32>,
-    /// The conversation, when the row held messages.
-    pub messages: Option<Vec<crate::data::Message>>,
-    /// The row's other columns (answers, references, …), passed on to rewards.
-    pub columns: Map<String, Value>,
-}
 
 /// Why a completion ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,6 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Message;
 
 /// One sequence to learn from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +30,21 @@ pub struct PreferenceExample {
     pub margin: Option<f32>,
     /// The row it came from, from 0.
     pub row: usize,
+}
+
+/// A prompt ready for sampling: its text, its ids, and the row it came from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt {
+    /// The row number in its data set, counted from 0; names the prompt in messages and in the rollout log.
+    pub row: usize,
+    /// The rendered prompt: plain text, or the chat template's output with the generation prompt.
+    pub text: String,
+    /// `text`, tokenised.
+    pub ids: Vec<u32>,
+    /// The conversation, when the row held messages.
+    pub messages: Option<Vec<Message>>,
+    /// The row's other columns (answers, references, …), passed on to rewards.
+    pub columns: Map<String, Value>,
 }
 
 /// What happens to rows over `max_length`.

@@ -20,7 +20,7 @@ mod row;
 mod source;
 mod tokenise;
 
-pub use example::{Counts, Examples, PreferenceExample, SftExample, TokeniseOptions, TooLong};
+pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
 pub use implicit::{ImplicitPrompt, split_shared_prompt};
 pub use load::{BadRows, Dataset, LoadOptions, load};
 pub use message::Message;

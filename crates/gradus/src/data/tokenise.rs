@@ -10,12 +10,11 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::Message;
-use super::example::{Counts, Examples, PreferenceExample, SftExample, TokeniseOptions, TooLong};
+use super::example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
 use super::foreign::{alpaca_prompt, alpaca_question};
 use super::implicit::split_shared_prompt;
 use super::report::RowErrors;
 use super::row::{Content, Row, RowData};
-use crate::rollout::Prompt;
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
 use crate::{Error, Result};
 

@@ -120,9 +120,7 @@ pub fn choose_except(
 ) -> Choice {
     assert!(!logits_v.is_empty(), "logits of at least one id");
     let is_greedy = params.temperature == 0.0;
-    if !is_greedy && params.temperature != 1.0 {
-        logits_v.iter_mut().for_each(|logit| *logit /= params.temperature);
-    }
+    scale(logits_v, params.temperature);
     let unwarped = Distribution::new(logits_v);
     let replaced = penalise(logits_v, history, excluded, params.repetition_penalty);
 
@@ -143,15 +141,26 @@ pub fn choose_except(
     }
 }
 
+/// The log-probabilities of the whole distribution that [`choose`] draws from, in place of `logits_v`; −∞ for what is
+/// never drawn. At temperature 0 this is the distribution at temperature 1 whose likeliest id is taken.
+pub fn warped_logprobs(logits_v: &mut [f32], history: &[u32], params: &SamplingParams) {
+    scale(logits_v, params.temperature);
+    penalise(logits_v, history, &[], params.repetition_penalty);
+    truncate(logits_v, params);
+    let warped = Distribution::new(logits_v);
+    logits_v.iter_mut().for_each(|logit| *logit = warped.logprob(*logit));
+}
+
+fn scale(logits_v: &mut [f32], temperature: f32) {
+    if temperature != 0.0 && temperature != 1.0 {
+        logits_v.iter_mut().for_each(|logit| *logit /= temperature);
+    }
+}
+
 /// The likeliest id, the lowest of several.
 fn argmax(logits_v: &[f32]) -> usize {
-    let mut best = 0;
-    for (id, &logit) in logits_v.iter().enumerate() {
-        if logit > logits_v[best] {
-            best = id;
-        }
-    }
-    best
+    let largest = maximum(logits_v);
+    logits_v.iter().position(|logit| *logit == largest).unwrap_or(0)
 }
 
 /// Divides the positive and multiplies the negative logits of `history` by `penalty`, and takes `excluded` out.
@@ -289,27 +298,26 @@ impl Distribution {
     /// The id at which the summed mass first exceeds a uniform share of the whole.
     fn draw(&self, logits_v: &[f32], rng: &mut Stream) -> usize {
         let mut left = rng.random::<f64>() * self.mass;
-        let mut last = argmax(logits_v);
         for (block, &mass) in self.masses.iter().enumerate() {
             if left >= mass {
                 left -= mass;
                 continue;
             }
-            let start = block * BLOCK;
+            let (start, mut last) = (block * BLOCK, None);
             for (offset, &logit) in logits_v[start..].iter().take(BLOCK).enumerate() {
                 let mass = f64::from(exp(logit - self.maximum));
                 if mass > 0.0 {
-                    last = start + offset;
                     if left < mass {
-                        return last;
+                        return start + offset;
                     }
                     left -= mass;
+                    last = Some(start + offset);
                 }
             }
             // Rounding: the parts of a block can sum to a little less than the block.
-            return last;
+            return last.unwrap_or(start);
         }
-        last
+        argmax(logits_v)
     }
 }
 

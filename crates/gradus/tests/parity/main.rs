@@ -9,3 +9,5 @@ mod advantages;
 mod fixture;
 mod losses_of_pairs;
 mod losses_of_tokens;
+mod optimizer;
+mod sampling;

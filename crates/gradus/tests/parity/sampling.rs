@@ -1,0 +1,68 @@
+//! The sampler against transformers' logits processors: what they leave of fixed logits, and what is drawn from it.
+
+use gradus::generate::sampler::{SamplingParams, choose, warped_logprobs};
+use gradus::rng::{Purpose, Seed};
+use serde_json::Value;
+
+use crate::fixture::*;
+
+/// Log-probabilities in f32, relative to their size or 1.
+const LOGPROB: f64 = 2e-6;
+
+/// Draws of each case.
+const DRAWS: u64 = 200;
+
+fn params(settings: &Value) -> SamplingParams {
+    let given = |key: &str, default: f64| settings.get(key).map_or(default, number) as f32;
+    SamplingParams {
+        temperature: given("temperature", 1.0),
+        top_k: settings.get("top_k").map(|k| number(k) as usize),
+        top_p: given("top_p", 1.0),
+        min_p: given("min_p", 0.0),
+        repetition_penalty: given("repetition_penalty", 1.0),
+        ..SamplingParams::default()
+    }
+}
+
+#[test]
+fn distributions_and_draws_of_transformers() {
+    let fixture = read("sampling/sampling.json");
+    let history: Vec<u32> = flat(&fixture["previous_ids"]).iter().map(|id| *id as u32).collect();
+    for case in list(&fixture["cases"]) {
+        let params = params(&case["settings"]);
+        for (row, expected) in case["logprobs"].as_object().expect("rows of logits") {
+            let name = format!("{} {row}", case["settings"]);
+            let logits = flat32(&fixture["logits"][row]);
+            let expected: Vec<f64> =
+                list(expected).iter().map(|logprob| logprob.as_f64().unwrap_or(f64::NEG_INFINITY)).collect();
+            let mut found = logits.clone();
+            warped_logprobs(&mut found, &history, &params);
+            let close = |found: f32, expected: f64| {
+                f64::from(found) == expected || (f64::from(found) - expected).abs() <= LOGPROB * expected.abs().max(1.0)
+            };
+            // Which of several equal logits top-p keeps depends on the order of a sort: there only the values compare.
+            let is_comparable = row != "ties" || params.top_p == 1.0;
+            let (mut sorted, mut sorted_expected) = (found.clone(), expected.clone());
+            if !is_comparable {
+                sorted.sort_unstable_by(f32::total_cmp);
+                sorted_expected.sort_unstable_by(f64::total_cmp);
+            }
+            for (id, (&found, &expected)) in sorted.iter().zip(&sorted_expected).enumerate() {
+                assert!(close(found, expected), "{name}, id {id}: {found} against {expected}");
+            }
+
+            let at_temperature: Vec<f64> = logits.iter().map(|z| f64::from(z / params.temperature)).collect();
+            let largest = at_temperature.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let partition = largest + at_temperature.iter().map(|z| (z - largest).exp()).sum::<f64>().ln();
+            for draw in 0..DRAWS {
+                let mut stream = Seed(3).stream(Purpose::Rollout, 0, draw);
+                let choice = choose(&mut logits.clone(), &history, &params, &mut stream);
+                let id = choice.id as usize;
+                assert!(found[id].is_finite(), "{name}: {id} was drawn, but is cut off");
+                assert_eq!(choice.sampled_logprob, found[id], "{name}, id {id}: the recorded logprob");
+                let unwarped = at_temperature[id] - partition;
+                assert!(close(choice.logprob, unwarped), "{name}, id {id}: {} against {unwarped}", choice.logprob);
+            }
+        }
+    }
+}
