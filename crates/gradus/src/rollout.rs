@@ -4,34 +4,13 @@
 //! or to the sampler.
 
 pub use crate::data::Prompt;
+pub use crate::generate::StopReason;
 
 use crate::Result;
 use crate::generate::{SamplingParams, StopRule, generate};
 use crate::model::CausalLm;
 use crate::rng::Stream;
 use crate::text::{StopStrings, Tokenizer, cut_at_stop};
-
-/// Why a completion ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StopReason {
-    /// A stop id was sampled; it is the last id of the completion.
-    StopId,
-    /// A stop string appeared.
-    StopString,
-    /// `max_new_tokens` was reached.
-    Length,
-}
-
-impl StopReason {
-    /// The name used in logs: `stop_id`, `stop_string` or `length`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::StopId => "stop_id",
-            Self::StopString => "stop_string",
-            Self::Length => "length",
-        }
-    }
-}
 
 /// One sampled completion.
 #[derive(Debug, Clone, PartialEq)]

@@ -89,7 +89,24 @@ const PARTS: &[(&str, &[&str])] = &[
             "metric",
         ],
     ),
-    ("inference", &["generate", "rollout", "reward", "task", "data", "text", "model", "metric", "math", "loss", "run"]),
+    (
+        "inference",
+        &[
+            "train::batches",
+            "train::objective",
+            "generate",
+            "rollout",
+            "reward",
+            "task",
+            "data",
+            "text",
+            "model",
+            "metric",
+            "math",
+            "loss",
+            "run",
+        ],
+    ),
 ];
 
 /// What every module may use: the error type and the streams of random numbers.

@@ -9,7 +9,6 @@ use super::sampler::{Choice, SamplingParams, choose_except};
 use crate::error::{Error, Result};
 use crate::model::{CausalLm, Context, KvCache, Packed};
 use crate::rng::Stream;
-use crate::rollout::StopReason;
 
 /// Decides on ids alone whether a completion ends; stop strings are such a rule over a tokenizer.
 pub trait StopRule {
@@ -24,6 +23,28 @@ pub struct NoStopRule;
 impl StopRule for NoStopRule {
     fn stops(&mut self, _: usize, _: &[u32]) -> bool {
         false
+    }
+}
+
+/// Why a completion ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StopReason {
+    /// A stop id was sampled; it is the last id of the completion.
+    StopId,
+    /// A stop string appeared.
+    StopString,
+    /// `max_new_tokens` was reached.
+    Length,
+}
+
+impl StopReason {
+    /// The name used in logs: `stop_id`, `stop_string` or `length`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StopId => "stop_id",
+            Self::StopString => "stop_string",
+            Self::Length => "length",
+        }
     }
 }
 

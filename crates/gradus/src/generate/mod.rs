@@ -3,5 +3,5 @@
 mod engine;
 pub mod sampler;
 
-pub use engine::{Completion, NoStopRule, StopRule, generate};
+pub use engine::{Completion, NoStopRule, StopReason, StopRule, generate};
 pub use sampler::SamplingParams;

@@ -7,6 +7,7 @@
 
 mod advantages;
 mod fixture;
+mod head;
 mod losses_of_pairs;
 mod losses_of_tokens;
 mod optimizer;
