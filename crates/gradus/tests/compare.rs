@@ -1,0 +1,95 @@
+//! A comparison end to end: several methods from one start, measured on the same prompts.
+
+use std::fs;
+use std::path::Path;
+
+use gradus::compare::{Job, run};
+use gradus::config::{Plan, WrittenComparison};
+use gradus::machine::Machine;
+use gradus::run::Existing;
+use gradus::train::observer::{Event, Observer};
+use serde_json::Value;
+
+#[derive(Default)]
+struct Messages(Vec<String>);
+
+impl Observer for Messages {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Message(text) | Event::Warning(text) = event {
+            self.0.push((*text).to_owned());
+        }
+    }
+}
+
+fn pairs(path: &Path) {
+    let row = |i: usize| {
+        let (name, end) = (["bear", "girl", "fox"][i % 3], ["!", "."][i % 2]);
+        serde_json::json!({"prompt": format!("The {name} {i}"), "chosen": format!(" is happy{end}"), "rejected": " is sad."})
+    };
+    let text: String = (0..24).map(|i| row(i).to_string() + "\n").collect();
+    fs::write(path, text).unwrap();
+}
+
+fn compare(file: &str, existing: Existing, observer: &mut Messages) -> gradus::Result<Value> {
+    let written = WrittenComparison::parse(file)?;
+    let machine = Machine::detect();
+    let plan = |run| Plan::check(run, &machine).map(|plan| plan.on_existing(existing));
+    let runs = written.runs.iter().map(plan).collect::<gradus::Result<Vec<_>>>()?;
+    let judge = written.judge.as_ref().map(plan).transpose()?;
+    let job = Job { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
+    run(&job, observer).map(|comparison| comparison.to_json())
+}
+
+#[test]
+fn methods_are_trained_and_measured_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("pairs.jsonl");
+    pairs(&data);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/qwen3");
+    let output = directory.path().join("three");
+    let file = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\nreward: {{ rule: {{ length: {{ target: 4 }} }} }}\n\
+         methods:\n  dpo: {{ train: {{ learning_rate: 1e-3 }} }}\n  ppo: {{ max_new_tokens: 6, update_epochs: 1 }}\n  grpo: {{ group_size: 2, max_new_tokens: 6 }}\n\
+         train: {{ max_steps: 2, batch_size: 4, eval_fraction: 0.25 }}\n",
+        model.display(),
+        data.display(),
+        output.display()
+    );
+    let mut messages = Messages::default();
+    let json = compare(&file, Existing::Refuse, &mut messages).unwrap();
+
+    let entries = json["entries"].as_array().unwrap();
+    let names: Vec<_> = entries.iter().map(|entry| entry["method"].as_str().unwrap()).collect();
+    assert_eq!((names, &json["prompts"]), (vec!["start", "dpo", "ppo", "grpo"], &Value::from(6)));
+    assert_eq!((&entries[0]["kl"], &entries[0]["wins"]), (&Value::from(0.0), &Value::Null));
+    for entry in &entries[1..] {
+        assert!(["reward", "wins", "kl", "length", "elapsed_s"].iter().all(|key| entry[key].is_number()), "{entry}");
+        assert_eq!(entry["steps"], Value::from(2.0), "equal budgets");
+    }
+    assert!(entries[1]["kl"] != 0.0, "a trained policy differs from its start");
+    assert_eq!(
+        json["budget"],
+        "dpo 2 steps of 4 pairs; ppo 2 iterations of 4 prompts × 1 completions; grpo 2 iterations of 4 prompts × 2 completions; seed 42"
+    );
+
+    let at = output.join("comparison");
+    let lines: Vec<Value> = fs::read_to_string(at.join("samples.jsonl"))
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 6);
+    assert!(lines.iter().all(|line| line["completions"].as_object().unwrap().len() == 4));
+    for name in ["comparison.md", "samples.md", "report.html", "results.png", "plots/loss.png"] {
+        assert!(at.join(name).is_file(), "{name}");
+    }
+    assert!(fs::read_to_string(output.join("dpo/log.txt")).unwrap().contains("training: 2 to do"));
+
+    // Again: an existing run is refused; resumed, nothing is trained again and the numbers are the same.
+    let refused = compare(&file, Existing::Refuse, &mut messages).unwrap_err();
+    let expected = format!("output directory `{}` exists and is not empty", output.join("dpo").display());
+    assert_eq!(refused.to_string(), expected);
+    messages.0.clear();
+    assert_eq!(compare(&file, Existing::Resume, &mut messages).unwrap(), json);
+    assert_eq!(messages.0.iter().filter(|text| text.contains("finished before")).count(), 3);
+}
