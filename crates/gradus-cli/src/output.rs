@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::cli::{ColourChoice, Global};
-use crate::progress::Progress;
+use crate::progress::{Counter, Progress};
 
 /// Where everything a command says goes. Commands call it and never ask about terminals.
 #[derive(Debug, Clone)]
@@ -107,6 +107,24 @@ impl Output {
             Progress::bar(what, total)
         } else {
             Progress::lines(what, total, self.clone())
+        }
+    }
+
+    /// Counts on stderr, where the total comes with the first count; quiet where the rows themselves show on the terminal.
+    pub fn counter(&self, what: &'static str) -> Counter {
+        let quiet = self.quiet || std::io::stdout().is_terminal();
+        Counter::new(what, Self { quiet, ..self.clone() })
+    }
+
+    /// A sign of life on stderr; nothing with `--quiet`, one line where stderr is no terminal.
+    pub fn spinner(&self, what: &str) -> Progress {
+        if self.quiet {
+            Progress::silent()
+        } else if std::io::stderr().is_terminal() {
+            Progress::spinner(what)
+        } else {
+            self.note(what);
+            Progress::silent()
         }
     }
 

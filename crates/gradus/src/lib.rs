@@ -11,6 +11,7 @@ pub mod config;
 pub mod data;
 pub mod error;
 pub mod generate;
+pub mod inference;
 pub mod loss;
 pub mod machine;
 pub mod math;

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::error::{Error, Result};
+
 /// The version of the tensor engine this build is made with.
 const BURN_VERSION: &str = "0.22.1";
 
@@ -45,6 +47,15 @@ impl Machine {
             ],
         }
     }
+}
+
+/// Computes on this many threads from now on.
+///
+/// # Errors
+/// When threads have been started already.
+pub fn use_threads(threads: usize) -> Result<()> {
+    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    built.map_err(|error| Error::input(format!("the computation cannot use {threads} threads: {error}")))
 }
 
 /// The value of `key` in a `key: value` listing, as Linux writes them.

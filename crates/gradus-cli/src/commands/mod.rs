@@ -10,6 +10,7 @@ use crate::output::Output;
 mod completions;
 mod config;
 mod doctor;
+mod score;
 
 /// One command of the binary.
 pub struct Entry {
@@ -73,6 +74,7 @@ macro_rules! entry {
 
 /// Every command, in the order of the help.
 pub const ENTRIES: &[Entry] = &[
+    entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),
     entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
     entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
     entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),

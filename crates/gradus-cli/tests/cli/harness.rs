@@ -16,6 +16,13 @@ pub struct Run {
     pub stderr: String,
 }
 
+/// A tiny model directory of the library's fixtures: `gpt2`, `qwen3` or `qwen3-reward`.
+pub fn fixture_model(name: &str) -> String {
+    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/trajectories/models");
+    let path = std::fs::canonicalize(Path::new(models).join(name)).expect("the fixture is part of the repository");
+    path.to_str().expect("the path is UTF-8").to_owned()
+}
+
 impl CliTest {
     pub fn new() -> Self {
         Self { directory: tempfile::tempdir().expect("a temporary directory can be made") }

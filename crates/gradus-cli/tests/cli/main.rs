@@ -5,3 +5,4 @@ mod harness;
 
 mod config;
 mod frame;
+mod inference;

@@ -77,8 +77,16 @@ impl RunConfig {
     /// # Errors
     /// As [`RunConfig::load`].
     pub fn parse(text: &str) -> Result<Written> {
+        Self::read(text, &Request::default())
+    }
+
+    /// Reads the text of a configuration file and lays the flags of `request` over it.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load`].
+    pub fn read(text: &str, request: &Request<'_>) -> Result<Written> {
         let base = parse("config.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
-        resolve(base, &Request::default())
+        resolve(base, request)
     }
 }
 

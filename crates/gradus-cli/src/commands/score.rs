@@ -1,0 +1,49 @@
+//! `gradus score`: logprobs or rewards of given rows, one JSON object a line, in the order of the rows.
+
+use std::path::PathBuf;
+
+use gradus::inference::{ScoreOptions, logprobs, rewards};
+
+use crate::output::Output;
+
+/// Arguments of `gradus score`.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("scorer").required(true))]
+pub struct ScoreArgs {
+    /// A language model: prints `logprobs`, `sum` and `mean` of each row's completion
+    #[arg(long, value_name = "DIR", group = "scorer")]
+    model: Option<String>,
+    /// A reward model: prints the `reward` of each row
+    #[arg(long, value_name = "DIR", group = "scorer")]
+    reward_model: Option<String>,
+    /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`
+    #[arg(long, value_name = "PATH")]
+    data: String,
+    /// End each row with the end-of-text token; otherwise nothing is added
+    #[arg(long)]
+    add_eos: bool,
+    /// Use at most this many rows
+    #[arg(long, value_name = "N")]
+    max_rows: Option<usize>,
+    /// A chat template file that replaces the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+}
+
+/// Scores, and prints each row as soon as it is there.
+pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
+    let is_reward = args.reward_model.is_some();
+    let options = ScoreOptions {
+        model: args.reward_model.or(args.model).expect("clap requires one of the two"),
+        data: args.data,
+        add_eos: args.add_eos,
+        max_rows: args.max_rows,
+        chat_template: args.chat_template,
+    };
+    let mut bar = out.counter("rows");
+    let mut progress = |done: usize, total: usize| bar.set(done, total);
+    match is_reward {
+        true => rewards(&options, &mut progress, &mut |row| out.json_line(&row)),
+        false => logprobs(&options, &mut progress, &mut |row| out.json_line(&row)),
+    }
+}

@@ -1,0 +1,141 @@
+//! Logprobs or rewards of given rows, one result a row, in the order of the rows.
+
+use std::path::PathBuf;
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+use super::{Files, PASSES};
+use crate::data::{self, LoadOptions, Need, SftExample};
+use crate::error::Error;
+use crate::model::{CausalLm, Packed, RewardModel, Targets};
+use crate::train::objective::read;
+
+/// What to score.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScoreOptions {
+    /// The model that scores: a directory or a hub name.
+    pub model: String,
+    /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`.
+    pub data: String,
+    /// End each row with the end-of-text token; otherwise nothing is added.
+    pub add_eos: bool,
+    /// Use at most this many rows.
+    pub max_rows: Option<usize>,
+    /// A chat template file that replaces the model's own.
+    pub chat_template: Option<PathBuf>,
+}
+
+/// What a language model says of one row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LogprobRow {
+    /// Log-probability of each completion token, in nats.
+    pub logprobs: Vec<f32>,
+    /// Their sum.
+    pub sum: f64,
+    /// Their mean; `null` for a completion without tokens.
+    pub mean: Option<f64>,
+}
+
+/// What a reward model says of one row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RewardRow {
+    /// The reward, read at the last token.
+    pub reward: f32,
+}
+
+/// Scores rows with a language model.
+///
+/// # Errors
+/// What is wrong with the model or the rows, or what `each` fails with.
+pub fn logprobs<E: From<Error>>(
+    options: &ScoreOptions,
+    progress: &mut dyn FnMut(usize, usize),
+    each: &mut dyn FnMut(LogprobRow) -> Result<(), E>,
+) -> Result<(), E> {
+    let files = Files::open(&options.model, options.chat_template.as_deref())?;
+    if files.dir.is_reward_model() {
+        let error = Error::model(&files.dir.path, "this is a reward model, which gives no logprobs");
+        return Err(error.with_hint("score with it as `--reward-model`").into());
+    }
+    let examples = examples(options, &files)?;
+    let model = CausalLm::load(&files.dir, &Device::flex())?;
+    check_length(&examples, model.max_positions())?;
+    in_passes(&examples, progress, &mut |examples| {
+        let packed = Packed::new(examples.iter().map(|example| &example.ids));
+        let loss_mask_n: Vec<bool> = examples.iter().flat_map(|example| example.loss_mask.iter().copied()).collect();
+        let targets = Targets::new(&packed, &loss_mask_n);
+        let logprobs_m = match targets.is_empty() {
+            true => Vec::new(),
+            false => read(&model.logprobs(&packed, &targets, 1.0).logprobs_m),
+        };
+        let mut rest = logprobs_m.as_slice();
+        for &count in &targets.counts_b {
+            let (own, others) = rest.split_at(count);
+            rest = others;
+            let sum = own.iter().map(|&logprob| f64::from(logprob)).sum::<f64>();
+            each(LogprobRow { logprobs: own.to_vec(), sum, mean: (count > 0).then(|| sum / count as f64) })?;
+        }
+        Ok(())
+    })
+}
+
+/// Scores rows with a reward model.
+///
+/// # Errors
+/// What is wrong with the model or the rows, or what `each` fails with.
+pub fn rewards<E: From<Error>>(
+    options: &ScoreOptions,
+    progress: &mut dyn FnMut(usize, usize),
+    each: &mut dyn FnMut(RewardRow) -> Result<(), E>,
+) -> Result<(), E> {
+    let files = Files::open(&options.model, options.chat_template.as_deref())?;
+    let examples = examples(options, &files)?;
+    let model = RewardModel::load(&files.dir, &Device::flex())?;
+    check_length(&examples, model.trunk.max_positions())?;
+    in_passes(&examples, progress, &mut |examples| {
+        let packed = Packed::new(examples.iter().map(|example| &example.ids));
+        read(&model.rewards(&packed)).into_iter().try_for_each(|reward| each(RewardRow { reward }))
+    })
+}
+
+fn examples(options: &ScoreOptions, files: &Files) -> Result<Vec<SftExample>, Error> {
+    let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Score) };
+    let rows = data::load(&options.data, &load)?.rows;
+    let made = data::score_examples(&rows, &files.tokenizer, files.template.as_ref(), options.add_eos)?.examples;
+    // One result a row is a promise: nothing may have been left out on the way.
+    let missing = rows.iter().enumerate().find(|(i, _)| made.get(*i).is_none_or(|example| example.row != *i));
+    match missing {
+        None => match made.iter().find(|example| example.ids.is_empty()) {
+            None => Ok(made),
+            Some(empty) => Err(rows[empty.row].place.error("the row has no tokens")),
+        },
+        Some((_, row)) => Err(row.place.error("the row has nothing to score")),
+    }
+}
+
+fn check_length(examples: &[SftExample], limit: Option<usize>) -> Result<(), Error> {
+    let limit = limit.unwrap_or(usize::MAX);
+    match examples.iter().find(|example| example.ids.len() > limit) {
+        None => Ok(()),
+        Some(long) => {
+            let (row, tokens) = (long.row + 1, long.ids.len());
+            Err(Error::input(format!("row {row} has {tokens} tokens, but the model has {limit} positions")))
+        }
+    }
+}
+
+fn in_passes<E: From<Error>>(
+    examples: &[SftExample],
+    progress: &mut dyn FnMut(usize, usize),
+    pass: &mut dyn FnMut(&[SftExample]) -> Result<(), E>,
+) -> Result<(), E> {
+    let lengths: Vec<usize> = examples.iter().map(|example| example.ids.len()).collect();
+    progress(0, examples.len());
+    for range in PASSES.split(&lengths) {
+        let done = range.end;
+        pass(&examples[range])?;
+        progress(done, examples.len());
+    }
+    Ok(())
+}
