@@ -1,12 +1,12 @@
 //! The binary `gradus`: arguments in, one call of the library, results out.
 
-#![allow(dead_code, reason = "the frame lands before the commands that use all of it")]
-
 mod cli;
 mod commands;
+mod flags;
 mod output;
 mod progress;
 mod report;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -4,13 +4,17 @@
 //! To add one: a file with its `clap::Args` struct and `pub fn run(args, out)`, and one entry in [`ENTRIES`].
 
 use clap::{ArgMatches, FromArgMatches};
+use gradus::config::Scope;
 
 use crate::output::Output;
 
 mod completions;
 mod config;
 mod doctor;
+mod eval;
+mod generate;
 mod score;
+mod train;
 
 /// One command of the binary.
 pub struct Entry {
@@ -72,9 +76,42 @@ macro_rules! entry {
     };
 }
 
+/// An entry for a method: its flags are the keys of the configuration.
+macro_rules! method {
+    ($name:literal, $about:literal) => {
+        Entry {
+            name: $name,
+            group: Group::Train,
+            about: $about,
+            arguments: |command| crate::flags::add(command, Scope::Method($name)),
+            run: |matches, out| train::run(Some($name), matches, out),
+        }
+    };
+}
+
 /// Every command, in the order of the help.
 pub const ENTRIES: &[Entry] = &[
+    method!("sft", "Fine-tune a model on texts, conversations or completions"),
+    method!("reward", "Train a reward model on preferences"),
+    method!("dpo", "Train a policy on preferences directly"),
+    method!("ppo", "Train a policy on rewards, with a critic"),
+    method!("grpo", "Train a policy on rewards, with groups of completions"),
+    Entry {
+        name: "train",
+        group: Group::Train,
+        about: "Train what a configuration file says",
+        arguments: |command| crate::flags::add(command, Scope::Shared),
+        run: |matches, out| train::run(None, matches, out),
+    },
+    entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
     entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),
+    Entry {
+        name: "eval",
+        group: Group::Use,
+        about: "Measure a model on a data set",
+        arguments: |command| eval::arguments(command).about("Measure a model on a data set").long_about(None),
+        run: eval::run,
+    },
     entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
     entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
     entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),

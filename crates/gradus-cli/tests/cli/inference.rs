@@ -86,3 +86,65 @@ fn score_says_what_is_wrong() {
         "error: ./nowhere: no such model directory\nhint: a model directory holds `config.json` and `model.safetensors`\n",
     );
 }
+
+#[test]
+fn generate_is_greedy_at_temperature_0_and_keeps_the_order() {
+    let test = CliTest::with(
+        "prompts.jsonl",
+        "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"A\"}\n{\"prompt\": \"The tea is\"}\n",
+    );
+    let arguments = ["generate", "--model", &fixture_model("gpt2"), "--prompts", "prompts.jsonl"];
+    let rows = lines(&test.succeeds(&[&arguments[..], &["--max-new-tokens", "8", "--temperature", "0"]].concat()));
+    assert_eq!(rows.len(), 3);
+    assert_eq!(rows[0]["prompt"], "The tea is");
+    assert_eq!(rows[1]["prompt"], "A");
+    assert_eq!(rows[0], rows[2]);
+    assert_eq!(rows[0]["completion_ids"], serde_json::json!([275, 178, 96, 231, 148, 96, 38, 207]));
+    assert_eq!(rows[0]["completion"], " is\u{fffd}|\u{fffd}\u{fffd}|B\u{e}");
+    assert_eq!(rows[0]["logprobs"].as_array().expect("a list").len(), 8);
+    assert_eq!(rows[0]["stop"], "length");
+}
+
+#[test]
+fn generate_repeats_itself_with_a_seed() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n");
+    let model = fixture_model("gpt2");
+    let sample = |seed: &str| {
+        let arguments = ["generate", "--model", &model, "--prompts", "prompts.jsonl", "--max-new-tokens", "6"];
+        test.succeeds(&[&arguments[..], &["--group-size", "3", "--seed", seed]].concat())
+    };
+    assert_eq!(sample("1"), sample("1"));
+    assert_ne!(sample("1"), sample("2"));
+    assert_eq!(sample("1").lines().count(), 3);
+}
+
+#[test]
+fn generate_refuses_prompts_without_room() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n");
+    test.fails(
+        &["generate", "--model", &fixture_model("gpt2"), "--prompts", "prompts.jsonl", "--max-new-tokens", "190"],
+        1,
+        "error: prompt 1 has 5 tokens; with 190 new ones it exceeds the model's 192 positions\n\
+         hint: shorten the prompt or lower `--max-new-tokens`\n",
+    );
+}
+
+#[test]
+fn eval_measures_texts_preferences_and_samples() {
+    let test = CliTest::with("texts.jsonl", "{\"text\": \"The tea is good.\"}\n");
+    test.write("pairs.jsonl", "{\"prompt\": \"The tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}\n");
+    let eval = |arguments: &[&str]| -> Value {
+        let text = test.succeeds(&[&["eval", "--json", "--quiet"], arguments].concat());
+        serde_json::from_str(&text).expect("it is JSON")
+    };
+    let model = fixture_model("gpt2");
+    let texts = eval(&["--model", &model, "--data", "texts.jsonl"]);
+    assert!(texts["rows"] == 1 && texts["loss"].is_number(), "{texts}");
+    let pairs = eval(&["--model", &fixture_model("qwen3-reward"), "--data", "pairs.jsonl"]);
+    assert!(pairs["accuracy"].is_number() && pairs["margin"].is_number(), "{pairs}");
+    let rule = ["--reward-rule-length-target", "4", "--max-new-tokens", "6"];
+    let samples =
+        eval(&[&["--model", &model, "--data", "pairs.jsonl", "--reference-model", &model], &rule[..]].concat());
+    assert!(samples["reward"].is_number(), "{samples}");
+    assert_eq!(samples["kl"].as_f64(), Some(0.0), "a model is no distance from itself");
+}

@@ -1,0 +1,86 @@
+//! `gradus eval`: metrics of a model on a data set.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
+use gradus::config::{Flag, Request, RunConfig};
+use gradus::inference::{EvalOptions, Evaluation, evaluate};
+use gradus::reward::config::RewardConfig;
+
+use super::generate::SamplingArgs;
+use crate::flags;
+use crate::output::Output;
+use crate::watch::short;
+
+/// Arguments of `gradus eval`, beside the flags of rewards.
+#[derive(Debug, clap::Args)]
+struct EvalArgs {
+    /// The model. A reward model is measured on preferences; another on texts, or with a reward on samples
+    #[arg(long, value_name = "DIR")]
+    model: String,
+    /// The rows: a file, a directory or a hub name
+    #[arg(long, value_name = "PATH")]
+    data: String,
+    /// A model that the KL of samples is measured against
+    #[arg(long, value_name = "DIR")]
+    reference_model: Option<String>,
+    /// Use at most this many rows
+    #[arg(long, value_name = "N")]
+    max_rows: Option<usize>,
+    /// Longest row in tokens
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    max_length: usize,
+    /// A chat template file that replaces the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+/// Adds the arguments.
+pub fn arguments(command: Command) -> Command {
+    flags::add_rewards(EvalArgs::augment_args(command))
+}
+
+/// Measures, and prints a table, or JSON with `--json`.
+pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
+    let args = EvalArgs::from_arg_matches(matches)?;
+    let reward = reward(&flags::given_rewards(matches))?;
+    let options = EvalOptions {
+        params: args.sampling.params(),
+        seed: args.sampling.seed(),
+        stop: args.sampling.stop,
+        model: args.model,
+        data: args.data,
+        reward,
+        reference: args.reference_model,
+        max_rows: args.max_rows,
+        max_length: args.max_length,
+        chat_template: args.chat_template,
+    };
+    let spinner = out.spinner("measuring");
+    let found = evaluate(&options)?;
+    drop(spinner);
+    for remark in &found.remarks {
+        out.warn(remark);
+    }
+    out.result(&found.to_json(), || table(&found))
+}
+
+/// The reward that the flags name, read and checked as that of a run is.
+fn reward(given: &[Flag]) -> anyhow::Result<Option<RewardConfig>> {
+    if given.is_empty() {
+        return Ok(None);
+    }
+    let base = "{model: '-', data: '-', method: {ppo: {}}}";
+    Ok(RunConfig::read(base, &Request { flags: given, ..Request::default() })?.config.reward)
+}
+
+fn table(found: &Evaluation) -> String {
+    let mut text = format!("{:<24} {}\n", "rows", found.rows);
+    for (name, value) in found.metrics.iter() {
+        let _ = writeln!(text, "{name:<24} {}", short(value));
+    }
+    text
+}

@@ -1,0 +1,101 @@
+//! `gradus generate`: completions of prompts, one JSON object a line, in the order of the prompts.
+
+use std::path::PathBuf;
+
+use gradus::generate::SamplingParams;
+use gradus::inference::{SampleOptions, sample};
+use gradus::rng::Seed;
+
+use crate::output::Output;
+
+/// Arguments of `gradus generate`.
+#[derive(Debug, clap::Args)]
+pub struct GenerateArgs {
+    /// The model: a Hugging Face directory or a hub name
+    #[arg(long, value_name = "DIR")]
+    model: String,
+    /// Prompts: a file, a directory or a hub name; rows with `prompt`, or conversations
+    #[arg(long, value_name = "PATH")]
+    prompts: String,
+    /// Completions of each prompt, one after the other
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    group_size: usize,
+    /// Use at most this many prompts
+    #[arg(long, value_name = "N")]
+    max_rows: Option<usize>,
+    /// A chat template file that replaces the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+/// How completions are drawn.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Longest completion in tokens
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_new_tokens: usize,
+    /// Shortest completion in tokens: stop ids are not drawn before
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    min_new_tokens: usize,
+    /// Logits are divided by it; 0 takes the likeliest token
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    temperature: f32,
+    /// Draw from the K likeliest tokens only
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Draw from the fewest tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f32,
+    /// Draw only tokens at least this share as likely as the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    min_p: f32,
+    /// Make tokens that are already there less likely
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repetition_penalty: f32,
+    /// A string that ends a completion; may be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// The seed of every random stream
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    seed: u64,
+}
+
+impl SamplingArgs {
+    /// What the engine takes; stop ids come from the model.
+    pub fn params(&self) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            max_new_tokens: self.max_new_tokens,
+            min_new_tokens: self.min_new_tokens,
+            stop_ids: Vec::new(),
+        }
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> Seed {
+        Seed(self.seed)
+    }
+}
+
+/// Samples, and prints each completion as soon as it is there.
+pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
+    let options = SampleOptions {
+        params: args.sampling.params(),
+        seed: args.sampling.seed(),
+        stop: args.sampling.stop,
+        model: args.model,
+        prompts: args.prompts,
+        group_size: args.group_size,
+        max_rows: args.max_rows,
+        chat_template: args.chat_template,
+    };
+    let mut bar = out.counter("prompts");
+    sample(&options, &mut |done, total| bar.set(done, total), &mut |sampled| out.json_line(&sampled))
+}

@@ -1,0 +1,122 @@
+//! Configuration keys as command-line arguments. Values stay text here: they are read like those of a file, so that an
+//! error in a flag reads like an error in a file.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use gradus::config::{Flag, FlagKind, FlagSpec, Schema, Scope, flags};
+
+/// Adds `--config`, `--resume`, `--overwrite` and a flag for every key in `scope`.
+pub fn add(command: Command, scope: Scope<'_>) -> Command {
+    let file = match scope {
+        Scope::Method(_) => {
+            Arg::new("file").long("config").value_name("FILE").help("A configuration file; flags lie over it")
+        }
+        Scope::Shared => {
+            Arg::new("file").value_name("FILE").required(true).help("The configuration file; flags lie over it")
+        }
+    };
+    let run = |name: &'static str, help: &'static str| Arg::new(name).long(name).help(help).action(ArgAction::SetTrue);
+    let mut command = command
+        .next_help_heading("Run")
+        .arg(file.value_parser(clap::value_parser!(PathBuf)))
+        .arg(run("resume", "Go on from the last checkpoint in the output directory").conflicts_with("overwrite"))
+        .arg(run("overwrite", "Replace the run in the output directory"));
+    for spec in flags(&Schema::run_config(), scope) {
+        command = command.next_help_heading(spec.section).args(arguments(&spec));
+    }
+    command.next_help_heading("Help")
+}
+
+/// The flags that were given, in the order of the help.
+pub fn given(matches: &ArgMatches, scope: Scope<'_>) -> Vec<Flag> {
+    flags(&Schema::run_config(), scope).into_iter().filter_map(|spec| flag(matches, spec)).collect()
+}
+
+/// Adds the flags of rewards alone.
+pub fn add_rewards(command: Command) -> Command {
+    rewards().fold(command, |command, spec| command.next_help_heading(spec.section).args(arguments(&spec)))
+}
+
+/// The flags of rewards that were given.
+pub fn given_rewards(matches: &ArgMatches) -> Vec<Flag> {
+    rewards().filter_map(|spec| flag(matches, spec)).collect()
+}
+
+fn rewards() -> impl Iterator<Item = FlagSpec> {
+    flags(&Schema::run_config(), Scope::Shared).into_iter().filter(|spec| spec.key.starts_with("reward."))
+}
+
+/// The flag `spec`, if it was given.
+pub fn flag(matches: &ArgMatches, spec: FlagSpec) -> Option<Flag> {
+    if spec.kind == FlagKind::Switch {
+        let off = format!("no-{}", spec.name);
+        let (written, value) = match (matches.get_flag(&spec.name), matches.get_flag(&off)) {
+            (true, _) => (format!("--{}", spec.name), "true"),
+            (_, true) => (format!("--{off}"), "false"),
+            _ => return None,
+        };
+        return Some(Flag { spec, written, values: vec![value.to_owned()] });
+    }
+    let values = matches.get_many::<String>(&spec.name)?.cloned().collect();
+    Some(Flag { written: format!("--{}", spec.name), spec, values })
+}
+
+/// The flag `spec` as clap takes it; a switch is two.
+pub fn arguments(spec: &FlagSpec) -> Vec<Arg> {
+    let name = spec.name.clone();
+    let arg = Arg::new(name.clone()).long(name.clone()).help(help(spec));
+    match &spec.kind {
+        FlagKind::Switch => {
+            let off = format!("no-{name}");
+            // Help shows the one that changes something; where nothing is the default, both.
+            let default = spec.default.as_ref().and_then(serde_json::Value::as_bool);
+            let other = Arg::new(off.clone()).long(off.clone()).action(ArgAction::SetTrue).overrides_with(name.clone());
+            let arg = arg.action(ArgAction::SetTrue).overrides_with(off);
+            match default {
+                Some(true) => vec![arg.hide(true), other.help(format!("Turn off: {}", help(spec)))],
+                Some(false) => vec![arg, other.hide(true)],
+                None => vec![arg, other.help(format!("Turn off: see --{name}"))],
+            }
+        }
+        FlagKind::Value(placeholder) => vec![arg.value_name(*placeholder).allow_hyphen_values(true)],
+        FlagKind::Words(words) => {
+            let names: Vec<_> = words.iter().map(|word| word.name.as_str()).collect();
+            let values = words.iter().map(|word| PossibleValue::new(word.name.clone())).collect();
+            vec![arg.value_name(names.join("|")).hide_possible_values(true).value_parser(AnyText(values))]
+        }
+        FlagKind::Repeated => vec![arg.value_name("TEXT").action(ArgAction::Append).allow_hyphen_values(true)],
+        FlagKind::Arguments => vec![arg.value_name("PROGRAM ARGS")],
+        FlagKind::Numbers => vec![arg.value_name("X,Y").allow_hyphen_values(true)],
+        FlagKind::Yaml => vec![arg.value_name("YAML")],
+    }
+}
+
+fn help(spec: &FlagSpec) -> String {
+    let doc = spec.doc.trim_end_matches('.');
+    match (&spec.kind, spec.doc.contains("Default")) {
+        (FlagKind::Repeated, _) => format!("{doc}; may be given several times"),
+        (FlagKind::Switch, false) | (_, true) => doc.to_owned(),
+        (_, false) => match &spec.default {
+            Some(default) if !default.is_null() => format!("{doc}. Default {default}"),
+            _ => doc.to_owned(),
+        },
+    }
+}
+
+/// Names the possible values for help and completion and accepts any: the configuration checks it, with its own words.
+#[derive(Clone)]
+struct AnyText(Vec<PossibleValue>);
+
+impl TypedValueParser for AnyText {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &std::ffi::OsStr) -> Result<String, clap::Error> {
+        clap::builder::StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().cloned()))
+    }
+}

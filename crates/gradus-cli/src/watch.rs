@@ -1,0 +1,128 @@
+//! A run on the terminal: progress with the numbers that matter, and Ctrl-C.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gradus::run::Metrics;
+use gradus::train::observer::{Event, Observer};
+
+use crate::output::Output;
+use crate::progress::Progress;
+
+/// Set by Ctrl-C; the trainer asks after every step.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// What a person wants to see move, most wanted first.
+const NUMBERS: [(&str, &str); 9] = [
+    ("reward", "reward"),
+    ("objective/scores", "reward"),
+    ("kl", "kl"),
+    ("objective/kl", "kl"),
+    ("loss", "loss"),
+    ("accuracy", "accuracy"),
+    ("rewards/accuracies", "accuracy"),
+    ("mean_token_accuracy", "accuracy"),
+    ("entropy", "entropy"),
+];
+
+/// Shows what happens in a run.
+#[derive(Debug)]
+pub struct Watcher<'a> {
+    out: &'a Output,
+    phase: String,
+    progress: Progress,
+}
+
+impl<'a> Watcher<'a> {
+    /// Watches for Ctrl-C from now on. The first asks the run to stop after a checkpoint, the second ends it at once.
+    pub fn new(out: &'a Output) -> Self {
+        // Only a second handler fails, and one is enough.
+        let _ = ctrlc::set_handler(|| {
+            if INTERRUPTED.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+        });
+        Self { out, phase: String::new(), progress: Progress::silent() }
+    }
+
+    fn start(&mut self, name: &str, total: usize) {
+        if self.phase != name {
+            self.progress.finish();
+            self.progress = self.out.progress(name, total as u64);
+            name.clone_into(&mut self.phase);
+        }
+    }
+}
+
+impl Observer for Watcher<'_> {
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Phase { name, total: Some(total), done } => {
+                self.start(name, *total);
+                self.progress.resume_at(*done as u64);
+            }
+            Event::Phase { name, total: None, .. } => {
+                self.progress.finish();
+                self.progress = self.out.spinner(name);
+                (*name).clone_into(&mut self.phase);
+            }
+            Event::Progress { done } => self.progress.set(*done as u64, ""),
+            Event::Step { step, total, metrics } => {
+                self.start("training", *total);
+                self.progress.set(*step as u64, &numbers("", metrics));
+            }
+            Event::Evaluated { step, metrics, best } => {
+                let best = if *best { ", the best so far" } else { "" };
+                self.progress.above(|| self.out.note(format_args!("step {step}: {}{best}", numbers("eval_", metrics))));
+            }
+            Event::Checkpoint { step, path } => {
+                tracing::info!("step {step}: checkpoint {}", path.display());
+            }
+            Event::Message(text) => self.progress.above(|| self.out.note(text)),
+            Event::Warning(text) => self.progress.above(|| self.out.warn(text)),
+            _ => {}
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        INTERRUPTED.load(Ordering::SeqCst)
+    }
+}
+
+/// At most four of the numbers that matter, whose keys start with `prefix`.
+fn numbers(prefix: &str, metrics: &Metrics) -> String {
+    let mut shown: Vec<(&str, String)> = Vec::new();
+    for (key, name) in NUMBERS {
+        if let Some(value) =
+            metrics.get(&format!("{prefix}{key}")).filter(|_| shown.iter().all(|(seen, _)| *seen != name))
+        {
+            shown.push((name, short(value)));
+        }
+    }
+    shown.into_iter().take(4).map(|(name, value)| format!("{prefix}{name} {value}")).collect::<Vec<_>>().join(" ")
+}
+
+/// Four digits that matter.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        x if !(1e-3..1e5).contains(&x) => format!("{value:.2e}"),
+        x => format!("{value:.*}", (3 - x.log10().floor() as i32).clamp(0, 4) as usize),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown = [0.0, 1.0, -12.3456, 0.5, 0.012345, 1234.56, 1.5e-6, f64::NAN].map(short);
+        assert_eq!(shown, ["0", "1.000", "-12.35", "0.5000", "0.0123", "1235", "1.50e-6", "NaN"]);
+    }
+
+    #[test]
+    fn the_numbers_that_matter_come_first() {
+        let metrics = Metrics::from_iter([("learning_rate", 0.1), ("loss", 2.0), ("kl", 0.5), ("reward", 1.0)]);
+        assert_eq!(numbers("", &metrics), "reward 1.000 kl 0.5000 loss 2.000");
+    }
+}

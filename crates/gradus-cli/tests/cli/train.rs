@@ -1,0 +1,162 @@
+//! Training commands: what is refused before anything is loaded, and small runs from start to finish.
+
+use serde_json::Value;
+
+use crate::harness::{CliTest, fixture_model};
+
+const TEXTS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
+const PAIRS: &str = "{\"prompt\": \"The tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}\n\
+                     {\"prompt\": \"The cup is\", \"chosen\": \" warm.\", \"rejected\": \" cold.\"}\n";
+const PROMPTS: &str = "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"The cup is\"}\n";
+
+#[test]
+fn a_wrong_flag_reads_like_a_wrong_line() {
+    CliTest::new().fails(
+        &["ppo", "--model", "m", "--data", "d", "--reward-model", "rm", "--clip-range", "wide"],
+        2,
+        "
+error: `method.ppo.clip_range` is the word `wide`, but a number is needed
+  --> flag `--clip-range`
+",
+    );
+    CliTest::new().fails(
+        &["grpo", "--model", "m", "--data", "d", "--reward-model", "rm", "--loss-type", "gpro", "--no-shuffle"],
+        2,
+        "
+error: `method.grpo.loss_type` is the word `gpro`, but one of `grpo`, `dr_grpo`, `bnpo`, `dapo` is needed
+  --> flag `--loss-type`
+hint: did you mean `grpo`?
+",
+    );
+}
+
+#[test]
+fn what_is_missing_is_named_as_a_flag() {
+    CliTest::new().fails(
+        &["dpo"],
+        2,
+        "
+error: `model` is missing
+hint: pass `--model`
+
+error: `data` is missing
+hint: pass `--data`
+",
+    );
+}
+
+#[test]
+fn a_file_for_another_method() {
+    CliTest::with("dpo.yml", "model: m\ndata: d\nmethod: { dpo: {} }\n").fails(
+        &["sft", "--config", "dpo.yml"],
+        2,
+        "
+error: the file configures `dpo`, but the command is `gradus sft`
+  --> dpo.yml:3:11
+   |
+ 3 | method: { dpo: {} }
+   |           ^^^
+hint: run `gradus dpo` or `gradus train FILE`
+",
+    );
+}
+
+#[test]
+fn problems_in_file_and_flags_are_shown_together() {
+    CliTest::with("ppo.yml", "model: m\ndata: d\nmethod: { ppo: { kl: { target: 6 } } }\nreward: { model: rm }\n")
+        .fails(
+            &["train", "ppo.yml", "--batch-size", "0", "--learning-rate=-1"],
+            2,
+            "
+error: `train.batch_size` is 0, but must be at least 1
+  --> flag `--batch-size`
+
+error: `train.learning_rate` is -1, but must be at least 0
+  --> flag `--learning-rate`
+",
+        );
+}
+
+#[test]
+fn output_directories_that_cannot_be_used() {
+    let test = CliTest::with("rows.jsonl", TEXTS);
+    let model = fixture_model("gpt2");
+    let run =
+        |directory: &str| test.run(&["sft", "--model", &model, "--data", "rows.jsonl", "--output-dir", directory]);
+    test.write("full/notes.txt", "mine");
+    assert_eq!(
+        run("full").stderr,
+        "error: output directory `full` exists and is not empty\n\
+         hint: go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`\n"
+    );
+    assert_eq!(
+        run("rows.jsonl").stderr,
+        "error: output directory `rows.jsonl` is a file\nhint: choose another `--output-dir`\n"
+    );
+    let unwritable = run("rows.jsonl/run");
+    assert_eq!(unwritable.code, 1);
+    assert!(
+        unwritable.stderr.starts_with("error: output directory `rows.jsonl/run` cannot be written: Not a directory"),
+        "{}",
+        unwritable.stderr
+    );
+    assert_eq!(test.read("full/notes.txt"), "mine");
+}
+
+#[test]
+fn data_that_is_empty() {
+    let test = CliTest::with("empty.jsonl", "");
+    let run = test.run(&["sft", "--model", &fixture_model("gpt2"), "--data", "empty.jsonl", "--quiet"]);
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""));
+    assert_eq!(run.stderr, "error: empty.jsonl: no rows: the data set is empty\n");
+}
+
+/// The logged steps of a run.
+fn steps(test: &CliTest, directory: &str) -> Vec<Value> {
+    let text = test.read(&format!("{directory}/metrics.jsonl"));
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+#[test]
+fn every_method_trains_and_prints_its_directory() {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    test.write("pairs.jsonl", PAIRS);
+    test.write("prompts.jsonl", PROMPTS);
+    let model = fixture_model("gpt2");
+    let common = ["--max-steps", "2", "--batch-size", "2", "--no-shuffle", "--quiet"];
+    let reward = ["--reward-rule-length-target", "3", "--max-new-tokens", "4"];
+    for (method, data, more) in [
+        ("sft", "texts.jsonl", &[][..]),
+        ("reward", "pairs.jsonl", &[]),
+        ("dpo", "pairs.jsonl", &["--loss-type", "ipo"]),
+        ("ppo", "prompts.jsonl", &reward),
+        ("grpo", "prompts.jsonl", &reward),
+    ] {
+        let directory = format!("run-{method}");
+        let arguments = [&[method, "--model", &model, "--data", data, "--output-dir", &directory], &common[..], more];
+        assert_eq!(test.succeeds(&arguments.concat()), format!("{directory}\n"), "{method}");
+        let steps = steps(&test, &directory);
+        assert_eq!(steps.iter().map(|row| row["step"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)], "{method}");
+        for key in ["loss", "learning_rate", "grad_norm", "tokens_per_s"] {
+            assert!(steps[0][key].is_number(), "{method} logs no `{key}`: {}", steps[0]);
+        }
+        assert!(test.read(&format!("{directory}/config.yml")).contains("  batch_size: 2 # set"), "{method}");
+    }
+    // What was trained can be used.
+    let rows = test.succeeds(&["score", "--reward-model", "run-reward/model", "--data", "texts.jsonl"]);
+    assert_eq!(rows.lines().count(), 2, "{rows}");
+    let sample = ["generate", "--model", "run-ppo/model", "--prompts", "prompts.jsonl", "--max-new-tokens", "3"];
+    assert_eq!(test.succeeds(&sample).lines().count(), 2);
+}
+
+#[test]
+fn a_run_is_resumed_from_its_directory_alone() {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    let model = fixture_model("gpt2");
+    let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", "run", "--quiet"];
+    test.succeeds(&[&arguments[..], &["--max-steps", "2", "--batch-size", "1"]].concat());
+    test.succeeds(&["sft", "--output-dir", "run", "--resume", "--max-steps", "3", "--quiet"]);
+    let steps = steps(&test, "run");
+    assert_eq!(steps.last().expect("steps")["step"], 3);
+    assert!(test.read("run/config.yml").contains("  batch_size: 1 # set"));
+}

@@ -1,0 +1,137 @@
+//! Metrics of a model on a data set: a language model's loss, a reward model's accuracy, or what samples are worth.
+
+use std::path::PathBuf;
+
+use burn::tensor::Device;
+use serde_json::{Map, Value};
+
+use super::{Files, PASSES};
+use crate::data::{self, LoadOptions, Need, TokeniseOptions, TooLong};
+use crate::error::Result;
+use crate::generate::SamplingParams;
+use crate::model::{CausalLm, RewardModel};
+use crate::reward::config::RewardConfig;
+use crate::reward::{self, ModelReward, Reward};
+use crate::rng::Seed;
+use crate::rollout::Sampler;
+use crate::run::Metrics;
+use crate::train::TrainConfig;
+use crate::train::evaluation;
+use crate::train::objective::Objective;
+use crate::train::prepare::open_model;
+use crate::train::reward_model::{BradleyTerry, RewardModelConfig};
+use crate::train::settings::Settings;
+use crate::train::sft::{Sft, SftConfig};
+
+/// What to measure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvalOptions {
+    /// The model: a directory or a hub name. A reward model is measured on preferences, another on texts or prompts.
+    pub model: String,
+    /// The rows.
+    pub data: String,
+    /// Samples of the data's prompts are scored with this; without it, the data's own texts are measured.
+    pub reward: Option<RewardConfig>,
+    /// A model that the KL of samples is measured against.
+    pub reference: Option<String>,
+    /// How samples are drawn.
+    pub params: SamplingParams,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// The seed of every random stream.
+    pub seed: Seed,
+    /// Use at most this many rows.
+    pub max_rows: Option<usize>,
+    /// Longest row in tokens.
+    pub max_length: usize,
+    /// A chat template file that replaces the model's own.
+    pub chat_template: Option<PathBuf>,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// Rows measured.
+    pub rows: usize,
+    /// What happened to rows on the way, one sentence each.
+    pub remarks: Vec<String>,
+    /// The numbers.
+    pub metrics: Metrics,
+}
+
+impl Evaluation {
+    /// `{"rows": …, metric: …}`
+    pub fn to_json(&self) -> Map<String, Value> {
+        let mut object = Map::from_iter([("rows".to_owned(), self.rows.into())]);
+        object.extend(self.metrics.to_json());
+        object
+    }
+}
+
+/// Measures the model.
+///
+/// # Errors
+/// What is wrong with the model, the rows or the reward.
+pub fn evaluate(options: &EvalOptions) -> Result<Evaluation> {
+    let files = Files::open(&options.model, options.chat_template.as_deref())?;
+    match (&options.reward, files.dir.is_reward_model()) {
+        (Some(reward), false) => samples(options, &files, reward),
+        (_, true) => preferences(options, &files),
+        (None, false) => texts(options, &files),
+    }
+}
+
+fn rows(options: &EvalOptions, need: Need) -> Result<Vec<data::Row>> {
+    let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(need) };
+    Ok(data::load(&options.data, &load)?.rows)
+}
+
+fn tokenise(options: &EvalOptions) -> TokeniseOptions {
+    TokeniseOptions { max_length: Some(options.max_length), too_long: TooLong::Truncate, ..TokeniseOptions::default() }
+}
+
+fn texts(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
+    let rows = rows(options, Need::Sft)?;
+    let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
+    let model = CausalLm::load(&files.dir, &Device::flex())?;
+    let stats = Sft::new(&SftConfig::default()).evaluate(&model, &made.examples, PASSES)?;
+    Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: stats.metrics("") })
+}
+
+fn preferences(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
+    let rows = rows(options, Need::Preference)?;
+    let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
+    let model = RewardModel::load(&files.dir, &Device::flex())?;
+    let objective = BradleyTerry::new(&RewardModelConfig::default());
+    let stats = objective.evaluate(&model, &made.examples, PASSES)?;
+    Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: stats.metrics("") })
+}
+
+fn samples(options: &EvalOptions, files: &Files, reward: &RewardConfig) -> Result<Evaluation> {
+    let device = Device::flex();
+    let mut reward = reward::build(reward, &|name| {
+        Ok(Box::new(ModelReward::load(&open_model(name)?, &device, PASSES)?) as Box<dyn Reward>)
+    })?;
+    let rows = rows(options, Need::Prompt)?;
+    let model = CausalLm::load(&files.dir, &device)?;
+    let room = model.max_positions().unwrap_or(usize::MAX).min(options.max_length);
+    let room = (room + 1).saturating_sub(options.params.max_new_tokens);
+    let tokenise = TokeniseOptions { max_length: Some(room), ..TokeniseOptions::default() };
+    let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
+    let reference = match &options.reference {
+        Some(name) => Some(CausalLm::load(&open_model(name)?, &device)?),
+        None => None,
+    };
+    let params = SamplingParams { stop_ids: files.stop_ids(), ..options.params.clone() };
+    let sampler = Sampler { tokenizer: &files.tokenizer, group_size: 1, params, stop: &options.stop };
+    let config = TrainConfig { seed: options.seed.0, ..TrainConfig::default() };
+    let settings = Settings::new(&config, 1, 0.0, "eval_reward");
+    let evaluation = evaluation::Evaluation {
+        prompts: &made.examples,
+        sampler: &sampler,
+        reference: reference.as_ref(),
+        settings: &settings,
+    };
+    let found = evaluation.run(&model, &mut *reward)?;
+    Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: found.stats.metrics("") })
+}

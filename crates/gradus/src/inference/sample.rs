@@ -1,0 +1,108 @@
+//! Completions of a data set's prompts, in the order of the prompts.
+
+use std::path::PathBuf;
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+use super::Files;
+use crate::data::{self, LoadOptions, Need, TokeniseOptions};
+use crate::error::Error;
+use crate::generate::SamplingParams;
+use crate::model::CausalLm;
+use crate::rng::{Purpose, Seed};
+use crate::rollout::{self, Prompt, Sampler};
+
+/// Prompts that are sampled together; their completions are given out before the next are begun.
+const PROMPTS_AT_ONCE: usize = 64;
+
+/// What to sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleOptions {
+    /// The model: a directory or a hub name.
+    pub model: String,
+    /// The prompts: a file, a directory or a hub name.
+    pub prompts: String,
+    /// The distribution and the limits; the model's own stop ids are added.
+    pub params: SamplingParams,
+    /// Completions of each prompt.
+    pub group_size: usize,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// The seed of every random stream.
+    pub seed: Seed,
+    /// Use at most this many prompts.
+    pub max_rows: Option<usize>,
+    /// A chat template file that replaces the model's own.
+    pub chat_template: Option<PathBuf>,
+}
+
+/// One completion.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sampled {
+    /// The prompt's text, rendered by the chat template where the row holds messages.
+    pub prompt: String,
+    /// The completion, without special tokens, cut before a stop string.
+    pub completion: String,
+    /// The sampled ids, the stop id included.
+    pub completion_ids: Vec<u32>,
+    /// Log-probability of each id under the model, in nats.
+    pub logprobs: Vec<f32>,
+    /// Why it ended: `stop_id`, `stop_string` or `length`.
+    pub stop: &'static str,
+}
+
+/// Samples completions and gives each to `each`; `progress` hears how many of how many prompts are done.
+///
+/// # Errors
+/// What is wrong with the model or the prompts, a prompt without room for its completion, or what `each` fails with.
+pub fn sample<E: From<Error>>(
+    options: &SampleOptions,
+    progress: &mut dyn FnMut(usize, usize),
+    each: &mut dyn FnMut(Sampled) -> Result<(), E>,
+) -> Result<(), E> {
+    let files = Files::open(&options.model, options.chat_template.as_deref())?;
+    let mut params = options.params.clone();
+    params.check()?;
+    params.stop_ids.extend(files.stop_ids());
+    let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Prompt) };
+    let rows = data::load(&options.prompts, &load)?.rows;
+    let tokenise = TokeniseOptions { max_length: None, ..TokeniseOptions::default() };
+    let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?.examples;
+    let model = CausalLm::load(&files.dir, &Device::flex())?;
+    if let Some(limit) = model.max_positions() {
+        check_room(&prompts, params.max_new_tokens, limit)?;
+    }
+    let sampler = Sampler { tokenizer: &files.tokenizer, group_size: options.group_size, params, stop: &options.stop };
+    let total = prompts.len();
+    let mut done = 0;
+    progress(done, total);
+    for chunk in prompts.chunks(PROMPTS_AT_ONCE) {
+        let first = done * options.group_size;
+        let stream = |i: usize| options.seed.stream(Purpose::Generate, 0, (first + i) as u64);
+        let sampled = rollout::sample(&model, chunk.to_vec(), &sampler, &stream)?;
+        for rollout in sampled.rollouts {
+            each(Sampled {
+                prompt: chunk[rollout.prompt].text.clone(),
+                completion: rollout.completion,
+                completion_ids: rollout.completion_ids,
+                logprobs: rollout.logprobs,
+                stop: rollout.stop.name(),
+            })?;
+        }
+        done += chunk.len();
+        progress(done, total);
+    }
+    Ok(())
+}
+
+fn check_room(prompts: &[Prompt], max_new_tokens: usize, limit: usize) -> Result<(), Error> {
+    let long = prompts.iter().find(|prompt| prompt.ids.len() + max_new_tokens > limit);
+    let Some(prompt) = long else { return Ok(()) };
+    let message = format!(
+        "prompt {} has {} tokens; with {max_new_tokens} new ones it exceeds the model's {limit} positions",
+        prompt.row + 1,
+        prompt.ids.len()
+    );
+    Err(Error::input(message).with_hint("shorten the prompt or lower `--max-new-tokens`"))
+}
