@@ -60,9 +60,9 @@ pub struct TrainConfig {
     pub too_long: Option<TooLong>,
     /// Use at most this many training rows.
     pub max_rows: Option<usize>,
-    /// Use at most this many held-out rows. Default 1000.
+    /// Use at most this many held-out rows. Default 1000; online methods 100, unless it is given.
     pub max_eval_rows: usize,
-    /// The share of training rows held out when there is no `eval_data`. Default 0.05 for evaluation, 0 turns it off.
+    /// The share of training rows held out when there is no `eval_data`; 0 turns it off. Default 0.05; 0 without shuffling, unless it is given.
     pub eval_fraction: f64,
     /// Evaluate every so many steps; 0 only at the end; -1 never. Default 0.
     pub eval_steps: i64,

@@ -1,7 +1,8 @@
 //! AdamW with global-norm clipping, over gradients summed from micro-batches.
 //!
 //! Parameters are named by their path in the module (`policy.trunk.blocks.0.attn.qkv.weight`), which is how checkpoints address
-//! the moments. Everything is f32 on the host, walked in one fixed order, so a step gives the same bits every time.
+//! the moments. Gradients and moments are kept in f32 on the host and walked in one fixed order, so a step gives the same
+//! bits every time.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
 
 use crate::model::NamePath;
+use gradus_kernels::{AdamWStep, adamw};
 
 /// The constants of AdamW (Loshchilov and Hutter 2019, <https://arxiv.org/abs/1711.05101>).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -125,30 +127,33 @@ impl AdamW {
         module.map(&mut Stepper { path: NamePath::default(), learning_rate, optimizer: self, gradients })
     }
 
-    /// `θ ← θ (1 − η λ) − η m̂ / (√v̂ + ε)` on host slices.
-    fn update(&mut self, name: &str, values: &mut [f32], gradient: &[f32], learning_rate: f64, decayed: bool) {
-        let AdamWConfig { betas: [beta1, beta2], epsilon, weight_decay } = self.config;
-        let moments = self
-            .moments
-            .entry(name.to_owned())
-            .or_insert_with(|| Moments { first: vec![0.0; values.len()], second: vec![0.0; values.len()] });
-        assert_eq!(moments.first.len(), values.len(), "moments of `{name}`");
-        assert_eq!(gradient.len(), values.len(), "gradient of `{name}`");
-
-        let steps = self.steps as i32;
-        let step_size = (learning_rate / (1.0 - beta1.powi(steps))) as f32;
-        let root_correction = (1.0 - beta2.powi(steps)).sqrt() as f32;
-        let keep = if decayed { (1.0 - learning_rate * weight_decay) as f32 } else { 1.0 };
-        let (first_keep, first_take) = (beta1 as f32, (1.0 - beta1) as f32);
-        let (second_keep, second_take) = (beta2 as f32, (1.0 - beta2) as f32);
-        let epsilon = epsilon as f32;
-
-        let state = moments.first.iter_mut().zip(&mut moments.second);
-        for ((value, &gradient), (first, second)) in values.iter_mut().zip(gradient).zip(state) {
-            *first = *first * first_keep + gradient * first_take;
-            *second = *second * second_keep + gradient * gradient * second_take;
-            *value = *value * keep - step_size * *first / (second.sqrt() / root_correction + epsilon);
-        }
+    /// Moves one parameter, given flat and without autodiff.
+    fn update(
+        &mut self,
+        name: &str,
+        values: Tensor<1>,
+        gradient: Vec<f32>,
+        learning_rate: f64,
+        decayed: bool,
+    ) -> Tensor<1> {
+        let ([n], device) = (values.dims(), values.device());
+        assert_eq!(gradient.len(), n, "gradient of `{name}`");
+        let Moments { first, second } =
+            self.moments.remove(name).unwrap_or_else(|| Moments { first: vec![0.0; n], second: vec![0.0; n] });
+        assert_eq!((first.len(), second.len()), (n, n), "moments of `{name}`");
+        let tensor = |values: Vec<f32>| Tensor::<1>::from_data(TensorData::new(values, [n]), &device);
+        let step = AdamWStep {
+            learning_rate,
+            betas: (self.config.betas[0], self.config.betas[1]),
+            epsilon: self.config.epsilon,
+            weight_decay: if decayed { self.config.weight_decay } else { 0.0 },
+            step: self.steps,
+            gradient_scale: 1.0,
+        };
+        // On a CPU no buffer is copied on the way in or out.
+        let (values, first, second) = adamw(values, tensor(gradient), tensor(first), tensor(second), step);
+        self.moments.insert(name.to_owned(), Moments { first: host(first), second: host(second) });
+        values
     }
 }
 
@@ -202,10 +207,9 @@ impl ModuleMapper for Stepper<'_> {
         let name = self.path.name();
         let Some(gradient) = self.gradients.sums.remove(&name) else { return param };
         param.map(|value| {
-            let (device, shape, tracked) = (value.device().inner(), value.dims(), value.is_autodiff());
-            let mut values = host(value.inner());
-            self.optimizer.update(&name, &mut values, &gradient, self.learning_rate, D > 1);
-            let stepped = Tensor::<D>::from_data(TensorData::new(values, shape), &device);
+            let (shape, tracked) = (value.dims(), value.is_autodiff());
+            let flat = value.inner().reshape([gradient.len()]);
+            let stepped = self.optimizer.update(&name, flat, gradient, self.learning_rate, D > 1).reshape(shape);
             if tracked { stepped.autodiff().require_grad() } else { stepped }
         })
     }

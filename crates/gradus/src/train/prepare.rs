@@ -75,7 +75,7 @@ pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
     let options = LoadOptions { text_column: train.text_column.clone(), ..LoadOptions::needing(need) };
     let training = LoadOptions { max_rows: train.max_rows, ..options.clone() };
     let mut rows = data::load(&config.data, &training)?.rows;
-    let most = train.max_eval_rows;
+    let most = most_held_out(plan, need);
     let mut held_out = match &config.eval_data {
         Some(name) if train.eval_steps >= 0 => data::load(name, &LoadOptions { max_rows: Some(most), ..options })?.rows,
         _ => Vec::new(),
@@ -86,6 +86,14 @@ pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
         held_out = hold_out(&mut rows, count, plan);
     }
     Ok(Split { train: rows, held_out })
+}
+
+/// Held-out prompts of online methods, unless asked for otherwise: each costs a completion per evaluation.
+const MAX_EVAL_PROMPTS: usize = 100;
+
+fn most_held_out(plan: &Plan, need: Need) -> usize {
+    let most = plan.train().max_eval_rows;
+    if need == Need::Prompt && !plan.is_set("train.max_eval_rows") { most.min(MAX_EVAL_PROMPTS) } else { most }
 }
 
 /// The share of training rows held out. With `--no-shuffle` the file is taken as it is, unless a share is asked for.

@@ -14,8 +14,8 @@ use super::observer::{Event, Observer};
 use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::optimizer::AdamW;
-use super::prepare::{Start, open_model, report, rows, tokenise_options};
-use super::recorder::{Recorder, restore_optimizer, write_json};
+use super::prepare::{self, Start, open_model, rows, tokenise_options};
+use super::recorder::{Recorder, restore_optimizer};
 use super::reward_model::{BradleyTerry, RewardModelConfig};
 use super::settings::Settings;
 use super::sft::{Sft, SftConfig};
@@ -33,7 +33,7 @@ use crate::reward::{self, Reward};
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 use crate::run::tensors::read_tensors;
-use crate::run::{Checkpoint, Existing, MetricsRow, RunDir, atomic, read_metrics};
+use crate::run::{Checkpoint, Existing, MetricsRow, RunDir, atomic, read_metrics, report};
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
@@ -343,7 +343,7 @@ impl Job<'_> {
         }
     }
 
-    /// `results.json`: the held-out numbers before and after, the last logged ones, the best, and the effort.
+    /// `results.json` (the held-out numbers before and after, the last logged ones, the best, the effort), plots and report.
     fn finish(&self, recorder: &Recorder<'_>, settings: &Settings) -> Result<Outcome> {
         let logged = read_metrics(&self.directory.metrics())?;
         let (mut last, mut after) = (Map::new(), Map::new());
@@ -374,7 +374,8 @@ impl Job<'_> {
             "last": last,
             "best": best,
         });
-        write_json(&self.directory.results(), &results)?;
+        let Value::Object(results) = results else { unreachable!("an object literal") };
+        let results = Value::Object(report::finish(&self.directory, results)?);
         Ok(Outcome { directory: self.directory.path().to_owned(), model: self.directory.model(), results })
     }
 }
@@ -386,12 +387,12 @@ fn examples<E>(
     observer: &mut dyn Observer,
 ) -> Result<(Vec<E>, Vec<E>)> {
     let train = make(&split.train)?;
-    report("training", &train.counts, observer);
+    prepare::report("training", &train.counts, observer);
     if split.held_out.is_empty() {
         return Ok((train.examples, Vec::new()));
     }
     let held_out = make(&split.held_out)?;
-    report("held out", &held_out.counts, observer);
+    prepare::report("held out", &held_out.counts, observer);
     Ok((train.examples, held_out.examples))
 }
 
