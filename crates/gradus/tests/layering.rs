@@ -71,6 +71,23 @@ const PARTS: &[(&str, &[&str])] = &[
     ("train::prepare", &["config", "data", "text", "model", "run"]),
     ("train::run", &["train::prepare", "config", "algorithm", "reward", "rollout", "data", "text", "model", "run"]),
     (
+        "compare",
+        &[
+            "train::prepare",
+            "train::run",
+            "train::batches",
+            "train::settings",
+            "train",
+            "config",
+            "generate",
+            "rollout",
+            "reward",
+            "data",
+            "model",
+            "run",
+        ],
+    ),
+    (
         "demo",
         &[
             "machine",

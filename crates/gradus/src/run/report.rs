@@ -28,6 +28,7 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     complete.insert("gradus".into(), json!(env!("CARGO_PKG_VERSION")));
     complete.insert("config_hash".into(), json!(config_hash(&config)));
     complete.extend(results);
+    complete.insert("peak_memory_bytes".into(), json!(peak_memory_bytes()));
     let text = serde_json::to_string_pretty(&complete).expect("plain data with string keys") + "\n";
     atomic::write_bytes(&run.results(), text.as_bytes())?;
 
@@ -50,6 +51,13 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     );
     atomic::write_bytes(&run.report(), page(&run.name(), &body).as_bytes())?;
     Ok(complete)
+}
+
+/// The most memory this process held so far, where the system says (Linux).
+fn peak_memory_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 /// A number for the same settings, whatever the output directory and the comments: FNV-1a over the other lines.
@@ -98,6 +106,7 @@ fn header(run: &RunDir, results: &Map<String, Value>) -> String {
         ("steps", number("steps").map(short)),
         ("tokens", number("tokens").map(short)),
         ("time", number("elapsed_s").map(duration)),
+        ("peak memory", number("peak_memory_bytes").map(|bytes| format!("{:.1} GB", bytes / 1e9))),
     ];
     shown.extend(effort.into_iter().filter_map(|(name, value)| Some((name, value?, String::new()))));
     html += &cards(shown);
