@@ -8,6 +8,7 @@ use gradus::config::Scope;
 
 use crate::output::Output;
 
+mod compare;
 mod completions;
 mod config;
 mod doctor;
@@ -102,6 +103,13 @@ pub const ENTRIES: &[Entry] = &[
         about: "Train what a configuration file says",
         arguments: |command| crate::flags::add(command, Scope::Shared),
         run: |matches, out| train::run(None, matches, out),
+    },
+    Entry {
+        name: "compare",
+        group: Group::Train,
+        about: "Train several methods from one start and compare them",
+        arguments: compare::arguments,
+        run: compare::run,
     },
     entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
     entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),

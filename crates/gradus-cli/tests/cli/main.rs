@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod compare;
 mod config;
 mod frame;
 mod inference;

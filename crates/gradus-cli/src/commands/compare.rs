@@ -1,0 +1,121 @@
+//! `gradus compare`: several methods from one start, one comparison report; or finished runs side by side.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use gradus::compare::Job;
+use gradus::config::{ComparisonRequest, Flag, FlagSpec, Plan, Schema, Scope, WrittenComparison, flags};
+use gradus::machine::Machine;
+use gradus::run::compare::Comparison;
+use gradus::run::{Existing, RunDir};
+
+use crate::flags as arguments;
+use crate::output::Output;
+use crate::watch::Watcher;
+
+/// The methods whose keys are flags here; a flag reaches every method that has it.
+const METHODS: [&str; 3] = ["dpo", "ppo", "grpo"];
+
+/// Adds the arguments of `gradus compare`.
+pub fn arguments(command: Command) -> Command {
+    let run = |name: &'static str, help: &'static str| Arg::new(name).long(name).help(help);
+    let list = |name: &'static str, value: &'static str, help: &'static str| {
+        run(name, help).value_name(value).value_delimiter(',').action(ArgAction::Append)
+    };
+    let path = clap::value_parser!(PathBuf);
+    let file = Arg::new("file").value_name("FILE").help("A configuration file with `methods:`; flags lie over it");
+    let mut command = command
+        .next_help_heading("Comparison")
+        .arg(file.value_parser(path.clone()))
+        .arg(list("methods", "dpo,ppo,grpo", "The methods to train; default: those of the file"))
+        .arg(
+            list("runs", "DIR,DIR", "Compare finished runs instead of training")
+                .value_parser(path)
+                .conflicts_with_all(["file", "methods"]),
+        )
+        .arg(
+            run("resume", "Keep finished runs, go on with the others")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("overwrite"),
+        )
+        .arg(run("overwrite", "Replace the runs in the output directory").action(ArgAction::SetTrue));
+    for spec in unique(specs()) {
+        command = command.next_help_heading(spec.section).args(arguments::arguments(&spec));
+    }
+    command.next_help_heading("Help")
+}
+
+/// Trains, measures and shows the table.
+pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
+    let (comparison, directory) = match matches.get_many::<PathBuf>("runs") {
+        Some(runs) => of_runs(runs, matches)?,
+        None => train(matches, out)?,
+    };
+    out.note(format_args!("the comparison is in {}", directory.display()));
+    out.result(&comparison.to_json(), || comparison.table())
+}
+
+fn of_runs<'a>(runs: impl Iterator<Item = &'a PathBuf>, matches: &ArgMatches) -> anyhow::Result<(Comparison, PathBuf)> {
+    let runs = runs.map(RunDir::open).collect::<gradus::Result<Vec<_>>>()?;
+    let comparison = Comparison::of_runs(&runs)?;
+    let parent = match matches.get_one::<String>("output-dir") {
+        Some(parent) => PathBuf::from(parent),
+        None => runs.first().and_then(|run| run.path().parent()).unwrap_or(Path::new(".")).to_owned(),
+    };
+    let directory = parent.join("comparison");
+    comparison.write(&directory)?;
+    Ok((comparison, directory))
+}
+
+fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, PathBuf)> {
+    let given = given(matches);
+    let methods: Vec<String> = matches.get_many("methods").map(|names| names.cloned().collect()).unwrap_or_default();
+    let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
+    let written = WrittenComparison::load(&ComparisonRequest { file, methods: &methods, flags: &given })?;
+    let existing = match (matches.get_flag("resume"), matches.get_flag("overwrite")) {
+        (true, _) => Existing::Resume,
+        (_, true) => Existing::Overwrite,
+        _ => Existing::Refuse,
+    };
+    let machine = Machine::detect();
+    let plan = |run| Ok(Plan::check(run, &machine)?.on_existing(existing));
+    let runs = written.runs.iter().map(plan).collect::<gradus::Result<Vec<_>>>()?;
+    let judge = written.judge.as_ref().map(plan).transpose()?;
+    if let Some(threads) = runs.first().and_then(|plan| plan.train().threads) {
+        gradus::machine::use_threads(threads)?;
+    }
+    let job = Job { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
+    let comparison = gradus::compare::run(&job, &mut Watcher::new(out))?;
+    Ok((comparison, written.output_dir.join("comparison")))
+}
+
+/// Every key of every method, and of `train`, the reward and the rest.
+fn specs() -> Vec<FlagSpec> {
+    let schema = Schema::run_config();
+    let shared = flags(&schema, Scope::Shared);
+    let methods = METHODS.into_iter().flat_map(|method| flags(&schema, Scope::Method(method)));
+    let own: Vec<FlagSpec> = methods.filter(|spec| spec.key.starts_with("method.")).collect();
+    own.into_iter().chain(shared).collect()
+}
+
+/// One of each name; names that take different values in different methods are left to the file.
+fn unique(specs: Vec<FlagSpec>) -> Vec<FlagSpec> {
+    let clashes = |spec: &FlagSpec| specs.iter().any(|other| other.name == spec.name && other.kind != spec.kind);
+    let mut kept: Vec<FlagSpec> = Vec::new();
+    for spec in &specs {
+        if !clashes(spec) && kept.iter().all(|other| other.name != spec.name) {
+            kept.push(spec.clone());
+        }
+    }
+    kept
+}
+
+/// The flags that were given, one for every key that they reach.
+fn given(matches: &ArgMatches) -> Vec<Flag> {
+    let all = specs();
+    let reach = |flag: Flag| {
+        let keys: Vec<FlagSpec> = all.iter().filter(|spec| spec.name == flag.spec.name).cloned().collect();
+        keys.into_iter().map(move |spec| Flag { spec, ..flag.clone() })
+    };
+    unique(specs()).into_iter().filter_map(|spec| arguments::flag(matches, spec)).flat_map(reach).collect()
+}
