@@ -1,0 +1,260 @@
+//! What must not change a training run, and what must not change at all: whole runs that have to agree.
+//!
+//! Every method trains a tiny model on a few rows, as a user would, from a written configuration to a run directory.
+//! Numbers of DESIGN.md, section 4: the sampler's logprobs are the trainer's (1), nothing depends on how a batch is laid
+//! out (5), and the same seed gives the same bits, interrupted or not (6).
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use gradus::Error;
+use gradus::config::{Plan, RunConfig};
+use gradus::machine::Machine;
+use gradus::model::{CausalLm, ModelDir, NamedTensor, RewardModel, named_tensors};
+use gradus::run::{Existing, MetricsRow, read_metrics};
+use gradus::train::observer::{Event, Observer, Silent};
+
+/// f32 sums in another order: relative to the number or 1, whichever is larger.
+const ROUNDING: f64 = 1e-5;
+
+/// A method as it is written, and the rows it trains on.
+struct Method {
+    name: &'static str,
+    written: &'static str,
+    rows: &'static str,
+}
+
+const OFFLINE: [Method; 5] = [
+    Method { name: "sft", written: "sft: {label_smoothing: 0.1}", rows: "sft" },
+    Method { name: "reward", written: "reward: {center_rewards_coefficient: 0.01}", rows: "reward_margin" },
+    Method { name: "dpo", written: "dpo: {}", rows: "dpo" },
+    Method { name: "dpo hinge", written: "dpo: {loss_type: hinge, reference: live}", rows: "dpo" },
+    Method { name: "dpo ipo", written: "dpo: {loss_type: ipo}", rows: "dpo" },
+];
+
+const ONLINE: [Method; 5] = [
+    Method {
+        name: "grpo",
+        written: "grpo: {loss_type: grpo, group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, update_epochs: 2, mini_batches: 2}",
+        rows: "sft",
+    },
+    Method {
+        name: "grpo dapo",
+        written: "grpo: {loss_type: dapo, group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, entropy_coefficient: 0.01}",
+        rows: "sft",
+    },
+    Method {
+        name: "grpo dr_grpo",
+        written: "grpo: {loss_type: dr_grpo, group_size: 4, max_new_tokens: 6, scale_rewards: none}",
+        rows: "sft",
+    },
+    Method {
+        name: "ppo",
+        written: "ppo: {max_new_tokens: 6, update_epochs: 2, mini_batches: 2, critic: {trunk: separate}}",
+        rows: "sft",
+    },
+    Method {
+        name: "ppo with one trunk",
+        written: "ppo: {max_new_tokens: 6, update_epochs: 2, critic: {trunk: shared}, whiten_rewards: true}",
+        rows: "sft",
+    },
+];
+
+fn all() -> impl Iterator<Item = (&'static Method, bool)> {
+    OFFLINE.iter().map(|method| (method, false)).chain(ONLINE.iter().map(|method| (method, true)))
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories")
+}
+
+/// What a run left behind.
+struct Trained {
+    metrics: Vec<MetricsRow>,
+    weights: Vec<NamedTensor>,
+}
+
+/// A run directory and the configuration that trains into it.
+struct Run {
+    directory: tempfile::TempDir,
+    written: String,
+}
+
+impl Run {
+    /// `train` are lines of the `train` section.
+    fn new(method: &Method, is_online: bool, train: &str) -> Self {
+        Self::on(method, is_online, &fixtures().join(method.rows).join("rows.jsonl"), train)
+    }
+
+    fn on(method: &Method, is_online: bool, rows: &Path, train: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (reward, learning_rate) = if is_online { ("reward: {rule: {regex: e}}\n", 0.1) } else { ("", 0.5) };
+        // A large epsilon keeps the step in proportion to the gradient: Adam's usual one would turn rounding in a
+        // gradient near 0 into a step of full size.
+        let written = format!(
+            "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{{}}}\n{reward}train:\n  batch_size: 8\n  eval_fraction: 0\n  \
+             learning_rate: {learning_rate}\n  adam_epsilon: 1.0\n  max_grad_norm: 10\n{train}",
+            fixtures().join("models/qwen3").display(),
+            rows.display(),
+            directory.path().join("run").display(),
+            method.written,
+        );
+        Self { directory, written }
+    }
+
+    fn plan(&self) -> Plan {
+        let written = RunConfig::parse(&self.written).expect("the configuration reads");
+        Plan::check(&written, &Machine::detect()).expect("the configuration holds")
+    }
+
+    fn finish(&self, existing: Existing) -> Trained {
+        let outcome = gradus::train::run(&self.plan().on_existing(existing), &mut Silent).expect("the run ends");
+        let metrics = read_metrics(&outcome.directory.join("metrics.jsonl")).expect("metrics");
+        let (dir, device) = (ModelDir::open(&outcome.model).expect("a model"), Device::flex());
+        let weights = match dir.is_reward_model() {
+            true => named_tensors(&RewardModel::load(&dir, &device).expect("a reward model")),
+            false => named_tensors(&CausalLm::load(&dir, &device).expect("a policy")),
+        };
+        Trained { metrics, weights }
+    }
+
+    fn train(&self) -> Trained {
+        self.finish(Existing::Refuse)
+    }
+
+    /// Trains until after `steps` steps, as if interrupted there.
+    fn interrupt(&self, steps: usize) {
+        let result = gradus::train::run(&self.plan(), &mut Interrupt { left: steps });
+        assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
+        assert!(self.directory.path().join("run/checkpoints").is_dir(), "a checkpoint was written");
+    }
+}
+
+/// Asks to stop after so many steps.
+struct Interrupt {
+    left: usize,
+}
+
+impl Observer for Interrupt {
+    fn event(&mut self, _: &Event<'_>) {}
+
+    fn should_stop(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
+}
+
+/// What the clock decides is not compared.
+fn is_timing(name: &str) -> bool {
+    name.starts_with("time/") || name.ends_with("_per_s") || name.ends_with("_s") || name.contains("memory")
+}
+
+/// The same steps with the same numbers, within `tolerance`; 0 is to the bit.
+#[track_caller]
+fn assert_same(what: &str, found: &Trained, expected: &Trained, tolerance: f64) {
+    let near = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * b.abs().max(1.0);
+    assert_eq!(found.metrics.len(), expected.metrics.len(), "{what}: how many steps were logged");
+    for (found, expected) in found.metrics.iter().zip(&expected.metrics) {
+        for (name, expected_value) in expected.values.iter().filter(|(name, _)| !is_timing(name)) {
+            let value = found.values.get(name).unwrap_or_else(|| panic!("{what}: `{name}` is missing"));
+            assert!(
+                near(value, expected_value),
+                "{what}, step {}, {name}: {value} against {expected_value}",
+                found.step
+            );
+        }
+    }
+    assert_eq!(found.weights.len(), expected.weights.len(), "{what}: how many tensors");
+    for (found, expected) in found.weights.iter().zip(&expected.weights) {
+        assert_eq!(found.name, expected.name, "{what}");
+        for (a, b) in found.values.iter().zip(&expected.values) {
+            assert!(near(f64::from(*a), f64::from(*b)), "{what}, `{}`: {a} against {b}", found.name);
+        }
+    }
+}
+
+#[track_caller]
+fn metric(trained: &Trained, step: usize, name: &str) -> f64 {
+    trained.metrics[step].values.get(name).unwrap_or_else(|| panic!("`{name}` is not logged"))
+}
+
+const SHORT: &str = "  max_steps: 2\n  shuffle: false\n";
+
+#[test]
+fn micro_batches_and_packing_change_nothing() {
+    for (method, is_online) in all() {
+        let whole = Run::new(method, is_online, &format!("{SHORT}  micro_batch_tokens: 100000\n")).train();
+        assert!(metric(&whole, 0, "grad_norm") > 1e-3, "{}: nothing is learned, so nothing is tested", method.name);
+        // Every sequence (every pair) alone; and passes of uneven size.
+        for split in ["  micro_batch_size: 1\n", "  micro_batch_tokens: 60\n"] {
+            let parts = Run::new(method, is_online, &format!("{SHORT}{split}")).train();
+            assert_same(&format!("{}, {}", method.name, split.trim()), &parts, &whole, ROUNDING);
+        }
+    }
+}
+
+#[test]
+fn the_order_of_rows_within_a_step_changes_nothing() {
+    for method in &OFFLINE {
+        let rows = std::fs::read_to_string(fixtures().join(method.rows).join("rows.jsonl")).expect("rows");
+        let first: Vec<&str> = rows.lines().take(8).collect();
+        let trained = [first.clone(), first.into_iter().rev().collect()].map(|rows| {
+            let file = tempfile::Builder::new().suffix(".jsonl").tempfile().expect("a temporary file");
+            std::fs::write(file.path(), rows.join("\n")).expect("rows are written");
+            Run::on(method, false, file.path(), SHORT).train()
+        });
+        assert_same(method.name, &trained[1], &trained[0], ROUNDING);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_and_another_seed_does_not() {
+    for (method, is_online) in all() {
+        let train = |seed: u64| Run::new(method, is_online, &format!("  max_steps: 3\n  seed: {seed}\n")).train();
+        let (once, again, other) = (train(7), train(7), train(8));
+        assert_same(method.name, &again, &once, 0.0);
+        let values = |trained: &Trained| trained.weights.iter().flat_map(|t| t.values.clone()).collect::<Vec<f32>>();
+        assert_ne!(values(&once), values(&other), "{}: the seed has no effect", method.name);
+    }
+}
+
+#[test]
+fn an_interrupted_run_that_goes_on_gives_the_same_bits() {
+    for (method, is_online) in all() {
+        let lines = "  max_steps: 5\n  weight_decay: 0.01\n  lr_schedule: cosine\n";
+        let whole = Run::new(method, is_online, lines).train();
+        let run = Run::new(method, is_online, lines);
+        run.interrupt(2);
+        assert_same(method.name, &run.finish(Existing::Resume), &whole, 0.0);
+    }
+}
+
+#[test]
+fn the_first_update_starts_at_ratio_one_and_at_the_reference() {
+    let once = |written: &'static str| Method { name: written, written, rows: "sft" };
+    let ppo = Run::new(&once("ppo: {max_new_tokens: 6, update_epochs: 1}"), true, SHORT).train();
+    for (name, expected, tolerance) in [
+        ("val/ratio", 1.0, 1e-5),
+        ("val/ratio_var", 0.0, 1e-9),
+        ("policy/approxkl_avg", 0.0, 1e-9),
+        ("policy/clipfrac_avg", 0.0, 0.0),
+        ("objective/kl", 0.0, 1e-4),
+    ] {
+        let found = metric(&ppo, 0, name);
+        assert!((found - expected).abs() <= tolerance, "ppo, {name}: {found} against {expected}");
+    }
+    let grpo = once("grpo: {group_size: 4, max_new_tokens: 6, update_epochs: 1, kl_coefficient: 0.1}");
+    let grpo = Run::new(&grpo, true, SHORT).train();
+    assert_eq!(metric(&grpo, 0, "clip_ratio/region_mean"), 0.0);
+    assert!(metric(&grpo, 0, "kl").abs() <= 1e-9, "grpo: kl {}", metric(&grpo, 0, "kl"));
+    assert!(metric(&grpo, 1, "kl") > 0.0, "grpo: the second iteration has moved");
+
+    for reference in ["precomputed", "live"] {
+        let written = if reference == "live" { "dpo: {reference: live}" } else { "dpo: {}" };
+        let dpo = Run::new(&Method { rows: "dpo", ..once(written) }, false, SHORT).train();
+        let loss = metric(&dpo, 0, "loss");
+        assert!((loss - std::f64::consts::LN_2).abs() <= 1e-6, "dpo, {reference}: {loss} is not ln 2");
+        assert!(metric(&dpo, 0, "rewards/margins").abs() <= 1e-6);
+        assert!(metric(&dpo, 1, "rewards/margins") > 0.0, "dpo, {reference}: the chosen rows gained");
+    }
+}
