@@ -40,6 +40,9 @@ fn rms_norm_reference(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Ten
     x_nd / (mean_square + epsilon).sqrt() * weight_d.unsqueeze()
 }
 
+/// Gradients of scale and shift, summed over a block of rows.
+type Sums = (Vec<f32>, Vec<f32>);
+
 #[derive(Debug)]
 struct Norm {
     epsilon: f64,
@@ -106,7 +109,7 @@ impl Op for Norm {
                 (grad_gamma, grad_beta)
             })
             .collect();
-        let total = |pick: fn(&(Vec<f32>, Vec<f32>)) -> &Vec<f32>| {
+        let total = |pick: fn(&Sums) -> &Vec<f32>| {
             let mut sums = vec![0.0f32; d];
             for block in &partial {
                 sums.iter_mut().zip(pick(block)).for_each(|(sum, value)| *sum += value);

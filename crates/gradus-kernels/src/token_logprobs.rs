@@ -6,6 +6,7 @@
 //! Logits are made in chunks of rows, forward and again backward; every sum over the vocabulary is in f32 over
 //! values shifted by the row's maximum.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{Int, Tensor, TensorData, activation};
@@ -135,12 +136,9 @@ fn partial_sums(block: &[f32], max: f32) -> [f32; 3] {
         lanes[1][i] += e * shifted;
         lanes[2][i] += shifted;
     };
-    let blocks = block.chunks_exact(LANES);
-    let tail = blocks.remainder();
+    let (blocks, tail) = block.as_chunks::<LANES>();
     for block in blocks {
-        for i in 0..LANES {
-            add(i, block[i]);
-        }
+        block.iter().enumerate().for_each(|(i, &z)| add(i, z));
     }
     tail.iter().enumerate().for_each(|(i, &z)| add(i, z));
     lanes.map(|lanes| lanes.iter().sum())
@@ -151,9 +149,9 @@ impl HeadLogprobs {
         (CHUNK_VALUES / vocabulary).clamp(1, 4096)
     }
 
-    /// Logits over τ of hidden states `from..to`, into `logits`.
-    fn logits(&self, hidden: &[f32], weight: Mat<'_>, d: usize, from: usize, to: usize, v: usize, logits: &mut [f32]) {
-        let rows = Mat::dense(&hidden[from * d..to * d], to - from, d);
+    /// Logits over τ of the hidden states `rows`, into `logits`.
+    fn logits(&self, hidden: &[f32], weight: Mat<'_>, d: usize, rows: Range<usize>, v: usize, logits: &mut [f32]) {
+        let rows = Mat::dense(&hidden[rows.start * d..rows.end * d], rows.len(), d);
         multiply(logits, v, 0.0, 1.0 / self.temperature, rows, weight.t(), Threads::All);
     }
 }
@@ -169,7 +167,7 @@ impl Op for HeadLogprobs {
         for from in (0..m).step_by(step) {
             let to = (from + step).min(m);
             let chunk = &mut logits[..(to - from) * v];
-            self.logits(hidden.values(), weight_view, d, from, to, v, chunk);
+            self.logits(hidden.values(), weight_view, d, from..to, v, chunk);
             let numbers: Vec<[f32; ROWS]> = chunk
                 .par_chunks_exact(v)
                 .zip(&self.targets[from..to])
@@ -198,7 +196,7 @@ impl Op for HeadLogprobs {
         for from in (0..m).step_by(step) {
             let to = (from + step).min(m);
             let chunk = &mut logits[..(to - from) * v];
-            self.logits(hidden.values(), weight_view, d, from, to, v, chunk);
+            self.logits(hidden.values(), weight_view, d, from..to, v, chunk);
             chunk.par_chunks_exact_mut(v).enumerate().for_each(|(i, row)| {
                 let i = from + i;
                 let [a, e, l, mean] = [0, 1, 2, 3].map(|r| grad[r * m + i]);

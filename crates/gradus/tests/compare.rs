@@ -1,5 +1,7 @@
 //! A comparison end to end: several methods from one start, measured on the same prompts.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
+
 use std::fs;
 use std::path::Path;
 

@@ -176,7 +176,7 @@ fn tree(text: &str, before: &[String], paths: &mut BTreeSet<String>) -> usize {
         }
     }
     let word: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-    let path = [before, &[word.clone()]].concat();
+    let path = [before, std::slice::from_ref(&word)].concat();
     if let Some(rest) = text[word.len()..].strip_prefix("::") {
         let is_tree = rest.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '{');
         if is_tree {
@@ -339,7 +339,7 @@ fn every_default_stands_in_the_papers_as_it_is() {
                 serde_json::Value::Null => cell == "–",
                 serde_json::Value::Number(number) => cell.parse().ok() == number.as_f64(),
                 serde_json::Value::String(text) => cell == text,
-                other => cell == other.to_string(),
+                other => serde_json::from_str(cell).ok().as_ref() == Some(other),
             });
             if !matches {
                 wrong.push(format!("`{key}`: docs/papers.md says {cell:?}, the code {value}"));

@@ -2,6 +2,8 @@
 //!
 //! And runs end to end: from a plan to a run directory, interrupted, resumed, with the same bits.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
+
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;

@@ -3,6 +3,8 @@
 //! DESIGN.md, section 4, point 4: within 1e-3 relative over ten steps. Offline methods run as a user runs them, from a
 //! plan to `metrics.jsonl`; GRPO and PPO update from recorded rollouts.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
+
 use std::path::{Path, PathBuf};
 
 use gradus::algorithm::critic::{Critic, SeparateCritic};

@@ -67,7 +67,7 @@ impl Problems<'_> {
     }
 
     /// From 0, which is allowed, to `high`, which is not.
-    fn from_zero_below(&mut self, key: &str, value: f64, high: f64) {
+    fn zero_to_below(&mut self, key: &str, value: f64, high: f64) {
         self.unless((0.0..high).contains(&value), &[key], || {
             (format!("`{key}` is {}, but must be at least 0 and below {high}", number(value)), None)
         });
@@ -108,7 +108,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     problems.at_least("train.warmup_steps", train.warmup_steps, 0.0);
     problems.at_least("train.weight_decay", train.weight_decay, 0.0);
     for (i, beta) in train.adam_betas.into_iter().enumerate() {
-        problems.from_zero_below(&format!("train.adam_betas[{i}]"), beta, 1.0);
+        problems.zero_to_below(&format!("train.adam_betas[{i}]"), beta, 1.0);
     }
     problems.above_zero("train.adam_epsilon", train.adam_epsilon);
     problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);
@@ -127,7 +127,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
 }
 
 fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, train: &TrainConfig) {
-    problems.from_zero_below("train.eval_fraction", train.eval_fraction, 1.0);
+    problems.zero_to_below("train.eval_fraction", train.eval_fraction, 1.0);
     problems.at_least("train.eval_steps", train.eval_steps, -1);
     let nothing_held_out = config.eval_data.is_none() && train.eval_fraction == 0.0;
     problems.unless(train.eval_steps <= 0 || !nothing_held_out, &["train.eval_steps", "train.eval_fraction"], || {

@@ -85,7 +85,7 @@ fn problems(text: &str) -> Vec<Diagnostic> {
     match RunConfig::parse(text) {
         Err(Error::Config(problems)) => problems,
         Err(other) => panic!("{other:?}"),
-        Ok(config) => match Plan::check(&config.into(), &Machine::detect()) {
+        Ok(config) => match Plan::check(&config, &Machine::detect()) {
             Err(Error::Config(problems)) => problems,
             other => panic!("{other:?}"),
         },

@@ -114,10 +114,10 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
             }
         }
     }
-    if options.bad_rows == BadRows::Fail || rows.is_empty() {
-        if let Some(error) = std::mem::take(&mut bad).into_error(read) {
-            return Err(error);
-        }
+    if (options.bad_rows == BadRows::Fail || rows.is_empty())
+        && let Some(error) = std::mem::take(&mut bad).into_error(read)
+    {
+        return Err(error);
     }
     let Some((kind, format)) = found else {
         let file = source.files.first().cloned().unwrap_or_else(|| PathBuf::from(name));

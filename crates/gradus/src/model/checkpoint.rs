@@ -22,8 +22,11 @@ pub(crate) struct Checkpoint {
     problems: Vec<String>,
     failure: Option<Error>,
     /// Names outside the checkpoint that get fresh values: a new head.
-    fresh: Option<Box<dyn FnMut(&str, &[usize], Init) -> Option<Vec<f32>>>>,
+    fresh: Option<Box<FreshValues>>,
 }
+
+/// Values for a name and a shape, or none.
+type FreshValues = dyn FnMut(&str, &[usize], Init) -> Option<Vec<f32>>;
 
 struct Shard {
     path: PathBuf,

@@ -89,8 +89,8 @@ impl Targets {
         for sequence in 0..packed.sequences() {
             let range = packed.range(sequence);
             let before = targets.ids.len();
-            for i in range.start + 1..range.end {
-                if loss_mask_n[i] {
+            for (i, &counts) in loss_mask_n.iter().enumerate().take(range.end).skip(range.start + 1) {
+                if counts {
                     targets.positions.push(i - 1);
                     targets.ids.push(packed.ids()[i]);
                 }

@@ -89,7 +89,7 @@ impl Trunk {
                     let name = &config.activation_function;
                     return Err(refuse(format!("`activation_function` `{name}` is not supported")));
                 }
-                if config.n_embd % config.n_head != 0 {
+                if !config.n_embd.is_multiple_of(config.n_head) {
                     return Err(refuse(format!(
                         "`n_embd` {} is not a multiple of `n_head` {}",
                         config.n_embd, config.n_head
@@ -105,7 +105,7 @@ impl Trunk {
                 if config.use_sliding_window {
                     return Err(refuse("`use_sliding_window: true` is not supported".into()));
                 }
-                if config.num_attention_heads % config.kv_heads() != 0 {
+                if !config.num_attention_heads.is_multiple_of(config.kv_heads()) {
                     return Err(refuse(format!(
                         "`num_attention_heads` {} is not a multiple of `num_key_value_heads` {}",
                         config.num_attention_heads,

@@ -198,7 +198,7 @@ impl Objective for Dpo {
 /// Chosen minus rejected: `[2P]` to `[P]`.
 fn difference(values_b: Tensor<1>) -> Tensor<1> {
     let p = values_b.dims()[0] / 2;
-    values_b.clone().slice([0..p]) - values_b.slice([p..2 * p])
+    values_b.clone().narrow(0, 0, p) - values_b.narrow(0, p, p)
 }
 
 /// TRL's metrics: implicit rewards are `β` times the log-ratios; equal ones count as wrong.

@@ -42,7 +42,7 @@ impl BradleyTerry {
         let chosen = pairs.iter().map(|pair| &pair.chosen_ids);
         let packed = Packed::new(chosen.chain(pairs.iter().map(|pair| &pair.rejected_ids)));
         let rewards_b = model.rewards(&packed);
-        [rewards_b.clone().slice([0..pairs.len()]), rewards_b.slice([pairs.len()..2 * pairs.len()])]
+        [rewards_b.clone().narrow(0, 0, pairs.len()), rewards_b.narrow(0, pairs.len(), pairs.len())]
     }
 }
 

@@ -84,6 +84,9 @@ fn last_checkpoint(directory: &RunDir, observer: &mut dyn Observer) -> Result<Op
     Ok(Some(last.checkpoint))
 }
 
+/// Writes a model, made from a source directory, into a directory.
+type SaveModel<'a, M> = dyn Fn(&M, &ModelDir, &Path) -> Result<()> + 'a;
+
 /// A run on its way: what all methods share.
 struct Job<'a> {
     plan: &'a Plan,
@@ -180,7 +183,7 @@ impl Job<'_> {
         model: O::Model,
         train: &[O::Example],
         held_out: &[O::Example],
-        save: &dyn Fn(&O::Model, &ModelDir, &Path) -> Result<()>,
+        save: &SaveModel<'_, O::Model>,
         observer: &mut dyn Observer,
     ) -> Result<Outcome> {
         let order = self.order(Purpose::DataOrder, train.len());

@@ -8,7 +8,7 @@ use crate::train::dpo::{DpoConfig, DpoLossType};
 
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     match &config.method {
-        MethodConfig::Sft(sft) => problems.from_zero_below("method.sft.label_smoothing", sft.label_smoothing, 1.0),
+        MethodConfig::Sft(sft) => problems.zero_to_below("method.sft.label_smoothing", sft.label_smoothing, 1.0),
         MethodConfig::Reward(reward) => {
             problems.at_least("method.reward.center_rewards_coefficient", reward.center_rewards_coefficient, 0.0);
         }
@@ -20,7 +20,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
 
 fn check_dpo(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     problems.above_zero("method.dpo.beta", dpo.beta);
-    problems.from_zero_below("method.dpo.label_smoothing", dpo.label_smoothing, 0.5);
+    problems.zero_to_below("method.dpo.label_smoothing", dpo.label_smoothing, 0.5);
     let name = match dpo.loss_type {
         DpoLossType::Sigmoid => return,
         DpoLossType::Hinge => "hinge",
