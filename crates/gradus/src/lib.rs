@@ -9,6 +9,7 @@ pub mod algorithm;
 pub mod compare;
 pub mod config;
 pub mod data;
+pub mod demo;
 pub mod error;
 pub mod generate;
 pub mod inference;

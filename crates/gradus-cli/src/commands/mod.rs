@@ -11,6 +11,7 @@ use crate::output::Output;
 mod compare;
 mod completions;
 mod config;
+mod demo;
 mod doctor;
 mod eval;
 mod generate;
@@ -92,6 +93,7 @@ macro_rules! method {
 
 /// Every command, in the order of the help.
 pub const ENTRIES: &[Entry] = &[
+    entry!(Start, "demo", demo::DemoArgs, "Take a built-in task from nothing to aligned models, in minutes"),
     method!("sft", "Fine-tune a model on texts, conversations or completions"),
     method!("reward", "Train a reward model on preferences"),
     method!("dpo", "Train a policy on preferences directly"),

@@ -6,7 +6,7 @@ use super::{Reward, RewardError, Score};
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::model::{ModelDir, Packed, RewardModel};
-use crate::rollout::{Prompt, Rollout, Rollouts};
+use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
 use crate::train::batches::MicroBatch;
 use crate::train::objective::read;
@@ -14,7 +14,7 @@ use crate::train::objective::read;
 /// A scalar reward model with its own tokenizer and chat template.
 ///
 /// Texts are laid out as reward models are trained: prompt and completion as one string with the tokenizer's own special
-/// tokens and the end-of-text token; conversations as the model's own template renders them.
+/// tokens and, where the completion has ended, the end-of-text token; conversations as the model's own template renders them.
 pub struct ModelReward {
     model: RewardModel,
     tokenizer: Tokenizer,
@@ -41,7 +41,9 @@ impl ModelReward {
             let messages: Vec<&Message> = messages.iter().chain([&answer]).collect();
             return self.tokenizer.encode(&template.render(&messages, &RenderOptions::default())?.text, false);
         }
-        let eos = self.tokenizer.eos_token().filter(|_| !self.tokenizer.appends_eos()).unwrap_or("");
+        // What reached the length limit has no end: the model is not told that it has one.
+        let ended = rollout.stop != StopReason::Length && !self.tokenizer.appends_eos();
+        let eos = self.tokenizer.eos_token().filter(|_| ended).unwrap_or("");
         self.tokenizer.encode(&format!("{}{}{eos}", prompt.text, rollout.completion), true)
     }
 

@@ -44,7 +44,7 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { sft: 16_000, pairs: 4_000, held_out_pairs: 400, prompts: 2_000, held_out_prompts: 200 }
+        Self { sft: 24_000, pairs: 8_000, held_out_pairs: 400, prompts: 2_000, held_out_prompts: 200 }
     }
 }
 

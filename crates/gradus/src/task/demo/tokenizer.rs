@@ -43,14 +43,6 @@ pub fn write_tokenizer(dir: &Path) -> Result<()> {
     write(dir, "tokenizer_config.json", &config)
 }
 
-/// Writes `config.json` of the model that is trained from nothing.
-///
-/// # Errors
-/// When the file cannot be written.
-pub fn write_model_config(dir: &Path) -> Result<()> {
-    write(dir, "config.json", &Value::Object(model_config()))
-}
-
 /// A Llama of two layers, small enough to train in a minute on a laptop.
 pub fn model_config() -> Map<String, Value> {
     let config = json!({

@@ -1,0 +1,101 @@
+//! The demonstration: from nothing to aligned models, on one machine, in minutes.
+//!
+//! A small model learns the little language of [`task::demo`](crate::task::demo), a reward model learns a preference
+//! from noisy pairs, and DPO, PPO and GRPO each start from the same fine-tuned model. Every stage is an ordinary run of
+//! [`train::run`], from a configuration file that is left beside its result; [`compare::run`] measures the policies.
+//! Because the true rule is known here, what they have learnt can be told exactly.
+
+mod recipe;
+mod report;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use burn::tensor::Device;
+
+use crate::compare;
+use crate::config::{Plan, Request, RunConfig};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::model::{CausalLm, ModelDir, save_causal};
+use crate::rng::{Purpose, Seed};
+use crate::run::Existing;
+use crate::task::demo::tokenizer::{model_config, write_tokenizer};
+use crate::task::demo::{Sizes, write_data};
+use crate::train;
+use crate::train::observer::{Event, Observer};
+
+pub use recipe::{Budget, Layout, Stage};
+pub use report::{PolicyReport, PromptReport, Report, Review};
+
+/// What to demonstrate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Where everything is written.
+    pub output_dir: PathBuf,
+    /// What to do when it is not empty.
+    pub existing: Existing,
+    /// The seed of data, weights, orders and samples.
+    pub seed: u64,
+    /// How much is trained.
+    pub budget: Budget,
+}
+
+/// Generates the task, trains, compares the policies, and writes `results.json`.
+///
+/// # Errors
+/// When something cannot be written, or a run fails.
+pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report> {
+    let started = Instant::now();
+    let layout = Layout { root: options.output_dir.clone() };
+    prepare(options, &layout)?;
+
+    let train_one = |stage: Stage, observer: &mut dyn Observer| {
+        let plan = plan(options, &layout, stage)?;
+        observer.event(&Event::Message(&format!("{}: training in {}", stage.name(), plan.output_dir().display())));
+        let began = Instant::now();
+        let outcome = train::run(&plan, observer)?;
+        Ok::<_, Error>((outcome, began.elapsed().as_secs_f64()))
+    };
+    let (_, sft_s) = train_one(Stage::Sft, observer)?;
+    let (reward_model, _) = train_one(Stage::Reward, observer)?;
+
+    let runs = Stage::POLICIES.map(|stage| plan(options, &layout, stage)).into_iter().collect::<Result<Vec<_>>>()?;
+    // All are measured as PPO is: on the held-out prompts, by the reward model.
+    let judge = runs.iter().find(|plan| plan.method().name() == Stage::Ppo.name());
+    let comparison = compare::run(&compare::Job { runs: &runs, judge, directory: &layout.root }, observer)?;
+
+    let accuracy = reward_model.results["after"]["eval_accuracy"].as_f64();
+    let mut report = Report::new(&comparison, sft_s, accuracy, options.seed);
+    report.elapsed_s = started.elapsed().as_secs_f64();
+    let path = layout.root.join("results.json");
+    let text = serde_json::to_string_pretty(&report).expect("numbers and texts can be written") + "\n";
+    std::fs::write(&path, text).map_err(|source| Error::io(&path, source))?;
+    Ok(report)
+}
+
+/// Rows, tokenizer and a model with random weights.
+fn prepare(options: &Options, layout: &Layout) -> Result<()> {
+    let occupied = std::fs::read_dir(&layout.root).is_ok_and(|mut entries| entries.next().is_some());
+    if occupied && options.existing == Existing::Refuse {
+        let message = format!("`{}` is not empty", layout.root.display());
+        return Err(Error::input(message).with_hint("choose another `--output-dir`, or pass `--overwrite`"));
+    }
+    let start = layout.start();
+    for dir in [&layout.data(), &start] {
+        std::fs::create_dir_all(dir).map_err(|source| Error::io(dir, source))?;
+    }
+    let seed = Seed(options.seed);
+    write_data(&layout.data(), seed, &Sizes::default())?;
+    let dir = ModelDir::unsaved(model_config());
+    let model = CausalLm::random(&dir, &mut seed.stream(Purpose::Init, 0, 0), &Device::flex())?;
+    save_causal(&model, &dir, &start)?;
+    write_tokenizer(&start)
+}
+
+/// Writes the configuration file of `stage`, and reads it as `gradus train` does.
+fn plan(options: &Options, layout: &Layout, stage: Stage) -> Result<Plan> {
+    let file = recipe::write(layout, stage, options.budget, options.seed)?;
+    let written = RunConfig::load(&Request { file: Some(&file), ..Request::default() })?;
+    Ok(Plan::check(&written, &Machine::detect())?.on_existing(options.existing))
+}

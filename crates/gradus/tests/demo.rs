@@ -1,0 +1,55 @@
+//! The demonstration keeps its promise: from nothing to policies that the true rule prefers, whatever the seed.
+
+use gradus::demo::{Budget, Options, Report, run};
+use gradus::run::Existing;
+use gradus::train::observer::Silent;
+
+/// The least share of held-out prompts at which the rule prefers a trained policy to its start. On this budget the
+/// weakest of 3 methods × 3 seeds reached 0.69; a policy that has learnt nothing has 0.5 ± 0.035 (200 prompts).
+const PREFERENCE_MIN: f64 = 0.6;
+
+/// How much smaller than the start's the share of sentences in the language may be.
+const FLUENCY_LOSS_MAX: f64 = 0.12;
+
+fn demonstrate(seed: u64) -> Report {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options =
+        Options { output_dir: dir.path().join("demo"), existing: Existing::Refuse, seed, budget: Budget::Quick };
+    let report = run(&options, &mut Silent).expect("the demonstration runs");
+    for file in ["results.json", "sft.yml", "ppo.yml", "data/pairs.jsonl", "grpo/model/model.safetensors", "comparison"]
+    {
+        assert!(options.output_dir.join(file).exists(), "`{file}` is missing");
+    }
+    report
+}
+
+#[track_caller]
+fn check(seed: u64) {
+    let report = demonstrate(seed);
+    let accuracy = report.reward_model_accuracy.expect("held-out pairs");
+    assert!(accuracy > 0.7, "seed {seed}: the reward model orders {accuracy} of the pairs");
+    let [start, trained @ ..] = report.policies.as_slice() else { panic!("no policies") };
+    assert_eq!((start.name.as_str(), start.true_preference_rate), ("sft", 0.5));
+    assert_eq!(trained.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>(), ["dpo", "ppo", "grpo"]);
+    for policy in trained {
+        let shown = format!("seed {seed}: {policy:#?}\nstart: {start:#?}");
+        assert!(policy.true_preference_rate > PREFERENCE_MIN, "not preferred: {shown}");
+        assert!(policy.reward > start.reward, "no more reward: {shown}");
+        assert!(policy.fluency > start.fluency - FLUENCY_LOSS_MAX, "not fluent: {shown}");
+    }
+}
+
+#[test]
+fn policies_improve_with_seed_1() {
+    check(1);
+}
+
+#[test]
+fn policies_improve_with_seed_2() {
+    check(2);
+}
+
+#[test]
+fn policies_improve_with_seed_3() {
+    check(3);
+}
