@@ -1,0 +1,105 @@
+//! Hub names, against a server on this machine that speaks as much of the hub's protocol as downloads need.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+
+use crate::harness::{CliTest, Run, fixture_model};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Serves the files of `directory` as the model `acme/tiny` until the test ends; returns the endpoint.
+fn serve(directory: PathBuf) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let directory = directory.clone();
+            std::thread::spawn(move || answer(stream, &directory));
+        }
+    });
+    endpoint
+}
+
+/// Answers every request of one connection.
+fn answer(mut stream: TcpStream, directory: &Path) {
+    let mut lines = BufReader::new(stream.try_clone().expect("a second handle")).lines();
+    while let Some(Ok(request)) = lines.next() {
+        let mut range = None;
+        for line in lines.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty()) {
+            if let Some(bytes) = line.to_lowercase().strip_prefix("range: bytes=") {
+                range = bytes.split_once('-').map(|(from, to)| (from.parse().ok(), to.parse().ok()));
+            }
+        }
+        let path = request.split(' ').nth(1).unwrap_or("");
+        let reply = if path.starts_with("/api/models/acme/tiny") {
+            let names = std::fs::read_dir(directory).expect("the fixture").map(|entry| entry.expect("entry").file_name());
+            let files: Vec<String> = names.map(|name| format!("{{\"rfilename\":{name:?}}}")).collect();
+            let body = format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{}]}}", files.join(","));
+            whole("200 OK", body.as_bytes())
+        } else if let Some(name) = path.strip_prefix("/acme/tiny/resolve/main/") {
+            part(&std::fs::read(directory.join(name)).expect("a listed file"), range)
+        } else {
+            whole("404 Not Found", b"{}")
+        };
+        if stream.write_all(&reply).is_err() {
+            return;
+        }
+    }
+}
+
+fn whole(status: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+fn part(file: &[u8], range: Option<(Option<usize>, Option<usize>)>) -> Vec<u8> {
+    let (from, to) = range.unwrap_or_default();
+    let from = from.unwrap_or(0).min(file.len());
+    let to = to.map_or(file.len(), |to: usize| to + 1).min(file.len());
+    let head = format!(
+        "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {from}-{}/{}\r\n\
+         ETag: \"{}-{}\"\r\nX-Repo-Commit: {COMMIT}\r\n\r\n",
+        to - from,
+        to.saturating_sub(1),
+        file.len(),
+        file.len(),
+        file.iter().map(|&byte| usize::from(byte)).sum::<usize>(),
+    );
+    [head.as_bytes(), &file[from..to]].concat()
+}
+
+fn run(test: &CliTest, endpoint: &str, model: &str) -> Run {
+    test.write("rows.jsonl", "{\"prompt\": \"The tea is\", \"completion\": \" good and warm.\"}\n");
+    let mut command = test.command(&["score", "--model", model, "--data", "rows.jsonl"]);
+    command.env("HF_ENDPOINT", endpoint).env("HF_HOME", test.path().join("hub")).env_remove("HF_HUB_OFFLINE");
+    let output = command.output().expect("the binary runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    Run { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+#[test]
+fn a_hub_name_is_downloaded_once_and_scores_as_the_directory_does() {
+    let (test, local) = (CliTest::new(), CliTest::new());
+    let endpoint = serve(fixture_model("gpt2").into());
+    let from_hub = run(&test, &endpoint, "acme/tiny");
+    assert_eq!(from_hub.code, 0, "{}", from_hub.stderr);
+    let from_directory = run(&local, &endpoint, &fixture_model("gpt2"));
+    assert_eq!(from_hub.stdout, from_directory.stdout);
+    // Without the server the cache is enough.
+    let again = run(&test, "http://127.0.0.1:9", "acme/tiny");
+    assert_eq!((again.code, again.stdout), (0, from_hub.stdout), "{}", again.stderr);
+}
+
+#[test]
+fn a_name_the_hub_does_not_have_and_a_hub_out_of_reach_are_told_apart() {
+    let test = CliTest::new();
+    let endpoint = serve(fixture_model("gpt2").into());
+    let missing = run(&test, &endpoint, "acme/other");
+    assert_eq!(missing.code, 1);
+    assert!(missing.stderr.contains("`acme/other`") && missing.stderr.contains("no such public model"), "{}", missing.stderr);
+    let offline = run(&test, "http://127.0.0.1:9", "acme/other");
+    assert_eq!(offline.code, 1);
+    assert!(offline.stderr.contains("the hub could not be reached"), "{}", offline.stderr);
+    assert!(offline.stderr.contains("hint:") && offline.stderr.contains("give a directory"), "{}", offline.stderr);
+}
