@@ -39,7 +39,7 @@ pub fn arguments(command: Command) -> Command {
                 .conflicts_with("overwrite"),
         )
         .arg(run("overwrite", "Replace the runs in the output directory").action(ArgAction::SetTrue));
-    for spec in unique(specs()) {
+    for spec in unique(&specs()) {
         command = command.next_help_heading(spec.section).args(arguments::arguments(&spec));
     }
     command.next_help_heading("Help")
@@ -99,15 +99,36 @@ fn specs() -> Vec<FlagSpec> {
 }
 
 /// One of each name; names that take different values in different methods are left to the file.
-fn unique(specs: Vec<FlagSpec>) -> Vec<FlagSpec> {
+fn unique(specs: &[FlagSpec]) -> Vec<FlagSpec> {
     let clashes = |spec: &FlagSpec| specs.iter().any(|other| other.name == spec.name && other.kind != spec.kind);
     let mut kept: Vec<FlagSpec> = Vec::new();
-    for spec in &specs {
+    for spec in specs {
         if !clashes(spec) && kept.iter().all(|other| other.name != spec.name) {
-            kept.push(spec.clone());
+            let same: Vec<&FlagSpec> = specs.iter().filter(|other| other.name == spec.name).collect();
+            kept.push(FlagSpec { doc: doc(&same), ..spec.clone() });
         }
     }
     kept
+}
+
+/// What a flag says: whom it reaches, and each method's default where they differ.
+fn doc(same: &[&FlagSpec]) -> String {
+    let methods: Vec<&str> =
+        same.iter().filter_map(|spec| spec.key.strip_prefix("method.")?.split('.').next()).collect();
+    let first = &same[0].doc;
+    if methods.is_empty() {
+        return first.clone();
+    }
+    if same.iter().all(|spec| spec.default == same[0].default) {
+        return format!("[{}] {first}", methods.join(", "));
+    }
+    let text = first.split(" Default").next().unwrap_or(first).trim_end_matches('.');
+    let default = |(spec, method): (&&FlagSpec, &&str)| match &spec.default {
+        Some(value) if !value.is_null() => format!("{method} {value}"),
+        _ => format!("{method} none"),
+    };
+    let defaults: Vec<String> = same.iter().zip(&methods).map(default).collect();
+    format!("[{}] {text}. Default: {}", methods.join(", "), defaults.join(", "))
 }
 
 /// The flags that were given, one for every key that they reach.
@@ -117,5 +138,5 @@ fn given(matches: &ArgMatches) -> Vec<Flag> {
         let keys: Vec<FlagSpec> = all.iter().filter(|spec| spec.name == flag.spec.name).cloned().collect();
         keys.into_iter().map(move |spec| Flag { spec, ..flag.clone() })
     };
-    unique(specs()).into_iter().filter_map(|spec| arguments::flag(matches, spec)).flat_map(reach).collect()
+    unique(&all).into_iter().filter_map(|spec| arguments::flag(matches, spec)).flat_map(reach).collect()
 }

@@ -38,7 +38,9 @@ pub fn curves(charts: &[(String, LineChart)]) -> String {
 /// Numbers with their names; the third text is small print.
 pub fn cards<'a>(cards: impl IntoIterator<Item = (&'a str, String, String)>) -> String {
     let card = |(name, value, note): (&str, String, String)| {
-        let (name, value, note) = (escape(name), escape(&value), escape(&note));
+        // Names may break where their words do.
+        let name = escape(name).replace('/', "/<wbr>").replace('_', "_<wbr>");
+        let (value, note) = (escape(&value), escape(&note));
         format!("<div class=\"card\"><dt>{name}</dt><dd>{value}</dd><small>{note}</small></div>\n")
     };
     format!("<dl class=\"cards\">\n{}</dl>\n", cards.into_iter().map(card).collect::<String>())

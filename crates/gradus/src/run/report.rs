@@ -28,7 +28,7 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     complete.insert("gradus".into(), json!(env!("CARGO_PKG_VERSION")));
     complete.insert("config_hash".into(), json!(config_hash(&config)));
     complete.extend(results);
-    complete.insert("peak_memory_bytes".into(), json!(peak_memory_bytes()));
+    complete.entry("peak_memory_bytes").or_insert_with(|| json!(peak_memory_bytes()));
     let text = serde_json::to_string_pretty(&complete).expect("plain data with string keys") + "\n";
     atomic::write_bytes(&run.results(), text.as_bytes())?;
 
@@ -106,7 +106,7 @@ fn header(run: &RunDir, results: &Map<String, Value>) -> String {
         ("steps", number("steps").map(short)),
         ("tokens", number("tokens").map(short)),
         ("time", number("elapsed_s").map(duration)),
-        ("peak memory", number("peak_memory_bytes").map(|bytes| format!("{:.1} GB", bytes / 1e9))),
+        ("peak memory", number("peak_memory_bytes").map(|bytes| format!("{:.0} MB", bytes / 1e6))),
     ];
     shown.extend(effort.into_iter().filter_map(|(name, value)| Some((name, value?, String::new()))));
     html += &cards(shown);
@@ -115,7 +115,9 @@ fn header(run: &RunDir, results: &Map<String, Value>) -> String {
 
 /// Numbers that say little on a card.
 fn is_side_number(key: &str) -> bool {
-    ["epoch", "num_tokens", "step", "/std", "/min", "/max", "time/", "runtime"].iter().any(|part| key.contains(part))
+    let parts = ["epoch", "num_tokens", "step", "/std", "_std", "/min", "/max", "time/", "runtime", "tokens_per_s"];
+    let is_part_of_reward = key.contains("rewards/") && key.ends_with("/mean");
+    is_part_of_reward || parts.iter().any(|part| key.contains(part))
 }
 
 /// Seconds as people say them.
@@ -182,7 +184,7 @@ mod tests {
         let page = fs::read_to_string(run.report()).unwrap();
         for expected in [
             "<title>happy</title>",
-            "<dt>eval_reward</dt><dd>2.5</dd><small>was \u{2212}1</small>",
+            "<dt>eval_<wbr>reward</dt><dd>2.5</dd><small>was \u{2212}1</small>",
             "<dd>1 min 15 s</dd>",
             "Once &lt;b&gt;",
             "<b>reward 2.5</b>happy",

@@ -8,59 +8,110 @@ use crate::error::{Error, Result};
 use crate::run::atomic;
 use crate::run::metrics::MetricsRow;
 
-/// A picture: its file's stem, its title, the unit, and the metrics in it (`*` at the end: every one that begins so).
+/// A picture: its file's stem, its title, the unit, and the metrics in it. A `*` stands for anything.
 struct Group {
     stem: &'static str,
     title: &'static str,
     unit: &'static str,
+    show: Show,
     keys: &'static [&'static str],
 }
 
-const fn group(stem: &'static str, title: &'static str, unit: &'static str, keys: &'static [&'static str]) -> Group {
-    Group { stem, title, unit, keys }
+/// Which metrics of a group are drawn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Show {
+    /// All: they belong beside each other.
+    All,
+    /// The first that is there: the others are its other names.
+    First,
+    /// All, where there are several: a single one is the total again.
+    Parts,
 }
 
-/// In the order in which a person wants to see them. A metric belongs to the first group that names it.
-const GROUPS: [Group; 22] = [
-    group("reward", "Reward", "mean of a batch", &["reward", "objective/scores"]),
-    group("rlhf_reward", "Reward less KL penalty", "mean of a batch", &["objective/rlhf_reward"]),
-    group("loss", "Loss", "nats", &["loss"]),
-    group("policy_loss", "Policy loss", "", &["loss/policy_avg", "policy_loss"]),
-    group("value_loss", "Value loss", "", &["loss/value_avg", "value_loss"]),
-    group("accuracy", "Preference accuracy", "share of pairs", &["rewards/accuracies", "accuracy"]),
-    group("token_accuracy", "Token accuracy", "share of tokens", &["mean_token_accuracy"]),
-    group("margin", "Reward margin", "chosen − rejected", &["rewards/margins", "margin"]),
-    group("preference_rewards", "Rewards of both answers", "", &["rewards/chosen", "rewards/rejected"]),
-    group("reward_range", "Rewards of a batch", "", &["min_reward", "mean_reward", "max_reward"]),
-    group("kl", "KL to the reference", "nats", &["kl", "objective/kl"]),
-    group("kl_coefficient", "KL coefficient", "", &["kl_coefficient"]),
-    group("policy_kl", "KL of one update", "nats", &["policy/approxkl_avg", "approx_kl"]),
-    group("entropy", "Entropy", "nats per token", &["entropy", "objective/entropy", "policy/entropy_avg"]),
-    group("reward_std", "Spread of rewards", "standard deviation", &["reward_std"]),
-    group("reward_parts", "Parts of the reward", "mean of a batch", &["rewards/*"]),
+const fn group(
+    stem: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    show: Show,
+    keys: &'static [&'static str],
+) -> Group {
+    Group { stem, title, unit, show, keys }
+}
+
+/// In the order in which a person wants to see them. A metric belongs to the first group that names it; the prefix
+/// `eval_` counts only where a group names it.
+const GROUPS: [Group; 26] = [
+    group("reward", "Reward", "mean over completions", Show::First, &["reward", "objective/scores"]),
+    group("rlhf_reward", "Reward less KL penalty", "mean over completions", Show::All, &["objective/rlhf_reward"]),
+    group("loss", "Loss", "nats", Show::All, &["loss"]),
+    group("policy_loss", "Policy loss", "", Show::First, &["loss/policy_avg", "policy_loss"]),
+    group("value_loss", "Value loss", "", Show::First, &["loss/value_avg", "value_loss"]),
+    group("accuracy", "Preference accuracy", "share of pairs", Show::First, &["rewards/accuracies", "accuracy"]),
+    group("token_accuracy", "Token accuracy", "share of tokens", Show::All, &["mean_token_accuracy"]),
+    group("margin", "Reward margin", "chosen − rejected", Show::First, &["rewards/margins", "margin"]),
+    group("preference_rewards", "Rewards of both answers", "", Show::All, &["rewards/chosen", "rewards/rejected"]),
+    group("reward_range", "Rewards of a batch", "", Show::All, &["min_reward", "mean_reward", "max_reward"]),
+    // Methods log their own KL per token or per completion; only held-out ones can be compared.
+    group("held_out_kl", "KL to the reference, held-out", "nats per completion", Show::All, &["eval_kl"]),
+    group("kl", "KL to the reference", "nats, as the method counts", Show::First, &["kl", "objective/kl"]),
+    group("kl_coefficient", "KL coefficient", "", Show::First, &["kl_coefficient", "kl_coef", "objective/kl_coef"]),
+    group("policy_kl", "KL of one update", "nats", Show::First, &["policy/approxkl_avg", "approx_kl"]),
+    group("entropy", "Entropy", "nats per token", Show::First, &["entropy", "policy/entropy_avg"]),
+    group("length", "Completion length", "tokens", Show::All, &["completions/mean_length", "length"]),
+    group("cut_off", "Cut off", "share of completions", Show::All, &["completions/clipped_ratio", "clipped_ratio"]),
+    group("reward_std", "Spread of rewards", "standard deviation", Show::All, &["reward_std"]),
+    group("reward_parts", "Parts of the reward", "mean over completions", Show::Parts, &["rewards/*/mean"]),
     group(
         "clip_fraction",
         "Clipped tokens",
         "share",
-        &["clip_ratio/*", "policy/clipfrac_avg", "val/clipfrac_avg", "clip_fraction"],
+        Show::All,
+        &["clip_ratio/*_mean", "policy/clipfrac_avg", "val/clipfrac_avg", "clip_fraction"],
     ),
-    group("length", "Completion length", "tokens", &["completions/mean_length", "completions/*_length"]),
-    group("logprobs", "Log-probabilities", "nats per sequence", &["logps/*"]),
-    group("learning_rate", "Learning rate", "", &["learning_rate", "lr"]),
-    group("grad_norm", "Gradient norm", "", &["grad_norm"]),
-    group("speed", "Speed", "tokens per second", &["tokens_per_s"]),
+    group("values", "Values and returns", "mean", Show::All, &["values/mean", "returns/mean"]),
+    group("logprobs", "Log-probabilities", "nats per sequence", Show::All, &["logps/*"]),
+    group("logits", "Logits", "mean", Show::All, &["logits/*"]),
+    group("learning_rate", "Learning rate", "", Show::First, &["learning_rate", "lr"]),
+    group("grad_norm", "Gradient norm", "", Show::All, &["grad_norm", "critic/grad_norm"]),
+    group("time", "Time of one step", "seconds", Show::All, &["time/*_s"]),
 ];
 
-/// Not worth a picture: they count up or repeat the step.
-const LEFT_OUT: [&str; 7] =
-    ["epoch", "num_tokens", "num_input_tokens_seen", "episode", "elapsed_s", "step_time", "optimizer_steps"];
+/// Speed comes after everything else that is known.
+const SPEED: Group = group("speed", "Speed", "tokens per second", Show::All, &["tokens_per_s"]);
+
+/// Not worth a picture: they count up, repeat another one, or are the ends of what a mean shows.
+const LEFT_OUT: [&str; 14] = [
+    "epoch",
+    "step",
+    "num_tokens",
+    "num_input_tokens_seen",
+    "episode",
+    "episodes",
+    "elapsed_s",
+    "optimizer_steps",
+    "update_epochs",
+    "completions/*",
+    "clip_ratio/*",
+    "val/*",
+    "objective/*",
+    "rewards/*/std",
+];
+
+fn groups() -> impl Iterator<Item = &'static Group> {
+    GROUPS.iter().chain([&SPEED])
+}
 
 impl Group {
-    fn holds(&self, key: &str) -> bool {
-        self.keys.iter().any(|pattern| match pattern.split_once('*') {
-            None => *pattern == key,
-            Some((start, end)) => key.starts_with(start) && key.ends_with(end),
-        })
+    /// Which of its keys this is.
+    fn rank(&self, key: &str) -> Option<usize> {
+        self.keys.iter().position(|pattern| fits(pattern, key))
+    }
+}
+
+fn fits(pattern: &str, key: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == key,
+        Some((start, end)) => key.len() > start.len() + end.len() && key.starts_with(start) && key.ends_with(end),
     }
 }
 
@@ -89,55 +140,102 @@ pub fn write_charts(directory: &Path, charts: &[(String, LineChart)]) -> Result<
     charts.iter().map(write).collect()
 }
 
-/// Group index (those unknown come last, by name), then metric, to its curves.
-type Sorted = BTreeMap<(usize, String), Vec<Curve>>;
+/// A metric's curve before it has a place in a picture.
+struct Found {
+    /// Which group, and which of its keys; an unknown metric comes after all groups.
+    place: (usize, usize),
+    /// Without `eval_`.
+    base: String,
+    run: usize,
+    held_out: bool,
+    points: Vec<(f64, f64)>,
+}
 
 fn charts(runs: &[(String, &[MetricsRow])]) -> Vec<(String, LineChart)> {
-    let mut sorted = Sorted::new();
-    for (color, (run, rows)) in runs.iter().enumerate() {
-        for (key, points) in series(rows) {
+    let mut found: Vec<Found> = Vec::new();
+    for (run, (_, rows)) in runs.iter().enumerate() {
+        found.extend(series(rows).into_iter().map(|(key, points)| {
             let (held_out, base) = key.strip_prefix("eval_").map_or((false, key.as_str()), |base| (true, base));
-            let index = GROUPS.iter().position(|group| group.holds(base)).unwrap_or(GROUPS.len());
-            let place = (index, if index < GROUPS.len() { String::new() } else { base.to_owned() });
-            // One run: the metrics of a group share a picture. Several runs: a picture a metric, the runs share it.
-            let place = if runs.len() == 1 { place } else { (index, base.to_owned()) };
-            let kind = if held_out { CurveKind::Measured } else { CurveKind::Smoothed };
-            let name = match (run.is_empty(), held_out) {
-                (true, true) => format!("{base}, held-out"),
-                (true, false) => base.to_owned(),
-                (false, true) => format!("{run}, held-out"),
-                (false, false) => run.clone(),
-            };
-            sorted.entry(place).or_default().push(Curve { name, points, kind, color });
-        }
+            Found { place: place_of(&key, base), base: base.to_owned(), run, held_out, points }
+        }));
     }
+    let mut sorted: BTreeMap<(usize, String), Vec<Found>> = BTreeMap::new();
+    for found in found {
+        let unknown = found.place.0 == usize::MAX;
+        let name = if unknown { found.base.clone() } else { String::new() };
+        sorted.entry((found.place.0, name)).or_default().push(found);
+    }
+    let chart = |((index, key), found): ((usize, String), Vec<Found>)| chart(runs, groups().nth(index), &key, found);
+    let mut charts: Vec<(String, LineChart)> = sorted.into_iter().filter_map(chart).collect();
+    // What the methods log themselves is not in one unit.
+    if runs.len() > 1 && charts.iter().any(|(stem, _)| stem == "held_out_kl") {
+        charts.retain(|(stem, _)| stem != "kl");
+    }
+    charts
+}
+
+/// The first group that names the metric with its prefix, else without.
+fn place_of(key: &str, base: &str) -> (usize, usize) {
+    let place = |key: &str| groups().enumerate().find_map(|(index, group)| Some((index, group.rank(key)?)));
+    place(key).or_else(|| place(base)).unwrap_or((usize::MAX, 0))
+}
+
+/// One picture, unless it would show nothing.
+fn chart(
+    runs: &[(String, &[MetricsRow])],
+    group: Option<&Group>,
+    key: &str,
+    found: Vec<Found>,
+) -> Option<(String, LineChart)> {
     let several = runs.len() > 1;
-    let mut used = Vec::new();
-    sorted
-        .into_iter()
-        .filter(|(_, curves)| curves.iter().any(|curve| curve.points.len() > 1))
-        .map(|((index, key), mut curves)| {
-            let known = GROUPS.get(index);
-            let first_of_group = !used.contains(&index);
-            used.push(index);
-            let plain = known.is_some_and(|group| !several || (first_of_group && group.keys[0] == key));
-            let stem = match known {
-                Some(group) if plain => group.stem.to_owned(),
-                _ => key.replace(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_', "_"),
-            };
-            let title = match known {
-                Some(group) if plain => group.title.to_owned(),
-                Some(group) => format!("{} · {key}", group.title),
-                None => key,
-            };
-            curves.sort_by_key(|curve| curve.kind == CurveKind::Measured);
-            if !several {
-                curves.iter_mut().enumerate().for_each(|(color, curve)| curve.color = color);
-            }
-            let unit = known.map_or(String::new(), |group| group.unit.to_owned());
-            (stem, LineChart { title, unit, x_label: "step".into(), curves })
-        })
-        .collect()
+    let mut found = found;
+    let show = group.map_or(Show::All, |group| group.show);
+    // Many metrics of many runs in one picture say nothing.
+    if several && group.is_some_and(|group| group.keys.iter().any(|key| key.contains('*'))) {
+        return None;
+    }
+    if several || show == Show::First {
+        // Runs share one metric of a group: a picture has a colour for each run.
+        let first = found.iter().map(|found| found.place.1).min()?;
+        let bases: Vec<String> =
+            found.iter().filter(|found| found.place.1 == first).map(|found| found.base.clone()).collect();
+        found.retain(|found| bases.contains(&found.base));
+    }
+    let is_parts = show == Show::Parts && found.iter().filter(|found| !found.held_out).count() < 2;
+    let trivial = group.is_none_or(|group| group.stem == "kl_coefficient")
+        && found.iter().all(|found| is_constant(&found.points));
+    let alone = several && found.iter().all(|other| other.run == found[0].run);
+    if is_parts || trivial || alone || found.iter().all(|found| found.points.len() < 2) {
+        return None;
+    }
+    found.sort_by_key(|found| (found.held_out, found.place.1));
+    let mut names: Vec<String> = found.iter().map(|found| found.base.clone()).collect();
+    names.dedup();
+    let curves = found.into_iter().enumerate().map(|(index, found)| {
+        let whose = if several { &runs[found.run].0 } else { &found.base };
+        // Among several, a held-out curve has the colour of what it belongs to.
+        let color = match names.as_slice() {
+            _ if several => found.run,
+            [_] => index,
+            names => names.iter().position(|name| *name == found.base).unwrap_or(0),
+        };
+        let (name, kind) = match found.held_out {
+            true => (format!("{whose}, held-out"), CurveKind::Measured),
+            false => (whose.clone(), CurveKind::Smoothed),
+        };
+        Curve { name, points: found.points, kind, color }
+    });
+    let stem = group.map_or_else(
+        || key.replace(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_', "_"),
+        |group| group.stem.to_owned(),
+    );
+    let (title, unit) = group.map_or((key, ""), |group| (group.title, group.unit));
+    let chart = LineChart { title: title.into(), unit: unit.into(), x_label: "step".into(), curves: curves.collect() };
+    Some((stem, chart))
+}
+
+fn is_constant(points: &[(f64, f64)]) -> bool {
+    points.windows(2).all(|pair| (pair[0].1 - pair[1].1).abs() <= 1e-9 * pair[0].1.abs())
 }
 
 /// Every metric's points, in the order in which metrics first appear.
@@ -146,7 +244,8 @@ fn series(rows: &[MetricsRow]) -> Vec<(String, Vec<(f64, f64)>)> {
     for row in rows {
         for (key, value) in row.values.iter() {
             let base = key.strip_prefix("eval_").unwrap_or(key);
-            if LEFT_OUT.contains(&base) || base.ends_with("runtime") || base.ends_with("_per_second") {
+            let named = groups().any(|group| group.rank(base).is_some() || group.rank(key).is_some());
+            if !named && LEFT_OUT.iter().any(|pattern| fits(pattern, base)) {
                 continue;
             }
             let point = (row.step as f64, value);
@@ -188,6 +287,12 @@ mod tests {
             "rewards/chosen",
             "rewards/rejected",
             "rewards/lexicon/mean",
+            "rewards/lexicon/std",
+            "rewards/length/mean",
+            "kl",
+            "objective/kl",
+            "eval_kl",
+            "completions/max_length",
             "my_own",
         ]);
         assert_eq!(
@@ -195,7 +300,9 @@ mod tests {
             [
                 "loss: loss + loss, held-out",
                 "preference_rewards: rewards/chosen + rewards/rejected",
-                "reward_parts: rewards/lexicon/mean",
+                "held_out_kl: kl, held-out",
+                "kl: kl",
+                "reward_parts: rewards/lexicon/mean + rewards/length/mean",
                 "my_own: my_own",
             ]
         );
@@ -203,9 +310,14 @@ mod tests {
 
     #[test]
     fn runs_share_a_picture_a_metric() {
-        let runs =
-            [("ppo".to_owned(), rows(&["reward", "kl"])), ("grpo".to_owned(), rows(&["reward", "kl", "objective/kl"]))];
-        assert_eq!(summary(&comparison_charts(&runs)), ["reward: ppo + grpo", "kl: ppo + grpo", "objective_kl: grpo"]);
+        let own = |keys: &[&str]| rows(&[&["reward", "kl"], keys].concat());
+        let runs = [("ppo".to_owned(), own(&["value_loss", "objective/kl"])), ("grpo".to_owned(), own(&["my_own"]))];
+        assert_eq!(summary(&comparison_charts(&runs)), ["reward: ppo + grpo", "kl: ppo + grpo"]);
+        let runs = runs.map(|(name, _)| (name, own(&["eval_kl"])));
+        assert_eq!(
+            summary(&comparison_charts(&runs)),
+            ["reward: ppo + grpo", "held_out_kl: ppo, held-out + grpo, held-out"]
+        );
     }
 
     #[test]

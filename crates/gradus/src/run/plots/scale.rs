@@ -14,7 +14,9 @@ pub struct Scale {
 impl Scale {
     /// Round ticks around `[low, high]`, about `ticks` of them.
     pub fn around(low: f64, high: f64, ticks: usize) -> Self {
-        let (low, high) = if high > low { (low, high) } else { (low - margin(low), high + margin(high)) };
+        // A difference in the last digits is none.
+        let differ = high - low > 1e-6 * low.abs().max(high.abs());
+        let (low, high) = if differ { (low, high) } else { (low - margin(low), high + margin(high)) };
         let step = round_up((high - low) / ticks.max(1) as f64);
         Self { low: (low / step + 1e-9).floor() * step, high: (high / step - 1e-9).ceil() * step, step }
     }
