@@ -125,14 +125,26 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
     (mean(&rows[..2]), mean(&rows[steps - 2..]))
 }
 
+#[test]
+fn an_update_that_diverges_stops_the_run_and_leaves_the_batch() {
+    let place = Place::new(questions());
+    let rest = "method: {grpo: {group_size: 4, max_new_tokens: 6}}\nreward: {rule: {length: {target: 3}}}\n\
+                train: {max_steps: 5, batch_size: 4, learning_rate: 1e30, eval_steps: -1}\n";
+    let stopped = gradus::train::run(&place.plan("run", "qwen3", rest), &mut Silent);
+    let Err(Error::Diverged { step, batch: Some(batch), .. }) = stopped else { panic!("{stopped:?}") };
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(batch).unwrap()).unwrap();
+    assert_eq!(written["step"], step);
+    assert_eq!(written["batch"].as_array().unwrap().len(), 16);
+}
+
 fn policy() -> CausalLm {
     CausalLm::load(&model("qwen3"), &device()).unwrap()
 }
 
 #[test]
 fn grpo_learns() {
-    let types = [GrpoLossType::Dapo, GrpoLossType::DrGrpo, GrpoLossType::Grpo];
-    for (seed, loss_type) in SEEDS.into_iter().zip(types) {
+    let types = [GrpoLossType::Dapo, GrpoLossType::DrGrpo, GrpoLossType::Grpo, GrpoLossType::Bnpo];
+    for (seed, loss_type) in (1..).zip(types) {
         let config = GrpoConfig {
             max_new_tokens: 8,
             mini_batches: 2,

@@ -158,7 +158,7 @@ impl Grpo {
             delta: config.delta,
         };
         let correction = if config.kl_bias_correction { KlCorrection::ImportanceRatio } else { KlCorrection::None };
-        let (mut total, mut policy_total) = (0.0, 0.0);
+        let (mut total, mut policy_total, mut measured) = (0.0, 0.0, Stats::default());
         for pass in passes {
             let (part, counts_b) = (&chosen[pass.clone()], &counts_b[pass.clone()]);
             let (packed, targets) = pack(rollouts, part);
@@ -178,11 +178,11 @@ impl Grpo {
             if let Some(reference) = experience.reference.as_ref().filter(|_| config.kl_coefficient != 0.0) {
                 let reference_m = gather(reference, part, &device);
                 let kl_m = kl_term(found.logprobs_m.clone(), reference_m, constant(old.clone(), &device), correction);
-                seen.stats.mean_of("kl", &read(&kl_m));
+                measured.mean_of("kl", &read(&kl_m));
                 loss = loss + weighted_sum(kl_m, weights_m) * config.kl_coefficient;
             }
             policy_total += f64::from(read(&loss)[0]);
-            seen.stats.mean_of("entropy", &read(&found.entropies_m));
+            measured.mean_of("entropy", &read(&found.entropies_m));
             seen.clips.add(&ClipCounts::new(&read(&found.logprobs_m), &old, &advantages_m, counts_b, &bounds));
             if config.entropy_coefficient != 0.0 {
                 loss = loss - found.entropies_m.sum() * (config.entropy_coefficient / tokens as f64);
@@ -194,6 +194,7 @@ impl Grpo {
         let norm = actor.step(update.settings.learning_rate * update.multiplier, update.settings.max_grad_norm)?;
         seen.stats.mean("loss", total, 1.0);
         seen.stats.mean("grad_norm", norm, 1.0);
+        seen.stats.merge(&measured);
         if config.entropy_coefficient != 0.0 {
             seen.stats.mean("policy_loss", policy_total, 1.0);
             seen.stats.last("entropy_coef", config.entropy_coefficient);

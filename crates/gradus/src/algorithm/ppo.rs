@@ -267,14 +267,17 @@ impl Ppo {
         }
         let settings = update.settings;
         let norm = actor.step(settings.learning_rate * update.multiplier, settings.max_grad_norm)?;
+        let mut critic_norm = None;
         if let Critic::Separate(critic) = &mut self.critic {
-            let norm = critic.learner.step(critic.learning_rate * update.multiplier, settings.max_grad_norm)?;
-            seen.stats.mean("critic/grad_norm", norm, 1.0);
+            critic_norm = Some(critic.learner.step(critic.learning_rate * update.multiplier, settings.max_grad_norm)?);
         }
         let entropy = seen.entropy / seen.ppo.tokens.max(1) as f64;
         let loss = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy;
         seen.stats.mean("loss", loss, 1.0);
         seen.stats.mean("grad_norm", norm, 1.0);
+        if let Some(norm) = critic_norm {
+            seen.stats.mean("critic/grad_norm", norm, 1.0);
+        }
         seen.stats.mean("loss/policy_avg", policy_loss, 1.0);
         seen.stats.mean("loss/value_avg", value_loss, 1.0);
         Ok(())

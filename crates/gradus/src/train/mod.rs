@@ -62,7 +62,7 @@ pub struct TrainConfig {
     pub max_rows: Option<usize>,
     /// Use at most this many held-out rows. Default 1000; online methods 100, unless it is given.
     pub max_eval_rows: usize,
-    /// The share of training rows held out when there is no `eval_data`; 0 turns it off. Default 0.05; 0 without shuffling, unless it is given.
+    /// The share of training rows held out when there is no `eval_data`; 0 turns it off. Default 0.05, but at least 16 rows (or a fifth of fewer than 80), and none without shuffling.
     pub eval_fraction: f64,
     /// Evaluate every so many steps; 0 only at the end; -1 never. Default 0.
     pub eval_steps: i64,

@@ -43,6 +43,7 @@ pub fn train<O: Objective>(
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
     for step in recorder.state.step..settings.steps {
         // 1. Choose the examples.
+        recorder.begin();
         let rows = task.order.batch(step);
         let batch: Vec<&O::Example> = rows.iter().map(|&row| &task.examples[row]).collect();
 

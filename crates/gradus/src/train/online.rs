@@ -86,7 +86,7 @@ pub fn train(
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
     for iteration in recorder.state.step..settings.steps {
-        let mut stats = Stats::default();
+        recorder.begin();
         let mut clock = Instant::now();
         let mut lap = |stats: &mut Stats, phase: &str| {
             // Timings are metrics only: nothing that is computed depends on them.
@@ -104,8 +104,8 @@ pub fn train(
 
         // 2. Score, per token.
         let scores = reward::apply(reward, &rollouts)?;
-        observe_rewards(&reward.name(), &scores, &mut stats);
-        observe_rollouts(&rollouts, &mut stats);
+        observe_rewards(&reward.name(), &scores, &mut measured);
+        observe_rollouts(&rollouts, &mut measured);
         lap(&mut measured, "reward");
 
         // 3. Ask the reference; 4. advantages, on the host.
@@ -128,9 +128,9 @@ pub fn train(
             }
         };
         lap(&mut measured, "update");
-        stats.merge(&updated);
-        stats.merge(&advantages.stats);
+        let mut stats = updated;
         stats.last("learning_rate", settings.learning_rate * update.multiplier);
+        stats.merge(&advantages.stats);
         stats.merge(&measured);
         let done = iteration + 1;
         let per_epoch = task.prompts.len() as f64 / task.order.batch_size as f64;

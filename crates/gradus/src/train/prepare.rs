@@ -3,10 +3,11 @@
 use rand::seq::SliceRandom;
 
 use super::observer::{Event, Observer};
-use crate::config::Plan;
+use crate::config::{MethodConfig, Plan};
 use crate::data::{self, Counts, ImplicitPrompt, LoadOptions, Need, Row, TokeniseOptions};
 use crate::error::Result;
 use crate::model::{self, ModelDir};
+use crate::reward::config::RewardConfig;
 use crate::rng::Purpose;
 use crate::text::{ChatTemplate, Tokenizer};
 
@@ -49,6 +50,46 @@ impl Start {
     }
 }
 
+/// Downloads the models that `plan` names on the hub, so that the observer sees it happen.
+///
+/// # Errors
+/// When the hub cannot be reached, or has no such model.
+pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
+    let config = plan.config();
+    let mut names = vec![config.model.as_str()];
+    match plan.method() {
+        MethodConfig::Dpo(dpo) => names.extend(dpo.reference_model.as_deref()),
+        MethodConfig::Grpo(grpo) => names.extend(grpo.reference_model.as_deref()),
+        MethodConfig::Ppo(ppo) => {
+            names.extend(ppo.reference_model.as_deref());
+            names.extend(ppo.critic.model.as_deref());
+        }
+        MethodConfig::Sft(_) | MethodConfig::Reward(_) => {}
+    }
+    names.extend(config.reward.iter().flat_map(reward_models));
+    for name in names {
+        let mut shown = String::new();
+        model::resolve(name, &mut |file, done, total| {
+            if shown != file {
+                shown = file.to_owned();
+                let name = format!("downloading {file}");
+                observer.event(&Event::Phase { name: &name, total: Some(total), done });
+            }
+            observer.event(&Event::Progress { done });
+        })?;
+    }
+    Ok(())
+}
+
+/// The learned rewards that a configuration names.
+pub fn reward_models(config: &RewardConfig) -> Vec<&str> {
+    match config {
+        RewardConfig::Model(name) => vec![name],
+        RewardConfig::Mix(parts) => parts.iter().flat_map(|part| reward_models(&part.reward)).collect(),
+        RewardConfig::Rule(_) | RewardConfig::Command(_) => Vec::new(),
+    }
+}
+
 /// The directory of a model given by name or path.
 ///
 /// # Errors
@@ -81,8 +122,7 @@ pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
         _ => Vec::new(),
     };
     if config.eval_data.is_none() && train.eval_steps >= 0 {
-        let share = eval_share(plan);
-        let count = ((rows.len() as f64 * share) as usize).min(most);
+        let count = held_out_rows(plan, rows.len()).min(most);
         held_out = hold_out(&mut rows, count, plan);
     }
     Ok(Split { train: rows, held_out })
@@ -96,11 +136,16 @@ fn most_held_out(plan: &Plan, need: Need) -> usize {
     if need == Need::Prompt && !plan.is_set("train.max_eval_rows") { most.min(MAX_EVAL_PROMPTS) } else { most }
 }
 
-/// The share of training rows held out. With `--no-shuffle` the file is taken as it is, unless a share is asked for.
-fn eval_share(plan: &Plan) -> f64 {
-    match plan.train().shuffle || plan.is_set("train.eval_fraction") {
-        true => plan.train().eval_fraction,
-        false => 0.0,
+/// Fewer held-out rows than this say little; a small data set gives up to a fifth of its rows for them.
+const FEWEST_HELD_OUT: usize = 16;
+
+/// How many of `rows` are held out. With `--no-shuffle` the file is taken as it is, unless a share is asked for.
+fn held_out_rows(plan: &Plan, rows: usize) -> usize {
+    let share = (rows as f64 * plan.train().eval_fraction) as usize;
+    match (plan.is_set("train.eval_fraction"), plan.train().shuffle) {
+        (true, _) => share,
+        (false, true) => share.max(FEWEST_HELD_OUT.min(rows / 5)),
+        (false, false) => 0,
     }
 }
 

@@ -32,7 +32,8 @@ pub struct Recorder<'a> {
     history: TrainerState,
     pending: Stats,
     /// Timings are metrics only: nothing that is computed depends on them.
-    since_log: Instant,
+    since_begin: Instant,
+    busy_s: f64,
     started: Instant,
     elapsed_before: f64,
     saved: Option<usize>,
@@ -68,7 +69,19 @@ impl<'a> Recorder<'a> {
     ) -> Self {
         let elapsed_before = state.elapsed_s;
         let (now, pending) = (Instant::now(), Stats::default());
-        Self { run, log, observer, state, history, pending, since_log: now, started: now, elapsed_before, saved: None }
+        Self {
+            run,
+            log,
+            observer,
+            state,
+            history,
+            pending,
+            since_begin: now,
+            busy_s: 0.0,
+            started: now,
+            elapsed_before,
+            saved: None,
+        }
     }
 
     /// The run directory.
@@ -97,8 +110,14 @@ impl<'a> Recorder<'a> {
         self.observer.event(&Event::Evaluated { step: 0, metrics, best: false });
     }
 
-    /// Takes in what a step measured.
+    /// A step begins: its time counts for the throughput, that of evaluations and checkpoints does not.
+    pub fn begin(&mut self) {
+        self.since_begin = Instant::now();
+    }
+
+    /// Takes in what a step measured, at its end.
     pub fn gather(&mut self, stats: &Stats) {
+        self.busy_s += self.since_begin.elapsed().as_secs_f64();
         self.state.tokens += stats.value(NEW_TOKENS).unwrap_or(0.0) as u64;
         self.pending.merge(stats);
     }
@@ -108,14 +127,13 @@ impl<'a> Recorder<'a> {
     /// # Errors
     /// When `metrics.jsonl` cannot be written.
     pub fn log(&mut self, done: usize, settings: &Settings, epoch: f64, evaluation: Option<&Metrics>) -> Result<()> {
-        let seconds = self.since_log.elapsed().as_secs_f64().max(1e-9);
         let mut metrics = Metrics::new();
         for (name, value) in self.pending.metrics("").iter().filter(|(name, _)| *name != NEW_TOKENS) {
             metrics.set(name, value);
         }
         metrics.set("epoch", epoch);
         metrics.set("num_tokens", self.state.tokens as f64);
-        metrics.set("tokens_per_s", self.pending.value(NEW_TOKENS).unwrap_or(0.0) / seconds);
+        metrics.set("tokens_per_s", self.pending.value(NEW_TOKENS).unwrap_or(0.0) / self.busy_s.max(1e-9));
         if let Some(evaluation) = evaluation {
             metrics.extend("", evaluation);
         }
@@ -124,7 +142,7 @@ impl<'a> Recorder<'a> {
         self.history.epoch = epoch;
         self.observer.event(&Event::Step { step: done, total: settings.steps, metrics: &metrics });
         self.pending = Stats::default();
-        self.since_log = Instant::now();
+        self.busy_s = 0.0;
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use super::observer::{Event, Observer};
 use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::optimizer::AdamW;
-use super::prepare::{self, Start, open_model, rows, tokenise_options};
+use super::prepare::{self, Start, fetch_models, open_model, reward_models, rows, tokenise_options};
 use super::recorder::{Recorder, restore_optimizer};
 use super::reward_model::{BradleyTerry, RewardModelConfig};
 use super::settings::Settings;
@@ -28,7 +28,6 @@ use crate::config::{MethodConfig, Plan};
 use crate::data::{self, Examples, Need, PreferenceExample, TokeniseOptions};
 use crate::error::{Error, Result};
 use crate::model::{CausalLm, ModelDir, RewardModel, save_causal, save_reward_model};
-use crate::reward::config::RewardConfig;
 use crate::reward::{self, Reward};
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
@@ -60,6 +59,11 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
         _ => None,
     };
     observer.event(&Event::Phase { name: "loading", total: None, done: 0 });
+    if plan.train().dropout {
+        return Err(Error::input("`train.dropout` is true, but no model family applies dropout yet")
+            .with_hint("leave `dropout` out: policies, references and reward models are trained without it"));
+    }
+    fetch_models(plan, observer)?;
     let start = Start::open(plan)?;
     let job = Job { plan, start: &start, directory, checkpoint, device: Device::flex().autodiff() };
     // The only `match` on the method in the program.
@@ -195,7 +199,7 @@ impl Job<'_> {
         offline::train(&task, &mut learner, &mut recorder)?;
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
         atomic::write_dir(&self.directory.model(), |path| save(&learner.frozen(), path))?;
-        self.finish(&recorder, &settings)
+        self.finish(&mut recorder, &settings)
     }
 
     /// Online methods: prompts and reward, the loop, then what it leaves behind.
@@ -244,7 +248,7 @@ impl Job<'_> {
         let frozen = learner.frozen();
         atomic::write_dir(&self.directory.model(), |path| save(&frozen.policy, path))?;
         algorithm.save(&frozen, self.directory.path())?;
-        self.finish(&recorder, &settings)
+        self.finish(&mut recorder, &settings)
     }
 
     /// Where the weights come from: the checkpoint, or the start model.
@@ -288,7 +292,7 @@ impl Job<'_> {
             };
             return Ok((Critic::Shared, Some(head)));
         }
-        let learned = self.plan.config().reward.as_ref().and_then(reward_model_of);
+        let learned = self.plan.config().reward.as_ref().and_then(|reward| reward_models(reward).first().copied());
         let named = config.critic.model.as_deref().or(learned);
         let source = match named {
             Some(name) => open_model(name)?,
@@ -347,7 +351,7 @@ impl Job<'_> {
     }
 
     /// `results.json` (the held-out numbers before and after, the last logged ones, the best, the effort), plots and report.
-    fn finish(&self, recorder: &Recorder<'_>, settings: &Settings) -> Result<Outcome> {
+    fn finish(&self, recorder: &mut Recorder<'_>, settings: &Settings) -> Result<Outcome> {
         let logged = read_metrics(&self.directory.metrics())?;
         let (mut last, mut after) = (Map::new(), Map::new());
         for MetricsRow { step, values } in &logged {
@@ -377,6 +381,9 @@ impl Job<'_> {
             "last": last,
             "best": best,
         });
+        for sentence in advice(&last) {
+            recorder.tell(&Event::Message(&sentence));
+        }
         let Value::Object(results) = results else { unreachable!("an object literal") };
         let results = Value::Object(report::finish(&self.directory, results)?);
         Ok(Outcome { directory: self.directory.path().to_owned(), model: self.directory.model(), results })
@@ -394,16 +401,35 @@ fn examples<E>(
     if split.held_out.is_empty() {
         return Ok((train.examples, Vec::new()));
     }
-    let held_out = make(&split.held_out)?;
+    let held_out = match make(&split.held_out) {
+        Ok(held_out) => held_out,
+        Err(error) => {
+            observer.event(&Event::Warning(&format!("there is no evaluation: no held-out row is usable: {error}")));
+            return Ok((train.examples, Vec::new()));
+        }
+    };
     prepare::report("held out", &held_out.counts, observer);
     Ok((train.examples, held_out.examples))
 }
 
-/// The first learned reward that a configuration names.
-fn reward_model_of(config: &RewardConfig) -> Option<&str> {
-    match config {
-        RewardConfig::Model(name) => Some(name),
-        RewardConfig::Mix(parts) => parts.iter().find_map(|part| reward_model_of(&part.reward)),
-        RewardConfig::Rule(_) | RewardConfig::Command(_) => None,
+/// What often puzzles people about the last numbers of a run.
+fn advice(last: &Map<String, Value>) -> Vec<String> {
+    let number = |key: &str| last.get(key).and_then(Value::as_f64);
+    let mut sentences = Vec::new();
+    if let (Some(chosen), Some(margin)) = (number("rewards/chosen"), number("rewards/margins"))
+        && chosen < 0.0
+        && margin > 0.0
+    {
+        sentences.push(format!(
+            "`rewards/chosen` is {chosen:.3}: the chosen answers became less likely than at the start, the rejected ones \
+             even less. That is usual for DPO; a larger `beta` or fewer steps keep it small"
+        ));
     }
+    if let Some(kl) = number("objective/kl").filter(|kl| *kl < -0.1) {
+        sentences.push(format!(
+            "`objective/kl` is {kl:.3}: below 0 the completions are likelier under the reference than under the policy, \
+             which a single batch can show by chance and a trend should not"
+        ));
+    }
+    sentences
 }

@@ -10,6 +10,7 @@ use crate::algorithm::{Advantages, Experience};
 use crate::error::{Error, Result};
 use crate::reward::Score;
 use crate::rollout::Rollouts;
+use crate::run::metrics::number;
 use crate::run::{MetricsLog, RunDir};
 
 /// The growing ends of both files.
@@ -53,7 +54,7 @@ impl SampleLog {
             let mut line = describe(step, &experience.rollouts, i, score);
             let advantages_t = &advantages.advantages[i];
             let mean = advantages_t.iter().sum::<f32>() / advantages_t.len().max(1) as f32;
-            line.insert("advantage".into(), json!(mean));
+            line.insert("advantage".into(), number(f64::from(mean)));
             lines.push(line);
         }
         self.rollouts.append(lines)
@@ -71,15 +72,16 @@ impl SampleLog {
 
 fn describe(step: usize, rollouts: &Rollouts, i: usize, score: &Score) -> Map<String, Value> {
     let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
+    let number = |value: f32| number(f64::from(value));
     let components: Map<String, Value> =
-        score.components.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        score.components.iter().map(|(name, value)| (name.clone(), number(*value))).collect();
     let pairs = [
         ("step", json!(step)),
         ("row", json!(prompt.row + 1)),
         ("index", json!(i % rollouts.group_size)),
         ("prompt", json!(prompt.text)),
         ("completion", json!(rollout.completion)),
-        ("reward", json!(score.total())),
+        ("reward", score.total().map_or(Value::Null, number)),
         ("components", Value::Object(components)),
         ("tokens", json!(rollout.completion_ids.len())),
         ("stop", json!(rollout.stop.name())),
