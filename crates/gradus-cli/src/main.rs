@@ -1,5 +1,6 @@
 //! The binary `gradus`: arguments in, one call of the library, results out.
 
+mod allocator;
 mod cli;
 mod commands;
 mod flags;
@@ -12,11 +13,8 @@ use std::process::ExitCode;
 
 use output::Output;
 
-/// Training allocates and frees large buffers all the time; the system allocator hands their pages back each time.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    allocator::keep_pages();
     let matches = match cli::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return output::usage(&error),

@@ -36,6 +36,7 @@ fn render(error: &anyhow::Error, paint: Paint) -> String {
         Some(Error::Config(problems)) => {
             problems.iter().map(|problem| diagnostic(problem, paint)).collect::<Vec<_>>().join("\n")
         }
+        Some(Error::Interrupted) => "interrupted; a checkpoint holds everything: go on with `--resume`\n".to_owned(),
         Some(known) => {
             let mut text = headline(&known.to_string(), paint);
             if let Error::Diverged { batch: Some(batch), .. } = known {

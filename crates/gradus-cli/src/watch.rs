@@ -88,6 +88,21 @@ impl Observer for Watcher<'_> {
     }
 }
 
+/// Fetches a model from the hub with progress, when `name` is not a path and it is not here yet.
+pub fn fetch(name: &str, out: &Output) -> anyhow::Result<()> {
+    let mut files: Option<(String, Progress)> = None;
+    gradus::model::resolve(name, &mut |file, done, total| {
+        let is_new = files.as_ref().is_none_or(|(current, _)| current != file);
+        if is_new {
+            files = Some((file.to_owned(), out.progress(file, total as u64)));
+        }
+        if let Some((_, progress)) = &files {
+            progress.set(done as u64, "");
+        }
+    })?;
+    Ok(())
+}
+
 /// At most four of the numbers that matter, whose keys start with `prefix`.
 fn numbers(prefix: &str, metrics: &Metrics) -> String {
     let mut shown: Vec<(&str, String)> = Vec::new();

@@ -11,7 +11,7 @@ use gradus::reward::config::RewardConfig;
 use super::generate::SamplingArgs;
 use crate::flags;
 use crate::output::Output;
-use crate::watch::short;
+use crate::watch::{fetch, short};
 
 /// Arguments of `gradus eval`, beside the flags of rewards.
 #[derive(Debug, clap::Args)]
@@ -59,6 +59,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         max_length: args.max_length,
         chat_template: args.chat_template,
     };
+    fetch(&options.model, out)?;
     let spinner = out.spinner("measuring");
     let found = evaluate(&options)?;
     drop(spinner);

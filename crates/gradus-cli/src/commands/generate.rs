@@ -7,6 +7,7 @@ use gradus::inference::{SampleOptions, sample};
 use gradus::rng::Seed;
 
 use crate::output::Output;
+use crate::watch::fetch;
 
 /// Arguments of `gradus generate`.
 #[derive(Debug, clap::Args)]
@@ -96,6 +97,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         max_rows: args.max_rows,
         chat_template: args.chat_template,
     };
+    fetch(&options.model, out)?;
     let mut bar = out.counter("prompts");
     sample(&options, &mut |done, total| bar.set(done, total), &mut |sampled| out.json_line(&sampled))
 }

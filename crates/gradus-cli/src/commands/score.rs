@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use gradus::inference::{ScoreOptions, logprobs, rewards};
 
 use crate::output::Output;
+use crate::watch::fetch;
 
 /// Arguments of `gradus score`.
 #[derive(Debug, clap::Args)]
@@ -40,6 +41,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
         max_rows: args.max_rows,
         chat_template: args.chat_template,
     };
+    fetch(&options.model, out)?;
     let mut bar = out.counter("rows");
     let mut progress = |done: usize, total: usize| bar.set(done, total);
     match is_reward {

@@ -6,10 +6,11 @@ use clap::ArgMatches;
 use gradus::config::{Plan, Request, RunConfig, Scope};
 use gradus::machine::Machine;
 use gradus::run::Existing;
+use serde_json::Value;
 
 use crate::flags;
 use crate::output::Output;
-use crate::watch::Watcher;
+use crate::watch::{Watcher, fetch, short};
 
 /// Trains what the file and the flags say. `method` is that of the command; `train` leaves it to the file.
 pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
@@ -17,7 +18,9 @@ pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::
     if let Some(threads) = plan.train().threads {
         gradus::machine::use_threads(threads)?;
     }
+    fetch(&plan.config().model, out)?;
     let outcome = gradus::train::run(&plan, &mut Watcher::new(out))?;
+    out.note(summary(&outcome.results));
     out.result(&outcome.results, || outcome.directory.display().to_string())
 }
 
@@ -37,4 +40,39 @@ fn plan(method: Option<&str>, matches: &ArgMatches) -> anyhow::Result<Plan> {
         _ => Existing::Refuse,
     };
     Ok(Plan::check(&written, &Machine::detect())?.on_existing(existing))
+}
+
+/// What the run reached, in one line: the metric of `best/` before and after.
+fn summary(results: &Value) -> String {
+    let steps = &results["steps"];
+    let best = &results["best"];
+    let Some(name) = best["metric"].as_str() else { return format!("done: {steps} steps") };
+    let number = |value: &Value| value.as_f64().map(short);
+    let reached = match (number(&results["before"][name]), number(&results["after"][name])) {
+        (Some(before), Some(after)) => format!(", {name} {before} → {after}"),
+        (None, Some(after)) => format!(", {name} {after}"),
+        _ => String::new(),
+    };
+    let best = match (number(&best["value"]), &best["step"]) {
+        (Some(value), step) => format!(", best {value} at step {step}"),
+        _ => String::new(),
+    };
+    format!("done: {steps} steps{reached}{best}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_in_one_line() {
+        let results = serde_json::json!({
+            "steps": 3,
+            "before": { "eval_reward": -0.0951 },
+            "after": { "eval_reward": 0.1749 },
+            "best": { "step": 2, "metric": "eval_reward", "value": 0.2 }
+        });
+        assert_eq!(summary(&results), "done: 3 steps, eval_reward -0.0951 → 0.1749, best 0.2000 at step 2");
+        assert_eq!(summary(&serde_json::json!({ "steps": 3, "best": null })), "done: 3 steps");
+    }
 }

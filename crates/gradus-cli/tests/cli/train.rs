@@ -160,3 +160,33 @@ fn a_run_is_resumed_from_its_directory_alone() {
     assert_eq!(steps.last().expect("steps")["step"], 3);
     assert!(test.read("run/config.yml").contains("  batch_size: 1 # set"));
 }
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_leaves_a_checkpoint_and_goes_on() {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    let model = fixture_model("gpt2");
+    let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", "run", "--max-steps", "100000"];
+    let child = test.command(&arguments).stderr(std::process::Stdio::piped()).spawn().expect("the binary runs");
+    let metrics = test.path().join("run/metrics.jsonl");
+    let lines = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
+    for _ in 0..600 {
+        if lines() >= 2 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(lines() >= 2, "no step was logged in a minute");
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("`kill` runs").success());
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.ends_with("interrupted; a checkpoint holds everything: go on with `--resume`\n"), "{stderr}");
+
+    let done = lines();
+    let more = (done + 2).to_string();
+    test.succeeds(&["sft", "--output-dir", "run", "--resume", "--max-steps", &more, "--quiet"]);
+    let numbers: Vec<_> = steps(&test, "run").iter().map(|row| row["step"].as_u64().expect("a number")).collect();
+    assert_eq!(numbers, (1..=done as u64 + 2).collect::<Vec<_>>());
+}

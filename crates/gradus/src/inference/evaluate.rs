@@ -95,7 +95,11 @@ fn texts(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
     let model = CausalLm::load(&files.dir, &Device::flex())?;
     let stats = Sft::new(&SftConfig::default()).evaluate(&model, &made.examples, PASSES)?;
-    Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: stats.metrics("") })
+    let mut metrics = stats.metrics("");
+    if let Some(loss) = metrics.get("loss") {
+        metrics.set("perplexity", loss.exp());
+    }
+    Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics })
 }
 
 fn preferences(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
