@@ -11,6 +11,7 @@ use crate::output::Output;
 mod compare;
 mod completions;
 mod config;
+mod data;
 mod demo;
 mod doctor;
 mod eval;
@@ -122,6 +123,7 @@ pub const ENTRIES: &[Entry] = &[
         arguments: |command| eval::arguments(command).about("Measure a model on a data set").long_about(None),
         run: eval::run,
     },
+    entry!(Data, "data", data::DataArgs, "Look at a data set, lint it, change its format"),
     entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
     entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
     entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),

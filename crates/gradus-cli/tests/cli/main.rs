@@ -4,6 +4,7 @@ mod harness;
 
 mod compare;
 mod config;
+mod data;
 mod frame;
 mod inference;
 mod train;

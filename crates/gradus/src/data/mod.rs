@@ -4,12 +4,16 @@
 //! tokenise them as TRL 1.16 does. Every row knows its file and line, and nothing is dropped without being counted.
 
 mod array;
+mod convert;
 mod delimited;
+mod encode;
 mod example;
 mod foreign;
 mod hub;
 mod implicit;
+mod lint;
 mod load;
+mod maker;
 mod message;
 mod parquet;
 mod place;
@@ -18,10 +22,16 @@ mod recognise;
 mod report;
 mod row;
 mod source;
+mod stats;
 mod tokenise;
+mod transcript;
+mod write;
+mod write_parquet;
 
+pub use convert::{Form, Target, convert};
 pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
 pub use implicit::{ImplicitPrompt, split_shared_prompt};
+pub use lint::{Finding, FindingGroup, FindingKind, lint};
 pub use load::{BadRows, Dataset, LoadOptions, load};
 pub use message::Message;
 pub use place::Place;
@@ -30,4 +40,6 @@ pub use recognise::{Need, recognise};
 pub use report::RowErrors;
 pub use row::{Content, Row, RowData, RowKind};
 pub use source::{Source, resolve};
+pub use stats::{Field, Histogram, Quantiles, Stats, TokenStats, measure, parts};
 pub use tokenise::{preference_examples, prompts, reward_examples, score_examples, sft_examples};
+pub use write::write_rows;

@@ -168,7 +168,7 @@ impl Iterator for JsonLines {
                     if self.buffer.iter().all(u8::is_ascii_whitespace) {
                         continue;
                     }
-                    return Some(parse_object(&self.buffer, Place::new(&self.origin.file, self.line)));
+                    return Some(parse_object(self.buffer.trim_ascii_end(), Place::new(&self.origin.file, self.line)));
                 }
                 Err(e) => {
                     self.done = true;

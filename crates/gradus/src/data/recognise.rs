@@ -201,6 +201,8 @@ impl Columns {
     fn margin(&mut self) -> Result<Option<f32>, String> {
         let found = match self.columns.shift_remove("margin") {
             None | Some(Value::Null) => return Ok(None),
+            // An empty cell of a CSV file.
+            Some(Value::String(text)) if text.trim().is_empty() => return Ok(None),
             Some(Value::Number(number)) => number.as_f64(),
             Some(Value::String(text)) => text.trim().parse().ok(),
             Some(other) => return Err(format!("column `margin` is {}, expected a number", kind_name(&other))),

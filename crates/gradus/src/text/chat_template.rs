@@ -16,7 +16,7 @@ use regex::Regex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Tokenizer, strftime::strftime};
+use super::{Tokenizer, python, strftime::strftime};
 use crate::{Error, Result};
 
 /// Enclose a generation block while rendering. Unicode reserves both for use inside a program; input with them is refused.
@@ -134,7 +134,7 @@ impl ChatTemplate {
         if messages.to_string().contains([OPEN, CLOSE]) {
             return Err(Error::input("a message contains U+FDD0 or U+FDD1, which are not characters"));
         }
-        share_reasoning(&mut messages);
+        tidy(&mut messages);
 
         let tools = options.tools.filter(|tools| !tools.is_empty());
         let mut context = Map::new();
@@ -217,20 +217,27 @@ fn describe(error: &minijinja::Error) -> String {
     }
 }
 
-/// Prints values as Python does: `True`, `None`.
+/// Prints values as Python does: `True`, `None`, `1.0`, `['a', 1]`.
 fn python_format(out: &mut Output, state: &mut State, value: &Template) -> Result<(), minijinja::Error> {
-    match value.kind() {
-        ValueKind::Bool => {
-            out.write_str(if value.is_true() { "True" } else { "False" }).map_err(minijinja::Error::from)
+    let repr = match value.kind() {
+        ValueKind::Bool | ValueKind::None | ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
+            python::repr(&as_json(value)?)
         }
-        ValueKind::None => out.write_str("None").map_err(minijinja::Error::from),
-        _ => minijinja::escape_formatter(out, state, value),
-    }
+        ValueKind::Iterable => python::repr(&as_json(&value.try_iter()?.collect())?),
+        _ => return minijinja::escape_formatter(out, state, value),
+    };
+    out.write_str(&repr).map_err(minijinja::Error::from)
 }
 
-/// Reasoning is written under several names; templates read `reasoning_content` or `thinking`.
-fn share_reasoning(messages: &mut Value) {
+fn as_json(value: &Template) -> Result<Value, minijinja::Error> {
+    serde_json::to_value(value).map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
+}
+
+/// Keys that hold nothing are left out; reasoning is written under several names, and templates read
+/// `reasoning_content` or `thinking`.
+fn tidy(messages: &mut Value) {
     for message in messages.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        message.retain(|_, value| !value.is_null());
         let names = ["reasoning_content", "thinking", "reasoning"];
         let Some(reasoning) = names.iter().find_map(|n| message.get(*n).filter(|v| !v.is_null())).cloned() else {
             continue;
@@ -249,97 +256,10 @@ fn to_json(value: Template, options: Kwargs) -> Result<Template, minijinja::Erro
     let sort_keys: Option<bool> = options.get("sort_keys")?;
     let ascii: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
-    let json =
-        serde_json::to_value(&value).map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))?;
     let (item, key) = match separators.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
         _ => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
     };
-    let style = PythonJson { indent, item, key, sort_keys: sort_keys == Some(true), ascii: ascii == Some(true) };
-    let mut out = String::new();
-    style.write(&json, 0, &mut out);
-    Ok(Template::from_safe_string(out))
-}
-
-struct PythonJson {
-    indent: Option<usize>,
-    item: String,
-    key: String,
-    sort_keys: bool,
-    ascii: bool,
-}
-
-impl PythonJson {
-    fn write(&self, value: &Value, depth: usize, out: &mut String) {
-        match value {
-            Value::Array(items) => {
-                self.list(depth, out, ('[', ']'), items, |item, out| self.write(item, depth + 1, out));
-            }
-            Value::Object(map) => {
-                let mut entries: Vec<(&String, &Value)> = map.iter().collect();
-                if self.sort_keys {
-                    entries.sort_by_key(|(name, _)| *name);
-                }
-                self.list(depth, out, ('{', '}'), &entries, |(name, value), out| {
-                    self.string(name, out);
-                    *out += &self.key;
-                    self.write(value, depth + 1, out);
-                });
-            }
-            Value::String(text) => self.string(text, out),
-            Value::Number(number) => match number.as_f64() {
-                Some(float) if number.is_f64() => *out += &python_float(float),
-                _ => *out += &number.to_string(),
-            },
-            other => *out += &other.to_string(),
-        }
-    }
-
-    fn list<T>(
-        &self,
-        depth: usize,
-        out: &mut String,
-        ends: (char, char),
-        items: &[T],
-        write: impl Fn(&T, &mut String),
-    ) {
-        out.push(ends.0);
-        let line = |depth: usize| self.indent.map_or(String::new(), |n| format!("\n{}", " ".repeat(n * depth)));
-        for (i, item) in items.iter().enumerate() {
-            if i > 0 {
-                *out += &self.item;
-            }
-            *out += &line(depth + 1);
-            write(item, out);
-        }
-        if !items.is_empty() {
-            *out += &line(depth);
-        }
-        out.push(ends.1);
-    }
-
-    fn string(&self, text: &str, out: &mut String) {
-        let quoted = Value::from(text).to_string();
-        if !self.ascii {
-            *out += &quoted;
-            return;
-        }
-        for c in quoted.chars() {
-            if c.is_ascii() {
-                out.push(c);
-            } else {
-                *out += &c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
-            }
-        }
-    }
-}
-
-/// A float as Python prints it: `1.0`, `1e-05`, `1e+16`.
-fn python_float(value: f64) -> String {
-    let plain = format!("{value:?}");
-    let Some((digits, exponent)) = plain.split_once('e') else {
-        return plain;
-    };
-    let (sign, size) = exponent.strip_prefix('-').map_or(('+', exponent), |size| ('-', size));
-    format!("{digits}e{sign}{size:0>2}")
+    let style = python::Json { indent, item, key, sort_keys: sort_keys == Some(true), ascii: ascii == Some(true) };
+    Ok(Template::from_safe_string(style.dumps(&as_json(&value)?)))
 }

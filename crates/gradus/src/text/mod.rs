@@ -3,6 +3,7 @@
 //! Nothing here knows about rows, models or rewards.
 
 pub mod chat_template;
+mod python;
 mod stop_strings;
 mod strftime;
 pub mod tokenizer;

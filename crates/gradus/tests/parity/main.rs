@@ -6,9 +6,11 @@
 #![expect(clippy::print_stderr, reason = "a skipped case is named where the test runs")]
 
 mod advantages;
+mod chat_templates;
 mod fixture;
 mod head;
 mod losses_of_pairs;
 mod losses_of_tokens;
 mod optimizer;
+mod rows;
 mod sampling;

@@ -1,7 +1,7 @@
 //! Rows to token ids, against what TRL 1.16's trainers made of the same rows (`tools/parity/rows.py`).
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gradus::data::{
     Content, ImplicitPrompt, LoadOptions, Message, Need, Row, TokeniseOptions, load, preference_examples, prompts,
@@ -10,13 +10,14 @@ use gradus::data::{
 use gradus::text::{ChatTemplate, Tokenizer};
 use serde_json::Value;
 
+use crate::fixture::folder;
+
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/rows")
+    folder().join("rows")
 }
 
 fn read(name: &str) -> Value {
-    let path = fixtures().join(name);
-    serde_json::from_slice(&std::fs::read(&path).expect("the fixture is in the repository")).expect("valid JSON")
+    crate::fixture::read(&format!("rows/{name}"))
 }
 
 struct Case {

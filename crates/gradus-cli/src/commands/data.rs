@@ -1,0 +1,162 @@
+//! `gradus data`: look at a data set, lint it, change its format.
+
+use std::path::PathBuf;
+
+use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, TokeniseOptions, TooLong, load};
+use gradus::text::{ChatTemplate, Tokenizer};
+
+use crate::output::Output;
+
+mod check;
+mod convert;
+mod show;
+
+/// Arguments of `gradus data`.
+#[derive(Debug, clap::Args)]
+pub struct DataArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Sizes, lengths with a histogram, and examples
+    Show(show::ShowArgs),
+    /// Lint: empty turns, identical pairs, missing end-of-text tokens, duplicates, wrong roles, …
+    Check(check::CheckArgs),
+    /// Write the rows in another format or form
+    Convert(convert::ConvertArgs),
+}
+
+/// Runs the verb.
+pub fn run(args: DataArgs, out: &Output) -> anyhow::Result<()> {
+    match args.verb {
+        Verb::Show(args) => show::run(args, out),
+        Verb::Check(args) => check::run(args, out),
+        Verb::Convert(args) => convert::run(args, out),
+    }
+}
+
+/// Which rows are read, and as what.
+#[derive(Debug, clap::Args)]
+struct RowArgs {
+    /// A file, a directory or a hub name; `NAME:SPLIT` names a split
+    #[arg(value_name = "DATA")]
+    data: String,
+    /// The column that holds plain text
+    #[arg(long, value_name = "NAME", default_value = "text")]
+    text_column: String,
+    /// Read a column under another name; may be given several times
+    #[arg(long = "column", value_name = "NAME=COLUMN")]
+    columns: Vec<String>,
+    /// Read at most this many rows
+    #[arg(long, value_name = "N")]
+    max_rows: Option<usize>,
+    /// Where the prompt ends that both answers contain: `turns` (HH transcripts by their turns) or `trl`
+    #[arg(long, value_name = "RULE", default_value = "turns")]
+    implicit_prompt: Rule,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Rule {
+    Turns,
+    Trl,
+}
+
+/// How rows become tokens.
+#[derive(Debug, clap::Args)]
+struct TokenArgs {
+    /// The model whose tokenizer and chat template measure the rows: a directory or a hub name
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// A chat template file that replaces the model's own
+    #[arg(long, value_name = "FILE", requires = "model")]
+    chat_template: Option<PathBuf>,
+    /// Longest row in tokens
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    max_length: usize,
+}
+
+struct Text {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl RowArgs {
+    fn rule(&self) -> ImplicitPrompt {
+        match self.implicit_prompt {
+            Rule::Turns => ImplicitPrompt::Turns,
+            Rule::Trl => ImplicitPrompt::Trl,
+        }
+    }
+
+    fn load(&self, bad_rows: BadRows, out: &Output) -> anyhow::Result<Dataset> {
+        let rename = self
+            .columns
+            .iter()
+            .map(|pair| match pair.split_once('=') {
+                Some((name, column)) if !name.is_empty() && !column.is_empty() => Ok((column.into(), name.into())),
+                _ => Err(usage(format!("`--column {pair}`: expected NAME=COLUMN, such as `--column prompt=question`"))),
+            })
+            .collect::<Result<Vec<(String, String)>, _>>()?;
+        let options = LoadOptions {
+            need: Need::Any,
+            text_column: self.text_column.clone(),
+            rename,
+            max_rows: self.max_rows,
+            bad_rows,
+        };
+        let dataset = load(&self.data, &options)?;
+        if let (Some(split), false) = (&dataset.source.split, dataset.source.other_splits.is_empty()) {
+            let others: Vec<String> = dataset.source.other_splits.iter().map(|s| format!("`{s}`")).collect();
+            let example = format!("{}:{}", self.data, dataset.source.other_splits[0]);
+            out.note(format_args!("reading the split `{split}`; there is {} too: `{example}`", others.join(", ")));
+        }
+        Ok(dataset)
+    }
+}
+
+impl TokenArgs {
+    fn text(&self) -> anyhow::Result<Option<Text>> {
+        let Some(name) = &self.model else { return Ok(None) };
+        let directory = &gradus::model::resolve(name, &mut |_, _, _| {})?;
+        let tokenizer = Tokenizer::from_dir(directory)?;
+        let template = match &self.chat_template {
+            Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
+            None => ChatTemplate::from_dir(directory, &tokenizer)?,
+        };
+        Ok(Some(Text { tokenizer, template }))
+    }
+
+    fn options(&self, rule: ImplicitPrompt) -> TokeniseOptions {
+        TokeniseOptions {
+            max_length: Some(self.max_length),
+            too_long: TooLong::Truncate,
+            implicit_prompt: rule,
+            ..TokeniseOptions::default()
+        }
+    }
+}
+
+/// A mistake on the command line: exit code 2.
+fn usage(message: String) -> clap::Error {
+    clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{message}\n"))
+}
+
+/// `1234567` as `1,234,567`.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 row`, `2,312 rows`.
+fn rows(count: usize) -> String {
+    format!("{} row{}", grouped(count), if count == 1 { "" } else { "s" })
+}

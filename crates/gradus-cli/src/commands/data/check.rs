@@ -1,0 +1,86 @@
+//! `gradus data check`: rows that can be read but teach the wrong thing.
+
+use std::fmt::Write as _;
+
+use gradus::data::{BadRows, Dataset, FindingGroup, lint};
+use serde_json::json;
+
+use super::{RowArgs, TokenArgs, rows};
+use crate::output::Output;
+
+/// Arguments of `gradus data check`.
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    rows: RowArgs,
+    #[command(flatten)]
+    tokens: TokenArgs,
+}
+
+/// Checks the rows; problems end it with exit code 1, remarks do not.
+pub fn run(args: CheckArgs, out: &Output) -> anyhow::Result<()> {
+    let dataset = args.rows.load(BadRows::Skip, out)?;
+    let text = args.tokens.text()?;
+    let options = args.tokens.options(args.rows.rule());
+    let (tokenizer, template) = match &text {
+        Some(text) => (Some(&text.tokenizer), text.template.as_ref()),
+        None => {
+            out.note("lengths and end-of-text tokens are checked with `--model DIR`");
+            (None, None)
+        }
+    };
+    let groups = lint(&dataset.rows, tokenizer, template, &options);
+    let value = json!({
+        "rows": dataset.rows.len() + dataset.bad.count(),
+        "bad_rows": {
+            "count": dataset.bad.count(),
+            "first": dataset.bad.first().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        },
+        "findings": groups.iter().map(|group| json!({
+            "kind": group.kind,
+            "remark": group.kind.is_remark(),
+            "count": group.count,
+            "first": group.first.iter().map(|finding| json!({
+                "file": &*finding.place.file,
+                "line": finding.place.line,
+                "message": finding.message,
+            })).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
+    });
+    out.result(&value, || report(&dataset, &groups))?;
+    let problems = dataset.bad.count() + groups.iter().filter(|g| !g.kind.is_remark()).map(|g| g.count).sum::<usize>();
+    if problems > 0 {
+        let plural = if problems == 1 { "" } else { "s" };
+        anyhow::bail!("{problems} problem{plural} in {}", rows(dataset.rows.len() + dataset.bad.count()));
+    }
+    Ok(())
+}
+
+fn report(dataset: &Dataset, groups: &[FindingGroup]) -> String {
+    let mut text = String::new();
+    if dataset.bad.count() > 0 {
+        let _ = writeln!(text, "bad rows: {}", rows(dataset.bad.count()));
+        for error in dataset.bad.first() {
+            let _ = writeln!(text, "  {error}");
+        }
+        more(&mut text, dataset.bad.count(), dataset.bad.first().len());
+    }
+    for group in groups {
+        let remark = if group.kind.is_remark() { " (remark)" } else { "" };
+        let _ = writeln!(text, "{}: {}{remark}", group.kind.describe(), rows(group.count));
+        for finding in &group.first {
+            let _ = writeln!(text, "  {}: {}", finding.place, finding.message);
+        }
+        more(&mut text, group.count, group.first.len());
+    }
+    if text.is_empty() {
+        text = format!("{}: {}, nothing found", dataset.name, rows(dataset.rows.len()));
+    }
+    text
+}
+
+fn more(text: &mut String, count: usize, shown: usize) {
+    if count > shown {
+        let _ = writeln!(text, "  … and {} more", count - shown);
+    }
+}

@@ -1,0 +1,153 @@
+//! `gradus data show`: what a data set looks like.
+
+use std::fmt::Write as _;
+
+use gradus::data::{BadRows, Dataset, Quantiles, Stats, measure, parts};
+use serde_json::{Value, json};
+
+use super::{RowArgs, TokenArgs, grouped, rows};
+use crate::output::Output;
+
+/// Arguments of `gradus data show`.
+#[derive(Debug, clap::Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    rows: RowArgs,
+    #[command(flatten)]
+    tokens: TokenArgs,
+    /// Show so many examples
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    examples: usize,
+    /// Tokenise at most so many rows, evenly spaced
+    #[arg(long, value_name = "N", default_value_t = 4000)]
+    sample: usize,
+}
+
+/// Shows the data set.
+pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
+    let dataset = args.rows.load(BadRows::Skip, out)?;
+    let text = args.tokens.text()?;
+    let options = args.tokens.options(args.rows.rule());
+    let tokenizer = text.as_ref().map(|text| (&text.tokenizer, text.template.as_ref()));
+    let stats = measure(&dataset, tokenizer, &options, args.sample);
+    let examples: Vec<_> =
+        dataset.rows.iter().take(args.examples).map(|row| (row.place.to_string(), parts(row, &options))).collect();
+    for error in dataset.bad.first() {
+        out.warn(error);
+    }
+    let value = json!({
+        "name": dataset.name,
+        "files": dataset.source.files,
+        "split": dataset.source.split,
+        "format": dataset.format.0,
+        "gzip": dataset.format.1,
+        "kind": dataset.kind,
+        "bad_rows": dataset.bad.count(),
+        "stats": stats,
+        "examples": examples.iter().map(|(place, parts)| {
+            let mut row: serde_json::Map<String, Value> =
+                parts.iter().map(|(name, text)| ((*name).to_owned(), text.as_str().into())).collect();
+            row.insert("place".into(), place.as_str().into());
+            Value::Object(row)
+        }).collect::<Vec<_>>(),
+    });
+    out.result(&value, || report(&dataset, &stats, &examples, args.tokens.model.is_some()))
+}
+
+type Examples = [(String, Vec<(&'static str, String)>)];
+
+fn report(dataset: &Dataset, stats: &Stats, examples: &Examples, tokenised: bool) -> String {
+    let mut text = String::new();
+    let (format, gzip) = dataset.format;
+    let files = dataset.source.files.len();
+    let _ = writeln!(text, "{}", dataset.name);
+    let _ = writeln!(text, "  rows     {}", grouped(stats.rows));
+    if dataset.bad.count() > 0 {
+        let _ = writeln!(text, "  bad      {}", rows(dataset.bad.count()));
+    }
+    let _ = writeln!(text, "  kind     {}", dataset.kind.describe());
+    let gzip = if gzip { ", gzip" } else { "" };
+    let plural = if files == 1 { "" } else { "s" };
+    let _ = writeln!(text, "  files    {files} file{plural}, {}{gzip}, {}", format.describe(), bytes(stats.bytes));
+    if let Some(split) = &dataset.source.split {
+        let _ = writeln!(text, "  split    {split}");
+    }
+    if !stats.columns.is_empty() {
+        let columns: Vec<&str> = stats.columns.iter().map(|(name, _)| name.as_str()).collect();
+        let _ = writeln!(text, "  columns  {} (passed on to rewards and chat templates)", columns.join(", "));
+    }
+
+    if !stats.characters.is_empty() {
+        let _ = writeln!(text, "\ncharacters {}", HEADER);
+        for field in &stats.characters {
+            let _ = writeln!(text, "  {:<9}{}", field.name, line(&field.quantiles));
+        }
+    }
+    match &stats.tokens {
+        Some(tokens) => {
+            let _ = writeln!(text, "\ntokens     {}", HEADER);
+            let _ = writeln!(text, "  {:<9}{}", "row", line(&tokens.quantiles));
+            if tokens.sampled < stats.rows {
+                let _ = writeln!(text, "  of {}, evenly spaced; `--sample` takes more", rows(tokens.sampled));
+            }
+            if let Some(failure) = &tokens.failure {
+                let _ = writeln!(text, "  {} could not be tokenised: {failure}", rows(tokens.failed));
+            }
+            text.push('\n');
+            bars(&mut text, tokens.histogram.width, &tokens.histogram.counts);
+        }
+        None if !tokenised => text.push_str("\n`--model DIR` counts tokens\n"),
+        None => {}
+    }
+    for (place, parts) in examples {
+        let _ = writeln!(text, "\n{place}");
+        for (name, part) in parts {
+            let _ = writeln!(text, "  {name:<11} {}", clip(part, *name == "prompt"));
+        }
+    }
+    text
+}
+
+const HEADER: &str = "    mean     min     p50     p90     p99     max";
+
+fn line(quantiles: &Quantiles) -> String {
+    let Quantiles { mean, min, p50, p90, p99, max } = quantiles;
+    format!(" {mean:>7.1} {min:>7} {p50:>7} {p90:>7} {p99:>7} {max:>7}")
+}
+
+/// A bar per bin, empty ones at the end left out.
+fn bars(text: &mut String, width: usize, counts: &[usize]) {
+    const LONGEST: usize = 40;
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    let last = counts.len().saturating_sub(1);
+    for (i, count) in counts.iter().enumerate() {
+        let from = i * width;
+        let range = if i == last { format!("{from} +") } else { format!("{from} – {}", from + width - 1) };
+        let bar = "█".repeat((count * LONGEST).div_ceil(most));
+        let _ = writeln!(text, "  {range:>15} {bar} {}", grouped(*count));
+    }
+}
+
+/// One line of a text: the end of a prompt, the start of anything else.
+fn clip(text: &str, end: bool) -> String {
+    const WIDTH: usize = 100;
+    let flat = text.replace('\n', "⏎");
+    let length = flat.chars().count();
+    if length <= WIDTH {
+        return flat;
+    }
+    if end {
+        format!("…{}", flat.chars().skip(length - WIDTH).collect::<String>())
+    } else {
+        format!("{}…", flat.chars().take(WIDTH).collect::<String>())
+    }
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..1_000 => format!("{count} B"),
+        1_000..1_000_000 => format!("{:.1} kB", count as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", count as f64 / 1e6),
+        _ => format!("{:.2} GB", count as f64 / 1e9),
+    }
+}

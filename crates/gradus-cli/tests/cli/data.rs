@@ -1,0 +1,115 @@
+//! `gradus data`: what it shows, what it finds, what it writes.
+
+use crate::harness::CliTest;
+
+const PAIRS: &str = "{\"prompt\": \"Tea?\", \"chosen\": \" Yes.\", \"rejected\": \" No.\", \"id\": 1}\n\
+                     {\"prompt\": \"Milk?\", \"chosen\": \" No.\", \"rejected\": \" No.\", \"id\": 2}\n";
+
+#[test]
+fn show_prints_sizes_lengths_and_examples() {
+    let test = CliTest::with("pairs.jsonl", PAIRS);
+    assert_eq!(
+        test.succeeds(&["data", "show", "pairs.jsonl", "--examples", "1"]),
+        "\
+pairs.jsonl
+  rows     2
+  kind     preferences with a prompt
+  files    1 file, JSON lines, 134 B
+  columns  id (passed on to rewards and chat templates)
+
+characters     mean     min     p50     p90     p99     max
+  prompt        4.5       4       4       5       5       5
+  chosen        4.5       4       4       5       5       5
+  rejected      4.0       4       4       4       4       4
+
+`--model DIR` counts tokens
+
+pairs.jsonl:1
+  prompt      Tea?
+  chosen       Yes.
+  rejected     No.
+"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&test.succeeds(&["data", "show", "pairs.jsonl", "--json"])).expect("it is JSON");
+    assert_eq!((&json["kind"], &json["stats"]["rows"]), (&"preference".into(), &2.into()));
+    assert_eq!(json["stats"]["characters"][0]["quantiles"]["max"], 5);
+}
+
+#[test]
+fn check_lists_findings_and_fails() {
+    let test = CliTest::with("pairs.jsonl", PAIRS);
+    let run = test.run(&["data", "check", "pairs.jsonl"]);
+    assert_eq!(run.code, 1);
+    assert_eq!(run.stdout, "identical pairs: 1 row\n  pairs.jsonl:2: `chosen` and `rejected` are the same\n");
+    assert_eq!(
+        run.stderr,
+        "lengths and end-of-text tokens are checked with `--model DIR`\nerror: 1 problem in 2 rows\n"
+    );
+    test.write("good.jsonl", PAIRS.lines().next().expect("a line"));
+    assert_eq!(test.succeeds(&["data", "check", "good.jsonl", "-q"]), "good.jsonl: 1 row, nothing found\n");
+}
+
+#[test]
+fn convert_writes_what_show_reads() {
+    let test = CliTest::with("pairs.jsonl", PAIRS);
+    let stdout = test.succeeds(&["data", "convert", "pairs.jsonl", "--output", "pairs.parquet"]);
+    assert_eq!(stdout, "pairs.parquet: 2 rows, Parquet\n");
+    test.succeeds(&["data", "convert", "pairs.parquet", "-o", "back.jsonl"]);
+    let rows = |text: &str| -> Vec<serde_json::Value> {
+        text.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
+    };
+    assert_eq!(rows(&test.read("back.jsonl")), rows(PAIRS));
+    let overwrite = "error: `back.jsonl` exists; `--overwrite` replaces it\n";
+    test.fails(&["data", "convert", "pairs.jsonl", "-o", "back.jsonl"], 2, overwrite);
+    test.succeeds(&["data", "convert", "pairs.jsonl", "-o", "back.jsonl", "--overwrite", "--to", "prompt-completion"]);
+    assert_eq!(
+        rows(&test.read("back.jsonl"))[0],
+        serde_json::json!({"prompt": "Tea?", "completion": " Yes.", "id": 1})
+    );
+}
+
+#[test]
+fn bad_input_is_named() {
+    let test = CliTest::with("pairs.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": 1}\n");
+    test.fails(
+        &["data", "convert", "pairs.jsonl", "-o", "out.jsonl"],
+        1,
+        "error: pairs.jsonl:2: column `prompt` is a number, expected a string or a list of messages\n",
+    );
+    test.fails(
+        &["data", "convert", "pairs.jsonl", "-o", "out.jsonl", "--to", "preference", "--max-rows", "1"],
+        1,
+        "error: pairs.jsonl:1: holds no pair of answers\n",
+    );
+    test.fails(&["data", "show", "none.jsonl"], 1, "error: none.jsonl: no such file or directory\n");
+    test.fails(
+        &["data", "show", "pairs.jsonl", "--column", "prompt"],
+        2,
+        "error: `--column prompt`: expected NAME=COLUMN, such as `--column prompt=question`\n",
+    );
+    let good = test.write("good.jsonl", "{\"prompt\": \"a\"}\n");
+    test.fails(
+        &["data", "convert", &good.to_string_lossy(), "-o", "none/out.jsonl"],
+        1,
+        "error: none/out.jsonl: No such file or directory (os error 2)\n",
+    );
+    test.fails(
+        &["data", "convert", "good.jsonl", "-o", "out.txt"],
+        1,
+        "error: the name `out.txt` says no format\n\
+         hint: end it in .jsonl, .json, .csv, .tsv or .parquet; .gz behind that compresses\n",
+    );
+}
+
+#[test]
+fn hub_names_need_the_network() {
+    let test = CliTest::new();
+    let mut command = test.command(&["data", "show", "owner/name"]);
+    let output = command.env("HF_HUB_OFFLINE", "1").env("HF_HOME", test.path()).output().expect("the binary runs");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "error: data set `owner/name`: `HF_HUB_OFFLINE` is set and it is not in the cache\n\
+         hint: `owner/name` is no file or directory here, so it was taken for a hub name; without a network, give a path\n"
+    );
+}

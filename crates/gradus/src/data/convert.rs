@@ -1,0 +1,192 @@
+//! Rows of one kind as rows of another, where that means something.
+
+use serde_json::{Map, Value};
+
+use super::foreign::{alpaca_prompt, alpaca_question};
+use super::implicit::{ImplicitPrompt, split_shared_prompt};
+use super::transcript::{as_text, content_as_messages, content_as_text};
+use super::{Content, Message, Row, RowData};
+
+/// What rows are turned into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// What they are, with an implicit prompt made explicit and foreign forms made gradus' own.
+    Same,
+    /// `text`.
+    Text,
+    /// `messages`.
+    Messages,
+    /// `prompt` and `completion`; of a pair, the chosen answer.
+    PromptCompletion,
+    /// `prompt`, `chosen`, `rejected`.
+    Preference,
+    /// `prompt`.
+    Prompt,
+}
+
+/// Whether contents are written as text or as messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As they are.
+    AsIs,
+    /// As text; messages become a transcript in the HH form.
+    Text,
+    /// As messages; a transcript becomes its turns, other text one message.
+    Messages,
+}
+
+/// The columns of `row` in another form; its other columns follow.
+///
+/// # Errors
+/// When the row does not hold what the target needs.
+pub fn convert(row: &Row, target: Target, form: Form, rule: ImplicitPrompt) -> Result<Map<String, Value>, String> {
+    let target = if target == Target::Same { same(&row.data) } else { target };
+    let mut columns = Map::new();
+    match target {
+        Target::Same => unreachable_tokens(&row.data, &mut columns)?,
+        Target::Text => {
+            let (before, answer) = whole(&row.data, rule)?;
+            let text = match &before {
+                Some(prompt) => format!("{}{}", content_as_text(prompt, true), content_as_text(&answer, false)),
+                None => match &answer {
+                    Content::Text(text) => text.clone(),
+                    Content::Messages(messages) => as_text(messages, false),
+                },
+            };
+            columns.insert("text".into(), text.into());
+        }
+        Target::Messages => {
+            let (before, answer) = whole(&row.data, rule)?;
+            let mut messages = before.map_or(Vec::new(), |prompt| content_as_messages(&prompt, "user"));
+            messages.extend(content_as_messages(&answer, "assistant"));
+            columns.insert("messages".into(), json(&messages)?);
+        }
+        Target::PromptCompletion => {
+            let (prompt, completion) = split(&row.data, rule)?;
+            insert(&mut columns, "prompt", &prompt, form, true)?;
+            insert(&mut columns, "completion", &completion, form, false)?;
+        }
+        Target::Preference => {
+            let RowData::Preference { prompt, chosen, rejected, margin } = &row.data else {
+                return Err("holds no pair of answers".into());
+            };
+            let (prompt, chosen, rejected) = match prompt {
+                Some(prompt) => (prompt.clone(), chosen.clone(), rejected.clone()),
+                None => split_shared_prompt(chosen, rejected, rule)?,
+            };
+            insert(&mut columns, "prompt", &prompt, form, true)?;
+            insert(&mut columns, "chosen", &chosen, form, false)?;
+            insert(&mut columns, "rejected", &rejected, form, false)?;
+            if let Some(margin) = margin {
+                columns.insert("margin".into(), Value::from(f64::from(*margin)));
+            }
+        }
+        Target::Prompt => {
+            let prompt = match &row.data {
+                RowData::Prompt(prompt) => prompt.clone(),
+                other => split(other, rule)?.0,
+            };
+            insert(&mut columns, "prompt", &prompt, form, true)?;
+        }
+    }
+    for (name, value) in &row.columns {
+        if !columns.contains_key(name) {
+            columns.insert(name.clone(), value.clone());
+        }
+    }
+    Ok(columns)
+}
+
+/// The form that a row has of itself.
+fn same(data: &RowData) -> Target {
+    match data {
+        RowData::Text(_) => Target::Text,
+        RowData::Messages(_) => Target::Messages,
+        RowData::PromptCompletion { .. } | RowData::Alpaca { .. } => Target::PromptCompletion,
+        RowData::Preference { .. } => Target::Preference,
+        RowData::Prompt(_) => Target::Prompt,
+        RowData::Tokens { .. } | RowData::TokenPreference { .. } => Target::Same,
+    }
+}
+
+/// Token rows stay what they are.
+fn unreachable_tokens(data: &RowData, columns: &mut Map<String, Value>) -> Result<(), String> {
+    match data {
+        RowData::Tokens { ids, loss_mask } => {
+            columns.insert("input_ids".into(), json(ids)?);
+            if let Some(mask) = loss_mask {
+                columns.insert("completion_mask".into(), mask.iter().map(|bit| Value::from(u8::from(*bit))).collect());
+            }
+        }
+        RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, margin } => {
+            if !prompt_ids.is_empty() {
+                columns.insert("prompt_ids".into(), json(prompt_ids)?);
+            }
+            columns.insert("chosen_ids".into(), json(chosen_ids)?);
+            columns.insert("rejected_ids".into(), json(rejected_ids)?);
+            if let Some(margin) = margin {
+                columns.insert("margin".into(), Value::from(f64::from(*margin)));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// A whole sequence: what may stand before the answer, and the answer or everything.
+fn whole(data: &RowData, rule: ImplicitPrompt) -> Result<(Option<Content>, Content), String> {
+    match data {
+        RowData::Text(text) => Ok((None, Content::Text(text.clone()))),
+        RowData::Messages(messages) => Ok((None, Content::Messages(messages.clone()))),
+        RowData::Preference { prompt: None, chosen, .. } => Ok((None, chosen.clone())),
+        other => split(other, rule).map(|(prompt, completion)| (Some(prompt), completion)),
+    }
+}
+
+/// Prompt and completion; of a pair, the chosen answer.
+fn split(data: &RowData, rule: ImplicitPrompt) -> Result<(Content, Content), String> {
+    match data {
+        RowData::PromptCompletion { prompt, completion } => Ok((prompt.clone(), completion.clone())),
+        RowData::Alpaca { before, instruction, input, output } => {
+            if before.is_empty() {
+                return Ok((Content::Text(alpaca_prompt(instruction, input)), Content::Text(output.clone())));
+            }
+            let mut prompt = before.clone();
+            prompt.push(Message::new("user", alpaca_question(instruction, input)));
+            Ok((Content::Messages(prompt), Content::Messages(vec![Message::new("assistant", output.clone())])))
+        }
+        RowData::Preference { prompt: Some(prompt), chosen, .. } => Ok((prompt.clone(), chosen.clone())),
+        RowData::Preference { prompt: None, chosen, rejected, .. } => {
+            split_shared_prompt(chosen, rejected, rule).map(|(prompt, chosen, _)| (prompt, chosen))
+        }
+        RowData::Messages(messages) => {
+            let last = messages.iter().rposition(|m| m.role == "assistant").filter(|at| *at > 0);
+            let at = last.ok_or("holds no answer of the assistant")?;
+            Ok((Content::Messages(messages[..at].to_vec()), Content::Messages(messages[at..=at].to_vec())))
+        }
+        RowData::Text(_) => Err("holds a text without a prompt".into()),
+        RowData::Prompt(_) => Err("holds a prompt without a completion".into()),
+        RowData::Tokens { .. } | RowData::TokenPreference { .. } => Err("holds token ids, not text".into()),
+    }
+}
+
+fn insert(
+    columns: &mut Map<String, Value>,
+    name: &str,
+    content: &Content,
+    form: Form,
+    prompt: bool,
+) -> Result<(), String> {
+    let value = match (form, content) {
+        (Form::Text, _) | (Form::AsIs, Content::Text(_)) => Value::from(content_as_text(content, prompt)),
+        (Form::Messages, _) | (Form::AsIs, Content::Messages(_)) => {
+            json(&content_as_messages(content, if prompt { "user" } else { "assistant" }))?
+        }
+    };
+    columns.insert(name.into(), value);
+    Ok(())
+}
+
+fn json(value: &impl serde::Serialize) -> Result<Value, String> {
+    serde_json::to_value(value).map_err(|e| e.to_string())
+}

@@ -1,0 +1,362 @@
+//! The linter: rows that can be read and tokenised but teach the wrong thing.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::implicit::{split_shared_prompt, trl_boundary, turn_boundary};
+use super::place::Place;
+use super::row::{Content, Row, RowData};
+use super::tokenise::row_sequences;
+use super::transcript::turns;
+use super::{Message, TokeniseOptions};
+use crate::text::{ChatTemplate, Tokenizer};
+
+/// What a finding is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// A text, a message or a turn of a transcript says nothing.
+    EmptyTurn,
+    /// `chosen` and `rejected` are the same.
+    IdenticalPair,
+    /// `chosen` or `rejected` begins by repeating the whole prompt.
+    RepeatsPrompt,
+    /// Roles out of order, unknown, or an answer that is not the assistant's.
+    WrongRoles,
+    /// The same row stood there before.
+    DuplicateRow,
+    /// Longer than `max_length` in tokens.
+    TooLong,
+    /// No end-of-text or end-of-turn token carries loss: the row never teaches to stop.
+    NoStopToken,
+    /// The row cannot be tokenised.
+    Untokenisable,
+    /// The prompt tokenises differently alone than before its completion.
+    PromptMismatch,
+    /// An answer contains the next turn of the transcript.
+    ForeignTurn,
+    /// The two rules for the prompt that both answers share disagree.
+    AmbiguousPrompt,
+}
+
+impl FindingKind {
+    /// The kind in words, for the heading of its findings.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::EmptyTurn => "empty turns",
+            Self::IdenticalPair => "identical pairs",
+            Self::RepeatsPrompt => "answers that repeat the prompt",
+            Self::WrongRoles => "wrong roles",
+            Self::DuplicateRow => "duplicated rows",
+            Self::TooLong => "rows over the length limit",
+            Self::NoStopToken => "rows that never teach to stop",
+            Self::Untokenisable => "rows that cannot be tokenised",
+            Self::PromptMismatch => "prompts that tokenise differently alone",
+            Self::ForeignTurn => "answers that go on with another turn",
+            Self::AmbiguousPrompt => "pairs whose prompt depends on the rule",
+        }
+    }
+
+    /// Whether this is worth knowing but nothing to repair.
+    pub fn is_remark(self) -> bool {
+        matches!(self, Self::PromptMismatch | Self::AmbiguousPrompt | Self::TooLong)
+    }
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is about.
+    pub kind: FindingKind,
+    /// Where the row stands.
+    pub place: Place,
+    /// What was found.
+    pub message: String,
+}
+
+/// All findings of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FindingGroup {
+    /// The kind.
+    pub kind: FindingKind,
+    /// How many rows.
+    pub count: usize,
+    /// The first ten.
+    pub first: Vec<Finding>,
+}
+
+/// Looks for rows that teach the wrong thing. Lengths and stop tokens need a tokenizer.
+///
+/// `options.max_length` and `options.too_long` say what training would make of the rows.
+pub fn lint(
+    rows: &[Row],
+    tokenizer: Option<&Tokenizer>,
+    template: Option<&ChatTemplate>,
+    options: &TokeniseOptions,
+) -> Vec<FindingGroup> {
+    let mut findings: Vec<Vec<(FindingKind, String)>> = rows
+        .par_iter()
+        .map(|row| {
+            let mut found = Vec::new();
+            check_content(row, options, &mut found);
+            if let Some(tokenizer) = tokenizer {
+                check_tokens(row, tokenizer, template, options, &mut found);
+            }
+            found
+        })
+        .collect();
+    for (row, earlier) in duplicates(rows) {
+        let message = format!("the same as {}", rows[earlier].place);
+        findings[row].push((FindingKind::DuplicateRow, message));
+    }
+    group(rows, findings)
+}
+
+const SHOWN: usize = 10;
+
+fn group(rows: &[Row], findings: Vec<Vec<(FindingKind, String)>>) -> Vec<FindingGroup> {
+    let mut groups: Vec<FindingGroup> = Vec::new();
+    for (row, found) in rows.iter().zip(findings) {
+        let mut seen = Vec::new();
+        for (kind, message) in found {
+            let at = groups.iter().position(|g| g.kind == kind).unwrap_or_else(|| {
+                groups.push(FindingGroup { kind, count: 0, first: Vec::new() });
+                groups.len() - 1
+            });
+            let group = &mut groups[at];
+            if !seen.contains(&kind) {
+                group.count += 1;
+                seen.push(kind);
+                if group.first.len() < SHOWN {
+                    group.first.push(Finding { kind, place: row.place.clone(), message });
+                }
+            }
+        }
+    }
+    groups.sort_by_key(|group| group.kind);
+    groups
+}
+
+type Found = Vec<(FindingKind, String)>;
+
+fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
+    match &row.data {
+        RowData::Text(text) => check_blank("text", &Content::Text(text.clone()), found),
+        RowData::Messages(messages) => {
+            check_messages("messages", messages, found);
+            check_roles(messages, true, found);
+        }
+        RowData::Prompt(prompt) => {
+            check_blank("prompt", prompt, found);
+            if let Content::Messages(messages) = prompt {
+                check_roles(messages, false, found);
+            }
+        }
+        RowData::PromptCompletion { prompt, completion } => {
+            check_blank("prompt", prompt, found);
+            check_answer("completion", prompt, completion, found);
+        }
+        RowData::Alpaca { instruction, output, .. } => {
+            check_blank("instruction", &Content::Text(instruction.clone()), found);
+            check_blank("output", &Content::Text(output.clone()), found);
+        }
+        RowData::Preference { prompt, chosen, rejected, .. } => {
+            if chosen == rejected {
+                found.push((FindingKind::IdenticalPair, "`chosen` and `rejected` are the same".into()));
+            }
+            match prompt {
+                Some(prompt) => {
+                    check_blank("prompt", prompt, found);
+                    check_answer("chosen", prompt, chosen, found);
+                    check_answer("rejected", prompt, rejected, found);
+                }
+                None => check_implicit(chosen, rejected, options, found),
+            }
+        }
+        RowData::TokenPreference { chosen_ids, rejected_ids, .. } => {
+            if chosen_ids == rejected_ids {
+                found.push((FindingKind::IdenticalPair, "`chosen_ids` and `rejected_ids` are the same".into()));
+            }
+        }
+        RowData::Tokens { .. } => {}
+    }
+}
+
+fn check_blank(name: &str, content: &Content, found: &mut Found) {
+    if let Content::Messages(messages) = content {
+        return check_messages(name, messages, found);
+    }
+    if content.is_blank() {
+        found.push((FindingKind::EmptyTurn, format!("`{name}` is empty")));
+    }
+}
+
+fn check_messages(name: &str, messages: &[Message], found: &mut Found) {
+    let empty = |m: &Message| m.content.trim().is_empty() && !m.extra.contains_key("tool_calls");
+    if let Some(at) = messages.iter().position(empty) {
+        found
+            .push((FindingKind::EmptyTurn, format!("message {} of `{name}` ({}) is empty", at + 1, messages[at].role)));
+    }
+}
+
+fn check_answer(name: &str, prompt: &Content, answer: &Content, found: &mut Found) {
+    check_blank(name, answer, found);
+    match (prompt, answer) {
+        (Content::Text(prompt), Content::Text(answer)) => {
+            if !prompt.trim().is_empty() && answer.trim_start().starts_with(prompt.trim()) {
+                found.push((FindingKind::RepeatsPrompt, format!("`{name}` begins with the whole prompt")));
+            }
+            check_foreign_turn(name, answer, found);
+        }
+        (Content::Messages(prompt), Content::Messages(answer)) => {
+            if !prompt.is_empty() && answer.starts_with(prompt) {
+                found.push((FindingKind::RepeatsPrompt, format!("`{name}` begins with all messages of the prompt")));
+            } else {
+                check_roles(&[&prompt[..], answer].concat(), true, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn check_foreign_turn(name: &str, answer: &str, found: &mut Found) {
+    if answer.contains("\n\nHuman:") {
+        let message = format!("`{name}` goes on with `\\n\\nHuman:` after the answer");
+        found.push((FindingKind::ForeignTurn, message));
+    }
+}
+
+fn check_implicit(chosen: &Content, rejected: &Content, options: &TokeniseOptions, found: &mut Found) {
+    for (name, side) in [("chosen", chosen), ("rejected", rejected)] {
+        match side {
+            Content::Text(text) => {
+                if let Some(turn) = turns(text).iter().position(|turn| turn.text.trim().is_empty()) {
+                    found.push((FindingKind::EmptyTurn, format!("turn {} of `{name}` is empty", turn + 1)));
+                } else if text.trim().is_empty() {
+                    found.push((FindingKind::EmptyTurn, format!("`{name}` is empty")));
+                }
+            }
+            Content::Messages(messages) => {
+                check_messages(name, messages, found);
+                check_roles(messages, true, found);
+            }
+        }
+    }
+    let (Content::Text(c), Content::Text(r)) = (chosen, rejected) else { return };
+    if c == r {
+        return;
+    }
+    if let Ok((_, Content::Text(answer), Content::Text(other))) =
+        split_shared_prompt(chosen, rejected, options.implicit_prompt)
+    {
+        check_foreign_turn("chosen", &answer, found);
+        check_foreign_turn("rejected", &other, found);
+    }
+    if let (Some(by_turns), Some(by_characters)) = (turn_boundary(c, r), trl_boundary(c, r))
+        && by_turns != by_characters
+    {
+        let words = c.get(by_turns..by_characters).map_or(String::new(), |s| s.chars().take(40).collect());
+        let message = format!("TRL's rule takes `{}` of the answers into the prompt", words.escape_debug());
+        found.push((FindingKind::AmbiguousPrompt, message));
+    }
+}
+
+/// One system message at most, first; then user and assistant in turn, tools after the assistant.
+fn check_roles(messages: &[Message], answered: bool, found: &mut Found) {
+    let mut wrong = |message: String| found.push((FindingKind::WrongRoles, message));
+    let mut last: Option<&str> = None;
+    for (i, message) in messages.iter().enumerate() {
+        let role = message.role.as_str();
+        let fits = match role {
+            "system" | "developer" => last.is_none() || last == Some("system"),
+            "user" => last != Some("user"),
+            "assistant" => matches!(last, Some("user" | "tool")),
+            "tool" => matches!(last, Some("assistant" | "tool")),
+            _ => return wrong(format!("message {} has the unknown role `{role}`", i + 1)),
+        };
+        if !fits {
+            let before = last.map_or("at the start".to_owned(), |last| format!("after `{last}`"));
+            return wrong(format!("message {} is `{role}` {before}", i + 1));
+        }
+        last = Some(if role == "developer" { "system" } else { role });
+    }
+    let last = last.unwrap_or_default();
+    if answered && last != "assistant" {
+        wrong(format!("the last message is `{last}`, not `assistant`"));
+    } else if !answered && last == "assistant" {
+        wrong("the prompt ends with `assistant`".to_owned());
+    }
+}
+
+fn check_tokens(
+    row: &Row,
+    tokenizer: &Tokenizer,
+    template: Option<&ChatTemplate>,
+    options: &TokeniseOptions,
+    found: &mut Found,
+) {
+    let sequences = match row_sequences(row, tokenizer, template, options) {
+        Ok(sequences) => sequences,
+        Err(message) => return found.push((FindingKind::Untokenisable, message)),
+    };
+    let stops = |id: u32| {
+        Some(id) == tokenizer.eos_id()
+            || (tokenizer.is_special(id) && Some(id) != tokenizer.bos_id() && Some(id) != tokenizer.pad_id())
+    };
+    for sequence in sequences {
+        let length = sequence.ids.len();
+        let most = options.max_length.unwrap_or(usize::MAX);
+        let of = sequence.name.map_or(String::new(), |name| format!("`{name}`: "));
+        if length > most {
+            found.push((FindingKind::TooLong, format!("{of}{length} tokens, limit {most}")));
+        }
+        if sequence.mismatch {
+            found
+                .push((FindingKind::PromptMismatch, format!("{of}the prompt's last token merges with the completion")));
+        }
+        let kept = sequence.ids.iter().zip(&sequence.loss_mask).take(most);
+        if sequence.learns && !kept.skip(1).any(|(id, counts)| *counts && stops(*id)) {
+            let why = if length > most { "the cut removes the end" } else { "no end-of-text token carries loss" };
+            found.push((FindingKind::NoStopToken, format!("{of}{why}")));
+        }
+    }
+}
+
+/// Rows that are equal to an earlier one, with that one.
+fn duplicates(rows: &[Row]) -> Vec<(usize, usize)> {
+    let hashes: Vec<u64> = rows.par_iter().map(|row| hash(&row.data)).collect();
+    let mut first: HashMap<u64, usize> = HashMap::with_capacity(rows.len());
+    let mut found = Vec::new();
+    for (i, hash) in hashes.into_iter().enumerate() {
+        match first.get(&hash) {
+            Some(&earlier) if rows[earlier].data == rows[i].data => found.push((i, earlier)),
+            Some(_) => {}
+            None => {
+                first.insert(hash, i);
+            }
+        }
+    }
+    found
+}
+
+fn hash(data: &RowData) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    match data {
+        RowData::Text(text) => text.hash(&mut hasher),
+        RowData::Messages(messages) => messages.iter().for_each(|m| (&m.role, &m.content).hash(&mut hasher)),
+        RowData::PromptCompletion { prompt, completion } => (prompt.plain(), completion.plain()).hash(&mut hasher),
+        RowData::Alpaca { instruction, input, output, .. } => (instruction, input, output).hash(&mut hasher),
+        RowData::Preference { prompt, chosen, rejected, .. } => {
+            (prompt.as_ref().map(Content::plain), chosen.plain(), rejected.plain()).hash(&mut hasher);
+        }
+        RowData::Prompt(prompt) => prompt.plain().hash(&mut hasher),
+        RowData::Tokens { ids, loss_mask } => (ids, loss_mask).hash(&mut hasher),
+        RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, .. } => {
+            (prompt_ids, chosen_ids, rejected_ids).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}

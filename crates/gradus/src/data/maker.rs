@@ -1,0 +1,317 @@
+//! One row to its token ids: which parts are joined, where the completion begins, what is cut.
+
+use super::Message;
+use super::encode::common_prefix;
+use super::example::{PreferenceExample, Prompt, TokeniseOptions, TooLong};
+use super::foreign::{alpaca_prompt, alpaca_question};
+use super::implicit::split_shared_prompt;
+use super::row::{Content, Row, RowData};
+use crate::Error;
+use crate::text::{ChatTemplate, Tokenizer};
+
+/// What became of one row.
+pub(super) struct Made<E> {
+    pub example: Option<E>,
+    pub outcome: Outcome,
+    pub mismatch: bool,
+    pub length: usize,
+}
+
+#[derive(PartialEq, Clone, Copy)]
+pub(super) enum Outcome {
+    Kept,
+    Truncated,
+    Skipped,
+    WithoutLoss,
+}
+
+impl<E> Made<E> {
+    pub(super) fn kept(example: E) -> Self {
+        Self { example: Some(example), outcome: Outcome::Kept, mismatch: false, length: 0 }
+    }
+
+    pub(super) fn skipped(length: usize) -> Self {
+        Self { example: None, outcome: Outcome::Skipped, mismatch: false, length }
+    }
+
+    pub(super) fn map<F>(self, f: impl FnOnce(E) -> F) -> Made<F> {
+        Made { example: self.example.map(f), outcome: self.outcome, mismatch: self.mismatch, length: self.length }
+    }
+}
+
+/// Why a row gave no example: the row is bad, or everything is (a missing chat template).
+pub(super) enum Failure {
+    Row(String),
+    All(Error),
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self::Row(message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Input { message, .. } => Self::Row(message),
+            Error::Model { message, .. } if message.starts_with("chat template: ") => Self::Row(message),
+            other => Self::All(other),
+        }
+    }
+}
+
+/// What rows are tokenised with.
+pub(super) struct Maker<'a> {
+    pub tokenizer: &'a Tokenizer,
+    pub template: Option<&'a ChatTemplate>,
+    pub options: &'a TokeniseOptions,
+}
+
+/// Ids and which of them the assistant said, where that was asked for.
+pub(super) struct Ids {
+    pub ids: Vec<u32>,
+    pub assistant: Option<Vec<bool>>,
+}
+
+/// Ids, loss mask, and whether the prompt tokenises differently alone.
+pub(super) type Sequence = (Vec<u32>, Vec<bool>, bool);
+
+impl Maker<'_> {
+    /// Ids, loss mask, and whether the prompt's end differed.
+    pub(super) fn sft(&self, row: &Row) -> Result<Sequence, Failure> {
+        match &row.data {
+            RowData::Text(text) => {
+                let ids = self.text(&self.with_eos(text))?;
+                let mask = vec![true; ids.len()];
+                Ok((ids, mask, false))
+            }
+            RowData::Messages(messages) => {
+                let whole = self.conversation(messages, row, false, self.options.assistant_only_loss)?;
+                let mask = whole.assistant.unwrap_or_else(|| vec![true; whole.ids.len()]);
+                Ok((whole.ids, mask, false))
+            }
+            RowData::PromptCompletion { prompt, completion } => self.prompt_completion(prompt, completion, row),
+            RowData::Alpaca { before, instruction, input, output } => {
+                let (prompt, completion) = self.alpaca(before, instruction, input, output);
+                self.prompt_completion(&prompt, &completion, row)
+            }
+            RowData::Preference { prompt, chosen, rejected, .. } => match prompt {
+                Some(prompt) => self.prompt_completion(prompt, chosen, row),
+                None => {
+                    let (prompt, chosen, _) = split_shared_prompt(chosen, rejected, self.options.implicit_prompt)?;
+                    self.prompt_completion(&prompt, &chosen, row)
+                }
+            },
+            RowData::Tokens { ids, loss_mask } => {
+                self.check_ids(ids)?;
+                // TRL ignores a completion mask here unless told otherwise; gradus applies what the row says.
+                let all = self.options.completion_only_loss == Some(false);
+                let mask = loss_mask.clone().filter(|_| !all).unwrap_or_else(|| vec![true; ids.len()]);
+                Ok((ids.clone(), mask, false))
+            }
+            RowData::Prompt(_) => Err(Failure::Row("a prompt without a completion".into())),
+            RowData::TokenPreference { prompt_ids, chosen_ids, .. } => {
+                let ids = [&prompt_ids[..], chosen_ids].concat();
+                self.check_ids(&ids)?;
+                let mask = (0..ids.len()).map(|i| i >= prompt_ids.len()).collect();
+                Ok((ids, mask, false))
+            }
+        }
+    }
+
+    pub(super) fn prompt_completion(
+        &self,
+        prompt: &Content,
+        completion: &Content,
+        row: &Row,
+    ) -> Result<Sequence, Failure> {
+        let (prompt_ids, whole) = match (prompt, completion) {
+            (Content::Text(prompt), Content::Text(completion)) => {
+                let whole = self.text(&format!("{prompt}{}", self.with_eos(completion)))?;
+                (self.prompt_text(prompt)?, Ids { ids: whole, assistant: None })
+            }
+            (Content::Messages(prompt), Content::Messages(completion)) => {
+                let together = [&prompt[..], completion].concat();
+                let whole = self.conversation(&together, row, false, self.options.assistant_only_loss)?;
+                (self.conversation(prompt, row, true, false)?.ids, whole)
+            }
+            _ => return Err(Failure::Row("prompt and completion must both be text or both be messages".into())),
+        };
+        let prompt_len = common_prefix(&prompt_ids, &whole.ids);
+        let completion_only = self.options.completion_only_loss.unwrap_or(true);
+        let mask = (0..whole.ids.len())
+            .map(|i| (!completion_only || i >= prompt_len) && whole.assistant.as_ref().is_none_or(|said| said[i]))
+            .collect();
+        Ok((whole.ids, mask, prompt_len < prompt_ids.len()))
+    }
+
+    pub(super) fn cut_sft(&self, mut ids: Vec<u32>, mut loss_mask: Vec<bool>) -> Made<(Vec<u32>, Vec<bool>)> {
+        let length = ids.len();
+        let mut outcome = Outcome::Kept;
+        if let Some(most) = self.options.max_length
+            && length > most
+        {
+            if self.options.too_long == TooLong::Skip {
+                return Made::skipped(length);
+            }
+            ids.truncate(most);
+            loss_mask.truncate(most);
+            outcome = Outcome::Truncated;
+        }
+        // TRL drops rows without any loss only where it cuts; a row that never had any would add nothing either.
+        if !loss_mask.contains(&true) {
+            return Made { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
+        }
+        Made { example: Some((ids, loss_mask)), outcome, mismatch: false, length }
+    }
+
+    pub(super) fn pair(&self, row: &Row) -> Result<(PreferenceExample, bool), Failure> {
+        let (prompt, chosen, rejected, margin) = match &row.data {
+            RowData::Preference { prompt: Some(prompt), chosen, rejected, margin } => {
+                (prompt.clone(), chosen.clone(), rejected.clone(), *margin)
+            }
+            RowData::Preference { prompt: None, chosen, rejected, margin } => {
+                let (prompt, chosen, rejected) = split_shared_prompt(chosen, rejected, self.options.implicit_prompt)?;
+                (prompt, chosen, rejected, *margin)
+            }
+            RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, margin } => {
+                let (chosen_ids, rejected_ids) =
+                    ([&prompt_ids[..], chosen_ids].concat(), [&prompt_ids[..], rejected_ids].concat());
+                self.check_ids(&chosen_ids)?;
+                self.check_ids(&rejected_ids)?;
+                let prompt_len = if prompt_ids.is_empty() {
+                    common_prefix(&chosen_ids, &rejected_ids).min(chosen_ids.len().min(rejected_ids.len()) - 1)
+                } else {
+                    prompt_ids.len()
+                };
+                let pair = PreferenceExample { prompt_len, chosen_ids, rejected_ids, margin: *margin, row: row.index };
+                return Ok((pair, false));
+            }
+            _ => return Err(Failure::Row("a row without `chosen` and `rejected`".into())),
+        };
+        let (prompt_ids, chosen_ids, rejected_ids) = match (&prompt, &chosen, &rejected) {
+            (Content::Text(prompt), Content::Text(chosen), Content::Text(rejected)) => (
+                self.prompt_text(prompt)?,
+                self.text(&format!("{prompt}{}", self.with_eos(chosen)))?,
+                self.text(&format!("{prompt}{}", self.with_eos(rejected)))?,
+            ),
+            (Content::Messages(prompt), Content::Messages(chosen), Content::Messages(rejected)) => (
+                // Two conversations may differ from their first message on.
+                if prompt.is_empty() { Vec::new() } else { self.conversation(prompt, row, true, false)?.ids },
+                self.conversation(&[&prompt[..], chosen].concat(), row, false, false)?.ids,
+                self.conversation(&[&prompt[..], rejected].concat(), row, false, false)?.ids,
+            ),
+            _ => {
+                return Err(Failure::Row(
+                    "`prompt`, `chosen` and `rejected` must all be text or all be messages".into(),
+                ));
+            }
+        };
+        let prompt_len = common_prefix(&prompt_ids, &chosen_ids).min(common_prefix(&prompt_ids, &rejected_ids));
+        let mismatch = prompt_len < prompt_ids.len();
+        Ok((PreferenceExample { prompt_len, chosen_ids, rejected_ids, margin, row: row.index }, mismatch))
+    }
+
+    pub(super) fn cut_pair(&self, mut pair: PreferenceExample) -> Made<PreferenceExample> {
+        let longest = pair.chosen_ids.len().max(pair.rejected_ids.len());
+        let Some(most) = self.options.max_length.filter(|most| longest > *most) else {
+            return Made::kept(pair);
+        };
+        if self.options.too_long == TooLong::Skip {
+            return Made::skipped(longest);
+        }
+        if pair.prompt_len >= most {
+            return Made { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length: longest };
+        }
+        pair.chosen_ids.truncate(most);
+        pair.rejected_ids.truncate(most);
+        Made { example: Some(pair), outcome: Outcome::Truncated, mismatch: false, length: longest }
+    }
+
+    /// Both sides as whole sequences.
+    pub(super) fn whole_pair(&self, row: &Row) -> Result<PreferenceExample, Failure> {
+        let pair = |chosen_ids, rejected_ids, margin: &Option<f32>| PreferenceExample {
+            prompt_len: 0,
+            chosen_ids,
+            rejected_ids,
+            margin: *margin,
+            row: row.index,
+        };
+        let side = |prompt: &Option<Content>, answer: &Content| match (prompt, answer) {
+            (None, Content::Text(answer)) => self.text(&self.with_eos(answer)),
+            (None, Content::Messages(answer)) => Ok(self.conversation(answer, row, false, false)?.ids),
+            (Some(Content::Text(prompt)), Content::Text(answer)) => {
+                self.text(&format!("{prompt}{}", self.with_eos(answer)))
+            }
+            (Some(Content::Messages(prompt)), Content::Messages(answer)) => {
+                Ok(self.conversation(&[&prompt[..], answer].concat(), row, false, false)?.ids)
+            }
+            _ => Err(Failure::Row("`prompt`, `chosen` and `rejected` must all be text or all be messages".into())),
+        };
+        match &row.data {
+            RowData::Preference { prompt, chosen, rejected, margin } => {
+                Ok(pair(side(prompt, chosen)?, side(prompt, rejected)?, margin))
+            }
+            RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, margin } => {
+                let (chosen, rejected) =
+                    ([&prompt_ids[..], chosen_ids].concat(), [&prompt_ids[..], rejected_ids].concat());
+                self.check_ids(&chosen)?;
+                self.check_ids(&rejected)?;
+                Ok(pair(chosen, rejected, margin))
+            }
+            _ => Err(Failure::Row("a row without `chosen` and `rejected`".into())),
+        }
+    }
+
+    pub(super) fn prompt(&self, row: &Row) -> Result<Prompt, Failure> {
+        let content = match &row.data {
+            RowData::Prompt(prompt) | RowData::PromptCompletion { prompt, .. } => prompt.clone(),
+            RowData::Preference { prompt: Some(prompt), .. } => prompt.clone(),
+            RowData::Preference { prompt: None, chosen, rejected, .. } => {
+                split_shared_prompt(chosen, rejected, self.options.implicit_prompt)?.0
+            }
+            RowData::Alpaca { before, instruction, input, output } => self.alpaca(before, instruction, input, output).0,
+            RowData::Messages(messages) => {
+                let last = messages.iter().rposition(|m| m.role == "assistant").unwrap_or(messages.len());
+                Content::Messages(messages[..last].to_vec())
+            }
+            _ => return Err(Failure::Row("a row without a prompt".into())),
+        };
+        let (text, mut ids, messages) = match content {
+            Content::Text(text) => {
+                let ids = self.prompt_text(&text)?;
+                (text, ids, None)
+            }
+            Content::Messages(messages) if messages.is_empty() => {
+                return Err(Failure::Row("no message before the assistant's".into()));
+            }
+            Content::Messages(messages) => {
+                let text = self.render(&messages, row, true)?.text;
+                let ids = self.tokenizer.encode(&text, false)?;
+                (text, ids, Some(messages))
+            }
+        };
+        if ids.is_empty() {
+            let begin = self.tokenizer.bos_id().ok_or_else(|| "the prompt is empty".to_owned())?;
+            ids.push(begin);
+        }
+        Ok(Prompt { row: row.index, text, ids, messages, columns: row.columns.clone() })
+    }
+
+    /// Alpaca rows are conversations where the model has a chat template, else Alpaca's own text.
+    pub(super) fn alpaca(
+        &self,
+        before: &[Message],
+        instruction: &str,
+        input: &str,
+        output: &str,
+    ) -> (Content, Content) {
+        if self.template.is_some() {
+            let mut prompt = before.to_vec();
+            prompt.push(Message::new("user", alpaca_question(instruction, input)));
+            return (Content::Messages(prompt), Content::Messages(vec![Message::new("assistant", output)]));
+        }
+        (Content::Text(alpaca_prompt(instruction, input)), Content::Text(output.to_owned()))
+    }
+}

@@ -1,0 +1,220 @@
+//! What a data set looks like: sizes, lengths, and what its rows hold.
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::implicit::split_shared_prompt;
+use super::row::{Content, Row, RowData};
+use super::tokenise::row_sequences;
+use super::{Dataset, TokeniseOptions};
+use crate::text::{ChatTemplate, Tokenizer};
+
+/// Sizes and lengths of a data set.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Stats {
+    /// How many rows.
+    pub rows: usize,
+    /// Bytes on disk, over all files.
+    pub bytes: u64,
+    /// The parts of a row (`prompt`, `chosen`, …) and their lengths in characters.
+    pub characters: Vec<Field>,
+    /// The lengths in tokens of whole rows, as they are trained on; of pairs, the longer side.
+    pub tokens: Option<TokenStats>,
+    /// Columns that are no part of the row's form, with how many rows have them.
+    pub columns: Vec<(String, usize)>,
+}
+
+/// Lengths in tokens, of a sample of the rows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TokenStats {
+    /// How many rows were tokenised, evenly spaced.
+    pub sampled: usize,
+    /// How many of them could not be.
+    pub failed: usize,
+    /// Why the first of those could not be.
+    pub failure: Option<String>,
+    /// Quantiles of the lengths.
+    pub quantiles: Quantiles,
+    /// How many rows have which length.
+    pub histogram: Histogram,
+}
+
+/// Lengths of one part of the rows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Field {
+    /// Which part.
+    pub name: &'static str,
+    /// Quantiles of its lengths.
+    pub quantiles: Quantiles,
+}
+
+/// Mean, quantiles (nearest rank) and extremes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// The mean.
+    pub mean: f64,
+    /// The smallest.
+    pub min: usize,
+    /// Half are at most this.
+    pub p50: usize,
+    /// Nine tenths are at most this.
+    pub p90: usize,
+    /// 99 of 100 are at most this.
+    pub p99: usize,
+    /// The largest.
+    pub max: usize,
+}
+
+/// Counts of lengths in bins of equal width.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Histogram {
+    /// Width of a bin.
+    pub width: usize,
+    /// Bin `i` counts lengths from `i · width` up to, not including, `(i + 1) · width`; the last counts all longer ones.
+    pub counts: Vec<usize>,
+}
+
+/// Measures a data set; tokens of at most `sample` rows.
+pub fn measure(
+    dataset: &Dataset,
+    tokenizer: Option<(&Tokenizer, Option<&ChatTemplate>)>,
+    options: &TokeniseOptions,
+    sample: usize,
+) -> Stats {
+    let rows = &dataset.rows;
+    let bytes = dataset.source.files.iter().filter_map(|f| std::fs::metadata(f).ok()).map(|m| m.len()).sum();
+    let tokens = tokenizer.and_then(|(tokenizer, template)| token_stats(rows, tokenizer, template, options, sample));
+    Stats { rows: rows.len(), bytes, characters: characters(rows, options), tokens, columns: columns(rows) }
+}
+
+/// The parts of a row by name, as text; the prompt that both answers share is split off.
+pub fn parts(row: &Row, options: &TokeniseOptions) -> Vec<(&'static str, String)> {
+    match &row.data {
+        RowData::Text(text) => vec![("text", text.clone())],
+        RowData::Messages(messages) => vec![("messages", Content::Messages(messages.clone()).plain())],
+        RowData::PromptCompletion { prompt, completion } => {
+            vec![("prompt", prompt.plain()), ("completion", completion.plain())]
+        }
+        RowData::Alpaca { instruction, input, output, .. } => {
+            vec![("instruction", instruction.clone()), ("input", input.clone()), ("output", output.clone())]
+        }
+        RowData::Preference { prompt: Some(prompt), chosen, rejected, .. } => {
+            vec![("prompt", prompt.plain()), ("chosen", chosen.plain()), ("rejected", rejected.plain())]
+        }
+        RowData::Preference { prompt: None, chosen, rejected, .. } => {
+            match split_shared_prompt(chosen, rejected, options.implicit_prompt) {
+                Ok((prompt, chosen, rejected)) => {
+                    vec![("prompt", prompt.plain()), ("chosen", chosen.plain()), ("rejected", rejected.plain())]
+                }
+                Err(_) => vec![("chosen", chosen.plain()), ("rejected", rejected.plain())],
+            }
+        }
+        RowData::Prompt(prompt) => vec![("prompt", prompt.plain())],
+        RowData::Tokens { .. } | RowData::TokenPreference { .. } => Vec::new(),
+    }
+}
+
+fn characters(rows: &[Row], options: &TokeniseOptions) -> Vec<Field> {
+    let lengths: Vec<Vec<(&'static str, usize)>> = rows
+        .par_iter()
+        .map(|row| parts(row, options).into_iter().map(|(name, text)| (name, text.chars().count())).collect())
+        .collect();
+    let mut fields: Vec<(&'static str, Vec<usize>)> = Vec::new();
+    for (name, length) in lengths.into_iter().flatten() {
+        match fields.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, all)) => all.push(length),
+            None => fields.push((name, vec![length])),
+        }
+    }
+    fields
+        .into_iter()
+        .filter_map(|(name, lengths)| Quantiles::of(lengths).map(|quantiles| Field { name, quantiles }))
+        .collect()
+}
+
+fn token_stats(
+    rows: &[Row],
+    tokenizer: &Tokenizer,
+    template: Option<&ChatTemplate>,
+    options: &TokeniseOptions,
+    sample: usize,
+) -> Option<TokenStats> {
+    let sampled = sample.min(rows.len());
+    let made: Vec<Result<usize, String>> = (0..sampled)
+        .into_par_iter()
+        .map(|i| {
+            let row = &rows[i * rows.len() / sampled];
+            let sequences = row_sequences(row, tokenizer, template, options)?;
+            Ok(sequences.iter().map(|s| s.ids.len()).max().unwrap_or(0))
+        })
+        .collect();
+    let failure = made.iter().find_map(|m| m.as_ref().err().cloned());
+    let lengths: Vec<usize> = made.into_iter().flatten().collect();
+    let histogram = Histogram::of(&lengths);
+    let failed = sampled - lengths.len();
+    let quantiles = Quantiles::of(lengths).unwrap_or(Quantiles { mean: 0.0, min: 0, p50: 0, p90: 0, p99: 0, max: 0 });
+    (sampled > 0).then_some(TokenStats { sampled, failed, failure, quantiles, histogram })
+}
+
+fn columns(rows: &[Row]) -> Vec<(String, usize)> {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for name in rows.iter().flat_map(|row| row.columns.keys()) {
+        match counts.iter_mut().find(|(n, _)| n == name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((name.clone(), 1)),
+        }
+    }
+    counts
+}
+
+impl Quantiles {
+    /// Of some lengths; `None` of none.
+    pub fn of(mut lengths: Vec<usize>) -> Option<Self> {
+        lengths.sort_unstable();
+        let (min, max) = (*lengths.first()?, *lengths.last()?);
+        let rank = |share: f64| lengths[((share * lengths.len() as f64).ceil() as usize).clamp(1, lengths.len()) - 1];
+        let mean = lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
+        Some(Self { mean, min, p50: rank(0.5), p90: rank(0.9), p99: rank(0.99), max })
+    }
+}
+
+/// How many bins a histogram has at most.
+const BINS: usize = 16;
+
+impl Histogram {
+    /// Of some lengths, in bins of a round width; the few longest share the last bin.
+    pub fn of(lengths: &[usize]) -> Self {
+        let most = Quantiles::of(lengths.to_vec()).map_or(0, |q| q.p99.max(q.max.min(2 * q.p99)));
+        let width = [1, 2, 5].iter().cycle().zip(0u32..).map(|(digit, i)| digit * 10usize.pow(i / 3));
+        let width = width.take(54).find(|width| (most + 1).div_ceil(*width) <= BINS).unwrap_or(usize::MAX);
+        let mut counts = vec![0; (most + 1).div_ceil(width)];
+        let last = counts.len() - 1;
+        for length in lengths {
+            counts[(length / width).min(last)] += 1;
+        }
+        Self { width, counts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_nearest_ranks() {
+        let quantiles = Quantiles::of((1..=100).collect()).unwrap();
+        assert_eq!((quantiles.p50, quantiles.p90, quantiles.p99, quantiles.max), (50, 90, 99, 100));
+        assert_eq!(quantiles.mean, 50.5);
+        assert_eq!(Quantiles::of(vec![7]).unwrap().p99, 7);
+        assert!(Quantiles::of(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn histograms_have_round_bins_and_lose_nothing() {
+        let histogram = Histogram::of(&[0, 9, 10, 31, 159]);
+        assert_eq!((histogram.width, histogram.counts.len()), (10, 16));
+        assert_eq!(histogram.counts.iter().sum::<usize>(), 5);
+        assert_eq!(&histogram.counts[..4], &[2, 1, 0, 1]);
+        assert_eq!(Histogram::of(&[]).counts, [0]);
+    }
+}

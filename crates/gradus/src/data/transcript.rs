@@ -1,0 +1,111 @@
+//! Transcripts in the HH form: `\n\nHuman: …\n\nAssistant: …`, to messages and back.
+
+use super::implicit::ASSISTANT;
+use super::{Content, Message};
+
+/// What begins a person's turn.
+const HUMAN: &str = "\n\nHuman:";
+
+/// One turn of a transcript.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Turn<'t> {
+    pub role: &'static str,
+    pub text: &'t str,
+}
+
+/// The turns of a transcript; none where the text is no transcript.
+pub(super) fn turns(text: &str) -> Vec<Turn<'_>> {
+    let mut marks: Vec<(usize, usize, &'static str)> = text
+        .match_indices(HUMAN)
+        .map(|(at, _)| (at, at + HUMAN.len(), "user"))
+        .chain(text.match_indices(ASSISTANT).map(|(at, _)| (at, at + ASSISTANT.len(), "assistant")))
+        .collect();
+    marks.sort_unstable();
+    let ends: Vec<usize> = marks.iter().skip(1).map(|(at, ..)| *at).chain([text.len()]).collect();
+    marks.iter().zip(ends).map(|((_, start, role), end)| Turn { role, text: &text[*start..end] }).collect()
+}
+
+/// A text as messages: a transcript by its turns, anything else as one message of `role`.
+///
+/// The open turn a prompt ends with (`\n\nAssistant:`) is no message.
+pub(super) fn as_messages(text: &str, role: &str) -> Vec<Message> {
+    let turns = turns(text);
+    let head = turns.first().map_or(text, |first| {
+        let start = first.text.as_ptr() as usize - text.as_ptr() as usize;
+        text[..start].rsplit_once("\n\n").map_or("", |(head, _)| head)
+    });
+    let mut messages = Vec::new();
+    if !head.trim().is_empty() || turns.is_empty() {
+        let role = if turns.is_empty() || role == "assistant" { role } else { "system" };
+        messages.push(Message::new(role, head.trim()));
+    }
+    let last = turns.len().saturating_sub(1);
+    for (i, turn) in turns.iter().enumerate() {
+        let open = i == last && turn.role == "assistant" && turn.text.trim().is_empty();
+        if !open {
+            messages.push(Message::new(turn.role, turn.text.trim()));
+        }
+    }
+    messages
+}
+
+/// Messages as a transcript; as a prompt it ends with `\n\nAssistant:`.
+pub(super) fn as_text(messages: &[Message], prompt: bool) -> String {
+    let mut text = String::new();
+    for message in messages {
+        match message.role.as_str() {
+            "assistant" => text += &format!("{ASSISTANT} {}", message.content),
+            "user" => text += &format!("{HUMAN} {}", message.content),
+            _ => text += &format!("\n\n{}", message.content),
+        }
+    }
+    if prompt { text + ASSISTANT } else { text }
+}
+
+/// The answer of a transcript: the assistant's turns without the mark the prompt already ends with.
+pub(super) fn answer_as_text(messages: &[Message]) -> String {
+    let text = as_text(messages, false);
+    text.strip_prefix(ASSISTANT).map_or(text.clone(), str::to_owned)
+}
+
+/// A content as text, whatever it was.
+pub(super) fn content_as_text(content: &Content, prompt: bool) -> String {
+    match content {
+        Content::Text(text) => text.clone(),
+        Content::Messages(messages) if prompt => as_text(messages, true),
+        Content::Messages(messages) => answer_as_text(messages),
+    }
+}
+
+/// A content as messages, whatever it was.
+pub(super) fn content_as_messages(content: &Content, role: &str) -> Vec<Message> {
+    match content {
+        Content::Text(text) => as_messages(text, role),
+        Content::Messages(messages) => messages.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transcripts_and_messages_are_the_same() {
+        let text = "\n\nHuman: a?\n\nAssistant: b\n\nHuman: c?\n\nAssistant:";
+        let messages = as_messages(text, "user");
+        assert_eq!(messages, [Message::new("user", "a?"), Message::new("assistant", "b"), Message::new("user", "c?")]);
+        assert_eq!(as_text(&messages, true), text);
+    }
+
+    #[test]
+    fn plain_text_is_one_message() {
+        assert_eq!(as_messages(" It is.", "assistant"), [Message::new("assistant", "It is.")]);
+        assert_eq!(answer_as_text(&[Message::new("assistant", "It is.")]), " It is.");
+    }
+
+    #[test]
+    fn text_before_the_first_turn_is_the_system_message() {
+        let messages = as_messages("Be brief.\n\nHuman: a?", "user");
+        assert_eq!(messages, [Message::new("system", "Be brief."), Message::new("user", "a?")]);
+    }
+}

@@ -1,0 +1,115 @@
+//! Rows to a file: JSON lines, a JSON array, CSV or Parquet, as its name says, gzipped when it ends in `.gz`.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Map, Value};
+
+use super::reader::{Format, extension};
+use super::write_parquet::write_parquet;
+use crate::{Error, Result};
+
+/// Writes rows to `path`: to a temporary name first, renamed when complete.
+///
+/// # Errors
+/// When the name says no format, or the file cannot be written.
+pub fn write_rows(path: &Path, rows: &[Map<String, Value>]) -> Result<Format> {
+    let format = match extension(path).as_deref() {
+        Some("jsonl" | "ndjson") => Format::JsonLines,
+        Some("json") => Format::JsonArray,
+        Some("csv") => Format::Csv,
+        Some("tsv") => Format::Tsv,
+        Some("parquet") => Format::Parquet,
+        _ => {
+            let message = format!("the name `{}` says no format", path.display());
+            return Err(Error::input(message)
+                .with_hint("end it in .jsonl, .json, .csv, .tsv or .parquet; .gz behind that compresses"));
+        }
+    };
+    let gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
+    let unfinished = temporary(path);
+    let written = write(&unfinished, format, gzip, rows);
+    let renamed = written.and_then(|()| std::fs::rename(&unfinished, path));
+    if let Err(e) = renamed {
+        // The error that matters is the first one.
+        let _ = std::fs::remove_file(&unfinished);
+        return Err(Error::io(path, e));
+    }
+    Ok(format)
+}
+
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
+}
+
+fn write(path: &Path, format: Format, gzip: bool, rows: &[Map<String, Value>]) -> std::io::Result<()> {
+    let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
+    let file = if gzip {
+        let mut encoder = GzEncoder::new(file, Compression::default());
+        write_as(format, rows, &mut encoder)?;
+        encoder.finish()?
+    } else {
+        let mut file = file;
+        write_as(format, rows, &mut file)?;
+        file
+    };
+    file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
+}
+
+fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut (impl Write + Send)) -> std::io::Result<()> {
+    match format {
+        Format::JsonLines => {
+            for row in rows {
+                serde_json::to_writer(&mut *out, row)?;
+                out.write_all(b"\n")?;
+            }
+        }
+        Format::JsonArray => {
+            for (i, row) in rows.iter().enumerate() {
+                out.write_all(if i == 0 { b"[\n" } else { b",\n" })?;
+                serde_json::to_writer_pretty(&mut *out, row)?;
+            }
+            out.write_all(if rows.is_empty() { b"[]\n" } else { b"\n]\n" })?;
+        }
+        Format::Csv => write_delimited(rows, b',', &mut *out)?,
+        Format::Tsv => write_delimited(rows, b'\t', &mut *out)?,
+        Format::Parquet => {
+            let bytes = write_parquet(rows).map_err(|e| std::io::Error::other(e.to_string()))?;
+            out.write_all(&bytes)?;
+        }
+    }
+    out.flush()
+}
+
+/// Lists and objects are written as JSON within their cell.
+fn write_delimited(rows: &[Map<String, Value>], delimiter: u8, out: impl Write) -> std::io::Result<()> {
+    let header = column_names(rows);
+    let mut writer = csv::WriterBuilder::new().delimiter(delimiter).from_writer(out);
+    writer.write_record(&header)?;
+    for row in rows {
+        let cells = header.iter().map(|name| match row.get(name) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        });
+        writer.write_record(cells)?;
+    }
+    writer.flush()
+}
+
+/// All column names, in the order they first appear.
+pub(super) fn column_names(rows: &[Map<String, Value>]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for name in rows.iter().flat_map(Map::keys) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
+}

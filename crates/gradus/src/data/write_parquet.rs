@@ -1,0 +1,211 @@
+//! Rows to Parquet: types found from the values, lists and objects nested as other tools write them.
+
+use std::sync::Arc;
+
+use parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::Result;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::{Type, TypePtr};
+use serde_json::{Map, Value};
+
+use super::write::column_names;
+
+/// What all values of a column are.
+#[derive(Debug, Clone, PartialEq)]
+enum Shape {
+    /// Only nulls so far.
+    Nothing,
+    Bool,
+    Int,
+    Float,
+    Text,
+    List(Box<Shape>),
+    Struct(Vec<(String, Shape)>),
+    /// Different things in different rows: written as JSON text.
+    Json,
+}
+
+impl Shape {
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::Nothing,
+            Value::Bool(_) => Self::Bool,
+            Value::Number(n) if n.is_i64() => Self::Int,
+            Value::Number(_) => Self::Float,
+            Value::String(_) => Self::Text,
+            Value::Array(items) => Self::List(Box::new(items.iter().map(Self::of).fold(Self::Nothing, Self::join))),
+            Value::Object(map) if map.is_empty() => Self::Json,
+            Value::Object(map) => Self::Struct(map.iter().map(|(k, v)| (k.clone(), Self::of(v))).collect()),
+        }
+    }
+
+    fn join(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Nothing, shape) | (shape, Self::Nothing) => shape,
+            (Self::Int, Self::Float) | (Self::Float, Self::Int) => Self::Float,
+            (Self::List(a), Self::List(b)) => Self::List(Box::new(a.join(*b))),
+            (Self::Struct(mut a), Self::Struct(b)) => {
+                for (name, shape) in b {
+                    match a.iter_mut().find(|(n, _)| *n == name) {
+                        Some((_, known)) => *known = std::mem::replace(known, Self::Nothing).join(shape),
+                        None => a.push((name, shape)),
+                    }
+                }
+                Self::Struct(a)
+            }
+            (a, b) if a == b => a,
+            _ => Self::Json,
+        }
+    }
+
+    /// Lists of nothing and structs within get a type that can be written.
+    fn settle(self) -> Self {
+        match self {
+            Self::Nothing => Self::Text,
+            Self::List(item) => Self::List(Box::new(item.settle())),
+            Self::Struct(fields) => Self::Struct(fields.into_iter().map(|(n, s)| (n, s.settle())).collect()),
+            other => other,
+        }
+    }
+
+    fn schema(&self, name: &str) -> Result<TypePtr> {
+        let optional = |physical| Type::primitive_type_builder(name, physical).with_repetition(Repetition::OPTIONAL);
+        let text = || {
+            optional(Physical::BYTE_ARRAY)
+                .with_logical_type(Some(LogicalType::String))
+                .with_converted_type(ConvertedType::UTF8)
+        };
+        let schema = match self {
+            Self::Bool => optional(Physical::BOOLEAN).build()?,
+            Self::Int => optional(Physical::INT64).build()?,
+            Self::Float => optional(Physical::DOUBLE).build()?,
+            Self::Text | Self::Json | Self::Nothing => text().build()?,
+            Self::List(item) => {
+                let list = Type::group_type_builder("list")
+                    .with_repetition(Repetition::REPEATED)
+                    .with_fields(vec![item.schema("element")?])
+                    .build()?;
+                Type::group_type_builder(name)
+                    .with_repetition(Repetition::OPTIONAL)
+                    .with_logical_type(Some(LogicalType::List))
+                    .with_converted_type(ConvertedType::LIST)
+                    .with_fields(vec![Arc::new(list)])
+                    .build()?
+            }
+            Self::Struct(fields) => {
+                let fields = fields.iter().map(|(name, shape)| shape.schema(name)).collect::<Result<_>>()?;
+                Type::group_type_builder(name).with_repetition(Repetition::OPTIONAL).with_fields(fields).build()?
+            }
+        };
+        Ok(Arc::new(schema))
+    }
+}
+
+/// The values of one leaf column with their definition and repetition levels.
+#[derive(Default)]
+struct Leaf {
+    values: Vec<Value>,
+    definition: Vec<i16>,
+    repetition: Vec<i16>,
+}
+
+/// Takes a value apart into the leaves below it.
+///
+/// Definition levels count the optional and repeated ancestors that are there; repetition levels say which list goes on.
+fn shred(shape: &Shape, value: &Value, definition: i16, repetition: i16, depth: i16, leaves: &mut [Leaf]) {
+    match (shape, value) {
+        (_, Value::Null) => leaves.iter_mut().for_each(|leaf| {
+            leaf.definition.push(definition);
+            leaf.repetition.push(repetition);
+        }),
+        (Shape::List(_), Value::Array(items)) if items.is_empty() => leaves.iter_mut().for_each(|leaf| {
+            leaf.definition.push(definition + 1);
+            leaf.repetition.push(repetition);
+        }),
+        (Shape::List(item), Value::Array(items)) => {
+            for (i, value) in items.iter().enumerate() {
+                let repetition = if i == 0 { repetition } else { depth + 1 };
+                shred(item, value, definition + 2, repetition, depth + 1, leaves);
+            }
+        }
+        (Shape::Struct(fields), Value::Object(map)) => {
+            let mut rest = leaves;
+            for (name, shape) in fields {
+                let (own, others) = rest.split_at_mut(count(shape));
+                shred(shape, map.get(name).unwrap_or(&Value::Null), definition + 1, repetition, depth, own);
+                rest = others;
+            }
+        }
+        (shape, value) => {
+            let leaf = &mut leaves[0];
+            leaf.definition.push(definition + 1);
+            leaf.repetition.push(repetition);
+            leaf.values.push(if *shape == Shape::Json { Value::from(value.to_string()) } else { value.clone() });
+        }
+    }
+}
+
+/// How many leaves a shape has.
+fn count(shape: &Shape) -> usize {
+    match shape {
+        Shape::List(item) => count(item),
+        Shape::Struct(fields) => fields.iter().map(|(_, shape)| count(shape)).sum(),
+        _ => 1,
+    }
+}
+
+/// Rows of one row group.
+const GROUP: usize = 10_000;
+
+pub(super) fn write_parquet(rows: &[Map<String, Value>]) -> Result<Vec<u8>> {
+    let shapes: Vec<(String, Shape)> = column_names(rows)
+        .into_iter()
+        .map(|name| {
+            let shape = rows.iter().filter_map(|row| row.get(&name)).map(Shape::of).fold(Shape::Nothing, Shape::join);
+            (name, shape.settle())
+        })
+        .collect();
+    let fields = shapes.iter().map(|(name, shape)| shape.schema(name)).collect::<Result<_>>()?;
+    let schema = Arc::new(Type::group_type_builder("schema").with_fields(fields).build()?);
+    let properties = Arc::new(WriterProperties::builder().set_compression(Compression::SNAPPY).build());
+    let mut bytes = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut bytes, schema, properties)?;
+    for rows in rows.chunks(GROUP) {
+        let mut group = writer.next_row_group()?;
+        for (name, shape) in &shapes {
+            let mut leaves: Vec<Leaf> = (0..count(shape)).map(|_| Leaf::default()).collect();
+            for row in rows {
+                shred(shape, row.get(name).unwrap_or(&Value::Null), 0, 0, 0, &mut leaves);
+            }
+            for leaf in &leaves {
+                let mut column = group.next_column()?.expect("the schema has this column");
+                let (definition, repetition) = (Some(&leaf.definition[..]), Some(&leaf.repetition[..]));
+                let values = leaf.values.iter();
+                match column.untyped() {
+                    parquet::column::writer::ColumnWriter::BoolColumnWriter(_) => {
+                        let values: Vec<bool> = values.filter_map(Value::as_bool).collect();
+                        column.typed::<BoolType>().write_batch(&values, definition, repetition)?;
+                    }
+                    parquet::column::writer::ColumnWriter::Int64ColumnWriter(_) => {
+                        let values: Vec<i64> = values.filter_map(Value::as_i64).collect();
+                        column.typed::<Int64Type>().write_batch(&values, definition, repetition)?;
+                    }
+                    parquet::column::writer::ColumnWriter::DoubleColumnWriter(_) => {
+                        let values: Vec<f64> = values.filter_map(Value::as_f64).collect();
+                        column.typed::<DoubleType>().write_batch(&values, definition, repetition)?;
+                    }
+                    _ => {
+                        let values: Vec<ByteArray> = values.filter_map(Value::as_str).map(ByteArray::from).collect();
+                        column.typed::<ByteArrayType>().write_batch(&values, definition, repetition)?;
+                    }
+                }
+                column.close()?;
+            }
+        }
+        group.close()?;
+    }
+    writer.close()?;
+    Ok(bytes)
+}

@@ -1,0 +1,232 @@
+//! Bad input and the exact message it gives.
+
+use gradus::data::{
+    BadRows, LoadOptions, Need, TokeniseOptions, TooLong, load, prompts, reward_examples, sft_examples,
+};
+use gradus::text::Tokenizer;
+
+use super::{Folder, gzip};
+
+fn check(name: &str, content: impl AsRef<[u8]>, need: Need, expected: &str) {
+    let found = Folder::new().error(name, content, &LoadOptions::needing(need));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn columns() {
+    check(
+        "a.jsonl",
+        r#"{"prompt": "a", "response": "b"}"#,
+        Need::Preference,
+        "a.jsonl:1: missing column `chosen` (found `prompt`, `response`)",
+    );
+    check(
+        "a.jsonl",
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n{\"prompt\": \"a\", \"chosen\": \"b\"}\n",
+        Need::Preference,
+        "a.jsonl:2: missing column `rejected` (found `prompt`, `chosen`)",
+    );
+    check("a.jsonl", r#"{"prompt": "a"}"#, Need::Sft, "a.jsonl:1: missing column `completion` (found `prompt`)");
+    check("a.jsonl", r#"{"body": "a"}"#, Need::Sft, "a.jsonl:1: missing column `text` (found `body`)");
+    check("a.jsonl", r#"{"body": "a"}"#, Need::Any, "a.jsonl:1: no known form in the columns `body`");
+    check("a.jsonl", "{}", Need::Prompt, "a.jsonl:1: missing column `prompt` (found nothing)");
+}
+
+#[test]
+fn types() {
+    check("a.jsonl", r#"{"text": 3}"#, Need::Sft, "a.jsonl:1: column `text` is a number, expected a string");
+    check(
+        "a.jsonl",
+        r#"{"prompt": "a", "completion": ["b"]}"#,
+        Need::Sft,
+        "a.jsonl:1: message 1 of `completion` is a string, expected an object with `role` and `content`",
+    );
+    check(
+        "a.jsonl",
+        r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "text": "b"}]}"#,
+        Need::Sft,
+        "a.jsonl:1: message 2 of `messages` has no `content` (found `role`, `text`)",
+    );
+    check(
+        "a.jsonl",
+        r#"{"messages": []}"#,
+        Need::Sft,
+        "a.jsonl:1: column `messages` is an empty list, expected messages",
+    );
+    check(
+        "a.jsonl",
+        r#"{"prompt": "a", "completion": [{"role": "assistant", "content": "b"}]}"#,
+        Need::Sft,
+        "a.jsonl:1: column `prompt` is a string but `completion` is a list of messages",
+    );
+    check(
+        "a.jsonl",
+        r#"{"chosen": "a", "rejected": null}"#,
+        Need::Preference,
+        "a.jsonl:1: column `rejected` is null, expected a string or a list of messages",
+    );
+    check(
+        "a.jsonl",
+        r#"{"chosen": "a", "rejected": "b", "margin": "much"}"#,
+        Need::Preference,
+        "a.jsonl:1: column `margin` is not a finite number",
+    );
+    check(
+        "a.jsonl",
+        r#"{"input_ids": [1, 2, 3], "completion_mask": [0, 1]}"#,
+        Need::Sft,
+        "a.jsonl:1: column `completion_mask` has 2 entries but `input_ids` has 3",
+    );
+    check(
+        "a.jsonl",
+        r#"{"input_ids": [1, 2], "labels": [-100, 5]}"#,
+        Need::Sft,
+        "a.jsonl:1: column `labels` has 5 at position 1 where `input_ids` has 2; expected it or -100",
+    );
+    check(
+        "a.jsonl",
+        r#"{"input_ids": [1, -2]}"#,
+        Need::Sft,
+        "a.jsonl:1: column `input_ids` has `-2`, expected a list of token ids",
+    );
+}
+
+#[test]
+fn json() {
+    check(
+        "a.jsonl",
+        "{\"text\": \"a\"}\n\n{\"text\": \"b\"\n{\"text\": \"c\"}\n",
+        Need::Any,
+        "a.jsonl:3: not valid JSON: the row ends too early, at column 12",
+    );
+    check(
+        "a.jsonl",
+        "{\"text\": \"a\"}\n{\"text\" \"b\"}\n",
+        Need::Any,
+        "a.jsonl:2: not valid JSON: expected `:`, at column 9",
+    );
+    check(
+        "a.jsonl",
+        "{\"text\": \"a\"}\n[1]\n",
+        Need::Any,
+        "a.jsonl:2: a row is an object with named columns, found a list",
+    );
+    check("a.jsonl", b"{\"text\": \"a\xff\"}\n", Need::Any, "a.jsonl:1: not valid UTF-8 at byte 12 of the row");
+    check(
+        "a.json",
+        "[\n  {\"text\": \"a\"},\n  {\"text\": }\n]\n",
+        Need::Any,
+        "a.json:3: not valid JSON: expected value, at column 10",
+    );
+    check(
+        "a.json",
+        "[{\"text\": \"a\"}, {\"text\": 1}]",
+        Need::Any,
+        "a.json:1: column `text` is a number, expected a string (row 2 of the array)",
+    );
+    check(
+        "a.json",
+        "[{\"text\": \"a\"},\n{\"text\": ",
+        Need::Any,
+        "a.json: not valid JSON on line 2: row 2 is not closed; it begins on line 2",
+    );
+    check("a.json", "[{\"text\": \"a\"}\n", Need::Any, "a.json: not valid JSON on line 2: the array is not closed");
+    check(
+        "a.json",
+        "[{\"text\": \"a\"}] x",
+        Need::Any,
+        "a.json: not valid JSON on line 1: text after the end of the array",
+    );
+}
+
+#[test]
+fn files() {
+    let folder = Folder::new();
+    let options = LoadOptions::default();
+    assert_eq!(folder.error("empty.jsonl", "", &options), "empty.jsonl: no rows: the data set is empty");
+    assert_eq!(folder.error("empty.json", "[]", &options), "empty.json: no rows: the data set is empty");
+    assert_eq!(
+        folder.error_of(&folder.path("none.jsonl").to_string_lossy(), &options),
+        "none.jsonl: no such file or directory"
+    );
+    assert_eq!(folder.error("model.bin", "binary", &options), "model.bin: not a data file: it begins with `binary`");
+    std::fs::create_dir(folder.path("nothing")).unwrap();
+    assert_eq!(folder.error_of(&folder.path("nothing").to_string_lossy(), &options), "nothing: no data file in it");
+}
+
+#[test]
+fn compressed_files() {
+    let text: String = (0..2000).map(|i| format!("{{\"text\": \"row {i} {}\"}}\n", i * 7919 % 1009)).collect();
+    let mut cut = gzip(text.as_bytes());
+    cut.truncate(cut.len() / 2);
+    let found = Folder::new().error("a.jsonl.gz", &cut, &LoadOptions::default());
+    assert!(found.starts_with("a.jsonl.gz: the gzip data is cut off after line "), "{found}");
+
+    let mut broken = gzip(text.as_bytes());
+    let middle = broken.len() / 2;
+    broken[middle..middle + 40].fill(0xff);
+    let found = Folder::new().error("a.jsonl.gz", &broken, &LoadOptions::default());
+    assert!(found.starts_with("a.jsonl.gz: the gzip data is corrupt "), "{found}");
+
+    let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0];
+    let found = Folder::new().error("a.jsonl.zst", zstd, &LoadOptions::default());
+    assert_eq!(found, "a.jsonl.zst: compressed with zstd, which is not read here");
+}
+
+#[test]
+fn delimited_files() {
+    check("a.csv", "prompt,completion\na,b\nc\n", Need::Any, "a.csv:3: 1 fields where the header has 2");
+    check("a.csv", "text,text\na,b\n", Need::Any, "a.csv:1: two columns are named `text`");
+    check("a.csv", "prompt\na\n", Need::Preference, "a.csv:2: missing column `chosen` (found `prompt`)");
+}
+
+#[test]
+fn parquet_files() {
+    check(
+        "a.parquet",
+        "PAR1 and no more",
+        Need::Any,
+        "a.parquet: not a valid Parquet file: Invalid Parquet file. Corrupt footer",
+    );
+}
+
+#[test]
+fn ten_bad_rows_are_shown_and_all_are_counted() {
+    let rows: String = (0..30).map(|i| if i % 2 == 0 { "{\"text\": \"a\"}\n" } else { "{\"text\": 1}\n" }).collect();
+    let folder = Folder::new();
+    let found = folder.error("a.jsonl", &rows, &LoadOptions::default());
+    let lines: Vec<&str> = found.lines().collect();
+    assert_eq!(lines.len(), 12, "{found}");
+    assert_eq!(lines[9], "a.jsonl:20: column `text` is a number, expected a string");
+    assert_eq!(lines[10..], ["… and 5 more", "15 of 30 rows are bad"]);
+
+    let path = folder.path("a.jsonl");
+    let dataset =
+        load(&path.to_string_lossy(), &LoadOptions { bad_rows: BadRows::Skip, ..LoadOptions::default() }).unwrap();
+    assert_eq!((dataset.rows.len(), dataset.bad.count(), dataset.bad.first().len()), (15, 15, 10));
+}
+
+#[test]
+fn rows_that_are_all_too_long() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/rows/tokenizer");
+    let tokenizer = Tokenizer::from_dir(&directory).unwrap();
+    let folder = Folder::new();
+    let message = |error: gradus::Error| error.to_string().rsplit('/').next().unwrap_or_default().to_owned();
+    let options =
+        |max_length, too_long| TokeniseOptions { max_length: Some(max_length), too_long, ..TokeniseOptions::default() };
+
+    let rows = folder.load("sft.jsonl", "{\"prompt\": \"The cat sat on\", \"completion\": \" the stone.\"}\n").rows;
+    let found = sft_examples(&rows, &tokenizer, None, &options(6, TooLong::Skip)).unwrap_err();
+    assert_eq!(message(found), "sft.jsonl: the only row is longer than `max_length` 6; the shortest has 14 tokens");
+    let found = sft_examples(&rows, &tokenizer, None, &options(6, TooLong::Truncate)).unwrap_err();
+    assert_eq!(message(found), "sft.jsonl: the only row is longer than `max_length` 6; the shortest has 14 tokens");
+
+    let rows =
+        folder.load("pairs.jsonl", "{\"prompt\": \"The cat sat\", \"chosen\": \" on\", \"rejected\": \" up\"}\n").rows;
+    let found = reward_examples(&rows, &tokenizer, None, &options(4, TooLong::Skip)).unwrap_err();
+    assert_eq!(message(found), "pairs.jsonl: the only row is longer than `max_length` 4; the shortest has 9 tokens");
+
+    let rows = folder.load("talk.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n").rows;
+    let found = prompts(&rows, &tokenizer, None, &TokeniseOptions::default()).unwrap_err();
+    assert_eq!(message(found), "talk.jsonl:1: conversations need a chat template, and the model has none");
+}

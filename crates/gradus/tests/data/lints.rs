@@ -1,0 +1,114 @@
+//! What the linter finds.
+
+use gradus::data::{FindingKind, TokeniseOptions, lint};
+use gradus::text::Tokenizer;
+
+use super::Folder;
+
+fn found(content: &str, options: &TokeniseOptions) -> Vec<(FindingKind, usize, String)> {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/rows/tokenizer");
+    let tokenizer = Tokenizer::from_dir(&directory).expect("a tokenizer");
+    let folder = Folder::new();
+    let rows = folder.load("a.jsonl", content).rows;
+    let groups = lint(&rows, Some(&tokenizer), None, options);
+    for group in &groups {
+        assert_eq!(group.count, group.first.len(), "small inputs show everything");
+    }
+    let all = groups.into_iter().flat_map(|group| group.first);
+    let root = format!("{}/", folder.path("").display()).replace("//", "/");
+    all.map(|finding| (finding.kind, finding.place.line, finding.message.replace(&root, ""))).collect()
+}
+
+fn check(content: &str, expected: &[(FindingKind, usize, &str)]) {
+    let expected: Vec<_> = expected.iter().map(|(kind, line, text)| (*kind, *line, (*text).to_owned())).collect();
+    assert_eq!(found(content, &TokeniseOptions::default()), expected);
+}
+
+#[test]
+fn good_rows_give_nothing() {
+    check("{\"prompt\": \"Tea?\", \"chosen\": \" Yes.\", \"rejected\": \" No.\"}\n", &[]);
+    check(
+        "{\"chosen\": \"\\n\\nHuman: Tea?\\n\\nAssistant: Yes.\", \"rejected\": \"\\n\\nHuman: Tea?\\n\\nAssistant: No.\"}\n",
+        &[],
+    );
+}
+
+#[test]
+fn pairs() {
+    use FindingKind::*;
+    check(
+        concat!(
+            "{\"prompt\": \"Tea?\", \"chosen\": \" Yes.\", \"rejected\": \" Yes.\"}\n",
+            "{\"prompt\": \"Tea?\", \"chosen\": \"Tea? Yes.\", \"rejected\": \" No.\"}\n",
+            "{\"prompt\": \"Tea?\", \"chosen\": \" Yes.\", \"rejected\": \"\"}\n",
+            "{\"prompt\": \"Tea?\", \"chosen\": \" Yes.\\n\\nHuman: Ah\", \"rejected\": \" No.\"}\n",
+            "{\"prompt\": \"Tea?\", \"chosen\": \" Yes.\", \"rejected\": \"\"}\n",
+        ),
+        &[
+            (EmptyTurn, 3, "`rejected` is empty"),
+            (EmptyTurn, 5, "`rejected` is empty"),
+            (IdenticalPair, 1, "`chosen` and `rejected` are the same"),
+            (RepeatsPrompt, 2, "`chosen` begins with the whole prompt"),
+            (DuplicateRow, 5, "the same as a.jsonl:3"),
+            (ForeignTurn, 4, "`chosen` goes on with `\\n\\nHuman:` after the answer"),
+        ],
+    );
+}
+
+#[test]
+fn transcripts() {
+    let row = |chosen: &str, rejected: &str| serde_json::json!({"chosen": chosen, "rejected": rejected}).to_string();
+    let content = [
+        row("\n\nHuman: Tea?\n\nAssistant: I am", "\n\nHuman: Tea?\n\nAssistant: I was"),
+        row("\n\nHuman:\n\nAssistant: Yes", "\n\nHuman:\n\nAssistant: No"),
+    ]
+    .join("\n");
+    check(
+        &content,
+        &[
+            (FindingKind::EmptyTurn, 2, "turn 1 of `chosen` is empty"),
+            (FindingKind::AmbiguousPrompt, 1, "TRL's rule takes ` I` of the answers into the prompt"),
+        ],
+    );
+}
+
+#[test]
+fn roles() {
+    let row = |roles: &[&str]| {
+        let messages: Vec<_> = roles.iter().map(|r| serde_json::json!({"role": r, "content": "a"})).collect();
+        serde_json::json!({"messages": messages}).to_string()
+    };
+    let content = [
+        row(&["system", "user", "assistant"]),
+        row(&["user", "user", "assistant"]),
+        row(&["user", "robot"]),
+        row(&["user"]),
+        row(&["user", "assistant", "tool", "assistant"]),
+    ]
+    .join("\n");
+    let found: Vec<_> = found(&content, &TokeniseOptions::default())
+        .into_iter()
+        .filter(|(kind, ..)| *kind == FindingKind::WrongRoles)
+        .map(|(_, line, message)| (line, message))
+        .collect();
+    let expected = [
+        (2, "message 2 is `user` after `user`"),
+        (3, "message 2 has the unknown role `robot`"),
+        (4, "the last message is `user`, not `assistant`"),
+    ];
+    assert_eq!(found, expected.map(|(line, message)| (line, message.to_owned())));
+}
+
+#[test]
+fn lengths_and_stop_tokens() {
+    let content = "{\"text\": \"The cat sat on the warm stone.\"}\n{\"input_ids\": [5, 6], \"text\": \"Tea?\"}\n";
+    let options = TokeniseOptions { max_length: Some(6), ..TokeniseOptions::default() };
+    let expected = [
+        (FindingKind::TooLong, 1, "17 tokens, limit 6".to_owned()),
+        (FindingKind::NoStopToken, 1, "the cut removes the end".to_owned()),
+    ];
+    assert_eq!(found(content, &options), expected);
+    let ids = "{\"input_ids\": [282, 268, 276], \"completion_mask\": [0, 1, 1]}\n";
+    let expected = [(FindingKind::NoStopToken, 1, "no end-of-text token carries loss".to_owned())];
+    assert_eq!(found(ids, &TokeniseOptions::default()), expected);
+}

@@ -1,0 +1,117 @@
+//! Real data sets and tokenizers, where they are at hand.
+
+use std::path::{Path, PathBuf};
+
+use gradus::data::{
+    FindingKind, LoadOptions, Need, RowKind, TokeniseOptions, lint, load, preference_examples, prompts, sft_examples,
+};
+use gradus::text::{StopStrings, Tokenizer};
+use serde_json::Value;
+
+/// A file of the material beside the repository; says so where it is missing.
+fn material(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/material").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    let required = std::env::var("GRADUS_REQUIRE").is_ok_and(|list| list.split(',').any(|item| item == "material"));
+    assert!(!required, "GRADUS_REQUIRE=material, and {} is missing", path.display());
+    eprintln!("skipped: material not found: {name}");
+    None
+}
+
+#[test]
+fn tokenizers_give_the_known_ids() {
+    let Some(golden) = material("tokenizers/golden_ids.json") else { return };
+    let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+    let mut compared = 0;
+    for (name, cases) in golden.as_object().unwrap() {
+        let Some(directory) = material(&format!("tokenizers/{name}")) else { continue };
+        let tokenizer = Tokenizer::from_dir(&directory).unwrap();
+        for case in cases.as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            let ids: Vec<u32> = case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+            assert_eq!(tokenizer.encode(text, true).unwrap(), ids, "{name}: {text}");
+            assert_eq!(tokenizer.decode(&ids, true).unwrap(), case["decoded"].as_str().unwrap(), "{name}: {text}");
+            compared += 1;
+        }
+    }
+    assert!(compared >= 60, "only {compared} texts were compared");
+}
+
+#[test]
+fn gpt2_reads_from_its_two_old_files() {
+    let Some(source) = material("tokenizers/gpt2") else { return };
+    let folder = super::Folder::new();
+    for file in ["vocab.json", "merges.txt", "tokenizer_config.json"] {
+        std::fs::copy(source.join(file), folder.path(file)).unwrap();
+    }
+    let (old, new) = (Tokenizer::from_dir(&folder.path("")).unwrap(), Tokenizer::from_dir(&source).unwrap());
+    let text = "Hello world, naïve 漢字 🙂\n\n  two<|endoftext|>";
+    assert_eq!(old.encode(text, true).unwrap(), new.encode(text, true).unwrap());
+    assert_eq!((old.vocab_size(), old.eos_id()), (50257, Some(50256)));
+}
+
+#[test]
+fn hh_transcripts_become_pairs_and_prompts() {
+    let Some(data) = material("hh_rlhf/harmless-base") else { return };
+    let Some(gpt2) = material("tokenizers/gpt2") else { return };
+    let tokenizer = Tokenizer::from_dir(&gpt2).unwrap();
+    let dataset = load(&data.to_string_lossy(), &LoadOptions::needing(Need::Preference)).unwrap();
+    assert_eq!((dataset.rows.len(), dataset.kind), (2312, RowKind::ImplicitPreference));
+    assert_eq!(dataset.source.split.as_deref(), Some("test"));
+
+    let options = TokeniseOptions { max_length: Some(256), ..TokeniseOptions::default() };
+    let pairs = preference_examples(&dataset.rows, &tokenizer, None, &options).unwrap();
+    let counts = pairs.counts;
+    assert_eq!(counts.rows, 2312);
+    assert_eq!(counts.kept + counts.skipped + counts.without_loss, 2312);
+    assert!(counts.truncated > 0 && counts.without_loss > 0, "{counts:?}");
+    for pair in &pairs.examples {
+        assert_eq!(pair.chosen_ids[..pair.prompt_len], pair.rejected_ids[..pair.prompt_len]);
+        assert!(pair.chosen_ids.len() <= 256 && pair.rejected_ids.len() <= 256);
+    }
+    let found = prompts(&dataset.rows, &tokenizer, None, &options).unwrap();
+    assert!(found.examples.iter().all(|prompt| prompt.text.ends_with("\n\nAssistant:")));
+
+    let learnt = sft_examples(&dataset.rows, &tokenizer, None, &TokeniseOptions::default()).unwrap();
+    let eos = tokenizer.eos_id();
+    let whole = learnt.examples.iter().filter(|e| e.ids.last().copied() == eos).count();
+    assert_eq!(whole, learnt.counts.kept - learnt.counts.truncated);
+
+    let groups = lint(&dataset.rows, None, None, &TokeniseOptions::default());
+    let ambiguous = groups.iter().find(|group| group.kind == FindingKind::AmbiguousPrompt);
+    assert!(ambiguous.is_some_and(|group| group.count > 100), "many answers begin alike");
+}
+
+#[test]
+fn other_tools_files_are_recognised() {
+    for (name, kind, rows) in [
+        ("preference_demo/dpo_en_demo.json", RowKind::ShareGptPreference, 300),
+        ("preference_demo/alpaca_en_demo.json", RowKind::Alpaca, 999),
+        ("preference_demo/kto_en_demo.json", RowKind::Messages, 300),
+        ("preference_demo/torchtune_hh_rlhf_tiny.json", RowKind::ImplicitPreference, 1),
+        ("gsm8k:test", RowKind::QuestionAnswer, 1319),
+    ] {
+        let Some(path) = material(name.split(':').next().unwrap_or(name)) else { continue };
+        let split = name.split_once(':').map_or(String::new(), |(_, split)| format!(":{split}"));
+        let dataset = load(&format!("{}{split}", path.display()), &LoadOptions::default()).unwrap();
+        assert_eq!((dataset.kind, dataset.rows.len()), (kind, rows), "{name}");
+    }
+}
+
+#[test]
+fn stop_strings_are_seen_when_their_last_token_comes() {
+    let Some(gpt2) = material("tokenizers/gpt2") else { return };
+    let tokenizer = Tokenizer::from_dir(&gpt2).unwrap();
+    let mut stops = StopStrings::new(&tokenizer, ["\n\nHuman:".to_owned(), "🙂".to_owned()]);
+    for (text, ends) in [("Yes.\n\nHuman: and", true), ("Yes, a Human: no", false), ("smile 🙂!", true)] {
+        let ids = tokenizer.encode(text, false).unwrap();
+        let at = (1..=ids.len()).find(|length| stops.stops(0, &ids[..*length]));
+        assert_eq!(at.is_some(), ends, "{text}");
+        if let Some(at) = at {
+            let before = tokenizer.decode(&ids[..at - 1], false).unwrap();
+            assert!(!before.contains("\n\nHuman:") && !before.contains('🙂'), "{text}: seen too late");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Chat templates, against transformers: text, refusals, ids and assistant masks.
+
+use gradus::data::{LoadOptions, Need, TokeniseOptions, load, sft_examples};
+use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
+use serde_json::{Map, Value, json};
+
+use crate::fixture::{flat, folder, list, read, text};
+
+#[test]
+fn conversations_render_as_in_transformers() {
+    let fixture = read("chat_templates/cases.json");
+    let tokenizer = Tokenizer::from_dir(&folder().join(text(&fixture["tokenizer"]))).expect("a tokenizer");
+    let mut wrong = Vec::new();
+    for case in list(&fixture["cases"]) {
+        let name = format!("{} / {}", text(&case["template"]), text(&case["conversation"]));
+        let file = folder().join("chat_templates").join(format!("{}.jinja", text(&case["template"])));
+        let template = ChatTemplate::from_file(&file, &tokenizer).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let conversation = &fixture["conversations"][text(&case["conversation"])];
+        let variables: Map<String, Value> = conversation["variables"].as_object().cloned().unwrap_or_default();
+        for (key, add_generation_prompt) in [("plain", false), ("with_generation_prompt", true)] {
+            let options = RenderOptions {
+                tools: conversation["tools"].as_array().map(Vec::as_slice),
+                add_generation_prompt,
+                variables: Some(&variables),
+                now: None,
+            };
+            let rendered = template.render(list(&conversation["messages"]), &options);
+            let expected = &case[key];
+            match (rendered, expected.get("text"), expected.get("error")) {
+                (Ok(found), Some(wanted), _) => {
+                    if found.text != text(wanted) {
+                        wrong.push(format!("{name}:\n  {:?}\n  {:?}", found.text, text(wanted)));
+                    }
+                }
+                (Err(found), _, Some(wanted)) => {
+                    let reason = text(wanted).split_once(": ").map_or(text(wanted), |(_, reason)| reason);
+                    if !found.to_string().contains(reason) {
+                        wrong.push(format!("{name}: {found} instead of {wanted}"));
+                    }
+                }
+                (found, ..) => wrong.push(format!("{name}: {found:?} instead of {expected}")),
+            }
+        }
+        let Some(ids) = case.get("ids") else { continue };
+        let ids: Vec<u32> = flat(ids).into_iter().map(|id| id as u32).collect();
+        let whole = tokenizer.encode(text(&case["plain"]["text"]), false).expect("ids");
+        if whole != ids {
+            wrong.push(format!("{name}: ids {whole:?} instead of {ids:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn assistant_masks_are_those_of_transformers() {
+    let fixture = read("chat_templates/cases.json");
+    let tokenizer = Tokenizer::from_dir(&folder().join(text(&fixture["tokenizer"]))).expect("a tokenizer");
+    let mut compared = 0;
+    for case in list(&fixture["cases"]) {
+        let Some(mask) = case.get("assistant_mask") else { continue };
+        let mask: Vec<bool> = flat(mask).into_iter().map(|bit| bit == 1.0).collect();
+        let conversation = &fixture["conversations"][text(&case["conversation"])];
+        // Rows hold text only, and a row in which nobody answers is an error of its own.
+        let parts = list(&conversation["messages"]).iter().any(|m| !m["content"].is_string());
+        if parts || !mask.contains(&true) {
+            continue;
+        }
+        let row = json!({
+            "messages": conversation["messages"], "tools": conversation["tools"],
+            "chat_template_kwargs": conversation["variables"],
+        });
+        let file = tempfile::Builder::new().suffix(".jsonl").tempfile().expect("a temporary file");
+        std::fs::write(file.path(), row.to_string()).expect("written");
+        let rows = load(&file.path().to_string_lossy(), &LoadOptions::needing(Need::Sft)).expect("a row").rows;
+        let path = folder().join("chat_templates").join(format!("{}.jinja", text(&case["template"])));
+        let template = ChatTemplate::from_file(&path, &tokenizer).expect("a template");
+        let options = TokeniseOptions { assistant_only_loss: true, max_length: None, ..TokeniseOptions::default() };
+        let name = format!("{} / {}", text(&case["template"]), text(&case["conversation"]));
+        let made = sft_examples(&rows, &tokenizer, Some(&template), &options).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(made.examples[0].loss_mask, mask, "{name}");
+        compared += 1;
+    }
+    assert!(compared >= 15, "only {compared} masks were compared");
+}
