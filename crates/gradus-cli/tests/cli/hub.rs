@@ -33,7 +33,8 @@ fn answer(mut stream: TcpStream, directory: &Path) {
         }
         let path = request.split(' ').nth(1).unwrap_or("");
         let reply = if path.starts_with("/api/models/acme/tiny") {
-            let names = std::fs::read_dir(directory).expect("the fixture").map(|entry| entry.expect("entry").file_name());
+            let names =
+                std::fs::read_dir(directory).expect("the fixture").map(|entry| entry.expect("entry").file_name());
             let files: Vec<String> = names.map(|name| format!("{{\"rfilename\":{name:?}}}")).collect();
             let body = format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{}]}}", files.join(","));
             whole("200 OK", body.as_bytes())
@@ -97,7 +98,11 @@ fn a_name_the_hub_does_not_have_and_a_hub_out_of_reach_are_told_apart() {
     let endpoint = serve(fixture_model("gpt2").into());
     let missing = run(&test, &endpoint, "acme/other");
     assert_eq!(missing.code, 1);
-    assert!(missing.stderr.contains("`acme/other`") && missing.stderr.contains("no such public model"), "{}", missing.stderr);
+    assert!(
+        missing.stderr.contains("`acme/other`") && missing.stderr.contains("no such public model"),
+        "{}",
+        missing.stderr
+    );
     let offline = run(&test, "http://127.0.0.1:9", "acme/other");
     assert_eq!(offline.code, 1);
     assert!(offline.stderr.contains("the hub could not be reached"), "{}", offline.stderr);

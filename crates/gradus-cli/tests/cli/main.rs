@@ -6,5 +6,6 @@ mod compare;
 mod config;
 mod data;
 mod frame;
+mod hub;
 mod inference;
 mod train;
