@@ -61,7 +61,14 @@ pub fn write_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<
         // It may never have been created; the first error is the one to report.
         let _ = fs::remove_dir_all(&temporary);
     }
-    filled
+    filled.map_err(|error| match error {
+        // Nobody knows the temporary name.
+        Error::Io { path: at, source } => {
+            let shown = at.strip_prefix(&temporary).map(|inner| path.join(inner));
+            Error::io(shown.unwrap_or(at), source)
+        }
+        other => other,
+    })
 }
 
 /// Gives the directory `new` the name `path`.
@@ -219,6 +226,18 @@ mod tests {
     }
 
     #[test]
+    fn an_error_inside_a_new_directory_names_the_final_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("best");
+        let failed = write_dir(&path, |at| {
+            let full = || Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
+            write_file(&at.join("model.safetensors"), |_| full())
+        });
+        let shown = path.join("model.safetensors");
+        assert_eq!(failed.unwrap_err().to_string(), format!("{}: no storage space", shown.display()));
+    }
+
+    #[test]
     fn a_panicking_fill_never_shows_under_the_final_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("model");
@@ -271,8 +290,10 @@ mod tests {
     #[test]
     #[ignore = "writes until it is killed"]
     fn endless_writer() {
-        let path = PathBuf::from(std::env::var_os("GRADUS_TEST_WRITER").expect("started by another test")).join("best");
-        for round in 0u64.. {
+        let variable = |name: &str| std::env::var(name).expect("started by another test");
+        let path = Path::new(&variable("GRADUS_TEST_WRITER")).join("best");
+        let start: u64 = variable("GRADUS_TEST_ROUND").parse().unwrap();
+        for round in start << 32.. {
             write_dir(&path, |at| {
                 for name in ["config.json", "model.safetensors"] {
                     write_bytes(&at.join(name), &round.to_le_bytes().repeat(4096))?;
@@ -288,29 +309,30 @@ mod tests {
         use std::process::{Command, Stdio};
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("best");
-        let mut last = 0;
-        for round in 0..12 {
+        let written = |name: &str| fs::read(path.join(name)).ok();
+        let round_of = |file: &[u8]| file.first_chunk().map(|&bytes| u64::from_le_bytes(bytes) >> 32);
+        for round in 1..=12 {
             let mut writer = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "run::atomic::tests::endless_writer", "--ignored"])
                 .env("GRADUS_TEST_WRITER", directory.path())
+                .env("GRADUS_TEST_ROUND", round.to_string())
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap();
-            let patience = std::time::Instant::now();
-            while !path.exists() && patience.elapsed().as_secs() < 20 {
+            let start = std::time::Instant::now();
+            while written("config.json").and_then(|file| round_of(&file)) != Some(round) {
+                assert!(start.elapsed().as_secs() < 60, "the writer of round {round} never wrote");
                 std::thread::yield_now();
             }
-            std::thread::sleep(std::time::Duration::from_micros(700 * round * round));
+            std::thread::sleep(std::time::Duration::from_micros(300 * round));
             // SIGKILL on Unix.
             writer.kill().unwrap();
             writer.wait().unwrap();
             recover(directory.path()).unwrap();
             assert_eq!(names(directory.path()), ["best"], "after round {round}");
-            let files = ["config.json", "model.safetensors"].map(|name| fs::read(path.join(name)).unwrap());
+            let files = ["config.json", "model.safetensors"].map(|name| written(name).unwrap());
             assert_eq!(files[0], files[1], "both files are of one writing");
-            assert_eq!(files[0].len(), 8 * 4096);
-            last = last.max(u64::from_le_bytes(files[0][..8].try_into().unwrap()));
+            assert_eq!((files[0].len(), round_of(&files[0])), (8 * 4096, Some(round)));
         }
-        assert!(last > 0, "the writer got somewhere");
     }
 }
