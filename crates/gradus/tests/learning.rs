@@ -200,6 +200,36 @@ fn ppo_learns_with_a_critic_of_its_own() {
     }
 }
 
+#[test]
+fn a_tokenizer_with_more_tokens_than_the_model_knows_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    for file in
+        ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    {
+        std::fs::copy(model("qwen3").path.join(file), directory.path().join(file)).unwrap();
+    }
+    let config = directory.path().join("config.json");
+    let mut values: serde_json::Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    let known = values["vocab_size"].as_u64().unwrap();
+    values["vocab_size"] = 300.into();
+    std::fs::write(&config, values.to_string()).unwrap();
+
+    let place = Place::new(questions());
+    let text = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{sft: {{}}}}\n",
+        directory.path().display(),
+        place.0.path().join("rows.jsonl").display(),
+        place.run("run").display()
+    );
+    let plan = Plan::check(&RunConfig::parse(&text).unwrap(), &Machine::detect()).unwrap();
+    let error = gradus::train::run(&plan, &mut Silent).unwrap_err();
+    let expected = format!(
+        "{}: the tokenizer has {known} tokens, but the model's vocabulary only 300",
+        directory.path().display()
+    );
+    assert_eq!(error.to_string(), expected);
+}
+
 /// Where the rows and runs of one test lie.
 struct Place(tempfile::TempDir);
 

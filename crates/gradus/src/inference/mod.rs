@@ -31,6 +31,7 @@ impl Files {
     fn open(name: &str, template: Option<&Path>) -> Result<Self> {
         let dir = open_model(name)?;
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
+        dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = match template {
             Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
             None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,

@@ -90,6 +90,19 @@ impl ModelDir {
         self.config.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok())
     }
 
+    /// Checks that the model knows every id of a tokenizer of `tokens` ids. It may know more: tables are often padded.
+    ///
+    /// # Errors
+    /// [`Error::Model`] when the tokenizer has ids beyond the model's vocabulary.
+    pub fn check_vocabulary(&self, tokens: usize) -> Result<()> {
+        let known = self.config.get("vocab_size").and_then(Value::as_u64).map_or(usize::MAX, |size| size as usize);
+        if tokens <= known {
+            return Ok(());
+        }
+        let message = format!("the tokenizer has {tokens} tokens, but the model's vocabulary only {known}");
+        Err(Error::model(&self.path, message).with_hint("put the tokenizer that the model was trained with beside it"))
+    }
+
     /// Copies the tokenizer files into `to`, byte for byte.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ impl ModelReward {
     pub fn load(dir: &ModelDir, device: &Device, passes: MicroBatch) -> Result<Self> {
         let model = RewardModel::load(dir, device)?;
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
+        dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = ChatTemplate::from_dir(&dir.path, &tokenizer)?;
         Ok(Self { model, tokenizer, template, passes })
     }

@@ -1,11 +1,14 @@
 //! What every run needs before its loop: the start model's directory, its tokenizer, and the rows.
 
+use std::path::Path;
+
 use rand::seq::SliceRandom;
+use serde_json::{Map, Value};
 
 use super::observer::{Event, Observer};
 use crate::config::{MethodConfig, Plan};
 use crate::data::{self, Counts, ImplicitPrompt, LoadOptions, Need, Row, TokeniseOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{self, ModelDir};
 use crate::reward::config::RewardConfig;
 use crate::rng::Purpose;
@@ -30,6 +33,7 @@ impl Start {
     pub fn open(plan: &Plan) -> Result<Self> {
         let dir = open_model(&plan.config().model)?;
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
+        dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = match &plan.train().chat_template {
             Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
             None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,
@@ -37,9 +41,15 @@ impl Start {
         Ok(Self { dir, tokenizer, template })
     }
 
-    /// The id that fills gaps in batches elsewhere, written into the configuration of reward models.
+    /// The id that fills gaps in batches elsewhere, written into the configuration of reward models: never one that ends
+    /// a text, because `transformers` reads the reward at the last id that is no padding.
     pub fn pad_id(&self) -> u32 {
-        self.dir.pad_id().or(self.tokenizer.pad_id()).unwrap_or(0)
+        let tokens = self.tokenizer.vocab_size() as u32;
+        let named = [self.dir.pad_id(), self.tokenizer.pad_id()].into_iter().flatten();
+        let special = (0..tokens).filter(|&id| self.tokenizer.is_special(id));
+        let reserved = special.filter(|&id| self.tokenizer.token(id).is_some_and(|token| token.contains("pad")));
+        // Where nothing is reserved, the last token is the rarest, and no text ends with it: texts end with eos.
+        distinct(named.chain(reserved).chain((0..tokens).rev()), &self.stop_ids())
     }
 
     /// The ids that end a completion.
@@ -48,6 +58,28 @@ impl Start {
         ids.extend(self.tokenizer.eos_id().filter(|id| !ids.contains(id)));
         ids
     }
+}
+
+/// The first candidate that ends no text; 0 where every one does.
+fn distinct(mut candidates: impl Iterator<Item = u32>, ends: &[u32]) -> u32 {
+    candidates.find(|id| !ends.contains(id)).unwrap_or(0)
+}
+
+/// Writes into `directory`, a reward model's, which token is the padding, where its tokenizer names another.
+///
+/// # Errors
+/// When the file is broken or cannot be written.
+pub fn name_padding(directory: &Path, tokenizer: &Tokenizer, pad_id: u32) -> Result<()> {
+    let path = directory.join("tokenizer_config.json");
+    if tokenizer.pad_id() == Some(pad_id) || !path.is_file() {
+        return Ok(());
+    }
+    let text = std::fs::read(&path).map_err(|source| Error::io(&path, source))?;
+    let mut config: Map<String, Value> =
+        serde_json::from_slice(&text).map_err(|error| Error::model(&path, format!("broken JSON: {error}")))?;
+    config.insert("pad_token".into(), tokenizer.token(pad_id).into());
+    let text = serde_json::to_string_pretty(&config).expect("JSON values serialise") + "\n";
+    std::fs::write(&path, text).map_err(|source| Error::io(&path, source))
 }
 
 /// Downloads the models that `plan` names on the hub, so that the observer sees it happen.
@@ -181,5 +213,17 @@ pub fn report(what: &str, counts: &Counts, observer: &mut dyn Observer) {
     observer.event(&Event::Message(&message));
     for remark in counts.remarks() {
         observer.event(&Event::Warning(&format!("{what}: {remark}")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_padding_of_a_reward_model_ends_no_text() {
+        assert_eq!(distinct([0, 1].into_iter(), &[2]), 0, "its own padding is kept");
+        assert_eq!(distinct([50256, 50256, 50255].into_iter(), &[50256]), 50255, "padding that is the end is replaced");
+        assert_eq!(distinct([2].into_iter(), &[2]), 0);
     }
 }

@@ -134,7 +134,11 @@ impl Job<'_> {
         let (train, held_out) = examples(&split, make, observer)?;
         let model = self.scalar_model(&self.model_dir()?)?;
         let pad_id = self.start.pad_id();
-        let save = |model: &RewardModel, source: &ModelDir, path: &Path| save_reward_model(model, source, path, pad_id);
+        let tokenizer = &self.start.tokenizer;
+        let save = |model: &RewardModel, source: &ModelDir, path: &Path| {
+            save_reward_model(model, source, path, pad_id)?;
+            prepare::name_padding(path, tokenizer, pad_id)
+        };
         self.offline(&BradleyTerry::new(config), model, &train, &held_out, &save, observer)
     }
 
@@ -177,7 +181,10 @@ impl Job<'_> {
 
     fn grpo(self, config: &GrpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
         let (policy, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
-        self.online(&mut Grpo::new(config), Actor { policy, value_head: None }, Some(&reference), observer)
+        // Without a KL term only evaluations ask the reference.
+        let asked = config.kl_coefficient != 0.0 || self.plan.train().eval_steps >= 0;
+        let reference = asked.then_some(reference);
+        self.online(&mut Grpo::new(config), Actor { policy, value_head: None }, reference.as_ref(), observer)
     }
 
     /// Offline methods: the loop, then what it leaves behind.
@@ -306,7 +313,7 @@ impl Job<'_> {
         let settings = self.settings(1);
         let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, &settings)?);
         let learning_rate = config.critic.learning_rate.unwrap_or(settings.learning_rate);
-        let pad_id = source.pad_id().unwrap_or_else(|| self.start.pad_id());
+        let pad_id = source.pad_id().filter(|id| !source.eos_ids().contains(id)).unwrap_or_else(|| self.start.pad_id());
         Ok((Critic::Separate(Box::new(SeparateCritic { learner, learning_rate, source, pad_id })), None))
     }
 
