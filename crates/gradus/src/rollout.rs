@@ -84,9 +84,10 @@ pub fn sample(
     let completions = generate(policy, &ids, sampler.group_size, &sampler.params, &mut stop, stream)?;
     let mut rollouts = Vec::with_capacity(completions.len());
     for (i, completion) in completions.into_iter().enumerate() {
-        let text = sampler.tokenizer.decode(&completion.ids, true)?;
+        let prompt = i / sampler.group_size;
+        let text = continuation(sampler.tokenizer, &prompts[prompt].ids, &completion.ids)?;
         rollouts.push(Rollout {
-            prompt: i / sampler.group_size,
+            prompt,
             completion: cut_at_stop(&text, sampler.stop).to_owned(),
             completion_ids: completion.ids,
             sampled_logprobs: completion.sampled_logprobs,
@@ -97,8 +98,36 @@ pub fn sample(
     Ok(Rollouts { prompts, rollouts, group_size: sampler.group_size })
 }
 
+/// The text that `completion_ids` add to a prompt.
+///
+/// Decoded alone, a completion loses the space it begins with in tokenizers of Llama's kind (`there was` for ` there
+/// was`), and prompt and completion joined would be another text than the one that was sampled.
+fn continuation(tokenizer: &Tokenizer, prompt_ids: &[u32], completion_ids: &[u32]) -> Result<String> {
+    let prompt = tokenizer.decode(prompt_ids, true)?;
+    let whole = tokenizer.decode(&[prompt_ids, completion_ids].concat(), true)?;
+    match whole.strip_prefix(&prompt) {
+        Some(rest) => Ok(rest.to_owned()),
+        None => tokenizer.decode(completion_ids, true),
+    }
+}
+
 impl StopRule for StopStrings<'_> {
     fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
         StopStrings::stops(self, row, completion_ids)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_keeps_the_space_it_begins_with() {
+        let Some(dir) = crate::test_support::material("weights/stories260K") else { return };
+        let tokenizer = Tokenizer::from_dir(&dir).expect("a tokenizer");
+        let ids = tokenizer.encode("Once upon a time there was", true).expect("encodable");
+        let prompt = tokenizer.encode("Once upon a time", true).expect("encodable").len();
+        assert_eq!(tokenizer.decode(&ids[prompt..], true).expect("decodable"), "there was");
+        assert_eq!(continuation(&tokenizer, &ids[..prompt], &ids[prompt..]).expect("decodable"), " there was");
     }
 }

@@ -5,6 +5,7 @@ mod harness;
 mod compare;
 mod config;
 mod data;
+mod demo;
 mod frame;
 mod hub;
 mod inference;

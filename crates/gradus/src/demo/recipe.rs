@@ -162,7 +162,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, seed: u64) -> String 
         ),
     };
     format!(
-        "# {header}\n# Again: gradus train {}\n{body}output_dir: {}\n",
+        "# {header}\n# Again: gradus train {} --overwrite\n{body}output_dir: {}\n",
         path(layout, stage),
         quoted(&layout.run(stage))
     )

@@ -105,7 +105,7 @@ impl<'a> Written<'a> {
         let samples = entry
             .samples
             .iter()
-            .filter_map(|sample| Some((Prompt::from_text(&sample.prompt)?, sample.completion.clone())));
+            .filter_map(|sample| Some((Prompt::from_text(&sample.prompt)?, sample.completion.trim().to_owned())));
         let (prompts, texts) = samples.unzip();
         Self { name, entry, prompts, texts, train_s }
     }

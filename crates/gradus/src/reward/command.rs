@@ -213,23 +213,28 @@ mod tests {
 
     #[test]
     fn too_few_lines_are_an_error() {
-        check_failure("read -r line; echo 1; cat > /dev/null", 0.3, 2, &["did not answer within 0.3 s"]);
+        check_failure("read -r line; echo 1; cat > /dev/null", 3.0, 2, &["did not answer within 3 s"]);
     }
 
     #[test]
     fn a_hang_ends_at_the_time_limit() {
         let started = Instant::now();
-        check_failure("echo thinking >&2; exec sleep 60", 0.3, 1, &["did not answer within 0.3 s", "thinking"]);
-        assert!(started.elapsed() < Duration::from_secs(10), "the program was not killed");
+        check_failure("echo thinking >&2; exec sleep 60", 2.0, 1, &["did not answer within 2 s", "thinking"]);
+        assert!(started.elapsed() < Duration::from_secs(30), "the program was not killed");
     }
 
     #[test]
     fn what_is_no_number_is_an_error_of_its_row_only() {
-        check_failure("echo 1; echo good; echo 3; cat > /dev/null", 10.0, 2, &["a number or null", "`good`"]);
-        check_failure("echo NaN; cat > /dev/null", 1.0, 1, &["`NaN`"]);
-        check_failure("echo 1e300; cat > /dev/null", 1.0, 1, &["`1e300`"]);
-        check_failure("echo true; cat > /dev/null", 1.0, 1, &["`true`"]);
-        let mut reward = shell("echo 1; echo good; echo 3; cat > /dev/null", 10.0);
+        check_failure(
+            "read -r line; echo 1; echo good; echo 3; cat > /dev/null",
+            10.0,
+            2,
+            &["a number or null", "`good`"],
+        );
+        check_failure("read -r line; echo NaN; cat > /dev/null", 10.0, 1, &["`NaN`"]);
+        check_failure("read -r line; echo 1e300; cat > /dev/null", 10.0, 1, &["`1e300`"]);
+        check_failure("read -r line; echo true; cat > /dev/null", 10.0, 1, &["`true`"]);
+        let mut reward = shell("read -r line; echo 1; echo good; echo 3; cat > /dev/null", 10.0);
         let scores = reward.score(&completions(["a", "b", "c"]));
         assert_eq!(scores.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
     }
@@ -247,7 +252,7 @@ mod tests {
     fn lines_nobody_asked_for_are_an_error() {
         let mut reward = shell("read -r line; echo 1; echo 2; cat > /dev/null", 10.0);
         assert_eq!(totals(&mut reward, &completions(["a"])), [1.0]);
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(Duration::from_secs(1));
         let error = reward.score(&completions(["b"])).remove(0).unwrap_err();
         assert!(
             error.message.contains("printed more lines than it was given (one too many: `2`)"),

@@ -31,6 +31,8 @@ pub struct Process {
     requests: Option<Sender<Vec<String>>>,
     lines: Receiver<String>,
     stderr: Arc<Mutex<VecDeque<u8>>>,
+    /// Disconnected once the error channel has been read to its end.
+    stderr_ended: Receiver<()>,
 }
 
 impl Process {
@@ -53,9 +55,13 @@ impl Process {
 
         let stderr = Arc::new(Mutex::new(VecDeque::new()));
         let (pipe, tail) = (child.stderr.take().expect("stderr is piped"), Arc::clone(&stderr));
-        std::thread::spawn(move || keep_tail(pipe, &tail));
+        let (ends, stderr_ended) = channel();
+        std::thread::spawn(move || {
+            keep_tail(pipe, &tail);
+            drop(ends);
+        });
 
-        Ok(Self { child, requests: Some(requests), lines, stderr })
+        Ok(Self { child, requests: Some(requests), lines, stderr, stderr_ended })
     }
 
     /// Hands lines over to the writing thread. A program that no longer reads shows in its answers.
@@ -81,8 +87,10 @@ impl Process {
 
     /// The end of what the program wrote to its error channel, without white space around it.
     pub fn stderr_tail(&self) -> String {
-        // The thread that reads it may be a moment behind the one that saw the output end.
-        std::thread::sleep(Duration::from_millis(20));
+        // The thread that reads it may be behind the one that saw the answer. Of a program that has ended there is an
+        // end to wait for; one that goes on gets a moment.
+        let patience = if self.requests.is_none() { Duration::from_secs(1) } else { Duration::from_millis(20) };
+        let _ = self.stderr_ended.recv_timeout(patience);
         let tail = self.stderr.lock().expect("the reader never panics");
         let bytes: Vec<u8> = tail.iter().copied().collect();
         String::from_utf8_lossy(&bytes).trim().to_string()

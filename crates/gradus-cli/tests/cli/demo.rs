@@ -1,0 +1,21 @@
+//! `gradus demo`, as far as it goes in a moment; `gradus/tests/demo.rs` makes whole runs.
+
+use crate::harness::CliTest;
+
+#[test]
+fn a_directory_in_use_is_refused_with_the_way_out() {
+    let test = CliTest::with("runs/demo/notes.txt", "mine");
+    let run = test.run(&["demo"]);
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""));
+    assert!(run.stderr.contains("`runs/demo` is not empty"), "{}", run.stderr);
+    assert!(run.stderr.contains("hint: choose another `--output-dir`, or pass `--overwrite`"), "{}", run.stderr);
+    assert_eq!(test.read("runs/demo/notes.txt"), "mine");
+}
+
+#[test]
+fn an_unwritable_directory_is_named() {
+    let test = CliTest::with("file", "not a directory");
+    let run = test.run(&["demo", "--output-dir", "file/demo"]);
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""));
+    assert!(run.stderr.contains("file/demo"), "{}", run.stderr);
+}
