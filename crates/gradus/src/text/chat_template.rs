@@ -166,10 +166,11 @@ static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"\{%(?P<left>[-+]?)\s*(?P<end>end)?generation\s*(?P<right>[-+]?)%\}").expect("a valid pattern")
 });
 
-/// Generation blocks become filter blocks, which keep the same rules for white space.
+/// Generation blocks become filter blocks, which keep the same rules for white space; lines end as Jinja reads them.
 fn as_filter_blocks(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
     GENERATION
-        .replace_all(source, |found: &regex::Captures| {
+        .replace_all(&source, |found: &regex::Captures| {
             let tag = if found.name("end").is_some() { "endfilter" } else { "filter assistant_said" };
             format!("{{%{} {tag} {}%}}", &found["left"], &found["right"])
         })
@@ -188,7 +189,9 @@ fn unmark(marked: &str) -> Rendered {
     Rendered { text, assistant }
 }
 
+/// The engine with Python's ways: what counts as iterable and as a sequence is what Python iterates and measures.
 fn environment() -> Environment<'static> {
+    use ValueKind::{Iterable, Map, Seq, String as Str, Undefined};
     let mut environment = Environment::new();
     environment.set_syntax(
         SyntaxConfig::builder()
@@ -204,6 +207,8 @@ fn environment() -> Environment<'static> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_filter("tojson", to_json);
+    environment.add_test("iterable", |value: Template| matches!(value.kind(), Undefined | Str | Seq | Map | Iterable));
+    environment.add_test("sequence", |value: Template| matches!(value.kind(), Undefined | Str | Seq | Map));
     environment.add_filter("assistant_said", |text: &str| format!("{OPEN}{text}{CLOSE}"));
     environment
 }
@@ -256,6 +261,10 @@ fn to_json(value: Template, options: Kwargs) -> Result<Template, minijinja::Erro
     let sort_keys: Option<bool> = options.get("sort_keys")?;
     let ascii: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
+    if value.is_undefined() {
+        let message = "a value that is not defined cannot be written as JSON";
+        return Err(minijinja::Error::new(ErrorKind::BadSerialization, message));
+    }
     let (item, key) = match separators.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
         _ => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
