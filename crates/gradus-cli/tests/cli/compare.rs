@@ -23,6 +23,14 @@ error: `reward` trains a reward model, which is no policy to compare
 hint: the methods are `dpo`, `ppo`, `grpo` and `sft`
 ",
     );
+    CliTest::new().fails(
+        &["compare", "--model", "m", "--data", "d", "--methods", "dpo,sft", "--max-new-tokens", "8"],
+        2,
+        "
+error: `--max-new-tokens` is no key of `dpo`, `sft`
+  --> flag `--max-new-tokens`
+",
+    );
     CliTest::with("three.yml", "model: m\ndata: d\nmethods:\n  dpo: { betta: 1 }\n").fails(
         &["compare", "three.yml"],
         2,

@@ -96,6 +96,9 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     if judge.is_none() && has_reward && sides.iter().all(|(name, _)| !ONLINE.contains(&name.as_str())) {
         judge = add("grpo", Node::empty());
     }
+    let mut reached: Vec<&str> = sides.iter().map(|(name, _)| name.as_str()).collect();
+    reached.extend(judge.as_ref().map(|judge| judge.config.method.name()));
+    problems.extend(unreached(request.flags, &reached));
     if !problems.is_empty() {
         return Err(Error::Config(problems));
     }
@@ -105,6 +108,26 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
         run.config.output_dir = Some(output_dir.join(run.config.method.name()));
     }
     Ok(WrittenComparison { output_dir, runs, judge })
+}
+
+/// Flags that touch none of the methods: silence would look as if they did something.
+fn unreached(flags: &[Flag], methods: &[&str]) -> Vec<Diagnostic> {
+    let reaches = |flag: &Flag| match flag.spec.key.strip_prefix("method.") {
+        Some(key) => methods.iter().any(|method| key.split('.').next() == Some(method)),
+        None => true,
+    };
+    let mut problems: Vec<Diagnostic> = Vec::new();
+    for flag in flags {
+        if !flags.iter().any(|other| other.written == flag.written && reaches(other)) {
+            let names: Vec<String> = methods.iter().map(|method| format!("`{method}`")).collect();
+            let message = format!("`{}` is no key of {}", flag.written, names.join(", "));
+            let problem = Diagnostic { message, places: vec![Place::Flag(flag.written.clone())], hint: None };
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+    }
+    problems
 }
 
 fn of_reward(flag: &Flag) -> bool {

@@ -108,7 +108,9 @@ impl ModelDir {
     /// # Errors
     /// When a file cannot be copied.
     pub fn copy_tokenizer(&self, to: &Path) -> Result<()> {
-        if self.path.as_os_str().is_empty() {
+        // A model saved over itself keeps its files: copying one onto itself would empty it.
+        let is_same = || std::fs::canonicalize(&self.path).ok() == std::fs::canonicalize(to).ok();
+        if self.path.as_os_str().is_empty() || is_same() {
             return Ok(());
         }
         TOKENIZER_FILES.iter().try_for_each(|name| copy(&self.path.join(name), &to.join(name)))

@@ -216,7 +216,10 @@ impl Comparison {
         let entry = |entry: &Entry| {
             let mut object = Map::from_iter([("method".to_owned(), json!(entry.name))]);
             for (key, _, _) in COLUMNS {
-                object.insert(key.into(), entry.value(key, self.start()).map_or(Value::Null, number));
+                let value = entry.value(key, self.start());
+                let is_count = matches!(key, "steps" | "tokens");
+                let value = value.map(|value| if is_count { json!(value as u64) } else { number(value) });
+                object.insert(key.into(), value.unwrap_or(Value::Null));
             }
             object.insert("reward_standard_error".into(), json!(entry.standard_error()));
             object.insert("run".into(), json!(entry.run.as_ref().map(|run| run.path().display().to_string())));
