@@ -35,11 +35,12 @@ struct Lines {
 impl Lines {
     fn set(&self, position: u64, numbers: &str) {
         let due = self.shown.get().is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
-        if !due && position != self.total {
+        let done = position.saturating_sub(self.before.get());
+        // Before anything is done there is no rate to tell.
+        if done == 0 || (!due && position != self.total) {
             return;
         }
         self.shown.set(Some(Instant::now()));
-        let done = position.saturating_sub(self.before.get());
         let rate = done as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
         let left = (self.total.saturating_sub(position) as f64 / rate.max(1e-9)).min(1e9);
         let left = indicatif::HumanDuration(Duration::from_secs_f64(left));
