@@ -4,7 +4,6 @@
 //! optimiser step (`bnpo` excepted, which is defined by the micro-batch), and that the KL's and the entropy's means are
 //! reduced as the policy's loss and over the step's tokens.
 
-use rand::seq::SliceRandom;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +15,6 @@ use crate::loss::grpo::{ClipCounts, GrpoLoss, KlCorrection, kl_term, token_loss}
 use crate::loss::reduce::weighted_sum;
 use crate::math::weights::{micro_mean_weights, per_token};
 use crate::math::{Reduction, Scale, group_advantages, token_weights};
-use crate::rng::Purpose;
 use crate::rollout::StopReason;
 use crate::train::learner::Learner;
 use crate::train::objective::read;
@@ -250,11 +248,7 @@ impl Algorithm for Grpo {
         let all: Vec<usize> = (0..experience.rollouts.len()).collect();
         let mut seen = Seen::default();
         for epoch in 0..self.config.update_epochs {
-            let mut order = all.clone();
-            if self.config.mini_batches > 1 && update.settings.shuffle {
-                let seed = update.settings.seed;
-                order.shuffle(&mut seed.stream(Purpose::UpdateOrder, update.iteration as u64, epoch as u64));
-            }
+            let order = update.order(&all, self.config.mini_batches, epoch);
             for batch in mini_batches(&order, self.config.mini_batches) {
                 if batch.iter().all(|&i| !self.counts(experience.rollouts.rollouts[i].stop)) {
                     continue;

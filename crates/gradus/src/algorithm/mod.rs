@@ -18,11 +18,13 @@ pub mod ppo;
 
 use std::path::Path;
 
+use rand::seq::SliceRandom;
 use serde_json::{Map, Value};
 
 pub use actor::{Actor, Forward};
 
 use crate::error::Result;
+use crate::rng::Purpose;
 use crate::rollout::Rollouts;
 use crate::train::learner::Learner;
 use crate::train::optimizer::AdamW;
@@ -83,6 +85,19 @@ pub struct Update<'a> {
     pub multiplier: f64,
     /// What the run does not change.
     pub settings: &'a Settings,
+}
+
+impl Update<'_> {
+    /// The order in which update epoch `epoch` passes over `rollouts`: shuffled where it decides who shares a
+    /// mini-batch, and where the run shuffles at all.
+    pub(crate) fn order(&self, rollouts: &[usize], mini_batches: usize, epoch: usize) -> Vec<usize> {
+        let mut order = rollouts.to_vec();
+        if mini_batches > 1 && self.settings.shuffle {
+            let mut stream = self.settings.seed.stream(Purpose::UpdateOrder, self.iteration as u64, epoch as u64);
+            order.shuffle(&mut stream);
+        }
+        order
+    }
 }
 
 /// One way of learning from rollouts.

@@ -6,7 +6,6 @@
 use std::path::Path;
 
 use burn::tensor::Tensor;
-use rand::seq::SliceRandom;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +17,6 @@ use crate::loss::{ppo, value};
 use crate::math::kl::{self, KlController};
 use crate::math::stats::{Variance, explained_variance, mean};
 use crate::math::{Whiten, gae, returns, whiten};
-use crate::rng::Purpose;
 use crate::rollout::StopReason;
 use crate::train::learner::Learner;
 use crate::train::objective::read;
@@ -408,11 +406,7 @@ impl Algorithm for Ppo {
         let mut stats = Stats::default();
         let mut passes = 0;
         for epoch in 0..self.config.update_epochs {
-            let mut order = scored.clone();
-            if self.config.mini_batches > 1 && update.settings.shuffle {
-                let seed = update.settings.seed;
-                order.shuffle(&mut seed.stream(Purpose::UpdateOrder, update.iteration as u64, epoch as u64));
-            }
+            let order = update.order(&scored, self.config.mini_batches, epoch);
             let mut seen = Seen::default();
             for chosen in mini_batches(&order, self.config.mini_batches) {
                 let stepped = self.step(actor, experience, advantages, chosen, update, &mut seen);

@@ -101,16 +101,16 @@ pub fn generate(
             prompts,
         };
         let logits = wave.prefill();
-        wave.draw((0..rows).collect(), |row| &logits[row / group], stop);
+        let all: Vec<usize> = (0..rows).collect();
+        wave.draw(&all, |row| &logits[row / group], stop);
         while let Some(live) = wave.live() {
             let logits = wave.decode(&live);
             let vocabulary = model.vocab_size();
-            let at: Vec<usize> = live.clone();
             let row_logits = |row: usize| {
-                let i = at.binary_search(&row).expect("a live row");
+                let i = live.binary_search(&row).expect("a live row");
                 &logits[i * vocabulary..(i + 1) * vocabulary]
             };
-            wave.draw(live, row_logits, stop);
+            wave.draw(&live, row_logits, stop);
         }
         completions.extend(wave.rows.into_iter().map(Row::finish));
     }
@@ -230,7 +230,7 @@ impl Wave<'_> {
     }
 
     /// Draws one id for each row in `live` (ascending) and ends the rows that stop.
-    fn draw<'l>(&mut self, live: Vec<usize>, logits: impl Fn(usize) -> &'l [f32] + Sync, stop: &mut dyn StopRule)
+    fn draw<'l>(&mut self, live: &[usize], logits: impl Fn(usize) -> &'l [f32] + Sync, stop: &mut dyn StopRule)
     where
         Self: 'l,
     {
