@@ -1,0 +1,241 @@
+"""The sections of `docs/benchmarks.md`, each a function from results to Markdown."""
+
+import summary
+import workloads
+
+PRECISIONS = ("f32", "bf16")
+TITLES = {"sft": "SFT", "dpo": "DPO", "reward": "reward model", "grpo": "GRPO"}
+GIB = 2**30
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def number(value, digits=3):
+    """Three significant digits, without an exponent."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def times(value):
+    return "–" if value is None else f"{number(value)}×"
+
+
+def seconds(value):
+    if value is None:
+        return "–"
+    return f"{number(value)} s" if value >= 1 else f"{number(value * 1000)} ms"
+
+
+def gib(value):
+    return "–" if value is None else f"{value / GIB:.2f} GiB"
+
+
+def opening(results):
+    machine, versions = results["machine"], results["versions"]
+    caches = ", ".join(f"{level} {size}" for level, size in machine["caches"].items())
+    cpu = f"{machine['cpu']} (family {machine['family']}, model {machine['model']}; caches {caches})"
+    peak = results.get("torch_peak_gflops", {})
+    rows = [
+        ["processor", cpu],
+        ["cores used, of", f"{results['threads']} of {machine['cores']}"],
+        ["instruction sets", ", ".join(machine["flags"])],
+        ["memory", f"{machine['memory_bytes'] / GIB:.1f} GiB"],
+        ["system", f"{machine['system']}, {machine['architecture']}"],
+        ["versions", ", ".join(f"{name} {version}" for name, version in versions.items())],
+        ["matrix product 2048³, torch", ", ".join(f"{p} {number(peak.get(p))} GFLOP/s" for p in PRECISIONS)],
+    ]
+    mine = {p: summary.peak_gflops(results, p) for p in PRECISIONS}
+    if any(mine.values()):
+        rows.append(["matrix product, gradus", ", ".join(f"{p} {number(mine[p])} GFLOP/s" for p in PRECISIONS)])
+    rows.append(["measured on", results["date"]])
+    text = "gradus beside TRL, `transformers` and llama.cpp: the same weights, the same rows, the same cores, processes in turn."
+    text += "\nThis page is written by [`tools/bench`](../tools/bench/README.md) from its measurements; do not edit it."
+    return f"# Benchmarks\n\n{text}\n\n{table(['', ''], rows)}"
+
+
+def goals(results, found):
+    words = {True: "met", False: "**not met**", None: "not measured"}
+    rows = []
+    for goal in found:
+        value = goal["value"]
+        shown = {"×": times, "%": lambda v: "–" if v is None else f"{v * 100:.0f} %", " ms": lambda v: "–" if v is None else f"{number(v)} ms"}
+        rows.append([goal["what"], shown[goal["unit"]](value), goal["goal"], words[goal["met"]]])
+    return "## Goals\n\n" + table(["", "measured", "goal", ""], rows)
+
+
+def size(work):
+    """The size of a step in words."""
+    group, new = work.get("group_size"), work.get("new_tokens")
+    return {
+        "sft": f"{work['batch']} rows of {work['length']} tokens",
+        "dpo": f"{work['batch']} pairs of up to {work['length']} tokens, live reference",
+        "reward": f"{work['batch']} pairs of up to {work['length']} tokens",
+        "grpo": f"{work['batch']} prompts of {work['length']} tokens × {group}, {new} new tokens",
+        "generate": f"{work['batch']} × ({work['length']} + {new}) tokens",
+    }[work["kind"]]
+
+
+def of_group(results, *groups):
+    return [entry for entry in results["workloads"].values() if entry["work"]["group"] in groups]
+
+
+def step_row(entry):
+    work = entry["work"]
+    mine, theirs = (summary.step_s(entry, side) for side in ("gradus", "trl"))
+    count = summary.tokens(work)
+    rate = number(count / mine) if count and mine else "–"
+    return [seconds(mine), seconds(theirs), times(summary.speedup(entry)), rate]
+
+
+def steps(results):
+    entries = of_group(results, "main")
+    if not entries:
+        return None
+    entries.sort(key=lambda entry: list(TITLES).index(entry["work"]["kind"]))
+    rows = []
+    for entry in entries:
+        work = entry["work"]
+        rows.append([TITLES[work["kind"]], size(work), work["precision"], *step_row(entry)])
+    shape = workloads.parameters(workloads.MODELS["124M"])
+    text = f"Seconds a step on GPT-2's shape ({shape / 1e6:.0f} million parameters, 50,257 tokens), random weights.\n"
+    text += "Tokens are those of the rows, for GRPO the sampled ones."
+    head = ["", "a step", "", "gradus", "TRL", "faster", "gradus, tokens/s"]
+    return f"## Training steps\n\n{text}\n\n{table(head, rows)}{shares(results)}{failures(entries)}"
+
+
+def shares(results):
+    """What part of the matrix peak SFT's products reach."""
+    parts = []
+    for precision in PRECISIONS:
+        entry = results["workloads"].get(f"sft_{precision}")
+        if not entry:
+            continue
+        flops = workloads.train_flops(entry["work"])
+        mine = summary.step_s(entry, "gradus")
+        peak = summary.peak_gflops(results, precision)
+        if mine and peak:
+            parts.append(f"{number(flops / mine / 1e9)} GFLOP/s in {precision}, {flops / mine / 1e7 / peak:.0f} % of gradus's matrix peak")
+        elif mine:
+            parts.append(f"{number(flops / mine / 1e9)} GFLOP/s in {precision}")
+    return f"\n\nThe matrix products of SFT run at {'; '.join(parts)}." if parts else ""
+
+
+def failures(entries):
+    lines = []
+    for entry in entries:
+        for side, why in entry["failed"].items():
+            last = why.strip().splitlines()[-1] if why.strip() else "no message"
+            lines.append(f"- {entry['work']['name']}, {side}: not available ({last})")
+    return "\n\n" + "\n".join(lines) if lines else ""
+
+
+def generation(results):
+    entries = of_group(results, "generate")
+    if not entries:
+        return None
+    entries.sort(key=lambda entry: (entry["work"]["precision"] != "f32", entry["work"]["batch"]))
+    rows = []
+    for entry in entries:
+        work, count = entry["work"], summary.tokens(entry["work"])
+        spent = [summary.step_s(entry, side) for side in ("gradus", "trl", "llama")]
+        rates = [number(count / s) if s and s > 0 else "–" for s in spent]
+        rows.append([work["batch"], work["precision"], *rates, times(summary.speedup(entry)), times(summary.speedup(entry, "llama"))])
+    head = ["sequences", "", "gradus", "transformers", "llama.cpp", "faster than transformers", "than llama.cpp"]
+    sizes = {f"{entry['work']['length']} prompt tokens and {entry['work']['new_tokens']} new ones" for entry in entries}
+    text = f"New tokens a second, end to end, prompts included; {' or '.join(sorted(sizes))} a sequence, temperature 1."
+    return f"## Generation\n\n{text}\n\n{table(head, rows)}{quantised(entries)}{failures(entries)}"
+
+
+def quantised(entries):
+    """llama.cpp with 8-bit weights, where it was measured."""
+    parts = []
+    for entry in entries:
+        runs = entry["runs"].get("llama_q8_0", [])
+        if runs:
+            rate = summary.tokens(entry["work"]) / summary.step_s(entry, "llama_q8_0")
+            parts.append(f"{number(rate)} at {entry['work']['batch']}")
+    return f"\n\nllama.cpp with q8_0 weights, tokens a second by sequences: {', '.join(parts)}." if parts else ""
+
+
+def small(results):
+    entries = of_group(results, "small")
+    if not entries:
+        return None
+    rows = []
+    for entry in entries:
+        work = entry["work"]
+        count = workloads.parameters(workloads.MODELS[work["model"]])
+        rows.append([TITLES[work["kind"]], f"{count:,}", size(work), *step_row(entry)[:3]])
+    head = ["", "parameters", "a step", "gradus", "TRL", "faster"]
+    return f"## Small models\n\nWhat a step costs where the arithmetic is little; f32.\n\n{table(head, rows)}{failures(entries)}"
+
+
+def memory(results):
+    rows = []
+    for entry in of_group(results, "main", "generate", "small"):
+        work = entry["work"]
+        peaks = [summary.peak_bytes(entry, side) for side in ("gradus", "trl")]
+        ratio = summary.memory_ratio(entry)
+        title = TITLES.get(work["kind"], "generation")
+        rows.append([title, work["model"], size(work), work["precision"], *map(gib, peaks), times(ratio)])
+    if not rows:
+        return None
+    head = ["", "model", "", "", "gradus", "TRL or transformers", "ratio"]
+    text = "The largest resident set of the whole process, loading and saving included, as the kernel counts it."
+    return f"## Peak memory\n\n{text}\n\n{table(head, rows)}"
+
+
+CURVES = {
+    "batch": ("Batch", "rows", lambda work: work["batch"]),
+    "length": ("Length, the same number of tokens a step", "tokens a row", lambda work: work["length"]),
+    "group_size": ("Group size", "completions a prompt", lambda work: work["group_size"]),
+    "model": ("Model size", "parameters", lambda work: f"{workloads.parameters(workloads.MODELS[work['model']]):,}"),
+}
+
+
+def growth(results):
+    parts = []
+    for group, (title, unit, key) in CURVES.items():
+        entries = of_group(results, group)
+        if not entries:
+            continue
+        rows = []
+        for entry in entries:
+            peaks = [gib(summary.peak_bytes(entry, side)) for side in ("gradus", "trl")]
+            rows.append([key(entry["work"]), *step_row(entry), *peaks])
+        work = entries[0]["work"]
+        model = "" if group == "model" else f" of a model with {workloads.parameters(workloads.MODELS[work['model']]) / 1e6:.0f} million parameters"
+        text = f"{TITLES[work['kind']]} steps{model}, f32; the first: {size(work)}."
+        head = [unit, "gradus", "TRL", "faster", "gradus, tokens/s", "gradus, peak", "TRL, peak"]
+        parts.append(f"### {title}\n\n{text}\n\n{table(head, rows)}{failures(entries)}")
+    return "## What growing costs\n\n" + "\n\n".join(parts) if parts else None
+
+
+def method(results):
+    most, noisy, runs = summary.foreign(results)
+    entry = results["workloads"].get("sft_f32") or next(iter(results["workloads"].values()), None)
+    commands = [run["command"] for run in (entry or {"runs": {}})["runs"].get("gradus", [])[:1]]
+    given = [run["settings"] for run in (entry or {"runs": {}})["runs"].get("trl", [])[:1]]
+    lines = [
+        "- A process of gradus, a process of the other, and again; a figure is the median over processes of the mean step.",
+        "- A training step is the time between the ends of two consecutive steps; a process's first step is not counted.",
+        "- Generation is a call from text to text; gradus's is the time of the command less that of one for a single token, "
+        "which is what starting and loading take.",
+        "- TRL's trainers run with their defaults, bf16 by autocast (generation: bf16 weights), but without gradient checkpointing, which "
+        "makes them faster; both sides without dropout.",
+        "- DPO computes the reference within the step on both sides. GRPO's reward is a regular expression; without KL, no reference.",
+        f"- Other processes used at most {number(most)} cores during a run, and more than a tenth of one in {noisy} of {runs} runs.",
+    ]
+    if commands:
+        lines.append(f"- gradus: `{commands[0]}`")
+    if given:
+        lines.append("- TRL: `" + ", ".join(f"{key}={value}" for key, value in given[0].items()) + "`")
+    return "## How it was measured\n\n" + "\n".join(lines)

@@ -1,0 +1,64 @@
+"""What the runs of a workload come to: the median over processes, and ratios between sides."""
+
+import statistics
+
+import workloads
+
+
+def step_s(entry, side):
+    """Seconds a step: the mean of a process's steps, the median over processes. None where nothing was measured."""
+    means = [statistics.fmean(run["step_s"]) for run in (entry or {"runs": {}})["runs"].get(side, [])]
+    return statistics.median(means) if means else None
+
+
+def spread(entry, side):
+    """The fastest and the slowest process, as shares of the median."""
+    means = [statistics.fmean(run["step_s"]) for run in entry["runs"].get(side, [])]
+    middle = statistics.median(means)
+    return min(means) / middle, max(means) / middle
+
+
+def peak_bytes(entry, side):
+    peaks = [run["peak_bytes"] for run in (entry or {"runs": {}})["runs"].get(side, [])]
+    return statistics.median(peaks) if peaks else None
+
+
+def speedup(entry, other="trl"):
+    """How many times faster gradus is."""
+    mine, theirs = step_s(entry, "gradus"), step_s(entry, other)
+    return theirs / mine if mine and theirs and mine > 0 else None
+
+
+def memory_ratio(entry):
+    mine, theirs = peak_bytes(entry, "gradus"), peak_bytes(entry, "trl")
+    return mine / theirs if mine and theirs else None
+
+
+def tokens(work):
+    """What a step is counted in: tokens of the rows (sft), or new tokens (grpo, generate); None for pairs."""
+    if work["kind"] == "sft":
+        return work["batch"] * work["length"]
+    if work["kind"] in ("grpo", "generate"):
+        return work["batch"] * work.get("group_size", 1) * work["new_tokens"]
+    return None
+
+
+def peak_gflops(results, precision):
+    """What gradus's own matrix product reaches on this machine, in GFLOP/s, where the build measures it."""
+    found = results.get("gradus_bench") or {}
+    for key in ("matrix_peak_gflops", "gflops", "matrix_gflops"):
+        if isinstance(found.get(key), dict) and precision in found[key]:
+            return found[key][precision]
+    return None
+
+
+def peak_share(results, entry, peak):
+    """SFT's matrix products a second as a share of the matrix peak."""
+    mine = step_s(entry, "gradus")
+    return workloads.train_flops(entry["work"]) / mine / 1e9 / peak if mine and peak else None
+
+
+def foreign(results):
+    """The most CPU, in cores, that other processes used during any run; and in how many runs it was over a tenth."""
+    shares = [run["foreign_cpu"] for entry in results["workloads"].values() for runs in entry["runs"].values() for run in runs]
+    return max(shares, default=0.0), sum(share > 0.1 for share in shares), len(shares)

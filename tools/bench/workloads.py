@@ -1,0 +1,128 @@
+"""What is measured: models, workloads and their sizes. Everything else reads this table.
+
+A workload is a dictionary:
+
+    name       unique; also the key in the results
+    group      `main`, `small`, or the growth curve it belongs to
+    kind       sft, dpo, reward, grpo or generate
+    model      a key of MODELS
+    precision  f32 or bf16
+    batch      rows, pairs or prompts a step; for `generate`, sequences at once
+    length     tokens a row (sft), of the longest answer with its prompt (dpo, reward), of a prompt (grpo, generate)
+    steps      measured steps of one process, after one step of warm-up (generate: calls)
+    group_size, new_tokens, beta   where the kind has them
+"""
+
+
+def gpt2(layers, wide, heads, vocabulary=50257, positions=1024):
+    shape = {"n_layer": layers, "n_embd": wide, "n_head": heads}
+    return {**shape, "vocab_size": vocabulary, "n_positions": positions}
+
+
+MODELS = {
+    "124M": gpt2(12, 768, 12),
+    "62M": gpt2(8, 576, 9),
+    "30M": gpt2(6, 384, 6),
+    "8M": gpt2(4, 256, 4, vocabulary=16000),
+    "4M": gpt2(4, 256, 4, vocabulary=2000, positions=256),
+    "nano": gpt2(1, 32, 2, vocabulary=256, positions=64),
+}
+
+
+def parameters(shape):
+    """How many numbers a model has; the head is the embedding table."""
+    wide = shape["n_embd"]
+    block = 12 * wide * wide + 13 * wide
+    return (shape["vocab_size"] + shape["n_positions"] + 2) * wide + shape["n_layer"] * block
+
+
+def train_flops(work):
+    """Floating-point operations of the matrix products of one SFT step: forward once, backward twice."""
+    shape, tokens = MODELS[work["model"]], work["batch"] * work["length"]
+    wide = shape["n_embd"]
+    per_token = 2 * (shape["n_layer"] * 12 * wide * wide + shape["vocab_size"] * wide)
+    attention = shape["n_layer"] * 2 * wide * work["length"]  # causal: half of the T × T products, two of them
+    return 3 * tokens * (per_token + attention)
+
+
+def workload(name, group, kind, model="124M", precision="f32", batch=4, length=256, steps=2, **more):
+    work = {"name": name, "group": group, "kind": kind, "model": model, "precision": precision, "batch": batch}
+    work |= {"length": length, "steps": steps, **more}
+    work["max_steps"] = 1 if kind == "generate" else steps + 1
+    return work
+
+
+def main_table():
+    for precision in ("f32", "bf16"):
+        yield workload(f"sft_{precision}", "main", "sft", precision=precision, steps=3)
+        yield workload(f"dpo_{precision}", "main", "dpo", precision=precision)
+        yield workload(f"reward_{precision}", "main", "reward", precision=precision)
+        grpo = {"batch": 2, "length": 64, "group_size": 8, "new_tokens": 64, "beta": 0.0}
+        yield workload(f"grpo_{precision}", "main", "grpo", precision=precision, **grpo)
+        for batch, calls in ((1, 3), (8, 3), (64, 2)):
+            sizes = {"batch": batch, "length": 64, "steps": calls, "new_tokens": 64}
+            yield workload(f"generate_{batch}_{precision}", "generate", "generate", precision=precision, **sizes)
+
+
+def small_table():
+    yield workload("small_sft", "small", "sft", model="4M", batch=8, length=64, steps=60)
+    rollouts = {"group_size": 8, "new_tokens": 32, "beta": 0.0}
+    yield workload("small_grpo", "small", "grpo", model="4M", batch=2, length=16, steps=12, **rollouts)
+    yield workload("nano_sft", "small", "sft", model="nano", batch=1, length=8, steps=200)
+
+
+def growth_table():
+    for batch in (1, 2, 4, 8):
+        yield workload(f"batch_{batch}", "batch", "sft", model="30M", batch=batch, length=128)
+    for length in (64, 128, 256, 512, 1024):
+        yield workload(f"length_{length}", "length", "sft", model="30M", batch=1024 // length, length=length)
+    for size in (4, 8, 16, 32):
+        sizes = {"batch": 1, "length": 64, "group_size": size, "new_tokens": 32, "beta": 0.0}
+        yield workload(f"group_{size}", "group_size", "grpo", model="30M", **sizes)
+    for model in ("4M", "8M", "30M", "62M"):
+        yield workload(f"model_{model}", "model", "sft", model=model, batch=4, length=256)
+
+
+def extra_table():
+    """Left out unless they are asked for by name."""
+    sizes = {"batch": 2, "length": 64, "group_size": 8, "new_tokens": 64, "beta": 0.04}
+    yield workload("grpo_kl_f32", "extra", "grpo", **sizes)
+    tiny = {"model": "4M", "batch": 2, "length": 32}
+    for kind in ("sft", "dpo", "reward"):
+        yield workload(f"tiny_{kind}", "tiny", kind, **tiny)
+    rollouts = {"group_size": 4, "new_tokens": 8}
+    yield workload("tiny_grpo", "tiny", "grpo", **tiny, **rollouts, beta=0.0)
+    yield workload("tiny_generate", "tiny", "generate", **tiny, new_tokens=8)
+
+
+ALL = [*main_table(), *small_table(), *growth_table(), *extra_table()]
+DEFAULT_LEAVES_OUT = ("extra", "tiny")
+
+
+def names(argument):
+    return [name for name in argument.split(",") if name]
+
+
+def chosen(only):
+    """The workloads whose name, group, kind or precision is in `only`; all but the extra ones without it."""
+    if not only:
+        return [work for work in ALL if work["group"] not in DEFAULT_LEAVES_OUT]
+    unknown = [name for name in only if not any(matches(work, name) for work in ALL)]
+    if unknown:
+        known = sorted({work[key] for work in ALL for key in ("name", "group", "kind")})
+        raise SystemExit(f"no workload `{unknown[0]}`; known: {', '.join(known)}")
+    return [work for work in ALL if any(matches(work, name) for name in only)]
+
+
+def named(name):
+    return next(work for work in ALL if work["name"] == name)
+
+
+def matches(work, name):
+    if name == work["kind"]:
+        return work["group"] in ("main", "generate")
+    return name in (work["name"], work["group"])
+
+
+def rows_file(folder, work):
+    return folder / "rows" / f"{work['name']}.jsonl"
