@@ -7,6 +7,7 @@ mod flags;
 mod output;
 mod progress;
 mod report;
+mod table;
 mod watch;
 
 use std::process::ExitCode;

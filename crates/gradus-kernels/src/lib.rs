@@ -17,6 +17,7 @@ mod fused;
 mod gelu;
 mod gemm;
 mod linear;
+pub mod measure;
 mod norm;
 mod rope;
 mod simd;

@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
+pub mod bench;
 pub mod compare;
 pub mod config;
 pub mod data;

@@ -33,6 +33,8 @@ pub enum Purpose {
     PromptOrder = 9,
     /// Sampling for `gradus generate`.
     Generate = 10,
+    /// The tokens of `gradus bench`.
+    Bench = 11,
 }
 
 /// The seed of a run.

@@ -71,6 +71,20 @@ const PARTS: &[(&str, &[&str])] = &[
     ("train::prepare", &[ALL_BELOW]),
     ("train::run", &[ALL_BELOW]),
     ("inference", &[ALL_BELOW]),
+    (
+        "bench",
+        &[
+            "machine",
+            "model",
+            "data",
+            "generate",
+            "train",
+            "train::learner",
+            "train::optimizer",
+            "train::settings",
+            "gradus_kernels",
+        ],
+    ),
     ("compare", &[ALL_BELOW]),
     ("demo", &[ALL_BELOW]),
 ];

@@ -8,6 +8,7 @@ use gradus::config::Scope;
 
 use crate::output::Output;
 
+mod bench;
 mod compare;
 mod completions;
 mod config;
@@ -126,6 +127,7 @@ pub const ENTRIES: &[Entry] = &[
     entry!(Data, "data", data::DataArgs, "Look at a data set, lint it, change its format"),
     entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
     entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
+    entry!(Setup, "bench", bench::BenchArgs, "Measure this machine, and how fast a model trains and samples on it"),
     entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),
 ];
 

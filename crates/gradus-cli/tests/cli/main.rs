@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod bench;
 mod compare;
 mod config;
 mod data;

@@ -19,6 +19,7 @@ mod parameters;
 mod reward_model;
 mod rope;
 mod save;
+mod shape;
 mod trunk;
 
 pub(crate) use causal::select_rows;
@@ -32,4 +33,5 @@ pub use packed::{Packed, Targets};
 pub use parameters::{NamePath, NamedTensor, named_tensors};
 pub use reward_model::RewardModel;
 pub use save::{save_causal, save_reward_model};
+pub use shape::{Block, ModelShape};
 pub use trunk::Trunk;

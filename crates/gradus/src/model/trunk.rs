@@ -71,7 +71,7 @@ impl Family {
     }
 }
 
-fn read_config<C: DeserializeOwned>(dir: &ModelDir) -> Result<C> {
+pub(crate) fn read_config<C: DeserializeOwned>(dir: &ModelDir) -> Result<C> {
     serde_json::from_value(Value::Object(dir.config.clone()))
         .map_err(|error| Error::model(dir.path.join("config.json"), error.to_string()))
 }

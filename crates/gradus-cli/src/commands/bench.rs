@@ -1,0 +1,210 @@
+//! `gradus bench`: what this machine can do, and how much of it training and sampling use.
+
+use std::fmt::Write as _;
+
+use gradus::bench::{Generation, Options, Report, Subject, Training};
+use gradus::rng::Seed;
+
+use crate::output::Output;
+use crate::table::{aligned, count, percent, seconds};
+use crate::watch::fetch;
+
+/// Arguments of `gradus bench`.
+#[derive(Debug, clap::Args)]
+pub struct BenchArgs {
+    /// Measure this model: a Hugging Face directory or a hub name
+    #[arg(long, value_name = "DIR", conflicts_with = "preset")]
+    model: Option<String>,
+    /// Measure a built-in model with random weights: gpt2, gpt2-tiny or qwen3-0.6b
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+    /// Rows of a training step; several are measured one after the other
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "8")]
+    batch_size: Vec<usize>,
+    /// Tokens of each row
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "256")]
+    length: Vec<usize>,
+    /// Tokens of one forward and backward pass at most
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    micro_batch_tokens: usize,
+    /// Leave training out
+    #[arg(long)]
+    no_training: bool,
+    /// Prompts sampled side by side
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,8,64")]
+    generate_batch: Vec<usize>,
+    /// Tokens of each prompt
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    prompt_tokens: usize,
+    /// Tokens sampled after each prompt
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    new_tokens: usize,
+    /// Leave sampling out
+    #[arg(long)]
+    no_generation: bool,
+    /// Timed repetitions of each measurement; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    repetitions: usize,
+    /// Threads to compute with
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// The seed of weights, rows and draws
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    seed: u64,
+}
+
+/// Measures, and prints tables, or JSON with `--json`.
+pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
+    if let Some(threads) = args.threads {
+        gradus::machine::use_threads(threads)?;
+    }
+    let subject = match (args.model, args.preset) {
+        (Some(model), _) => {
+            fetch(&model, out)?;
+            Subject::Model(model)
+        }
+        (None, Some(preset)) => Subject::Preset(preset),
+        (None, None) => Subject::Machine,
+    };
+    let is_machine = subject == Subject::Machine;
+    let options = Options {
+        subject,
+        batch_sizes: if args.no_training { Vec::new() } else { args.batch_size },
+        lengths: args.length,
+        micro_batch_tokens: args.micro_batch_tokens,
+        generate_batches: if args.no_generation { Vec::new() } else { args.generate_batch },
+        prompt_tokens: args.prompt_tokens,
+        new_tokens: args.new_tokens,
+        repetitions: args.repetitions,
+        seed: Seed(args.seed),
+    };
+    let mut shown = None;
+    let report = gradus::bench::run(&options, &mut |what| {
+        // The old line goes before the new one comes.
+        shown.take();
+        shown = Some(out.spinner(&format!("measuring {what}")));
+    })?;
+    drop(shown);
+    out.result(&report, || text(&report))?;
+    if is_machine {
+        out.note("`--preset gpt2` or `--model DIR` also measures training and sampling");
+    }
+    Ok(())
+}
+
+fn text(report: &Report) -> String {
+    let machine = &report.machine;
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12} {value}");
+    };
+    line("processor", machine.cpu.clone().unwrap_or_else(|| "unknown".into()));
+    line("threads", format!("{} of {}", machine.threads, machine.cores));
+    line("matrix peak", format!("{:.0} GFLOP/s in f32", machine.matrix_gflops_f32));
+    line("memory", format!("{:.1} GB/s read", machine.read_gb_s));
+    if let Some(model) = &report.model {
+        let sizes = [model.parameters, model.trunk_matrices, model.head_matrix].map(|n| count(n as f64));
+        let [all, blocks, head] = sizes;
+        line("model", format!("{}, {all} parameters: {blocks} in matrices of blocks, {head} in the head", model.name));
+    }
+    if !report.training.is_empty() {
+        let _ = write!(text, "\n{}", aligned(&training(&report.training)));
+    }
+    if !report.generation.is_empty() {
+        let _ = write!(text, "\n{}", aligned(&generation(&report.generation)));
+    }
+    text
+}
+
+fn training(measured: &[Training]) -> Vec<Vec<String>> {
+    let heading = ["training", "step", "tokens/s", "GFLOP/s", "of matrix peak"];
+    let row = |found: &Training| {
+        vec![
+            format!("{} × {}", found.batch_size, found.length),
+            seconds(found.step_s),
+            format!("{:.0}", found.tokens_per_s),
+            format!("{:.0}", found.gflops),
+            percent(found.fraction_of_peak),
+        ]
+    };
+    std::iter::once(heading.map(str::to_owned).to_vec()).chain(measured.iter().map(row)).collect()
+}
+
+fn generation(measured: &[Generation]) -> Vec<Vec<String>> {
+    let heading = ["generation", "time", "tokens/s", "prompt/s", "decode/s", "of matrix peak", "of bandwidth"];
+    let row = |found: &Generation| {
+        vec![
+            format!("{} × ({} + {})", found.batch_size, found.prompt_tokens, found.new_tokens),
+            seconds(found.seconds),
+            format!("{:.0}", found.tokens_per_s),
+            format!("{:.0}", found.prompt_tokens_per_s),
+            format!("{:.0}", found.decode_tokens_per_s),
+            percent(found.fraction_of_peak),
+            percent(found.fraction_of_bandwidth),
+        ]
+    };
+    std::iter::once(heading.map(str::to_owned).to_vec()).chain(measured.iter().map(row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gradus::bench::{MachineReport, ModelReport};
+
+    use super::*;
+
+    #[test]
+    fn a_report_is_aligned_tables() {
+        let report = Report {
+            machine: MachineReport {
+                cpu: Some("A Processor".into()),
+                cores: 2,
+                threads: 1,
+                matrix_gflops_f32: 431.2,
+                read_gb_s: 38.25,
+            },
+            model: Some(ModelReport {
+                name: "gpt2".into(),
+                parameters: 124_439_808,
+                trunk_matrices: 84_934_656,
+                head_matrix: 38_597_376,
+            }),
+            training: vec![Training {
+                batch_size: 8,
+                length: 256,
+                micro_batch_tokens: 4096,
+                step_s: 5.0,
+                tokens_per_s: 409.6,
+                gflops: 303.0,
+                fraction_of_peak: 0.7027,
+            }],
+            generation: [1, 64]
+                .map(|batch_size| Generation {
+                    batch_size,
+                    prompt_tokens: 64,
+                    new_tokens: 64,
+                    seconds: 1.239,
+                    tokens_per_s: 51.6 * batch_size as f64,
+                    prompt_tokens_per_s: 800.0,
+                    decode_tokens_per_s: 60.0,
+                    fraction_of_peak: 0.05,
+                    fraction_of_bandwidth: 0.91,
+                })
+                .to_vec(),
+        };
+        let expected = "\
+processor    A Processor
+threads      1 of 2
+matrix peak  431 GFLOP/s in f32
+memory       38.2 GB/s read
+model        gpt2, 124.4 M parameters: 84.9 M in matrices of blocks, 38.6 M in the head
+
+training    step  tokens/s  GFLOP/s  of matrix peak
+8 × 256   5.00 s       410      303            70 %
+
+generation        time  tokens/s  prompt/s  decode/s  of matrix peak  of bandwidth
+1 × (64 + 64)   1.24 s        52       800        60           5.0 %          91 %
+64 × (64 + 64)  1.24 s      3302       800        60           5.0 %          91 %
+";
+        assert_eq!(text(&report), expected);
+    }
+}

@@ -1,0 +1,69 @@
+//! `gradus bench`: that every figure is there and makes sense; how large it is depends on the machine.
+
+use serde_json::Value;
+
+use crate::harness::{CliTest, fixture_model};
+
+fn report(arguments: &[&str]) -> Value {
+    let text = CliTest::new().succeeds(&[&["bench", "--json", "--quiet", "--repetitions", "1"], arguments].concat());
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+#[track_caller]
+fn assert_positive(value: &Value, keys: &[&str]) {
+    for key in keys {
+        let number = value[key].as_f64().unwrap_or_else(|| panic!("`{key}` is no number in {value}"));
+        assert!(number.is_finite() && number > 0.0, "`{key}` is {number}");
+    }
+}
+
+#[test]
+fn a_preset_is_measured_in_training_and_sampling() {
+    let sizes = ["--batch-size", "2,1", "--length", "16", "--generate-batch", "1,3"];
+    let found = report(&[&["--preset", "gpt2-tiny", "--prompt-tokens", "8", "--new-tokens", "4"], &sizes[..]].concat());
+    assert_positive(&found["machine"], &["cores", "threads", "matrix_gflops_f32", "read_gb_s"]);
+    assert!(found["machine"].as_object().expect("an object").contains_key("cpu"));
+    assert_eq!((&found["model"]["name"], &found["model"]["parameters"]), (&"gpt2-tiny".into(), &3_945_984.into()));
+    assert_positive(&found["model"], &["trunk_matrices", "head_matrix"]);
+    let training = found["training"].as_array().expect("a list");
+    assert_eq!(training.iter().map(|row| row["batch_size"].as_u64()).collect::<Vec<_>>(), [Some(2), Some(1)]);
+    for row in training {
+        assert_positive(row, &["length", "micro_batch_tokens", "step_s", "tokens_per_s", "gflops", "fraction_of_peak"]);
+        let tokens = row["batch_size"].as_f64().expect("a number") * 16.0;
+        let rate = row["tokens_per_s"].as_f64().expect("a number") * row["step_s"].as_f64().expect("a number");
+        assert!((rate - tokens).abs() < 1e-6, "{row}");
+    }
+    let generation = found["generation"].as_array().expect("a list");
+    assert_eq!(generation.iter().map(|row| row["batch_size"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(3)]);
+    for row in generation {
+        let rates = ["seconds", "tokens_per_s", "prompt_tokens_per_s", "decode_tokens_per_s"];
+        assert_positive(row, &rates);
+        assert_positive(row, &["prompt_tokens", "new_tokens", "fraction_of_peak", "fraction_of_bandwidth"]);
+    }
+}
+
+#[test]
+fn a_model_directory_is_measured_and_parts_are_left_out() {
+    let model = fixture_model("qwen3");
+    let found = report(&["--model", &model, "--no-generation", "--length", "8"]);
+    assert_eq!(found["training"].as_array().map(Vec::len), Some(1));
+    assert_eq!(found["generation"], Value::Array(Vec::new()));
+    assert_eq!(found["model"]["name"], model.as_str());
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_at_once() {
+    let test = CliTest::new();
+    test.fails(
+        &["bench", "--preset", "gpt3"],
+        1,
+        "error: there is no preset `gpt3`\nhint: there are `gpt2`, `gpt2-tiny`, `qwen3-0.6b`\n",
+    );
+    test.fails(
+        &["bench", "--quiet", "--preset", "gpt2-tiny", "--length", "2000"],
+        1,
+        "error: sequences of 2000 tokens exceed the model's 1024 positions\n\
+         hint: lower the length, or the prompt's and the new tokens\n",
+    );
+    assert_eq!(test.run(&["bench", "--preset", "gpt2", "--model", "."]).code, 2);
+}

@@ -1,0 +1,87 @@
+//! What this machine can do at most: the figures that training and sampling are compared with.
+
+use std::time::Instant;
+
+use rayon::prelude::*;
+
+use crate::gemm::{Mat, Threads, multiply};
+use crate::simd::simd;
+
+/// Rows and columns of the product: large enough that the cost of its edges vanishes, small enough to take moments.
+const SIZE: usize = 2048;
+
+/// Words read by the bandwidth probe: 512 MiB, more than any last-level cache a thread reaches.
+const WORDS: usize = 64 << 20;
+
+/// Words of one parallel task.
+const CHUNK: usize = 64 << 10;
+
+/// GFLOP/s (10⁹ additions and multiplications a second) of a 2048³ matrix product in f32 on all threads, the best of
+/// `repetitions`.
+///
+/// The best, because whatever else runs on the machine can only slow a product down. It goes through the same code as
+/// every linear layer.
+pub fn matrix_gflops_f32(repetitions: usize) -> f64 {
+    // Small values: denormal or infinite ones could run at another speed.
+    let matrix = |seed: usize| (0..SIZE * SIZE).map(|i| ((i * 7 + seed) % 64) as f32 / 64.0 - 0.5).collect::<Vec<_>>();
+    let (a, b) = (matrix(1), matrix(5));
+    let mut output = vec![0.0f32; SIZE * SIZE];
+    let mut product = || {
+        let (a, b) = (Mat::dense(&a, SIZE, SIZE), Mat::dense(&b, SIZE, SIZE));
+        multiply(&mut output, SIZE, 0.0, 1.0, a, b, Threads::All);
+    };
+    2.0 * (SIZE as f64).powi(3) / fastest(repetitions, &mut product) / 1e9
+}
+
+/// GB/s (10⁹ bytes a second) that all threads together read from memory, the best of `repetitions` over 512 MiB.
+pub fn read_gb_s(repetitions: usize) -> f64 {
+    let words: Vec<u64> = (0..WORDS as u64).collect();
+    let mut total = 0u64;
+    let mut read = || {
+        total = total.wrapping_add(words.par_chunks(CHUNK).map(sum).reduce(|| 0, u64::wrapping_add));
+    };
+    let seconds = fastest(repetitions, &mut read);
+    // The sum is used, so that no compiler can leave the reading out.
+    std::hint::black_box(total);
+    size_of_val(&words[..]) as f64 / seconds / 1e9
+}
+
+simd! {
+    /// Whole-number additions may be taken in any order, so the compiler keeps many of them under way.
+    fn sum(words: &[u64]) -> u64 {
+        words.iter().fold(0, |sum, word| sum.wrapping_add(*word))
+    }
+}
+
+/// Seconds of the fastest of `repetitions` runs (at least one), after one that is not counted.
+fn fastest(repetitions: usize, run: &mut dyn FnMut()) -> f64 {
+    run();
+    let timed = (0..repetitions.max(1)).map(|_| {
+        let start = Instant::now();
+        run();
+        start.elapsed().as_secs_f64()
+    });
+    timed.fold(f64::INFINITY, f64::min).max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fastest_run_counts_and_the_first_does_not() {
+        let mut pauses = [0, 200, 5, 200].into_iter();
+        let seconds = fastest(3, &mut || {
+            let pause = pauses.next().expect("one run more than repetitions");
+            std::thread::sleep(std::time::Duration::from_millis(pause));
+        });
+        assert!((0.005..0.15).contains(&seconds), "{seconds}");
+        assert!(pauses.next().is_none());
+    }
+
+    #[test]
+    fn every_word_is_read() {
+        let words: Vec<u64> = (1..=1000).collect();
+        assert_eq!(sum(&words), 500_500);
+    }
+}

@@ -1,0 +1,160 @@
+//! The work that is timed: whole training steps and whole batches of sampling, through the code that every run uses.
+
+use std::time::Instant;
+
+use rand::Rng;
+
+use super::{Generation, MachineReport, Options, Training};
+use crate::data::SftExample;
+use crate::error::{Error, Result};
+use crate::generate::{NoStopRule, SamplingParams, generate};
+use crate::model::{CausalLm, ModelShape};
+use crate::rng::{Purpose, Seed};
+use crate::train::TrainConfig;
+use crate::train::learner::Learner;
+use crate::train::offline::optimise;
+use crate::train::optimizer::AdamW;
+use crate::train::settings::Settings;
+use crate::train::sft::{Sft, SftConfig};
+
+/// Bytes of one weight while decoding.
+const WEIGHT_BYTES: f64 = 4.0;
+
+/// Small enough that hundreds of steps on random rows leave the weights sane.
+const LEARNING_RATE: f64 = 1e-6;
+
+/// A model in training.
+pub struct Trainer {
+    learner: Learner<CausalLm>,
+    settings: Settings,
+    repetitions: usize,
+}
+
+impl Trainer {
+    /// Trains `model`, which lives on a device with autodiff.
+    pub fn new(model: CausalLm, options: &Options) -> Self {
+        let config = TrainConfig {
+            micro_batch_tokens: options.micro_batch_tokens,
+            seed: options.seed.0,
+            ..TrainConfig::default()
+        };
+        let settings = Settings::new(&config, 1, LEARNING_RATE, "eval_loss");
+        let learner = Learner::new(model, AdamW::new(settings.optimizer));
+        Self { learner, settings, repetitions: options.repetitions }
+    }
+
+    /// Times steps on `batch_size` rows of `length` random tokens.
+    ///
+    /// # Errors
+    /// When the loss or a gradient is not finite: the weights are damaged.
+    pub fn measure(
+        &mut self,
+        shape: &ModelShape,
+        (batch_size, length): (usize, usize),
+        machine: &MachineReport,
+    ) -> Result<Training> {
+        let rows: Vec<SftExample> = (0..batch_size)
+            .map(|row| SftExample {
+                ids: random_ids(shape, length, self.settings.seed, row),
+                loss_mask: vec![true; length],
+                row,
+            })
+            .collect();
+        let rows: Vec<&SftExample> = rows.iter().collect();
+        let objective = Sft::new(&SftConfig::default());
+        let (learner, settings) = (&mut self.learner, &self.settings);
+        let step_s = median(self.repetitions, &mut || {
+            optimise(&objective, learner, &rows, LEARNING_RATE, settings)
+                .map(drop)
+                .map_err(|what| Error::input(format!("training on random rows failed: {what}")))
+        })?;
+        let (tokens, targets) = (batch_size * length, batch_size * (length - 1));
+        let work = shape.trunk_matrices() as f64 * tokens as f64 + shape.head_matrix() as f64 * targets as f64;
+        let gflops = 6.0 * work / step_s / 1e9;
+        Ok(Training {
+            batch_size,
+            length,
+            micro_batch_tokens: settings.passes.tokens,
+            step_s,
+            tokens_per_s: tokens as f64 / step_s,
+            gflops,
+            fraction_of_peak: gflops / machine.matrix_gflops_f32,
+        })
+    }
+}
+
+/// Times sampling for `batch_size` different prompts, whole and up to the first token.
+///
+/// # Errors
+/// What sampling fails with.
+pub fn generation(
+    model: &CausalLm,
+    shape: &ModelShape,
+    batch_size: usize,
+    options: &Options,
+    machine: &MachineReport,
+) -> Result<Generation> {
+    let ids: Vec<Vec<u32>> =
+        (0..batch_size).map(|row| random_ids(shape, options.prompt_tokens, options.seed, row)).collect();
+    let prompts: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+    let stream = |row: usize| options.seed.stream(Purpose::Generate, 0, row as u64);
+    let time = |new_tokens: usize| {
+        let params = SamplingParams { max_new_tokens: new_tokens, ..SamplingParams::default() };
+        median(options.repetitions, &mut || generate(model, &prompts, 1, &params, &mut NoStopRule, &stream).map(drop))
+    };
+    let first_s = time(1)?;
+    let seconds = if options.new_tokens > 1 { time(options.new_tokens)? } else { first_s };
+    // Where both differ by less than the clock's noise, a thousandth of the whole stands for the rest.
+    let decode_s = (seconds - first_s).max(seconds * 1e-3);
+    let (new, decoded) = (batch_size * options.new_tokens, batch_size * (options.new_tokens - 1));
+    let (trunk, head) = (shape.trunk_matrices() as f64, shape.head_matrix() as f64);
+    let passed = batch_size * options.prompt_tokens + decoded;
+    let gflops = 2.0 * (trunk * passed as f64 + head * new as f64) / seconds / 1e9;
+    let read_gb = WEIGHT_BYTES * (trunk + head) * (options.new_tokens - 1) as f64 / 1e9;
+    Ok(Generation {
+        batch_size,
+        prompt_tokens: options.prompt_tokens,
+        new_tokens: options.new_tokens,
+        seconds,
+        tokens_per_s: new as f64 / seconds,
+        prompt_tokens_per_s: (batch_size * options.prompt_tokens) as f64 / first_s,
+        decode_tokens_per_s: decoded as f64 / decode_s,
+        fraction_of_peak: gflops / machine.matrix_gflops_f32,
+        fraction_of_bandwidth: read_gb / decode_s / machine.read_gb_s,
+    })
+}
+
+fn random_ids(shape: &ModelShape, length: usize, seed: Seed, row: usize) -> Vec<u32> {
+    let mut stream = seed.stream(Purpose::Bench, 0, row as u64);
+    (0..length).map(|_| stream.random_range(0..shape.vocabulary as u32)).collect()
+}
+
+/// Median seconds of `repetitions` runs (at least one), after one that is not counted.
+fn median(repetitions: usize, run: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+    run()?;
+    let mut seconds = Vec::with_capacity(repetitions);
+    for _ in 0..repetitions.max(1) {
+        let start = Instant::now();
+        run()?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    seconds.sort_by(f64::total_cmp);
+    let middle = seconds.len() / 2;
+    Ok(if seconds.len() % 2 == 1 { seconds[middle] } else { (seconds[middle - 1] + seconds[middle]) / 2.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_leaves_out_the_first_run_and_the_extremes() {
+        let mut pauses = [400, 1, 400, 100].into_iter();
+        let seconds = median(3, &mut || {
+            std::thread::sleep(std::time::Duration::from_millis(pauses.next().expect("four runs")));
+            Ok(())
+        });
+        let seconds = seconds.expect("no run fails");
+        assert!((0.1..0.35).contains(&seconds), "{seconds}");
+    }
+}
