@@ -22,23 +22,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 QUICK = ("sft", "dpo_f32", "grpo", "generate_8_f32", "generate_8_bf16", "small")
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--gradus", type=pathlib.Path, required=True, help="the binary")
-    parser.add_argument("--python", type=pathlib.Path, required=True, help="interpreter with requirements.txt installed")
-    parser.add_argument("--llama-python", type=pathlib.Path, help="interpreter with requirements-llama.txt installed")
-    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/tmp/gradus-bench"), help="folder for models and rows")
-    parser.add_argument("--results", type=pathlib.Path, default=HERE / "results/cpu.json", help="file to write")
-    parser.add_argument("--only", type=workloads.names, help="names, groups or kinds of workloads, with commas between")
-    parser.add_argument("--sides", type=workloads.names, default=["gradus", "trl", "llama"], help="gradus, trl, llama")
-    parser.add_argument("--repetitions", type=int, default=2, help="processes of each side; growth curves take one")
-    parser.add_argument("--quick", action="store_true", help="one repetition of one step of a few workloads")
-    chosen = parser.parse_args()
-    if chosen.quick:
-        chosen.only, chosen.repetitions = chosen.only or list(QUICK), 1
-    return chosen
-
-
 def gradus_run(args, work, model, rows):
     kind = gradus_side.generate if work["kind"] == "generate" else gradus_side.train
     return kind(args.gradus, work, model, rows, args.work)
@@ -57,16 +40,22 @@ def trl_run(args, work, model, rows):
     return python_run(args, args.python, "trl_side.py", [json.dumps(work), "--model", model, "--rows", rows])
 
 
-def llama_run(args, work, model, rows):
-    return python_run(args, args.llama_python, "llama_side.py", [json.dumps(work), "--model", model])
+def llama_run(args, work, model, rows, weights=None):
+    words = [json.dumps(work), "--model", model, "--weights", weights or work["precision"]]
+    return python_run(args, args.llama_python, "llama_side.py", words)
 
 
-SIDES = {"gradus": gradus_run, "trl": trl_run, "llama": llama_run}
+def llama_q8_0_run(args, work, model, rows):
+    return llama_run(args, work, model, rows, "q8_0")
+
+
+SIDES = {"gradus": gradus_run, "trl": trl_run, "llama": llama_run, "llama_q8_0": llama_q8_0_run}
 
 
 def applies(args, side, work):
-    if side == "llama":
-        return args.llama_python is not None and work["kind"] == "generate"
+    if side.startswith("llama"):
+        asked = args.llama_python is not None and work["kind"] == "generate"
+        return asked and (side == "llama" or work["precision"] == "bf16")
     return True
 
 
@@ -124,6 +113,23 @@ def peaks(args, results):
     if "gradus" in args.sides:
         bench = gradus_side.bench(args.gradus, args.work)
         results["gradus_bench"] = json.loads(bench) if bench else None
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--gradus", type=pathlib.Path, required=True, help="the binary")
+    parser.add_argument("--python", type=pathlib.Path, required=True, help="interpreter with requirements.txt installed")
+    parser.add_argument("--llama-python", type=pathlib.Path, help="interpreter with requirements-llama.txt installed")
+    parser.add_argument("--work", type=pathlib.Path, default="/tmp/gradus-bench", help="folder for models and rows")
+    parser.add_argument("--results", type=pathlib.Path, default=HERE / "results/cpu.json", help="file to write")
+    parser.add_argument("--only", type=workloads.names, help="names, groups or kinds of workloads, with commas between")
+    parser.add_argument("--sides", type=workloads.names, default=list(SIDES), help="gradus, trl, llama, llama_q8_0")
+    parser.add_argument("--repetitions", type=int, default=2, help="processes of each side; growth curves take one")
+    parser.add_argument("--quick", action="store_true", help="one repetition of one step of a few workloads")
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.only, chosen.repetitions = chosen.only or list(QUICK), 1
+    return chosen
 
 
 def main():

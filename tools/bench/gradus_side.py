@@ -50,9 +50,11 @@ def generate(binary, work, model, rows, folder):
     for _ in range(work["steps"]):
         start = run(command + ["--prompts", one, "--max-new-tokens", 1], folder / "gradus.log")
         ran = run(whole, folder / "gradus.log")
+        ran.pop("stamps")
         seconds.append(ran["wall_s"] - start["wall_s"])
         peak, foreign = max(peak, ran["peak_bytes"]), [*foreign, ran["foreign_cpu"]]
-    return {"command": shown(whole), "step_s": seconds, "wall_s": ran["wall_s"], "peak_bytes": peak, "foreign_cpu": max(foreign)}
+    ran |= {"peak_bytes": peak, "foreign_cpu": max(foreign)}
+    return {**ran, "command": shown(whole), "step_s": seconds}
 
 
 def run(command, log, watched=None):

@@ -46,7 +46,7 @@ def caches():
 def versions(binary, python):
     """Of gradus, Python and the libraries."""
     gradus = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    listed = f"import importlib.metadata as m, json, sys; print(sys.version.split()[0], *[m.version(n) for n in {LIBRARIES}])"
+    listed = f"import importlib.metadata as m, sys; print(sys.version.split()[0], *[m.version(n) for n in {LIBRARIES}])"
     found = subprocess.run([python, "-c", listed], capture_output=True, text=True, check=True).stdout.split()
     return {"gradus": gradus, **dict(zip(("python", *LIBRARIES), found))}
 

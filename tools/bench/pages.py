@@ -56,18 +56,23 @@ def opening(results):
     if any(mine.values()):
         rows.append(["matrix product, gradus", ", ".join(f"{p} {number(mine[p])} GFLOP/s" for p in PRECISIONS)])
     rows.append(["measured on", results["date"]])
-    text = "gradus beside TRL, `transformers` and llama.cpp: the same weights, the same rows, the same cores, processes in turn."
-    text += "\nThis page is written by [`tools/bench`](../tools/bench/README.md) from its measurements; do not edit it."
+    text = "gradus beside TRL, `transformers` and llama.cpp: the same weights, the same rows, the same cores, "
+    text += "processes in turn.\n"
+    text += "This page is written by [`tools/bench`](../tools/bench/README.md) from its measurements; do not edit it."
     return f"# Benchmarks\n\n{text}\n\n{table(['', ''], rows)}"
 
 
-def goals(results, found):
+def measured(value, unit):
+    if value is None:
+        return "–"
+    return f"{value * 100:.0f} %" if unit == "%" else number(value) + unit
+
+
+def goals(found):
     words = {True: "met", False: "**not met**", None: "not measured"}
     rows = []
     for goal in found:
-        value = goal["value"]
-        shown = {"×": times, "%": lambda v: "–" if v is None else f"{v * 100:.0f} %", " ms": lambda v: "–" if v is None else f"{number(v)} ms"}
-        rows.append([goal["what"], shown[goal["unit"]](value), goal["goal"], words[goal["met"]]])
+        rows.append([goal["what"], measured(goal["value"], goal["unit"]), goal["goal"], words[goal["met"]]])
     return "## Goals\n\n" + table(["", "measured", "goal", ""], rows)
 
 
@@ -122,7 +127,8 @@ def shares(results):
         mine = summary.step_s(entry, "gradus")
         peak = summary.peak_gflops(results, precision)
         if mine and peak:
-            parts.append(f"{number(flops / mine / 1e9)} GFLOP/s in {precision}, {flops / mine / 1e7 / peak:.0f} % of gradus's matrix peak")
+            share = f"{flops / mine / 1e7 / peak:.0f} % of gradus's matrix peak"
+            parts.append(f"{number(flops / mine / 1e9)} GFLOP/s in {precision}, {share}")
         elif mine:
             parts.append(f"{number(flops / mine / 1e9)} GFLOP/s in {precision}")
     return f"\n\nThe matrix products of SFT run at {'; '.join(parts)}." if parts else ""
@@ -147,7 +153,8 @@ def generation(results):
         work, count = entry["work"], summary.tokens(entry["work"])
         spent = [summary.step_s(entry, side) for side in ("gradus", "trl", "llama")]
         rates = [number(count / s) if s and s > 0 else "–" for s in spent]
-        rows.append([work["batch"], work["precision"], *rates, times(summary.speedup(entry)), times(summary.speedup(entry, "llama"))])
+        ratios = [times(summary.speedup(entry, side)) for side in ("trl", "llama")]
+        rows.append([work["batch"], work["precision"], *rates, *ratios])
     head = ["sequences", "", "gradus", "transformers", "llama.cpp", "faster than transformers", "than llama.cpp"]
     sizes = {f"{entry['work']['length']} prompt tokens and {entry['work']['new_tokens']} new ones" for entry in entries}
     text = f"New tokens a second, end to end, prompts included; {' or '.join(sorted(sizes))} a sequence, temperature 1."
@@ -175,7 +182,8 @@ def small(results):
         count = workloads.parameters(workloads.MODELS[work["model"]])
         rows.append([TITLES[work["kind"]], f"{count:,}", size(work), *step_row(entry)[:3]])
     head = ["", "parameters", "a step", "gradus", "TRL", "faster"]
-    return f"## Small models\n\nWhat a step costs where the arithmetic is little; f32.\n\n{table(head, rows)}{failures(entries)}"
+    text = "What a step costs where the arithmetic is little; f32."
+    return f"## Small models\n\n{text}\n\n{table(head, rows)}{failures(entries)}"
 
 
 def memory(results):
@@ -212,7 +220,8 @@ def growth(results):
             peaks = [gib(summary.peak_bytes(entry, side)) for side in ("gradus", "trl")]
             rows.append([key(entry["work"]), *step_row(entry), *peaks])
         work = entries[0]["work"]
-        model = "" if group == "model" else f" of a model with {workloads.parameters(workloads.MODELS[work['model']]) / 1e6:.0f} million parameters"
+        count = workloads.parameters(workloads.MODELS[work["model"]])
+        model = "" if group == "model" else f" of a model with {count / 1e6:.0f} million parameters"
         text = f"{TITLES[work['kind']]} steps{model}, f32; the first: {size(work)}."
         head = [unit, "gradus", "TRL", "faster", "gradus, tokens/s", "gradus, peak", "TRL, peak"]
         parts.append(f"### {title}\n\n{text}\n\n{table(head, rows)}{failures(entries)}")
@@ -221,18 +230,25 @@ def growth(results):
 
 def method(results):
     most, noisy, runs = summary.foreign(results)
+    spread = summary.spread(results)
+    between = []
+    if spread is not None:
+        between = [f"- Of two processes of one kind, the slower took {spread * 100:.0f} % longer (median)."]
     entry = results["workloads"].get("sft_f32") or next(iter(results["workloads"].values()), None)
     commands = [run["command"] for run in (entry or {"runs": {}})["runs"].get("gradus", [])[:1]]
     given = [run["settings"] for run in (entry or {"runs": {}})["runs"].get("trl", [])[:1]]
     lines = [
         "- A process of gradus, a process of the other, and again; a figure is the median over processes of the mean step.",
         "- A training step is the time between the ends of two consecutive steps; a process's first step is not counted.",
-        "- Generation is a call from text to text; gradus's is the time of the command less that of one for a single token, "
-        "which is what starting and loading take.",
-        "- TRL's trainers run with their defaults, bf16 by autocast (generation: bf16 weights), but without gradient checkpointing, which "
-        "makes them faster; both sides without dropout.",
-        "- DPO computes the reference within the step on both sides. GRPO's reward is a regular expression; without KL, no reference.",
-        f"- Other processes used at most {number(most)} cores during a run, and more than a tenth of one in {noisy} of {runs} runs.",
+        "- Generation is a call from text to text; gradus's is the time of the command less that of one for a single "
+        "token, which is what starting and loading take; llama.cpp's is from ids to ids.",
+        "- TRL's trainers run with their defaults, bf16 by autocast (generation: bf16 weights), but without gradient "
+        "checkpointing, which makes them faster; both sides without dropout.",
+        "- DPO computes the reference within the step on both sides. GRPO's reward is a regular expression; "
+        "without KL, no reference.",
+        *between,
+        f"- Other processes used at most {number(most)} cores during a run, more than a tenth of one in {noisy} of "
+        f"{runs} runs.",
     ]
     if commands:
         lines.append(f"- gradus: `{commands[0]}`")

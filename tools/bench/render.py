@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 def page(results):
     sections = [
         pages.opening(results),
-        pages.goals(results, goals.all_goals(results)),
+        pages.goals(goals.all_goals(results)),
         pages.steps(results),
         pages.generation(results),
         pages.small(results),

@@ -11,11 +11,15 @@ def step_s(entry, side):
     return statistics.median(means) if means else None
 
 
-def spread(entry, side):
-    """The fastest and the slowest process, as shares of the median."""
-    means = [statistics.fmean(run["step_s"]) for run in entry["runs"].get(side, [])]
-    middle = statistics.median(means)
-    return min(means) / middle, max(means) / middle
+def spread(results):
+    """How far the slowest process of a workload and side lies above the fastest, as a share, in the median over all."""
+    spreads = []
+    for entry in results["workloads"].values():
+        for runs in entry["runs"].values():
+            means = [statistics.fmean(run["step_s"]) for run in runs]
+            if len(means) > 1 and min(means) > 0:
+                spreads.append(max(means) / min(means) - 1)
+    return statistics.median(spreads) if spreads else None
 
 
 def peak_bytes(entry, side):
@@ -60,5 +64,6 @@ def peak_share(results, entry, peak):
 
 def foreign(results):
     """The most CPU, in cores, that other processes used during any run; and in how many runs it was over a tenth."""
-    shares = [run["foreign_cpu"] for entry in results["workloads"].values() for runs in entry["runs"].values() for run in runs]
+    runs = [run for entry in results["workloads"].values() for runs in entry["runs"].values() for run in runs]
+    shares = [run["foreign_cpu"] for run in runs]
     return max(shares, default=0.0), sum(share > 0.1 for share in shares), len(shares)
