@@ -55,6 +55,9 @@ def opening(results):
     mine = {p: summary.peak_gflops(results, p) for p in PRECISIONS}
     if any(mine.values()):
         rows.append(["matrix product, gradus", ", ".join(f"{p} {number(mine[p])} GFLOP/s" for p in PRECISIONS)])
+    read = ((results.get("gradus_bench") or {}).get("machine") or {}).get("read_gb_s")
+    if read:
+        rows.append(["memory read", f"{number(read)} GB/s"])
     rows.append(["measured on", results["date"]])
     text = "gradus beside TRL, `transformers` and llama.cpp: the same weights, the same rows, the same cores, "
     text += "processes in turn.\n"

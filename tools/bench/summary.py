@@ -49,11 +49,7 @@ def tokens(work):
 
 def peak_gflops(results, precision):
     """What gradus's own matrix product reaches on this machine, in GFLOP/s, where the build measures it."""
-    found = results.get("gradus_bench") or {}
-    for key in ("matrix_peak_gflops", "gflops", "matrix_gflops"):
-        if isinstance(found.get(key), dict) and precision in found[key]:
-            return found[key][precision]
-    return None
+    return ((results.get("gradus_bench") or {}).get("machine") or {}).get(f"matrix_gflops_{precision}")
 
 
 def peak_share(results, entry, peak):

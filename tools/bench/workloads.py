@@ -37,15 +37,16 @@ def parameters(shape):
 
 
 def train_flops(work):
-    """Floating-point operations of the matrix products of one SFT step: forward once, backward twice."""
-    shape, tokens = MODELS[work["model"]], work["batch"] * work["length"]
-    wide = shape["n_embd"]
-    per_token = 2 * (shape["n_layer"] * 12 * wide * wide + shape["vocab_size"] * wide)
-    attention = shape["n_layer"] * 2 * wide * work["length"]  # causal: half of the T × T products, two of them
-    return 3 * tokens * (per_token + attention)
+    """Useful operations of one SFT step, counted as `gradus bench` counts them: six a weight and token.
+
+    Weights of the blocks for every token, the head for every predicted one; attention's own products are not counted.
+    """
+    shape, rows, length = MODELS[work["model"]], work["batch"], work["length"]
+    blocks, head = shape["n_layer"] * 12 * shape["n_embd"] ** 2, shape["vocab_size"] * shape["n_embd"]
+    return 6 * rows * (blocks * length + head * (length - 1))
 
 
-def workload(name, group, kind, model="124M", precision="f32", batch=4, length=256, steps=2, **more):
+def workload(name, group, kind, model="124M", precision="f32", batch=4, length=256, steps=1, **more):
     work = {"name": name, "group": group, "kind": kind, "model": model, "precision": precision, "batch": batch}
     work |= {"length": length, "steps": steps, **more}
     work["max_steps"] = 1 if kind == "generate" else steps + 1
@@ -54,18 +55,18 @@ def workload(name, group, kind, model="124M", precision="f32", batch=4, length=2
 
 def main_table():
     for precision in ("f32", "bf16"):
-        yield workload(f"sft_{precision}", "main", "sft", precision=precision, steps=3)
+        yield workload(f"sft_{precision}", "main", "sft", precision=precision, steps=2)
         yield workload(f"dpo_{precision}", "main", "dpo", precision=precision)
         yield workload(f"reward_{precision}", "main", "reward", precision=precision)
         grpo = {"batch": 2, "length": 64, "group_size": 8, "new_tokens": 64, "beta": 0.0}
         yield workload(f"grpo_{precision}", "main", "grpo", precision=precision, **grpo)
-        for batch, calls in ((1, 3), (8, 3), (64, 2)):
+        for batch, calls in ((1, 3), (8, 2), (64, 1)):
             sizes = {"batch": batch, "length": 64, "steps": calls, "new_tokens": 64}
             yield workload(f"generate_{batch}_{precision}", "generate", "generate", precision=precision, **sizes)
 
 
 def small_table():
-    yield workload("small_sft", "small", "sft", model="4M", batch=8, length=64, steps=60)
+    yield workload("small_sft", "small", "sft", model="4M", batch=8, length=64, steps=40)
     rollouts = {"group_size": 8, "new_tokens": 32, "beta": 0.0}
     yield workload("small_grpo", "small", "grpo", model="4M", batch=2, length=16, steps=12, **rollouts)
     yield workload("nano_sft", "small", "sft", model="nano", batch=1, length=8, steps=200)
@@ -119,6 +120,8 @@ def named(name):
 
 
 def matches(work, name):
+    if name == "growth":
+        return work["group"] in ("batch", "length", "group_size", "model")
     if name == work["kind"]:
         return work["group"] in ("main", "generate")
     return name in (work["name"], work["group"])
