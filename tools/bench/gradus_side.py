@@ -1,9 +1,11 @@
 """Runs of the `gradus` binary: the command of a workload, and seconds a step read off what it writes."""
 
+import json
 import shutil
 
 import process
 
+LOGGED = ("loss", "num_tokens", "completions/mean_length")  # of the first step, to compare the sides
 RULE = r"w\d*77\b"  # the reward of trl_side.py
 
 
@@ -33,11 +35,14 @@ def train(binary, work, model, rows, folder):
     shutil.rmtree(out, ignore_errors=True)
     command = train_command(binary, work, model, rows, out)
     ran = run(command, folder / "gradus.log", watched=out / "metrics.jsonl")
+    logged = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     shutil.rmtree(out, ignore_errors=True)
+    first = {key: logged[key] for key in LOGGED if key in logged}
     stamps = ran.pop("stamps")
     if len(stamps) != work["max_steps"]:
         raise process.Failed(f"{len(stamps)} steps logged where {work['max_steps']} were asked for")
-    return {**ran, "command": shown(command), "step_s": [after - before for before, after in zip(stamps, stamps[1:])]}
+    step_s = [after - before for before, after in zip(stamps, stamps[1:])]
+    return {**ran, "command": shown(command), "step_s": step_s, "first": first}
 
 
 def generate(binary, work, model, rows, folder):

@@ -50,7 +50,7 @@ def tokenizer(vocabulary):
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None,
         "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<|endoftext|>"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
     }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def write_model(folder, shape):
         "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "dtype": "float32", "use_cache": True,
         "bos_token_id": vocabulary - 1, "eos_token_id": vocabulary - 1, "pad_token_id": vocabulary - 2, **shape,
     }  # fmt: skip
-    names = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<pad>", "unk_token": "<|endoftext|>"}
+    names = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<pad>", "unk_token": "w0"}
     fast = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": shape["n_positions"], **names}
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer(vocabulary)))

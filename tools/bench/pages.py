@@ -79,20 +79,27 @@ def goals(found):
     return "## Goals\n\n" + table(["", "measured", "goal", ""], rows)
 
 
+def counted(count, what):
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def size(work):
     """The size of a step in words."""
     group, new = work.get("group_size"), work.get("new_tokens")
+    note = ", TRL with gradient checkpointing" if work.get("checkpointing") else ""
     return {
-        "sft": f"{work['batch']} rows of {work['length']} tokens",
-        "dpo": f"{work['batch']} pairs of up to {work['length']} tokens, live reference",
-        "reward": f"{work['batch']} pairs of up to {work['length']} tokens",
-        "grpo": f"{work['batch']} prompts of {work['length']} tokens × {group}, {new} new tokens",
+        "sft": f"{counted(work['batch'], 'row')} of {work['length']} tokens{note}",
+        "dpo": f"{counted(work['batch'], 'pair')} of up to {work['length']} tokens, live reference",
+        "reward": f"{counted(work['batch'], 'pair')} of up to {work['length']} tokens",
+        "grpo": f"{counted(work['batch'], 'prompt')} of {work['length']} tokens × {group}, {new} new tokens",
         "generate": f"{work['batch']} × ({work['length']} + {new}) tokens",
     }[work["kind"]]
 
 
 def of_group(results, *groups):
-    return [entry for entry in results["workloads"].values() if entry["work"]["group"] in groups]
+    """The entries of some groups, in the order of the workloads."""
+    known = (results["workloads"].get(work["name"]) for work in workloads.ALL)
+    return [entry for entry in known if entry and entry["work"]["group"] in groups]
 
 
 def step_row(entry):
@@ -231,6 +238,18 @@ def growth(results):
     return "## What growing costs\n\n" + "\n\n".join(parts) if parts else None
 
 
+def agreement(results):
+    same, differing, apart = summary.agreement(results)
+    if not same and not differing:
+        return []
+    text = f"- The first step of both sides had the same number of tokens in {same} of {same + len(differing)} workloads"
+    text += f" (not in {', '.join(differing)})" if differing else ""
+    return [
+        f"{text}. Its SFT losses in f32 differ by at most {apart:.0e} of their value, after TRL's are multiplied by "
+        "n / (n − 1): for whole rows TRL divides by all n tokens of a row, gradus by the n − 1 predicted ones."
+    ]
+
+
 def method(results):
     most, noisy, runs = summary.foreign(results)
     spread = summary.spread(results)
@@ -246,10 +265,11 @@ def method(results):
         "- Generation is a call from text to text; gradus's is the time of the command less that of one for a single "
         "token, which is what starting and loading take; llama.cpp's is from ids to ids.",
         "- TRL's trainers run with their defaults, bf16 by autocast (generation: bf16 weights), but without gradient "
-        "checkpointing, which makes them faster; both sides without dropout.",
+        "checkpointing where the table does not say so, which makes them faster; both sides without dropout.",
         "- DPO computes the reference within the step on both sides. GRPO's reward is a regular expression; "
         "without KL, no reference.",
         *between,
+        *agreement(results),
         f"- Other processes used at most {number(most)} cores during a run, more than a tenth of one in {noisy} of "
         f"{runs} runs.",
     ]

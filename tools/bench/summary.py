@@ -58,6 +58,27 @@ def peak_share(results, entry, peak):
     return workloads.train_flops(entry["work"]) / mine / 1e9 / peak if mine and peak else None
 
 
+def agreement(results):
+    """Of the first step: how many workloads had the same tokens, which had not, and how far SFT's f32 losses are apart.
+
+    TRL divides the loss of whole rows by all tokens, gradus by the predicted ones, which are one a row fewer.
+    """
+    same, differing, apart = 0, [], 0.0
+    for name, entry in results["workloads"].items():
+        runs = [entry["runs"].get(side) or [{}] for side in ("gradus", "trl")]
+        firsts = [processes[0]["first"] for processes in runs if "first" in processes[0]]
+        if len(firsts) < 2:
+            continue
+        counts = [(first.get("num_tokens"), first.get("completions/mean_length")) for first in firsts]
+        same += counts[0] == counts[1]
+        differing += [name] if counts[0] != counts[1] else []
+        if entry["work"]["kind"] == "sft" and entry["work"]["precision"] == "f32":
+            length = entry["work"]["length"]
+            theirs = firsts[1]["loss"] * length / (length - 1)
+            apart = max(apart, abs(firsts[0]["loss"] - theirs) / theirs)
+    return same, differing, apart
+
+
 def foreign(results):
     """The most CPU, in cores, that other processes used during any run; and in how many runs it was over a tenth."""
     runs = [run for entry in results["workloads"].values() for runs in entry["runs"].values() for run in runs]

@@ -11,6 +11,7 @@ A workload is a dictionary:
     length     tokens a row (sft), of the longest answer with its prompt (dpo, reward), of a prompt (grpo, generate)
     steps      measured steps of one process, after one step of warm-up (generate: calls)
     group_size, new_tokens, beta   where the kind has them
+    checkpointing   whether TRL runs with gradient checkpointing, its default; off unless told
 """
 
 
@@ -63,6 +64,9 @@ def main_table():
         for batch, calls in ((1, 3), (8, 2), (64, 1)):
             sizes = {"batch": batch, "length": 64, "steps": calls, "new_tokens": 64}
             yield workload(f"generate_{batch}_{precision}", "generate", "generate", precision=precision, **sizes)
+
+
+    yield workload("sft_f32_checkpointing", "main", "sft", checkpointing=True)
 
 
 def small_table():
