@@ -80,7 +80,7 @@ def shown(command):
 def bench(binary, folder):
     """What `gradus bench --json` says of this machine, or nothing where this build has no such command."""
     try:
-        process.run([binary, "bench", "--json"], folder / "peak.json")
+        process.run([binary, "bench", "--json", "--quiet", "--threads", process.THREADS], folder / "peak.json")
     except process.Failed:
         return None
     return (folder / "peak.json").read_text()
