@@ -1,7 +1,10 @@
 //! Walking a model's parameters by name: for saving, counting and optimising.
 
+use std::borrow::Cow;
+
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
+use safetensors::tensor::{Dtype, View};
 
 /// One parameter: its name and values.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +37,70 @@ impl NamePath {
     /// The segments joined by dots.
     pub fn name(&self) -> String {
         self.segments.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".")
+    }
+}
+
+/// One parameter whose values stay where they are until they are asked for.
+#[derive(Debug, Clone)]
+pub(super) struct SharedTensor {
+    /// The path in the module.
+    pub name: String,
+    shape: Vec<usize>,
+    values: Tensor<1>,
+}
+
+impl SharedTensor {
+    /// Shares the storage of `tensor`.
+    pub fn new<const R: usize>(name: String, tensor: Tensor<R>) -> Self {
+        let tensor = if tensor.is_autodiff() { tensor.inner() } else { tensor };
+        let shape = tensor.dims().to_vec();
+        let size = shape.iter().product::<usize>();
+        Self { name, shape, values: tensor.reshape([size]) }
+    }
+}
+
+impl View for &SharedTensor {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Only the tensor that is being written is ever copied.
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.values.clone().into_data_as::<f32>().as_bytes().to_vec().into()
+    }
+
+    fn data_len(&self) -> usize {
+        4 * self.shape.iter().product::<usize>()
+    }
+}
+
+/// Every parameter of `module`, in the order of its fields, without a copy.
+pub(super) fn shared_tensors<M: Module>(module: &M) -> Vec<SharedTensor> {
+    let mut share = Share { path: NamePath::default(), tensors: Vec::new() };
+    module.visit(&mut share);
+    share.tensors
+}
+
+struct Share {
+    path: NamePath,
+    tensors: Vec<SharedTensor>,
+}
+
+impl ModuleVisitor for Share {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        self.tensors.push(SharedTensor::new(self.path.name(), param.val()));
     }
 }
 

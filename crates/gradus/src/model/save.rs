@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use burn::module::Module;
-use safetensors::tensor::{Dtype, TensorView};
+use safetensors::tensor::View;
 use serde_json::{Map, Value, json};
 
 use super::causal::CausalLm;
 use super::directory::ModelDir;
-use super::parameters::{NamedTensor, named_tensors};
+use super::parameters::{SharedTensor, shared_tensors};
 use super::reward_model::RewardModel;
 use super::trunk::Family;
 use crate::error::{Error, Result};
@@ -58,16 +58,15 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
 }
 
 /// The parameters under their names on disk: the trunk's get the family's prefix.
-fn tensors_on_disk<M: Module>(model: &M, source: &ModelDir) -> Result<Vec<NamedTensor>> {
+fn tensors_on_disk<M: Module>(model: &M, source: &ModelDir) -> Result<Vec<SharedTensor>> {
     let prefix = Family::of(source)?.base_prefix();
-    let rename = |tensor: NamedTensor| NamedTensor {
-        name: match tensor.name.strip_prefix("trunk.") {
-            Some(rest) => format!("{prefix}{rest}"),
-            None => tensor.name,
-        },
-        ..tensor
+    let rename = |mut tensor: SharedTensor| {
+        if let Some(rest) = tensor.name.strip_prefix("trunk.") {
+            tensor.name = format!("{prefix}{rest}");
+        }
+        tensor
     };
-    Ok(named_tensors(model).into_iter().map(rename).collect())
+    Ok(shared_tensors(model).into_iter().map(rename).collect())
 }
 
 /// The keys that every written configuration has, whatever the source had.
@@ -121,11 +120,11 @@ fn write_json(path: &Path, object: Map<String, Value>) -> Result<()> {
 }
 
 /// Writes tensors as one safetensors file, or as shards of at most `limit` bytes with an index.
-fn save_weights(tensors: &[NamedTensor], to: &Path, limit: usize) -> Result<()> {
-    let mut shards: Vec<Vec<&NamedTensor>> = vec![Vec::new()];
+fn save_weights(tensors: &[SharedTensor], to: &Path, limit: usize) -> Result<()> {
+    let mut shards: Vec<Vec<&SharedTensor>> = vec![Vec::new()];
     let mut size = 0;
     for tensor in tensors {
-        let bytes = tensor.values.len() * 4;
+        let bytes = tensor.data_len();
         if size + bytes > limit && size > 0 {
             shards.push(Vec::new());
             size = 0;
@@ -142,22 +141,17 @@ fn save_weights(tensors: &[NamedTensor], to: &Path, limit: usize) -> Result<()> 
         write_safetensors(shard, &to.join(&name))?;
         weight_map.extend(shard.iter().map(|tensor| (tensor.name.clone(), json!(name))));
     }
-    let parameters: usize = tensors.iter().map(|tensor| tensor.values.len()).sum();
+    let total: usize = tensors.iter().map(|tensor| tensor.data_len()).sum();
     let index = json!({
-        "metadata": { "total_parameters": parameters, "total_size": parameters * 4 },
+        "metadata": { "total_parameters": total / 4, "total_size": total },
         "weight_map": weight_map,
     });
     let Value::Object(index) = index else { unreachable!("an object literal") };
     write_json(&to.join("model.safetensors.index.json"), index)
 }
 
-fn write_safetensors(tensors: &[&NamedTensor], path: &Path) -> Result<()> {
-    let bytes: Vec<Vec<u8>> =
-        tensors.iter().map(|tensor| tensor.values.iter().flat_map(|value| value.to_le_bytes()).collect()).collect();
-    let views = tensors.iter().zip(&bytes).map(|(tensor, bytes)| {
-        let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes).expect("four bytes per value");
-        (tensor.name.as_str(), view)
-    });
+fn write_safetensors(tensors: &[&SharedTensor], path: &Path) -> Result<()> {
+    let views = tensors.iter().map(|tensor| (tensor.name.as_str(), *tensor));
     let metadata = Some([("format".to_string(), "pt".to_string())].into_iter().collect());
     safetensors::serialize_to_file(views, metadata, path).map_err(|error| match error {
         safetensors::SafeTensorError::IoError(source) => Error::io(path, source),
@@ -168,11 +162,12 @@ fn write_safetensors(tensors: &[&NamedTensor], path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::tensor::{Device, Tensor};
 
     #[test]
     fn weights_over_the_limit_are_sharded_with_an_index() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let tensor = |name: &str| NamedTensor { name: name.into(), shape: vec![2, 3], values: vec![1.0; 6] };
+        let tensor = |name: &str| SharedTensor::new(name.into(), Tensor::<2>::ones([2, 3], &Device::flex()));
         save_weights(&[tensor("a"), tensor("b"), tensor("c")], dir.path(), 50).expect("written");
         let index = std::fs::read_to_string(dir.path().join("model.safetensors.index.json")).expect("index");
         let index: Value = serde_json::from_str(&index).expect("JSON");

@@ -41,7 +41,9 @@ impl View for &NamedTensor<'_> {
         &self.shape
     }
     fn data(&self) -> Cow<'_, [u8]> {
-        self.values.iter().flat_map(|value| value.to_le_bytes()).collect()
+        let mut bytes = Vec::with_capacity(self.data_len());
+        self.values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+        bytes.into()
     }
     fn data_len(&self) -> usize {
         self.values.len() * size_of::<f32>()
