@@ -22,6 +22,7 @@ use rand::seq::SliceRandom;
 use serde_json::{Map, Value};
 
 pub use actor::{Actor, Forward};
+pub use critic::Critic;
 
 use crate::error::Result;
 use crate::rng::Purpose;
@@ -122,6 +123,11 @@ pub trait Algorithm {
         advantages: &Advantages,
         update: Update<'_>,
     ) -> Result<Stats, String>;
+
+    /// The critic, where there is one: it learns beside the actor.
+    fn critic(&self) -> Option<&Critic> {
+        None
+    }
 
     /// Optimisers of its own (the critic's), for checkpoints, each with a prefix that tells it apart.
     fn optimizers(&self) -> Vec<(&str, &AdamW)> {

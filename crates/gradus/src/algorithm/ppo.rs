@@ -429,6 +429,10 @@ impl Algorithm for Ppo {
         Ok(stats)
     }
 
+    fn critic(&self) -> Option<&Critic> {
+        Some(&self.critic)
+    }
+
     fn optimizers(&self) -> Vec<(&str, &AdamW)> {
         match &self.critic {
             Critic::Shared => Vec::new(),

@@ -76,6 +76,25 @@ pub struct MicroBatch {
 }
 
 impl MicroBatch {
+    /// The rows of the longest pass that a step over `batch_size` rows of the given lengths can hold: the longest row,
+    /// then the longest of the others that still fit.
+    pub fn longest(&self, lengths: &[usize], batch_size: usize) -> Vec<usize> {
+        let most_rows = self.rows.unwrap_or(usize::MAX).max(1).min(batch_size);
+        let mut rows: Vec<usize> = (0..lengths.len()).collect();
+        rows.sort_by_key(|&row| std::cmp::Reverse(lengths[row]));
+        let (mut chosen, mut tokens) = (Vec::new(), 0);
+        for row in rows {
+            if chosen.len() == most_rows {
+                break;
+            }
+            if chosen.is_empty() || tokens + lengths[row] <= self.tokens {
+                tokens += lengths[row];
+                chosen.push(row);
+            }
+        }
+        chosen
+    }
+
     /// Splits rows of the given lengths, in order, into consecutive passes.
     pub fn split(&self, lengths: &[usize]) -> Vec<Range<usize>> {
         let most_rows = self.rows.unwrap_or(usize::MAX).max(1);
@@ -123,6 +142,15 @@ mod tests {
             [vec![0, 1], vec![2, 3], vec![4], vec![0, 1]]
         );
         assert_eq!((0..3).map(|step| order.full_batch(step)).collect::<Vec<_>>(), [[0, 1], [2, 3], [4, 0]]);
+    }
+
+    #[test]
+    fn the_longest_pass_holds_the_longest_row_and_what_fits_beside_it() {
+        let longest = |tokens, rows, batch| MicroBatch { tokens, rows }.longest(&[3, 9, 2, 9, 4, 30], batch);
+        assert_eq!(longest(45, None, 8), [5, 1, 4, 2], "30 + 9 + 4 + 2: the other 9 and the 3 no longer fit");
+        assert_eq!(longest(20, None, 8), [5], "a row over the limit makes a pass of its own");
+        assert_eq!((longest(100, Some(2), 8), longest(100, None, 3)), (vec![5, 1], vec![5, 1, 3]));
+        assert_eq!(MicroBatch { tokens: 8, rows: None }.longest(&[], 4), Vec::<usize>::new());
     }
 
     #[test]

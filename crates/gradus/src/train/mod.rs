@@ -10,6 +10,7 @@ pub mod dpo;
 pub mod evaluation;
 pub mod learner;
 pub mod log;
+mod longest;
 pub mod objective;
 pub mod observer;
 pub mod offline;
@@ -40,6 +41,8 @@ pub struct TrainConfig {
     pub micro_batch_size: Option<usize>,
     /// Tokens of one forward and backward pass at most. Default 4096.
     pub micro_batch_tokens: usize,
+    /// Compute the longest pass once before the first step, without an update, so that memory trouble shows at once. Default true; the result does not depend on it.
+    pub try_longest: bool,
     /// Peak learning rate. Default by method, as in TRL: sft 2e-5, reward 1e-4, dpo 1e-6, ppo 3e-6, grpo 1e-6.
     pub learning_rate: Option<f64>,
     /// How the learning rate falls after warm-up. Default `linear` (TRL).
@@ -101,6 +104,7 @@ impl Default for TrainConfig {
             batch_size: 8,
             micro_batch_size: None,
             micro_batch_tokens: 4096,
+            try_longest: true,
             learning_rate: None,
             lr_schedule: LrSchedule::Linear,
             warmup_steps: 0.0,

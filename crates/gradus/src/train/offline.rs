@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::batches::Order;
 use super::learner::Learner;
+use super::longest;
 use super::objective::{Objective, read, totals};
 use super::observer::Event;
 use super::recorder::{Recorder, Verdict};
@@ -40,6 +41,9 @@ pub fn train<O: Objective>(
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
     let settings = task.settings;
+    if settings.try_longest && recorder.state.step < settings.steps {
+        longest::offline(task.objective, task.examples, task.order.batch_size, settings.passes, learner, recorder);
+    }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
     for step in recorder.state.step..settings.steps {
         // 1. Choose the examples.

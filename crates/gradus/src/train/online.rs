@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::batches::Order;
 use super::evaluation::{Evaluation, observe_rewards, observe_rollouts};
 use super::learner::Learner;
+use super::longest;
 use super::observer::Event;
 use super::recorder::{Recorder, Verdict};
 use super::samples::SampleLog;
@@ -79,6 +80,9 @@ pub fn train(
 ) -> Result<()> {
     let settings = task.settings;
     let stop = algorithm.sampling().stop;
+    if settings.try_longest && recorder.state.step < settings.steps {
+        longest::online(task.prompts, task.order.batch_size, settings.passes, algorithm, actor, recorder);
+    }
     let mut log = SampleLog::open(recorder.run(), recorder.state.step)?;
     if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
         let before = evaluate(task, algorithm, reward, actor, &stop, &mut log, 0)?;

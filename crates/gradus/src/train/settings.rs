@@ -23,6 +23,8 @@ pub struct Settings {
     pub max_grad_norm: f64,
     /// How large a forward and backward pass may be.
     pub passes: MicroBatch,
+    /// Whether the longest pass is tried before the first step.
+    pub try_longest: bool,
     /// Log every so many steps.
     pub logging_steps: usize,
     /// Evaluate every so many steps; 0 only at the end; -1 never.
@@ -56,6 +58,7 @@ impl Settings {
             },
             max_grad_norm: config.max_grad_norm,
             passes: MicroBatch { tokens: config.micro_batch_tokens, rows: config.micro_batch_size },
+            try_longest: config.try_longest,
             logging_steps: config.logging_steps.max(1),
             eval_steps: config.eval_steps,
             save_steps: config.save_steps,

@@ -43,6 +43,38 @@ struct Point {
     y: f32,
 }
 
+/// [`SquaredError`] that notes what it is asked for: the targets of each pass.
+#[derive(Default)]
+struct Watched {
+    passes: std::cell::RefCell<Vec<Vec<f32>>>,
+}
+
+impl Objective for Watched {
+    type Model = Line;
+    type Example = Point;
+
+    fn tokens(&self, point: &Point) -> usize {
+        SquaredError.tokens(point)
+    }
+
+    fn targets(&self, point: &Point) -> usize {
+        SquaredError.targets(point)
+    }
+
+    fn loss(&self, model: &Line, points: &[&Point], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
+        self.passes.borrow_mut().push(points.iter().map(|point| point.y).collect());
+        SquaredError.loss(model, points, totals, stats)
+    }
+
+    fn describe(&self, point: &Point) -> Value {
+        SquaredError.describe(point)
+    }
+
+    fn best_metric(&self) -> &'static str {
+        SquaredError.best_metric()
+    }
+}
+
 /// Mean squared error; an example weighs as many tokens as `x[1]` says, so that passes split unevenly.
 struct SquaredError;
 
@@ -180,6 +212,41 @@ fn the_split_into_passes_changes_nothing_but_rounding() {
             assert!((whole - split).abs() < 1e-5, "{whole} against {split}");
         }
     }
+}
+
+#[test]
+fn the_longest_pass_is_tried_once_before_the_first_step() {
+    let asked = |try_longest| {
+        let directory = tempfile::tempdir().unwrap();
+        let mut settings = settings(2);
+        (settings.try_longest, settings.passes.rows) = (try_longest, Some(3));
+        let examples = points();
+        let order =
+            Order { seed: Seed(3), purpose: Purpose::DataOrder, shuffle: false, rows: examples.len(), batch_size: 4 };
+        let objective = Watched::default();
+        let task = Offline {
+            objective: &objective,
+            examples: &examples,
+            held_out: &[],
+            order,
+            settings: &settings,
+            save: &save,
+        };
+        let run = RunDir::create(directory.path(), Existing::Refuse).unwrap();
+        let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), AdamW::new(settings.optimizer));
+        train(&task, &mut learner, &mut Recorder::start(run, &mut Silent).unwrap()).unwrap();
+        let rows = read_metrics(&directory.path().join("metrics.jsonl")).unwrap();
+        let values = rows.iter().map(|row| row.values.to_json()).map(|mut row| {
+            row.remove("tokens_per_s");
+            row
+        });
+        (objective.passes.into_inner(), learner.module().bits(), values.collect::<Vec<_>>())
+    };
+    let ((tried, bits, metrics), (plain, plain_bits, plain_metrics)) = (asked(true), asked(false));
+    // Rows 0, 2 and 3 weigh 3 tokens each, the most there are: y = −4 + 2 + 0.5, 0 − 2 + 0.5 and 2 + 2 + 0.5.
+    assert_eq!(tried[0], [-1.5, -1.5, 4.5]);
+    assert_eq!(tried[1..], plain[..], "then everything goes on as without it");
+    assert_eq!((bits, metrics), (plain_bits, plain_metrics));
 }
 
 #[test]
