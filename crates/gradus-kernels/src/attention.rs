@@ -12,7 +12,7 @@ use burn::tensor::{Bool, Tensor, TensorData, activation};
 use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
-use crate::gemm::{Mat, Threads, multiply};
+use crate::product::{Mat, Precision, Product};
 use crate::simd::{dot, exp, simd, softmax_in_place};
 
 /// Which keys a query sees within its sequence.
@@ -41,6 +41,9 @@ pub struct AttentionShape {
 
 /// Queries per block.
 const BLOCK: usize = 64;
+
+/// Scores decide between tokens: they stay in f32.
+const PRODUCT: Product = Product::single(Precision::F32);
 
 /// Attention of packed sequences.
 ///
@@ -200,7 +203,7 @@ impl Attention {
         let keys = self.keys(to, unit.length);
         let queries = q.head(head, unit.start + from, to - from);
         let keys_view = k.head(unit.kv_head, unit.start, keys);
-        multiply(scores, keys, 0.0, self.shape.scale, queries, keys_view.t(), Threads::One);
+        PRODUCT.scaled(self.shape.scale).store(scores, keys, queries, keys_view.t());
     }
 
     fn forward_unit(&self, operands: [Operand<'_>; 3], unit: Unit) -> (Vec<f32>, Vec<f32>) {
@@ -222,7 +225,7 @@ impl Attention {
                 }
                 let values = operands[2].head(unit.kv_head, unit.start, keys);
                 let target = &mut output[from * group * dim + g * dim..];
-                multiply(target, group * dim, 0.0, 1.0, Mat::dense(scores, to - from, keys), values, Threads::One);
+                PRODUCT.store(target, group * dim, Mat::dense(scores, to - from, keys), values);
             }
         }
         (output, log_sums)
@@ -250,7 +253,7 @@ impl Attention {
                 self.scores(operands, unit, head, (from, to), p);
                 let grad_rows = grad_operand.head(head, unit.start + from, rows);
                 let values = operands[2].head(unit.kv_head, unit.start, keys);
-                multiply(ds, keys, 0.0, 1.0, grad_rows, values.t(), Threads::One);
+                PRODUCT.store(ds, keys, grad_rows, values.t());
                 for (i, (p, ds)) in p.chunks_exact_mut(keys).zip(ds.chunks_exact_mut(keys)).enumerate() {
                     let t = unit.start + from + i;
                     let at = (t * heads + head) * dim;
@@ -262,12 +265,12 @@ impl Attention {
                     ds[seen..].fill(0.0);
                 }
                 let (p, ds) = (Mat::dense(p, rows, keys), Mat::dense(ds, rows, keys));
-                let (scale, one) = (self.shape.scale, Threads::One);
+                let scaled = PRODUCT.scaled(self.shape.scale);
                 let keys_view = operands[1].head(unit.kv_head, unit.start, keys);
                 let queries = operands[0].head(head, unit.start + from, rows);
-                multiply(&mut grad_v, dim, 1.0, 1.0, p.t(), grad_rows, one);
-                multiply(&mut grad_q[(from * group + g) * dim..], group * dim, 0.0, scale, ds, keys_view, one);
-                multiply(&mut grad_k, dim, 1.0, scale, ds.t(), queries, one);
+                PRODUCT.add(&mut grad_v, dim, p.t(), grad_rows);
+                scaled.store(&mut grad_q[(from * group + g) * dim..], group * dim, ds, keys_view);
+                scaled.add(&mut grad_k, dim, ds.t(), queries);
             }
         }
         [grad_q, grad_k, grad_v]

@@ -26,6 +26,8 @@ pub struct LayerCache {
     shape: AttentionShape,
     capacity: usize,
     prompts: Vec<Stretch>,
+    /// Prompts before this one are forgotten.
+    kept_from: usize,
     slots: Vec<Stretch>,
 }
 
@@ -63,7 +65,7 @@ impl Stretch {
 impl LayerCache {
     /// An empty cache with `slots` rows of at most `capacity` new tokens each.
     pub fn new(shape: AttentionShape, slots: usize, capacity: usize) -> Self {
-        Self { shape, capacity, prompts: Vec::new(), slots: vec![Stretch::default(); slots] }
+        Self { shape, capacity, prompts: Vec::new(), kept_from: 0, slots: vec![Stretch::default(); slots] }
     }
 
     /// Stores the keys and values of a whole prompt, rows `from..to` of `[N, kv_heads · head_dim]` values; prompts are
@@ -78,9 +80,11 @@ impl LayerCache {
         self.prompts.push(stretch);
     }
 
-    /// Forgets a prompt that no row continues any more; its number stays taken.
-    pub fn drop_prompt(&mut self, prompt: usize) {
-        self.prompts[prompt] = Stretch::default();
+    /// Forgets the prompts before `prompt`, which no row continues any more; their numbers stay taken.
+    pub fn drop_prompts_before(&mut self, prompt: usize) {
+        let kept = self.kept_from.max(prompt.min(self.prompts.len()));
+        self.prompts[self.kept_from..kept].fill(Stretch::default());
+        self.kept_from = kept;
     }
 
     /// Adds one token to each row, and attends from it over the row's prompt and everything the row has added.

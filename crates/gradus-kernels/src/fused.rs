@@ -5,7 +5,7 @@
 //! are float tensors. An op has one output: several results are stacked as rows of one tensor.
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -52,6 +52,16 @@ impl Dense {
         let layout = self.0.layout();
         let (start, len) = (layout.start_offset(), layout.num_elements());
         &mut self.0.storage_mut::<f32>()[start..start + len]
+    }
+
+    /// The sum of each column of a matrix: the gradient of a bias.
+    pub(crate) fn column_sums(&self) -> Self {
+        let columns = self.dims()[1];
+        let mut sums = vec![0.0f32; columns];
+        for row in self.values().chunks_exact(columns.max(1)) {
+            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        }
+        Self::new(sums, &[columns])
     }
 
     /// The dimensions.
@@ -233,6 +243,42 @@ pub fn is_fused(device: &Device) -> bool {
 /// Applies `op` to inputs already turned into dispatch tensors.
 pub(crate) fn apply<const R: usize>(op: impl Op, inputs: Vec<DispatchTensor>) -> Tensor<R> {
     Tensor::from_dispatch(<Dispatch as FusedBackend>::fused(Inputs::new(inputs), OpHandle(Arc::new(op))))
+}
+
+/// Gives `read` the values of a CPU tensor where they lie, without a copy.
+pub(crate) fn read<const R: usize, T: Send + 'static>(
+    tensor: Tensor<R>,
+    read: impl FnOnce(&Dense) -> T + Send + 'static,
+) -> T {
+    let result = Arc::new(Mutex::new(None));
+    let into = Arc::clone(&result);
+    let reader: Reader = Box::new(move |dense| *into.lock().expect("one reader") = Some(read(dense)));
+    let _empty: Tensor<1> = apply(Read(Mutex::new(Some(reader))), vec![tensor.inner().into_dispatch()]);
+    let mut result = result.lock().expect("one reader");
+    result.take().expect("the forward pass has run")
+}
+
+type Reader = Box<dyn FnOnce(&Dense) + Send>;
+
+/// An operation that only looks at its input.
+struct Read(Mutex<Option<Reader>>);
+
+impl Debug for Read {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Read")
+    }
+}
+
+impl Op for Read {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        let reader = self.0.lock().expect("one reader").take().expect("read once");
+        reader(&inputs[0]);
+        (Dense::new(Vec::new(), &[0]), Vec::new())
+    }
+
+    fn backward(&self, _: &[Dense], _: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
+        vec![None]
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! against a `reference` in plain tensors. On devices without a fused kernel the public function runs the reference,
 //! so every operation works everywhere; [`fused`] is the one mechanism that ties a kernel into autodiff.
 //!
-//! This is the only crate of gradus with `unsafe` code: matrix products in [`gemm`], and in [`simd`] the calls of
+//! This is the only crate of gradus with `unsafe` code: tiles of matrix products in [`product`], and in [`simd`] the calls of
 //! functions compiled for the instruction sets that the processor was asked about.
 
 #![deny(missing_docs)]
@@ -13,12 +13,13 @@ mod adamw;
 mod attention;
 mod decode;
 mod embedding;
+mod frozen;
 mod fused;
 mod gelu;
-mod gemm;
 mod linear;
 pub mod measure;
 mod norm;
+mod product;
 mod rope;
 mod simd;
 mod swiglu;
@@ -28,10 +29,12 @@ pub use adamw::{AdamWStep, adamw};
 pub use attention::{AttentionShape, Mask, attention, attention_fused};
 pub use decode::{CacheRow, LayerCache};
 pub use embedding::embedding;
+pub use frozen::FrozenWeight;
 pub use fused::is_fused;
 pub use gelu::{Gelu, gelu};
 pub use linear::{Layout, linear};
 pub use norm::{layer_norm, rms_norm};
+pub use product::Precision;
 pub use rope::rope;
 pub use swiglu::swiglu;
-pub use token_logprobs::{TokenLogprobs, token_logprobs};
+pub use token_logprobs::{LmHead, TokenLogprobs, token_logprobs};

@@ -6,7 +6,7 @@
 use burn::tensor::Tensor;
 
 use crate::fused::{Dense, Op, apply, is_fused};
-use crate::gemm::{Mat, Threads, multiply};
+use crate::product::{Mat, Precision, Product};
 
 /// How a linear layer's weight lies in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,14 +19,21 @@ pub enum Layout {
 
 /// `x_nd` times the weight, plus the bias. `x_nd` is `[N, in]`, the result `[N, out]`.
 ///
-/// All inputs carry gradient.
-pub fn linear(x_nd: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout) -> Tensor<2> {
+/// All inputs carry gradient. The operands of the three products are held in `precision`; the reference, which other
+/// devices run, is in f32.
+pub fn linear(
+    x_nd: Tensor<2>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    layout: Layout,
+    precision: Precision,
+) -> Tensor<2> {
     if !is_fused(&x_nd.device()) {
         return reference(x_nd, weight, bias, layout);
     }
     let mut inputs = vec![x_nd.into_dispatch(), weight.into_dispatch()];
     inputs.extend(bias.map(Tensor::into_dispatch));
-    apply(Linear { layout }, inputs)
+    apply(Linear { layout, precision }, inputs)
 }
 
 /// The definition, in plain tensors.
@@ -44,6 +51,7 @@ fn reference(x_nd: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, layout
 #[derive(Debug)]
 struct Linear {
     layout: Layout,
+    precision: Precision,
 }
 
 impl Op for Linear {
@@ -54,54 +62,47 @@ impl Op for Linear {
             Layout::OutIn => (Mat::dense(weight.values(), weight.dims()[0], width).t(), weight.dims()[0]),
             Layout::InOut => (Mat::dense(weight.values(), width, weight.dims()[1]), weight.dims()[1]),
         };
-        let mut y = Vec::with_capacity(n * out);
-        let beta = match inputs.get(2) {
+        let (product, x_mat) = (Product::new(self.precision), Mat::dense(x.values(), n, width));
+        let y = match inputs.get(2) {
             Some(bias) => {
-                (0..n).for_each(|_| y.extend_from_slice(bias.values()));
-                1.0
+                let mut y = bias.values().repeat(n);
+                product.add(&mut y, out, x_mat, w);
+                y
             }
             None => {
-                y.resize(n * out, 0.0);
-                0.0
+                let mut y = vec![0.0; n * out];
+                product.store(&mut y, out, x_mat, w);
+                y
             }
         };
-        multiply(&mut y, out, beta, 1.0, Mat::dense(x.values(), n, width), w, Threads::All);
         (Dense::new(y, &[n, out]), vec![x.clone(), weight.clone()])
     }
 
     fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
         let (x, weight) = (&saved[0], &saved[1]);
         let (n, width, out) = (x.dims()[0], x.dims()[1], grad.dims()[1]);
-        let g = Mat::dense(grad.values(), n, out);
+        let (product, g) = (Product::new(self.precision), Mat::dense(grad.values(), n, out));
         let grad_x = needed[0].then(|| {
             let w = match self.layout {
                 Layout::OutIn => Mat::dense(weight.values(), out, width),
                 Layout::InOut => Mat::dense(weight.values(), width, out).t(),
             };
             let mut grad_x = vec![0.0; n * width];
-            multiply(&mut grad_x, width, 0.0, 1.0, g, w, Threads::All);
+            product.store(&mut grad_x, width, g, w);
             Dense::new(grad_x, &[n, width])
         });
         let grad_weight = needed[1].then(|| {
             let x = Mat::dense(x.values(), n, width);
             let mut grad_weight = vec![0.0; out * width];
             match self.layout {
-                Layout::OutIn => multiply(&mut grad_weight, width, 0.0, 1.0, g.t(), x, Threads::All),
-                Layout::InOut => multiply(&mut grad_weight, out, 0.0, 1.0, x.t(), g, Threads::All),
+                Layout::OutIn => product.store(&mut grad_weight, width, g.t(), x),
+                Layout::InOut => product.store(&mut grad_weight, out, x.t(), g),
             }
             Dense::new(grad_weight, &weight.dims())
         });
         let mut gradients = vec![grad_x, grad_weight];
         if let Some(&needed) = needed.get(2) {
-            gradients.push(needed.then(|| {
-                let mut sums = vec![0.0f32; out];
-                for row in grad.values().chunks_exact(out) {
-                    for (sum, value) in sums.iter_mut().zip(row) {
-                        *sum += value;
-                    }
-                }
-                Dense::new(sums, &[out])
-            }));
+            gradients.push(needed.then(|| grad.column_sums()));
         }
         gradients
     }
@@ -124,7 +125,13 @@ mod tests {
                 let run = |f: fn(Tensor<2>, Tensor<2>, Option<Tensor<1>>, Layout) -> Tensor<2>| {
                     move |x: &[Tensor<2>]| f(x[0].clone(), x[1].clone(), Some(x[2].clone().reshape([out])), layout)
                 };
-                check("linear", &inputs, run(linear), run(reference), 1e-5);
+                check(
+                    "linear",
+                    &inputs,
+                    run(|x, w, b, layout| linear(x, w, b, layout, Precision::F32)),
+                    run(reference),
+                    1e-5,
+                );
             }
         }
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use crate::gemm::{Mat, Threads, multiply};
+use crate::product::{Mat, Precision, Product};
 use crate::simd::simd;
 
 /// Rows and columns of the product: large enough that the cost of its edges vanishes, small enough to take moments.
@@ -16,19 +16,19 @@ const WORDS: usize = 64 << 20;
 /// Words of one parallel task.
 const CHUNK: usize = 64 << 10;
 
-/// GFLOP/s (10⁹ additions and multiplications a second) of a 2048³ matrix product in f32 on all threads, the best of
-/// `repetitions`.
+/// GFLOP/s (10⁹ additions and multiplications a second) of a 2048³ matrix product on all threads with operands in `precision`, the
+/// best of `repetitions`.
 ///
 /// The best, because whatever else runs on the machine can only slow a product down. It goes through the same code as
 /// every linear layer.
-pub fn matrix_gflops_f32(repetitions: usize) -> f64 {
+pub fn matrix_gflops(precision: Precision, repetitions: usize) -> f64 {
     // Small values: denormal or infinite ones could run at another speed.
     let matrix = |seed: usize| (0..SIZE * SIZE).map(|i| ((i * 7 + seed) % 64) as f32 / 64.0 - 0.5).collect::<Vec<_>>();
     let (a, b) = (matrix(1), matrix(5));
     let mut output = vec![0.0f32; SIZE * SIZE];
     let mut product = || {
         let (a, b) = (Mat::dense(&a, SIZE, SIZE), Mat::dense(&b, SIZE, SIZE));
-        multiply(&mut output, SIZE, 0.0, 1.0, a, b, Threads::All);
+        Product::new(precision).store(&mut output, SIZE, a, b);
     };
     2.0 * (SIZE as f64).powi(3) / fastest(repetitions, &mut product) / 1e9
 }

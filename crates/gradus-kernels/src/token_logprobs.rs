@@ -12,8 +12,10 @@ use std::sync::Arc;
 use burn::tensor::{Int, Tensor, TensorData, activation};
 use rayon::prelude::*;
 
+use crate::frozen::FrozenWeight;
 use crate::fused::{Dense, Op, apply, is_fused};
-use crate::gemm::{Mat, Threads, multiply};
+use crate::linear::{Layout, linear};
+use crate::product::{Mat, Precision, Product};
 use crate::simd::{exp, max, simd};
 
 /// What the LM head says of each target, all `[M]`, all carrying gradient but the last.
@@ -31,32 +33,62 @@ pub struct TokenLogprobs {
     pub correct_m: Tensor<1>,
 }
 
+/// The LM head: what hidden states are multiplied with to give logits.
+#[derive(Debug, Clone)]
+pub enum LmHead {
+    /// A weight `[V, D]`, which carries gradient; operands of products are held in the precision named.
+    Dense(Tensor<2>, Precision),
+    /// A packed weight without gradient.
+    Frozen(FrozenWeight),
+}
+
+impl LmHead {
+    /// V and D.
+    pub fn dims(&self) -> [usize; 2] {
+        match self {
+            Self::Dense(weight_vd, _) => weight_vd.dims(),
+            Self::Frozen(weight) => {
+                let [d, v] = weight.dims();
+                [v, d]
+            }
+        }
+    }
+
+    /// Logits of each row of `hidden_bd`, `[B, V]`: for sampling.
+    pub fn logits(&self, hidden_bd: Tensor<2>) -> Tensor<2> {
+        match self {
+            Self::Dense(weight_vd, precision) => linear(hidden_bd, weight_vd.clone(), None, Layout::OutIn, *precision),
+            Self::Frozen(weight) => weight.apply(hidden_bd, None),
+        }
+    }
+}
+
 /// Rows of the stacked result.
 const ROWS: usize = 5;
 
 /// Logits held at a time: 16 Mi values, 64 MiB.
 const CHUNK_VALUES: usize = 16 << 20;
 
-/// Logprobs of `targets_m` under the LM head `weight_vd` at `temperature`, given hidden states `hidden_md`.
+/// Logprobs of `targets_m` under `head` at `temperature`, given hidden states `hidden_md`.
 ///
-/// `hidden_md` and `weight_vd` carry gradient.
+/// `hidden_md` and a dense head's weight carry gradient.
 ///
 /// # Panics
 /// When the shapes do not fit or a target is outside the vocabulary.
-pub fn token_logprobs(
-    hidden_md: Tensor<2>,
-    weight_vd: Tensor<2>,
-    targets_m: &[u32],
-    temperature: f32,
-) -> TokenLogprobs {
-    let ([m, d], [v, width]) = (hidden_md.dims(), weight_vd.dims());
+pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], temperature: f32) -> TokenLogprobs {
+    let ([m, d], [v, width]) = (hidden_md.dims(), head.dims());
     assert_eq!((m, d), (targets_m.len(), width), "one target per hidden state, one width");
     assert!(targets_m.iter().all(|&id| (id as usize) < v), "a target lies outside the vocabulary of {v}");
-    if !is_fused(&hidden_md.device()) {
-        return reference(hidden_md, weight_vd, targets_m, temperature);
-    }
-    let op = HeadLogprobs { targets: targets_m.into(), temperature };
-    let stacked: Tensor<2> = apply(op, vec![hidden_md.into_dispatch(), weight_vd.into_dispatch()]);
+    let op = |precision, frozen| HeadLogprobs { targets: targets_m.into(), temperature, precision, frozen };
+    let stacked: Tensor<2> = match head {
+        LmHead::Dense(weight_vd, _) if !is_fused(&hidden_md.device()) => {
+            return reference(hidden_md, weight_vd.clone(), targets_m, temperature);
+        }
+        LmHead::Dense(weight_vd, precision) => {
+            apply(op(*precision, None), vec![hidden_md.into_dispatch(), weight_vd.clone().into_dispatch()])
+        }
+        LmHead::Frozen(weight) => apply(op(Precision::F32, Some(weight.clone())), vec![hidden_md.into_dispatch()]),
+    };
     let row = |i: usize| stacked.clone().narrow(0, i, 1).reshape([m]);
     TokenLogprobs {
         logprobs_m: row(0),
@@ -89,6 +121,9 @@ fn reference(hidden_md: Tensor<2>, weight_vd: Tensor<2>, targets_m: &[u32], temp
 struct HeadLogprobs {
     targets: Arc<[u32]>,
     temperature: f32,
+    precision: Precision,
+    /// The head, where it is not an input.
+    frozen: Option<FrozenWeight>,
 }
 
 simd! {
@@ -149,25 +184,36 @@ impl HeadLogprobs {
         (CHUNK_VALUES / vocabulary).clamp(1, 4096)
     }
 
+    fn product(&self) -> Product {
+        Product::new(self.precision).scaled(1.0 / self.temperature)
+    }
+
+    /// V.
+    fn vocabulary(&self, inputs: &[Dense]) -> usize {
+        self.frozen.as_ref().map_or_else(|| inputs[1].dims()[0], |weight| weight.dims()[1])
+    }
+
     /// Logits over τ of the hidden states `rows`, into `logits`.
-    fn logits(&self, hidden: &[f32], weight: Mat<'_>, d: usize, rows: Range<usize>, v: usize, logits: &mut [f32]) {
-        let rows = Mat::dense(&hidden[rows.start * d..rows.end * d], rows.len(), d);
-        multiply(logits, v, 0.0, 1.0 / self.temperature, rows, weight.t(), Threads::All);
+    fn logits(&self, inputs: &[Dense], rows: Range<usize>, v: usize, logits: &mut [f32]) {
+        let d = inputs[0].dims()[1];
+        let hidden = Mat::dense(&inputs[0].values()[rows.start * d..rows.end * d], rows.len(), d);
+        match &self.frozen {
+            Some(weight) => weight.matrix().multiply(logits, v, false, 1.0 / self.temperature, hidden),
+            None => self.product().store(logits, v, hidden, Mat::dense(inputs[1].values(), v, d).t()),
+        }
     }
 }
 
 impl Op for HeadLogprobs {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let (hidden, weight) = (&inputs[0], &inputs[1]);
-        let (m, d, v) = (hidden.dims()[0], hidden.dims()[1], weight.dims()[0]);
-        let weight_view = Mat::dense(weight.values(), v, d);
+        let (m, v) = (inputs[0].dims()[0], self.vocabulary(inputs));
         let step = Self::chunk_rows(v).min(m.max(1));
         let mut logits = vec![0.0f32; step * v];
         let mut stacked = vec![0.0f32; ROWS * m];
         for from in (0..m).step_by(step) {
             let to = (from + step).min(m);
             let chunk = &mut logits[..(to - from) * v];
-            self.logits(hidden.values(), weight_view, d, from..to, v, chunk);
+            self.logits(inputs, from..to, v, chunk);
             let numbers: Vec<[f32; ROWS]> = chunk
                 .par_chunks_exact(v)
                 .zip(&self.targets[from..to])
@@ -180,23 +226,24 @@ impl Op for HeadLogprobs {
             }
         }
         let output = Dense::new(stacked, &[ROWS, m]);
-        (output.clone(), vec![hidden.clone(), weight.clone(), output])
+        let mut saved = inputs.to_vec();
+        saved.push(output.clone());
+        (output, saved)
     }
 
     fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
-        let (hidden, weight) = (&saved[0], &saved[1]);
-        let (m, d, v) = (hidden.dims()[0], hidden.dims()[1], weight.dims()[0]);
-        let weight_view = Mat::dense(weight.values(), v, d);
-        let (numbers, grad) = (saved[2].values(), grad.values());
+        let (numbers, inputs) = saved.split_last().expect("the output is saved last");
+        let (m, d, v) = (inputs[0].dims()[0], inputs[0].dims()[1], self.vocabulary(inputs));
+        let (numbers, grad) = (numbers.values(), grad.values());
+        let needed_weight = needed.get(1).copied().unwrap_or(false);
         let step = Self::chunk_rows(v).min(m.max(1));
         let mut logits = vec![0.0f32; step * v];
         let mut grad_hidden = vec![0.0f32; if needed[0] { m * d } else { 0 }];
-        let mut grad_weight = vec![0.0f32; if needed[1] { v * d } else { 0 }];
-        let scale = 1.0 / self.temperature;
+        let mut grad_weight = vec![0.0f32; if needed_weight { v * d } else { 0 }];
         for from in (0..m).step_by(step) {
             let to = (from + step).min(m);
             let chunk = &mut logits[..(to - from) * v];
-            self.logits(hidden.values(), weight_view, d, from..to, v, chunk);
+            self.logits(inputs, from..to, v, chunk);
             chunk.par_chunks_exact_mut(v).enumerate().for_each(|(i, row)| {
                 let i = from + i;
                 let [a, e, l, mean] = [0, 1, 2, 3].map(|r| grad[r * m + i]);
@@ -206,14 +253,22 @@ impl Op for HeadLogprobs {
             });
             let chunk = Mat::dense(chunk, to - from, v);
             if needed[0] {
-                multiply(&mut grad_hidden[from * d..to * d], d, 0.0, scale, chunk, weight_view, Threads::All);
+                let target = &mut grad_hidden[from * d..to * d];
+                match &self.frozen {
+                    Some(weight) => weight.transposed_product(target, 1.0 / self.temperature, chunk),
+                    None => self.product().store(target, d, chunk, Mat::dense(inputs[1].values(), v, d)),
+                }
             }
-            if needed[1] {
-                let rows = Mat::dense(&hidden.values()[from * d..to * d], to - from, d);
-                multiply(&mut grad_weight, d, 1.0, scale, chunk.t(), rows, Threads::All);
+            if needed_weight {
+                let rows = Mat::dense(&inputs[0].values()[from * d..to * d], to - from, d);
+                self.product().add(&mut grad_weight, d, chunk.t(), rows);
             }
         }
-        vec![needed[0].then(|| Dense::new(grad_hidden, &[m, d])), needed[1].then(|| Dense::new(grad_weight, &[v, d]))]
+        let mut gradients = vec![needed[0].then(|| Dense::new(grad_hidden, &[m, d]))];
+        if inputs.len() == 2 {
+            gradients.push(needed_weight.then(|| Dense::new(grad_weight, &[v, d])));
+        }
+        gradients
     }
 }
 
@@ -235,11 +290,32 @@ mod tests {
                 check(
                     "token logprobs",
                     &[leaf([m, d], 1), leaf([v, d], 2)],
-                    |x| stack(token_logprobs(x[0].clone(), x[1].clone(), &targets, temperature)),
+                    |x| {
+                        let head = LmHead::Dense(x[1].clone(), Precision::F32);
+                        stack(token_logprobs(x[0].clone(), &head, &targets, temperature))
+                    },
                     |x| stack(reference(x[0].clone(), x[1].clone(), &targets, temperature)),
                     2e-5,
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_frozen_head_agrees_with_a_dense_one() {
+        let (m, d, v) = (9, 16, 301);
+        let targets: Vec<u32> = (0..m).map(|i| (i * 37 % v) as u32).collect();
+        let weight = leaf([v, d], 2).detach();
+        for precision in [Precision::F32, Precision::Bf16] {
+            let frozen = LmHead::Frozen(FrozenWeight::new(weight.clone(), Layout::OutIn, precision));
+            let dense = LmHead::Dense(weight.clone(), precision);
+            check(
+                "frozen head",
+                &[leaf([m, d], 1)],
+                |x| stack(token_logprobs(x[0].clone(), &frozen, &targets, 0.7)),
+                |x| stack(token_logprobs(x[0].clone(), &dense, &targets, 0.7)),
+                1e-6,
+            );
         }
     }
 

@@ -18,6 +18,7 @@ mod work;
 pub use preset::{PRESETS, preset};
 
 use burn::tensor::Device;
+use gradus_kernels::Precision;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -170,7 +171,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         cpu: machine.processor,
         cores: machine.threads,
         threads: rayon::current_num_threads(),
-        matrix_gflops_f32: gradus_kernels::measure::matrix_gflops_f32(options.repetitions.max(5)),
+        matrix_gflops_f32: gradus_kernels::measure::matrix_gflops(Precision::F32, options.repetitions.max(5)),
         read_gb_s: gradus_kernels::measure::read_gb_s(options.repetitions.max(5)),
     };
     let mut report = Report { machine, model: None, training: Vec::new(), generation: Vec::new() };

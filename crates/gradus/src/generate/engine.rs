@@ -1,11 +1,13 @@
-//! The engine: prompts are computed once and shared by their group; finished rows leave at once.
+//! The engine: prompts are computed once and shared by their group; finished rows leave at once, waiting ones take
+//! their places.
 
+use std::ops::Range;
+
+use burn::tensor::Tensor;
 use gradus_kernels::CacheRow;
 use rayon::prelude::*;
 
-use burn::module::Module;
-
-use super::sampler::{Choice, SamplingParams, choose_except};
+use super::sampler::{SamplingParams, choose_except};
 use crate::error::{Error, Result};
 use crate::model::{CausalLm, Context, KvCache, Packed};
 use crate::rng::Stream;
@@ -61,15 +63,22 @@ pub struct Completion {
     pub stop: StopReason,
 }
 
+impl Completion {
+    fn empty() -> Self {
+        Self { ids: Vec::new(), sampled_logprobs: Vec::new(), logprobs: Vec::new(), stop: StopReason::Length }
+    }
+}
+
 /// Rows sampled side by side at most: bounds the cache and the logits in memory.
 const ROWS_AT_ONCE: usize = 256;
-/// Prompt tokens computed in one pass at most.
+/// Prompt tokens computed in one pass at most, unless one prompt alone is longer.
 const PREFILL_TOKENS: usize = 4096;
 
 /// Samples `group` completions of each prompt; completion `p · group + g` belongs to prompt `p`.
 ///
-/// Each completion draws from its own stream, `stream(completion)`, so the result does not depend on which rows are
-/// sampled together.
+/// Each completion draws from its own stream, `stream(completion)`, and a row's logits do not depend on its company, so
+/// the result does not depend on which rows are sampled together. Weights are packed for the whole call, in the
+/// precision that the model computes in, unless they are already frozen.
 ///
 /// # Errors
 /// When a setting has no meaning, a prompt is empty, holds an id outside the vocabulary, or leaves no room for
@@ -82,39 +91,44 @@ pub fn generate(
     stop: &mut dyn StopRule,
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Vec<Completion>> {
+    generate_at_once(ROWS_AT_ONCE, model, prompts, group, params, stop, stream)
+}
+
+/// [`generate`] with at most `slots` rows side by side.
+fn generate_at_once(
+    slots: usize,
+    model: &CausalLm,
+    prompts: &[&[u32]],
+    group: usize,
+    params: &SamplingParams,
+    stop: &mut dyn StopRule,
+    stream: &dyn Fn(usize) -> Stream,
+) -> Result<Vec<Completion>> {
     check(model, prompts, params)?;
-    let model = model.valid();
-    let mut completions = Vec::with_capacity(prompts.len() * group);
-    if group == 0 {
-        return Ok(completions);
+    let count = prompts.len() * group;
+    if count == 0 {
+        return Ok(Vec::new());
     }
-    let wave = (ROWS_AT_ONCE / group).max(1);
-    for (i, prompts) in prompts.chunks(wave).enumerate() {
-        let first = i * wave * group;
-        let rows = prompts.len() * group;
-        let mut wave = Wave {
-            model: &model,
-            params,
-            cache: model.new_cache(rows, params.max_new_tokens),
-            rows: (0..rows).map(|row| Row::new(row / group, stream(first + row))).collect(),
-            first,
-            prompts,
-        };
-        let logits = wave.prefill();
-        let all: Vec<usize> = (0..rows).collect();
-        wave.draw(&all, |row| &logits[row / group], stop);
-        while let Some(live) = wave.live() {
-            let logits = wave.decode(&live);
-            let vocabulary = model.vocab_size();
-            let row_logits = |row: usize| {
-                let i = live.binary_search(&row).expect("a live row");
-                &logits[i * vocabulary..(i + 1) * vocabulary]
-            };
-            wave.draw(&live, row_logits, stop);
-        }
-        completions.extend(wave.rows.into_iter().map(Row::finish));
+    let model = model.clone().into_frozen(model.precision());
+    let slots = slots.min(count);
+    let mut engine = Engine {
+        model: &model,
+        params,
+        prompts,
+        group,
+        cache: model.new_cache(slots, params.max_new_tokens),
+        waiting: 0..count,
+        live: Vec::with_capacity(slots),
+        free: (0..slots).rev().collect(),
+        computed: 0,
+        kept: Vec::new(),
+        completions: vec![None; count],
+    };
+    while engine.is_busy() {
+        engine.admit(stop, stream);
+        engine.decode(stop);
     }
-    Ok(completions)
+    Ok(engine.completions.into_iter().map(|completion| completion.expect("every row ends")).collect())
 }
 
 fn check(model: &CausalLm, prompts: &[&[u32]], params: &SamplingParams) -> Result<()> {
@@ -148,128 +162,197 @@ fn check(model: &CausalLm, prompts: &[&[u32]], params: &SamplingParams) -> Resul
     Ok(())
 }
 
-/// The rows sampled side by side.
-struct Wave<'a> {
+/// Rows being sampled, and those that wait for a place.
+struct Engine<'a> {
     model: &'a CausalLm,
     params: &'a SamplingParams,
     prompts: &'a [&'a [u32]],
+    group: usize,
+    /// Prompts are numbered in it as in `prompts`: each is computed once, in order.
     cache: KvCache,
-    rows: Vec<Row>,
-    /// The number of the first row among all completions.
-    first: usize,
+    waiting: Range<usize>,
+    live: Vec<Row>,
+    /// Places in the cache.
+    free: Vec<usize>,
+    /// Prompts computed so far.
+    computed: usize,
+    /// The logits after the last prompt computed, where rows of it still wait.
+    kept: Vec<f32>,
+    completions: Vec<Option<Completion>>,
 }
 
+/// A completion on its way.
 struct Row {
+    index: usize,
     prompt: usize,
+    slot: usize,
     stream: Stream,
-    ids: Vec<u32>,
-    sampled_logprobs: Vec<f32>,
-    logprobs: Vec<f32>,
-    stop: Option<StopReason>,
+    completion: Completion,
+    has_ended: bool,
 }
 
 impl Row {
-    fn new(prompt: usize, stream: Stream) -> Self {
-        Self { prompt, stream, ids: Vec::new(), sampled_logprobs: Vec::new(), logprobs: Vec::new(), stop: None }
-    }
-
-    fn finish(self) -> Completion {
-        Completion {
-            ids: self.ids,
-            sampled_logprobs: self.sampled_logprobs,
-            logprobs: self.logprobs,
-            stop: self.stop.expect("a finished row has a reason"),
-        }
-    }
-
-    /// Draws the next id from `logits`.
-    fn choose(&mut self, logits: &mut [f32], prompt: &[u32], params: &SamplingParams) -> Choice {
+    /// Draws the next id from `logits_v`, which are overwritten.
+    fn choose(&mut self, logits_v: &mut [f32], prompt: &[u32], params: &SamplingParams) {
+        let Completion { ids, sampled_logprobs, logprobs, .. } = &mut self.completion;
         let history: Vec<u32> = match params.repetition_penalty == 1.0 {
             true => Vec::new(),
-            false => prompt.iter().chain(&self.ids).copied().collect(),
+            false => prompt.iter().chain(&*ids).copied().collect(),
         };
-        let excluded: &[u32] = if self.ids.len() < params.min_new_tokens { &params.stop_ids } else { &[] };
-        choose_except(logits, &history, excluded, params, &mut self.stream)
+        let excluded: &[u32] = if ids.len() < params.min_new_tokens { &params.stop_ids } else { &[] };
+        let choice = choose_except(logits_v, &history, excluded, params, &mut self.stream);
+        ids.push(choice.id);
+        sampled_logprobs.push(choice.sampled_logprob);
+        logprobs.push(choice.logprob);
+    }
+
+    /// Sees whether the last id ends the completion, and why.
+    fn check(&mut self, params: &SamplingParams, stop: &mut dyn StopRule) {
+        let ids = &self.completion.ids;
+        let reason = if ids.last().is_some_and(|id| params.stop_ids.contains(id)) {
+            Some(StopReason::StopId)
+        } else if stop.stops(self.index, ids) {
+            Some(StopReason::StopString)
+        } else if ids.len() == params.max_new_tokens {
+            Some(StopReason::Length)
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.completion.stop = reason;
+            self.has_ended = true;
+        }
     }
 }
 
-impl Wave<'_> {
-    /// Computes every prompt once; returns the logits after each prompt's last token.
-    fn prefill(&mut self) -> Vec<Vec<f32>> {
-        let mut logits = Vec::with_capacity(self.prompts.len());
-        let mut from = 0;
-        while from < self.prompts.len() {
-            let mut to = from + 1;
-            let mut tokens = self.prompts[from].len();
-            while to < self.prompts.len() && tokens + self.prompts[to].len() <= PREFILL_TOKENS {
-                tokens += self.prompts[to].len();
-                to += 1;
-            }
-            let packed = Packed::new(&self.prompts[from..to]);
-            let mut context = Context::Prefill { packed: &packed, cache: &mut self.cache };
-            let hidden_nd = self.model.trunk.forward(&mut context);
-            let last_bd = crate::model::select_rows(hidden_nd, &packed.last_indices());
-            let values = host(self.model.logits_of(last_bd));
-            logits.extend(values.chunks_exact(self.model.vocab_size()).map(<[f32]>::to_vec));
-            from = to;
-        }
-        logits
+impl Engine<'_> {
+    fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || !self.live.is_empty()
     }
 
-    /// Logits after the last id of each row in `live`, one row after the other.
-    fn decode(&mut self, live: &[usize]) -> Vec<f32> {
-        let ids: Vec<u32> = live.iter().map(|&row| *self.rows[row].ids.last().expect("a drawn id")).collect();
-        let rows: Vec<CacheRow> = live
-            .iter()
-            .map(|&row| CacheRow { prompt: self.rows[row].prompt, slot: row, length: self.rows[row].ids.len() - 1 })
-            .collect();
+    /// Gives free places to waiting rows: computes what is new among their prompts, and draws their first ids.
+    fn admit(&mut self, stop: &mut dyn StopRule, stream: &dyn Fn(usize) -> Stream) {
+        while !self.waiting.is_empty() && !self.free.is_empty() {
+            let end = (self.waiting.start + self.free.len()).min(self.waiting.end);
+            let known = self.computed;
+            let (mut last, mut tokens) = (known, 0);
+            while last * self.group < end {
+                tokens += self.prompts[last].len();
+                if tokens > PREFILL_TOKENS && last > known {
+                    break;
+                }
+                last += 1;
+            }
+            let rows = self.waiting.start..end.min(last * self.group);
+            let fresh = self.prefill(last);
+            let vocabulary = self.model.vocab_size();
+            let logits_of = |prompt: usize| match prompt.checked_sub(known) {
+                Some(i) => &fresh[i * vocabulary..(i + 1) * vocabulary],
+                None => &self.kept[..],
+            };
+            let mut logits: Vec<f32> = rows.clone().flat_map(|row| logits_of(row / self.group)).copied().collect();
+            if last > known {
+                self.kept = logits_of(last - 1).to_vec();
+            }
+            let mut entering: Vec<Row> = Vec::with_capacity(rows.len());
+            for index in rows.clone() {
+                entering.push(Row {
+                    index,
+                    prompt: index / self.group,
+                    slot: self.free.pop().expect("no more rows than places"),
+                    stream: stream(index),
+                    completion: Completion::empty(),
+                    has_ended: false,
+                });
+            }
+            self.waiting.start = rows.end;
+            self.draw(&mut entering, &mut logits, stop);
+            self.live.append(&mut entering);
+            self.retire();
+        }
+    }
+
+    /// Computes all prompts up to `last` that are not in the cache yet; returns the logits after each one's last token.
+    fn prefill(&mut self, last: usize) -> Vec<f32> {
+        let prompts = &self.prompts[self.computed..last];
+        self.computed = last;
+        if prompts.is_empty() {
+            return Vec::new();
+        }
+        let packed = Packed::new(prompts);
+        let mut context = Context::Prefill { packed: &packed, cache: &mut self.cache };
+        let hidden_nd = self.model.trunk.forward(&mut context);
+        host(self.model.logits_of(crate::model::select_rows(hidden_nd, &packed.last_indices())))
+    }
+
+    /// One more id for every live row.
+    fn decode(&mut self, stop: &mut dyn StopRule) {
+        if self.live.is_empty() {
+            return;
+        }
+        let ids: Vec<u32> = self.live.iter().map(|row| *row.completion.ids.last().expect("a drawn id")).collect();
+        let cached = |row: &Row| CacheRow { prompt: row.prompt, slot: row.slot, length: row.completion.ids.len() - 1 };
+        let rows: Vec<CacheRow> = self.live.iter().map(cached).collect();
         let position = |row: &CacheRow| (self.prompts[row.prompt].len() + row.length) as u32;
         let positions: Vec<u32> = rows.iter().map(position).collect();
         let mut context = Context::Decode { ids: &ids, positions: &positions, rows: &rows, cache: &mut self.cache };
-        host(self.model.logits_of(self.model.trunk.forward(&mut context)))
+        let mut logits = host(self.model.logits_of(self.model.trunk.forward(&mut context)));
+        let mut live = std::mem::take(&mut self.live);
+        self.draw(&mut live, &mut logits, stop);
+        self.live = live;
+        self.retire();
     }
 
-    /// Draws one id for each row in `live` (ascending) and ends the rows that stop.
-    fn draw<'l>(&mut self, live: &[usize], logits: impl Fn(usize) -> &'l [f32] + Sync, stop: &mut dyn StopRule)
-    where
-        Self: 'l,
-    {
-        let (params, prompts) = (self.params, self.prompts);
-        let is_live = |row: usize| live.binary_search(&row).is_ok();
-        let choices: Vec<(usize, Choice)> = self
-            .rows
-            .par_iter_mut()
-            .enumerate()
-            .filter(|(row, _)| is_live(*row))
-            .map(|(i, row)| {
-                let mut logits = logits(i).to_vec();
-                (i, row.choose(&mut logits, prompts[row.prompt], params))
-            })
-            .collect();
-        for (i, choice) in choices {
-            let row = &mut self.rows[i];
-            row.ids.push(choice.id);
-            row.sampled_logprobs.push(choice.sampled_logprob);
-            row.logprobs.push(choice.logprob);
-            row.stop = if params.stop_ids.contains(&choice.id) {
-                Some(StopReason::StopId)
-            } else if stop.stops(self.first + i, &row.ids) {
-                Some(StopReason::StopString)
-            } else if row.ids.len() == params.max_new_tokens {
-                Some(StopReason::Length)
-            } else {
-                None
-            };
+    /// Draws one id for each of `rows` from its line of `logits`.
+    fn draw(&self, rows: &mut [Row], logits: &mut [f32], stop: &mut dyn StopRule) {
+        let lines = logits.par_chunks_mut(self.model.vocab_size());
+        rows.par_iter_mut().zip(lines).for_each(|(row, logits_v)| {
+            row.choose(logits_v, self.prompts[row.prompt], self.params);
+        });
+        rows.iter_mut().for_each(|row| row.check(self.params, stop));
+    }
+
+    /// Takes out the rows that have ended; their places are free again.
+    fn retire(&mut self) {
+        for row in self.live.extract_if(.., |row| row.has_ended) {
+            self.free.push(row.slot);
+            self.completions[row.index] = Some(row.completion);
         }
-    }
-
-    /// The rows still going, ascending; `None` when all have ended.
-    fn live(&self) -> Option<Vec<usize>> {
-        let live: Vec<usize> = (0..self.rows.len()).filter(|&row| self.rows[row].stop.is_none()).collect();
-        (!live.is_empty()).then_some(live)
+        // Rows enter in order: prompts before the first live or waiting row's have none left.
+        let first = self.live.iter().map(|row| row.prompt).min().unwrap_or(self.waiting.start / self.group);
+        self.cache.drop_prompts_before(first.min(self.waiting.start / self.group));
     }
 }
 
-fn host(tensor: burn::tensor::Tensor<2>) -> Vec<f32> {
-    tensor.into_data().try_to_vec().expect("f32 logits")
+fn host(tensor: Tensor<2>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("f32 logits")
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::model::ModelDir;
+    use crate::rng::{Purpose, Seed};
+
+    #[test]
+    fn the_number_of_places_changes_nothing() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
+        let dir = ModelDir::open(&root.join("gpt2")).expect("a fixture");
+        let model = CausalLm::load(&dir, &Device::flex()).expect("a fixture");
+        let prompts: Vec<Vec<u32>> = (1..6).map(|n| (0..n).map(|i| (i * 7 + n) % 30).collect()).collect();
+        let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+        // Ids that end some rows early, so that others take their places.
+        let params = SamplingParams { max_new_tokens: 9, stop_ids: (0..8).collect(), ..SamplingParams::default() };
+        let stream = |row: usize| Seed(3).stream(Purpose::Generate, 0, row as u64);
+        let sample =
+            |slots| generate_at_once(slots, &model, &prompts, 3, &params, &mut NoStopRule, &stream).expect("sampled");
+        let all = sample(100);
+        assert!(all.iter().any(|completion| completion.stop == StopReason::StopId), "some rows end early");
+        assert!(all.iter().any(|completion| completion.stop == StopReason::Length), "some rows do not");
+        for slots in [1, 2, 4, 7] {
+            assert_eq!(sample(slots), all, "{slots} places");
+        }
+    }
 }

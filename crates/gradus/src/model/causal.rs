@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use gradus_kernels::TokenLogprobs;
+use gradus_kernels::{FrozenWeight, Layout, LmHead, Precision, TokenLogprobs, is_fused};
 
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
@@ -20,6 +20,11 @@ pub struct CausalLm {
     pub trunk: Trunk,
     /// The LM head, where it is not the embedding table.
     pub lm_head: Option<Head>,
+    #[module(skip)]
+    precision: Precision,
+    /// The LM head, packed; `lm_head` is then absent.
+    #[module(skip)]
+    frozen_head: Option<FrozenWeight>,
 }
 
 /// A head without bias.
@@ -62,11 +67,44 @@ impl CausalLm {
         } else {
             None
         };
-        Ok(Self { trunk, lm_head })
+        Ok(Self { trunk, lm_head, precision: Precision::F32, frozen_head: None })
     }
 
-    /// The LM head's weight, `[V, D]`.
-    pub fn head(&self) -> Tensor<2> {
+    /// The same model with the operands of its products held in `precision`; weights, sums and everything between the
+    /// products stay in f32.
+    pub fn with_precision(mut self, precision: Precision) -> Self {
+        self.trunk.set_precision(precision);
+        self.precision = precision;
+        self
+    }
+
+    /// How the operands of products are held.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// The same model without gradients, its weights packed in `precision` for many forward passes: for sampling, and
+    /// for models that are never trained. The weights packed are let go of.
+    pub fn into_frozen(self, precision: Precision) -> Self {
+        let mut frozen = self.valid();
+        if frozen.frozen_head.is_none() && is_fused(&frozen.trunk.device()) {
+            let weight = frozen.head_weight();
+            frozen.frozen_head = Some(FrozenWeight::new(weight, Layout::OutIn, precision));
+            frozen.lm_head = None;
+        }
+        frozen.trunk.freeze_weights(precision);
+        frozen
+    }
+
+    /// The LM head.
+    pub fn head(&self) -> LmHead {
+        match &self.frozen_head {
+            Some(weight) => LmHead::Frozen(weight.clone()),
+            None => LmHead::Dense(self.head_weight(), self.precision),
+        }
+    }
+
+    fn head_weight(&self) -> Tensor<2> {
         self.lm_head.as_ref().map_or_else(|| self.trunk.embedding(), |head| head.weight.val())
     }
 
@@ -88,7 +126,7 @@ impl CausalLm {
     /// Logprobs and entropies of `targets` given final hidden states; logits are never whole in memory.
     pub fn token_logprobs(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> TokenLogprobs {
         let hidden_md = select_rows(hidden_nd, &targets.positions);
-        gradus_kernels::token_logprobs(hidden_md, self.head(), &targets.ids, temperature)
+        gradus_kernels::token_logprobs(hidden_md, &self.head(), &targets.ids, temperature)
     }
 
     /// Logprobs and entropies of `targets` in a packed batch.
@@ -98,12 +136,12 @@ impl CausalLm {
 
     /// Logits of every token, `[N, V]`: for tests and small models.
     pub fn logits(&self, packed: &Packed) -> Tensor<2> {
-        self.hidden(packed).matmul(self.head().transpose())
+        self.head().logits(self.hidden(packed))
     }
 
     /// Logits of the rows of `hidden_bd`, `[B, V]`: for sampling.
     pub(crate) fn logits_of(&self, hidden_bd: Tensor<2>) -> Tensor<2> {
-        gradus_kernels::linear(hidden_bd, self.head(), None, gradus_kernels::Layout::OutIn)
+        self.head().logits(hidden_bd)
     }
 
     /// An empty cache for sampling.

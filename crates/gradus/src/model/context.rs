@@ -19,9 +19,9 @@ impl KvCache {
         Self { layers: (0..layers).map(|_| LayerCache::new(shape, slots, capacity)).collect() }
     }
 
-    /// Forgets a prompt that no row continues any more.
-    pub fn drop_prompt(&mut self, prompt: usize) {
-        self.layers.iter_mut().for_each(|layer| layer.drop_prompt(prompt));
+    /// Forgets the prompts before `prompt`: no row continues them any more.
+    pub fn drop_prompts_before(&mut self, prompt: usize) {
+        self.layers.iter_mut().for_each(|layer| layer.drop_prompts_before(prompt));
     }
 }
 

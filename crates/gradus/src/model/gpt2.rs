@@ -134,6 +134,15 @@ impl Gpt2Model {
         self.wte.weight.val()
     }
 
+    /// All linear layers.
+    pub(crate) fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        let parts = self.h.iter_mut().flat_map(|block| {
+            let Block { attn, mlp, .. } = block;
+            [&mut attn.c_attn, &mut attn.c_proj, &mut mlp.c_fc, &mut mlp.c_proj]
+        });
+        parts.collect()
+    }
+
     /// The shape of every layer's attention, before layer-dependent scaling.
     pub(crate) fn attention_shape(&self) -> AttentionShape {
         let head_dim = self.config.n_embd / self.config.n_head;

@@ -1,8 +1,8 @@
 //! The layers that all families share, with the field names of the safetensors keys.
 
 use burn::module::{Module, Param};
-use burn::tensor::Tensor;
-use gradus_kernels::Layout;
+use burn::tensor::{Device, Tensor};
+use gradus_kernels::{FrozenWeight, Layout, Precision};
 
 use super::build::{Builder, Init};
 
@@ -14,7 +14,12 @@ pub struct Linear {
     /// `[out]`.
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
-    transposed: bool,
+    layout: Layout,
+    #[module(skip)]
+    precision: Precision,
+    /// The weight, packed; `weight` is then empty.
+    #[module(skip)]
+    frozen: Option<FrozenWeight>,
 }
 
 impl Linear {
@@ -23,7 +28,9 @@ impl Linear {
         Self {
             weight: b.param("weight", [output, input], Init::Normal(deviation)),
             bias: bias.then(|| b.param("bias", [output], Init::Constant(0.0))),
-            transposed: false,
+            layout: Layout::OutIn,
+            precision: Precision::F32,
+            frozen: None,
         }
     }
 
@@ -32,15 +39,38 @@ impl Linear {
         Self {
             weight: b.param("weight", [input, output], Init::Normal(deviation)),
             bias: Some(b.param("bias", [output], Init::Constant(0.0))),
-            transposed: true,
+            layout: Layout::InOut,
+            precision: Precision::F32,
+            frozen: None,
         }
     }
 
     /// `x_nd` times the weight, plus the bias.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
-        let layout = if self.transposed { Layout::InOut } else { Layout::OutIn };
-        gradus_kernels::linear(x_nd, self.weight.val(), self.bias.as_ref().map(Param::val), layout)
+        let bias = self.bias.as_ref().map(Param::val);
+        match &self.frozen {
+            Some(weight) => weight.apply(x_nd, bias),
+            None => gradus_kernels::linear(x_nd, self.weight.val(), bias, self.layout, self.precision),
+        }
     }
+
+    /// Holds the operands of this layer's products in `precision`; the weight stays in f32.
+    pub(crate) fn set_precision(&mut self, precision: Precision) {
+        self.precision = precision;
+    }
+
+    /// Packs the weight in `precision` and lets go of it: it can take no gradient any more.
+    pub(crate) fn freeze_weight(&mut self, precision: Precision) {
+        if self.frozen.is_none() {
+            self.frozen = Some(FrozenWeight::new(self.weight.val(), self.layout, precision));
+            self.weight = empty(&self.weight.val().device());
+        }
+    }
+}
+
+/// What stands in the place of a weight that is packed elsewhere.
+pub(crate) fn empty(device: &Device) -> Param<Tensor<2>> {
+    Param::from_tensor(Tensor::zeros([0, 0], device))
 }
 
 /// An embedding table.

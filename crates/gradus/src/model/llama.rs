@@ -179,6 +179,23 @@ impl LlamaModel {
         self.embed_tokens.weight.val()
     }
 
+    /// All linear layers.
+    pub(crate) fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        let parts = self.layers.iter_mut().flat_map(|layer| {
+            let Layer { self_attn: a, mlp, .. } = layer;
+            [
+                &mut a.q_proj,
+                &mut a.k_proj,
+                &mut a.v_proj,
+                &mut a.o_proj,
+                &mut mlp.gate_proj,
+                &mut mlp.up_proj,
+                &mut mlp.down_proj,
+            ]
+        });
+        parts.collect()
+    }
+
     /// Whether positions beyond the configured maximum change the angles of earlier ones.
     pub(crate) fn depends_on_length(&self) -> bool {
         self.rope.depends_on_length()

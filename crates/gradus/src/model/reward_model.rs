@@ -5,6 +5,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use gradus_kernels::{Layout, Precision};
 
 use super::build::{Builder, Init, Source, normal};
 use super::causal::{CausalLm, Head, select_rows};
@@ -89,6 +90,19 @@ impl RewardModel {
         Ok(Self { trunk, score })
     }
 
+    /// The same model with the operands of its trunk's products held in `precision`; the head stays in f32.
+    pub fn with_precision(mut self, precision: Precision) -> Self {
+        self.trunk.set_precision(precision);
+        self
+    }
+
+    /// The same model without gradients, its trunk packed in `precision`; see [`CausalLm::into_frozen`].
+    pub fn into_frozen(self, precision: Precision) -> Self {
+        let mut frozen = self.valid();
+        frozen.trunk.freeze_weights(precision);
+        frozen
+    }
+
     /// The head's output at every token, `[N]`: a critic's values.
     pub fn values(&self, packed: &Packed) -> Tensor<1> {
         self.head(self.trunk.forward(&mut Context::Packed(packed)))
@@ -103,7 +117,7 @@ impl RewardModel {
     /// The head's output for each row of `hidden_nd`.
     pub fn head(&self, hidden_nd: Tensor<2>) -> Tensor<1> {
         let [n, _] = hidden_nd.dims();
-        gradus_kernels::linear(hidden_nd, self.score.weight.val(), None, gradus_kernels::Layout::OutIn).reshape([n])
+        gradus_kernels::linear(hidden_nd, self.score.weight.val(), None, Layout::OutIn, Precision::F32).reshape([n])
     }
 }
 

@@ -2,7 +2,8 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::AttentionShape;
+use gradus_kernels::{AttentionShape, Precision, is_fused};
+use rayon::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -10,6 +11,7 @@ use super::build::Builder;
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
 use super::gpt2::{Gpt2Config, Gpt2Model};
+use super::layers::Linear;
 use super::llama::{LlamaConfig, LlamaModel, QkNorm};
 use super::rope::Rope;
 use crate::error::{Error, Result};
@@ -132,6 +134,26 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.embedding(),
             Self::Llama(model) => model.embedding(),
+        }
+    }
+
+    /// All linear layers.
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        match self {
+            Self::Gpt2(model) => model.linears_mut(),
+            Self::Llama(model) => model.linears_mut(),
+        }
+    }
+
+    /// Holds the operands of all linear layers' products in `precision`; weights stay in f32.
+    pub(crate) fn set_precision(&mut self, precision: Precision) {
+        self.linears_mut().into_iter().for_each(|linear| linear.set_precision(precision));
+    }
+
+    /// Packs the weights of all linear layers in `precision`, where the device has packed products.
+    pub(crate) fn freeze_weights(&mut self, precision: Precision) {
+        if is_fused(&self.device()) {
+            self.linears_mut().into_par_iter().for_each(|linear| linear.freeze_weight(precision));
         }
     }
 

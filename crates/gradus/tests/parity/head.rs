@@ -1,7 +1,7 @@
 //! Log-probabilities and entropies of target tokens from hidden states, against TRL's fused head and PyTorch.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::token_logprobs;
+use gradus_kernels::{LmHead, Precision, token_logprobs};
 use serde_json::Value;
 
 use crate::fixture::*;
@@ -19,7 +19,10 @@ fn token_logprobs_of_trl() {
         let temperature = number(&case["temperature"]);
         let name = format!("temperature {temperature}");
         let (hidden_md, weight_vd) = (leaf2(&inputs["hidden"]), leaf2(&inputs["weight"]));
-        let found = token_logprobs(hidden_md.clone(), weight_vd.clone(), &targets, temperature as f32);
+        let found = {
+            let head = LmHead::Dense(weight_vd.clone(), Precision::F32);
+            token_logprobs(hidden_md.clone(), &head, &targets, temperature as f32)
+        };
         assert_all(&name, &values(&found.logprobs_m), &flat(&case["logprobs"]), VALUE, 1.0);
         assert_all(&name, &values(&found.entropies_m), &flat(&case["entropies"]), VALUE, 1.0);
         let correct: Vec<Value> = values(&found.correct_m).iter().map(|c| Value::Bool(*c == 1.0)).collect();

@@ -1,0 +1,115 @@
+//! Weights that take no gradient, packed once for many products: of the model that samples, the reference, the
+//! reward model.
+//!
+//! `y = x Wᵀ + b`, `∂x = g W`.
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+
+use crate::fused::{Dense, Op, apply, read};
+use crate::linear::Layout;
+use crate::product::{Mat, PackedMatrix, Precision, Product};
+
+/// A linear layer's weight, packed and shared; only for CPU tensors.
+#[derive(Debug, Clone)]
+pub struct FrozenWeight(Arc<PackedMatrix>);
+
+impl FrozenWeight {
+    /// Packs `weight`, as it lies on disk.
+    pub fn new(weight: Tensor<2>, layout: Layout, precision: Precision) -> Self {
+        let [rows, columns] = weight.dims();
+        Self(read(weight, move |weight| {
+            let matrix = Mat::dense(weight.values(), rows, columns);
+            let matrix = if layout == Layout::OutIn { matrix.t() } else { matrix };
+            Arc::new(PackedMatrix::new(matrix, precision))
+        }))
+    }
+
+    /// Inputs and outputs.
+    pub fn dims(&self) -> [usize; 2] {
+        self.0.dims()
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// `x_nd` times the weight, plus the bias: `[N, in]` to `[N, out]`. `x_nd` and `bias` carry gradient.
+    pub fn apply(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+        let mut inputs = vec![x_nd.into_dispatch()];
+        inputs.extend(bias.map(Tensor::into_dispatch));
+        apply(FrozenLinear(self.clone()), inputs)
+    }
+
+    pub(crate) fn matrix(&self) -> &PackedMatrix {
+        &self.0
+    }
+
+    /// `output = scale · g Wᵀ` for `g_mn` with one column an output: the gradient of what the weight is multiplied with.
+    pub(crate) fn transposed_product(&self, output: &mut [f32], scale: f32, g_mn: Mat<'_>) {
+        let [inputs, outputs] = self.dims();
+        let values = self.0.unpacked();
+        let weight = Mat::dense(&values, inputs, outputs);
+        Product::new(self.0.precision()).scaled(scale).store(output, inputs, g_mn, weight.t());
+    }
+}
+
+#[derive(Debug)]
+struct FrozenLinear(FrozenWeight);
+
+impl Op for FrozenLinear {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        let ([width, out], n) = (self.0.dims(), inputs[0].dims()[0]);
+        let bias = inputs.get(1).map(Dense::values);
+        let mut y = bias.map_or_else(|| vec![0.0; n * out], |bias| bias.repeat(n));
+        self.0.0.multiply(&mut y, out, bias.is_some(), 1.0, Mat::dense(inputs[0].values(), n, width));
+        (Dense::new(y, &[n, out]), Vec::new())
+    }
+
+    fn backward(&self, _: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
+        let ([width, out], n) = (self.0.dims(), grad.dims()[0]);
+        let mut gradients = vec![needed[0].then(|| {
+            let mut grad_x = vec![0.0; n * width];
+            self.0.transposed_product(&mut grad_x, 1.0, Mat::dense(grad.values(), n, out));
+            Dense::new(grad_x, &[n, width])
+        })];
+        gradients.extend(needed.get(1).map(|&needed| needed.then(|| grad.column_sums())));
+        gradients
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fused::testing::{check, leaf};
+    use crate::linear::linear;
+
+    #[test]
+    fn agrees_with_the_weight_it_was_packed_from() {
+        for (n, width, out) in [(1, 1, 1), (5, 70, 33), (200, 33, 40)] {
+            for layout in [Layout::OutIn, Layout::InOut] {
+                let weight = match layout {
+                    Layout::OutIn => leaf([out, width], 3),
+                    Layout::InOut => leaf([width, out], 3),
+                };
+                for precision in [Precision::F32, Precision::Bf16] {
+                    let weight = weight.clone().detach();
+                    let frozen = FrozenWeight::new(weight.clone().inner(), layout, precision);
+                    assert_eq!(frozen.dims(), [width, out]);
+                    check(
+                        "frozen linear",
+                        &[leaf([n, width], 1), leaf([1, out], 2)],
+                        |x| frozen.apply(x[0].clone(), Some(x[1].clone().reshape([out]))),
+                        |x| {
+                            let bias = Some(x[1].clone().reshape([out]));
+                            linear(x[0].clone(), weight.clone(), bias, layout, precision)
+                        },
+                        1e-6,
+                    );
+                }
+            }
+        }
+    }
+}

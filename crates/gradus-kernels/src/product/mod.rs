@@ -1,0 +1,379 @@
+//! Matrix products over strided slices, in f32 or with operands rounded to bf16.
+//!
+//! Both operands are cut into words that a micro-kernel ([`tile`]) reads in order, as in Goto & van de Geijn 2008
+//! (<https://doi.org/10.1145/1356052.1356053>): panels of B stay in the first-level cache, blocks of rows of A in the
+//! second. A weight that meets many products is packed once ([`PackedMatrix`]).
+//!
+//! A result is the sum over the inner dimension in one fixed order, whatever the number of rows, the tile or the
+//! threads: a token gets the same bits alone, in a batch, in training and in sampling.
+
+mod pack;
+mod tile;
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::thread::LocalKey;
+
+use rayon::prelude::*;
+
+pub use tile::Precision;
+use tile::{COLUMNS, DEPTH, Kernel, ROW_STRIDE, ROWS, Tile};
+
+/// A matrix inside a slice: element `(r, c)` is `values[r · row_stride + c · column_stride]`, one stride being 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mat<'a> {
+    values: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a> Mat<'a> {
+    /// A row-major matrix with `row_stride` elements from one row to the next.
+    ///
+    /// # Panics
+    /// When the last element lies outside `values`.
+    pub(crate) fn strided(values: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
+        if rows > 0 && columns > 0 {
+            assert!((rows - 1) * row_stride + columns <= values.len(), "matrix outside its slice");
+        }
+        Self { values, rows, columns, row_stride, column_stride: 1 }
+    }
+
+    /// A dense row-major matrix.
+    pub(crate) fn dense(values: &'a [f32], rows: usize, columns: usize) -> Self {
+        Self::strided(values, rows, columns, columns)
+    }
+
+    /// The transpose, without copying.
+    pub(crate) fn t(self) -> Self {
+        Self {
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+            ..self
+        }
+    }
+}
+
+/// How many threads a product uses. The result does not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Threads {
+    /// All of the pool: for one large product.
+    All,
+    /// The caller's: inside a task that is itself one of many.
+    One,
+}
+
+/// `C = scale · A × B`, or `C += scale · A × B`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product {
+    precision: Precision,
+    threads: Threads,
+    scale: f32,
+}
+
+impl Product {
+    /// On all threads.
+    pub(crate) const fn new(precision: Precision) -> Self {
+        Self { precision, threads: Threads::All, scale: 1.0 }
+    }
+
+    /// On the caller's thread.
+    pub(crate) const fn single(precision: Precision) -> Self {
+        Self { precision, threads: Threads::One, scale: 1.0 }
+    }
+
+    /// With the result multiplied by `scale`.
+    pub(crate) fn scaled(self, scale: f32) -> Self {
+        Self { scale, ..self }
+    }
+
+    /// Overwrites `output`, row-major with rows `stride` apart.
+    ///
+    /// # Panics
+    /// When the inner dimensions differ, or the result does not fit `output`.
+    pub(crate) fn store(self, output: &mut [f32], stride: usize, a: Mat<'_>, b: Mat<'_>) {
+        if a.columns == 0 {
+            output.chunks_mut(stride.max(1)).take(a.rows).for_each(|row| row[..b.columns].fill(0.0));
+        }
+        self.run(Output::new(output, stride, a.rows, b.columns), false, a, b);
+    }
+
+    /// Adds to `output`.
+    ///
+    /// # Panics
+    /// As [`store`](Self::store).
+    pub(crate) fn add(self, output: &mut [f32], stride: usize, a: Mat<'_>, b: Mat<'_>) {
+        self.run(Output::new(output, stride, a.rows, b.columns), true, a, b);
+    }
+
+    fn run(self, output: Output, add: bool, a: Mat<'_>, b: Mat<'_>) {
+        assert_eq!(a.columns, b.rows, "inner dimensions");
+        let Self { precision, threads, scale } = self;
+        let (panels, inner) = (b.columns.div_ceil(COLUMNS), a.columns.div_ceil(precision.per_word()));
+        if a.rows == 0 || b.columns == 0 {
+            return;
+        }
+        let size = inner.min(DEPTH) * COLUMNS * panels.min(PANELS_AT_ONCE);
+        with_scratch(&PANELS, size, |words| {
+            for first_panel in (0..panels).step_by(PANELS_AT_ONCE) {
+                let count = (panels - first_panel).min(PANELS_AT_ONCE);
+                for depth in depths(inner) {
+                    let panel_stride = depth.len() * COLUMNS;
+                    let words = &mut words[..panel_stride * count];
+                    let pack = |(i, words): (usize, &mut [u32])| {
+                        pack::pack_panel(words, &b, (first_panel + i) * COLUMNS, &depth, precision);
+                    };
+                    match threads {
+                        Threads::All => words.par_chunks_mut(panel_stride).enumerate().for_each(pack),
+                        Threads::One => words.chunks_mut(panel_stride).enumerate().for_each(pack),
+                    }
+                    let add = add || depth.start > 0;
+                    let panels = Panels { words, stride: panel_stride, first: first_panel, count };
+                    let kernel = Kernel::best();
+                    Block { a, panels, depth, precision, kernel, output, columns: b.columns, scale, add }.run(threads);
+                }
+            }
+        });
+    }
+}
+
+/// The right-hand matrix of a product, packed once for many.
+#[derive(Debug, Clone)]
+pub(crate) struct PackedMatrix {
+    rows: usize,
+    columns: usize,
+    precision: Precision,
+    /// Panel after panel, each with all words of the inner dimension.
+    words: Vec<u32>,
+}
+
+impl PackedMatrix {
+    /// Packs `b`.
+    pub(crate) fn new(b: Mat<'_>, precision: Precision) -> Self {
+        let inner = b.rows.div_ceil(precision.per_word());
+        let mut words = vec![0u32; inner * b.columns.div_ceil(COLUMNS) * COLUMNS];
+        words.par_chunks_mut((inner * COLUMNS).max(1)).enumerate().for_each(|(panel, words)| {
+            pack::pack_panel(words, &b, panel * COLUMNS, &(0..inner), precision);
+        });
+        Self { rows: b.rows, columns: b.columns, precision, words }
+    }
+
+    /// Inner dimension and columns.
+    pub(crate) fn dims(&self) -> [usize; 2] {
+        [self.rows, self.columns]
+    }
+
+    /// How the operands are held.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// The matrix again, dense and row-major, as it was rounded.
+    pub(crate) fn unpacked(&self) -> Vec<f32> {
+        let per_word = self.precision.per_word();
+        let inner = self.rows.div_ceil(per_word);
+        let mut values = vec![0.0f32; self.rows * self.columns];
+        values.par_chunks_mut(self.columns.max(1)).enumerate().for_each(|(row, values)| {
+            for (column, value) in values.iter_mut().enumerate() {
+                let word = self.words[(column / COLUMNS * inner + row / per_word) * COLUMNS + column % COLUMNS];
+                *value = pack::number(word, row % per_word, self.precision);
+            }
+        });
+        values
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.words.len() * size_of::<u32>()
+    }
+
+    /// `output = scale · a × self`, or `output += …` where `add`, on all threads; rows of `output` are `stride` apart.
+    ///
+    /// # Panics
+    /// When the inner dimensions differ, or the result does not fit `output`.
+    pub(crate) fn multiply(&self, output: &mut [f32], stride: usize, add: bool, scale: f32, a: Mat<'_>) {
+        assert_eq!(a.columns, self.rows, "inner dimensions");
+        let output = Output::new(output, stride, a.rows, self.columns);
+        let inner = self.rows.div_ceil(self.precision.per_word());
+        let count = self.columns.div_ceil(COLUMNS);
+        if a.rows == 0 || count == 0 {
+            return;
+        }
+        let block = |depth: Range<usize>| Block {
+            a,
+            panels: Panels { words: &self.words[depth.start * COLUMNS..], stride: inner * COLUMNS, first: 0, count },
+            add: add || depth.start > 0,
+            depth,
+            precision: self.precision,
+            kernel: Kernel::best(),
+            output,
+            columns: self.columns,
+            scale,
+        };
+        if a.rows > FEW_ROWS {
+            depths(inner).for_each(|depth| block(depth).run(Threads::All));
+            return;
+        }
+        // Few rows: the matrix streams through once, panel after panel, past rows that are packed once.
+        let blocks: Vec<Block<'_>> = depths(inner).map(block).collect();
+        let size = a.rows * ROW_STRIDE;
+        with_scratch(&PACKED_ROWS, blocks.len() * size, |packed| {
+            for (block, packed) in blocks.iter().zip(packed.chunks_exact_mut(size)) {
+                block.pack_rows(0..a.rows, packed);
+            }
+            let each = count.div_ceil(2 * rayon::current_num_threads()).clamp(1, 64);
+            (0..count.div_ceil(each)).into_par_iter().for_each(|task| {
+                for panel in task * each..((task + 1) * each).min(count) {
+                    for (block, packed) in blocks.iter().zip(packed.chunks_exact(size)) {
+                        block.panel(panel, 0..a.rows, packed);
+                    }
+                }
+            });
+        });
+    }
+}
+
+/// Rows of A that one task packs: their words fit the second-level cache.
+const TASK_ROWS: usize = 16 * ROWS;
+/// Rows up to which a product with a packed matrix packs all of A.
+const FEW_ROWS: usize = 8 * ROWS;
+/// Panels of B that are packed at a time.
+const PANELS_AT_ONCE: usize = 64;
+
+/// The inner dimension in parts of [`DEPTH`] words.
+fn depths(inner: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..inner).step_by(DEPTH).map(move |from| from..(from + DEPTH).min(inner))
+}
+
+thread_local! {
+    /// Memory for packed panels, kept from product to product.
+    static PANELS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+    /// Memory for packed rows.
+    static PACKED_ROWS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+}
+
+/// Runs `run` on `words` words of unspecified content from `scratch`; a nested call gets memory of its own.
+fn with_scratch<R>(scratch: &'static LocalKey<Cell<Vec<u32>>>, words: usize, run: impl FnOnce(&mut [u32]) -> R) -> R {
+    let mut memory = scratch.take();
+    if memory.len() < words {
+        memory.resize(words, 0);
+    }
+    let result = run(&mut memory[..words]);
+    scratch.set(memory);
+    result
+}
+
+/// Where tiles write; each task has rows or columns of its own.
+#[derive(Clone, Copy)]
+struct Output {
+    start: *mut f32,
+    stride: usize,
+}
+
+// SAFETY: tasks write to tiles that do not overlap, inside a slice that the product borrows mutably.
+unsafe impl Send for Output {}
+// SAFETY: as above.
+unsafe impl Sync for Output {}
+
+impl Output {
+    /// # Panics
+    /// When `rows` rows of `columns` do not fit `values`.
+    fn new(values: &mut [f32], stride: usize, rows: usize, columns: usize) -> Self {
+        assert!(columns <= stride || rows <= 1, "rows of the output overlap");
+        assert!(rows == 0 || (rows - 1) * stride + columns <= values.len(), "output outside its slice");
+        Self { start: values.as_mut_ptr(), stride }
+    }
+}
+
+/// Packed panels of B.
+#[derive(Clone, Copy)]
+struct Panels<'a> {
+    words: &'a [u32],
+    /// Words from one panel to the next.
+    stride: usize,
+    /// The number of the first.
+    first: usize,
+    count: usize,
+}
+
+/// The part of a product that lies within one stretch of the inner dimension.
+#[derive(Clone)]
+struct Block<'a> {
+    a: Mat<'a>,
+    panels: Panels<'a>,
+    depth: Range<usize>,
+    precision: Precision,
+    kernel: Kernel,
+    output: Output,
+    columns: usize,
+    scale: f32,
+    add: bool,
+}
+
+impl Block<'_> {
+    fn pack_rows(&self, rows: Range<usize>, packed: &mut [u32]) {
+        pack::pack_rows(packed, &self.a, &rows, &self.depth, self.precision);
+    }
+
+    /// Rows `rows`, packed in `packed`, times one panel (counted within the block).
+    fn panel(&self, panel: usize, rows: Range<usize>, packed: &[u32]) {
+        let column = (self.panels.first + panel) * COLUMNS;
+        let words = &self.panels.words[panel * self.panels.stride..][..self.depth.len() * COLUMNS];
+        for from in (0..rows.len()).step_by(ROWS) {
+            let tile_rows = (rows.len() - from).min(ROWS);
+            let a = &packed[from * ROW_STRIDE..(from + tile_rows) * ROW_STRIDE];
+            let tile = Tile {
+                a: a.as_ptr(),
+                b: words.as_ptr(),
+                c: self.output.start.wrapping_add((rows.start + from) * self.output.stride + column),
+                c_stride: self.output.stride,
+                depth: self.depth.len(),
+                rows: tile_rows,
+                columns: (self.columns - column).min(COLUMNS),
+                scale: self.scale,
+                add: self.add,
+            };
+            // SAFETY: the slices above cover the operands, `Output::new` checked the result, and `Kernel::best` asked
+            // the processor.
+            unsafe { self.kernel.run(self.precision, tile) };
+        }
+    }
+
+    /// Packs rows `rows` and multiplies them with panels `panels`.
+    fn part(&self, rows: Range<usize>, panels: Range<usize>) {
+        with_scratch(&PACKED_ROWS, rows.len() * ROW_STRIDE, |packed| {
+            self.pack_rows(rows.clone(), packed);
+            panels.for_each(|panel| self.panel(panel, rows.clone(), packed));
+        });
+    }
+
+    /// Everything, in tasks for the pool where `threads` says so.
+    fn run(&self, threads: Threads) {
+        let (m, panels) = (self.a.rows, self.panels.count);
+        let workers = match threads {
+            // Below this many multiply-adds, waking the other threads costs more than they save.
+            Threads::All if m * panels * COLUMNS * self.depth.len() > 64 * 64 * 64 => rayon::current_num_threads(),
+            _ => 1,
+        };
+        if workers == 1 {
+            (0..m).step_by(TASK_ROWS).for_each(|from| self.part(from..(from + TASK_ROWS).min(m), 0..panels));
+            return;
+        }
+        // Two tasks a thread at least, of whole tiles.
+        let rows_each = m.div_ceil(2 * workers).next_multiple_of(ROWS).min(TASK_ROWS);
+        let row_tasks = m.div_ceil(rows_each);
+        let panels_each = panels.div_ceil((2 * workers).div_ceil(row_tasks)).max(1);
+        let panel_tasks = panels.div_ceil(panels_each);
+        (0..row_tasks * panel_tasks).into_par_iter().for_each(|task| {
+            let (row, panel) = (task / panel_tasks * rows_each, task % panel_tasks * panels_each);
+            self.part(row..(row + rows_each).min(m), panel..(panel + panels_each).min(panels));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! From slices of f32 to the words that tiles read.
+
+use std::ops::Range;
+
+use super::Mat;
+use super::tile::{COLUMNS, DEPTH, Precision, ROW_STRIDE};
+use crate::simd::simd;
+
+/// Words transposed at a time, in both directions.
+const BLOCK: usize = 16;
+
+/// The bits of `x` as bf16, in the lower half: rounded to nearest even; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn bf16_bits(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    if x.is_nan() { 0x7fc0 } else { rounded }
+}
+
+/// Number `index` of a word.
+pub(super) fn number(word: u32, index: usize, precision: Precision) -> f32 {
+    match (precision, index) {
+        (Precision::F32, _) => f32::from_bits(word),
+        (Precision::Bf16, 0) => f32::from_bits(word << 16),
+        (Precision::Bf16, _) => f32::from_bits(word & 0xffff_0000),
+    }
+}
+
+/// Up to 16 words along a row: `values` are neighbours along the inner dimension.
+#[inline(always)]
+fn along(values: &[f32], precision: Precision, words: &mut [u32]) {
+    match precision {
+        Precision::F32 => words.iter_mut().zip(values).for_each(|(word, x)| *word = x.to_bits()),
+        Precision::Bf16 => {
+            let (pairs, rest) = values.as_chunks::<2>();
+            for (word, [a, b]) in words.iter_mut().zip(pairs) {
+                *word = bf16_bits(*a) | bf16_bits(*b) << 16;
+            }
+            if let [last] = rest {
+                words[pairs.len()] = bf16_bits(*last);
+            }
+        }
+    }
+}
+
+/// One word for each of up to 16 columns: `rows` are one or two rows that are neighbours along the inner dimension.
+#[inline(always)]
+fn across(first: &[f32], second: Option<&[f32]>, precision: Precision, words: &mut [u32]) {
+    match (precision, second) {
+        (Precision::F32, _) => words.iter_mut().zip(first).for_each(|(word, x)| *word = x.to_bits()),
+        (Precision::Bf16, None) => words.iter_mut().zip(first).for_each(|(word, x)| *word = bf16_bits(*x)),
+        (Precision::Bf16, Some(second)) => {
+            for ((word, a), b) in words.iter_mut().zip(first).zip(second) {
+                *word = bf16_bits(*a) | bf16_bits(*b) << 16;
+            }
+        }
+    }
+}
+
+/// Exchanges rows and columns.
+#[inline(always)]
+fn transpose(block: &mut [[u32; BLOCK]; BLOCK]) {
+    #[cfg(target_arch = "x86_64")]
+    if crate::simd::has_avx512() {
+        // SAFETY: the processor has AVX-512.
+        return unsafe { transpose_avx512(block) };
+    }
+    for i in 0..BLOCK {
+        for j in 0..i {
+            let word = block[i][j];
+            block[i][j] = block[j][i];
+            block[j][i] = word;
+        }
+    }
+}
+
+/// [`transpose`] in registers: pairs of words, then pairs of those, then the quarters of the registers, twice.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn transpose_avx512(block: &mut [[u32; BLOCK]; BLOCK]) {
+    use std::arch::x86_64::*;
+    // SAFETY: every row is 16 words long.
+    let rows: [__m512i; 16] = std::array::from_fn(|i| unsafe { _mm512_loadu_si512(block[i].as_ptr().cast()) });
+    let pairs: [__m512i; 16] = std::array::from_fn(|i| match i % 2 {
+        0 => _mm512_unpacklo_epi32(rows[i], rows[i + 1]),
+        _ => _mm512_unpackhi_epi32(rows[i - 1], rows[i]),
+    });
+    let fours: [__m512i; 16] = std::array::from_fn(|i| {
+        let (first, second) = (pairs[i / 4 * 4 + i % 4 / 2], pairs[i / 4 * 4 + i % 4 / 2 + 2]);
+        if i % 2 == 0 { _mm512_unpacklo_epi64(first, second) } else { _mm512_unpackhi_epi64(first, second) }
+    });
+    for j in 0..4 {
+        let even = |i: usize| _mm512_shuffle_i32x4::<0x88>(fours[i + j], fours[i + 4 + j]);
+        let odd = |i: usize| _mm512_shuffle_i32x4::<0xdd>(fours[i + j], fours[i + 4 + j]);
+        let columns = [
+            (j, _mm512_shuffle_i32x4::<0x88>(even(0), even(8))),
+            (4 + j, _mm512_shuffle_i32x4::<0x88>(odd(0), odd(8))),
+            (8 + j, _mm512_shuffle_i32x4::<0xdd>(even(0), even(8))),
+            (12 + j, _mm512_shuffle_i32x4::<0xdd>(odd(0), odd(8))),
+        ];
+        for (column, words) in columns {
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_si512(block[column].as_mut_ptr().cast(), words) };
+        }
+    }
+}
+
+simd! {
+    /// Packs rows `rows` and words `words` of `a`, rows [`ROW_STRIDE`] apart.
+    pub(super) fn pack_rows(target: &mut [u32], a: &Mat<'_>, rows: &Range<usize>, words: &Range<usize>, precision: Precision) {
+        let per_word = precision.per_word();
+        let (from, to) = (words.start * per_word, (words.end * per_word).min(a.columns));
+        if a.column_stride == 1 {
+            for (row, target) in rows.clone().zip(target.chunks_mut(ROW_STRIDE)) {
+                let at = row * a.row_stride;
+                along(&a.values[at + from..at + to], precision, target);
+            }
+        } else {
+            for (i, rows) in blocks(rows).enumerate() {
+                for words in blocks(words) {
+                    let mut block = lines(a, &rows, &words, precision);
+                    transpose(&mut block);
+                    for (r, row) in block.iter().take(rows.len()).enumerate() {
+                        let at = (i * BLOCK + r) * ROW_STRIDE + words.start - from / per_word;
+                        target[at..at + words.len()].copy_from_slice(&row[..words.len()]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packs words `words` of the [`COLUMNS`] columns of `b` from `column`: a line of columns after the other.
+    pub(super) fn pack_panel(target: &mut [u32], b: &Mat<'_>, column: usize, words: &Range<usize>, precision: Precision) {
+        let columns = (b.columns - column).min(COLUMNS);
+        let per_word = precision.per_word();
+        if b.column_stride == 1 {
+            let row = |k: usize| &b.values[k * b.row_stride + column..][..columns];
+            for (word, line) in words.clone().zip(target.chunks_exact_mut(COLUMNS)) {
+                let second = (2 * word + 1 < b.rows && per_word == 2).then(|| row(2 * word + 1));
+                across(row(per_word * word), second, precision, line);
+                line[columns..].fill(0);
+            }
+            return;
+        }
+        for (j, words) in blocks(words).enumerate() {
+            let (from, to) = (words.start * per_word, (words.end * per_word).min(b.rows));
+            for i in (0..COLUMNS).step_by(BLOCK) {
+                let mut block = [[0u32; BLOCK]; BLOCK];
+                for (c, line) in block.iter_mut().enumerate().take(columns.saturating_sub(i)) {
+                    let at = (column + i + c) * b.column_stride;
+                    along(&b.values[at + from..at + to], precision, line);
+                }
+                transpose(&mut block);
+                for (line, target) in block.iter().take(words.len()).zip(target[j * BLOCK * COLUMNS..].chunks_exact_mut(COLUMNS)) {
+                    target[i..i + BLOCK].copy_from_slice(line);
+                }
+            }
+        }
+    }
+}
+
+/// Words `words` of rows `rows` of a matrix stored column by column: one line a word.
+#[inline(always)]
+fn lines(a: &Mat<'_>, rows: &Range<usize>, words: &Range<usize>, precision: Precision) -> [[u32; BLOCK]; BLOCK] {
+    let mut block = [[0u32; BLOCK]; BLOCK];
+    let column = |k: usize| (k < a.columns).then(|| &a.values[k * a.column_stride + rows.start..][..rows.len()]);
+    for (word, line) in words.clone().zip(&mut block) {
+        match precision {
+            Precision::F32 => across(column(word).expect("within the matrix"), None, precision, line),
+            Precision::Bf16 => {
+                across(column(2 * word).expect("within the matrix"), column(2 * word + 1), precision, line)
+            }
+        }
+    }
+    block
+}
+
+/// `range` in parts of [`BLOCK`].
+fn blocks(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range.clone().step_by(BLOCK).map(move |from| from..(from + BLOCK).min(end))
+}
+
+const _: () = assert!(DEPTH.is_multiple_of(BLOCK) && COLUMNS.is_multiple_of(BLOCK));

@@ -1,0 +1,117 @@
+use super::*;
+use crate::fused::testing::values;
+
+/// `x` as an operand of `precision` holds it.
+fn rounded(x: f32, precision: Precision) -> f64 {
+    match precision {
+        Precision::F32 => f64::from(x),
+        Precision::Bf16 => f64::from(f32::from_bits(pack::bf16_bits(x) << 16)),
+    }
+}
+
+/// Every operand order of every size, against three loops in f64.
+fn check(precision: Precision) {
+    for (m, n, k) in [(1, 1, 1), (3, 5, 7), (17, 33, 65), (100, 70, 900), (250, 2100, 130)] {
+        let (a, b) = (values(m * k, 1), values(k * n, 2));
+        for (a_turned, b_turned) in [(false, false), (true, false), (false, true), (true, true)] {
+            let a_mat = if a_turned { Mat::dense(&a, k, m).t() } else { Mat::dense(&a, m, k) };
+            let b_mat = if b_turned { Mat::dense(&b, n, k).t() } else { Mat::dense(&b, k, n) };
+            let a_at = |i: usize, l: usize| rounded(if a_turned { a[l * m + i] } else { a[i * k + l] }, precision);
+            let b_at = |l: usize, j: usize| rounded(if b_turned { b[j * k + l] } else { b[l * n + j] }, precision);
+            let mut found = vec![0.5f32; m * n];
+            Product::new(precision).scaled(3.0).add(&mut found, n, a_mat, b_mat);
+            let mut single = vec![0.5f32; m * n];
+            Product::single(precision).scaled(3.0).add(&mut single, n, a_mat, b_mat);
+            assert!(found == single, "the threads change the result");
+            let mut packed = vec![0.5f32; m * n];
+            PackedMatrix::new(b_mat, precision).multiply(&mut packed, n, true, 3.0, a_mat);
+            assert!(found == packed, "packing once changes the result");
+            for i in (0..m).step_by(m.div_ceil(20)) {
+                for j in (0..n).step_by(n.div_ceil(50)) {
+                    let exact = 0.5 + 3.0 * (0..k).map(|l| a_at(i, l) * b_at(l, j)).sum::<f64>();
+                    let error = (f64::from(found[i * n + j]) - exact).abs();
+                    assert!(error < 1e-4, "{precision:?} {m}×{n}×{k} at ({i}, {j}): {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_agree_with_three_loops() {
+    check(Precision::F32);
+}
+
+#[test]
+fn bf16_products_agree_with_three_loops_over_rounded_operands() {
+    check(Precision::Bf16);
+}
+
+#[test]
+fn a_row_gives_the_same_bits_in_any_company() {
+    let (m, n, k) = (150, 67, 700);
+    let (a, b) = (values(m * k, 1), values(k * n, 2));
+    for precision in [Precision::F32, Precision::Bf16] {
+        let b = Mat::dense(&b, k, n);
+        let mut all = vec![0.0f32; m * n];
+        Product::new(precision).store(&mut all, n, Mat::dense(&a, m, k), b);
+        for rows in [1, 5, 100] {
+            let mut some = vec![0.0f32; rows * n];
+            PackedMatrix::new(b, precision).multiply(&mut some, n, false, 1.0, Mat::dense(&a, rows, k));
+            assert!(some == all[..rows * n], "{precision:?}, {rows} rows");
+        }
+    }
+}
+
+#[test]
+fn nothing_times_nothing_is_zero() {
+    let mut output = [1.0f32; 6];
+    Product::new(Precision::F32).store(&mut output, 3, Mat::dense(&[], 2, 0), Mat::dense(&[], 0, 3));
+    assert_eq!(output, [0.0; 6]);
+    Product::new(Precision::F32).store(&mut [], 3, Mat::dense(&[], 0, 2), Mat::dense(&[0.0; 6], 2, 3));
+}
+
+#[test]
+fn every_kernel_gives_the_portable_result() {
+    let (m, n, k) = (29, 70, 301);
+    let (a, b) = (values(m * k, 1), values(k * n, 2));
+    let (a, b) = (Mat::dense(&a, m, k), Mat::dense(&b, k, n));
+    for precision in [Precision::F32, Precision::Bf16] {
+        let inner = k.div_ceil(precision.per_word());
+        let packed = PackedMatrix::new(b, precision);
+        let compute = |kernel: Kernel| {
+            let mut output = vec![0.0f32; m * n];
+            for depth in depths(inner) {
+                let panels = Panels {
+                    words: &packed.words[depth.start * COLUMNS..],
+                    stride: inner * COLUMNS,
+                    first: 0,
+                    count: n.div_ceil(COLUMNS),
+                };
+                let add = depth.start > 0;
+                let output = Output::new(&mut output, n, m, n);
+                Block { a, panels, depth, precision, kernel, output, columns: n, scale: 1.0, add }.run(Threads::One);
+            }
+            output
+        };
+        let portable = compute(Kernel::Portable);
+        for kernel in Kernel::available() {
+            for (i, (found, expected)) in compute(kernel).iter().zip(&portable).enumerate() {
+                assert!((found - expected).abs() < 2e-5, "{kernel:?} {precision:?} at {i}: {found}, not {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rounding_to_bf16_is_to_nearest_even() {
+    let bits = |x: f32| pack::bf16_bits(x);
+    assert_eq!(bits(1.0), 0x3f80);
+    // Half a step above 1 goes down to the even neighbour, half a step above the next one goes up.
+    assert_eq!(bits(f32::from_bits(0x3f80_8000)), 0x3f80);
+    assert_eq!(bits(f32::from_bits(0x3f81_8000)), 0x3f82);
+    assert_eq!(bits(f32::from_bits(0x3f80_8001)), 0x3f81);
+    assert_eq!(bits(f32::NAN), 0x7fc0);
+    assert_eq!(bits(f32::NEG_INFINITY), 0xff80);
+    assert_eq!(bits(f32::MAX), 0x7f80, "beyond the largest bf16 lies infinity");
+}
