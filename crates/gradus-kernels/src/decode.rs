@@ -3,11 +3,11 @@
 //! The cache of one layer has two parts: the keys and values of each prompt, stored once and shared by all rows that
 //! continue it, and a preallocated stretch for what each row has added. No gradient flows here.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use rayon::prelude::*;
 
 use crate::attention::AttentionShape;
-use crate::simd::{add_scaled, dot, softmax_in_place};
+use crate::simd::{simd, softmax_in_place};
 
 /// One row being continued: which prompt it shares, and where its own keys and values lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +31,14 @@ pub struct LayerCache {
     slots: Vec<Stretch>,
 }
 
-/// Keys and values of consecutive tokens, head after head: `[kv_heads, capacity, head_dim]`.
+/// Keys and values of consecutive tokens, head after head.
 #[derive(Debug, Clone, Default)]
 struct Stretch {
     length: usize,
     capacity: usize,
+    /// `[kv_heads, head_dim, capacity]`: scores of neighbouring tokens are computed side by side.
     keys: Vec<f32>,
+    /// `[kv_heads, capacity, head_dim]`.
     values: Vec<f32>,
 }
 
@@ -49,17 +51,81 @@ impl Stretch {
     /// Stores one token's keys and values, `[kv_heads · head_dim]` each, at position `at`.
     fn put(&mut self, at: usize, key: &[f32], value: &[f32], dim: usize) {
         for (head, (key, value)) in key.chunks_exact(dim).zip(value.chunks_exact(dim)).enumerate() {
-            let to = (head * self.capacity + at) * dim;
-            self.keys[to..to + dim].copy_from_slice(key);
-            self.values[to..to + dim].copy_from_slice(value);
+            let from = head * self.capacity * dim;
+            for (d, &number) in key.iter().enumerate() {
+                self.keys[from + d * self.capacity + at] = number;
+            }
+            self.values[from + at * dim..from + (at + 1) * dim].copy_from_slice(value);
         }
         self.length = at + 1;
     }
 
-    fn head<'a>(&self, values: &'a [f32], head: usize, length: usize, dim: usize) -> &'a [f32] {
-        let from = head * self.capacity * dim;
-        &values[from..from + length * dim]
+    /// Keys and values of one head.
+    fn head(&self, head: usize, dim: usize) -> (&[f32], &[f32]) {
+        let range = head * self.capacity * dim..(head + 1) * self.capacity * dim;
+        (&self.keys[range.clone()], &self.values[range])
     }
+}
+
+simd! {
+    /// `scores[t] = scale · Σ_d q[d] keys[d][t]` for the first tokens of a stretch.
+    fn scores_of(scores: &mut [f32], q: &[f32], keys: &[f32], capacity: usize, scale: f32) {
+        const LANES: usize = 64;
+        let mut blocks = scores.chunks_exact_mut(LANES);
+        let mut t = 0;
+        for block in &mut blocks {
+            let mut sums = [0.0f32; LANES];
+            for (&q, keys) in q.iter().zip(keys.chunks_exact(capacity)) {
+                sums.iter_mut().zip(&keys[t..t + LANES]).for_each(|(sum, key)| *sum += q * key);
+            }
+            block.iter_mut().zip(sums).for_each(|(score, sum)| *score = scale * sum);
+            t += LANES;
+        }
+        let rest = blocks.into_remainder();
+        rest.fill(0.0);
+        for (&q, keys) in q.iter().zip(keys.chunks_exact(capacity)) {
+            rest.iter_mut().zip(&keys[t..]).for_each(|(score, key)| *score += q * key);
+        }
+        rest.iter_mut().for_each(|score| *score *= scale);
+    }
+
+    /// `output += Σ_t p[t] values[t]`.
+    fn add_weighted(output: &mut [f32], p: &[f32], values: &[f32]) {
+        const LANES: usize = 64;
+        let dim = output.len();
+        if let [output] = output.as_chunks_mut::<LANES>().0 && dim == LANES {
+            // A head that fits the registers.
+            let mut sums = *output;
+            for (&p, values) in p.iter().zip(values.as_chunks::<LANES>().0) {
+                sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += p * value);
+            }
+            *output = sums;
+            return;
+        }
+        for (&p, values) in p.iter().zip(values.chunks_exact(dim)) {
+            output.iter_mut().zip(values).for_each(|(output, value)| *output += p * value);
+        }
+    }
+}
+
+/// Rows of queries, keys or values inside a row-major tensor with rows `stride` apart.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    values: &'a [f32],
+    stride: usize,
+    offset: usize,
+    width: usize,
+}
+
+impl<'a> Rows<'a> {
+    fn row(self, row: usize) -> &'a [f32] {
+        &self.values[row * self.stride + self.offset..][..self.width]
+    }
+}
+
+/// Values on the host; not copied where the caller holds the only handle.
+fn host(tensor: Tensor<2>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("f32 activations")
 }
 
 impl LayerCache {
@@ -68,16 +134,35 @@ impl LayerCache {
         Self { shape, capacity, prompts: Vec::new(), kept_from: 0, slots: vec![Stretch::default(); slots] }
     }
 
-    /// Stores the keys and values of a whole prompt, rows `from..to` of `[N, kv_heads · head_dim]` values; prompts are
-    /// numbered in the order they are added.
-    pub fn add_prompt(&mut self, keys: &[f32], values: &[f32], from: usize, to: usize) {
-        let width = self.shape.kv_heads * self.shape.head_dim;
-        let mut stretch = Stretch::new(&self.shape, to - from);
-        for t in from..to {
-            let row = t * width..(t + 1) * width;
-            stretch.put(t - from, &keys[row.clone()], &values[row], self.shape.head_dim);
-        }
-        self.prompts.push(stretch);
+    /// Widths of queries, keys and values.
+    fn widths(&self) -> [usize; 3] {
+        [self.shape.heads, self.shape.kv_heads, self.shape.kv_heads].map(|heads| heads * self.shape.head_dim)
+    }
+
+    /// Stores the keys and values of whole prompts, which follow each other in `k_nd` and `v_nd` as `starts` says;
+    /// prompts are numbered in the order they are added. Both are `[N, kv_heads · head_dim]`.
+    pub fn add_prompts(&mut self, k_nd: Tensor<2>, v_nd: Tensor<2>, starts: &[usize]) {
+        let (k, v, [_, width, _]) = (host(k_nd), host(v_nd), self.widths());
+        self.put_prompts(starts, [&k, &v].map(|values| Rows { values, stride: width, offset: 0, width }));
+    }
+
+    /// [`add_prompts`](Self::add_prompts) for queries, keys and values side by side in one tensor.
+    pub fn add_prompts_fused(&mut self, qkv_nd: Tensor<2>, starts: &[usize]) {
+        let (qkv, widths) = (host(qkv_nd), self.widths());
+        let part = |offset, width| Rows { values: &qkv, stride: widths.iter().sum(), offset, width };
+        self.put_prompts(starts, [part(widths[0], widths[1]), part(widths[0] + widths[1], widths[2])]);
+    }
+
+    fn put_prompts(&mut self, starts: &[usize], [k, v]: [Rows<'_>; 2]) {
+        let stretches = starts.par_windows(2).map(|ends| {
+            let mut stretch = Stretch::new(&self.shape, ends[1] - ends[0]);
+            for t in ends[0]..ends[1] {
+                stretch.put(t - ends[0], k.row(t), v.row(t), self.shape.head_dim);
+            }
+            stretch
+        });
+        let stretches: Vec<Stretch> = stretches.collect();
+        self.prompts.extend(stretches);
     }
 
     /// Forgets the prompts before `prompt`, which no row continues any more; their numbers stay taken.
@@ -102,48 +187,60 @@ impl LayerCache {
         rows: &[CacheRow],
         scale: f32,
     ) -> Tensor<2> {
-        let ([b, width], device) = (q_bd.dims(), q_bd.device());
-        assert_eq!(b, rows.len(), "one query per row");
-        let [q, k, v] = [q_bd, k_bd, v_bd].map(|x| x.into_data().try_to_vec::<f32>().expect("f32 activations"));
-        let (dim, shape) = (self.shape.head_dim, self.shape);
-        let kv_width = shape.kv_heads * dim;
+        let device = q_bd.device();
+        let (parts, widths) = ([q_bd, k_bd, v_bd].map(host), self.widths());
+        let part = |i: usize| Rows { values: &parts[i], stride: widths[i], offset: 0, width: widths[i] };
+        self.put_and_attend([part(0), part(1), part(2)], rows, scale, &device)
+    }
+
+    /// [`extend`](Self::extend) for queries, keys and values side by side in one tensor.
+    ///
+    /// # Panics
+    /// As [`extend`](Self::extend).
+    pub fn extend_fused(&mut self, qkv_bd: Tensor<2>, rows: &[CacheRow], scale: f32) -> Tensor<2> {
+        let device = qkv_bd.device();
+        let (qkv, widths) = (host(qkv_bd), self.widths());
+        let stride = widths.iter().sum();
+        let part = |i: usize| Rows { values: &qkv, stride, offset: widths[..i].iter().sum(), width: widths[i] };
+        self.put_and_attend([part(0), part(1), part(2)], rows, scale, &device)
+    }
+
+    fn put_and_attend(
+        &mut self,
+        [q, k, v]: [Rows<'_>; 3],
+        rows: &[CacheRow],
+        scale: f32,
+        device: &Device,
+    ) -> Tensor<2> {
+        assert_eq!(q.values.len(), rows.len() * q.stride, "one line per row");
+        let (shape, width) = (self.shape, q.width);
         for (i, row) in rows.iter().enumerate() {
             let slot = &mut self.slots[row.slot];
             if slot.capacity == 0 {
                 *slot = Stretch::new(&shape, self.capacity);
             }
-            let at = i * kv_width..(i + 1) * kv_width;
-            slot.put(row.length, &k[at.clone()], &v[at], dim);
+            slot.put(row.length, k.row(i), v.row(i), shape.head_dim);
         }
-        let mut output = vec![0.0f32; b * width];
-        output.par_chunks_mut(width).zip(rows.par_iter().zip(q.par_chunks(width))).for_each(|(output, (row, q))| {
-            self.attend(row, q, scale, output);
+        let mut output = vec![0.0f32; rows.len() * width];
+        output.par_chunks_mut(width).zip(rows).enumerate().for_each(|(i, (output, row))| {
+            self.attend(row, q.row(i), scale, output);
         });
-        Tensor::from_data(TensorData::new(output, [b, width]), &device)
+        Tensor::from_data(TensorData::new(output, [rows.len(), width]), device)
     }
 
     fn attend(&self, row: &CacheRow, q: &[f32], scale: f32, output: &mut [f32]) {
         let (dim, group) = (self.shape.head_dim, self.shape.heads / self.shape.kv_heads);
         let (prompt, slot) = (&self.prompts[row.prompt], &self.slots[row.slot]);
-        let parts = [(prompt, prompt.length), (slot, row.length + 1)];
         let mut scores = vec![0.0f32; prompt.length + row.length + 1];
         for (head, (q, output)) in q.chunks_exact(dim).zip(output.chunks_exact_mut(dim)).enumerate() {
-            let kv_head = head / group;
-            let mut at = 0;
-            for (stretch, length) in parts {
-                for key in stretch.head(&stretch.keys, kv_head, length, dim).chunks_exact(dim) {
-                    scores[at] = scale * dot(q, key);
-                    at += 1;
-                }
-            }
+            let (prompt_keys, prompt_values) = prompt.head(head / group, dim);
+            let (own_keys, own_values) = slot.head(head / group, dim);
+            let (of_prompt, of_own) = scores.split_at_mut(prompt.length);
+            scores_of(of_prompt, q, prompt_keys, prompt.capacity, scale);
+            scores_of(of_own, q, own_keys, slot.capacity, scale);
             softmax_in_place(&mut scores);
-            let mut at = 0;
-            for (stretch, length) in parts {
-                for value in stretch.head(&stretch.values, kv_head, length, dim).chunks_exact(dim) {
-                    add_scaled(output, scores[at], value);
-                    at += 1;
-                }
-            }
+            add_weighted(output, &scores[..prompt.length], prompt_values);
+            add_weighted(output, &scores[prompt.length..], own_values);
         }
     }
 }
@@ -153,7 +250,6 @@ mod tests {
     use super::*;
     use crate::attention::{Mask, attention};
     use crate::fused::testing::{assert_close, host, values};
-    use burn::tensor::Device;
 
     #[test]
     fn token_by_token_equals_the_whole_sequence() {
@@ -164,7 +260,7 @@ mod tests {
             |v: &[f32], w: usize| Tensor::<2>::from_data(TensorData::new(v.to_vec(), [v.len() / w, w]), &device);
         let whole = host(attention(tensor(&q, 12), tensor(&k, 6), tensor(&v, 6), &[0, total], shape));
         let mut cache = LayerCache::new(shape, 2, total - prompt);
-        cache.add_prompt(&k, &v, 0, prompt);
+        cache.add_prompts(tensor(&k[..prompt * 6], 6), tensor(&v[..prompt * 6], 6), &[0, prompt]);
         for t in prompt..total {
             // The same tokens in both slots: rows of a group do not see each other.
             let rows = [0, 1].map(|slot| CacheRow { prompt: 0, slot, length: t - prompt });

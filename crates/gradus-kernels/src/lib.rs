@@ -36,5 +36,6 @@ pub use linear::{Layout, linear};
 pub use norm::{layer_norm, rms_norm};
 pub use product::Precision;
 pub use rope::rope;
+pub use simd::{exp_or_zero, maximum, sum_exp};
 pub use swiglu::swiglu;
 pub use token_logprobs::{LmHead, TokenLogprobs, token_logprobs};

@@ -8,6 +8,7 @@ use burn::tensor::Tensor;
 use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::simd::simd;
 
 /// Rows per parallel task.
 const ROWS: usize = 32;
@@ -49,14 +50,82 @@ struct Norm {
     centred: bool,
 }
 
-impl Norm {
-    /// Mean (0 when not centred) and reciprocal deviation of a row, accumulated in f64 so that wide rows lose nothing.
-    fn moments(&self, row: &[f32]) -> (f32, f32) {
-        let n = row.len() as f64;
-        let mean = if self.centred { row.iter().map(|&x| f64::from(x)).sum::<f64>() / n } else { 0.0 };
-        let square = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
-        (mean as f32, (1.0 / (square + self.epsilon).sqrt()) as f32)
+/// Lanes of the sums over a row.
+const LANES: usize = 8;
+
+/// Σ f(x) over a row, in f64 so that wide rows lose nothing.
+#[inline(always)]
+fn sum(row: &[f32], f: impl Fn(f64) -> f64) -> f64 {
+    let mut lanes = [0.0f64; LANES];
+    let (blocks, tail) = row.as_chunks::<LANES>();
+    for block in blocks {
+        for (lane, &x) in lanes.iter_mut().zip(block) {
+            *lane += f(f64::from(x));
+        }
     }
+    lanes.iter().sum::<f64>() + tail.iter().map(|&x| f(f64::from(x))).sum::<f64>()
+}
+
+/// Mean (0 when not centred) and reciprocal deviation of a row.
+#[inline(always)]
+fn moments(row: &[f32], centred: bool, epsilon: f64) -> (f32, f32) {
+    let n = row.len() as f64;
+    let mean = if centred { sum(row, |x| x) / n } else { 0.0 };
+    let square = sum(row, |x| (x - mean) * (x - mean)) / n;
+    (mean as f32, (1.0 / (square + epsilon).sqrt()) as f32)
+}
+
+simd! {
+    fn forward_rows(y: &mut [f32], x: &[f32], gamma: &[f32], beta: Option<&[f32]>, norm: &Norm) {
+        let d = gamma.len();
+        for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
+            let (mean, scale) = moments(x, norm.centred, norm.epsilon);
+            match beta {
+                Some(beta) => {
+                    for (((y, x), gamma), beta) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
+                        *y = (x - mean) * scale * gamma + beta;
+                    }
+                }
+                None => y.iter_mut().zip(x).zip(gamma).for_each(|((y, x), gamma)| *y = (x - mean) * scale * gamma),
+            }
+        }
+    }
+
+    /// ∂x of a block of rows; adds their part of ∂γ and ∂β to `sums`.
+    fn backward_rows(grad_x: &mut [f32], x: &[f32], grad: &[f32], gamma: &[f32], norm: &Norm, sums: &mut Sums) {
+        let d = gamma.len();
+        let (grad_gamma, grad_beta) = (&mut sums.0[..d], &mut sums.1[..d]);
+        for ((grad_x, x), g) in grad_x.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(grad.chunks_exact(d)) {
+            let (mean, scale) = moments(x, norm.centred, norm.epsilon);
+            // ∂x holds h = γ ∘ g until its two means are known.
+            for i in 0..d {
+                let hat = (x[i] - mean) * scale;
+                grad_x[i] = gamma[i] * g[i];
+                grad_gamma[i] += g[i] * hat;
+                grad_beta[i] += g[i];
+            }
+            let mean_h = if norm.centred { sum(grad_x, |h| h) as f32 / d as f32 } else { 0.0 };
+            let mean_hx = scale * dot_centred(grad_x, x, mean) / d as f32;
+            for i in 0..d {
+                let hat = (x[i] - mean) * scale;
+                grad_x[i] = scale * (grad_x[i] - mean_h - hat * mean_hx);
+            }
+        }
+    }
+}
+
+/// Σ h (x − mean).
+#[inline(always)]
+fn dot_centred(h: &[f32], x: &[f32], mean: f32) -> f32 {
+    const LANES: usize = 16;
+    let mut lanes = [0.0f32; LANES];
+    let ((h_blocks, h_tail), (x_blocks, x_tail)) = (h.as_chunks::<LANES>(), x.as_chunks::<LANES>());
+    for (h, x) in h_blocks.iter().zip(x_blocks) {
+        for i in 0..LANES {
+            lanes[i] += h[i] * (x[i] - mean);
+        }
+    }
+    lanes.iter().sum::<f32>() + h_tail.iter().zip(x_tail).map(|(h, x)| h * (x - mean)).sum::<f32>()
 }
 
 impl Op for Norm {
@@ -66,15 +135,7 @@ impl Op for Norm {
         let (n, d) = (x.dims()[0], x.dims()[1]);
         let mut y = vec![0.0f32; n * d];
         y.par_chunks_mut(ROWS * d).zip(x.values().par_chunks(ROWS * d)).for_each(|(y, x)| {
-            for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
-                let (mean, scale) = self.moments(x);
-                for ((y, x), gamma) in y.iter_mut().zip(x).zip(gamma) {
-                    *y = (x - mean) * scale * gamma;
-                }
-                if let Some(beta) = beta {
-                    y.iter_mut().zip(beta).for_each(|(y, beta)| *y += beta);
-                }
-            }
+            forward_rows(y, x, gamma, beta, self);
         });
         (Dense::new(y, &[n, d]), vec![x.clone(), inputs[1].clone()])
     }
@@ -84,29 +145,13 @@ impl Op for Norm {
         let (n, d) = (x.dims()[0], x.dims()[1]);
         let mut grad_x = vec![0.0f32; n * d];
         // One partial sum of ∂γ and ∂β per block of rows, added in order: the same bits for any number of threads.
-        let partial: Vec<(Vec<f32>, Vec<f32>)> = grad_x
+        let partial: Vec<Sums> = grad_x
             .par_chunks_mut(ROWS * d)
             .zip(x.values().par_chunks(ROWS * d).zip(grad.values().par_chunks(ROWS * d)))
             .map(|(grad_x, (x, grad))| {
-                let (mut grad_gamma, mut grad_beta) = (vec![0.0f32; d], vec![0.0f32; d]);
-                for ((grad_x, x), g) in grad_x.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(grad.chunks_exact(d)) {
-                    let (mean, scale) = self.moments(x);
-                    let (mut sum_h, mut sum_hx) = (0.0f32, 0.0f32);
-                    for i in 0..d {
-                        let (hat, h) = ((x[i] - mean) * scale, gamma[i] * g[i]);
-                        sum_h += h;
-                        sum_hx += h * hat;
-                        grad_gamma[i] += g[i] * hat;
-                        grad_beta[i] += g[i];
-                    }
-                    let mean_h = if self.centred { sum_h / d as f32 } else { 0.0 };
-                    let mean_hx = sum_hx / d as f32;
-                    for i in 0..d {
-                        let hat = (x[i] - mean) * scale;
-                        grad_x[i] = scale * (gamma[i] * g[i] - mean_h - hat * mean_hx);
-                    }
-                }
-                (grad_gamma, grad_beta)
+                let mut sums = (vec![0.0f32; d], vec![0.0f32; d]);
+                backward_rows(grad_x, x, grad, gamma, self, &mut sums);
+                sums
             })
             .collect();
         let total = |pick: fn(&Sums) -> &Vec<f32>| {

@@ -66,6 +66,12 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
+/// [`exp`] for x ≤ 0 that is 0 below −87: what −∞ weighs is nothing.
+#[inline(always)]
+pub fn exp_or_zero(x: f32) -> f32 {
+    if x < -87.0 { 0.0 } else { exp(x) }
+}
+
 /// How many running values the reductions below keep: one AVX-512 register.
 const LANES: usize = 16;
 
@@ -113,6 +119,23 @@ simd! {
         max + sum.ln()
     }
 
+    /// The largest value; NaN is passed over. −∞ of nothing.
+    pub fn maximum(values: &[f32]) -> f32 {
+        max(values)
+    }
+
+    /// `Σ exp(value − maximum)` over a few hundred values, summed in f32; −∞ adds nothing, a NaN stays one.
+    pub fn sum_exp(values: &[f32], maximum: f32) -> f32 {
+        let mut lanes = [0.0f32; LANES];
+        let (blocks, tail) = values.as_chunks::<LANES>();
+        for block in blocks {
+            for (lane, &x) in lanes.iter_mut().zip(block) {
+                *lane += exp_or_zero(x - maximum);
+            }
+        }
+        lanes.iter().sum::<f32>() + tail.iter().map(|&x| exp_or_zero(x - maximum)).sum::<f32>()
+    }
+
     /// Σ aᵢbᵢ.
     pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
         let mut lanes = [0.0f32; LANES];
@@ -124,11 +147,6 @@ simd! {
             }
         }
         lanes.iter().sum::<f32>() + tail
-    }
-
-    /// `output += factor · values`.
-    pub(crate) fn add_scaled(output: &mut [f32], factor: f32, values: &[f32]) {
-        output.iter_mut().zip(values).for_each(|(o, v)| *o += factor * v);
     }
 }
 

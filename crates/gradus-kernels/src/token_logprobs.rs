@@ -35,6 +35,7 @@ pub struct TokenLogprobs {
 
 /// The LM head: what hidden states are multiplied with to give logits.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "a few are alive at a time, and tensors are passed by value everywhere")]
 pub enum LmHead {
     /// A weight `[V, D]`, which carries gradient; operands of products are held in the precision named.
     Dense(Tensor<2>, Precision),

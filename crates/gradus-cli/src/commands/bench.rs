@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use gradus::bench::{Generation, Options, Report, Subject, Training};
+use gradus::model::Compute;
 use gradus::rng::Seed;
 
 use crate::output::Output;
@@ -45,6 +46,9 @@ pub struct BenchArgs {
     /// Timed repetitions of each measurement; the median counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     repetitions: usize,
+    /// How products are computed: f32 or bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    compute: Compute,
     /// Threads to compute with
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -76,6 +80,7 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
         prompt_tokens: args.prompt_tokens,
         new_tokens: args.new_tokens,
         repetitions: args.repetitions,
+        compute: args.compute,
         seed: Seed(args.seed),
     };
     let mut shown = None;
@@ -100,12 +105,16 @@ fn text(report: &Report) -> String {
     };
     line("processor", machine.cpu.clone().unwrap_or_else(|| "unknown".into()));
     line("threads", format!("{} of {}", machine.threads, machine.cores));
-    line("matrix peak", format!("{:.0} GFLOP/s in f32", machine.matrix_gflops_f32));
+    line("matrix peak", {
+        let (single, half) = (machine.matrix_gflops_f32, machine.matrix_gflops_bf16);
+        format!("{single:.0} GFLOP/s in f32, {half:.0} in bf16")
+    });
     line("memory", format!("{:.1} GB/s read", machine.read_gb_s));
     if let Some(model) = &report.model {
         let sizes = [model.parameters, model.trunk_matrices, model.head_matrix].map(|n| count(n as f64));
         let [all, blocks, head] = sizes;
         line("model", format!("{}, {all} parameters: {blocks} in matrices of blocks, {head} in the head", model.name));
+        line("products", format!("in {}", model.compute.name()));
     }
     if !report.training.is_empty() {
         let _ = write!(text, "\n{}", aligned(&training(&report.training)));
@@ -160,10 +169,12 @@ mod tests {
                 cores: 2,
                 threads: 1,
                 matrix_gflops_f32: 431.2,
+                matrix_gflops_bf16: 812.0,
                 read_gb_s: 38.25,
             },
             model: Some(ModelReport {
                 name: "gpt2".into(),
+                compute: Compute::F32,
                 parameters: 124_439_808,
                 trunk_matrices: 84_934_656,
                 head_matrix: 38_597_376,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use gradus::generate::SamplingParams;
 use gradus::inference::{SampleOptions, sample};
+use gradus::model::Compute;
 use gradus::rng::Seed;
 
 use crate::output::Output;
@@ -24,6 +25,9 @@ pub struct GenerateArgs {
     /// Use at most this many prompts
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
+    /// How weights and the operands of products are held: f32 or bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    compute: Compute,
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
@@ -95,6 +99,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         prompts: args.prompts,
         group_size: args.group_size,
         max_rows: args.max_rows,
+        compute: args.compute,
         chat_template: args.chat_template,
     };
     fetch(&options.model, out)?;

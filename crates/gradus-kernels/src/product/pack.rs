@@ -65,11 +65,10 @@ fn transpose(block: &mut [[u32; BLOCK]; BLOCK]) {
         // SAFETY: the processor has AVX-512.
         return unsafe { transpose_avx512(block) };
     }
-    for i in 0..BLOCK {
-        for j in 0..i {
-            let word = block[i][j];
-            block[i][j] = block[j][i];
-            block[j][i] = word;
+    for i in 1..BLOCK {
+        let (above, below) = block.split_at_mut(i);
+        for (j, above) in above.iter_mut().enumerate() {
+            std::mem::swap(&mut above[i], &mut below[0][j]);
         }
     }
 }

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::model::{self, CausalLm, ModelDir, ModelShape};
+use crate::model::{self, CausalLm, Compute, ModelDir, ModelShape};
 use crate::rng::{Purpose, Seed};
 
 /// Which model is measured.
@@ -56,6 +56,8 @@ pub struct Options {
     pub new_tokens: usize,
     /// Timed repetitions, of which the median counts; one more comes before them.
     pub repetitions: usize,
+    /// How products are computed.
+    pub compute: Compute,
     /// The seed of weights, rows and draws.
     pub seed: Seed,
 }
@@ -71,6 +73,7 @@ impl Default for Options {
             prompt_tokens: 64,
             new_tokens: 64,
             repetitions: 3,
+            compute: Compute::F32,
             seed: Seed(42),
         }
     }
@@ -100,8 +103,20 @@ pub struct MachineReport {
     pub threads: usize,
     /// 10⁹ operations a second of a large f32 matrix product on all threads.
     pub matrix_gflops_f32: f64,
+    /// The same with operands in bf16.
+    pub matrix_gflops_bf16: f64,
     /// 10⁹ bytes a second that all threads together read from memory.
     pub read_gb_s: f64,
+}
+
+impl MachineReport {
+    /// The matrix peak of products computed as `compute` says.
+    pub fn matrix_gflops(&self, compute: Compute) -> f64 {
+        match compute {
+            Compute::F32 => self.matrix_gflops_f32,
+            Compute::Bf16 => self.matrix_gflops_bf16,
+        }
+    }
 }
 
 /// The model's sizes.
@@ -109,6 +124,8 @@ pub struct MachineReport {
 pub struct ModelReport {
     /// The directory or preset.
     pub name: String,
+    /// How its products are computed.
+    pub compute: Compute,
     /// All weights.
     pub parameters: usize,
     /// Weights of the blocks that enter matrix products, P.
@@ -172,6 +189,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         cores: machine.threads,
         threads: rayon::current_num_threads(),
         matrix_gflops_f32: gradus_kernels::measure::matrix_gflops(Precision::F32, options.repetitions.max(5)),
+        matrix_gflops_bf16: gradus_kernels::measure::matrix_gflops(Precision::Bf16, options.repetitions.max(5)),
         read_gb_s: gradus_kernels::measure::read_gb_s(options.repetitions.max(5)),
     };
     let mut report = Report { machine, model: None, training: Vec::new(), generation: Vec::new() };
@@ -182,8 +200,10 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         Subject::Preset(_) => CausalLm::random(&dir, &mut options.seed.stream(Purpose::Init, 0, 0), &device)?,
         _ => CausalLm::load(&dir, &device)?,
     };
+    let model = model.with_compute(options.compute);
     report.model = Some(ModelReport {
         name,
+        compute: options.compute,
         parameters: shape.parameters(),
         trunk_matrices: shape.trunk_matrices(),
         head_matrix: shape.head_matrix(),

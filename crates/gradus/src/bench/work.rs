@@ -8,7 +8,7 @@ use super::{Generation, MachineReport, Options, Training};
 use crate::data::SftExample;
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
-use crate::model::{CausalLm, ModelShape};
+use crate::model::{CausalLm, Compute, ModelShape};
 use crate::rng::{Purpose, Seed};
 use crate::train::TrainConfig;
 use crate::train::learner::Learner;
@@ -18,7 +18,12 @@ use crate::train::settings::Settings;
 use crate::train::sft::{Sft, SftConfig};
 
 /// Bytes of one weight while decoding.
-const WEIGHT_BYTES: f64 = 4.0;
+fn weight_bytes(compute: Compute) -> f64 {
+    match compute {
+        Compute::F32 => 4.0,
+        Compute::Bf16 => 2.0,
+    }
+}
 
 /// Small enough that hundreds of steps on random rows leave the weights sane.
 const LEARNING_RATE: f64 = 1e-6;
@@ -28,6 +33,7 @@ pub struct Trainer {
     learner: Learner<CausalLm>,
     settings: Settings,
     repetitions: usize,
+    compute: Compute,
 }
 
 impl Trainer {
@@ -40,7 +46,7 @@ impl Trainer {
         };
         let settings = Settings::new(&config, 1, LEARNING_RATE, "eval_loss");
         let learner = Learner::new(model, AdamW::new(settings.optimizer));
-        Self { learner, settings, repetitions: options.repetitions }
+        Self { learner, settings, repetitions: options.repetitions, compute: options.compute }
     }
 
     /// Times steps on `batch_size` rows of `length` random tokens.
@@ -78,7 +84,7 @@ impl Trainer {
             step_s,
             tokens_per_s: tokens as f64 / step_s,
             gflops,
-            fraction_of_peak: gflops / machine.matrix_gflops_f32,
+            fraction_of_peak: gflops / machine.matrix_gflops(self.compute),
         })
     }
 }
@@ -110,7 +116,7 @@ pub fn generation(
     let (trunk, head) = (shape.trunk_matrices() as f64, shape.head_matrix() as f64);
     let passed = batch_size * options.prompt_tokens + decoded;
     let gflops = 2.0 * (trunk * passed as f64 + head * new as f64) / seconds / 1e9;
-    let read_gb = WEIGHT_BYTES * (trunk + head) * (options.new_tokens - 1) as f64 / 1e9;
+    let read_gb = weight_bytes(options.compute) * (trunk + head) * (options.new_tokens - 1) as f64 / 1e9;
     Ok(Generation {
         batch_size,
         prompt_tokens: options.prompt_tokens,
@@ -119,7 +125,7 @@ pub fn generation(
         tokens_per_s: new as f64 / seconds,
         prompt_tokens_per_s: (batch_size * options.prompt_tokens) as f64 / first_s,
         decode_tokens_per_s: decoded as f64 / decode_s,
-        fraction_of_peak: gflops / machine.matrix_gflops_f32,
+        fraction_of_peak: gflops / machine.matrix_gflops(options.compute),
         fraction_of_bandwidth: read_gb / decode_s / machine.read_gb_s,
     })
 }

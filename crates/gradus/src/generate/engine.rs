@@ -77,8 +77,8 @@ const PREFILL_TOKENS: usize = 4096;
 /// Samples `group` completions of each prompt; completion `p · group + g` belongs to prompt `p`.
 ///
 /// Each completion draws from its own stream, `stream(completion)`, and a row's logits do not depend on its company, so
-/// the result does not depend on which rows are sampled together. Weights are packed for the whole call, in the
-/// precision that the model computes in, unless they are already frozen.
+/// the result does not depend on which rows are sampled together. Weights are packed for the whole call, as the
+/// model computes, unless they are already frozen.
 ///
 /// # Errors
 /// When a setting has no meaning, a prompt is empty, holds an id outside the vocabulary, or leaves no room for
@@ -109,7 +109,7 @@ fn generate_at_once(
     if count == 0 {
         return Ok(Vec::new());
     }
-    let model = model.clone().into_frozen(model.precision());
+    let model = model.clone().into_frozen(model.compute());
     let slots = slots.min(count);
     let mut engine = Engine {
         model: &model,

@@ -4,6 +4,7 @@
 //! logits tie at the edge of the nucleus, the higher id stays, as there on a CPU. Nothing here sorts the vocabulary:
 //! every stage is one pass, or a selection from what one pass leaves over.
 
+use gradus_kernels::{exp_or_zero as exp, maximum, sum_exp};
 use rand::Rng;
 
 use crate::error::{Error, Result};
@@ -286,7 +287,7 @@ struct Distribution {
 impl Distribution {
     fn new(logits_v: &[f32]) -> Self {
         let maximum = maximum(logits_v);
-        let masses: Vec<f64> = logits_v.chunks(BLOCK).map(|block| sum_exp(block, maximum)).collect();
+        let masses: Vec<f64> = logits_v.chunks(BLOCK).map(|block| f64::from(sum_exp(block, maximum))).collect();
         let mass = masses.iter().sum();
         Self { maximum, masses, mass }
     }
@@ -319,57 +320,6 @@ impl Distribution {
         }
         argmax(logits_v)
     }
-}
-
-fn maximum(logits_v: &[f32]) -> f32 {
-    // Eight lanes, so that the compiler can use vector instructions; a NaN is passed over here and met in the sum.
-    let mut lanes = [f32::NEG_INFINITY; 8];
-    let chunks = logits_v.chunks_exact(8);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (lane, &logit) in lanes.iter_mut().zip(chunk) {
-            *lane = if logit > *lane { logit } else { *lane };
-        }
-    }
-    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
-}
-
-/// `Σ exp(logit − maximum)`, in eight lanes of f32 over at most a block; a NaN stays one.
-fn sum_exp(block: &[f32], maximum: f32) -> f64 {
-    let mut lanes = [0.0f32; 8];
-    let chunks = block.chunks_exact(8);
-    let rest: f32 = chunks.remainder().iter().map(|&logit| exp(logit - maximum)).sum();
-    for chunk in chunks {
-        for (lane, &logit) in lanes.iter_mut().zip(chunk) {
-            *lane += exp(logit - maximum);
-        }
-    }
-    lanes.iter().map(|&lane| f64::from(lane)).sum::<f64>() + f64::from(rest)
-}
-
-/// `eˣ` for `x ≤ 0` to within 2 units in the last place, 0 below −87: branch-free, so that loops over it become vector
-/// instructions, which the standard library's call cannot.
-///
-/// `eˣ = 2ⁿ·eʳ` with `n` the nearest integer to `x/ln 2` and `|r| ≤ ln 2/2`; `eʳ` by its Taylor series to the seventh
-/// power, whose next term is below 2⁻²⁷.
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    // Adding and subtracting 1.5·2²³ rounds to an integer.
-    const ROUND: f32 = 12_582_912.0;
-    // ln 2 in two parts: the product of the first with any n in range is exact.
-    const LN_2_HIGH: f32 = 0.693_359_4;
-    const LN_2_LOW: f32 = -2.121_944_4e-4;
-    let bounded = if x < -87.0 { -87.0 } else { x };
-    let shifted = bounded * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = (bounded - n * LN_2_HIGH) - n * LN_2_LOW;
-    let series = 1.0
-        + r * (1.0
-            + r * (0.5
-                + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * (1.0 / 720.0 + r * (1.0 / 5040.0)))))));
-    // The low bits of `shifted` hold n; moved into the exponent they are 2ⁿ.
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
-    if x < -87.0 { 0.0 } else { series * power }
 }
 
 #[cfg(test)]

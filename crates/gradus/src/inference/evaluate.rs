@@ -9,7 +9,7 @@ use super::{Files, PASSES};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions, TooLong};
 use crate::error::Result;
 use crate::generate::SamplingParams;
-use crate::model::{CausalLm, RewardModel};
+use crate::model::{CausalLm, Compute, RewardModel};
 use crate::reward::config::RewardConfig;
 use crate::reward::{self, ModelReward, Reward};
 use crate::rng::Seed;
@@ -114,7 +114,7 @@ fn preferences(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
 fn samples(options: &EvalOptions, files: &Files, reward: &RewardConfig) -> Result<Evaluation> {
     let device = Device::flex();
     let mut reward = reward::build(reward, &|name| {
-        Ok(Box::new(ModelReward::load(&open_model(name)?, &device, PASSES)?) as Box<dyn Reward>)
+        Ok(Box::new(ModelReward::load(&open_model(name)?, &device, Compute::F32, PASSES)?) as Box<dyn Reward>)
     })?;
     let rows = rows(options, Need::Prompt)?;
     let model = CausalLm::load(&files.dir, &device)?;

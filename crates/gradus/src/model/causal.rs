@@ -2,10 +2,11 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Layout, LmHead, Precision, TokenLogprobs, is_fused};
+use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, is_fused};
 
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
+use super::compute::Compute;
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
 use super::trunk::{Family, Trunk};
@@ -21,7 +22,7 @@ pub struct CausalLm {
     /// The LM head, where it is not the embedding table.
     pub lm_head: Option<Head>,
     #[module(skip)]
-    precision: Precision,
+    compute: Compute,
     /// The LM head, packed; `lm_head` is then absent.
     #[module(skip)]
     frozen_head: Option<FrozenWeight>,
@@ -67,32 +68,32 @@ impl CausalLm {
         } else {
             None
         };
-        Ok(Self { trunk, lm_head, precision: Precision::F32, frozen_head: None })
+        Ok(Self { trunk, lm_head, compute: Compute::F32, frozen_head: None })
     }
 
-    /// The same model with the operands of its products held in `precision`; weights, sums and everything between the
-    /// products stay in f32.
-    pub fn with_precision(mut self, precision: Precision) -> Self {
-        self.trunk.set_precision(precision);
-        self.precision = precision;
+    /// The same model with the operands of its products held as `compute` says; weights, sums and everything between
+    /// the products stay in f32.
+    pub fn with_compute(mut self, compute: Compute) -> Self {
+        self.trunk.set_precision(compute.precision());
+        self.compute = compute;
         self
     }
 
     /// How the operands of products are held.
-    pub fn precision(&self) -> Precision {
-        self.precision
+    pub fn compute(&self) -> Compute {
+        self.compute
     }
 
-    /// The same model without gradients, its weights packed in `precision` for many forward passes: for sampling, and
+    /// The same model without gradients, its weights packed as `compute` says for many forward passes: for sampling, and
     /// for models that are never trained. The weights packed are let go of.
-    pub fn into_frozen(self, precision: Precision) -> Self {
+    pub fn into_frozen(self, compute: Compute) -> Self {
         let mut frozen = self.valid();
         if frozen.frozen_head.is_none() && is_fused(&frozen.trunk.device()) {
             let weight = frozen.head_weight();
-            frozen.frozen_head = Some(FrozenWeight::new(weight, Layout::OutIn, precision));
+            frozen.frozen_head = Some(FrozenWeight::new(weight, Layout::OutIn, compute.precision()));
             frozen.lm_head = None;
         }
-        frozen.trunk.freeze_weights(precision);
+        frozen.trunk.freeze_weights(compute.precision());
         frozen
     }
 
@@ -100,7 +101,7 @@ impl CausalLm {
     pub fn head(&self) -> LmHead {
         match &self.frozen_head {
             Some(weight) => LmHead::Frozen(weight.clone()),
-            None => LmHead::Dense(self.head_weight(), self.precision),
+            None => LmHead::Dense(self.head_weight(), self.compute.precision()),
         }
     }
 

@@ -89,11 +89,7 @@ impl Context<'_> {
         match self {
             Self::Packed(packed) => attention(q_nd, k_nd, v_nd, packed.starts(), shape),
             Self::Prefill { packed, cache } => {
-                let [keys, values] =
-                    [&k_nd, &v_nd].map(|x| x.clone().into_data().try_to_vec::<f32>().expect("f32 activations"));
-                for ends in packed.starts().windows(2) {
-                    cache.layers[layer].add_prompt(&keys, &values, ends[0], ends[1]);
-                }
+                cache.layers[layer].add_prompts(k_nd.clone(), v_nd.clone(), packed.starts());
                 attention(q_nd, k_nd, v_nd, packed.starts(), shape)
             }
             Self::Decode { rows, cache, .. } => cache.layers[layer].extend(q_nd, k_nd, v_nd, rows, shape.scale),
@@ -102,11 +98,13 @@ impl Context<'_> {
 
     /// [`attend`](Self::attend) for queries, keys and values side by side in one tensor.
     pub(crate) fn attend_fused(&mut self, layer: usize, shape: AttentionShape, qkv_nd: Tensor<2>) -> Tensor<2> {
-        if let Self::Packed(packed) = self {
-            return attention_fused(qkv_nd, packed.starts(), shape);
+        match self {
+            Self::Packed(packed) => attention_fused(qkv_nd, packed.starts(), shape),
+            Self::Prefill { packed, cache } => {
+                cache.layers[layer].add_prompts_fused(qkv_nd.clone(), packed.starts());
+                attention_fused(qkv_nd, packed.starts(), shape)
+            }
+            Self::Decode { rows, cache, .. } => cache.layers[layer].extend_fused(qkv_nd, rows, shape.scale),
         }
-        let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
-        let part = |from, width| qkv_nd.clone().narrow(1, from, width);
-        self.attend(layer, shape, part(0, q), part(q, kv), part(q + kv, kv))
     }
 }

@@ -8,6 +8,7 @@
 mod build;
 mod causal;
 mod checkpoint;
+mod compute;
 mod context;
 mod directory;
 pub mod gpt2;
@@ -24,6 +25,7 @@ mod trunk;
 
 pub(crate) use causal::select_rows;
 pub use causal::{CausalLm, Head};
+pub use compute::Compute;
 pub use context::{Context, KvCache};
 pub use directory::ModelDir;
 pub use gradus_kernels::{CacheRow, TokenLogprobs};

@@ -10,6 +10,7 @@ use gradus_kernels::{Layout, Precision};
 use super::build::{Builder, Init, Source, normal};
 use super::causal::{CausalLm, Head, select_rows};
 use super::checkpoint::Checkpoint;
+use super::compute::Compute;
 use super::context::Context;
 use super::directory::ModelDir;
 use super::trunk::{Family, Trunk};
@@ -90,16 +91,16 @@ impl RewardModel {
         Ok(Self { trunk, score })
     }
 
-    /// The same model with the operands of its trunk's products held in `precision`; the head stays in f32.
-    pub fn with_precision(mut self, precision: Precision) -> Self {
-        self.trunk.set_precision(precision);
+    /// The same model with the operands of its trunk's products held as `compute` says; the head stays in f32.
+    pub fn with_compute(mut self, compute: Compute) -> Self {
+        self.trunk.set_precision(compute.precision());
         self
     }
 
-    /// The same model without gradients, its trunk packed in `precision`; see [`CausalLm::into_frozen`].
-    pub fn into_frozen(self, precision: Precision) -> Self {
+    /// The same model without gradients, its trunk packed as `compute` says; see [`CausalLm::into_frozen`].
+    pub fn into_frozen(self, compute: Compute) -> Self {
         let mut frozen = self.valid();
-        frozen.trunk.freeze_weights(precision);
+        frozen.trunk.freeze_weights(compute.precision());
         frozen
     }
 

@@ -27,7 +27,7 @@ use crate::algorithm::ppo::{CRITIC_PREFIX, CriticTrunk, Ppo, PpoConfig};
 use crate::config::{MethodConfig, Plan};
 use crate::data::{self, Examples, Need, PreferenceExample, TokeniseOptions};
 use crate::error::{Error, Result};
-use crate::model::{CausalLm, ModelDir, RewardModel, save_causal, save_reward_model};
+use crate::model::{CausalLm, Compute, ModelDir, RewardModel, save_causal, save_reward_model};
 use crate::reward::{self, Reward};
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
@@ -113,7 +113,7 @@ impl Job<'_> {
             data::sft_examples(rows, &self.start.tokenizer, self.start.template.as_ref(), &options)
         };
         let (train, held_out) = examples(&split, make, observer)?;
-        let model = CausalLm::load(&self.model_dir()?, &self.device)?;
+        let model = self.trained(CausalLm::load(&self.model_dir()?, &self.device)?);
         let objective = Sft::new(config);
         self.offline(
             &objective,
@@ -266,24 +266,34 @@ impl Job<'_> {
         }
     }
 
+    /// How products are computed.
+    fn compute(&self) -> Compute {
+        self.plan.train().compute
+    }
+
+    fn trained(&self, model: CausalLm) -> CausalLm {
+        model.with_compute(self.compute())
+    }
+
     /// The policy with autodiff, and the reference without: the same weights where both start from one model.
     fn policy_and_reference(&self, reference: Option<&str>) -> Result<(CausalLm, CausalLm)> {
-        let policy = CausalLm::load(&self.model_dir()?, &self.device)?;
+        let policy = self.trained(CausalLm::load(&self.model_dir()?, &self.device)?);
         let plain = self.device.clone().inner();
         let reference = match (reference, &self.checkpoint) {
             (Some(name), _) => CausalLm::load(&open_model(name)?, &plain)?,
             (None, Some(_)) => CausalLm::load(&self.start.dir, &plain)?,
             (None, None) => burn::module::Module::valid(&policy),
         };
-        Ok((policy, reference))
+        Ok((policy, reference.into_frozen(self.compute())))
     }
 
     /// A scalar model: as it is, or with a fresh head on a language model's trunk.
     fn scalar_model(&self, dir: &ModelDir) -> Result<RewardModel> {
         if dir.is_reward_model() {
-            return RewardModel::load(dir, &self.device);
+            return Ok(RewardModel::load(dir, &self.device)?.with_compute(self.compute()));
         }
-        RewardModel::from_causal(dir, &mut self.plan.seed().stream(Purpose::Init, 0, 0), &self.device)
+        let mut stream = self.plan.seed().stream(Purpose::Init, 0, 0);
+        Ok(RewardModel::from_causal(dir, &mut stream, &self.device)?.with_compute(self.compute()))
     }
 
     fn critic(&self, config: &PpoConfig, policy: &CausalLm) -> Result<(Critic, Option<ValueHead>)> {
@@ -306,9 +316,9 @@ impl Job<'_> {
             None => ModelDir::open(&self.start.dir.path)?,
         };
         let model = match (&kept, named) {
-            (Some(path), _) => RewardModel::load(&ModelDir::open(path)?, &self.device)?,
+            (Some(path), _) => self.scalar_model(&ModelDir::open(path)?)?,
             (None, Some(_)) => self.scalar_model(&source)?,
-            (None, None) => RewardModel::critic_from(policy),
+            (None, None) => RewardModel::critic_from(policy).with_compute(self.compute()),
         };
         let settings = self.settings(1);
         let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, &settings)?);
@@ -322,10 +332,10 @@ impl Job<'_> {
             return Err(Error::input(format!("`{}` needs a reward", self.plan.method().name()))
                 .with_hint("set `reward:` in the file, or `--reward-model DIR`"));
         };
-        let passes = self.passes();
+        let (passes, compute) = (self.passes(), self.compute());
         let device = self.device.clone().inner();
         reward::build(config, &|name| {
-            Ok(Box::new(reward::ModelReward::load(&open_model(name)?, &device, passes)?) as Box<dyn Reward>)
+            Ok(Box::new(reward::ModelReward::load(&open_model(name)?, &device, compute, passes)?) as Box<dyn Reward>)
         })
     }
 

@@ -1,0 +1,45 @@
+//! How products are computed.
+
+use gradus_kernels::Precision;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How the operands of matrix products are held; weights in training, sums, and everything between products are f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Compute {
+    /// As f32.
+    #[default]
+    F32,
+    /// Rounded to bfloat16: about twice as fast where the processor multiplies it (AVX512-BF16).
+    Bf16,
+}
+
+impl Compute {
+    /// For the kernels.
+    pub fn precision(self) -> Precision {
+        match self {
+            Self::F32 => Precision::F32,
+            Self::Bf16 => Precision::Bf16,
+        }
+    }
+
+    /// `f32` or `bf16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl std::str::FromStr for Compute {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [Self::F32, Self::Bf16]
+            .into_iter()
+            .find(|compute| compute.name() == name)
+            .ok_or_else(|| format!("`{name}` is not known (f32, bf16)"))
+    }
+}
