@@ -3,10 +3,13 @@
 //! The cache of one layer has two parts: the keys and values of each prompt, stored once and shared by all rows that
 //! continue it, and a preallocated stretch for what each row has added. No gradient flows here.
 
+use std::ops::Range;
+
 use burn::tensor::{Device, Tensor, TensorData};
 use rayon::prelude::*;
 
 use crate::attention::AttentionShape;
+use crate::segments::Segments;
 use crate::simd::{simd, softmax_in_place};
 
 /// One row being continued: which prompt it shares, and where its own keys and values lie.
@@ -139,25 +142,26 @@ impl LayerCache {
         [self.shape.heads, self.shape.kv_heads, self.shape.kv_heads].map(|heads| heads * self.shape.head_dim)
     }
 
-    /// Stores the keys and values of whole prompts, which follow each other in `k_nd` and `v_nd` as `starts` says;
+    /// Stores the keys and values of whole prompts, which follow each other in `k_nd` and `v_nd` as `segments` says;
     /// prompts are numbered in the order they are added. Both are `[N, kv_heads · head_dim]`.
-    pub fn add_prompts(&mut self, k_nd: Tensor<2>, v_nd: Tensor<2>, starts: &[usize]) {
+    pub fn add_prompts(&mut self, k_nd: Tensor<2>, v_nd: Tensor<2>, segments: &Segments) {
         let (k, v, [_, width, _]) = (host(k_nd), host(v_nd), self.widths());
-        self.put_prompts(starts, [&k, &v].map(|values| Rows { values, stride: width, offset: 0, width }));
+        self.put_prompts(segments, [&k, &v].map(|values| Rows { values, stride: width, offset: 0, width }));
     }
 
     /// [`add_prompts`](Self::add_prompts) for queries, keys and values side by side in one tensor.
-    pub fn add_prompts_fused(&mut self, qkv_nd: Tensor<2>, starts: &[usize]) {
+    pub fn add_prompts_fused(&mut self, qkv_nd: Tensor<2>, segments: &Segments) {
         let (qkv, widths) = (host(qkv_nd), self.widths());
         let part = |offset, width| Rows { values: &qkv, stride: widths.iter().sum(), offset, width };
-        self.put_prompts(starts, [part(widths[0], widths[1]), part(widths[0] + widths[1], widths[2])]);
+        self.put_prompts(segments, [part(widths[0], widths[1]), part(widths[0] + widths[1], widths[2])]);
     }
 
-    fn put_prompts(&mut self, starts: &[usize], [k, v]: [Rows<'_>; 2]) {
-        let stretches = starts.par_windows(2).map(|ends| {
-            let mut stretch = Stretch::new(&self.shape, ends[1] - ends[0]);
-            for t in ends[0]..ends[1] {
-                stretch.put(t - ends[0], k.row(t), v.row(t), self.shape.head_dim);
+    fn put_prompts(&mut self, segments: &Segments, [k, v]: [Rows<'_>; 2]) {
+        let prompts: Vec<Range<usize>> = segments.iter().map(|segment| segment.tokens).collect();
+        let stretches = prompts.into_par_iter().map(|tokens| {
+            let mut stretch = Stretch::new(&self.shape, tokens.len());
+            for (at, t) in tokens.enumerate() {
+                stretch.put(at, k.row(t), v.row(t), self.shape.head_dim);
             }
             stretch
         });
@@ -258,9 +262,9 @@ mod tests {
         let (q, k, v) = (values(total * 12, 1), values(total * 6, 2), values(total * 6, 3));
         let tensor =
             |v: &[f32], w: usize| Tensor::<2>::from_data(TensorData::new(v.to_vec(), [v.len() / w, w]), &device);
-        let whole = host(attention(tensor(&q, 12), tensor(&k, 6), tensor(&v, 6), &[0, total], shape));
+        let whole = host(attention(tensor(&q, 12), tensor(&k, 6), tensor(&v, 6), &Segments::sequences([total]), shape));
         let mut cache = LayerCache::new(shape, 2, total - prompt);
-        cache.add_prompts(tensor(&k[..prompt * 6], 6), tensor(&v[..prompt * 6], 6), &[0, prompt]);
+        cache.add_prompts(tensor(&k[..prompt * 6], 6), tensor(&v[..prompt * 6], 6), &Segments::sequences([prompt]));
         for t in prompt..total {
             // The same tokens in both slots: rows of a group do not see each other.
             let rows = [0, 1].map(|slot| CacheRow { prompt: 0, slot, length: t - prompt });

@@ -126,8 +126,8 @@ fn logits_and_gradients_agree_packed_and_alone() {
         for (i, ids) in sequences.iter().enumerate() {
             let alone = host(plain.logits(&Packed::new([ids])));
             assert_close(&format!("{name}: logits {i}"), &alone, &reference[&format!("logits.{i}")], LOGITS, 1.0);
-            let range = packed.range(i);
-            let part = &together[range.start * vocabulary..range.end * vocabulary];
+            let from = packed.index(i, 0) * vocabulary;
+            let part = &together[from..from + packed.length(i) * vocabulary];
             assert_close(&format!("{name}: packed logits {i}"), part, &alone, 1e-5, 1.0);
         }
         let model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
@@ -137,6 +137,36 @@ fn logits_and_gradients_agree_packed_and_alone() {
         let wanted = expected["loss"].as_f64().expect("loss") as f32;
         assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
         check_gradients(&name, &model, &loss.backward(), prefix(&dir), &reference);
+    }
+}
+
+#[test]
+fn a_shared_prompt_gives_the_same_logprobs_and_gradients() {
+    for path in models(false) {
+        let name = path.file_name().expect("name").to_string_lossy().into_owned();
+        let dir = ModelDir::open(&path).expect("opens");
+        let model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        let sequences: Vec<Vec<u32>> = (0..4u32)
+            .map(|i| (0..6).map(|t| (t * 5 + 1) % 29).chain((0..i + 2).map(|t| (t * 7 + i * 3) % 29)).collect())
+            .collect();
+        let completions: Vec<usize> = (2..6).collect();
+        let run = |packed: &Packed| {
+            let targets = Targets::completions(packed, &completions);
+            let logprobs_m = model.logprobs(packed, &targets, 1.0).logprobs_m;
+            let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
+            let mut collect = Collect { path: NamePath::default(), gradients: &gradients, found: BTreeMap::new() };
+            model.visit(&mut collect);
+            (host(logprobs_m), collect.found)
+        };
+        let (alone, expected) = run(&Packed::new(&sequences));
+        let packed = model.trunk.pack(&sequences, &[vec![0, 1, 2], vec![3]]);
+        let depends_on_length = name.contains("dynamic");
+        assert_eq!(packed.tokens() < alone.len() + 4 * 6, !depends_on_length, "{name}: who shares");
+        let (together, found) = run(&packed);
+        assert_close(&format!("{name}: logprobs"), &together, &alone, 1e-5, 1.0);
+        for (key, found) in &found {
+            assert_close(&format!("{name}: gradient of {key}"), found, &expected[key], 1e-4, 1e-2);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use crate::model::{CausalLm, Packed, Targets, TokenLogprobs};
+use crate::model::{CausalLm, Packed, Targets, TokenLogprobs, Trunk};
 use crate::rollout::Rollouts;
 use crate::train::batches::MicroBatch;
 use crate::train::objective::read;
@@ -71,7 +71,7 @@ impl Actor {
     /// The values of the states before all completion tokens, one list per rollout; no gradient is kept.
     pub fn values(&self, rollouts: &Rollouts, passes: MicroBatch) -> Option<Vec<Vec<f32>>> {
         let head = self.value_head.as_ref()?;
-        Some(per_rollout(rollouts, passes, |packed, targets| {
+        Some(per_rollout(&self.policy.trunk, rollouts, passes, |packed, targets| {
             let hidden_nd = self.policy.hidden(packed);
             let device = hidden_nd.device();
             read(&head.values(hidden_nd.select(0, positions(&device, targets))))
@@ -81,11 +81,14 @@ impl Actor {
 
 /// The logprobs of all completion tokens under `model`, one list per rollout.
 pub fn logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
-    per_rollout(rollouts, passes, |packed, targets| read(&model.logprobs(packed, targets, temperature).logprobs_m))
+    per_rollout(&model.trunk, rollouts, passes, |packed, targets| {
+        read(&model.logprobs(packed, targets, temperature).logprobs_m)
+    })
 }
 
 /// Runs `pass` over all rollouts and deals its values, one per completion token, to them.
 pub(crate) fn per_rollout(
+    trunk: &Trunk,
     rollouts: &Rollouts,
     passes: MicroBatch,
     mut pass: impl FnMut(&Packed, &Targets) -> Vec<f32>,
@@ -93,7 +96,7 @@ pub(crate) fn per_rollout(
     let all: Vec<usize> = (0..rollouts.len()).collect();
     let mut lists = Vec::with_capacity(rollouts.len());
     for range in passes.split(&lengths(rollouts, &all)) {
-        let (packed, targets) = pack(rollouts, &all[range]);
+        let (packed, targets) = pack(trunk, rollouts, &all[range]);
         let values_m = pass(&packed, &targets);
         let mut rest = values_m.as_slice();
         for &count in &targets.counts_b {
@@ -105,10 +108,14 @@ pub(crate) fn per_rollout(
     lists
 }
 
-/// Prompt and completion of each chosen rollout, end to end; the completions are the targets.
-pub(crate) fn pack(rollouts: &Rollouts, chosen: &[usize]) -> (Packed, Targets) {
+/// Prompt and completion of each chosen rollout; the completions are the targets. Neighbours with one prompt share it.
+pub(crate) fn pack(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> (Packed, Targets) {
     let sequence = |&i: &usize| [&rollouts.prompt(i).ids[..], &rollouts.rollouts[i].completion_ids[..]].concat();
-    let packed = Packed::new(chosen.iter().map(sequence));
+    let sequences: Vec<Vec<u32>> = chosen.iter().map(sequence).collect();
+    let prompt = |&at: &usize| rollouts.rollouts[chosen[at]].prompt;
+    let order: Vec<usize> = (0..chosen.len()).collect();
+    let groups: Vec<Vec<usize>> = order.chunk_by(|a, b| prompt(a) == prompt(b)).map(<[usize]>::to_vec).collect();
+    let packed = trunk.pack(&sequences, &groups);
     let completions: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].completion_ids.len()).collect();
     let targets = Targets::completions(&packed, &completions);
     (packed, targets)

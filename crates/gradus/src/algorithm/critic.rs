@@ -43,7 +43,9 @@ impl Critic {
             Self::Shared => actor.values(rollouts, passes).expect("a shared critic is the actor's value head"),
             Self::Separate(critic) => {
                 let model = critic.learner.frozen();
-                per_rollout(rollouts, passes, |packed, targets| read(&at_targets(&model, packed, targets)))
+                per_rollout(&model.trunk, rollouts, passes, |packed, targets| {
+                    read(&at_targets(&model, packed, targets))
+                })
             }
         }
     }

@@ -138,8 +138,10 @@ impl Grpo {
         let config = &self.config;
         let rollouts = &experience.rollouts;
         // Rollouts without loss are not passed through the model, but count among the sequences.
-        let (chosen, masked): (Vec<usize>, Vec<usize>) =
+        let (mut chosen, masked): (Vec<usize>, Vec<usize>) =
             batch.iter().partition(|&&i| self.counts(rollouts.rollouts[i].stop));
+        // Groups together: their prompts are computed once.
+        chosen.sort_unstable();
         let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].completion_ids.len()).collect();
         let tokens: usize = counts_b.iter().sum();
         let passes = update.settings.passes.split(&lengths(rollouts, &chosen));
@@ -159,7 +161,7 @@ impl Grpo {
         let (mut total, mut policy_total, mut measured) = (0.0, 0.0, Stats::default());
         for pass in passes {
             let (part, counts_b) = (&chosen[pass.clone()], &counts_b[pass.clone()]);
-            let (packed, targets) = pack(rollouts, part);
+            let (packed, targets) = pack(&actor.module().policy.trunk, rollouts, part);
             let found = actor.module().forward(&packed, &targets, config.temperature as f32).logprobs;
             let device = found.logprobs_m.device();
 

@@ -215,7 +215,7 @@ impl Ppo {
         let (mut policy_loss, mut value_loss) = (0.0, 0.0);
         for pass in update.settings.passes.split(&lengths) {
             let part = &chosen[pass];
-            let (packed, targets) = pack(rollouts, part);
+            let (packed, targets) = pack(&actor.module().policy.trunk, rollouts, part);
             let mut forward = actor.module().forward(&packed, &targets, self.config.temperature as f32);
             let values_m = self.critic.forward(&mut forward, &packed, &targets);
             let found = forward.logprobs;

@@ -70,8 +70,8 @@ impl Context<'_> {
     pub(crate) fn lengths(&self) -> Vec<u32> {
         match self {
             Self::Packed(packed) | Self::Prefill { packed, .. } => {
-                let lengths = packed.starts().windows(2).map(|ends| ends[1] - ends[0]);
-                lengths.flat_map(|length| std::iter::repeat_n(length as u32, length)).collect()
+                let segments = packed.segments().iter();
+                segments.flat_map(|s| std::iter::repeat_n(s.length() as u32, s.tokens.len())).collect()
             }
             Self::Decode { positions, .. } => positions.iter().map(|position| position + 1).collect(),
         }
@@ -87,10 +87,10 @@ impl Context<'_> {
         v_nd: Tensor<2>,
     ) -> Tensor<2> {
         match self {
-            Self::Packed(packed) => attention(q_nd, k_nd, v_nd, packed.starts(), shape),
+            Self::Packed(packed) => attention(q_nd, k_nd, v_nd, packed.segments(), shape),
             Self::Prefill { packed, cache } => {
-                cache.layers[layer].add_prompts(k_nd.clone(), v_nd.clone(), packed.starts());
-                attention(q_nd, k_nd, v_nd, packed.starts(), shape)
+                cache.layers[layer].add_prompts(k_nd.clone(), v_nd.clone(), packed.segments());
+                attention(q_nd, k_nd, v_nd, packed.segments(), shape)
             }
             Self::Decode { rows, cache, .. } => cache.layers[layer].extend(q_nd, k_nd, v_nd, rows, shape.scale),
         }
@@ -99,10 +99,10 @@ impl Context<'_> {
     /// [`attend`](Self::attend) for queries, keys and values side by side in one tensor.
     pub(crate) fn attend_fused(&mut self, layer: usize, shape: AttentionShape, qkv_nd: Tensor<2>) -> Tensor<2> {
         match self {
-            Self::Packed(packed) => attention_fused(qkv_nd, packed.starts(), shape),
+            Self::Packed(packed) => attention_fused(qkv_nd, packed.segments(), shape),
             Self::Prefill { packed, cache } => {
-                cache.layers[layer].add_prompts_fused(qkv_nd.clone(), packed.starts());
-                attention_fused(qkv_nd, packed.starts(), shape)
+                cache.layers[layer].add_prompts_fused(qkv_nd.clone(), packed.segments());
+                attention_fused(qkv_nd, packed.segments(), shape)
             }
             Self::Decode { rows, cache, .. } => cache.layers[layer].extend_fused(qkv_nd, rows, shape.scale),
         }

@@ -1,31 +1,64 @@
-//! Packed sequences: token ids laid end to end, with no padding anywhere.
+//! Packed sequences: token ids laid end to end, with no padding anywhere, and common beginnings stored once.
 
-use std::ops::Range;
+use gradus_kernels::{Segment, Segments};
 
-/// `B` sequences packed end to end into `N` tokens.
+/// `B` sequences packed into `N` tokens.
 ///
 /// Attention is bounded by sequence and positions restart at 0 in each, so a packed batch gives every sequence the
-/// numbers it would have alone.
+/// numbers it would have alone. Sequences that begin alike may share the tokens of their beginning: these are computed
+/// once, and take the gradient of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
     ids: Vec<u32>,
-    starts: Vec<usize>,
+    segments: Segments,
+    /// Where the tokens of each sequence lie: those it shares, then its own.
+    sequences: Vec<Segment>,
 }
 
 impl Packed {
-    /// Packs `sequences` in order.
+    /// Packs `sequences` end to end.
     ///
     /// # Panics
     /// When there is no sequence, or one is empty.
     pub fn new<S: AsRef<[u32]>>(sequences: impl IntoIterator<Item = S>) -> Self {
-        let (mut ids, mut starts) = (Vec::new(), vec![0]);
+        let (mut ids, mut lengths) = (Vec::new(), Vec::new());
         for sequence in sequences {
             assert!(!sequence.as_ref().is_empty(), "a packed sequence has at least one token");
             ids.extend_from_slice(sequence.as_ref());
-            starts.push(ids.len());
+            lengths.push(sequence.as_ref().len());
         }
-        assert!(starts.len() > 1, "a packed batch has at least one sequence");
-        Self { ids, starts }
+        assert!(!lengths.is_empty(), "a packed batch has at least one sequence");
+        let segments = Segments::sequences(lengths);
+        Self { ids, sequences: segments.iter().collect(), segments }
+    }
+
+    /// Packs `sequences`, those of each group with what they have in common at their beginning stored once. `groups`
+    /// names every sequence once; sequences keep their numbers.
+    ///
+    /// # Panics
+    /// When there is no sequence, one is empty, or `groups` does not name each once.
+    pub fn sharing<S: AsRef<[u32]>>(sequences: &[S], groups: &[Vec<usize>]) -> Self {
+        let (mut ids, mut segments) = (Vec::new(), Segments::default());
+        let mut placed = vec![None; sequences.len()];
+        for group in groups.iter().filter(|group| !group.is_empty()) {
+            let members: Vec<&[u32]> = group.iter().map(|&i| sequences[i].as_ref()).collect();
+            assert!(members.iter().all(|member| !member.is_empty()), "a packed sequence has at least one token");
+            let root = common_prefix(&members);
+            let start = ids.len();
+            ids.extend_from_slice(&members[0][..root]);
+            let prefix = start..start + root;
+            for (&i, member) in group.iter().zip(&members) {
+                let from = ids.len();
+                ids.extend_from_slice(&member[root..]);
+                assert!(placed[i].is_none(), "a sequence belongs to one group");
+                placed[i] = Some(Segment { tokens: from..ids.len(), prefix: prefix.clone() });
+            }
+            segments.push(root, members.iter().map(|member| member.len() - root).collect());
+        }
+        let sequences: Option<Vec<Segment>> = placed.into_iter().collect();
+        let sequences = sequences.expect("every sequence belongs to a group");
+        assert!(!sequences.is_empty(), "a packed batch has at least one sequence");
+        Self { ids, segments, sequences }
     }
 
     /// All token ids, `[N]`.
@@ -33,35 +66,49 @@ impl Packed {
         &self.ids
     }
 
-    /// Cumulative lengths: `B + 1` entries from 0 to `N`.
-    pub fn starts(&self) -> &[usize] {
-        &self.starts
+    /// Which tokens see each other.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
     }
 
     /// How many sequences, `B`.
     pub fn sequences(&self) -> usize {
-        self.starts.len() - 1
+        self.sequences.len()
     }
 
-    /// How many tokens, `N`.
+    /// How many tokens, `N`; shared ones count once.
     pub fn tokens(&self) -> usize {
         self.ids.len()
     }
 
-    /// The tokens of sequence `i`, as a range of packed indices.
-    pub fn range(&self, i: usize) -> Range<usize> {
-        self.starts[i]..self.starts[i + 1]
+    /// How many tokens sequence `i` has, shared ones included.
+    pub fn length(&self, i: usize) -> usize {
+        self.sequences[i].length()
+    }
+
+    /// The packed index of token `t` of sequence `i`.
+    pub fn index(&self, i: usize, t: usize) -> usize {
+        let Segment { tokens, prefix } = &self.sequences[i];
+        if t < prefix.len() { prefix.start + t } else { tokens.start + t - prefix.len() }
     }
 
     /// The packed index of each sequence's last token, `[B]`: where a scalar reward is read.
     pub fn last_indices(&self) -> Vec<usize> {
-        self.starts[1..].iter().map(|end| end - 1).collect()
+        (0..self.sequences()).map(|i| self.index(i, self.length(i) - 1)).collect()
     }
 
     /// Position of each token within its sequence, `[N]`, from 0.
     pub fn positions(&self) -> Vec<u32> {
-        (0..self.sequences()).flat_map(|i| 0..self.range(i).len() as u32).collect()
+        let of_segment = |segment: Segment| segment.prefix.len() as u32..segment.length() as u32;
+        self.segments.iter().flat_map(of_segment).collect()
     }
+}
+
+/// How many ids all members begin with. One alone shares all of its own.
+fn common_prefix(members: &[&[u32]]) -> usize {
+    let first = members[0];
+    let common = |other: &&[u32]| first.iter().zip(*other).take_while(|(a, b)| a == b).count();
+    members[1..].iter().map(common).min().unwrap_or(first.len())
 }
 
 /// Which tokens of a packed batch are predicted, and from where.
@@ -79,24 +126,25 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// The tokens of `packed` at which `loss_mask_n` is true, except each sequence's first.
+    /// The tokens at which `loss_mask` is true, except each sequence's first; it holds one entry for every token of every
+    /// sequence, one sequence after the other.
     ///
     /// # Panics
-    /// When the mask does not have one entry per token.
-    pub fn new(packed: &Packed, loss_mask_n: &[bool]) -> Self {
-        assert_eq!(loss_mask_n.len(), packed.tokens(), "one loss mask entry per token");
+    /// When the mask has another length.
+    pub fn new(packed: &Packed, loss_mask: &[bool]) -> Self {
         let mut targets = Self::default();
+        let mut rest = loss_mask;
         for sequence in 0..packed.sequences() {
-            let range = packed.range(sequence);
+            let (own, others) = rest.split_at_checked(packed.length(sequence)).expect("one loss mask entry per token");
+            rest = others;
             let before = targets.ids.len();
-            for (i, &counts) in loss_mask_n.iter().enumerate().take(range.end).skip(range.start + 1) {
-                if counts {
-                    targets.positions.push(i - 1);
-                    targets.ids.push(packed.ids()[i]);
-                }
+            for (t, _) in own.iter().enumerate().skip(1).filter(|(_, counts)| **counts) {
+                targets.positions.push(packed.index(sequence, t - 1));
+                targets.ids.push(packed.ids()[packed.index(sequence, t)]);
             }
             targets.counts_b.push(targets.ids.len() - before);
         }
+        assert!(rest.is_empty(), "one loss mask entry per token");
         targets
     }
 
@@ -106,13 +154,12 @@ impl Targets {
     /// When a completion is as long as its sequence: its first token has nothing to be predicted from.
     pub fn completions(packed: &Packed, completion_lengths: &[usize]) -> Self {
         assert_eq!(completion_lengths.len(), packed.sequences(), "one completion length per sequence");
-        let mut loss_mask_n = vec![false; packed.tokens()];
+        let mut loss_mask = Vec::new();
         for (i, &length) in completion_lengths.iter().enumerate() {
-            let range = packed.range(i);
-            assert!(length < range.len(), "a completion follows at least one prompt token");
-            loss_mask_n[range.end - length..range.end].fill(true);
+            assert!(length < packed.length(i), "a completion follows at least one prompt token");
+            loss_mask.extend((0..packed.length(i)).map(|t| t >= packed.length(i) - length));
         }
-        Self::new(packed, &loss_mask_n)
+        Self::new(packed, &loss_mask)
     }
 
     /// How many targets, `M`.
@@ -123,5 +170,32 @@ impl Targets {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_of_a_group_share_what_they_have_in_common() {
+        let sequences = [vec![1, 2, 3], vec![7], vec![1, 2, 4, 5], vec![1, 2]];
+        let packed = Packed::sharing(&sequences, &[vec![0, 2, 3], vec![1]]);
+        assert_eq!(packed.ids(), [1, 2, 3, 4, 5, 7]);
+        assert_eq!(packed.positions(), [0, 1, 2, 2, 3, 0]);
+        assert_eq!(packed.last_indices(), [2, 5, 4, 1]);
+        let read = |i: usize| (0..packed.length(i)).map(|t| packed.ids()[packed.index(i, t)]).collect::<Vec<_>>();
+        assert_eq!((0..4).map(read).collect::<Vec<_>>(), sequences);
+        let targets = Targets::completions(&packed, &[1, 0, 3, 1]);
+        assert_eq!((targets.positions, targets.ids), (vec![1, 0, 1, 3, 0], vec![3, 2, 4, 5, 2]));
+        assert_eq!(targets.counts_b, [1, 0, 3, 1]);
+    }
+
+    #[test]
+    fn alone_every_sequence_lies_whole() {
+        let sequences = [vec![1, 2], vec![1, 2, 3]];
+        let alone = Packed::sharing(&sequences, &[vec![0], vec![1]]);
+        assert_eq!((alone.ids(), alone.positions()), (&[1, 2, 1, 2, 3][..], vec![0, 1, 0, 1, 2]));
+        assert_eq!(alone.last_indices(), Packed::new(&sequences).last_indices());
     }
 }

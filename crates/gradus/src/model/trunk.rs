@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::Packed;
 use super::build::Builder;
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
@@ -178,6 +179,16 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.config().tie_word_embeddings,
             Self::Llama(model) => model.config().tie_word_embeddings,
+        }
+    }
+
+    /// Packs `sequences`; those of each group share the tokens that they all begin with, where this trunk gives such
+    /// tokens the same numbers in all of them. See [`Packed::sharing`].
+    pub fn pack<S: AsRef<[u32]>>(&self, sequences: &[S], groups: &[Vec<usize>]) -> Packed {
+        match self {
+            // The angles of every token depend on how long its sequence becomes.
+            Self::Llama(model) if model.depends_on_length() => Packed::new(sequences),
+            _ => Packed::sharing(sequences, groups),
         }
     }
 

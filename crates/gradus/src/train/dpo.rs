@@ -10,7 +10,7 @@ use super::objective::{Objective, Totals, read};
 use super::stats::{NEW_TOKENS, Stats};
 use crate::data::PreferenceExample;
 use crate::loss::{dpo, reduce};
-use crate::model::{CausalLm, Packed, Targets};
+use crate::model::{CausalLm, Packed, Targets, Trunk};
 
 /// Keys of `method.dpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -110,22 +110,28 @@ pub fn pairs(
 
 /// Summed logprobs of both completions of each pair under the reference.
 fn reference_sums(reference: &CausalLm, pairs: &[&PreferenceExample]) -> Vec<[f32; 2]> {
-    let (packed, targets) = pack(pairs);
+    let (packed, targets) = pack(&reference.trunk, pairs);
     let found = reference.logprobs(&packed, &targets, 1.0);
     let sums_b = read(&reduce::segment_sum(found.logprobs_m, &targets.counts_b));
     (0..pairs.len()).map(|p| [sums_b[p], sums_b[pairs.len() + p]]).collect()
 }
 
-/// All chosen sequences, then all rejected ones; the completions are the targets.
-fn pack(pairs: &[&PreferenceExample]) -> (Packed, Targets) {
+/// All chosen sequences, then all rejected ones; the completions are the targets. The two of a pair share their prompt.
+fn pack(trunk: &Trunk, pairs: &[&PreferenceExample]) -> (Packed, Targets) {
     let chosen = pairs.iter().map(|pair| (&pair.chosen_ids, pair.prompt_len));
     let sequences: Vec<(&Vec<u32>, usize)> =
         chosen.chain(pairs.iter().map(|pair| (&pair.rejected_ids, pair.prompt_len))).collect();
-    let packed = Packed::new(sequences.iter().map(|(ids, _)| ids));
-    let loss_mask_n: Vec<bool> =
+    let ids: Vec<&Vec<u32>> = sequences.iter().map(|(ids, _)| *ids).collect();
+    let packed = trunk.pack(&ids, &together(pairs.len()));
+    let loss_mask: Vec<bool> =
         sequences.iter().flat_map(|(ids, prompt_len)| (0..ids.len()).map(move |t| t >= *prompt_len)).collect();
-    let targets = Targets::new(&packed, &loss_mask_n);
+    let targets = Targets::new(&packed, &loss_mask);
     (packed, targets)
+}
+
+/// The groups of `pairs` pairs whose chosen sequences all come before the rejected ones.
+pub(super) fn together(pairs: usize) -> Vec<Vec<usize>> {
+    (0..pairs).map(|pair| vec![pair, pairs + pair]).collect()
 }
 
 fn tokens(pair: &PreferenceExample) -> usize {
@@ -150,7 +156,7 @@ impl Objective for Dpo {
             Some(reference) => reference_sums(reference, &pairs),
             None => examples.iter().map(|example| example.reference.expect("prepared by `pairs`")).collect(),
         };
-        let (packed, targets) = pack(&pairs);
+        let (packed, targets) = pack(&model.trunk, &pairs);
         let found = model.logprobs(&packed, &targets, 1.0);
         let p = pairs.len();
         let device = found.logprobs_m.device();
@@ -177,7 +183,7 @@ impl Objective for Dpo {
         stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
         stats.mean_of("entropy", &read(&found.entropies_m));
         stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
-        stats.sum(NEW_TOKENS, packed.tokens() as f64);
+        stats.sum(NEW_TOKENS, pairs.iter().map(|pair| tokens(pair)).sum::<usize>() as f64);
         Some(losses_p.sum() / totals.examples as f64)
     }
 

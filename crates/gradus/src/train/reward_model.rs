@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::batches::MicroBatch;
+use super::dpo::together;
 use super::objective::{Objective, Totals, evaluate_loss, read};
 use super::stats::{NEW_TOKENS, Stats};
 use crate::data::PreferenceExample;
 use crate::error::Result;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
-use crate::model::{Packed, RewardModel};
+use crate::model::RewardModel;
 
 /// Keys of `method.reward`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
@@ -40,7 +41,8 @@ impl BradleyTerry {
     /// Rewards of the chosen and the rejected texts, `[P]` each, from one forward pass over both.
     fn rewards(model: &RewardModel, pairs: &[&PreferenceExample]) -> [Tensor<1>; 2] {
         let chosen = pairs.iter().map(|pair| &pair.chosen_ids);
-        let packed = Packed::new(chosen.chain(pairs.iter().map(|pair| &pair.rejected_ids)));
+        let sequences: Vec<&Vec<u32>> = chosen.chain(pairs.iter().map(|pair| &pair.rejected_ids)).collect();
+        let packed = model.trunk.pack(&sequences, &together(pairs.len()));
         let rewards_b = model.rewards(&packed);
         [rewards_b.clone().narrow(0, 0, pairs.len()), rewards_b.narrow(0, pairs.len(), pairs.len())]
     }
