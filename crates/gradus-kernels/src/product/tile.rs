@@ -144,7 +144,7 @@ impl Kernel {
 mod avx512 {
     use std::arch::x86_64::*;
 
-    use super::{COLUMNS, ROW_STRIDE, Tile};
+    use super::{COLUMNS, DEPTH, ROW_STRIDE, Tile};
 
     /// Which of the two registers' lanes are columns of the result.
     #[inline(always)]
@@ -170,6 +170,9 @@ mod avx512 {
                     let mut sums = [[_mm512_setzero_ps(); 2]; R];
                     for k in 0..depth {
                         let line = b.add(k * COLUMNS);
+                        // What follows this stretch of the panel comes from memory while there is arithmetic to do.
+                        _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS).cast());
+                        _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS + 16).cast());
                         let line = [_mm512_loadu_si512(line.cast()), _mm512_loadu_si512(line.add(16).cast())];
                         for (r, sums) in sums.iter_mut().enumerate() {
                             let $a = _mm512_set1_epi32(*a.add(r * ROW_STRIDE + k) as i32);

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
 
+use rayon::prelude::*;
+
 use crate::model::NamePath;
 use gradus_kernels::{AdamWStep, adamw};
 
@@ -53,7 +55,7 @@ impl GradientSum {
         let factor = (max_norm / (norm + 1e-6)) as f32;
         if max_norm > 0.0 && factor < 1.0 {
             for gradient in self.sums.values_mut() {
-                gradient.iter_mut().for_each(|x| *x *= factor);
+                gradient.par_chunks_mut(CHUNK).for_each(|chunk| chunk.iter_mut().for_each(|x| *x *= factor));
             }
         }
         norm
@@ -70,17 +72,23 @@ impl GradientSum {
     }
 }
 
-/// Sums squares in f64 over eight lanes: vectorised, and always in the same order.
+/// Elements per parallel task.
+const CHUNK: usize = 64 * 1024;
+
+/// Sums squares in f64 over eight lanes, chunk by chunk: vectorised, and always in the same order.
 fn sum_of_squares(values: &[f32]) -> f64 {
-    let mut lanes = [0.0f64; 8];
-    let chunks = values.chunks_exact(8);
-    let tail: f64 = chunks.remainder().iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-    for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane += f64::from(x) * f64::from(x);
+    let of_chunk = |values: &[f32]| {
+        let mut lanes = [0.0f64; 8];
+        let (blocks, tail) = values.as_chunks::<8>();
+        for block in blocks {
+            for (lane, &x) in lanes.iter_mut().zip(block) {
+                *lane += f64::from(x) * f64::from(x);
+            }
         }
-    }
-    lanes.iter().sum::<f64>() + tail
+        lanes.iter().sum::<f64>() + tail.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>()
+    };
+    let chunks: Vec<f64> = values.par_chunks(CHUNK).map(of_chunk).collect();
+    chunks.iter().sum()
 }
 
 /// The two moments of one parameter.
@@ -179,7 +187,9 @@ impl ModuleVisitor for Collector<'_> {
         let Some(gradient) = param.val().grad_remove(self.gradients) else { return };
         let gradient = host(gradient);
         match self.sums.get_mut(&self.path.name()) {
-            Some(sum) => sum.iter_mut().zip(&gradient).for_each(|(sum, x)| *sum += x),
+            Some(sum) => sum.par_chunks_mut(CHUNK).zip(gradient.par_chunks(CHUNK)).for_each(|(sum, gradient)| {
+                sum.iter_mut().zip(gradient).for_each(|(sum, x)| *sum += x);
+            }),
             None => {
                 self.sums.insert(self.path.name(), gradient);
             }
