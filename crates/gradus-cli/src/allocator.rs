@@ -21,10 +21,8 @@ unsafe extern "C" {
 
 /// Keeps freed memory and asks for large pages, unless mimalloc's environment variables say otherwise.
 pub fn keep_pages() {
-    let options = [
-        ("MIMALLOC_PURGE_DELAY", PURGE_DELAY, -1),
-        ("MIMALLOC_ALLOW_LARGE_OS_PAGES", ALLOW_LARGE_OS_PAGES, 1),
-    ];
+    let options =
+        [("MIMALLOC_PURGE_DELAY", PURGE_DELAY, -1), ("MIMALLOC_ALLOW_LARGE_OS_PAGES", ALLOW_LARGE_OS_PAGES, 1)];
     for (variable, option, value) in options {
         if std::env::var_os(variable).is_none() {
             // SAFETY: the function is mimalloc's, which is linked as the allocator above; it takes any option number

@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 
 use crate::fused::{Dense, Op, apply, read};
 use crate::linear::Layout;
-use crate::product::{Mat, PackedMatrix, Precision, Product};
+use crate::product::{Format, Mat, PackedMatrix, Product};
 
 /// A linear layer's weight, packed and shared; only for CPU tensors.
 #[derive(Debug, Clone)]
@@ -17,12 +17,12 @@ pub struct FrozenWeight(Arc<PackedMatrix>);
 
 impl FrozenWeight {
     /// Packs `weight`, as it lies on disk.
-    pub fn new(weight: Tensor<2>, layout: Layout, precision: Precision) -> Self {
+    pub fn new(weight: Tensor<2>, layout: Layout, format: Format) -> Self {
         let [rows, columns] = weight.dims();
         Self(read(weight, move |weight| {
             let matrix = Mat::dense(weight.values(), rows, columns);
             let matrix = if layout == Layout::OutIn { matrix.t() } else { matrix };
-            Arc::new(PackedMatrix::new(matrix, precision))
+            Arc::new(PackedMatrix::new(matrix, format))
         }))
     }
 
@@ -85,6 +85,7 @@ mod tests {
     use super::*;
     use crate::fused::testing::{check, leaf};
     use crate::linear::linear;
+    use crate::product::Precision;
 
     #[test]
     fn agrees_with_the_weight_it_was_packed_from() {
@@ -96,7 +97,7 @@ mod tests {
                 };
                 for precision in [Precision::F32, Precision::Bf16] {
                     let weight = weight.clone().detach();
-                    let frozen = FrozenWeight::new(weight.clone().inner(), layout, precision);
+                    let frozen = FrozenWeight::new(weight.clone().inner(), layout, precision.into());
                     assert_eq!(frozen.dims(), [width, out]);
                     check(
                         "frozen linear",

@@ -35,7 +35,7 @@ pub use fused::is_fused;
 pub use gelu::{Gelu, gelu};
 pub use linear::{Layout, linear};
 pub use norm::{layer_norm, rms_norm};
-pub use product::Precision;
+pub use product::{Format, Precision};
 pub use rope::rope;
 pub use segments::{Segment, Segments};
 pub use simd::{exp_or_zero, maximum, sum_exp};

@@ -200,7 +200,7 @@ impl HeadLogprobs {
         let ([v, d], precision) = (inputs.get(1)?.dims().try_into().expect("a matrix"), self.precision);
         let pays = precision == Precision::Bf16 && m > Self::chunk_rows(v);
         let weight = Mat::dense(inputs[1].values(), v, d);
-        pays.then(|| PackedMatrix::new(if turned { weight.t() } else { weight }, precision))
+        pays.then(|| PackedMatrix::new(if turned { weight.t() } else { weight }, precision.into()))
     }
 
     /// Logits over τ of the hidden states `rows`, into `logits`; `packed` is the transposed head.
@@ -320,7 +320,7 @@ mod tests {
         let targets: Vec<u32> = (0..m).map(|i| (i * 37 % v) as u32).collect();
         let weight = leaf([v, d], 2).detach();
         for precision in [Precision::F32, Precision::Bf16] {
-            let frozen = LmHead::Frozen(FrozenWeight::new(weight.clone(), Layout::OutIn, precision));
+            let frozen = LmHead::Frozen(FrozenWeight::new(weight.clone(), Layout::OutIn, precision.into()));
             let dense = LmHead::Dense(weight.clone(), precision);
             check(
                 "frozen head",

@@ -257,6 +257,13 @@ fn the_first_update_starts_at_ratio_one_and_at_the_reference() {
     assert!(metric(&grpo, 0, "kl").abs() <= 1e-9, "grpo: kl {}", metric(&grpo, 0, "kl"));
     assert!(metric(&grpo, 1, "kl") > 0.0, "grpo: the second iteration has moved");
 
+    // Coarser weights sample from a neighbour of the policy; its own logprobs still start the update.
+    let train = format!("{SHORT}  sampling_weights: int8\n");
+    let ppo = Run::new(&once("ppo: {max_new_tokens: 6, update_epochs: 1}"), true, &train).train();
+    let error = metric(&ppo, 0, "sampling/logprob_error");
+    assert!(error > 1e-6 && error < 0.02, "int8: logprobs {error} apart");
+    assert!((metric(&ppo, 0, "val/ratio") - 1.0).abs() <= 1e-5);
+
     for reference in ["precomputed", "live"] {
         let written = if reference == "live" { "dpo: {reference: live}" } else { "dpo: {}" };
         let dpo = Run::new(&Method { rows: "dpo", ..once(written) }, false, SHORT).train();

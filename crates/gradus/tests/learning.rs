@@ -14,7 +14,7 @@ use gradus::algorithm::ppo::{CriticTrunk, KlConfig, Ppo, PpoConfig};
 use gradus::algorithm::{Actor, Algorithm};
 use gradus::config::{Plan, RunConfig};
 use gradus::machine::Machine;
-use gradus::model::{CausalLm, ModelDir, RewardModel, named_tensors, save_causal};
+use gradus::model::{CausalLm, Compute, ModelDir, RewardModel, named_tensors, save_causal};
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rng::{Purpose, Seed};
 use gradus::rollout::{Prompt, Rollouts};
@@ -157,6 +157,40 @@ fn grpo_learns() {
     }
 }
 
+/// Products in bf16 change every number a little; they must not change what is learned.
+#[test]
+fn bf16_learns_what_f32_learns() {
+    let noise = |values: &[f64]| {
+        let bound = |pick: fn(f64, f64) -> f64, start| values.iter().copied().fold(start, pick);
+        bound(f64::max, f64::MIN) - bound(f64::min, f64::MAX)
+    };
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let agree = |what: &str, single: Vec<f64>, half: Vec<f64>| {
+        assert_ne!(single, half, "{what}: bf16 was not in use");
+        let (apart, noise) = ((mean(&single) - mean(&half)).abs(), noise(&single));
+        assert!(apart <= noise, "{what}: f32 {single:?}, bf16 {half:?}: {apart} apart, seeds differ by {noise}");
+    };
+    let rewards = |compute: Compute| {
+        let config = GrpoConfig { max_new_tokens: 8, mini_batches: 2, ..GrpoConfig::default() };
+        let actor = || Actor { policy: policy().with_compute(compute), value_head: None };
+        SEEDS.map(|seed| learn(&mut Grpo::new(&config), actor(), seed, 40).1).to_vec()
+    };
+    let (single, half) = (rewards(Compute::F32), rewards(Compute::Bf16));
+    assert!(half.iter().all(|reward| *reward > 0.9), "grpo: {half:?}");
+    agree("grpo", single, half);
+    let losses = |compute: &str| {
+        let loss = |seed: u64| {
+            let place = Place::new(colours());
+            let rest = format!(
+                "method: {{sft: {{}}}}\ntrain: {{max_steps: 30, learning_rate: 5e-3, seed: {seed}, eval_fraction: 0.2, compute: {compute}}}\n"
+            );
+            number(&gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap(), "after", "eval_loss")
+        };
+        SEEDS.map(loss).to_vec()
+    };
+    agree("sft", losses("f32"), losses("bf16"));
+}
+
 fn ppo_config(trunk: CriticTrunk) -> PpoConfig {
     let mut config = PpoConfig {
         max_new_tokens: 8,
@@ -262,6 +296,10 @@ fn number(outcome: &Outcome, part: &str, key: &str) -> f64 {
 
 const COLOURS: [&str; 6] = ["red", "green", "blue", "grey", "white", "black"];
 
+fn colours() -> impl Iterator<Item = serde_json::Value> {
+    (0..60).map(|i| serde_json::json!({ "text": format!("{} is a colour", COLOURS[i % 6]) }))
+}
+
 fn pairs() -> impl Iterator<Item = serde_json::Value> {
     (0..60).map(|i| {
         let (colour, other) = (COLOURS[i % 6], COLOURS[(i + 2) % 6]);
@@ -276,8 +314,7 @@ fn pairs() -> impl Iterator<Item = serde_json::Value> {
 #[test]
 fn sft_learns() {
     for seed in SEEDS {
-        let place =
-            Place::new((0..60).map(|i| serde_json::json!({ "text": format!("{} is a colour", COLOURS[i % 6]) })));
+        let place = Place::new(colours());
         let plan = place.plan(
             "run",
             "qwen3",

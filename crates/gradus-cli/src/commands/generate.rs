@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use gradus::generate::SamplingParams;
 use gradus::inference::{SampleOptions, sample};
-use gradus::model::Compute;
+use gradus::model::{Compute, Weights};
 use gradus::rng::Seed;
 
 use crate::output::Output;
@@ -25,9 +25,12 @@ pub struct GenerateArgs {
     /// Use at most this many prompts
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
-    /// How weights and the operands of products are held: f32 or bf16
+    /// How the operands of products are held: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Compute,
+    /// How the weights are held: f32, bf16 or int8 [default: as --compute]
+    #[arg(long, value_name = "TYPE")]
+    weights: Option<Weights>,
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
@@ -99,7 +102,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         prompts: args.prompts,
         group_size: args.group_size,
         max_rows: args.max_rows,
-        compute: args.compute,
+        weights: args.weights.unwrap_or(args.compute.into()),
         chat_template: args.chat_template,
     };
     fetch(&options.model, out)?;

@@ -16,8 +16,8 @@ use std::thread::LocalKey;
 
 use rayon::prelude::*;
 
-pub use tile::Precision;
 use tile::{COLUMNS, DEPTH, Kernel, ROW_STRIDE, ROWS, Tile};
+pub use tile::{Format, Precision};
 
 /// A matrix inside a slice: element `(r, c)` is `values[r · row_stride + c · column_stride]`, one stride being 1.
 #[derive(Clone, Copy, Debug)]
@@ -132,9 +132,10 @@ impl Product {
                         Threads::One => words.chunks_mut(panel_stride).enumerate().for_each(pack),
                     }
                     let add = add || depth.start > 0;
-                    let panels = Panels { words, stride: panel_stride, first: first_panel, count };
+                    let panels = Panels { words, scales: &[], stride: panel_stride, first: first_panel, count };
                     let kernel = Kernel::best();
-                    Block { a, panels, depth, precision, kernel, output, columns: b.columns, scale, add }.run(threads);
+                    let format = precision.into();
+                    Block { a, panels, depth, format, kernel, output, columns: b.columns, scale, add }.run(threads);
                 }
             }
         });
@@ -146,20 +147,35 @@ impl Product {
 pub(crate) struct PackedMatrix {
     rows: usize,
     columns: usize,
-    precision: Precision,
-    /// Panel after panel, each with all words of the inner dimension.
+    format: Format,
+    /// Panel after panel, each with all lines of the inner dimension.
     words: Vec<u32>,
+    /// What the columns are multiplied with; empty where they are not.
+    scales: Vec<f32>,
 }
 
 impl PackedMatrix {
     /// Packs `b`.
-    pub(crate) fn new(b: Mat<'_>, precision: Precision) -> Self {
+    pub(crate) fn new(b: Mat<'_>, format: Format) -> Self {
+        let precision = format.operand();
         let inner = b.rows.div_ceil(precision.per_word());
-        let mut words = vec![0u32; inner * b.columns.div_ceil(COLUMNS) * COLUMNS];
-        words.par_chunks_mut((inner * COLUMNS).max(1)).enumerate().for_each(|(panel, words)| {
-            pack::pack_panel(words, &b, panel * COLUMNS, &(0..inner), precision);
-        });
-        Self { rows: b.rows, columns: b.columns, precision, words }
+        let panels = b.columns.div_ceil(COLUMNS);
+        let panel = (inner * format.line()).max(1);
+        let mut words = vec![0u32; inner * panels * format.line()];
+        let mut scales = Vec::new();
+        match format {
+            Format::F32 | Format::Bf16 => {
+                words.par_chunks_mut(panel).enumerate().for_each(|(panel, words)| {
+                    pack::pack_panel(words, &b, panel * COLUMNS, &(0..inner), precision);
+                });
+            }
+            Format::Int8 => {
+                scales = vec![0.0; panels * COLUMNS];
+                let panels = words.par_chunks_mut(panel).zip(scales.par_chunks_mut(COLUMNS)).enumerate();
+                panels.for_each(|(panel, (words, scales))| pack::pack_bytes(words, scales, &b, panel * COLUMNS));
+            }
+        }
+        Self { rows: b.rows, columns: b.columns, format, words, scales }
     }
 
     /// Inner dimension and columns.
@@ -167,20 +183,27 @@ impl PackedMatrix {
         [self.rows, self.columns]
     }
 
-    /// How the operands are held.
+    /// How the other operand is held.
     pub(crate) fn precision(&self) -> Precision {
-        self.precision
+        self.format.operand()
     }
 
     /// The matrix again, dense and row-major, as it was rounded.
     pub(crate) fn unpacked(&self) -> Vec<f32> {
-        let per_word = self.precision.per_word();
+        let (per_word, line) = (self.precision().per_word(), self.format.line());
         let inner = self.rows.div_ceil(per_word);
         let mut values = vec![0.0f32; self.rows * self.columns];
         values.par_chunks_mut(self.columns.max(1)).enumerate().for_each(|(row, values)| {
             for (column, value) in values.iter_mut().enumerate() {
-                let word = self.words[(column / COLUMNS * inner + row / per_word) * COLUMNS + column % COLUMNS];
-                *value = pack::number(word, row % per_word, self.precision);
+                let from = (column / COLUMNS * inner + row / per_word) * line;
+                let (place, half) = (column % COLUMNS, row % per_word);
+                *value = match self.format {
+                    Format::F32 | Format::Bf16 => pack::number(self.words[from + place], half, self.precision()),
+                    Format::Int8 => {
+                        let bytes = self.words[from + place / 2] >> (16 * (place % 2) + 8 * half);
+                        f32::from(bytes as u8 as i8) * self.scales[column]
+                    }
+                };
             }
         });
         values
@@ -188,7 +211,7 @@ impl PackedMatrix {
 
     /// Bytes in memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.words.len() * size_of::<u32>()
+        size_of_val(&self.words[..]) + size_of_val(&self.scales[..])
     }
 
     /// `output = scale · a × self`, or `output += …` where `add`, on all threads; rows of `output` are `stride` apart.
@@ -198,17 +221,23 @@ impl PackedMatrix {
     pub(crate) fn multiply(&self, output: &mut [f32], stride: usize, add: bool, scale: f32, a: Mat<'_>) {
         assert_eq!(a.columns, self.rows, "inner dimensions");
         let output = Output::new(output, stride, a.rows, self.columns);
-        let inner = self.rows.div_ceil(self.precision.per_word());
+        let (inner, line) = (self.rows.div_ceil(self.precision().per_word()), self.format.line());
         let count = self.columns.div_ceil(COLUMNS);
         if a.rows == 0 || count == 0 {
             return;
         }
         let block = |depth: Range<usize>| Block {
             a,
-            panels: Panels { words: &self.words[depth.start * COLUMNS..], stride: inner * COLUMNS, first: 0, count },
+            panels: Panels {
+                words: &self.words[depth.start * line..],
+                scales: &self.scales,
+                stride: inner * line,
+                first: 0,
+                count,
+            },
             add: add || depth.start > 0,
             depth,
-            precision: self.precision,
+            format: self.format,
             kernel: Kernel::best(),
             output,
             columns: self.columns,
@@ -293,6 +322,8 @@ impl Output {
 #[derive(Clone, Copy)]
 struct Panels<'a> {
     words: &'a [u32],
+    /// One for every column of the matrix, or none.
+    scales: &'a [f32],
     /// Words from one panel to the next.
     stride: usize,
     /// The number of the first.
@@ -306,7 +337,7 @@ struct Block<'a> {
     a: Mat<'a>,
     panels: Panels<'a>,
     depth: Range<usize>,
-    precision: Precision,
+    format: Format,
     kernel: Kernel,
     output: Output,
     columns: usize,
@@ -316,13 +347,17 @@ struct Block<'a> {
 
 impl Block<'_> {
     fn pack_rows(&self, rows: Range<usize>, packed: &mut [u32]) {
-        pack::pack_rows(packed, &self.a, &rows, &self.depth, self.precision);
+        pack::pack_rows(packed, &self.a, &rows, &self.depth, self.format.operand());
     }
 
     /// Rows `rows`, packed in `packed`, times one panel (counted within the block).
     fn panel(&self, panel: usize, rows: Range<usize>, packed: &[u32]) {
         let column = (self.panels.first + panel) * COLUMNS;
-        let words = &self.panels.words[panel * self.panels.stride..][..self.depth.len() * COLUMNS];
+        let words = &self.panels.words[panel * self.panels.stride..][..self.depth.len() * self.format.line()];
+        let scales = match self.panels.scales {
+            [] => std::ptr::null(),
+            scales => scales[column..].as_ptr(),
+        };
         for from in (0..rows.len()).step_by(ROWS) {
             let tile_rows = (rows.len() - from).min(ROWS);
             let a = &packed[from * ROW_STRIDE..(from + tile_rows) * ROW_STRIDE];
@@ -335,11 +370,12 @@ impl Block<'_> {
                 rows: tile_rows,
                 columns: (self.columns - column).min(COLUMNS),
                 scale: self.scale,
+                scales,
                 add: self.add,
             };
             // SAFETY: the slices above cover the operands, `Output::new` checked the result, and `Kernel::best` asked
             // the processor.
-            unsafe { self.kernel.run(self.precision, tile) };
+            unsafe { self.kernel.run(self.format, tile) };
         }
     }
 

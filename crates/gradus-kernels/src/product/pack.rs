@@ -158,6 +158,46 @@ simd! {
     }
 }
 
+/// Packs the [`COLUMNS`] columns of `b` from `column` in INT8, two bytes a column and line, and gives each its scale.
+pub(super) fn pack_bytes(target: &mut [u32], scales: &mut [f32], b: &Mat<'_>, column: usize) {
+    let columns = (b.columns - column).min(COLUMNS);
+    // In the baseline's instructions alone a panel at a time would be slow: rows of it go through vector code.
+    let mut numbers = vec![0.0f32; b.rows.next_multiple_of(2) * COLUMNS];
+    for (k, line) in numbers.chunks_exact_mut(COLUMNS).enumerate().take(b.rows) {
+        for (c, number) in line.iter_mut().enumerate().take(columns) {
+            *number = b.values[k * b.row_stride + (column + c) * b.column_stride];
+        }
+    }
+    quantise(target, scales, &numbers);
+}
+
+simd! {
+    /// Lines of [`COLUMNS`] numbers to bytes: `round(x / scale)`, the scale being the column's largest magnitude over 127.
+    fn quantise(target: &mut [u32], scales: &mut [f32], numbers: &[f32]) {
+        /// 1.5 · 2²³: adding it rounds to a whole number, which the lowest bits then hold.
+        const ROUND: f32 = 12_582_912.0;
+        let mut largest = [0.0f32; COLUMNS];
+        for line in numbers.as_chunks::<COLUMNS>().0 {
+            for (largest, x) in largest.iter_mut().zip(line) {
+                *largest = if x.abs() > *largest { x.abs() } else { *largest };
+            }
+        }
+        let inverse = largest.map(|largest| if largest > 0.0 { 127.0 / largest } else { 0.0 });
+        scales.iter_mut().zip(largest).for_each(|(scale, largest)| *scale = largest / 127.0);
+        let byte = |x: f32, inverse: f32| (x * inverse + ROUND).to_bits() & 0xff;
+        for (lines, target) in numbers.as_chunks::<{ 2 * COLUMNS }>().0.iter().zip(target.chunks_exact_mut(COLUMNS / 2)) {
+            let (first, second) = lines.split_at(COLUMNS);
+            let mut pairs = [0u32; COLUMNS];
+            for (c, pair) in pairs.iter_mut().enumerate() {
+                *pair = byte(first[c], inverse[c]) | byte(second[c], inverse[c]) << 8;
+            }
+            for (word, pairs) in target.iter_mut().zip(pairs.as_chunks::<2>().0) {
+                *word = pairs[0] | pairs[1] << 16;
+            }
+        }
+    }
+}
+
 /// Words `words` of rows `rows` of a matrix stored column by column: one line a word.
 #[inline(always)]
 fn lines(a: &Mat<'_>, rows: &Range<usize>, words: &Range<usize>, precision: Precision) -> [[u32; BLOCK]; BLOCK] {

@@ -24,7 +24,7 @@ fn check(precision: Precision) {
             Product::single(precision).scaled(3.0).add(&mut single, n, a_mat, b_mat);
             assert!(found == single, "the threads change the result");
             let mut packed = vec![0.5f32; m * n];
-            PackedMatrix::new(b_mat, precision).multiply(&mut packed, n, true, 3.0, a_mat);
+            PackedMatrix::new(b_mat, precision.into()).multiply(&mut packed, n, true, 3.0, a_mat);
             assert!(found == packed, "packing once changes the result");
             for i in (0..m).step_by(m.div_ceil(20)) {
                 for j in (0..n).step_by(n.div_ceil(50)) {
@@ -57,7 +57,7 @@ fn a_row_gives_the_same_bits_in_any_company() {
         Product::new(precision).store(&mut all, n, Mat::dense(&a, m, k), b);
         for rows in [1, 5, 100] {
             let mut some = vec![0.0f32; rows * n];
-            PackedMatrix::new(b, precision).multiply(&mut some, n, false, 1.0, Mat::dense(&a, rows, k));
+            PackedMatrix::new(b, precision.into()).multiply(&mut some, n, false, 1.0, Mat::dense(&a, rows, k));
             assert!(some == all[..rows * n], "{precision:?}, {rows} rows");
         }
     }
@@ -76,30 +76,54 @@ fn every_kernel_gives_the_portable_result() {
     let (m, n, k) = (29, 70, 301);
     let (a, b) = (values(m * k, 1), values(k * n, 2));
     let (a, b) = (Mat::dense(&a, m, k), Mat::dense(&b, k, n));
-    for precision in [Precision::F32, Precision::Bf16] {
-        let inner = k.div_ceil(precision.per_word());
-        let packed = PackedMatrix::new(b, precision);
+    for format in [Format::F32, Format::Bf16, Format::Int8] {
+        let (inner, line) = (k.div_ceil(format.operand().per_word()), format.line());
+        let packed = PackedMatrix::new(b, format);
         let compute = |kernel: Kernel| {
             let mut output = vec![0.0f32; m * n];
             for depth in depths(inner) {
                 let panels = Panels {
-                    words: &packed.words[depth.start * COLUMNS..],
-                    stride: inner * COLUMNS,
+                    words: &packed.words[depth.start * line..],
+                    scales: &packed.scales,
+                    stride: inner * line,
                     first: 0,
                     count: n.div_ceil(COLUMNS),
                 };
                 let add = depth.start > 0;
                 let output = Output::new(&mut output, n, m, n);
-                Block { a, panels, depth, precision, kernel, output, columns: n, scale: 1.0, add }.run(Threads::One);
+                Block { a, panels, depth, format, kernel, output, columns: n, scale: 1.0, add }.run(Threads::One);
             }
             output
         };
         let portable = compute(Kernel::Portable);
         for kernel in Kernel::available() {
             for (i, (found, expected)) in compute(kernel).iter().zip(&portable).enumerate() {
-                assert!((found - expected).abs() < 2e-5, "{kernel:?} {precision:?} at {i}: {found}, not {expected}");
+                assert!((found - expected).abs() < 2e-5, "{kernel:?} {format:?} at {i}: {found}, not {expected}");
             }
         }
+    }
+}
+
+#[test]
+fn int8_holds_every_column_to_half_a_step() {
+    let (m, n, k) = (5, 70, 301);
+    // Columns of very different size: each has its own scale. One is zero.
+    let size = |column: usize| if column == 7 { 0.0 } else { 10f32.powi(column as i32 % 7 - 3) };
+    let b: Vec<f32> = values(k * n, 2).iter().enumerate().map(|(i, x)| x * size(i % n)).collect();
+    let turned: Vec<f32> = (0..k * n).map(|i| b[i % k * n + i / k]).collect();
+    let packed = PackedMatrix::new(Mat::dense(&b, k, n), Format::Int8);
+    assert!(packed.bytes() * 2 < k * n * 4, "a quarter of the memory, and what fills the last panel");
+    let unpacked = packed.unpacked();
+    for (i, (found, expected)) in unpacked.iter().zip(&b).enumerate() {
+        assert!((found - expected).abs() <= 0.501 / 127.0 * size(i % n), "at {i}: {found}, not {expected}");
+    }
+    assert_eq!(PackedMatrix::new(Mat::dense(&turned, n, k).t(), Format::Int8).unpacked(), unpacked);
+    let a = values(m * k, 1);
+    let (mut found, mut expected) = (vec![0.0f32; m * n], vec![0.0f32; m * n]);
+    packed.multiply(&mut found, n, false, 1.0, Mat::dense(&a, m, k));
+    Product::new(Precision::F32).store(&mut expected, n, Mat::dense(&a, m, k), Mat::dense(&unpacked, k, n));
+    for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert!((found - expected).abs() <= 0.05 * size(i % n).max(1e-9), "at {i}: {found}, not {expected}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! Micro-kernels: one tile of up to [`ROWS`] × [`COLUMNS`] results, held in registers.
 //!
 //! Operands are words of 32 bits: one f32, or two bf16 that are neighbours along the inner dimension. A tile reads its
-//! rows of A one word at a time, broadcast, and its columns of B a line of [`COLUMNS`] words at a time. Every result is
+//! rows of A one word at a time, broadcast, and its columns of B a line of [`COLUMNS`] words at a time; lines of a B in
+//! INT8 hold two bytes a column, which are widened to bf16, exactly, as they are read. Every result is
 //! summed over the inner dimension in order, so it does not depend on which tile it falls into.
 
 use std::sync::OnceLock;
@@ -35,12 +36,53 @@ impl Precision {
     }
 }
 
-/// One tile: `c = scale · Σ a·b` over `depth` words, or `c += …` where `add`.
+/// How a packed matrix is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// Single precision.
+    #[default]
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// Whole numbers from −127 to 127 times one f32 for each column (each output of a layer): the largest magnitude of
+    /// the column over 127. What it is multiplied with is rounded to bfloat16.
+    Int8,
+}
+
+impl Format {
+    /// How the other operand is held.
+    pub(super) fn operand(self) -> Precision {
+        match self {
+            Self::F32 => Precision::F32,
+            Self::Bf16 | Self::Int8 => Precision::Bf16,
+        }
+    }
+
+    /// Words of a line of [`COLUMNS`].
+    pub(super) fn line(self) -> usize {
+        match self {
+            Self::F32 | Self::Bf16 => COLUMNS,
+            Self::Int8 => COLUMNS / 2,
+        }
+    }
+}
+
+impl From<Precision> for Format {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+/// One tile: `c = scale · Σ a·b` over `depth` words, or `c += …` where `add`; every column also times its own of
+/// `scales`, where that is not null.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     /// First row of A, rows [`ROW_STRIDE`] apart.
     pub a: *const u32,
-    /// Panel of B: `depth` lines of [`COLUMNS`] words.
+    /// Panel of B: `depth` lines.
     pub b: *const u32,
     /// First result, rows `c_stride` apart.
     pub c: *mut f32,
@@ -49,6 +91,7 @@ pub(super) struct Tile {
     pub rows: usize,
     pub columns: usize,
     pub scale: f32,
+    pub scales: *const f32,
     pub add: bool,
 }
 
@@ -100,7 +143,7 @@ impl Kernel {
     /// The pointers of `tile` must cover what its sizes say, `rows ≤ ROWS`, `columns ≤ COLUMNS`, and the processor must
     /// have what `self` names.
     #[inline]
-    pub(super) unsafe fn run(self, precision: Precision, tile: Tile) {
+    pub(super) unsafe fn run(self, format: Format, tile: Tile) {
         debug_assert!((1..=ROWS).contains(&tile.rows) && (1..=COLUMNS).contains(&tile.columns));
         macro_rules! by_rows {
             ($($kernel:ident)::+) => {
@@ -122,19 +165,26 @@ impl Kernel {
         }
         // SAFETY: passed on from the caller.
         unsafe {
-            match (self, precision) {
+            match (self, format) {
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx512 | Self::Avx512Bf16, Precision::F32) => by_rows!(avx512::f32_tile),
+                (Self::Avx512 | Self::Avx512Bf16, Format::F32) => by_rows!(avx512::f32_tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx512Bf16, Precision::Bf16) => by_rows!(avx512::bf16_tile),
+                (Self::Avx512Bf16, Format::Bf16) => by_rows!(avx512::bf16_tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx512, Precision::Bf16) => by_rows!(avx512::widened_tile),
+                (Self::Avx512Bf16, Format::Int8) => by_rows!(avx512::int8_tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx2, Precision::F32) => portable::avx2_f32_tile(tile),
+                (Self::Avx512, Format::Bf16) => by_rows!(avx512::widened_bf16_tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx2, Precision::Bf16) => portable::avx2_bf16_tile(tile),
-                (Self::Portable, Precision::F32) => portable::tile::<1, { portable::FUSED }>(tile, portable::whole),
-                (Self::Portable, Precision::Bf16) => portable::tile::<2, { portable::FUSED }>(tile, portable::halves),
+                (Self::Avx512, Format::Int8) => by_rows!(avx512::widened_int8_tile),
+                #[cfg(target_arch = "x86_64")]
+                (Self::Avx2, Format::F32) => portable::avx2_f32_tile(tile),
+                #[cfg(target_arch = "x86_64")]
+                (Self::Avx2, Format::Bf16) => portable::avx2_bf16_tile(tile),
+                #[cfg(target_arch = "x86_64")]
+                (Self::Avx2, Format::Int8) => portable::avx2_int8_tile(tile),
+                (Self::Portable, Format::F32) => portable::f32_tile::<{ portable::FUSED }>(tile),
+                (Self::Portable, Format::Bf16) => portable::bf16_tile::<{ portable::FUSED }>(tile),
+                (Self::Portable, Format::Int8) => portable::int8_tile::<{ portable::FUSED }>(tile),
             }
         }
     }
@@ -154,13 +204,13 @@ mod avx512 {
     }
 
     macro_rules! tile_kernel {
-        ($(#[$meta:meta])* $name:ident, $features:literal, |$a:ident, $b:ident, $acc:ident| $step:expr) => {
+        ($(#[$meta:meta])* $name:ident, $features:literal, $load:ident, |$a:ident, $b:ident, $acc:ident| $step:expr) => {
             $(#[$meta])*
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name<const R: usize>(tile: Tile) {
                 // SAFETY: the caller's promise of `Kernel::run`.
                 unsafe {
-                    let Tile { a, b, c, c_stride, depth, columns, scale, add, .. } = tile;
+                    let Tile { a, b, c, c_stride, depth, columns, scale, scales, add, .. } = tile;
                     let scale = _mm512_set1_ps(scale);
                     let masks = masks(columns);
                     for r in 0..R {
@@ -169,11 +219,7 @@ mod avx512 {
                     }
                     let mut sums = [[_mm512_setzero_ps(); 2]; R];
                     for k in 0..depth {
-                        let line = b.add(k * COLUMNS);
-                        // What follows this stretch of the panel comes from memory while there is arithmetic to do.
-                        _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS).cast());
-                        _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS + 16).cast());
-                        let line = [_mm512_loadu_si512(line.cast()), _mm512_loadu_si512(line.add(16).cast())];
+                        let line = $load(b, k);
                         for (r, sums) in sums.iter_mut().enumerate() {
                             let $a = _mm512_set1_epi32(*a.add(r * ROW_STRIDE + k) as i32);
                             for ($acc, $b) in sums.iter_mut().zip(line) {
@@ -181,11 +227,17 @@ mod avx512 {
                             }
                         }
                     }
+                    let mut factors = [scale; 2];
+                    if !scales.is_null() {
+                        for i in 0..2 {
+                            factors[i] = _mm512_mul_ps(scale, _mm512_maskz_loadu_ps(masks[i], scales.wrapping_add(i * 16)));
+                        }
+                    }
                     for (r, sums) in sums.iter().enumerate() {
                         for i in 0..2 {
                             let to = c.wrapping_add(r * c_stride + i * 16);
                             let before = if add { _mm512_maskz_loadu_ps(masks[i], to) } else { _mm512_setzero_ps() };
-                            _mm512_mask_storeu_ps(to, masks[i], _mm512_add_ps(_mm512_mul_ps(sums[i], scale), before));
+                            _mm512_mask_storeu_ps(to, masks[i], _mm512_add_ps(_mm512_mul_ps(sums[i], factors[i]), before));
                         }
                     }
                 }
@@ -193,28 +245,71 @@ mod avx512 {
         };
     }
 
-    tile_kernel!(f32_tile, "avx512f", |a, b, acc| _mm512_fmadd_ps(
+    /// Line `k` of words. What follows this stretch of the panel comes from memory while there is arithmetic to do.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn words(b: *const u32, k: usize) -> [__m512i; 2] {
+        let line = b.wrapping_add(k * COLUMNS);
+        // SAFETY: the panel has line `k`; a prefetch may name any address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS).cast());
+            _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS + 16).cast());
+            [_mm512_loadu_si512(line.cast()), _mm512_loadu_si512(line.add(16).cast())]
+        }
+    }
+
+    /// Line `k` of bytes, widened to bf16: a whole number up to 127 as f32 has nothing in its lower half.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn bytes(b: *const u32, k: usize) -> [__m512i; 2] {
+        let line = b.wrapping_add(k * COLUMNS / 2);
+        let widened = |pairs: __m256i| {
+            let pairs = _mm512_cvtepi16_epi32(pairs);
+            let first = _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(pairs)));
+            let second = _mm512_cvtepi32_ps(_mm512_srai_epi32::<8>(pairs));
+            let first = _mm512_srli_epi32::<16>(_mm512_castps_si512(first));
+            _mm512_or_si512(first, _mm512_castps_si512(second))
+        };
+        // SAFETY: as `words`.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(DEPTH * COLUMNS / 2).cast());
+            [widened(_mm256_loadu_si256(line.cast())), widened(_mm256_loadu_si256(line.add(8).cast()))]
+        }
+    }
+
+    /// `acc + a₀b₀ + a₁b₁` of bf16 pairs, widened to f32 by shifting.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn widened_step(a: __m512i, b: __m512i, acc: __m512) -> __m512 {
+        let high = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+        let odd = |x| _mm512_castsi512_ps(_mm512_and_si512(x, high));
+        let even = |x| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x));
+        _mm512_fmadd_ps(odd(a), odd(b), _mm512_fmadd_ps(even(a), even(b), acc))
+    }
+
+    /// `acc + a₀b₀ + a₁b₁` of bf16 pairs.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    #[inline]
+    fn pair_step(a: __m512i, b: __m512i, acc: __m512) -> __m512 {
+        // SAFETY: both types are 512 bits without meaning of their own.
+        let [a, b] = [a, b].map(|x| unsafe { std::mem::transmute::<__m512i, __m512bh>(x) });
+        _mm512_dpbf16_ps(acc, a, b)
+    }
+
+    tile_kernel!(f32_tile, "avx512f", words, |a, b, acc| _mm512_fmadd_ps(
         _mm512_castsi512_ps(a),
         _mm512_castsi512_ps(b),
         *acc
     ));
-
-    tile_kernel!(bf16_tile, "avx512f,avx512bf16", |a, b, acc| _mm512_dpbf16_ps(
-        *acc,
-        std::mem::transmute::<__m512i, __m512bh>(a),
-        std::mem::transmute::<__m512i, __m512bh>(b)
-    ));
-
+    tile_kernel!(bf16_tile, "avx512f,avx512bf16", words, |a, b, acc| pair_step(a, b, *acc));
+    tile_kernel!(int8_tile, "avx512f,avx512bf16", bytes, |a, b, acc| pair_step(a, b, *acc));
     tile_kernel!(
-        /// Both halves widened to f32 by shifting: for processors without products of bf16.
-        widened_tile,
-        "avx512f",
-        |a, b, acc| {
-            let high = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-            let odd = |x| _mm512_castsi512_ps(_mm512_and_si512(x, high));
-            let even = |x| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x));
-            _mm512_fmadd_ps(odd(a), odd(b), _mm512_fmadd_ps(even(a), even(b), *acc))
-        }
+        /// For processors without products of bf16.
+        widened_bf16_tile, "avx512f", words, |a, b, acc| widened_step(a, b, *acc)
+    );
+    tile_kernel!(
+        /// For processors without products of bf16.
+        widened_int8_tile, "avx512f", bytes, |a, b, acc| widened_step(a, b, *acc)
     );
 }
 
@@ -224,43 +319,60 @@ mod portable {
     /// Whether the target's baseline multiplies and adds in one instruction.
     pub(super) const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
-    /// The number of a word of f32.
-    #[inline(always)]
-    pub(super) fn whole(word: u32) -> [f32; 1] {
-        [f32::from_bits(word)]
-    }
-
     /// The two numbers of a word of bf16, the first in its lower half.
     #[inline(always)]
-    pub(super) fn halves(word: u32) -> [f32; 2] {
+    fn halves(word: u32) -> [f32; 2] {
         [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)]
     }
 
-    /// [`tile`] of f32, compiled for AVX2.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn avx2_f32_tile(tile: Tile) {
-        // SAFETY: as `Kernel::run`.
-        unsafe { self::tile::<1, true>(tile, whole) }
+    /// A tile of f32.
+    ///
+    /// # Safety
+    /// As `Kernel::run`; so for the others.
+    #[inline(always)]
+    pub(super) unsafe fn f32_tile<const F: bool>(tile: Tile) {
+        let number = |word| [f32::from_bits(word)];
+        // SAFETY: passed on.
+        unsafe { self::tile::<1, F>(tile, number, |b, at| number(*b.add(at))) }
     }
 
-    /// [`tile`] of bf16, compiled for AVX2.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn avx2_bf16_tile(tile: Tile) {
-        // SAFETY: as `Kernel::run`.
-        unsafe { self::tile::<2, true>(tile, halves) }
+    /// A tile of bf16.
+    #[inline(always)]
+    pub(super) unsafe fn bf16_tile<const F: bool>(tile: Tile) {
+        // SAFETY: passed on.
+        unsafe { self::tile::<2, F>(tile, halves, |b, at| halves(*b.add(at))) }
     }
+
+    /// A tile whose B is in INT8.
+    #[inline(always)]
+    pub(super) unsafe fn int8_tile<const F: bool>(tile: Tile) {
+        // SAFETY: passed on; a line holds two bytes a column.
+        unsafe { self::tile::<2, F>(tile, halves, |b, at| (*b.cast::<[i8; 2]>().add(at)).map(f32::from)) }
+    }
+
+    macro_rules! compiled_for_avx2 {
+        ($($name:ident: $tile:ident),*) => {$(
+            /// The same, compiled for AVX2.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            pub(super) unsafe fn $name(tile: Tile) {
+                // SAFETY: passed on.
+                unsafe { $tile::<true>(tile) }
+            }
+        )*};
+    }
+    compiled_for_avx2!(avx2_f32_tile: f32_tile, avx2_bf16_tile: bf16_tile, avx2_int8_tile: int8_tile);
 
     /// Rows taken together: their sums and a line of B fill the registers of AVX2.
     const AT_ONCE: usize = 2;
 
-    /// One tile in plain loops; a word holds `N` numbers.
-    ///
-    /// # Safety
-    /// As `Kernel::run`.
+    /// One tile in plain loops. A word of A holds `N` numbers, as `of_a` says; `of_b` gives as many at a place of a panel.
     #[inline(always)]
-    pub(super) unsafe fn tile<const N: usize, const F: bool>(tile: Tile, numbers: impl Fn(u32) -> [f32; N] + Copy) {
+    unsafe fn tile<const N: usize, const F: bool>(
+        tile: Tile,
+        of_a: impl Fn(u32) -> [f32; N] + Copy,
+        of_b: impl Fn(*const u32, usize) -> [f32; N] + Copy,
+    ) {
         for from in (0..tile.rows).step_by(AT_ONCE) {
             // SAFETY: `from` is below `rows`.
             let (a, c) = unsafe { (tile.a.add(from * ROW_STRIDE), tile.c.add(from * tile.c_stride)) };
@@ -268,8 +380,8 @@ mod portable {
             // SAFETY: a part of the caller's tile.
             unsafe {
                 match tile.rows - from {
-                    1 => sums::<1, N, F>(part, numbers),
-                    _ => sums::<AT_ONCE, N, F>(part, numbers),
+                    1 => sums::<1, N, F>(part, of_a, of_b),
+                    _ => sums::<AT_ONCE, N, F>(part, of_a, of_b),
                 }
             }
         }
@@ -278,18 +390,18 @@ mod portable {
     #[inline(always)]
     unsafe fn sums<const R: usize, const N: usize, const F: bool>(
         tile: Tile,
-        numbers: impl Fn(u32) -> [f32; N] + Copy,
+        of_a: impl Fn(u32) -> [f32; N] + Copy,
+        of_b: impl Fn(*const u32, usize) -> [f32; N] + Copy,
     ) {
         let mut sums = [[0.0f32; COLUMNS]; R];
         for k in 0..tile.depth {
-            // SAFETY: the panel has `depth` lines.
-            let line = unsafe { &*tile.b.add(k * COLUMNS).cast::<[u32; COLUMNS]>() };
             for (r, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: row `r` has `depth` words.
-                let a = numbers(unsafe { *tile.a.add(r * ROW_STRIDE + k) });
-                for (sum, &word) in sums.iter_mut().zip(line) {
-                    for (a, b) in a.iter().zip(numbers(word)) {
-                        *sum = if F { a.mul_add(b, *sum) } else { *sum + a * b };
+                let a = of_a(unsafe { *tile.a.add(r * ROW_STRIDE + k) });
+                for (column, sum) in sums.iter_mut().enumerate() {
+                    let b = of_b(tile.b, k * COLUMNS + column);
+                    for n in 0..N {
+                        *sum = if F { a[n].mul_add(b[n], *sum) } else { *sum + a[n] * b[n] };
                     }
                 }
             }
@@ -297,8 +409,10 @@ mod portable {
         for (r, sums) in sums.iter().enumerate() {
             // SAFETY: the tile's results lie at `c`.
             let results = unsafe { std::slice::from_raw_parts_mut(tile.c.add(r * tile.c_stride), tile.columns) };
-            for (result, sum) in results.iter_mut().zip(sums) {
-                let scaled = sum * tile.scale;
+            for (column, (result, sum)) in results.iter_mut().zip(sums).enumerate() {
+                // SAFETY: there is one for every column.
+                let own = if tile.scales.is_null() { 1.0 } else { unsafe { *tile.scales.add(column) } };
+                let scaled = sum * (tile.scale * own);
                 *result = if tile.add { *result + scaled } else { scaled };
             }
         }

@@ -109,7 +109,7 @@ fn generate_at_once(
     if count == 0 {
         return Ok(Vec::new());
     }
-    let model = model.clone().into_frozen(model.compute());
+    let model = model.clone().into_frozen(model.compute().into());
     let slots = slots.min(count);
     let mut engine = Engine {
         model: &model,

@@ -9,7 +9,7 @@ use super::Files;
 use crate::data::{self, LoadOptions, Need, TokeniseOptions};
 use crate::error::Error;
 use crate::generate::SamplingParams;
-use crate::model::{CausalLm, Compute};
+use crate::model::{CausalLm, Weights};
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, Prompt, Sampler};
 
@@ -33,8 +33,8 @@ pub struct SampleOptions {
     pub seed: Seed,
     /// Use at most this many prompts.
     pub max_rows: Option<usize>,
-    /// How weights and the operands of products are held.
-    pub compute: Compute,
+    /// How the weights are held; logprobs are those of the model so rounded.
+    pub weights: Weights,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<PathBuf>,
 }
@@ -71,7 +71,7 @@ pub fn sample<E: From<Error>>(
     let rows = data::load(&options.prompts, &load)?.rows;
     let tokenise = TokeniseOptions { max_length: None, ..TokeniseOptions::default() };
     let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?.examples;
-    let model = CausalLm::load(&files.dir, &Device::flex())?.into_frozen(options.compute);
+    let model = CausalLm::load(&files.dir, &Device::flex())?.into_frozen(options.weights);
     if let Some(limit) = model.max_positions() {
         check_room(&prompts, params.max_new_tokens, limit)?;
     }

@@ -6,7 +6,7 @@ use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, is_fused};
 
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
-use super::compute::Compute;
+use super::compute::{Compute, Weights};
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
 use super::trunk::{Family, Trunk};
@@ -84,16 +84,16 @@ impl CausalLm {
         self.compute
     }
 
-    /// The same model without gradients, its weights packed as `compute` says for many forward passes: for sampling, and
+    /// The same model without gradients, its weights packed as `weights` says for many forward passes: for sampling, and
     /// for models that are never trained. The weights packed are let go of.
-    pub fn into_frozen(self, compute: Compute) -> Self {
+    pub fn into_frozen(self, weights: Weights) -> Self {
         let mut frozen = self.valid();
         if frozen.frozen_head.is_none() && is_fused(&frozen.trunk.device()) {
             let weight = frozen.head_weight();
-            frozen.frozen_head = Some(FrozenWeight::new(weight, Layout::OutIn, compute.precision()));
+            frozen.frozen_head = Some(FrozenWeight::new(weight, Layout::OutIn, weights.format()));
             frozen.lm_head = None;
         }
-        frozen.trunk.freeze_weights(compute.precision());
+        frozen.trunk.freeze_weights(weights.format());
         frozen
     }
 

@@ -1,6 +1,6 @@
 //! How products are computed.
 
-use gradus_kernels::Precision;
+use gradus_kernels::{Format, Precision};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,51 @@ impl Compute {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+        }
+    }
+}
+
+/// How the weights of a model are held that is sampled from, or that is never trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Weights {
+    /// As f32.
+    F32,
+    /// Rounded to bfloat16.
+    Bf16,
+    /// Whole numbers up to 127 times a scale for each output; multiplied with activations in bfloat16.
+    Int8,
+}
+
+impl Weights {
+    /// For the kernels.
+    pub fn format(self) -> Format {
+        match self {
+            Self::F32 => Format::F32,
+            Self::Bf16 => Format::Bf16,
+            Self::Int8 => Format::Int8,
+        }
+    }
+}
+
+impl From<Compute> for Weights {
+    fn from(compute: Compute) -> Self {
+        match compute {
+            Compute::F32 => Self::F32,
+            Compute::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+impl std::str::FromStr for Weights {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "f32" => Ok(Self::F32),
+            "bf16" => Ok(Self::Bf16),
+            "int8" => Ok(Self::Int8),
+            _ => Err(format!("`{name}` is not known (f32, bf16, int8)")),
         }
     }
 }

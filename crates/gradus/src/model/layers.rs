@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{FrozenWeight, Layout, Precision};
+use gradus_kernels::{Format, FrozenWeight, Layout, Precision};
 
 use super::build::{Builder, Init};
 
@@ -59,10 +59,10 @@ impl Linear {
         self.precision = precision;
     }
 
-    /// Packs the weight in `precision` and lets go of it: it can take no gradient any more.
-    pub(crate) fn freeze_weight(&mut self, precision: Precision) {
+    /// Packs the weight in `format` and lets go of it: it can take no gradient any more.
+    pub(crate) fn freeze_weight(&mut self, format: Format) {
         if self.frozen.is_none() {
-            self.frozen = Some(FrozenWeight::new(self.weight.val(), self.layout, precision));
+            self.frozen = Some(FrozenWeight::new(self.weight.val(), self.layout, format));
             self.weight = empty(&self.weight.val().device());
         }
     }

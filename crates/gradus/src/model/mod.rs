@@ -25,7 +25,7 @@ mod trunk;
 
 pub(crate) use causal::select_rows;
 pub use causal::{CausalLm, Head};
-pub use compute::Compute;
+pub use compute::{Compute, Weights};
 pub use context::{Context, KvCache};
 pub use directory::ModelDir;
 pub use gradus_kernels::{CacheRow, TokenLogprobs};

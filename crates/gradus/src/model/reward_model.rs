@@ -10,7 +10,7 @@ use gradus_kernels::{Layout, Precision};
 use super::build::{Builder, Init, Source, normal};
 use super::causal::{CausalLm, Head, select_rows};
 use super::checkpoint::Checkpoint;
-use super::compute::Compute;
+use super::compute::{Compute, Weights};
 use super::context::Context;
 use super::directory::ModelDir;
 use super::trunk::{Family, Trunk};
@@ -97,10 +97,10 @@ impl RewardModel {
         self
     }
 
-    /// The same model without gradients, its trunk packed as `compute` says; see [`CausalLm::into_frozen`].
-    pub fn into_frozen(self, compute: Compute) -> Self {
+    /// The same model without gradients, its trunk packed as `weights` says; see [`CausalLm::into_frozen`].
+    pub fn into_frozen(self, weights: Weights) -> Self {
         let mut frozen = self.valid();
-        frozen.trunk.freeze_weights(compute.precision());
+        frozen.trunk.freeze_weights(weights.format());
         frozen
     }
 

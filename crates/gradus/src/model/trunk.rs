@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{AttentionShape, Precision, is_fused};
+use gradus_kernels::{AttentionShape, Format, Precision, is_fused};
 use rayon::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -151,10 +151,10 @@ impl Trunk {
         self.linears_mut().into_iter().for_each(|linear| linear.set_precision(precision));
     }
 
-    /// Packs the weights of all linear layers in `precision`, where the device has packed products.
-    pub(crate) fn freeze_weights(&mut self, precision: Precision) {
+    /// Packs the weights of all linear layers in `format`, where the device has packed products.
+    pub(crate) fn freeze_weights(&mut self, format: Format) {
         if is_fused(&self.device()) {
-            self.linears_mut().into_par_iter().for_each(|linear| linear.freeze_weight(precision));
+            self.linears_mut().into_par_iter().for_each(|linear| linear.freeze_weight(format));
         }
     }
 

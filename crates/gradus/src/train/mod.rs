@@ -2,7 +2,7 @@
 
 pub use crate::data::TooLong;
 
-use crate::model::Compute;
+use crate::model::{Compute, Weights};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -92,6 +92,10 @@ pub struct TrainConfig {
     /// How the operands of matrix products are held: `f32` or `bf16` (about twice as fast where the processor
     /// multiplies it; weights, sums and the optimiser stay in f32, frozen models are kept in bf16). Default `f32`.
     pub compute: Compute,
+    /// How the weights that completions are sampled with are held: `f32`, `bf16` or `int8`. Coarser than `compute`,
+    /// sampling is faster, logprobs are computed again by the policy itself, and how far the two are apart is
+    /// reported. Default: as `compute`.
+    pub sampling_weights: Option<Weights>,
     /// Threads. Default: one per core.
     pub threads: Option<usize>,
     /// The column that holds plain text for language modelling. Default `text`.
@@ -132,6 +136,7 @@ impl Default for TrainConfig {
             seed: 42,
             device: "cpu".into(),
             compute: Compute::F32,
+            sampling_weights: None,
             threads: None,
             text_column: "text".into(),
             chat_template: None,

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::generate::SamplingParams;
 use crate::model::CausalLm;
 use crate::reward::{self, Reward};
-use crate::rng::Purpose;
+use crate::rng::{Purpose, Stream};
 use crate::rollout::{self, Prompt, Rollouts, Sampler};
 use crate::run::Metrics;
 use crate::text::Tokenizer;
@@ -101,9 +101,9 @@ pub fn train(
 
         // 1. Sample.
         let prompts = task.order.full_batch(iteration).iter().map(|&row| task.prompts[row].clone()).collect();
-        let policy = actor.frozen().policy;
         let stream = |i: usize| settings.seed.stream(Purpose::Rollout, iteration as u64, i as u64);
-        let rollouts = rollout::sample(&policy, prompts, &task.sampler(algorithm, &stop), &stream)?;
+        let sampler = task.sampler(algorithm, &stop);
+        let rollouts = sample(settings, actor.frozen().policy, prompts, &sampler, &stream, &mut measured)?;
         lap(&mut measured, "sampling");
 
         // 2. Score, per token.
@@ -170,6 +170,29 @@ pub fn train(
         }
     }
     Ok(())
+}
+
+/// Samples from `policy`, or faster from a copy of it with coarser weights. The copy's logprobs are then not those that
+/// training starts from, so they are computed again. The policy's own handles to its weights end here: the optimiser
+/// can write where they lie.
+fn sample(
+    settings: &Settings,
+    policy: CausalLm,
+    prompts: Vec<Prompt>,
+    sampler: &Sampler<'_>,
+    stream: &dyn Fn(usize) -> Stream,
+    measured: &mut Stats,
+) -> Result<Rollouts> {
+    let Some(weights) = settings.sampling_weights else { return rollout::sample(&policy, prompts, sampler, stream) };
+    let mut rollouts = rollout::sample(&policy.clone().into_frozen(weights), prompts, sampler, stream)?;
+    let own = logprobs(&policy, &rollouts, sampler.params.temperature, settings.passes);
+    for (rollout, own_t) in rollouts.rollouts.iter_mut().zip(own) {
+        let errors_t: Vec<f32> =
+            rollout.logprobs.iter().zip(&own_t).map(|(coarse, own)| (coarse - own).abs()).collect();
+        measured.mean_of("sampling/logprob_error", &errors_t);
+        rollout.logprobs = own_t;
+    }
+    Ok(rollouts)
 }
 
 /// Samples a completion of every held-out prompt, always from the same streams, and measures it under `eval_…`.

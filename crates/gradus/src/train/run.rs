@@ -284,7 +284,7 @@ impl Job<'_> {
             (None, Some(_)) => CausalLm::load(&self.start.dir, &plain)?,
             (None, None) => burn::module::Module::valid(&policy),
         };
-        Ok((policy, reference.into_frozen(self.compute())))
+        Ok((policy, reference.into_frozen(self.compute().into())))
     }
 
     /// A scalar model: as it is, or with a fresh head on a language model's trunk.

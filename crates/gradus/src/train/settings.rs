@@ -4,6 +4,7 @@ use super::batches::MicroBatch;
 use super::optimizer::AdamWConfig;
 use super::{LrSchedule, TrainConfig};
 use crate::math::schedule;
+use crate::model::Weights;
 use crate::rng::Seed;
 
 /// The numbers of a run that no loop changes.
@@ -39,6 +40,8 @@ pub struct Settings {
     pub early_stopping_patience: usize,
     /// Whether anything is put in random order: rows, and rollouts within an update.
     pub shuffle: bool,
+    /// How the weights that sample are held, where that is not as the policy computes.
+    pub sampling_weights: Option<Weights>,
     /// The seed of the run.
     pub seed: Seed,
 }
@@ -66,6 +69,7 @@ impl Settings {
             best_metric: config.best_metric.clone().unwrap_or_else(|| best_metric.to_owned()),
             early_stopping_patience: config.early_stopping_patience,
             shuffle: config.shuffle,
+            sampling_weights: config.sampling_weights.filter(|&weights| weights != config.compute.into()),
             seed: Seed(config.seed),
         }
     }
