@@ -74,8 +74,11 @@ impl Tokenizer {
         let vocab_size = vocabulary_size(&inner);
         let mut tokenizer =
             Self { inner, special, special_ids, vocab_size, appends_eos: false, directory: directory.to_path_buf() };
-        tokenizer.appends_eos =
-            tokenizer.eos_id().is_some() && tokenizer.encode("a", true)?.last().copied() == tokenizer.eos_id();
+        // With special tokens a text ends with eos, without them it does not: the letter alone may be unknown, and a
+        // tokenizer may call what is unknown eos.
+        let last = |add_special| Ok::<_, Error>(tokenizer.encode("a", add_special)?.last().copied());
+        let eos = tokenizer.eos_id();
+        tokenizer.appends_eos = eos.is_some() && last(true)? == eos && last(false)? != eos;
         Ok(tokenizer)
     }
 
