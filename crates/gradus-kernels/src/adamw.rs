@@ -54,7 +54,8 @@ pub fn adamw<const R: usize>(
     (Tensor::from_dispatch(parameter), Tensor::from_dispatch(first), Tensor::from_dispatch(second))
 }
 
-fn reference<const R: usize>(
+/// The definition, in plain tensors.
+pub fn reference<const R: usize>(
     parameter: Tensor<R>,
     gradient: Tensor<R>,
     first_moment: Tensor<R>,
@@ -121,26 +122,45 @@ mod tests {
     use crate::fused::testing::{assert_close, host, values};
     use burn::tensor::{Device, TensorData};
 
-    #[test]
-    fn agrees_with_the_reference_over_several_steps() {
-        let tensor = |seed| Tensor::<1>::from_data(TensorData::new(values(101, seed), [101]), &Device::flex());
-        let zeros = Tensor::<1>::zeros([101], &Device::flex());
+    const STEP: AdamWStep = AdamWStep {
+        learning_rate: 1e-2,
+        betas: (0.9, 0.999),
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+        step: 1,
+        gradient_scale: 0.5,
+    };
+
+    /// Five steps of `n` numbers; gradients are up to `size`.
+    fn check(n: usize, size: f32) {
+        let tensor = |seed| Tensor::<1>::from_data(TensorData::new(values(n, seed), [n]), &Device::flex());
+        let zeros = Tensor::<1>::zeros([n], &Device::flex());
         let mut fused = (tensor(1), zeros.clone(), zeros);
         let mut plain = fused.clone();
         for t in 1..=5 {
-            let step = AdamWStep {
-                learning_rate: 1e-2,
-                betas: (0.9, 0.999),
-                epsilon: 1e-8,
-                weight_decay: 0.1,
-                step: t,
-                gradient_scale: 0.5,
-            };
-            fused = adamw(fused.0, tensor(t + 10), fused.1, fused.2, step);
-            plain = reference(plain.0, tensor(t + 10), plain.1, plain.2, step);
+            let (step, gradient) = (AdamWStep { step: t, ..STEP }, tensor(t + 10) * size);
+            fused = adamw(fused.0, gradient.clone(), fused.1, fused.2, step);
+            plain = reference(plain.0, gradient, plain.1, plain.2, step);
         }
         for (name, a, b) in [("parameter", fused.0, plain.0), ("m", fused.1, plain.1), ("v", fused.2, plain.2)] {
-            assert_close(name, &host(a), &host(b), 1e-5);
+            assert_close(&format!("{name} of {n}, gradients of {size}"), &host(a), &host(b), 1e-5);
         }
+    }
+
+    #[test]
+    fn agrees_with_the_reference_over_several_steps() {
+        // Nothing, one number, an odd size, and one that ends within a task; then gradients without a square in f32.
+        [0, 1, 101, CHUNK + 17].into_iter().for_each(|n| check(n, 1.0));
+        [0.0, 1e-30, 1e15].into_iter().for_each(|size| check(33, size));
+    }
+
+    #[test]
+    fn the_first_step_is_the_learning_rate_whatever_the_gradient() {
+        // m̂ / √v̂ = ±1 where ε is small beside the gradient.
+        let tensor = |values: &[f32]| Tensor::<1>::from_data(TensorData::new(values.to_vec(), [3]), &Device::flex());
+        let zeros = Tensor::<1>::zeros([3], &Device::flex());
+        let step = AdamWStep { weight_decay: 0.0, ..STEP };
+        let (parameter, ..) = adamw(tensor(&[1.0; 3]), tensor(&[1e18, -1e-3, 0.0]), zeros.clone(), zeros, step);
+        assert_close("parameter", &host(parameter), &[0.99, 1.01, 1.0], 1e-6);
     }
 }

@@ -20,7 +20,8 @@ pub fn embedding(weight_vd: Tensor<2>, ids_n: &[u32]) -> Tensor<2> {
     }
 }
 
-fn reference(weight_vd: Tensor<2>, ids_n: &[u32]) -> Tensor<2> {
+/// The definition, in plain tensors.
+pub fn reference(weight_vd: Tensor<2>, ids_n: &[u32]) -> Tensor<2> {
     let ids: Vec<i32> = ids_n.iter().map(|&id| id as i32).collect();
     let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [ids_n.len()]), &weight_vd.device());
     weight_vd.select(0, ids)
@@ -56,7 +57,7 @@ impl Op for Embedding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::testing::{check, leaf};
+    use crate::fused::testing::{check, given, host, leaf};
 
     #[test]
     fn agrees_with_the_reference() {
@@ -68,5 +69,21 @@ mod tests {
             |x| reference(x[0].clone(), &ids),
             1e-6,
         );
+        check(
+            "one token",
+            &[leaf([1, 1], 1)],
+            |x| embedding(x[0].clone(), &[0]),
+            |x| reference(x[0].clone(), &[0]),
+            0.0,
+        );
+    }
+
+    #[test]
+    fn rows_are_copied_as_they_are_and_gradients_add_up() {
+        let table = given([2, 2], &[1e38, -1e-40, f32::NEG_INFINITY, -0.0]);
+        let rows = embedding(table.clone(), &[1, 0, 1]);
+        let expected = [f32::NEG_INFINITY, -0.0, 1e38, -1e-40, f32::NEG_INFINITY, -0.0];
+        assert_eq!(host(rows.clone().inner()), expected);
+        assert_eq!(host(table.grad(&rows.backward()).expect("gradient")), [1.0, 1.0, 2.0, 2.0]);
     }
 }

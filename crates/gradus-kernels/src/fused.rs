@@ -302,6 +302,12 @@ pub(crate) mod testing {
         Tensor::from_data(data, &Device::flex().autodiff()).require_grad()
     }
 
+    /// A tracked leaf of the values given.
+    pub(crate) fn given<const R: usize>(shape: [usize; R], values: &[f32]) -> Tensor<R> {
+        let data = burn::tensor::TensorData::new(values.to_vec(), shape);
+        Tensor::from_data(data, &Device::flex().autodiff()).require_grad()
+    }
+
     /// Row-major values.
     pub(crate) fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
         tensor.into_data().try_to_vec().expect("f32")

@@ -20,10 +20,14 @@ mod linear;
 pub mod measure;
 mod norm;
 mod product;
+#[doc(hidden)]
+pub mod reference;
 mod rope;
 mod segments;
 mod simd;
 mod swiglu;
+#[cfg(test)]
+mod tests;
 mod token_logprobs;
 
 pub use adamw::{AdamWStep, adamw};

@@ -37,7 +37,7 @@ pub fn linear(
 }
 
 /// The definition, in plain tensors.
-fn reference(x_nd: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout) -> Tensor<2> {
+pub fn reference(x_nd: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout) -> Tensor<2> {
     let y = match layout {
         Layout::OutIn => x_nd.matmul(weight.transpose()),
         Layout::InOut => x_nd.matmul(weight),
@@ -111,7 +111,7 @@ impl Op for Linear {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::testing::{check, leaf};
+    use crate::fused::testing::{assert_close, check, given, host, leaf};
 
     #[test]
     fn agrees_with_the_reference() {
@@ -134,5 +134,16 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn large_and_tiny_numbers_meet_without_loss() {
+        // (1e30 − 1e30) · 1 + 1e30 · 1e−30 + 1e−40 · 1e38, in this order.
+        let (x, weight) = (given([1, 4], &[1e30, -1e30, 1e30, 1e-40]), given([1, 4], &[1.0, 1.0, 1e-30, 1e38]));
+        let y = linear(x.clone(), weight.clone(), None, Layout::OutIn, Precision::F32);
+        assert_close("value", &host(y.clone().inner()), &[1.01], 1e-6);
+        let gradients = y.backward();
+        assert_eq!(host(x.grad(&gradients).expect("gradient")), [1.0, 1.0, 1e-30, 1e38]);
+        assert_eq!(host(weight.grad(&gradients).expect("gradient")), [1e30, -1e30, 1e30, 1e-40]);
     }
 }

@@ -30,13 +30,15 @@ pub fn rms_norm(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2>
     apply(Norm { epsilon, centred: false }, vec![x_nd.into_dispatch(), weight_d.into_dispatch()])
 }
 
-fn layer_norm_reference(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
+/// The definition, in plain tensors.
+pub fn layer_norm_reference(x_nd: Tensor<2>, weight_d: Tensor<1>, bias_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
     let centred = x_nd.clone() - x_nd.mean_dim(1);
     let variance = centred.clone().powi_scalar(2).mean_dim(1);
     centred / (variance + epsilon).sqrt() * weight_d.unsqueeze() + bias_d.unsqueeze()
 }
 
-fn rms_norm_reference(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
+/// The definition, in plain tensors.
+pub fn rms_norm_reference(x_nd: Tensor<2>, weight_d: Tensor<1>, epsilon: f64) -> Tensor<2> {
     let mean_square = x_nd.clone().powi_scalar(2).mean_dim(1);
     x_nd / (mean_square + epsilon).sqrt() * weight_d.unsqueeze()
 }
@@ -173,7 +175,7 @@ impl Op for Norm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::testing::{check, leaf};
+    use crate::fused::testing::{assert_close, check, given, host, leaf, values};
 
     #[test]
     fn agree_with_the_references() {
@@ -193,6 +195,47 @@ mod tests {
                 |x| rms_norm_reference(x[0].clone(), x[1].clone().reshape([d]), 1e-6),
                 2e-5,
             );
+        }
+    }
+
+    /// Value and gradient of both norms of one row.
+    fn both(row: &[f32]) -> [(Vec<f32>, Vec<f32>); 2] {
+        let d = row.len();
+        [true, false].map(|centred| {
+            let (x, gamma) = (given([1, d], row), given([d], &values(d, 5)));
+            let y = match centred {
+                true => layer_norm(x.clone(), gamma, given([d], &vec![0.0; d]), 1e-12),
+                false => rms_norm(x.clone(), gamma, 1e-12),
+            };
+            // Every output has a gradient of its own.
+            let gradients = (y.clone() * given([1, d], &values(d, 9))).backward();
+            (host(y.inner()), host(x.grad(&gradients).expect("gradient")))
+        })
+    }
+
+    #[test]
+    fn a_factor_changes_no_value_and_divides_the_gradient() {
+        let row = values(37, 1);
+        let expected = both(&row);
+        for factor in [1e15f32, 1e30] {
+            let large: Vec<f32> = row.iter().map(|x| x * factor).collect();
+            for ((value, gradient), (expected_value, expected_gradient)) in both(&large).iter().zip(&expected) {
+                assert_close("value", value, expected_value, 1e-5);
+                let gradient: Vec<f32> = gradient.iter().map(|g| g * factor).collect();
+                assert_close("gradient", &gradient, expected_gradient, 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_without_variance_stay_finite() {
+        // Nothing is left of a constant row when its mean is taken away; ε decides for values near zero.
+        assert_eq!(both(&[1e30; 33])[0].0, [0.0; 33]);
+        for tiny in [0.0, 1e-40] {
+            for (value, gradient) in both(&[tiny; 33]) {
+                assert!(value.iter().all(|y| y.abs() < 1e-33), "{value:?}");
+                assert!(gradient.iter().all(|g| g.is_finite()), "{gradient:?}");
+            }
         }
     }
 }

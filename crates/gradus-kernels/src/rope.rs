@@ -28,7 +28,8 @@ pub fn rope(x_nd: Tensor<2>, cos: &Arc<[f32]>, sin: &Arc<[f32]>, head_dim: usize
     }
 }
 
-fn reference(x_nd: Tensor<2>, cos: &[f32], sin: &[f32], head_dim: usize) -> Tensor<2> {
+/// The definition, in plain tensors.
+pub fn reference(x_nd: Tensor<2>, cos: &[f32], sin: &[f32], head_dim: usize) -> Tensor<2> {
     let ([n, d], device, half) = (x_nd.dims(), x_nd.device(), head_dim / 2);
     let table =
         |values: &[f32]| Tensor::<3>::from_data(burn::tensor::TensorData::new(values.to_vec(), [n, 1, half]), &device);
@@ -78,21 +79,28 @@ impl Op for Rope {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::testing::{check, leaf, values};
+    use crate::fused::testing::{check, given, host, leaf, values};
 
     #[test]
     fn agrees_with_the_reference() {
-        let (n, heads, head_dim) = (5, 3, 8);
-        let angles = values(n * head_dim / 2, 4);
-        let cos: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).cos() * 1.1).collect();
-        let sin: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).sin() * 1.1).collect();
-        let inputs = [leaf([n, heads * head_dim], 1)];
-        check(
-            "rope",
-            &inputs,
-            |x| rope(x[0].clone(), &cos, &sin, head_dim),
-            |x| reference(x[0].clone(), &cos, &sin, head_dim),
-            1e-5,
-        );
+        for (n, heads, head_dim) in [(1, 1, 2), (5, 3, 8), (33, 2, 10)] {
+            let angles = values(n * head_dim / 2, 4);
+            let cos: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).cos() * 1.1).collect();
+            let sin: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).sin() * 1.1).collect();
+            check(
+                "rope",
+                &[leaf([n, heads * head_dim], 1)],
+                |x| rope(x[0].clone(), &cos, &sin, head_dim),
+                |x| reference(x[0].clone(), &cos, &sin, head_dim),
+                1e-5,
+            );
+        }
+    }
+
+    #[test]
+    fn a_quarter_turn_of_extremes() {
+        // cos = 0 and sin = 1: (a, b) becomes (−b, a), whatever their sizes.
+        let y = rope(given([1, 2], &[1e38, -1e-40]), &[0.0].into(), &[1.0].into(), 2);
+        assert_eq!(host(y.inner()), [1e-40, 1e38]);
     }
 }

@@ -1,7 +1,8 @@
 //! Vector code without intrinsics: a function body is compiled for several instruction sets and picked at run time.
 //!
-//! The bodies hold plain loops that the compiler vectorises. Nothing is reassociated or fused by hand, so every
-//! variant gives the same bits.
+//! The bodies hold plain loops that the compiler vectorises. Rust neither reorders sums nor contracts a multiplication
+//! and an addition into one instruction unless told to, so every variant gives the same bits: `every_level` in the tests
+//! runs the kernels in each.
 
 /// Defines functions compiled for AVX-512, AVX2 and the baseline, choosing the best the processor has.
 macro_rules! simd {
@@ -22,7 +23,7 @@ macro_rules! simd {
                     // SAFETY: the processor has every feature the function is compiled for.
                     return unsafe { avx512($($arg),*) };
                 }
-                if std::arch::is_x86_feature_detected!("avx2") {
+                if crate::simd::has_avx2() {
                     // SAFETY: as above.
                     return unsafe { avx2($($arg),*) };
                 }
@@ -33,10 +34,24 @@ macro_rules! simd {
 }
 pub(crate) use simd;
 
+/// Whether the processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx2() -> bool {
+    #[cfg(test)]
+    if testing::limit() < testing::Level::Avx2 {
+        return false;
+    }
+    std::arch::is_x86_feature_detected!("avx2")
+}
+
 /// Whether the processor has the AVX-512 subsets that [`simd!`] compiles for.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx512() -> bool {
     use std::arch::is_x86_feature_detected as has;
+    #[cfg(test)]
+    if testing::limit() < testing::Level::Avx512 {
+        return false;
+    }
     has!("avx512f") && has!("avx512vl") && has!("avx512dq") && has!("avx512bw")
 }
 
@@ -60,10 +75,10 @@ pub(crate) fn exp(x: f32) -> f32 {
     polynomial * power
 }
 
-/// 1 / (1 + e⁻ˣ).
+/// 1 / (1 + e⁻ˣ); 0 below −87, so that it is also 0 times the largest number.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+    if x < -87.0 { 0.0 } else { 1.0 / (1.0 + exp(-x)) }
 }
 
 /// [`exp`] for x ≤ 0 that is 0 below −87: what −∞ weighs is nothing.
@@ -147,6 +162,43 @@ simd! {
             }
         }
         lanes.iter().sum::<f32>() + tail
+    }
+}
+
+/// How tests run the variants that the processor would not choose.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::cell::Cell;
+
+    /// What a body may be compiled for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum Level {
+        /// The target's baseline.
+        Baseline,
+        /// AVX2.
+        Avx2,
+        /// AVX-512.
+        Avx512,
+    }
+
+    thread_local! {
+        static LIMIT: Cell<Level> = const { Cell::new(Level::Avx512) };
+    }
+
+    /// The most that this thread may use.
+    pub(crate) fn limit() -> Level {
+        LIMIT.get()
+    }
+
+    /// Runs `run` on two threads of its own that use nothing above `level`.
+    pub(crate) fn at<T: Send>(level: Level, run: impl FnOnce() -> T + Send) -> T {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).start_handler(move |_| LIMIT.set(level)).build();
+        pool.expect("two threads").install(run)
+    }
+
+    /// The results of `run` at every level, the baseline first.
+    pub(crate) fn every_level<T: Send>(run: impl Fn() -> T + Sync) -> Vec<(Level, T)> {
+        [Level::Baseline, Level::Avx2, Level::Avx512].map(|level| (level, at(level, &run))).into()
     }
 }
 

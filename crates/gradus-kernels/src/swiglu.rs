@@ -20,7 +20,8 @@ pub fn swiglu(gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Tensor<2> {
     }
 }
 
-fn reference(gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Tensor<2> {
+/// The definition, in plain tensors.
+pub fn reference(gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Tensor<2> {
     activation::silu(gate_nd) * up_nd
 }
 
@@ -69,17 +70,32 @@ impl Op for Swiglu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::testing::{check, leaf};
+    use crate::fused::testing::{check, given, host, leaf};
 
     #[test]
     fn agrees_with_the_reference() {
-        let inputs = [leaf([9, 11], 1), leaf([9, 11], 2)];
-        check(
-            "swiglu",
-            &inputs,
-            |x| swiglu(x[0].clone(), x[1].clone()),
-            |x| reference(x[0].clone(), x[1].clone()),
-            1e-5,
-        );
+        // One value, an odd size, and one that ends within a task.
+        for shape in [[1, 1], [9, 11], [129, 131]] {
+            check(
+                "swiglu",
+                &[leaf(shape, 1), leaf(shape, 2)],
+                |x| swiglu(x[0].clone(), x[1].clone()),
+                |x| reference(x[0].clone(), x[1].clone()),
+                1e-5,
+            );
+        }
+    }
+
+    #[test]
+    fn far_from_zero_the_gate_is_open_or_closed() {
+        for x in [100.0f32, 1e4, 1e20, 1e38] {
+            let (gate, up) = (given([1, 2], &[x, -x]), given([1, 2], &[0.5, 0.5]));
+            let y = swiglu(gate.clone(), up.clone());
+            assert_eq!(host(y.clone().inner()), [0.5 * x, 0.0], "±{x}");
+            let gradients = y.backward();
+            assert_eq!(host(gate.grad(&gradients).expect("gradient")), [0.5, 0.0], "gate ±{x}");
+            assert_eq!(host(up.grad(&gradients).expect("gradient")), [x, 0.0], "up ±{x}");
+        }
+        assert_eq!(host(swiglu(given([1, 2], &[1e-40, 2.0]), given([1, 2], &[1.0, 0.0])).inner()), [5e-41, 0.0]);
     }
 }

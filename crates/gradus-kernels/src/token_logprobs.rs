@@ -90,7 +90,7 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
         }
         LmHead::Frozen(weight) => apply(op(Precision::F32, Some(weight.clone())), vec![hidden_md.into_dispatch()]),
     };
-    let row = |i: usize| stacked.clone().narrow(0, i, 1).reshape([m]);
+    let row = |i: usize| stacked.clone().narrow(0, i, 1).squeeze_dim::<1>(0);
     TokenLogprobs {
         logprobs_m: row(0),
         entropies_m: row(1),
@@ -101,7 +101,7 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
 }
 
 /// The definition, in plain tensors, with whole logits.
-fn reference(hidden_md: Tensor<2>, weight_vd: Tensor<2>, targets_m: &[u32], temperature: f32) -> TokenLogprobs {
+pub fn reference(hidden_md: Tensor<2>, weight_vd: Tensor<2>, targets_m: &[u32], temperature: f32) -> TokenLogprobs {
     let (m, device) = (targets_m.len(), hidden_md.device());
     let ids: Vec<i32> = targets_m.iter().map(|&id| id as i32).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [m, 1]), &device);
@@ -110,11 +110,11 @@ fn reference(hidden_md: Tensor<2>, weight_vd: Tensor<2>, targets_m: &[u32], temp
     let at_target = logits.clone().gather(1, ids.clone());
     let target_logprobs = logprobs.clone().gather(1, ids.clone());
     TokenLogprobs {
-        logprobs_m: target_logprobs.clone().reshape([m]),
-        entropies_m: -(logprobs.clone().exp() * logprobs).sum_dim(1).reshape([m]),
-        log_partitions_m: (at_target - target_logprobs).reshape([m]),
-        mean_logits_m: logits.clone().mean_dim(1).reshape([m]),
-        correct_m: logits.argmax(1).equal(ids).float().reshape([m]).detach(),
+        logprobs_m: target_logprobs.clone().squeeze_dim(1),
+        entropies_m: -(logprobs.clone().exp() * logprobs).sum_dim(1).squeeze_dim(1),
+        log_partitions_m: (at_target - target_logprobs).squeeze_dim(1),
+        mean_logits_m: logits.clone().mean_dim(1).squeeze_dim(1),
+        correct_m: logits.argmax(1).equal(ids).float().squeeze_dim(1).detach(),
     }
 }
 

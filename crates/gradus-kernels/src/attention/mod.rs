@@ -95,7 +95,7 @@ pub fn attention_fused(qkv_nd: Tensor<2>, segments: &Segments, shape: AttentionS
 }
 
 /// The definition, in plain tensors, one segment at a time.
-fn reference(
+pub fn reference(
     q_nd: Tensor<2>,
     k_nd: Tensor<2>,
     v_nd: Tensor<2>,
@@ -104,6 +104,9 @@ fn reference(
 ) -> Tensor<2> {
     let (h, kv, dim) = (shape.heads, shape.kv_heads, shape.head_dim);
     let device = q_nd.device();
+    if segments.tokens() == 0 {
+        return q_nd;
+    }
     let outputs = segments.iter().filter(|segment| !segment.tokens.is_empty()).map(|Segment { tokens, prefix }| {
         let (t, seen) = (tokens.len(), prefix.len() + tokens.len());
         // [rows, heads · dim] → [H, rows, dim], key and value heads repeated for their group.

@@ -1,0 +1,11 @@
+//! The definitions of the kernels in plain tensors: what tests and benchmarks compare with. Not part of the interface.
+
+pub use crate::adamw::reference as adamw;
+pub use crate::attention::reference as attention;
+pub use crate::embedding::reference as embedding;
+pub use crate::gelu::reference as gelu;
+pub use crate::linear::reference as linear;
+pub use crate::norm::{layer_norm_reference as layer_norm, rms_norm_reference as rms_norm};
+pub use crate::rope::reference as rope;
+pub use crate::swiglu::reference as swiglu;
+pub use crate::token_logprobs::reference as token_logprobs;
