@@ -6,14 +6,15 @@
 mod timing;
 
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use gradus_kernels::{
-    AdamWStep, AttentionShape, CacheRow, Format, FrozenWeight, Gelu, LayerCache, Layout, LmHead, Mask, Precision,
-    Segments, TokenLogprobs, adamw, attention, embedding, gelu, layer_norm, linear, reference, rms_norm, rope, swiglu,
-    token_logprobs,
+    AdamWStep, AttentionShape, CacheRow, Format, FrozenWeight, Gelu, LayerCache, Layout, LmHead, Mask, PositionBias,
+    PositionBuckets, Precision, Segments, TokenLogprobs, adamw, attention, attention_biased, embedding, gelu,
+    layer_norm, linear, reference, rms_norm, rope, swiglu, token_logprobs,
 };
 use timing::{compare, medians, timed};
 
@@ -57,7 +58,7 @@ fn main() -> io::Result<()> {
     writeln!(out, "{} threads; medians", rayon::current_num_threads())?;
     writeln!(
         out,
-        "{:<20} {:<6} {:<8} {:>10} {:>13} {:>6}",
+        "{:<22} {:<6} {:<8} {:>10} {:>13} {:>6}",
         "kernel", "size", "pass", "fused ms", "reference ms", "ratio"
     )?;
     for size in SIZES {
@@ -112,7 +113,7 @@ impl Bench<'_> {
     ) -> io::Result<()> {
         let [fused, reference] = compare(fused, reference);
         let (size, ratio) = (self.size.name, reference / fused);
-        writeln!(self.out, "{name:<20} {size:<6} {pass:<8} {fused:>10.3} {reference:>13.3} {ratio:>6.1}")?;
+        writeln!(self.out, "{name:<22} {size:<6} {pass:<8} {fused:>10.3} {reference:>13.3} {ratio:>6.1}")?;
         self.out.flush()
     }
 
@@ -162,9 +163,9 @@ impl Bench<'_> {
         }
     }
 
-    /// One sequence of all tokens, and the same tokens as four.
+    /// One sequence of all tokens, the same tokens as four, windows of a part of them, and a bias.
     fn attentions(&mut self) -> io::Result<()> {
-        let Size { tokens, width, .. } = self.size;
+        let Size { tokens, width, heads, .. } = self.size;
         let inputs = [1, 2, 3].map(|seed| leaf([tokens, width], seed));
         let run = |attention: fn(Tensor<2>, Tensor<2>, Tensor<2>, &Segments, AttentionShape) -> Tensor<2>,
                    segments,
@@ -173,15 +174,25 @@ impl Bench<'_> {
             attention(q, k, v, segments, shape)
         };
         let (one, four) = (Segments::sequences([tokens]), Segments::sequences([tokens / 4; 4]));
+        let window = |part| Mask::CausalWindow(NonZeroUsize::new(tokens / part).unwrap_or(NonZeroUsize::MIN));
         for (name, segments, mask) in [
             ("attention causal", &one, Mask::Causal),
             ("attention of four", &four, Mask::Causal),
+            ("attention window 1/4", &one, window(4)),
+            ("attention window 1/16", &one, window(16)),
             ("attention both ways", &one, Mask::Bidirectional),
         ] {
             let shape = self.shape(mask);
             self.rows(name, || run(attention, segments, shape), || run(reference::attention, segments, shape))?;
         }
-        Ok(())
+        let (buckets, shape) = (PositionBuckets::t5_causal(32, 128), self.shape(Mask::Causal));
+        let bias = PositionBias { weight_hr: leaf([heads, buckets.buckets()], 4), buckets };
+        let [q, k, v] = &inputs;
+        self.rows(
+            "attention biased",
+            || attention_biased(q.clone(), k.clone(), v.clone(), bias.clone(), &one, shape),
+            || reference::attention_biased(q.clone(), k.clone(), v.clone(), Some(&bias), &one, shape),
+        )
     }
 
     /// One new token in each of 8 rows that share a prompt; the reference finds all keys laid out for it.
@@ -298,7 +309,7 @@ fn products(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nmatrix products, GFLOP/s; fresh: both operands packed in each product, packed: the weight once")?;
     writeln!(
         out,
-        "{:<20} {:>10} {:>11} {:>10} {:>11} {:>9}",
+        "{:<22} {:>10} {:>11} {:>10} {:>11} {:>9}",
         "rows × in × out", "f32 fresh", "f32 packed", "bf16 fresh", "bf16 packed", "burn f32"
     )?;
     for [rows, inputs, outputs] in PRODUCTS {
@@ -319,7 +330,7 @@ fn products(out: &mut dyn Write) -> io::Result<()> {
         let rates: Vec<f64> = seconds.iter().map(|seconds| operations / seconds / 1e9).collect();
         let name = format!("{rows} × {inputs} × {outputs}");
         let [a, b, c, d, e] = rates[..] else { unreachable!("five rates") };
-        writeln!(out, "{name:<20} {a:>10.0} {b:>11.0} {c:>10.0} {d:>11.0} {e:>9.0}")?;
+        writeln!(out, "{name:<22} {a:>10.0} {b:>11.0} {c:>10.0} {d:>11.0} {e:>9.0}")?;
         out.flush()?;
     }
     Ok(())

@@ -71,11 +71,11 @@ impl Stretch {
 }
 
 simd! {
-    /// `scores[t] = scale · Σ_d q[d] keys[d][t]` for the first tokens of a stretch.
-    fn scores_of(scores: &mut [f32], q: &[f32], keys: &[f32], capacity: usize, scale: f32) {
+    /// `scores[t] = scale · Σ_d q[d] keys[d][from + t]`: for the tokens of a stretch from `from` on.
+    fn scores_of(scores: &mut [f32], q: &[f32], keys: &[f32], capacity: usize, from: usize, scale: f32) {
         const LANES: usize = 64;
         let mut blocks = scores.chunks_exact_mut(LANES);
-        let mut t = 0;
+        let (mut t, capacity) = (from, capacity.max(1));
         for block in &mut blocks {
             let mut sums = [0.0f32; LANES];
             for (&q, keys) in q.iter().zip(keys.chunks_exact(capacity)) {
@@ -235,30 +235,46 @@ impl LayerCache {
     fn attend(&self, row: &CacheRow, q: &[f32], scale: f32, output: &mut [f32]) {
         let (dim, group) = (self.shape.head_dim, self.shape.heads / self.shape.kv_heads);
         let (prompt, slot) = (&self.prompts[row.prompt], &self.slots[row.slot]);
-        let mut scores = vec![0.0f32; prompt.length + row.length + 1];
+        let length = prompt.length + row.length + 1;
+        let seen = self.shape.mask.keys(length - 1, length);
+        // Where the window, if there is one, begins in each stretch.
+        let (from, from_own) = (seen.start.min(prompt.length), seen.start.saturating_sub(prompt.length));
+        let mut scores = vec![0.0f32; seen.len()];
         for (head, (q, output)) in q.chunks_exact(dim).zip(output.chunks_exact_mut(dim)).enumerate() {
             let (prompt_keys, prompt_values) = prompt.head(head / group, dim);
             let (own_keys, own_values) = slot.head(head / group, dim);
-            let (of_prompt, of_own) = scores.split_at_mut(prompt.length);
-            scores_of(of_prompt, q, prompt_keys, prompt.capacity, scale);
-            scores_of(of_own, q, own_keys, slot.capacity, scale);
+            let (of_prompt, of_own) = scores.split_at_mut(prompt.length - from);
+            scores_of(of_prompt, q, prompt_keys, prompt.capacity, from, scale);
+            scores_of(of_own, q, own_keys, slot.capacity, from_own, scale);
             softmax_in_place(&mut scores);
-            add_weighted(output, &scores[..prompt.length], prompt_values);
-            add_weighted(output, &scores[prompt.length..], own_values);
+            let (of_prompt, of_own) = scores.split_at(prompt.length - from);
+            add_weighted(output, of_prompt, &prompt_values[from * dim..]);
+            add_weighted(output, of_own, &own_values[from_own * dim..]);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use super::*;
     use crate::attention::{Mask, attention};
     use crate::fused::testing::{assert_close, host, values};
 
     #[test]
     fn token_by_token_equals_the_whole_sequence() {
-        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask: Mask::Causal };
-        let (prompt, total, device) = (4, 9, Device::flex());
+        // Windows that end within the prompt, where it ends, and within the row's own tokens.
+        let windows = [1, 4, 6, 100].map(|tokens| Mask::CausalWindow(NonZeroUsize::new(tokens).expect("not zero")));
+        for mask in [Mask::Causal].into_iter().chain(windows) {
+            for prompt in [0, 1, 4] {
+                check(AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask }, prompt);
+            }
+        }
+    }
+
+    fn check(shape: AttentionShape, prompt: usize) {
+        let (total, device) = (9, Device::flex());
         let (q, k, v) = (values(total * 12, 1), values(total * 6, 2), values(total * 6, 3));
         let tensor =
             |v: &[f32], w: usize| Tensor::<2>::from_data(TensorData::new(v.to_vec(), [v.len() / w, w]), &device);

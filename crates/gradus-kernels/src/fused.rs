@@ -74,7 +74,7 @@ impl Dense {
 #[derive(Debug, Clone)]
 pub struct OpHandle(Arc<dyn Op>);
 
-/// The inputs of a fused operation: one to three tensors.
+/// The inputs of a fused operation: one to four tensors.
 #[derive(ExtensionType)]
 pub enum Inputs<B: Backend> {
     /// One.
@@ -83,6 +83,8 @@ pub enum Inputs<B: Backend> {
     Two(FloatTensor<B>, FloatTensor<B>),
     /// Three.
     Three(FloatTensor<B>, FloatTensor<B>, FloatTensor<B>),
+    /// Four.
+    Four(FloatTensor<B>, FloatTensor<B>, FloatTensor<B>, FloatTensor<B>),
 }
 
 impl<B: Backend> Inputs<B> {
@@ -91,6 +93,7 @@ impl<B: Backend> Inputs<B> {
             Self::One(a) => vec![a],
             Self::Two(a, b) => vec![a, b],
             Self::Three(a, b, c) => vec![a, b, c],
+            Self::Four(a, b, c, d) => vec![a, b, c, d],
         }
     }
 }
@@ -98,11 +101,12 @@ impl<B: Backend> Inputs<B> {
 impl Inputs<Dispatch> {
     fn new(inputs: Vec<DispatchTensor>) -> Self {
         let mut inputs = inputs.into_iter();
-        match (inputs.next(), inputs.next(), inputs.next(), inputs.next()) {
-            (Some(a), None, None, None) => Self::One(a),
-            (Some(a), Some(b), None, None) => Self::Two(a, b),
-            (Some(a), Some(b), Some(c), None) => Self::Three(a, b, c),
-            _ => unreachable!("a fused operation has one to three inputs"),
+        match std::array::from_fn(|_| inputs.next()) {
+            [Some(a), None, None, None, None] => Self::One(a),
+            [Some(a), Some(b), None, None, None] => Self::Two(a, b),
+            [Some(a), Some(b), Some(c), None, None] => Self::Three(a, b, c),
+            [Some(a), Some(b), Some(c), Some(d), None] => Self::Four(a, b, c, d),
+            _ => unreachable!("a fused operation has one to four inputs"),
         }
     }
 }
@@ -174,6 +178,7 @@ impl<B: HostBackend + FusedBackend, C: CheckpointStrategy> FusedBackend for Auto
             Inputs::One(a) => tracked::<B, C, 1>(op, [a]),
             Inputs::Two(a, b) => tracked::<B, C, 2>(op, [a, b]),
             Inputs::Three(a, b, c) => tracked::<B, C, 3>(op, [a, b, c]),
+            Inputs::Four(a, b, c, d) => tracked::<B, C, 4>(op, [a, b, c, d]),
         }
     }
 

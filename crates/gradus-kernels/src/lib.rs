@@ -31,7 +31,9 @@ mod tests;
 mod token_logprobs;
 
 pub use adamw::{AdamWStep, adamw};
-pub use attention::{AttentionShape, Mask, attention, attention_fused};
+pub use attention::{
+    AttentionShape, Mask, PositionBias, PositionBuckets, attention, attention_biased, attention_fused,
+};
 pub use decode::{CacheRow, LayerCache};
 pub use embedding::embedding;
 pub use frozen::FrozenWeight;

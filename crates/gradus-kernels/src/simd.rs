@@ -186,6 +186,7 @@ pub(crate) mod testing {
     }
 
     /// The most that this thread may use.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "nothing is chosen at run time there"))]
     pub(crate) fn limit() -> Level {
         LIMIT.get()
     }

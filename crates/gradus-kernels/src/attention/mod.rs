@@ -3,28 +3,29 @@
 //! Within one segment and head: `S = α Q Kᵀ`, masked; `P = softmax(S)` row by row; `O = P V`.
 //! Backward, with `Lₜ = logsumexp(Sₜ)` kept from the forward pass and `Dₜ = Σ ∂Oₜ ∘ Oₜ`:
 //! `P = exp(S − L)`, `∂V = Pᵀ ∂O`, `∂P = ∂O Vᵀ`, `∂S = P ∘ (∂P − D)`, `∂Q = α ∂S K`, `∂K = α ∂Sᵀ Q`.
+//! A bias by position ([`PositionBias`]) is added to S, and its gradient gathered from ∂S.
 //! Queries are taken in blocks, so no T × T matrix is ever in memory. A continuation attends to the keys of its root
 //! where they lie, and adds to their gradient.
 //! Dao et al. 2022, <https://arxiv.org/abs/2205.14135>, algorithms 1 and 4, without tiling over keys.
 
+mod bias;
+mod mask;
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
-use burn::tensor::{Bool, Tensor, TensorData, activation};
+use burn::tensor::{Bool, Int, Tensor, TensorData, activation};
 use rayon::prelude::*;
+
+use bias::{DistanceBias, add};
+pub use bias::{PositionBias, PositionBuckets};
+pub use mask::Mask;
 
 use crate::fused::{Dense, Op, apply, is_fused};
 use crate::product::{Mat, Precision, Product};
 use crate::segments::{Segment, Segments, Tree};
 use crate::simd::{dot, exp, simd, softmax_in_place};
-
-/// Which keys a query sees within its sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mask {
-    /// Itself and everything before.
-    Causal,
-    /// Everything.
-    Bidirectional,
-}
 
 /// The shape of an attention layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,18 +62,44 @@ pub fn attention(
     segments: &Segments,
     shape: AttentionShape,
 ) -> Tensor<2> {
+    check([&q_nd, &k_nd, &v_nd], segments, shape);
+    if is_fused(&q_nd.device()) {
+        let inputs = vec![q_nd.into_dispatch(), k_nd.into_dispatch(), v_nd.into_dispatch()];
+        apply(Attention { segments: segments.clone(), shape, buckets: None }, inputs)
+    } else {
+        reference(q_nd, k_nd, v_nd, segments, shape)
+    }
+}
+
+/// [`attention`] with a learned bias of the scores by position; it carries gradient too.
+///
+/// # Panics
+/// As [`attention`], and when the bias is not one value for each query head and bucket.
+pub fn attention_biased(
+    q_nd: Tensor<2>,
+    k_nd: Tensor<2>,
+    v_nd: Tensor<2>,
+    bias: PositionBias,
+    segments: &Segments,
+    shape: AttentionShape,
+) -> Tensor<2> {
+    check([&q_nd, &k_nd, &v_nd], segments, shape);
+    assert_eq!(bias.weight_hr.dims(), [shape.heads, bias.buckets.buckets()], "shape of the bias");
+    if is_fused(&q_nd.device()) {
+        let inputs = [q_nd, k_nd, v_nd, bias.weight_hr].map(Tensor::into_dispatch);
+        apply(Attention { segments: segments.clone(), shape, buckets: Some(bias.buckets) }, inputs.into())
+    } else {
+        reference_biased(q_nd, k_nd, v_nd, Some(&bias), segments, shape)
+    }
+}
+
+fn check([q_nd, k_nd, v_nd]: [&Tensor<2>; 3], segments: &Segments, shape: AttentionShape) {
     let [n, d] = q_nd.dims();
     assert_eq!(d, shape.heads * shape.head_dim, "query width");
     assert_eq!(k_nd.dims(), [n, shape.kv_heads * shape.head_dim], "key shape");
     assert_eq!(v_nd.dims(), k_nd.dims(), "value shape");
     assert_eq!(shape.heads % shape.kv_heads, 0, "whole groups of query heads");
     assert_eq!(segments.tokens(), n, "segments cover the tokens");
-    if is_fused(&q_nd.device()) {
-        let inputs = vec![q_nd.into_dispatch(), k_nd.into_dispatch(), v_nd.into_dispatch()];
-        apply(Attention { segments: segments.clone(), shape }, inputs)
-    } else {
-        reference(q_nd, k_nd, v_nd, segments, shape)
-    }
 }
 
 /// [`attention`] of one tensor that holds queries, keys and values side by side, as GPT-2's projection gives them.
@@ -87,18 +114,30 @@ pub fn attention_fused(qkv_nd: Tensor<2>, segments: &Segments, shape: AttentionS
     assert_eq!(width, q + 2 * kv, "width of queries, keys and values");
     assert_eq!(segments.tokens(), n, "segments cover the tokens");
     if is_fused(&qkv_nd.device()) {
-        apply(Attention { segments: segments.clone(), shape }, vec![qkv_nd.into_dispatch()])
+        apply(Attention { segments: segments.clone(), shape, buckets: None }, vec![qkv_nd.into_dispatch()])
     } else {
         let part = |from, width| qkv_nd.clone().narrow(1, from, width);
         reference(part(0, q), part(q, kv), part(q + kv, kv), segments, shape)
     }
 }
 
-/// The definition, in plain tensors, one segment at a time.
+/// The definition, in plain tensors.
 pub fn reference(
     q_nd: Tensor<2>,
     k_nd: Tensor<2>,
     v_nd: Tensor<2>,
+    segments: &Segments,
+    shape: AttentionShape,
+) -> Tensor<2> {
+    reference_biased(q_nd, k_nd, v_nd, None, segments, shape)
+}
+
+/// The definition, in plain tensors, one segment at a time.
+pub fn reference_biased(
+    q_nd: Tensor<2>,
+    k_nd: Tensor<2>,
+    v_nd: Tensor<2>,
+    bias: Option<&PositionBias>,
     segments: &Segments,
     shape: AttentionShape,
 ) -> Tensor<2> {
@@ -121,9 +160,21 @@ pub fn reference(
         };
         let (q, k, v) = (split(rows(&q_nd, &tokens), h), split(keys(&k_nd), kv), split(keys(&v_nd), kv));
         let mut scores = q.matmul(k.swap_dims(1, 2)) * shape.scale;
-        if shape.mask == Mask::Causal {
-            let hidden: Vec<bool> = (0..t * seen).map(|i| i % seen > prefix.len() + i / seen).collect();
-            let hidden = Tensor::<3, Bool>::from_data(TensorData::new(hidden, [1, t, seen]), &device);
+        let pairs = || (prefix.len()..seen).flat_map(|query| (0..seen).map(move |key| (query, key)));
+        if let Some(PositionBias { weight_hr, buckets }) = bias {
+            let of_pairs: Vec<i32> = pairs().map(|(query, key)| buckets.bucket(query, key) as i32).collect();
+            let of_pairs = Tensor::<1, Int>::from_data(TensorData::new(of_pairs, [t * seen]), &device);
+            scores = scores + weight_hr.clone().select(1, of_pairs).reshape([h, t, seen]);
+        }
+        let is_hidden = |(query, key): (usize, usize)| match shape.mask {
+            Mask::Causal => key > query,
+            Mask::CausalWindow(window) => key > query || query - key >= window.get(),
+            Mask::Bidirectional => false,
+            Mask::BidirectionalWindow(distance) => key.abs_diff(query) > distance,
+        };
+        if shape.mask != Mask::Bidirectional {
+            let hidden = TensorData::new(pairs().map(is_hidden).collect::<Vec<bool>>(), [1, t, seen]);
+            let hidden = Tensor::<3, Bool>::from_data(hidden, &device);
             scores = scores.mask_fill(hidden.expand([h, t, seen]), f32::NEG_INFINITY);
         }
         activation::softmax(scores, 2).matmul(v).swap_dims(0, 1).reshape([t, h * dim])
@@ -135,6 +186,8 @@ pub fn reference(
 struct Attention {
     segments: Segments,
     shape: AttentionShape,
+    /// Of the bias, where there is one.
+    buckets: Option<PositionBuckets>,
 }
 
 /// One tree of segments and one key/value head: the unit of parallel work. Nothing of its output is shared with another.
@@ -149,18 +202,15 @@ impl Unit<'_> {
     fn segments(&self) -> impl Iterator<Item = Segment> {
         self.tree.segments(0)
     }
-
-    /// Scores that a block of queries of this unit has at most.
-    fn block_size(&self) -> usize {
-        let sizes = self.segments().map(|segment| BLOCK.min(segment.tokens.len()) * segment.length());
-        sizes.max().unwrap_or(0)
-    }
 }
 
 /// A block of queries of one segment, and the stretches of keys it sees: the prefix, and its own part.
 struct Block {
     /// Queries, as token numbers within the tree.
     queries: Range<usize>,
+    /// Where the first query and the first key stand in their sequence of `length` tokens.
+    positions: [usize; 2],
+    length: usize,
     /// Keys, likewise, and the column of the block's scores at which they begin.
     stretches: [(Range<usize>, usize); 2],
     /// Columns of the scores.
@@ -170,6 +220,12 @@ struct Block {
 impl Block {
     fn stretches(&self) -> impl Iterator<Item = &(Range<usize>, usize)> {
         self.stretches.iter().filter(|(keys, _)| !keys.is_empty())
+    }
+
+    /// Where the distances from query `i` to the keys `columns` lie among those of `bias`.
+    fn distances(&self, bias: &DistanceBias, i: usize, columns: &Range<usize>) -> Range<usize> {
+        let [query, key] = self.positions;
+        bias.range(query + i, &(key + columns.start..key + columns.end))
     }
 }
 
@@ -190,21 +246,32 @@ impl<'a> Operand<'a> {
     }
 }
 
+/// What scores are made of.
+struct Sources<'a> {
+    /// Queries, keys and values.
+    operands: [Operand<'a>; 3],
+    bias: Option<DistanceBias>,
+}
+
 impl Attention {
     /// Widths of queries, keys and values.
     fn widths(&self) -> [usize; 3] {
         [self.shape.heads, self.shape.kv_heads, self.shape.kv_heads].map(|heads| heads * self.shape.head_dim)
     }
 
-    /// Queries, keys and values of `inputs`: three tensors, or one with all side by side.
-    fn operands<'a>(&self, inputs: &'a [Dense]) -> [Operand<'a>; 3] {
+    /// What scores are made of, from `inputs`: queries, keys and values as three tensors or one with all side by side,
+    /// and the bias.
+    fn sources<'a>(&self, inputs: &'a [Dense]) -> Sources<'a> {
         let (widths, dim) = (self.widths(), self.shape.head_dim);
-        std::array::from_fn(|i| match inputs {
+        let operands = std::array::from_fn(|i| match inputs {
             [all] => {
                 Operand { values: all.values(), stride: widths.iter().sum(), offset: widths[..i].iter().sum(), dim }
             }
             _ => Operand { values: inputs[i].values(), stride: widths[i], offset: 0, dim },
-        })
+        });
+        let longest = self.segments.iter().map(|segment| segment.length()).max().unwrap_or(0);
+        let bias = self.buckets.as_ref().map(|buckets| DistanceBias::new(buckets, &inputs[3], longest));
+        Sources { operands, bias }
     }
 
     fn units(&self) -> Vec<Unit<'_>> {
@@ -218,54 +285,69 @@ impl Attention {
     }
 
     /// The blocks of queries of a segment.
-    fn blocks(&self, segment: &Segment) -> impl Iterator<Item = Block> {
-        let (Segment { tokens, prefix }, mask) = (segment.clone(), self.shape.mask);
+    fn blocks(&self, segment: &Segment) -> impl Iterator<Item = Block> + use<> {
+        let (Segment { tokens, prefix }, mask, length) = (segment.clone(), self.shape.mask, segment.length());
         tokens.clone().step_by(BLOCK).map(move |from| {
-            let to = (from + BLOCK).min(tokens.end);
-            let own = match mask {
-                Mask::Causal => tokens.start..to,
-                Mask::Bidirectional => tokens.clone(),
-            };
-            let keys = prefix.len() + own.len();
-            Block { queries: from..to, stretches: [(prefix.clone(), 0), (own, prefix.len())], keys }
+            let queries = from..(from + BLOCK).min(tokens.end);
+            // Positions in the sequence: the prefix comes first.
+            let own = prefix.len();
+            let first = own + from - tokens.start;
+            let keys = mask.keys_of_any(&(first..first + queries.len()), length);
+            let of_prefix = prefix.start + keys.start.min(own)..prefix.start + keys.end.min(own);
+            let of_own = tokens.start + keys.start.max(own) - own..tokens.start + keys.end.max(own) - own;
+            let column = of_prefix.len();
+            let stretches = [(of_prefix, 0), (of_own, column)];
+            Block { queries, positions: [first, keys.start], length, stretches, keys: keys.len() }
         })
     }
 
-    /// How many of a block's keys query `i` of it sees: the first ones.
-    fn seen(&self, block: &Block, i: usize) -> usize {
-        match self.shape.mask {
-            Mask::Causal => block.keys - (block.queries.len() - 1 - i),
-            Mask::Bidirectional => block.keys,
-        }
+    /// Scores that a block of queries of a unit has at most.
+    fn block_size(&self, unit: Unit<'_>) -> usize {
+        let blocks = unit.segments().flat_map(|segment| self.blocks(&segment));
+        blocks.map(|block| block.queries.len() * block.keys).max().unwrap_or(0)
     }
 
-    /// Scores of a block of queries, `[queries, keys]`, unmasked.
-    fn scores(&self, [q, k, _]: [Operand<'_>; 3], unit: Unit<'_>, head: usize, block: &Block, scores: &mut [f32]) {
+    /// Which columns of a block query `i` of it sees.
+    fn seen(&self, block: &Block, i: usize) -> Range<usize> {
+        let (keys, first) = (self.shape.mask.keys(block.positions[0] + i, block.length), block.positions[1]);
+        keys.start - first..keys.end - first
+    }
+
+    /// Scores of a block of queries, `[queries, keys]`, unmasked; the bias is added to those that are seen.
+    fn scores(&self, from: &Sources<'_>, unit: Unit<'_>, head: usize, block: &Block, scores: &mut [f32]) {
+        let [q, k, _] = from.operands;
         let queries = q.head(head, unit.tree.start + block.queries.start, block.queries.len());
         for (keys, column) in block.stretches() {
             let keys = k.head(unit.kv_head, unit.tree.start + keys.start, keys.len());
             PRODUCT.scaled(self.shape.scale).store(&mut scores[*column..], block.keys, queries, keys.t());
         }
+        if let Some(bias) = &from.bias {
+            for (i, row) in scores.chunks_exact_mut(block.keys).enumerate() {
+                let seen = self.seen(block, i);
+                let distances = block.distances(bias, i, &seen);
+                add(&mut row[seen], bias.of(head, distances));
+            }
+        }
     }
 
-    fn forward_unit(&self, operands: [Operand<'_>; 3], unit: Unit<'_>) -> (Vec<f32>, Vec<f32>) {
+    fn forward_unit(&self, sources: &Sources<'_>, unit: Unit<'_>) -> (Vec<f32>, Vec<f32>) {
         let (dim, group, length) = (self.shape.head_dim, self.group(), unit.tree.length());
         let mut output = vec![0.0f32; length * group * dim];
         let mut log_sums = vec![0.0f32; length * group];
-        let mut buffer = vec![0.0f32; unit.block_size()];
+        let mut buffer = vec![0.0f32; self.block_size(unit)];
         for segment in unit.segments() {
             for (g, block) in (0..group).flat_map(|g| self.blocks(&segment).map(move |block| (g, block))) {
                 let (rows, from) = (block.queries.len(), block.queries.start);
                 let scores = &mut buffer[..rows * block.keys];
-                self.scores(operands, unit, unit.kv_head * group + g, &block, scores);
+                self.scores(sources, unit, unit.kv_head * group + g, &block, scores);
                 for (i, row) in scores.chunks_exact_mut(block.keys).enumerate() {
-                    let (seen, hidden) = row.split_at_mut(self.seen(&block, i));
-                    log_sums[(from + i) * group + g] = softmax_in_place(seen);
-                    hidden.fill(0.0);
+                    let seen = self.seen(&block, i);
+                    log_sums[(from + i) * group + g] = softmax_in_place(&mut row[seen.clone()]);
+                    hide(row, &seen);
                 }
                 let target = &mut output[from * group * dim + g * dim..];
                 for (keys, column) in block.stretches() {
-                    let values = operands[2].head(unit.kv_head, unit.tree.start + keys.start, keys.len());
+                    let values = sources.operands[2].head(unit.kv_head, unit.tree.start + keys.start, keys.len());
                     let p = Mat::strided(&scores[*column..], rows, keys.len(), block.keys);
                     PRODUCT.add(target, group * dim, p, values);
                 }
@@ -274,25 +356,27 @@ impl Attention {
         (output, log_sums)
     }
 
-    /// ∂Q `[T, group · dim]`, ∂K and ∂V `[T, dim]` of one unit.
-    fn backward_unit(&self, saved: &[Dense], grad: &[f32], unit: Unit<'_>) -> [Vec<f32>; 3] {
-        let (inputs, results) = saved.split_at(saved.len() - 2);
-        let operands = self.operands(inputs);
-        let (output, log_sums) = (results[0].values(), results[1].values());
+    /// ∂Q `[T, group · dim]`, ∂K and ∂V `[T, dim]` of one unit, and ∂bias `[group, R]`.
+    fn backward_unit(&self, saved: &[Dense], sources: &Sources<'_>, grad: &[f32], unit: Unit<'_>) -> [Vec<f32>; 4] {
+        let Sources { operands, bias } = sources;
+        let [.., output, log_sums] = saved else { unreachable!("output and log-sums are saved last") };
+        let (output, log_sums) = (output.values(), log_sums.values());
         let (dim, group, heads, start) = (self.shape.head_dim, self.group(), self.shape.heads, unit.tree.start);
         let grad_operand = Operand { values: grad, stride: heads * dim, offset: 0, dim };
         let length = unit.tree.length();
         let mut grad_q = vec![0.0f32; length * group * dim];
         let mut grad_k = vec![0.0f32; length * dim];
         let mut grad_v = vec![0.0f32; length * dim];
-        let mut probabilities = vec![0.0f32; unit.block_size()];
+        let distances = bias.as_ref().map_or(0, DistanceBias::distances);
+        let mut grad_bias = vec![0.0f32; group * distances];
+        let mut probabilities = vec![0.0f32; self.block_size(unit)];
         let mut grad_scores = probabilities.clone();
         for segment in unit.segments() {
             for (g, block) in (0..group).flat_map(|g| self.blocks(&segment).map(move |block| (g, block))) {
                 let (rows, from, head) = (block.queries.len(), block.queries.start, unit.kv_head * group + g);
                 let p = &mut probabilities[..rows * block.keys];
                 let ds = &mut grad_scores[..rows * block.keys];
-                self.scores(operands, unit, head, &block, p);
+                self.scores(sources, unit, head, &block, p);
                 let grad_rows = grad_operand.head(head, start + from, rows);
                 for (keys, column) in block.stretches() {
                     let values = operands[2].head(unit.kv_head, start + keys.start, keys.len());
@@ -303,9 +387,18 @@ impl Attention {
                     let at = (t * heads + head) * dim;
                     let d = dot(&grad[at..at + dim], &output[at..at + dim]);
                     let seen = self.seen(&block, i);
-                    probabilities_and_gradient(&mut p[..seen], &mut ds[..seen], log_sums[t * heads + head], d);
-                    p[seen..].fill(0.0);
-                    ds[seen..].fill(0.0);
+                    probabilities_and_gradient(
+                        &mut p[seen.clone()],
+                        &mut ds[seen.clone()],
+                        log_sums[t * heads + head],
+                        d,
+                    );
+                    hide(p, &seen);
+                    hide(ds, &seen);
+                    if let Some(bias) = bias {
+                        let grad_bias = &mut grad_bias[g * distances..][block.distances(bias, i, &seen)];
+                        add(grad_bias, &ds[seen]);
+                    }
                 }
                 let scaled = PRODUCT.scaled(self.shape.scale);
                 let queries = operands[0].head(head, start + from, rows);
@@ -319,7 +412,26 @@ impl Attention {
                 }
             }
         }
-        [grad_q, grad_k, grad_v]
+        [grad_q, grad_k, grad_v, self.by_bucket(&grad_bias, distances)]
+    }
+
+    /// The gradient of the bias of a group of heads, `[group, R]`, from that of its distances.
+    fn by_bucket(&self, grad_bias: &[f32], distances: usize) -> Vec<f32> {
+        let Some(buckets) = &self.buckets else { return Vec::new() };
+        let mut grad_gr = vec![0.0f32; self.group() * buckets.buckets()];
+        let heads = grad_gr.chunks_exact_mut(buckets.buckets().max(1)).zip(grad_bias.chunks_exact(distances.max(1)));
+        heads.for_each(|(grad_r, by_distance)| buckets.collect(grad_r, by_distance));
+        grad_gr
+    }
+
+    /// The gradient of the bias, summed over the units in order.
+    fn grad_bias(&self, units: &[Unit<'_>], blocks: &[[Vec<f32>; 4]]) -> Option<Dense> {
+        let buckets = self.buckets.as_ref()?.buckets();
+        let mut grad_hr = vec![0.0f32; self.shape.heads * buckets];
+        for (unit, [.., of_group]) in units.iter().zip(blocks) {
+            add(&mut grad_hr[unit.kv_head * of_group.len()..], of_group);
+        }
+        Some(Dense::new(grad_hr, &[self.shape.heads, buckets]))
     }
 
     /// Copies a unit's `[T, width]` block into a packed tensor with rows `stride` apart, from column `offset`.
@@ -329,6 +441,12 @@ impl Attention {
             target[at..at + width].copy_from_slice(row);
         }
     }
+}
+
+/// Nothing is left of what a query does not see.
+fn hide(row: &mut [f32], seen: &Range<usize>) {
+    row[..seen.start].fill(0.0);
+    row[seen.end..].fill(0.0);
 }
 
 simd! {
@@ -343,10 +461,10 @@ simd! {
 
 impl Op for Attention {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let operands = self.operands(inputs);
+        let sources = self.sources(inputs);
         let (n, heads, group) = (inputs[0].dims()[0], self.shape.heads, self.group());
         let units = self.units();
-        let blocks: Vec<_> = units.par_iter().map(|&unit| self.forward_unit(operands, unit)).collect();
+        let blocks: Vec<_> = units.par_iter().map(|&unit| self.forward_unit(&sources, unit)).collect();
         let (width, total) = (group * self.shape.head_dim, heads * self.shape.head_dim);
         let mut output = vec![0.0f32; n * total];
         let mut log_sums = vec![0.0f32; n * heads];
@@ -362,11 +480,13 @@ impl Op for Attention {
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
         let (n, dim, totals) = (grad.dims()[0], self.shape.head_dim, self.widths());
-        let units = self.units();
-        let blocks: Vec<_> = units.par_iter().map(|&unit| self.backward_unit(saved, grad.values(), unit)).collect();
+        let (inputs, units) = (&saved[..saved.len() - 2], self.units());
+        let sources = self.sources(inputs);
+        let blocks: Vec<_> =
+            units.par_iter().map(|&unit| self.backward_unit(saved, &sources, grad.values(), unit)).collect();
         let widths = [self.group() * dim, dim, dim];
         // One gradient with all side by side, or three: as the inputs were.
-        let side_by_side = saved.len() == 3;
+        let side_by_side = inputs.len() == 1;
         let strides = if side_by_side { vec![totals.iter().sum()] } else { totals.to_vec() };
         let mut gradients: Vec<Vec<f32>> = strides.iter().map(|stride| vec![0.0f32; n * stride]).collect();
         for (&unit, block) in units.iter().zip(&blocks) {
@@ -375,77 +495,7 @@ impl Op for Attention {
                 Self::place(&mut gradients[tensor], (strides[tensor], offset), unit, &block[i], widths[i]);
             }
         }
-        gradients.into_iter().zip(strides).map(|(values, stride)| Some(Dense::new(values, &[n, stride]))).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fused::testing::{assert_close, check, host, leaf};
-
-    fn shape(heads: usize, kv_heads: usize, head_dim: usize, mask: Mask) -> AttentionShape {
-        AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), mask }
-    }
-
-    #[test]
-    fn agrees_with_the_reference() {
-        let mut groups = Segments::sequences([7]);
-        groups.push(70, vec![3, 90, 0, 1]);
-        groups.push(1, vec![5]);
-        // One-token sequences, block tails, prompts shared by a group, grouped queries, both masks.
-        for (segments, heads, kv) in [
-            (Segments::sequences([1]), 1, 1),
-            (Segments::sequences([1, 7, 1]), 4, 2),
-            (Segments::sequences([70, 130]), 3, 1),
-            (groups, 4, 2),
-        ] {
-            for mask in [Mask::Causal, Mask::Bidirectional] {
-                let (n, shape) = (segments.tokens(), shape(heads, kv, 5, mask));
-                let inputs = [leaf([n, heads * 5], 1), leaf([n, kv * 5], 2), leaf([n, kv * 5], 3)];
-                check(
-                    "attention",
-                    &inputs,
-                    |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
-                    |x| reference(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
-                    1e-5,
-                );
-                let part = |x: &Tensor<2>, from, width| x.clone().narrow(1, from, width);
-                check(
-                    "attention side by side",
-                    &[leaf([n, (heads + 2 * kv) * 5], 4)],
-                    |x| attention_fused(x[0].clone(), &segments, shape),
-                    |x| {
-                        let (q, kv) = (heads * 5, kv * 5);
-                        reference(part(&x[0], 0, q), part(&x[0], q, kv), part(&x[0], q + kv, kv), &segments, shape)
-                    },
-                    1e-5,
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_continuation_gets_what_the_whole_sequence_gives_it() {
-        let (prompt, lengths, shape) = (20, [9, 70], shape(2, 2, 8, Mask::Causal));
-        let mut shared = Segments::default();
-        shared.push(prompt, lengths.to_vec());
-        let n = shared.tokens();
-        let x = leaf([n, 48], 1).inner();
-        let together = host(attention_fused(x.clone(), &shared, shape));
-        for segment in shared.iter().skip(1) {
-            let rows = |range: Range<usize>| x.clone().narrow(0, range.start, range.len());
-            let alone = Tensor::cat(vec![rows(segment.prefix.clone()), rows(segment.tokens.clone())], 0);
-            let alone = host(attention_fused(alone, &Segments::sequences([segment.length()]), shape));
-            let own = &together[segment.tokens.start * 16..segment.tokens.end * 16];
-            assert_close("continuation", own, &alone[prompt * 16..], 1e-6);
-        }
-    }
-
-    #[test]
-    fn large_scores_stay_finite() {
-        let shape = AttentionShape { scale: 1e4, ..shape(1, 1, 4, Mask::Causal) };
-        let out = attention(leaf([6, 4], 1), leaf([6, 4], 2), leaf([6, 4], 3), &Segments::sequences([6]), shape);
-        assert!(host(out.inner()).iter().all(|x| x.is_finite()));
+        let shaped = gradients.into_iter().zip(strides).map(|(values, stride)| Some(Dense::new(values, &[n, stride])));
+        shaped.chain(self.grad_bias(&units, &blocks).map(Some)).collect()
     }
 }

@@ -1,0 +1,194 @@
+//! A learned bias of scores by how far a key is from its query, as in T5.
+//!
+//! `S_ij = α qᵢ·kⱼ + b[h, bucket(j − i)]`; its gradient is the sum of ∂S over the pairs that share a bucket.
+//! Raffel et al. 2020, section 2.1, <https://arxiv.org/abs/1910.10683>.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+
+use crate::fused::Dense;
+use crate::simd::simd;
+
+/// A bias by position.
+#[derive(Debug, Clone)]
+pub struct PositionBias {
+    /// One value for each query head and bucket, `[H, R]`; carries gradient.
+    pub weight_hr: Tensor<2>,
+    /// Which bucket a pair falls into.
+    pub buckets: PositionBuckets,
+}
+
+/// Which bucket the distance `j − i` from a query i to a key j falls into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PositionBuckets {
+    /// Buckets of the distances −reach to reach; what lies beyond falls into the last on its side.
+    table: Arc<[usize]>,
+    buckets: usize,
+}
+
+impl PositionBuckets {
+    /// Buckets `bucket(−reach)` to `bucket(reach)`, all below `buckets`; beyond `reach` the outermost on each side.
+    ///
+    /// # Panics
+    /// When `bucket` gives a number that is not below `buckets`.
+    pub fn new(buckets: usize, reach: usize, bucket: impl Fn(isize) -> usize) -> Self {
+        let reach = reach as isize;
+        let table: Arc<[usize]> = (-reach..=reach).map(bucket).collect();
+        assert!(table.iter().all(|&bucket| bucket < buckets), "a bucket is not below their number, {buckets}");
+        Self { table, buckets }
+    }
+
+    /// T5's buckets in both directions (an encoder): half for keys after the query; on each side the nearer half of
+    /// them a distance each, the others logarithmically wider up to `max_distance`, which falls into the last.
+    ///
+    /// # Panics
+    /// When there are fewer than two buckets.
+    pub fn t5_bidirectional(buckets: usize, max_distance: usize) -> Self {
+        let half = buckets / 2;
+        Self::new(buckets, max_distance, |distance| {
+            let side = if distance > 0 { half } else { 0 };
+            side + t5_bucket(distance.unsigned_abs(), half, max_distance)
+        })
+    }
+
+    /// T5's buckets of keys before the query (a decoder); keys after it share the bucket of the query itself.
+    ///
+    /// # Panics
+    /// When there is no bucket.
+    pub fn t5_causal(buckets: usize, max_distance: usize) -> Self {
+        Self::new(buckets, max_distance, |distance| t5_bucket((-distance).max(0) as usize, buckets, max_distance))
+    }
+
+    /// How many buckets there are, R.
+    pub fn buckets(&self) -> usize {
+        self.buckets
+    }
+
+    /// The bucket of a pair by the positions of its query and its key.
+    pub fn bucket(&self, query: usize, key: usize) -> usize {
+        let reach = self.table.len() / 2;
+        match key >= query {
+            true => self.table[reach + (key - query).min(reach)],
+            false => self.table[reach - (query - key).min(reach)],
+        }
+    }
+
+    /// The biases of one head by distance, from `1 − length` to `length − 1`: those of one query and neighbouring keys
+    /// lie side by side.
+    fn by_distance(&self, bias_r: &[f32], length: usize) -> Vec<f32> {
+        self.distances(length).map(|bucket| bias_r[bucket]).collect()
+    }
+
+    /// Adds the gradients by distance to those of the buckets.
+    pub(super) fn collect(&self, grad_r: &mut [f32], by_distance: &[f32]) {
+        let buckets = self.distances(by_distance.len().div_ceil(2));
+        buckets.zip(by_distance).for_each(|(bucket, gradient)| grad_r[bucket] += gradient);
+    }
+
+    fn distances(&self, length: usize) -> impl Iterator<Item = usize> {
+        (1..length).rev().map(|query| self.bucket(query, 0)).chain((0..length).map(|key| self.bucket(0, key)))
+    }
+}
+
+/// The biases of a pass by head and distance.
+pub(super) struct DistanceBias {
+    values: Vec<f32>,
+    /// Tokens of the longest sequence.
+    length: usize,
+}
+
+impl DistanceBias {
+    /// For sequences of at most `length` tokens.
+    pub(super) fn new(buckets: &PositionBuckets, weight_hr: &Dense, length: usize) -> Self {
+        let rows = weight_hr.values().chunks_exact(buckets.buckets);
+        Self { values: rows.flat_map(|bias_r| buckets.by_distance(bias_r, length)).collect(), length }
+    }
+
+    /// Distances of one head.
+    pub(super) fn distances(&self) -> usize {
+        (2 * self.length).saturating_sub(1)
+    }
+
+    /// Where the distances from `query` to `keys` lie among those of one head.
+    pub(super) fn range(&self, query: usize, keys: &Range<usize>) -> Range<usize> {
+        let from = self.length - 1 + keys.start - query;
+        from..from + keys.len()
+    }
+
+    /// Biases of one head.
+    pub(super) fn of(&self, head: usize, distances: Range<usize>) -> &[f32] {
+        &self.values[head * self.distances()..][distances]
+    }
+}
+
+/// The bucket of one side: below `buckets / 2` a distance each, then `ln(distance)` in equal steps.
+fn t5_bucket(distance: usize, buckets: usize, max_distance: usize) -> usize {
+    let exact = (buckets / 2).max(1);
+    if distance < exact {
+        return distance;
+    }
+    // In single precision, as `transformers` has it: where a step falls on a whole number, rounding decides.
+    let steps = (distance as f32 / exact as f32).ln() / (max_distance as f64 / exact as f64).ln() as f32;
+    (exact + (steps * buckets.saturating_sub(exact) as f32) as usize).min(buckets.saturating_sub(1))
+}
+
+simd! {
+    /// `target += values`.
+    pub(super) fn add(target: &mut [f32], values: &[f32]) {
+        target.iter_mut().zip(values).for_each(|(target, value)| *target += value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t5_buckets_are_those_of_transformers() {
+        let (both, causal) = (PositionBuckets::t5_bidirectional(32, 128), PositionBuckets::t5_causal(32, 128));
+        // `T5Attention._relative_position_bucket` of transformers 5.23.0, 32 buckets up to 128.
+        for (distance, of_both, of_causal) in [
+            (-1000, 15, 31),
+            (-128, 15, 31),
+            (-127, 15, 31),
+            (-112, 15, 30),
+            (-91, 15, 29),
+            (-46, 13, 24),
+            (-45, 12, 23),
+            (-32, 12, 21),
+            (-23, 11, 18),
+            (-16, 10, 16),
+            (-15, 9, 15),
+            (-8, 8, 8),
+            (-7, 7, 7),
+            (0, 0, 0),
+            (1, 17, 0),
+            (7, 23, 0),
+            (8, 24, 0),
+            (12, 25, 0),
+            (16, 26, 0),
+            (64, 30, 0),
+            (90, 30, 0),
+            (91, 31, 0),
+            (128, 31, 0),
+            (1000, 31, 0),
+        ] {
+            let (query, key) = if distance < 0 { (-distance as usize, 0) } else { (0, distance as usize) };
+            let found = (both.bucket(query, key), causal.bucket(query, key));
+            assert_eq!(found, (of_both, of_causal), "distance {distance}");
+        }
+    }
+
+    #[test]
+    fn distances_run_from_the_last_query_to_the_last_key() {
+        let buckets = PositionBuckets::new(5, 2, |distance| (distance + 2) as usize);
+        let bias = [0.0, 1.0, 2.0, 3.0, 4.0];
+        assert_eq!(buckets.by_distance(&bias, 4), [0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 4.0]);
+        let mut gradient = [0.0; 5];
+        buckets.collect(&mut gradient, &[1.0; 7]);
+        assert_eq!(gradient, [2.0, 1.0, 1.0, 1.0, 2.0]);
+        assert!(buckets.by_distance(&bias, 0).is_empty());
+    }
+}

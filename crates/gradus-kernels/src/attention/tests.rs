@@ -1,0 +1,149 @@
+use std::num::NonZeroUsize;
+
+use super::*;
+use crate::fused::testing::{assert_close, check, given, host, leaf};
+
+fn shape(heads: usize, kv_heads: usize, head_dim: usize, mask: Mask) -> AttentionShape {
+    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), mask }
+}
+
+fn window(tokens: usize) -> Mask {
+    Mask::CausalWindow(NonZeroUsize::new(tokens).expect("a query sees itself"))
+}
+
+/// Segments with the heads of queries and of keys: one token, nothing, block tails, prompts shared by a group.
+fn cases() -> Vec<(Segments, usize, usize)> {
+    let mut groups = Segments::sequences([7]);
+    groups.push(70, vec![3, 90, 0, 1]);
+    groups.push(1, vec![5]);
+    vec![
+        (Segments::sequences([1]), 1, 1),
+        (Segments::sequences([0, 1, 7, 0, 1]), 4, 2),
+        (Segments::sequences([70, 130]), 3, 1),
+        (groups, 4, 2),
+    ]
+}
+
+/// Windows of one token, within a block, across blocks, and wider than any sequence.
+fn masks() -> Vec<Mask> {
+    let windows = [1, 3, 64, 65, 100, usize::MAX].map(window);
+    let distances = [0, 2, 64, 90, usize::MAX].map(Mask::BidirectionalWindow);
+    [&[Mask::Causal, Mask::Bidirectional], &windows[..], &distances[..]].concat()
+}
+
+#[test]
+fn agrees_with_the_reference() {
+    for (segments, heads, kv) in cases() {
+        for mask in masks() {
+            let (n, shape) = (segments.tokens(), shape(heads, kv, 5, mask));
+            let inputs = [leaf([n, heads * 5], 1), leaf([n, kv * 5], 2), leaf([n, kv * 5], 3)];
+            check(
+                &format!("attention, {mask:?}"),
+                &inputs,
+                |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+                |x| reference(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+                1e-5,
+            );
+            let part = |x: &Tensor<2>, from, width| x.clone().narrow(1, from, width);
+            check(
+                &format!("attention side by side, {mask:?}"),
+                &[leaf([n, (heads + 2 * kv) * 5], 4)],
+                |x| attention_fused(x[0].clone(), &segments, shape),
+                |x| {
+                    let (q, kv) = (heads * 5, kv * 5);
+                    reference(part(&x[0], 0, q), part(&x[0], q, kv), part(&x[0], q + kv, kv), &segments, shape)
+                },
+                1e-5,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_bias_agrees_with_the_reference() {
+    for (segments, heads, kv) in cases() {
+        for (mask, buckets) in [
+            (Mask::Causal, PositionBuckets::t5_causal(8, 20)),
+            (window(30), PositionBuckets::t5_causal(8, 20)),
+            (Mask::Bidirectional, PositionBuckets::t5_bidirectional(10, 40)),
+            (Mask::BidirectionalWindow(70), PositionBuckets::new(1, 0, |_| 0)),
+        ] {
+            let (n, shape) = (segments.tokens(), shape(heads, kv, 5, mask));
+            let weight = leaf([heads, buckets.buckets()], 4);
+            let bias = |weight_hr: &Tensor<2>| PositionBias { weight_hr: weight_hr.clone(), buckets: buckets.clone() };
+            check(
+                &format!("attention with a bias, {mask:?}"),
+                &[leaf([n, heads * 5], 1), leaf([n, kv * 5], 2), leaf([n, kv * 5], 3), weight],
+                |x| attention_biased(x[0].clone(), x[1].clone(), x[2].clone(), bias(&x[3]), &segments, shape),
+                |x| {
+                    let bias = bias(&x[3]);
+                    reference_biased(x[0].clone(), x[1].clone(), x[2].clone(), Some(&bias), &segments, shape)
+                },
+                2e-5,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_window_is_the_end_of_the_sequence_alone() {
+    let (n, size, shape) = (90, 13, shape(2, 1, 4, window(13)));
+    let x = leaf([n, 16], 1).inner();
+    let all = host(attention_fused(x.clone(), &Segments::sequences([n]), shape));
+    for i in [0, 5, 12, 13, 63, 64, 89] {
+        // The query and the twelve tokens before it, under the plain causal mask.
+        let seen = size.min(i + 1);
+        let end = x.clone().narrow(0, i + 1 - seen, seen);
+        let end = attention_fused(end, &Segments::sequences([seen]), AttentionShape { mask: Mask::Causal, ..shape });
+        assert_close("window", &all[i * 8..(i + 1) * 8], &host(end)[(seen - 1) * 8..], 1e-6);
+    }
+}
+
+#[test]
+fn a_bias_of_minus_infinity_is_a_window() {
+    let (n, shape) = (100, shape(2, 2, 4, Mask::Causal));
+    let x = [1, 2, 3].map(|seed| leaf([n, 8], seed).inner());
+    let [q, k, v] = x.clone();
+    let segments = Segments::sequences([n]);
+    let expected = attention(q, k, v, &segments, AttentionShape { mask: window(5), ..shape });
+    // Bucket 1 holds keys five tokens away and more.
+    let buckets = PositionBuckets::new(2, 5, |distance| if distance <= -5 { 1 } else { 0 });
+    let weight_hr = given([2, 2], &[0.5, f32::NEG_INFINITY, -7.0, -1e30]).inner();
+    let [q, k, v] = x;
+    let found = attention_biased(q, k, v, PositionBias { weight_hr, buckets }, &segments, shape);
+    assert_close("output", &host(found), &host(expected), 1e-6);
+}
+
+#[test]
+fn a_continuation_gets_what_the_whole_sequence_gives_it() {
+    for mask in [Mask::Causal, window(1), window(12), window(30)] {
+        let (prompt, lengths, shape) = (20, [9, 70], shape(2, 2, 8, mask));
+        let mut shared = Segments::default();
+        shared.push(prompt, lengths.to_vec());
+        let n = shared.tokens();
+        let x = leaf([n, 48], 1).inner();
+        let together = host(attention_fused(x.clone(), &shared, shape));
+        for segment in shared.iter().skip(1) {
+            let rows = |range: Range<usize>| x.clone().narrow(0, range.start, range.len());
+            let alone = Tensor::cat(vec![rows(segment.prefix.clone()), rows(segment.tokens.clone())], 0);
+            let alone = host(attention_fused(alone, &Segments::sequences([segment.length()]), shape));
+            let own = &together[segment.tokens.start * 16..segment.tokens.end * 16];
+            assert_close("continuation", own, &alone[prompt * 16..], 1e-6);
+        }
+    }
+}
+
+#[test]
+fn large_scores_agree_with_the_reference() {
+    // Scores up to 10⁴: most rows see one key, and gradients vanish. The logarithm of a sum near 10⁴ is known to 5e-4.
+    for mask in [Mask::Causal, window(9), Mask::Bidirectional] {
+        let (segments, shape) = (Segments::sequences([1, 70]), AttentionShape { scale: 1e4, ..shape(2, 1, 4, mask) });
+        check(
+            "attention",
+            &[leaf([71, 8], 1), leaf([71, 4], 2), leaf([71, 4], 3)],
+            |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+            |x| reference(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+            2e-3,
+        );
+    }
+}
