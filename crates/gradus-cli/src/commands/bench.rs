@@ -205,9 +205,10 @@ mod tests {
         let expected = "\
 processor    A Processor
 threads      1 of 2
-matrix peak  431 GFLOP/s in f32
+matrix peak  431 GFLOP/s in f32, 812 in bf16
 memory       38.2 GB/s read
 model        gpt2, 124.4 M parameters: 84.9 M in matrices of blocks, 38.6 M in the head
+products     in f32
 
 training    step  tokens/s  GFLOP/s  of matrix peak
 8 × 256   5.00 s       410      303            70 %
