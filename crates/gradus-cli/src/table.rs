@@ -34,6 +34,16 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// Bytes in the unit that keeps two digits or more: `4.12 GB`, `310 MB`; a dash for nothing.
+pub fn bytes(bytes: u64) -> String {
+    match bytes {
+        0 => "–".into(),
+        1..1_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        1_000_000..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
 /// A count with three digits or more: `124 M`, `5.2 k`, `97`.
 pub fn count(count: f64) -> String {
     match count {
@@ -64,6 +74,7 @@ mod tests {
             [seconds(0.0000251), seconds(0.0351), seconds(0.2), seconds(1.239)],
             ["25 µs", "35.1 ms", "200 ms", "1.24 s"]
         );
+        assert_eq!([bytes(0), bytes(310_400_000), bytes(4_124_000_000)], ["–", "310 MB", "4.12 GB"]);
         assert_eq!([count(97.4), count(5234.0), count(124_439_808.0)], ["97", "5.23 k", "124.4 M"]);
     }
 }

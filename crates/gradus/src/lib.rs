@@ -17,6 +17,7 @@ pub mod inference;
 pub mod loss;
 pub mod machine;
 pub mod math;
+pub mod memory;
 pub mod model;
 pub mod reward;
 pub mod rng;

@@ -18,7 +18,7 @@ pub struct Machine {
     pub processor: Option<String>,
     /// Processor features that the kernels use, and whether they are here.
     pub processor_features: Vec<(&'static str, bool)>,
-    /// Memory in bytes, where the system says.
+    /// Memory in bytes that this process may use: the machine's, or the limit of its control group; where the system says.
     pub memory_bytes: Option<u64>,
     /// Memory that is free now.
     pub memory_free_bytes: Option<u64>,
@@ -38,7 +38,7 @@ impl Machine {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             processor: entry(&processor, "model name").map(str::to_owned),
             processor_features: processor_features(),
-            memory_bytes: kibibytes(&memory, "MemTotal"),
+            memory_bytes: [kibibytes(&memory, "MemTotal"), control_group_limit()].into_iter().flatten().min(),
             memory_free_bytes: kibibytes(&memory, "MemAvailable"),
             versions: vec![("gradus", env!("CARGO_PKG_VERSION")), ("burn", BURN_VERSION)],
             build: vec![
@@ -65,6 +65,13 @@ fn entry<'a>(listing: &'a str, key: &str) -> Option<&'a str> {
 
 fn kibibytes(listing: &str, key: &str) -> Option<u64> {
     entry(listing, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+}
+
+/// The limit that a container sets, in version 2 or 1 of the kernel's interface; without one the file says `max`, or a
+/// number beyond all memory.
+fn control_group_limit() -> Option<u64> {
+    let files = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    files.iter().find_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok())
 }
 
 #[cfg(target_arch = "x86_64")]

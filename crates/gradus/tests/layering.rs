@@ -24,11 +24,12 @@ const PARTS: &[(&str, &[&str])] = &[
     ("rollout", &["generate", "model", "text", "data"]),
     // What the algorithms and both loops take a step with.
     ("train::batches", &[]),
+    ("memory", &["model", "train::batches"]),
     ("train::stats", &["run"]),
     ("train::objective", &[]),
     ("train::optimizer", &["model", "gradus_kernels"]),
     ("train::learner", &[]),
-    ("train::settings", &["math"]),
+    ("train::settings", &["math", "model"]),
     ("reward", &["rollout", "model", "text", "data", "metric", "train::batches", "train::objective"]),
     (
         "algorithm",
@@ -69,6 +70,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
     // The ways in, one behind each command: from a checked plan to a finished run, from a model to its answers.
     ("train::prepare", &[ALL_BELOW]),
+    ("train::examples", &[ALL_BELOW]),
+    ("train::forecast", &[ALL_BELOW]),
     ("train::run", &[ALL_BELOW]),
     ("inference", &[ALL_BELOW]),
     (

@@ -17,6 +17,7 @@ mod demo;
 mod doctor;
 mod eval;
 mod generate;
+mod plan;
 mod score;
 mod train;
 
@@ -107,6 +108,13 @@ pub const ENTRIES: &[Entry] = &[
         about: "Train what a configuration file says",
         arguments: |command| crate::flags::add(command, Scope::Shared),
         run: |matches, out| train::run(None, matches, out),
+    },
+    Entry {
+        name: "plan",
+        group: Group::Train,
+        about: "Show what a run will need in memory, phase by phase, and whether it fits",
+        arguments: |command| crate::flags::add(command, Scope::Shared),
+        run: plan::run,
     },
     Entry {
         name: "compare",

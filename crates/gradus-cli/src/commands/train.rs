@@ -24,7 +24,8 @@ pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::
     out.result(&outcome.results, || outcome.directory.display().to_string())
 }
 
-fn plan(method: Option<&str>, matches: &ArgMatches) -> anyhow::Result<Plan> {
+/// The checked run that the file and the flags describe.
+pub fn plan(method: Option<&str>, matches: &ArgMatches) -> anyhow::Result<Plan> {
     let given = flags::given(matches, method.map_or(Scope::Shared, Scope::Method));
     let (resume, overwrite) = (matches.get_flag("resume"), matches.get_flag("overwrite"));
     let mut file = matches.get_one::<PathBuf>("file").cloned();

@@ -10,4 +10,5 @@ mod demo;
 mod frame;
 mod hub;
 mod inference;
+mod plan;
 mod train;

@@ -37,13 +37,33 @@ impl Order {
         step / self.steps_per_epoch()
     }
 
-    /// The rows of `step`, counted from 0, in order.
-    pub fn batch(&self, step: usize) -> Vec<usize> {
-        let (epoch, within) = (self.epoch(step), step % self.steps_per_epoch());
+    /// All rows in the order of `epoch`.
+    fn rows_of(&self, epoch: usize) -> Vec<usize> {
         let mut rows: Vec<usize> = (0..self.rows).collect();
         if self.shuffle {
             rows.shuffle(&mut self.seed.stream(self.purpose, epoch as u64, 0));
         }
+        rows
+    }
+
+    /// [`batch`](Self::batch) of the first `steps` steps, one after the other.
+    pub fn batches(self, steps: usize) -> Box<dyn Iterator<Item = Vec<usize>>> {
+        let epochs = (0..steps.div_ceil(self.steps_per_epoch().max(1))).map(move |epoch| self.rows_of(epoch));
+        let chunks = move |rows: Vec<usize>| rows.chunks(self.batch_size).map(<[usize]>::to_vec).collect::<Vec<_>>();
+        Box::new(epochs.flat_map(chunks).take(steps))
+    }
+
+    /// [`full_batch`](Self::full_batch) of the first `steps` steps, one after the other.
+    pub fn full_batches(self, steps: usize) -> Box<dyn Iterator<Item = Vec<usize>>> {
+        let epochs = (steps * self.batch_size).div_ceil(self.rows.max(1));
+        let mut rows = (0..epochs).flat_map(move |epoch| self.rows_of(epoch));
+        Box::new((0..steps).map(move |_| rows.by_ref().take(self.batch_size).collect()))
+    }
+
+    /// The rows of `step`, counted from 0, in order.
+    pub fn batch(&self, step: usize) -> Vec<usize> {
+        let (epoch, within) = (self.epoch(step), step % self.steps_per_epoch());
+        let rows = self.rows_of(epoch);
         let start = within * self.batch_size;
         rows[start..self.rows.min(start + self.batch_size)].to_vec()
     }
@@ -54,10 +74,7 @@ impl Order {
         let mut position = step * self.batch_size;
         while batch.len() < self.batch_size {
             let (epoch, within) = (position / self.rows, position % self.rows);
-            let mut rows: Vec<usize> = (0..self.rows).collect();
-            if self.shuffle {
-                rows.shuffle(&mut self.seed.stream(self.purpose, epoch as u64, 0));
-            }
+            let rows = self.rows_of(epoch);
             let taken = (self.batch_size - batch.len()).min(self.rows - within);
             batch.extend_from_slice(&rows[within..within + taken]);
             position += taken;
@@ -142,6 +159,16 @@ mod tests {
             [vec![0, 1], vec![2, 3], vec![4], vec![0, 1]]
         );
         assert_eq!((0..3).map(|step| order.full_batch(step)).collect::<Vec<_>>(), [[0, 1], [2, 3], [4, 0]]);
+    }
+
+    #[test]
+    fn all_batches_at_once_are_those_of_each_step() {
+        for shuffle in [false, true] {
+            let order = order(shuffle);
+            let each = |of: &dyn Fn(usize) -> Vec<usize>| (0..7).map(of).collect::<Vec<_>>();
+            assert_eq!(order.batches(7).collect::<Vec<_>>(), each(&|step| order.batch(step)));
+            assert_eq!(order.full_batches(7).collect::<Vec<_>>(), each(&|step| order.full_batch(step)));
+        }
     }
 
     #[test]

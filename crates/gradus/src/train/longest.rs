@@ -10,7 +10,7 @@ use super::observer::Event;
 use super::recorder::Recorder;
 use super::stats::Stats;
 use crate::algorithm::{Actor, Algorithm, Critic};
-use crate::model::{Packed, Targets};
+use crate::model::Targets;
 use crate::rollout::Prompt;
 
 /// Tries the longest pass over `examples` that a step of `batch_size` of them can hold.
@@ -52,8 +52,15 @@ pub(super) fn online(
     if chosen.is_empty() {
         return;
     }
-    let sequence = |&i: &usize| [&rollouts[i].ids[..], &vec![rollouts[i].ids[0]; new]].concat();
-    let packed = Packed::new(chosen.iter().map(sequence));
+    // Completions of one prompt share it and nothing else, as those that are sampled.
+    let policy = &actor.module().policy;
+    let other_id = |i: usize| (i % policy.vocab_size()) as u32;
+    let sequence = |&i: &usize| [&rollouts[i].ids[..], &vec![other_id(i); new]].concat();
+    let sequences: Vec<Vec<u32>> = chosen.iter().map(sequence).collect();
+    let order: Vec<usize> = (0..chosen.len()).collect();
+    let prompt = |&at: &usize| chosen[at] / group;
+    let groups: Vec<Vec<usize>> = order.chunk_by(|a, b| prompt(a) == prompt(b)).map(<[usize]>::to_vec).collect();
+    let packed = policy.trunk.pack(&sequences, &groups);
     let targets = Targets::completions(&packed, &vec![new; chosen.len()]);
     let mut forward = actor.module().forward(&packed, &targets, sampling.temperature);
     // As in an update: a critic on the policy's trunk goes back together with it, another after it, but both forward

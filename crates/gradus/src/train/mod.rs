@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub mod batches;
 pub mod dpo;
 pub mod evaluation;
+pub(crate) mod examples;
+pub mod forecast;
 pub mod learner;
 pub mod log;
 mod longest;
@@ -44,6 +46,8 @@ pub struct TrainConfig {
     pub micro_batch_tokens: usize,
     /// Compute the longest pass once before the first step, without an update, so that memory trouble shows at once. Default true; the result does not depend on it.
     pub try_longest: bool,
+    /// Refuse a run that needs more memory than the machine has, before anything is loaded. Default true.
+    pub memory_check: bool,
     /// Peak learning rate. Default by method, as in TRL: sft 2e-5, reward 1e-4, dpo 1e-6, ppo 3e-6, grpo 1e-6.
     pub learning_rate: Option<f64>,
     /// How the learning rate falls after warm-up. Default `linear` (TRL).
@@ -113,6 +117,7 @@ impl Default for TrainConfig {
             micro_batch_size: None,
             micro_batch_tokens: 4096,
             try_longest: true,
+            memory_check: true,
             learning_rate: None,
             lr_schedule: LrSchedule::Linear,
             warmup_steps: 0.0,

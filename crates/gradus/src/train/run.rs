@@ -7,6 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::batches::{MicroBatch, Order};
 use super::dpo::{self, Dpo, DpoConfig};
+use super::examples::{self, Parts};
+use super::forecast;
 use super::learner::Learner;
 use super::log::Logged;
 use super::objective::Objective;
@@ -14,7 +16,7 @@ use super::observer::{Event, Observer};
 use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::optimizer::AdamW;
-use super::prepare::{self, Start, fetch_models, open_model, reward_models, rows, tokenise_options};
+use super::prepare::{self, Start, fetch_models, open_model, reward_models};
 use super::recorder::{Recorder, restore_optimizer};
 use super::reward_model::{BradleyTerry, RewardModelConfig};
 use super::settings::Settings;
@@ -25,8 +27,10 @@ use crate::algorithm::critic::{Critic, SeparateCritic, VALUE_HEAD_FILE};
 use crate::algorithm::grpo::{Grpo, GrpoConfig};
 use crate::algorithm::ppo::{CRITIC_PREFIX, CriticTrunk, Ppo, PpoConfig};
 use crate::config::{MethodConfig, Plan};
-use crate::data::{self, Examples, Need, PreferenceExample, TokeniseOptions};
+use crate::data::PreferenceExample;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::memory::Row;
 use crate::model::{CausalLm, Compute, ModelDir, RewardModel, save_causal, save_reward_model};
 use crate::reward::{self, Reward};
 use crate::rng::Purpose;
@@ -103,16 +107,8 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn sft(self, config: &SftConfig, observer: &mut dyn Observer) -> Result<Outcome> {
-        let split = rows(self.plan, Need::Sft)?;
-        let options = TokeniseOptions {
-            completion_only_loss: config.completion_only_loss,
-            assistant_only_loss: config.assistant_only_loss,
-            ..tokenise_options(self.plan, Some(self.plan.train().max_length))
-        };
-        let make = |rows: &[data::Row]| {
-            data::sft_examples(rows, &self.start.tokenizer, self.start.template.as_ref(), &options)
-        };
-        let (train, held_out) = examples(&split, make, observer)?;
+        let (train, held_out) = examples::texts(self.plan, self.start, config, observer)?;
+        self.check_memory(forecast::of_texts(&train), &[], observer)?;
         let model = self.trained(CausalLm::load(&self.model_dir()?, &self.device)?);
         let objective = Sft::new(config);
         self.offline(
@@ -126,12 +122,8 @@ impl Job<'_> {
     }
 
     fn reward_model(self, config: &RewardModelConfig, observer: &mut dyn Observer) -> Result<Outcome> {
-        let split = rows(self.plan, Need::Preference)?;
-        let options = tokenise_options(self.plan, Some(self.plan.train().max_length));
-        let make = |rows: &[data::Row]| {
-            data::reward_examples(rows, &self.start.tokenizer, self.start.template.as_ref(), &options)
-        };
-        let (train, held_out) = examples(&split, make, observer)?;
+        let (train, held_out) = examples::scored_pairs(self.plan, self.start, observer)?;
+        self.check_memory(forecast::of_scored_pairs(&train), &[], observer)?;
         let model = self.scalar_model(&self.model_dir()?)?;
         let pad_id = self.start.pad_id();
         let tokenizer = &self.start.tokenizer;
@@ -143,12 +135,8 @@ impl Job<'_> {
     }
 
     fn dpo(self, config: &DpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
-        let split = rows(self.plan, Need::Preference)?;
-        let options = tokenise_options(self.plan, Some(self.plan.train().max_length));
-        let make = |rows: &[data::Row]| {
-            data::preference_examples(rows, &self.start.tokenizer, self.start.template.as_ref(), &options)
-        };
-        let (train, held_out) = examples(&split, make, observer)?;
+        let (train, held_out) = examples::pairs(self.plan, self.start, observer)?;
+        self.check_memory(forecast::of_pairs(&train), &[], observer)?;
         let (model, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
         let passes = self.passes();
         let total = train.len() + held_out.len();
@@ -172,19 +160,48 @@ impl Job<'_> {
     }
 
     fn ppo(self, config: &PpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
+        let prompts = self.prompts(config.max_new_tokens, observer)?;
         let (policy, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
         let (critic, value_head) = self.critic(config, &policy)?;
         let kl_coefficient = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
         let mut algorithm = Ppo::new(config, critic, kl_coefficient);
-        self.online(&mut algorithm, Actor { policy, value_head }, Some(&reference), observer)
+        self.online(&mut algorithm, Actor { policy, value_head }, Some(&reference), prompts, observer)
     }
 
     fn grpo(self, config: &GrpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
+        let prompts = self.prompts(config.max_new_tokens, observer)?;
         let (policy, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
         // Without a KL term only evaluations ask the reference.
         let asked = config.kl_coefficient != 0.0 || self.plan.train().eval_steps >= 0;
         let reference = asked.then_some(reference);
-        self.online(&mut Grpo::new(config), Actor { policy, value_head: None }, reference.as_ref(), observer)
+        let actor = Actor { policy, value_head: None };
+        self.online(&mut Grpo::new(config), actor, reference.as_ref(), prompts, observer)
+    }
+
+    /// The prompts of online methods, which fit into memory with their completions.
+    fn prompts(&self, max_new_tokens: usize, observer: &mut dyn Observer) -> Result<Parts<Prompt>> {
+        let prompts = examples::prompts(self.plan, self.start, max_new_tokens, observer)?;
+        let rows = |prompts: &[Prompt]| forecast::of_prompts(prompts, max_new_tokens);
+        self.check_memory(rows(&prompts.0), &rows(&prompts.1), observer)?;
+        Ok(prompts)
+    }
+
+    /// Refuses what does not fit into memory, before any weights are loaded.
+    fn check_memory(&self, rows: Vec<Row>, held_out: &[Row], observer: &mut dyn Observer) -> Result<()> {
+        if !self.plan.train().memory_check {
+            return Ok(());
+        }
+        let machine = Machine::detect();
+        let forecast = forecast::check(&forecast::with_rows(self.plan, self.start, rows, held_out)?, &machine)?;
+        if let Some(free) = machine.memory_free_bytes.filter(|&free| free < forecast.peak_bytes) {
+            let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
+            observer.event(&Event::Warning(&format!(
+                "the run needs about {}, and {} of memory are free now: others may have to give way",
+                gigabytes(forecast.peak_bytes),
+                gigabytes(free)
+            )));
+        }
+        Ok(())
     }
 
     /// Offline methods: the loop, then what it leaves behind.
@@ -215,23 +232,10 @@ impl Job<'_> {
         algorithm: &mut dyn Algorithm,
         actor: Actor,
         reference: Option<&CausalLm>,
+        (train, held_out): Parts<Prompt>,
         observer: &mut dyn Observer,
     ) -> Result<Outcome> {
         let mut reward = self.reward()?;
-        let split = rows(self.plan, Need::Prompt)?;
-        // A prompt is never cut: what leaves no room for a whole completion is left out.
-        let longest = actor.policy.max_positions().unwrap_or(usize::MAX).min(self.plan.train().max_length);
-        let room = (longest + 1).saturating_sub(algorithm.sampling().max_new_tokens);
-        if room < 2 {
-            return Err(Error::input(format!(
-                "`max_new_tokens` ({}) leaves no room for a prompt within {longest} tokens",
-                algorithm.sampling().max_new_tokens
-            )));
-        }
-        let options = tokenise_options(self.plan, Some(room));
-        let make =
-            |rows: &[data::Row]| data::prompts(rows, &self.start.tokenizer, self.start.template.as_ref(), &options);
-        let (train, held_out): (Vec<Prompt>, Vec<Prompt>) = examples(&split, make, observer)?;
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
         let by_epochs = (self.plan.train().epochs * per_epoch).ceil().max(1.0) as usize;
@@ -405,28 +409,6 @@ impl Job<'_> {
         let results = Value::Object(report::finish(&self.directory, results)?);
         Ok(Outcome { directory: self.directory.path().to_owned(), model: self.directory.model(), results })
     }
-}
-
-/// Examples of both parts of the rows. Held-out rows of which nothing is left turn evaluation off.
-fn examples<E>(
-    split: &super::prepare::Split,
-    make: impl Fn(&[data::Row]) -> Result<Examples<E>>,
-    observer: &mut dyn Observer,
-) -> Result<(Vec<E>, Vec<E>)> {
-    let train = make(&split.train)?;
-    prepare::report("training", &train.counts, observer);
-    if split.held_out.is_empty() {
-        return Ok((train.examples, Vec::new()));
-    }
-    let held_out = match make(&split.held_out) {
-        Ok(held_out) => held_out,
-        Err(error) => {
-            observer.event(&Event::Warning(&format!("there is no evaluation: no held-out row is usable: {error}")));
-            return Ok((train.examples, Vec::new()));
-        }
-    };
-    prepare::report("held out", &held_out.counts, observer);
-    Ok((train.examples, held_out.examples))
 }
 
 /// What often puzzles people about the last numbers of a run.

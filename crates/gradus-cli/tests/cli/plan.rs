@@ -1,0 +1,125 @@
+//! `gradus plan`: the table, and refusing what does not fit.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use gradus::model::{CausalLm, ModelDir, save_causal};
+use gradus::rng::{Purpose, Seed};
+
+use crate::harness::{CliTest, fixture_model};
+
+fn config(method: &str, more: &str) -> String {
+    format!("model: {}\ndata: rows.jsonl\nmethod: {{ {method} }}\n{more}", fixture_model("gpt2"))
+}
+
+#[test]
+fn a_plan_shows_every_phase_and_writes_nothing() {
+    let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(40));
+    test.write("run.yml", &config("sft: {}", ""));
+    let text = test.succeeds(&["plan", "run.yml", "--quiet"]);
+    let mut lines = text.lines();
+    let heading = "phase       weights  gradients  moments  activations  working  pages  program    total";
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines.next().map(words), Some(words(heading)), "{text}");
+    let phases: Vec<&str> = lines.by_ref().take(5).map(|line| line.split(' ').next().unwrap_or("")).collect();
+    assert_eq!(phases, ["load", "trial", "update", "optimizer", "checkpoint"], "{text}");
+    assert!(text.contains("\npeak ") && text.contains("this machine has "), "{text}");
+    assert!(!test.path().join("runs").exists(), "a plan leaves nothing behind");
+
+    test.write("run.yml", &config("ppo: { max_new_tokens: 8 }", "reward: { rule: { regex: e } }\n"));
+    let json: serde_json::Value =
+        serde_json::from_str(&test.succeeds(&["plan", "run.yml", "--json", "--quiet"])).expect("it is JSON");
+    let names: Vec<&str> = json["phases"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|phase| phase["name"].as_str().expect("a name"))
+        .collect();
+    assert_eq!(names, ["load", "trial", "sampling", "scoring", "update", "optimizer", "checkpoint"]);
+    assert_eq!(json["fits"], true);
+    let total = |phase: &serde_json::Value| -> u64 {
+        phase.as_object().expect("an object").values().filter_map(serde_json::Value::as_u64).sum()
+    };
+    let most = json["phases"].as_array().expect("a list").iter().map(total).max();
+    assert_eq!(most, json["peak_bytes"].as_u64());
+}
+
+#[test]
+fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
+    let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\"}\n".repeat(40));
+    // Completions of a hundred million tokens: terabytes, on any machine.
+    let written = format!(
+        "model: {}\ndata: rows.jsonl\nmethod: {{ grpo: {{ max_new_tokens: 100000000 }} }}\n\
+         reward: {{ rule: {{ regex: e }} }}\ntrain: {{ max_length: 200000000 }}\n",
+        fixture_model("qwen3")
+    );
+    test.write("run.yml", &written);
+    for command in ["plan", "train"] {
+        let run = test.run(&[command, "run.yml", "--quiet"]);
+        assert_eq!(run.code, 1, "{command}: {}", run.stderr);
+        let error = run.stderr.lines().find(|line| line.starts_with("error: the run needs ")).expect("the refusal");
+        assert!(error.contains(" GB at its peak (") && error.contains(", but this machine has "), "{error}");
+        assert!(run.stderr.contains("hint: ") && run.stderr.contains("`--no-memory-check`"), "{}", run.stderr);
+    }
+    assert!(test.run(&["plan", "run.yml", "--quiet"]).stdout.starts_with("phase "), "the table comes first");
+}
+
+/// A random GPT-2 of 17 million parameters with the fixture's tokenizer.
+fn middling_model(path: &Path) {
+    let mut dir = ModelDir::open(Path::new(&fixture_model("gpt2"))).expect("a fixture");
+    for (key, value) in [("n_embd", 384), ("n_layer", 8), ("n_head", 6), ("n_positions", 512), ("vocab_size", 8000)] {
+        dir.config.insert(key.into(), value.into());
+    }
+    let mut stream = Seed(1).stream(Purpose::Init, 0, 0);
+    let model = CausalLm::random(&dir, &mut stream, &burn::tensor::Device::flex()).expect("a model");
+    std::fs::create_dir(path).expect("a directory can be made");
+    save_causal(&model, &dir, path).expect("it is saved");
+}
+
+/// Runs `gradus ARGUMENTS`; the most memory it had in bytes, as the system counts pages.
+#[cfg(target_os = "linux")]
+fn resident_peak(test: &CliTest, arguments: &[&str]) -> u64 {
+    let mut child =
+        test.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let status = format!("/proc/{}/status", child.id());
+    let mut kibibytes = 0;
+    // The high-water mark only rises: the last one that can be read is as good as that at the end.
+    let code = loop {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let mark = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB")?.trim().parse().ok());
+        kibibytes = mark.unwrap_or(kibibytes);
+        match child.try_wait().expect("a child can be asked") {
+            Some(code) => break code,
+            None => std::thread::sleep(std::time::Duration::from_millis(5)),
+        }
+    };
+    assert!(code.success(), "gradus {arguments:?} failed");
+    kibibytes * 1024
+}
+
+/// What is hard about small models is what is fixed: a program that is ten megabytes larger than it was taken to be is
+/// nothing to GPT-2 and a tenth of a toy. Half a gigabyte is large enough for 10 %.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_plan_is_within_a_tenth_of_what_a_run_takes() {
+    let test = CliTest::new();
+    middling_model(&test.path().join("model"));
+    let sentence = |words: usize| "the tea is good and warm and green ".repeat(words.div_ceil(8));
+    let row = |i: usize| {
+        let (prompt, chosen, rejected) = (sentence(8 + i % 9), sentence(24 + i % 17), sentence(24 + i % 13));
+        format!("{{\"prompt\": \"{prompt}\", \"chosen\": \"{chosen}\", \"rejected\": \"{rejected}\"}}\n")
+    };
+    test.write("rows.jsonl", &(0..64).map(row).collect::<String>());
+    for (method, more) in [("sft: {}", ""), ("grpo: { max_new_tokens: 48 }", "reward: { rule: { regex: e } }\n")] {
+        let written = format!(
+            "model: model\ndata: rows.jsonl\noutput_dir: run\nmethod: {{ {method} }}\n{more}train: {{ max_steps: 3, \
+             eval_steps: -1, batch_size: 8, micro_batch_tokens: 2048 }}\n"
+        );
+        test.write("run.yml", &written);
+        let plan: serde_json::Value =
+            serde_json::from_str(&test.succeeds(&["plan", "run.yml", "--json", "--quiet"])).expect("it is JSON");
+        let predicted = plan["peak_bytes"].as_f64().expect("a number");
+        let measured = resident_peak(&test, &["train", "run.yml", "--overwrite"]) as f64;
+        assert!((predicted / measured - 1.0).abs() < 0.1, "{method}: {predicted} bytes predicted, {measured} measured");
+    }
+}

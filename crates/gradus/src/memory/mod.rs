@@ -1,0 +1,379 @@
+//! What a run will hold in memory, phase by phase, before anything of it is allocated.
+//!
+//! [`terms`] has the formulas, one for each thing that is held; this file says which are held together. The passes are
+//! those that the run will make: its order of rows depends on the seed alone. Only completions are not known before they
+//! are sampled; they count as long as they may become.
+
+pub mod terms;
+mod way_out;
+
+use rand::seq::SliceRandom;
+use serde::Serialize;
+
+use crate::model::Weights;
+use crate::rng::Purpose;
+use crate::train::batches::{MicroBatch, Order};
+use terms::{Model, Pass};
+
+/// What a run computes, by the sizes that memory follows from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    /// The model that is trained.
+    pub policy: Model,
+    /// A critic with a trunk of its own: trained too.
+    pub critic: Option<Model>,
+    /// The frozen reference.
+    pub reference: Reference,
+    /// Reward models.
+    pub rewards: Vec<Model>,
+    /// Bytes of weights that reference and critic share with the policy until its first step.
+    pub shared_at_first: u64,
+    /// Every row, pair or prompt with a completion.
+    pub rows: Vec<Row>,
+    /// Which of them each step takes.
+    pub steps: Steps,
+    /// How large a pass may be.
+    pub passes: MicroBatch,
+    /// Whether the longest pass is tried before the first step.
+    pub tries_longest: bool,
+    /// What online methods sample: in an iteration, in an evaluation.
+    pub sampling: Vec<Sampling>,
+    /// How the weights that sample are held.
+    pub sampling_weights: Weights,
+    /// Bytes of the rows in memory, as text and as ids, and of the tokenizer.
+    pub host_bytes: u64,
+}
+
+/// A row, a pair, or a prompt with a completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// Tokens of all its sequences: what the limits of a pass count.
+    pub tokens: usize,
+    /// Predicted tokens.
+    pub targets: usize,
+    /// Tokens that are computed: what a pair's sequences begin with counts once.
+    pub computed: usize,
+    /// The same where its neighbour before it is the same prompt: then the prompt is computed already.
+    pub computed_after: usize,
+}
+
+/// Where a frozen reference is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reference {
+    /// Nowhere.
+    None,
+    /// It is asked once before training and then forgotten; `None`: it shares the policy's weights.
+    First(Option<Model>),
+    /// Beside the policy.
+    Beside(Model),
+}
+
+/// Which rows the steps take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Steps {
+    /// The order of the rows.
+    pub order: Order,
+    /// Steps, or iterations of online methods.
+    pub count: usize,
+    /// How often each row comes: completions of a prompt.
+    pub group_size: usize,
+    /// Parts of a batch that are stepped on one after the other.
+    pub mini_batches: usize,
+    /// How often a step goes over its batch.
+    pub update_epochs: usize,
+    /// Whether each part puts the completions of a prompt together again.
+    pub regroups: bool,
+}
+
+/// Completions that are sampled together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sampling {
+    /// Prompts.
+    pub prompts: usize,
+    /// Completions of each.
+    pub group_size: usize,
+    /// Tokens of the longest prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of a completion at most.
+    pub new_tokens: usize,
+}
+
+/// One stretch of a run and what it holds at its peak, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Phase {
+    /// `load`, `reference`, `trial`, `sampling`, `scoring`, `update`, `optimizer` or `checkpoint`.
+    pub name: &'static str,
+    /// Weights of all models.
+    pub weights: u64,
+    /// Gradients.
+    pub gradients: u64,
+    /// The optimiser's moments.
+    pub moments: u64,
+    /// What the backward pass needs of the forward pass.
+    pub activations: u64,
+    /// Everything else that comes and goes: logits, caches, copies, gradients on their way.
+    pub working: u64,
+    /// Pages that the allocator holds beyond all this.
+    pub pages: u64,
+    /// The program, its tokenizer and the rows.
+    pub program: u64,
+}
+
+impl Phase {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.parts().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Its parts with their names.
+    pub fn parts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let Self { weights, gradients, moments, activations, working, pages, program, .. } = *self;
+        let named = [
+            ("weights", weights),
+            ("gradients", gradients),
+            ("moments", moments),
+            ("activations", activations),
+            ("working memory", working),
+            ("kept pages", pages),
+            ("program and data", program),
+        ];
+        named.into_iter()
+    }
+}
+
+/// What a run will hold.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Forecast {
+    /// The phases, in the order in which they first come.
+    pub phases: Vec<Phase>,
+    /// Tokens of the longest pass.
+    pub longest_pass_tokens: usize,
+    /// The largest total, in bytes.
+    pub peak_bytes: u64,
+}
+
+impl Forecast {
+    /// The phase that needs most.
+    pub fn peak(&self) -> &Phase {
+        self.phases.iter().max_by_key(|phase| phase.total()).expect("a run has phases")
+    }
+}
+
+/// Bytes of the program itself: code, allocator, thread stacks.
+const PROGRAM: u64 = 16 << 20;
+
+/// What the allocator holds beyond what is in use, as a fraction of it. The binary keeps freed memory for the next step,
+/// and a block of one size seldom fits where one of another was. Measured with GPT-2's 124 million parameters, by method:
+/// 0.15 to 0.20.
+const KEPT: f64 = 0.17;
+
+/// Bytes of the last moments of a run: plots are drawn.
+const PLOTS: u64 = 12 << 20;
+
+/// Rows sampled side by side at most, and prompt tokens computed at a time; see `generate`.
+const ROWS_AT_ONCE: usize = 256;
+const PREFILL_TOKENS: usize = 4096;
+
+impl Workload {
+    /// The peak of every phase.
+    pub fn forecast(&self) -> Forecast {
+        let mut phases = vec![self.load()];
+        if let Reference::First(model) = self.reference {
+            // Without one of its own the reference shares the weights that are not packed.
+            let (frozen, model) = match model {
+                Some(model) => (model.frozen_weights(), model),
+                None => (self.policy.packed(self.policy.weights), self.policy),
+            };
+            let held = self.at_first("reference");
+            let working = model.forward(self.longest_pass(usize::MAX));
+            phases.push(Phase { weights: held.weights + frozen, working, ..held });
+        }
+        let longest = self.longest_pass(self.steps.order.batch_size * self.steps.group_size);
+        let first = self.at_first("trial");
+        if self.tries_longest {
+            phases.push(self.backward(longest, 0, first));
+        }
+        let (update, pass) = self.update();
+        if !self.sampling.is_empty() {
+            phases.push(self.sampling());
+            phases.push(self.scoring(pass));
+        }
+        phases.extend([update, self.optimizer(), self.checkpoint()]);
+        for phase in &mut phases {
+            phase.pages = (KEPT * (phase.total() - phase.program) as f64) as u64;
+        }
+        let peak_bytes = phases.iter().map(Phase::total).max().unwrap_or(0);
+        let longest_pass_tokens = if self.tries_longest { longest.tokens } else { pass.tokens };
+        Forecast { phases, longest_pass_tokens, peak_bytes }
+    }
+
+    /// The longest pass that `count` of the rows can hold, each as often as it comes in a step.
+    fn longest_pass(&self, count: usize) -> Pass {
+        let group = self.steps.group_size;
+        let lengths: Vec<usize> = self.rows.iter().flat_map(|row| std::iter::repeat_n(row.tokens, group)).collect();
+        let chosen = self.passes.longest(&lengths, count);
+        self.pass(&chosen.into_iter().map(|i| i / group).collect::<Vec<_>>())
+    }
+
+    /// What is computed of `rows` in one pass.
+    fn pass(&self, rows: &[usize]) -> Pass {
+        let mut pass = Pass::default();
+        for (i, &row) in rows.iter().enumerate() {
+            let Row { targets, computed, computed_after, .. } = self.rows[row];
+            pass.targets += targets;
+            pass.tokens += if i > 0 && rows[i - 1] == row { computed_after } else { computed };
+        }
+        pass
+    }
+
+    /// The models in training.
+    fn trained(&self) -> impl Iterator<Item = Model> {
+        std::iter::once(self.policy).chain(self.critic)
+    }
+
+    /// The weights in training; their gradients take as much.
+    fn trained_weights(&self) -> u64 {
+        self.trained().map(|model| model.weights()).sum()
+    }
+
+    /// The reference, where it stays.
+    fn beside(&self) -> Option<Model> {
+        match self.reference {
+            Reference::Beside(model) => Some(model),
+            Reference::None | Reference::First(_) => None,
+        }
+    }
+
+    /// What is there in all phases after the first step: weights, moments, the program.
+    fn held(&self, name: &'static str) -> Phase {
+        let frozen = self.beside().into_iter().chain(self.rewards.iter().copied());
+        let (trained, frozen) = (self.trained_weights(), frozen.map(|model| model.frozen_weights()).sum::<u64>());
+        let program = PROGRAM + self.host_bytes;
+        Phase {
+            name,
+            weights: trained + frozen,
+            gradients: 0,
+            moments: 2 * trained,
+            activations: 0,
+            working: 0,
+            pages: 0,
+            program,
+        }
+    }
+
+    /// What is there before it: no moments yet, and weights that are still shared.
+    fn at_first(&self, name: &'static str) -> Phase {
+        let held = self.held(name);
+        Phase { weights: held.weights - self.shared_at_first, moments: 0, ..held }
+    }
+
+    /// Reading the weights, tensor by tensor.
+    fn load(&self) -> Phase {
+        Phase { working: 2 * self.policy.largest_tensor(), ..self.at_first("load") }
+    }
+
+    /// Sampling: the weights packed for it, the cache, the prompts' forward pass or the logits of all prompts and rows.
+    fn sampling(&self) -> Phase {
+        let shape = self.policy.shape;
+        let working = |&Sampling { prompts, group_size, prompt_tokens, new_tokens }: &Sampling| {
+            let prompts = prompts.min((ROWS_AT_ONCE / group_size.max(1)).max(1));
+            let rows = prompts * group_size;
+            let cached = (prompts * prompt_tokens + rows * new_tokens) as u64;
+            let cache = 8 * (shape.layers * shape.kv_width()) as u64 * cached;
+            let at_once = (prompts * prompt_tokens).min(PREFILL_TOKENS.max(prompt_tokens));
+            let prefill = self.policy.forward(Pass { tokens: at_once, targets: 0 });
+            let logits = 4 * shape.vocabulary as u64 * (prompts + rows) as u64;
+            self.policy.packed(self.sampling_weights) + cache + prefill.max(logits)
+        };
+        Phase { working: self.sampling.iter().map(working).max().unwrap_or(0), ..self.held("sampling") }
+    }
+
+    /// Forward passes over finished rollouts: rewards, the reference, the critic's values.
+    fn scoring(&self, pass: Pass) -> Phase {
+        let models = self.rewards.iter().copied().chain(self.beside()).chain(self.critic);
+        let working = models.map(|model| model.forward(pass)).max().unwrap_or(0);
+        Phase { working, ..self.held("scoring") }
+    }
+
+    /// The pass of all steps that holds most, with what it holds: the moments after the first step, and the gradients of
+    /// the passes before it.
+    fn update(&self) -> (Phase, Pass) {
+        let (first, later, sums) = (self.at_first("update"), self.held("update"), self.trained_weights());
+        let mut most = (first, Pass::default());
+        let mut consider = |pass: Pass, sums: u64, held: Phase| {
+            let phase = self.backward(pass, sums, held);
+            if phase.total() > most.0.total() {
+                most = (phase, pass);
+            }
+        };
+        let mut is_first = true;
+        for (iteration, batch) in self.batches().enumerate() {
+            for part in self.parts(iteration, &batch) {
+                let lengths: Vec<usize> = part.iter().map(|&row| self.rows[row].tokens).collect();
+                for (i, range) in self.passes.split(&lengths).into_iter().enumerate() {
+                    consider(
+                        self.pass(&part[range]),
+                        if i > 0 { sums } else { 0 },
+                        if is_first { first } else { later },
+                    );
+                }
+                is_first = false;
+            }
+        }
+        most
+    }
+
+    /// The rows of every step, in order.
+    fn batches(&self) -> impl Iterator<Item = Vec<usize>> {
+        let Steps { order, count, group_size, .. } = self.steps;
+        let batches = if self.sampling.is_empty() { order.batches(count) } else { order.full_batches(count) };
+        batches.map(move |batch| batch.into_iter().flat_map(|row| std::iter::repeat_n(row, group_size)).collect())
+    }
+
+    /// The parts of a batch that are stepped on, in order; see `algorithm::Update::order`.
+    fn parts(&self, iteration: usize, batch: &[usize]) -> Vec<Vec<usize>> {
+        let Steps { order, mini_batches, update_epochs, regroups, .. } = self.steps;
+        let mut parts = Vec::new();
+        for epoch in 0..update_epochs {
+            let mut rollouts: Vec<usize> = (0..batch.len()).collect();
+            if mini_batches > 1 && order.shuffle {
+                rollouts.shuffle(&mut order.seed.stream(Purpose::UpdateOrder, iteration as u64, epoch as u64));
+            }
+            for part in rollouts.chunks_mut(batch.len().div_ceil(mini_batches.max(1)).max(1)) {
+                if regroups {
+                    part.sort_unstable();
+                }
+                parts.push(part.iter().map(|&rollout| batch[rollout]).collect());
+            }
+        }
+        parts
+    }
+
+    /// Forward and backward of one pass on top of what is `held`, with `sums` bytes of gradients from passes before it.
+    fn backward(&self, pass: Pass, sums: u64, held: Phase) -> Phase {
+        let held = Phase { gradients: sums, ..held };
+        let (policy, critic) = (self.policy, self.critic);
+        let critic_saved = critic.map_or(0, |critic| critic.saved(pass));
+        let mut moments_of_it = vec![
+            Phase { activations: policy.saved(pass) + critic_saved, working: policy.backward_begin(pass), ..held },
+            Phase { activations: critic_saved, working: policy.backward_end(pass), ..held },
+        ];
+        if let Some(critic) = critic {
+            // The policy's pass is over and its gradients are kept.
+            let kept = Phase { gradients: sums.max(policy.weights()), ..held };
+            moments_of_it.push(Phase { activations: critic_saved, working: critic.backward_begin(pass), ..kept });
+            moments_of_it.push(Phase { working: critic.backward_end(pass), ..kept });
+        }
+        moments_of_it.into_iter().max_by_key(Phase::total).unwrap_or(held)
+    }
+
+    /// The optimiser's step, in place.
+    fn optimizer(&self) -> Phase {
+        Phase { gradients: self.trained_weights(), ..self.held("optimizer") }
+    }
+
+    /// Writing, tensor by tensor, and the plots at the end.
+    fn checkpoint(&self) -> Phase {
+        Phase { working: PLOTS.max(2 * self.policy.largest_tensor()), ..self.held("checkpoint") }
+    }
+}

@@ -1,0 +1,224 @@
+//! The formulas: what each thing that a run holds takes, in bytes.
+//!
+//! Symbols: N tokens of a pass, M of them predicted, D width of the hidden states, Q and K widths of all query heads and
+//! of all key heads, H query heads, I width of the feed-forward layer, L blocks, V vocabulary, P all weights. Numbers
+//! have four bytes. Buffers of a few numbers a token or a few megabytes in all are left out.
+
+use crate::model::{Block, ModelShape, Weights};
+
+/// Bytes of one number.
+const NUMBER: u64 = 4;
+
+/// Logits that the LM head holds at a time; see `gradus_kernels::token_logprobs`.
+const LOGITS_AT_A_TIME: u64 = 16 << 20;
+
+/// Rows of logits that the LM head makes at a time at most.
+const LOGIT_ROWS: u64 = 4096;
+
+/// A model by its sizes and its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Model {
+    /// The sizes.
+    pub shape: ModelShape,
+    /// What stands on the trunk.
+    pub head: Head,
+    /// How its weights are held where it is frozen.
+    pub weights: Weights,
+}
+
+/// What stands on a model's trunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Head {
+    /// The LM head.
+    Language,
+    /// One number per token: reward models and critics.
+    Scalar,
+}
+
+/// How much goes through a model at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pass {
+    /// Tokens, N.
+    pub tokens: usize,
+    /// Predicted tokens, M.
+    pub targets: usize,
+}
+
+impl Model {
+    /// A language model.
+    pub fn language(shape: ModelShape, weights: Weights) -> Self {
+        Self { shape, head: Head::Language, weights }
+    }
+
+    /// A reward model or critic.
+    pub fn scalar(shape: ModelShape, weights: Weights) -> Self {
+        Self { shape, head: Head::Scalar, weights }
+    }
+
+    /// P: the trunk, and an LM head of its own or the D weights of a scalar one.
+    fn parameters(&self) -> u64 {
+        match self.head {
+            Head::Language => self.shape.parameters() as u64,
+            Head::Scalar => (self.shape.trunk_parameters() + self.shape.width) as u64,
+        }
+    }
+
+    /// The weights in training, 4 P. As much again are their gradients, and twice as much the optimiser's moments.
+    pub fn weights(&self) -> u64 {
+        NUMBER * self.parameters()
+    }
+
+    /// The weights that enter products, packed for many of them: those of the blocks and of the LM head, tied or not, with
+    /// four bytes each, in bf16 two, in INT8 one.
+    pub fn packed(&self, weights: Weights) -> u64 {
+        let head = if self.head == Head::Language { self.shape.head_matrix() } else { 0 };
+        let bytes = match weights {
+            Weights::F32 => 4,
+            Weights::Bf16 => 2,
+            Weights::Int8 => 1,
+        };
+        bytes * (self.shape.trunk_matrices() + head) as u64
+    }
+
+    /// The weights that are never packed: tables, norms, biases.
+    pub fn unpacked(&self) -> u64 {
+        NUMBER * (self.shape.trunk_parameters() - self.shape.trunk_matrices()) as u64
+    }
+
+    /// The weights of a model that is not trained.
+    pub fn frozen_weights(&self) -> u64 {
+        self.packed(self.weights) + self.unpacked()
+    }
+
+    /// The largest single tensor, 4 V D: reading it takes it twice (as bytes and as numbers), and so does writing.
+    pub fn largest_tensor(&self) -> u64 {
+        NUMBER * self.shape.head_matrix().max(self.shape.width * self.shape.inner) as u64
+    }
+
+    /// What the backward pass needs of the forward pass: the inputs of every fused operation, shared where one tensor is
+    /// the input of several.
+    ///
+    /// A block: the residual stream and its norm, twice (4 D); queries and attention's output (2 Q), keys and values (2 K),
+    /// attention's normalisers (H); before and after the activation (2 I), or gate, up and their product (3 I); Qwen3 also
+    /// queries and keys before their norms (Q + K). Then the last residual stream, N D, and the hidden states that
+    /// predict, M D.
+    pub fn saved(&self, pass: Pass) -> u64 {
+        let (d, _, _, _) = self.widths();
+        let (n, m) = (pass.tokens as u64, pass.targets as u64);
+        let last = match self.head {
+            Head::Language => n * d + m * d,
+            Head::Scalar => 2 * n * d,
+        };
+        NUMBER * (n * self.shape.layers as u64 * self.block_numbers() + last)
+    }
+
+    /// Numbers that one block keeps of one token.
+    fn block_numbers(&self) -> u64 {
+        let (d, q, k, i) = self.widths();
+        let feed_forward = match self.shape.block {
+            Block::Gpt2 => 2 * i,
+            Block::Llama => 3 * i,
+        };
+        let before_norms = if self.shape.qk_norm { q + k } else { 0 };
+        4 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms
+    }
+
+    /// What a block holds at once in a forward pass that keeps nothing: the residual stream beside the feed-forward
+    /// layer's tensors, or beside queries, keys, values and two of attention's outputs.
+    pub fn forward(&self, pass: Pass) -> u64 {
+        let (d, q, k, i) = self.widths();
+        let feed_forward = match self.shape.block {
+            Block::Gpt2 => 2 * i,
+            Block::Llama => 3 * i,
+        };
+        let block = NUMBER * pass.tokens as u64 * (d + feed_forward.max(3 * q + 2 * k));
+        let head = NUMBER * (pass.tokens as u64 * d + pass.targets as u64 * d) + self.logits(pass.targets);
+        block.max(head)
+    }
+
+    /// A chunk of logits, 4 V times as many rows as fit.
+    pub fn logits(&self, targets: usize) -> u64 {
+        match self.head {
+            Head::Language => {
+                let v = self.shape.vocabulary as u64;
+                NUMBER * v * (targets as u64).min((LOGITS_AT_A_TIME / v).clamp(1, LOGIT_ROWS))
+            }
+            Head::Scalar => 0,
+        }
+    }
+
+    /// What the backward pass holds beside [`saved`](Self::saved) when it begins: a chunk of logits, the gradient of the
+    /// hidden states (M D) and that of the head (V D); or, a little later, those of the top block's feed-forward layer
+    /// (N (I + 2 D)) beside the head's.
+    pub fn backward_begin(&self, pass: Pass) -> u64 {
+        let (d, _, _, i) = self.widths();
+        let (n, m) = (pass.tokens as u64, pass.targets as u64);
+        let head = match self.head {
+            Head::Language => NUMBER * self.shape.head_matrix() as u64,
+            Head::Scalar => 0,
+        };
+        let block = match self.shape.block {
+            Block::Gpt2 => n * (i + 2 * d) + i * d,
+            Block::Llama => n * (2 * i + 2 * d) + i * d,
+        };
+        head + (self.logits(pass.targets) + NUMBER * m * d).max(NUMBER * block)
+    }
+
+    /// What it holds when it ends: the gradients of all weights (4 P), that of the embedding table once more before it is
+    /// added to the head's (V D), and of the tokens' embeddings (N D).
+    pub fn backward_end(&self, pass: Pass) -> u64 {
+        let table = if self.head == Head::Language && self.shape.tied { self.shape.head_matrix() as u64 } else { 0 };
+        self.weights() + NUMBER * (table + pass.tokens as u64 * self.shape.width as u64)
+    }
+
+    /// D, Q, K, I.
+    fn widths(&self) -> (u64, u64, u64, u64) {
+        let shape = &self.shape;
+        (shape.width as u64, shape.q_width() as u64, shape.kv_width() as u64, shape.inner as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelDir;
+    use serde_json::json;
+
+    fn model(config: serde_json::Value) -> Model {
+        let config = config.as_object().expect("an object").clone();
+        Model::language(ModelShape::of(&ModelDir::unsaved(config)).expect("a known family"), Weights::F32)
+    }
+
+    #[test]
+    fn a_gpt2_by_hand() {
+        let model = model(json!({
+            "model_type": "gpt2", "vocab_size": 100, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 10
+        }));
+        // Tables 110·8, blocks 2·(12·64 + 13·8), last norm 16.
+        assert_eq!(model.weights(), 4 * (880 + 2 * 872 + 16));
+        // A block keeps 8·8 + 2 + 2·32 = 130 numbers a token; then the last residual stream and 3 predicting states.
+        assert_eq!(model.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 130 + 5 * 8 + 3 * 8));
+        assert_eq!(model.logits(3), 4 * 300);
+        // The head's gradient and the larger of (logits, hidden states) and the top block's tensors, 5·48 + 256.
+        assert_eq!(model.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 496));
+        assert_eq!(model.backward_end(Pass { tokens: 5, targets: 3 }), model.weights() + 4 * (800 + 40));
+        let scalar = Model::scalar(model.shape, Weights::Bf16);
+        assert_eq!((scalar.weights(), scalar.logits(3)), (model.weights() + 4 * 8, 0));
+        // Blocks and head packed, in four bytes or two; tables, biases and norms as they are.
+        assert_eq!(model.packed(Weights::F32), 4 * (2 * 768 + 800));
+        assert_eq!((scalar.packed(Weights::Bf16), scalar.packed(Weights::Int8)), (2 * 2 * 768, 2 * 768));
+        assert_eq!(scalar.frozen_weights(), 2 * 2 * 768 + 4 * (880 + 2 * 104 + 16));
+    }
+
+    #[test]
+    fn a_qwen3_by_hand() {
+        let model = model(json!({
+            "model_type": "qwen3", "vocab_size": 100, "hidden_size": 8, "intermediate_size": 20, "head_dim": 3,
+            "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": false
+        }));
+        // Table and head 2·800; queries 8·12, keys and values 2·8·6, output 12·8, 3·8·20, norms 16 + 6, last norm 8.
+        assert_eq!(model.weights(), 4 * (1600 + 96 + 96 + 96 + 480 + 22 + 8));
+        // 4·8 + 2·12 + 2·6 + 4 + 3·20, and 12 + 6 before the norms of queries and keys.
+        assert_eq!(model.saved(Pass { tokens: 7, targets: 0 }), 4 * (7 * (132 + 18) + 7 * 8));
+    }
+}

@@ -1,0 +1,66 @@
+//! What to change about a run that does not fit.
+
+use super::{Row, Sampling, Steps, Workload};
+use crate::train::batches::{MicroBatch, Order};
+
+/// Rows shorter than this teach nothing.
+const SHORTEST: usize = 32;
+
+impl Workload {
+    /// What to change so that the run fits into `memory` bytes: the first change that suffices.
+    pub fn way_out(&self, memory: u64) -> String {
+        let fits = |workload: &Self| workload.forecast().peak_bytes <= memory;
+        // A limit above what a step holds says nothing: begin with what a pass holds now.
+        let now = self.passes.tokens.min(self.forecast().longest_pass_tokens);
+        let longest = self.rows.iter().map(|row| row.tokens).max().unwrap_or(0);
+        if let Some(tokens) = halves(now, longest).find(|&tokens| fits(&self.with_passes(tokens))) {
+            return format!("`micro_batch_tokens: {tokens}` would fit");
+        }
+        if let Some(tokens) = halves(longest, SHORTEST).find(|&tokens| fits(&self.cut(tokens))) {
+            return format!("`max_length: {tokens}` with `micro_batch_tokens: {tokens}` would fit");
+        }
+        let batch_size = self.steps.order.batch_size;
+        if !self.sampling.is_empty()
+            && let Some(prompts) = halves(batch_size, 1).find(|&prompts| fits(&self.cut(SHORTEST).with_batch(prompts)))
+        {
+            return format!("`batch_size: {prompts}` with rows of {SHORTEST} tokens would fit");
+        }
+        "not even short rows would fit: it takes a smaller model, or a machine with more memory".into()
+    }
+
+    fn with_passes(&self, tokens: usize) -> Self {
+        Self { passes: MicroBatch { tokens, ..self.passes }, ..self.clone() }
+    }
+
+    fn cut(&self, tokens: usize) -> Self {
+        let short = |row: &Row| Row {
+            tokens: row.tokens.min(tokens),
+            targets: row.targets.min(tokens),
+            computed: row.computed.min(tokens),
+            computed_after: row.computed_after.min(tokens),
+        };
+        let sampling = |sampling: &Sampling| Sampling {
+            prompt_tokens: sampling.prompt_tokens.min(tokens.saturating_sub(sampling.new_tokens)),
+            ..*sampling
+        };
+        Self {
+            rows: self.rows.iter().map(short).collect(),
+            sampling: self.sampling.iter().map(sampling).collect(),
+            ..self.with_passes(tokens)
+        }
+    }
+
+    fn with_batch(self, prompts: usize) -> Self {
+        let sampling = |sampling: &Sampling| Sampling { prompts: sampling.prompts.min(prompts), ..*sampling };
+        Self {
+            sampling: self.sampling.iter().map(sampling).collect(),
+            steps: Steps { order: Order { batch_size: prompts, ..self.steps.order }, ..self.steps },
+            ..self
+        }
+    }
+}
+
+/// Half of `from`, half of that, … while at least `least`.
+fn halves(from: usize, least: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(from / 2), |half| Some(half / 2)).take_while(move |half| *half >= least.max(1))
+}

@@ -1,0 +1,292 @@
+//! What a plan's run will hold in memory, and whether this machine has it.
+
+use super::batches::{MicroBatch, Order};
+use super::dpo::ReferenceLogprobs;
+use super::examples;
+use super::observer::Observer;
+use super::prepare::{Start, fetch_models, open_model, reward_models};
+use crate::algorithm::ppo::{CriticTrunk, PpoConfig};
+use crate::config::{MethodConfig, Plan};
+use crate::data::{PreferenceExample, SftExample};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::memory::terms::Model;
+use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
+use crate::model::{Block, ModelShape};
+use crate::rng::Purpose;
+use crate::rollout::Prompt;
+
+/// What the run of `plan` will hold. Its rows are read and tokenised; no weights are.
+///
+/// # Errors
+/// What is wrong with the models' configurations or the rows.
+pub fn workload(plan: &Plan, observer: &mut dyn Observer) -> Result<Workload> {
+    fetch_models(plan, observer)?;
+    let start = Start::open(plan)?;
+    let of_prompts = |new: usize, observer: &mut dyn Observer| {
+        let (train, held_out) = examples::prompts(plan, &start, new, observer)?;
+        Ok::<_, Error>((of_prompts(&train, new), of_prompts(&held_out, new)))
+    };
+    let (rows, held_out) = match plan.method() {
+        MethodConfig::Sft(config) => (of_texts(&examples::texts(plan, &start, config, observer)?.0), Vec::new()),
+        MethodConfig::Reward(_) => (of_scored_pairs(&examples::scored_pairs(plan, &start, observer)?.0), Vec::new()),
+        MethodConfig::Dpo(_) => (of_pairs(&examples::pairs(plan, &start, observer)?.0), Vec::new()),
+        MethodConfig::Ppo(config) => of_prompts(config.max_new_tokens, observer)?,
+        MethodConfig::Grpo(config) => of_prompts(config.max_new_tokens, observer)?,
+    };
+    with_rows(plan, &start, rows, &held_out)
+}
+
+/// Texts: every token is computed.
+pub(crate) fn of_texts(texts: &[SftExample]) -> Vec<Row> {
+    let targets = |text: &SftExample| text.loss_mask.iter().skip(1).filter(|counts| **counts).count();
+    texts.iter().map(|text| row(text.ids.len(), targets(text), 0)).collect()
+}
+
+/// Pairs of a reward model, which predicts nothing.
+pub(crate) fn of_scored_pairs(pairs: &[PreferenceExample]) -> Vec<Row> {
+    pairs.iter().map(|pair| row(both(pair), 0, common(pair))).collect()
+}
+
+/// Pairs with the tokens of both completions as targets.
+pub(crate) fn of_pairs(pairs: &[PreferenceExample]) -> Vec<Row> {
+    pairs.iter().map(|pair| row(both(pair), both(pair) - 2 * pair.prompt_len, common(pair))).collect()
+}
+
+/// Prompts with a completion that goes to the end.
+pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<Row> {
+    let one = |prompt: &Prompt| Row { computed_after: new_tokens, ..row(prompt.ids.len() + new_tokens, new_tokens, 0) };
+    prompts.iter().map(one).collect()
+}
+
+/// A row of which `shared` tokens are computed once instead of twice.
+fn row(tokens: usize, targets: usize, shared: usize) -> Row {
+    Row { tokens, targets, computed: tokens - shared, computed_after: tokens - shared }
+}
+
+fn both(pair: &PreferenceExample) -> usize {
+    pair.chosen_ids.len() + pair.rejected_ids.len()
+}
+
+/// What both sequences begin with.
+fn common(pair: &PreferenceExample) -> usize {
+    pair.chosen_ids.iter().zip(&pair.rejected_ids).take_while(|(chosen, rejected)| chosen == rejected).count()
+}
+
+/// What a run on `rows` will hold: of online methods one a prompt, of others one a row or pair. `held_out` are prompts.
+pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out: &[Row]) -> Result<Workload> {
+    let shape = ModelShape::of(&start.dir)?;
+    if shape.block == Block::Llama && shape.max_positions.is_some() {
+        // Dynamic rotary scaling: angles depend on the whole sequence, so nothing is shared.
+        rows.iter_mut().for_each(|row| (row.computed, row.computed_after) = (row.tokens, row.tokens));
+    }
+    let train = plan.train();
+    let tokens: usize = rows.iter().map(|row| row.tokens).sum();
+    let host_bytes = (tokens * BYTES_A_TOKEN + rows.len() * BYTES_A_ROW) as u64 + tokenizer_bytes(start);
+    let order = Order {
+        seed: plan.seed(),
+        purpose: Purpose::DataOrder,
+        shuffle: train.shuffle,
+        rows: rows.len(),
+        batch_size: train.batch_size,
+    };
+    let count = order.total_steps(train.epochs, train.max_steps);
+    let workload = Workload {
+        policy: Model::language(shape, train.compute.into()),
+        critic: None,
+        reference: Reference::None,
+        rewards: Vec::new(),
+        shared_at_first: 0,
+        rows,
+        steps: Steps { order, count, group_size: 1, mini_batches: 1, update_epochs: 1, regroups: false },
+        passes: MicroBatch { tokens: train.micro_batch_tokens, rows: train.micro_batch_size },
+        tries_longest: train.try_longest,
+        sampling: Vec::new(),
+        sampling_weights: train.sampling_weights.unwrap_or(train.compute.into()),
+        host_bytes,
+    };
+    let policy = workload.policy;
+    let own = |name: &Option<String>| name.as_deref().map(|name| language(plan, name)).transpose();
+    Ok(match plan.method() {
+        MethodConfig::Sft(_) => workload,
+        MethodConfig::Reward(_) => Workload { policy: Model::scalar(shape, train.compute.into()), ..workload },
+        MethodConfig::Dpo(config) => {
+            let model = own(&config.reference_model)?;
+            let reference = match config.reference {
+                ReferenceLogprobs::Precomputed => Reference::First(model),
+                ReferenceLogprobs::Live => Reference::Beside(model.unwrap_or(policy)),
+            };
+            let is_shared = config.reference == ReferenceLogprobs::Live && model.is_none();
+            Workload { reference, shared_at_first: if is_shared { policy.unpacked() } else { 0 }, ..workload }
+        }
+        MethodConfig::Ppo(config) => {
+            let workload = beside(workload, own(&config.reference_model)?);
+            let steps = Steps {
+                group_size: config.group_size,
+                mini_batches: config.mini_batches,
+                update_epochs: config.update_epochs,
+                regroups: false,
+                ..workload.steps
+            };
+            let workload = with_critic(plan, config, Workload { steps, ..workload })?;
+            online(plan, workload, held_out, config.max_new_tokens)?
+        }
+        MethodConfig::Grpo(config) => {
+            // Without a KL term only evaluations ask the reference.
+            let asked = config.kl_coefficient != 0.0 || train.eval_steps >= 0;
+            let workload = if asked { beside(workload, own(&config.reference_model)?) } else { workload };
+            let steps = Steps {
+                group_size: config.group_size,
+                mini_batches: config.mini_batches,
+                update_epochs: config.update_epochs,
+                regroups: true,
+                ..workload.steps
+            };
+            online(plan, Workload { steps, ..workload }, held_out, config.max_new_tokens)?
+        }
+    })
+}
+
+/// A reference beside the policy: a model of its own, or the policy as it was at the start.
+fn beside(workload: Workload, own: Option<Model>) -> Workload {
+    let shared_at_first = if own.is_none() { workload.policy.unpacked() } else { 0 };
+    Workload { reference: Reference::Beside(own.unwrap_or(workload.policy)), shared_at_first, ..workload }
+}
+
+/// Bytes that a token takes as text and as ids, and that a row takes beside them.
+const BYTES_A_TOKEN: usize = 12;
+const BYTES_A_ROW: usize = 600;
+
+/// A tokenizer takes several times the size of its file: tables in both directions, merges by pair.
+const TOKENIZER_FACTOR: u64 = 20;
+
+fn tokenizer_bytes(start: &Start) -> u64 {
+    let file = std::fs::metadata(start.dir.path.join("tokenizer.json"));
+    TOKENIZER_FACTOR * file.map_or(0, |file| file.len())
+}
+
+fn language(plan: &Plan, name: &str) -> Result<Model> {
+    Ok(Model::language(ModelShape::of(&open_model(name)?)?, plan.train().compute.into()))
+}
+
+fn scalar(plan: &Plan, name: &str) -> Result<Model> {
+    Ok(Model::scalar(ModelShape::of(&open_model(name)?)?, plan.train().compute.into()))
+}
+
+/// A critic with a trunk of its own; it starts as a model that is named, as the reward model, or as the policy.
+fn with_critic(plan: &Plan, config: &PpoConfig, workload: Workload) -> Result<Workload> {
+    if config.critic.trunk == CriticTrunk::Shared {
+        return Ok(workload);
+    }
+    let learned = plan.config().reward.as_ref().and_then(|reward| reward_models(reward).first().copied());
+    Ok(match config.critic.model.as_deref().or(learned) {
+        Some(name) => Workload { critic: Some(scalar(plan, name)?), ..workload },
+        None => {
+            let critic = Model::scalar(workload.policy.shape, plan.train().compute.into());
+            Workload { critic: Some(critic), shared_at_first: workload.shared_at_first + critic.weights(), ..workload }
+        }
+    })
+}
+
+/// What online methods hold beside: reward models, and what sampling needs in iterations and evaluations.
+fn online(plan: &Plan, workload: Workload, held_out: &[Row], new_tokens: usize) -> Result<Workload> {
+    let names = plan.config().reward.iter().flat_map(reward_models);
+    let rewards = names.map(|name| scalar(plan, name)).collect::<Result<_>>()?;
+    let sampling = |rows: &[Row], prompts: usize, group_size: usize| {
+        let longest = rows.iter().map(|row| row.tokens).max().unwrap_or(0);
+        Sampling { prompts, group_size, prompt_tokens: longest.saturating_sub(new_tokens), new_tokens }
+    };
+    let train = plan.train();
+    let order = Order { purpose: Purpose::PromptOrder, ..workload.steps.order };
+    let by_epochs = (train.epochs * order.rows as f64 / order.batch_size as f64).ceil().max(1.0) as usize;
+    Ok(Workload {
+        rewards,
+        sampling: vec![
+            sampling(&workload.rows, order.batch_size, workload.steps.group_size),
+            sampling(held_out, held_out.len(), 1),
+        ],
+        steps: Steps { order, count: train.max_steps.unwrap_or(by_epochs), ..workload.steps },
+        ..workload
+    })
+}
+
+/// Refuses what `machine` has no memory for, with the numbers and a way out.
+///
+/// # Errors
+/// [`Error::Input`] when the peak is above all the memory that this process may use.
+pub fn check(workload: &Workload, machine: &Machine) -> Result<Forecast> {
+    let forecast = workload.forecast();
+    let Some(memory) = machine.memory_bytes.filter(|&memory| memory < forecast.peak_bytes) else {
+        return Ok(forecast);
+    };
+    let peak = forecast.peak();
+    let message = format!(
+        "the run needs {} at its peak ({}: {}), but this machine has {}",
+        gigabytes(forecast.peak_bytes),
+        peak.name,
+        peak.parts().map(|(name, bytes)| format!("{name} {}", gigabytes(bytes))).collect::<Vec<_>>().join(", "),
+        gigabytes(memory),
+    );
+    let hint = format!(
+        "{}; `gradus plan` shows every phase, and `--no-memory-check` starts the run all the same",
+        workload.way_out(memory)
+    );
+    Err(Error::input(message).with_hint(hint))
+}
+
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ModelDir, Weights};
+
+    fn workload(tokens: usize, micro_batch_tokens: usize) -> Workload {
+        let config = serde_json::json!({
+            "model_type": "gpt2", "vocab_size": 1000, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 1024
+        });
+        let dir = ModelDir::unsaved(config.as_object().expect("an object").clone());
+        let rows = vec![row(tokens, tokens - 1, 0); 100];
+        let (seed, purpose) = (crate::rng::Seed(1), Purpose::DataOrder);
+        Workload {
+            policy: Model::language(ModelShape::of(&dir).expect("a known family"), Weights::F32),
+            critic: None,
+            reference: Reference::None,
+            rewards: Vec::new(),
+            shared_at_first: 0,
+            steps: Steps {
+                order: Order { seed, purpose, shuffle: true, rows: rows.len(), batch_size: 64 },
+                count: 2,
+                group_size: 1,
+                mini_batches: 1,
+                update_epochs: 1,
+                regroups: false,
+            },
+            rows,
+            passes: MicroBatch { tokens: micro_batch_tokens, rows: None },
+            tries_longest: true,
+            sampling: Vec::new(),
+            sampling_weights: Weights::F32,
+            host_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_way_out() {
+        let machine = |megabytes: u64| Machine { memory_bytes: Some(megabytes * 1_000_000), ..Machine::detect() };
+        let wide = workload(100, 6400);
+        assert!(check(&wide, &machine(1000)).is_ok());
+        let error = check(&wide, &machine(100)).expect_err("it needs more");
+        assert!(error.to_string().contains("but this machine has 0.1 GB"), "{error}");
+        let hint = error.hint().expect("a hint");
+        let tokens: usize = hint.split(['`', ' ']).find_map(|word| word.parse().ok()).expect("a number");
+        assert!(hint.starts_with(&format!("`micro_batch_tokens: {tokens}` would fit;")), "{hint}");
+        assert!(check(&workload(100, tokens), &machine(100)).is_ok(), "the advice holds: {hint}");
+        let error = check(&workload(1000, 1000), &machine(40)).expect_err("one row is too long already");
+        assert!(error.hint().expect("a hint").starts_with("`max_length: "), "{error:?}");
+        let error = check(&wide, &machine(10)).expect_err("not even the program fits");
+        assert!(error.hint().expect("a hint").starts_with("not even short rows would fit"), "{error:?}");
+    }
+}
