@@ -113,6 +113,9 @@ impl Product {
     fn run(self, output: Output, add: bool, a: Mat<'_>, b: Mat<'_>) {
         assert_eq!(a.columns, b.rows, "inner dimensions");
         let Self { precision, threads, scale } = self;
+        // Below this, waking the other threads costs more than they save.
+        let is_small = a.rows * a.columns * b.columns < SMALL;
+        let threads = if is_small { Threads::One } else { threads };
         let (panels, inner) = (b.columns.div_ceil(COLUMNS), a.columns.div_ceil(precision.per_word()));
         if a.rows == 0 || b.columns == 0 {
             return;
@@ -254,18 +257,25 @@ impl PackedMatrix {
             for (block, packed) in blocks.iter().zip(packed.chunks_exact_mut(size)) {
                 block.pack_rows(0..a.rows, packed);
             }
-            let each = count.div_ceil(2 * rayon::current_num_threads()).clamp(1, 64);
-            (0..count.div_ceil(each)).into_par_iter().for_each(|task| {
-                for panel in task * each..((task + 1) * each).min(count) {
+            let part = |panels: Range<usize>| {
+                for panel in panels {
                     for (block, packed) in blocks.iter().zip(packed.chunks_exact(size)) {
                         block.panel(panel, 0..a.rows, packed);
                     }
                 }
-            });
+            };
+            if a.rows * self.rows * self.columns < SMALL {
+                return part(0..count);
+            }
+            let each = count.div_ceil(2 * rayon::current_num_threads()).clamp(1, 64);
+            let tasks = (0..count.div_ceil(each)).into_par_iter();
+            tasks.for_each(|task| part(task * each..((task + 1) * each).min(count)));
         });
     }
 }
 
+/// Multiply-adds of a product that one thread does alone: some ten microseconds.
+const SMALL: usize = 1 << 20;
 /// Rows of A that one task packs: their words fit the second-level cache.
 const TASK_ROWS: usize = 16 * ROWS;
 /// Rows up to which a product with a packed matrix packs all of A.
@@ -390,12 +400,8 @@ impl Block<'_> {
     /// Everything, in tasks for the pool where `threads` says so.
     fn run(&self, threads: Threads) {
         let (m, panels) = (self.a.rows, self.panels.count);
-        let workers = match threads {
-            // Below this many multiply-adds, waking the other threads costs more than they save.
-            Threads::All if m * panels * COLUMNS * self.depth.len() > 64 * 64 * 64 => rayon::current_num_threads(),
-            _ => 1,
-        };
-        if workers == 1 {
+        let workers = rayon::current_num_threads();
+        if threads == Threads::One || workers == 1 {
             (0..m).step_by(TASK_ROWS).for_each(|from| self.part(from..(from + TASK_ROWS).min(m), 0..panels));
             return;
         }
