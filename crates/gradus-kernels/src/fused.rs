@@ -12,7 +12,10 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, DispatchTensor, ExtensionType, Flex, backend_extension};
+use burn::backend::{
+    Autodiff, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
+    ExtensionType, Flex, backend_extension,
+};
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
@@ -38,6 +41,12 @@ impl Dense {
 
     fn from_flex(tensor: FlexTensor) -> Self {
         if tensor.is_contiguous() { Self(tensor) } else { Self(tensor.to_contiguous()) }
+    }
+
+    /// The same values as a tensor without autodiff.
+    pub(crate) fn tensor<const R: usize>(&self) -> Tensor<R> {
+        let kind = DispatchTensorKind::Flex(BackendTensor::Float(self.0.clone()));
+        Tensor::from_dispatch(DispatchTensor { kind, autodiff: DispatchAutodiffContext::Disabled })
     }
 
     /// The values in row-major order.
@@ -74,7 +83,10 @@ impl Dense {
 #[derive(Debug, Clone)]
 pub struct OpHandle(Arc<dyn Op>);
 
-/// The inputs of a fused operation: one to four tensors.
+/// How many inputs an operation has that has more than four; empty tensors fill the rest.
+pub(crate) const MANY: usize = 24;
+
+/// The inputs of a fused operation: one to four tensors, or [`MANY`].
 #[derive(ExtensionType)]
 pub enum Inputs<B: Backend> {
     /// One.
@@ -85,6 +97,34 @@ pub enum Inputs<B: Backend> {
     Three(FloatTensor<B>, FloatTensor<B>, FloatTensor<B>),
     /// Four.
     Four(FloatTensor<B>, FloatTensor<B>, FloatTensor<B>, FloatTensor<B>),
+    /// A whole block and its parameters.
+    Many(#[extension_type] Eight<B>, #[extension_type] Eight<B>, #[extension_type] Eight<B>),
+}
+
+/// Eight tensors.
+#[derive(ExtensionType)]
+pub struct Eight<B: Backend>(
+    FloatTensor<B>,
+    FloatTensor<B>,
+    FloatTensor<B>,
+    FloatTensor<B>,
+    FloatTensor<B>,
+    FloatTensor<B>,
+    FloatTensor<B>,
+    FloatTensor<B>,
+);
+
+impl<B: Backend> Eight<B> {
+    fn into_array(self) -> [FloatTensor<B>; 8] {
+        let Self(a, b, c, d, e, f, g, h) = self;
+        [a, b, c, d, e, f, g, h]
+    }
+}
+
+impl Eight<Dispatch> {
+    fn new(mut next: impl FnMut() -> DispatchTensor) -> Self {
+        Self(next(), next(), next(), next(), next(), next(), next(), next())
+    }
 }
 
 impl<B: Backend> Inputs<B> {
@@ -94,19 +134,23 @@ impl<B: Backend> Inputs<B> {
             Self::Two(a, b) => vec![a, b],
             Self::Three(a, b, c) => vec![a, b, c],
             Self::Four(a, b, c, d) => vec![a, b, c, d],
+            Self::Many(a, b, c) => [a, b, c].into_iter().flat_map(Eight::into_array).collect(),
         }
     }
 }
 
 impl Inputs<Dispatch> {
     fn new(inputs: Vec<DispatchTensor>) -> Self {
+        let count = inputs.len();
         let mut inputs = inputs.into_iter();
-        match std::array::from_fn(|_| inputs.next()) {
-            [Some(a), None, None, None, None] => Self::One(a),
-            [Some(a), Some(b), None, None, None] => Self::Two(a, b),
-            [Some(a), Some(b), Some(c), None, None] => Self::Three(a, b, c),
-            [Some(a), Some(b), Some(c), Some(d), None] => Self::Four(a, b, c, d),
-            _ => unreachable!("a fused operation has one to four inputs"),
+        let mut next = || inputs.next().expect("as many as were counted");
+        match count {
+            1 => Self::One(next()),
+            2 => Self::Two(next(), next()),
+            3 => Self::Three(next(), next(), next()),
+            4 => Self::Four(next(), next(), next(), next()),
+            MANY => Self::Many(Eight::new(&mut next), Eight::new(&mut next), Eight::new(&mut next)),
+            _ => unreachable!("a fused operation has one to four inputs, or {MANY}"),
         }
     }
 }
@@ -179,6 +223,7 @@ impl<B: HostBackend + FusedBackend, C: CheckpointStrategy> FusedBackend for Auto
             Inputs::Two(a, b) => tracked::<B, C, 2>(op, [a, b]),
             Inputs::Three(a, b, c) => tracked::<B, C, 3>(op, [a, b, c]),
             Inputs::Four(a, b, c, d) => tracked::<B, C, 4>(op, [a, b, c, d]),
+            many @ Inputs::Many(..) => tracked::<B, C, MANY>(op, many.into_vec()),
         }
     }
 
@@ -221,7 +266,7 @@ impl<B: HostBackend, const N: usize> Backward<B, N> for Recorded {
 
 fn tracked<B: HostBackend, C: CheckpointStrategy, const N: usize>(
     op: OpHandle,
-    inputs: [FloatTensor<Autodiff<B, C>>; N],
+    inputs: impl IntoIterator<Item = FloatTensor<Autodiff<B, C>>>,
 ) -> FloatTensor<Autodiff<B, C>> {
     let mut primitives = Vec::with_capacity(N);
     let mut nodes = Vec::with_capacity(N);

@@ -20,6 +20,7 @@ mod linear;
 pub mod measure;
 mod norm;
 mod product;
+mod recompute;
 #[doc(hidden)]
 pub mod reference;
 mod rope;
@@ -42,6 +43,7 @@ pub use gelu::{Gelu, gelu};
 pub use linear::{Layout, linear};
 pub use norm::{layer_norm, rms_norm};
 pub use product::{Format, Precision};
+pub use recompute::recompute;
 pub use rope::rope;
 pub use segments::{Segment, Segments};
 pub use simd::{exp_or_zero, maximum, sum_exp};

@@ -227,6 +227,14 @@ fn trying_the_longest_pass_first_changes_nothing() {
 }
 
 #[test]
+fn recomputed_blocks_change_nothing() {
+    for (method, is_online) in all() {
+        let train = |lines: &str| Run::new(method, is_online, &format!("{SHORT}{lines}")).train();
+        assert_same(method.name, &train("  recompute: true\n"), &train(""), 0.0);
+    }
+}
+
+#[test]
 fn an_interrupted_run_that_goes_on_gives_the_same_bits() {
     for (method, is_online) in all() {
         let lines = "  max_steps: 5\n  weight_decay: 0.01\n  lr_schedule: cosine\n";

@@ -171,6 +171,59 @@ fn a_shared_prompt_gives_the_same_logprobs_and_gradients() {
 }
 
 #[test]
+fn recomputed_blocks_give_the_same_bits() {
+    for path in models(false) {
+        let name = path.file_name().expect("name").to_string_lossy().into_owned();
+        let dir = ModelDir::open(&path).expect("opens");
+        let mut model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        let sequences = sequences(&expected(&path));
+        // Everything twice, so that prompts are shared too.
+        let packed =
+            model.trunk.pack(&[&sequences[..], &sequences[..]].concat(), &[(0..2 * sequences.len()).collect()]);
+        let counts: Vec<usize> = (0..packed.sequences()).map(|i| packed.length(i) - 1).collect();
+        let targets = Targets::completions(&packed, &counts);
+        let runs = [false, true].map(|recompute| {
+            model.trunk.set_recompute(recompute);
+            let logprobs_m = model.logprobs(&packed, &targets, 1.0).logprobs_m;
+            let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
+            let mut collect = Collect { path: NamePath::default(), gradients: &gradients, found: BTreeMap::new() };
+            model.visit(&mut collect);
+            (host(logprobs_m), collect.found)
+        });
+        assert_eq!(runs[0], runs[1], "{name}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn recomputed_blocks_keep_little_in_memory() {
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
+        let pages = statm.split(' ').nth(1).expect("resident pages");
+        pages.parse::<usize>().expect("a number") * 4096
+    };
+    for (family, layers, width) in [("gpt2", "n_layer", "n_embd"), ("qwen3", "num_hidden_layers", "hidden_size")] {
+        let mut dir = ModelDir::open(&fixtures().join(family)).expect("opens");
+        (dir.config[layers], dir.config[width]) = (24.into(), 64.into());
+        let device = Device::flex().autodiff();
+        let mut model = CausalLm::random(&dir, &mut Seed(1).stream(Purpose::Init, 0, 0), &device).expect("builds");
+        let packed = Packed::new((0..128).map(|i| vec![i % 20; 32]));
+        // Recomputed first: pages that the allocator holds on to would only make the second less.
+        let [recomputed, kept] = [true, false].map(|recompute| {
+            model.trunk.set_recompute(recompute);
+            let before = resident();
+            let hidden_nd = model.hidden(&packed);
+            let held = resident().saturating_sub(before);
+            drop(hidden_nd);
+            held
+        });
+        // 24 hidden states of 1 MiB, against all that lies between them.
+        assert!(kept > 128 << 20, "{family}: {kept} bytes are held without recomputation");
+        assert!(recomputed < kept / 2, "{family}: {recomputed} bytes are held with recomputation, {kept} without");
+    }
+}
+
+#[test]
 fn rewards_and_their_gradients_agree() {
     for path in models(true) {
         let name = path.file_name().expect("name").to_string_lossy().into_owned();

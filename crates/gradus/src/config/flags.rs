@@ -96,7 +96,9 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
 /// Where help lists a key of `train`.
 fn section(key: &str) -> &'static str {
     match key {
-        "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" => "Length and batches",
+        "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" | "recompute" => {
+            "Length and batches"
+        }
         "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "adam_betas" | "adam_epsilon"
         | "max_grad_norm" | "dropout" => "Optimiser",
         "max_length" | "too_long" | "max_rows" | "shuffle" | "text_column" | "chat_template" => "Rows",

@@ -2,8 +2,10 @@
 //!
 //! The layers of a model are written once; training, prefill and decoding differ only in the context they run in.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, CacheRow, LayerCache, attention, attention_fused};
+use gradus_kernels::{AttentionShape, CacheRow, LayerCache, Segments, attention, attention_fused};
 
 use super::Packed;
 
@@ -74,6 +76,15 @@ impl Context<'_> {
                 segments.flat_map(|s| std::iter::repeat_n(s.length() as u32, s.tokens.len())).collect()
             }
             Self::Decode { positions, .. } => positions.iter().map(|position| position + 1).collect(),
+        }
+    }
+
+    /// What the backward pass needs to run the blocks that follow `x_nd` again, where that is `wanted` and `x_nd` is in
+    /// training.
+    pub(crate) fn trained_segments(&self, wanted: bool, x_nd: &Tensor<2>) -> Option<Arc<Segments>> {
+        match self {
+            Self::Packed(packed) if wanted && x_nd.is_autodiff() => Some(Arc::new(packed.segments().clone())),
+            _ => None,
         }
     }
 

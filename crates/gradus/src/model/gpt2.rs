@@ -4,7 +4,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Tensor, activation};
-use gradus_kernels::{AttentionShape, Gelu, Mask, gelu};
+use gradus_kernels::{AttentionShape, Gelu, Mask, attention_fused, gelu, recompute};
 use serde::Deserialize;
 
 use super::build::Builder;
@@ -69,6 +69,9 @@ pub struct Gpt2Model {
     ln_f: LayerNorm,
     #[module(skip)]
     config: Gpt2Config,
+    /// Whether the backward pass runs the blocks again instead of keeping what they computed.
+    #[module(skip)]
+    pub(super) recompute: bool,
 }
 
 #[derive(Module, Debug)]
@@ -121,6 +124,7 @@ impl Gpt2Model {
             h,
             ln_f: LayerNorm::build(b.enter("ln_f"), d, epsilon),
             config,
+            recompute: false,
         }
     }
 
@@ -162,21 +166,40 @@ impl Gpt2Model {
     /// Final hidden states, `[N, D]`.
     pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let mut x = self.wte.forward(context.ids()) + self.wpe.forward(&context.positions());
+        let (activate, again) = (self.activation(), context.trained_segments(self.recompute, &x));
         for (layer, block) in self.h.iter().enumerate() {
-            let qkv = block.attn.c_attn.forward(block.ln_1.forward(x.clone()));
-            let attended = context.attend_fused(layer, self.layer_shape(layer), qkv);
-            x = x + block.attn.c_proj.forward(attended);
-            let inner = block.mlp.c_fc.forward(block.ln_2.forward(x.clone()));
-            x = x + block.mlp.c_proj.forward(self.activate(inner));
+            let shape = self.layer_shape(layer);
+            x = match again.clone() {
+                Some(segments) => recompute(block, x, move |block: &Block, x| {
+                    block.forward(x, activate, |qkv| attention_fused(qkv, &segments, shape))
+                }),
+                None => block.forward(x, activate, |qkv| context.attend_fused(layer, shape, qkv)),
+            };
         }
         self.ln_f.forward(x)
     }
 
-    fn activate(&self, x: Tensor<2>) -> Tensor<2> {
+    fn activation(&self) -> fn(Tensor<2>) -> Tensor<2> {
         match self.config.activation_function.as_str() {
-            "relu" => activation::relu(x),
-            "gelu" => gelu(x, Gelu::Exact),
-            _ => gelu(x, Gelu::Tanh),
+            "relu" => activation::relu,
+            "gelu" => |x| gelu(x, Gelu::Exact),
+            _ => |x| gelu(x, Gelu::Tanh),
         }
+    }
+}
+
+impl Block {
+    /// `x_nd` with attention and the feed-forward layer added; `attend` turns queries, keys and values side by side into
+    /// what each token attends to.
+    fn forward(
+        &self,
+        x_nd: Tensor<2>,
+        activate: fn(Tensor<2>) -> Tensor<2>,
+        attend: impl FnOnce(Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let qkv = self.attn.c_attn.forward(self.ln_1.forward(x_nd.clone()));
+        let x = x_nd + self.attn.c_proj.forward(attend(qkv));
+        let inner = self.mlp.c_fc.forward(self.ln_2.forward(x.clone()));
+        x + self.mlp.c_proj.forward(activate(inner))
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Field names are those of `transformers`' `LlamaModel` and `Qwen3Model`, config keys those of their `config.json`.
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, Mask, rope, swiglu};
+use gradus_kernels::{AttentionShape, Mask, attention, recompute, rope, swiglu};
 use serde::Deserialize;
 
 use super::build::Builder;
@@ -101,6 +103,9 @@ pub struct LlamaModel {
     config: LlamaConfig,
     #[module(skip)]
     rope: Rope,
+    /// Whether the backward pass runs the layers again instead of keeping what they computed.
+    #[module(skip)]
+    pub(super) recompute: bool,
 }
 
 #[derive(Module, Debug)]
@@ -166,6 +171,7 @@ impl LlamaModel {
             norm: RmsNorm::build(b.enter("norm"), d, epsilon),
             config,
             rope,
+            recompute: false,
         }
     }
 
@@ -216,25 +222,56 @@ impl LlamaModel {
     pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let shape = self.attention_shape();
         let (cos, sin) = self.rope.tables(&context.positions(), &context.lengths());
+        let angles = Angles { cos, sin, head_dim: shape.head_dim };
         let mut x = self.embed_tokens.forward(context.ids());
+        let again = context.trained_segments(self.recompute, &x);
         for (i, layer) in self.layers.iter().enumerate() {
-            let a = &layer.self_attn;
-            let normed = layer.input_layernorm.forward(x.clone());
-            let rotate = |x: Tensor<2>, norm: &Option<RmsNorm>| {
-                let x = match norm {
-                    Some(norm) => norm.forward_heads(x),
-                    None => x,
-                };
-                rope(x, &cos, &sin, shape.head_dim)
+            x = match again.clone() {
+                Some(segments) => {
+                    let angles = angles.clone();
+                    recompute(layer, x, move |layer: &Layer, x| {
+                        layer.forward(x, &angles, |q, k, v| attention(q, k, v, &segments, shape))
+                    })
+                }
+                None => layer.forward(x, &angles, |q, k, v| context.attend(i, shape, q, k, v)),
             };
-            let q = rotate(a.q_proj.forward(normed.clone()), &a.q_norm);
-            let k = rotate(a.k_proj.forward(normed.clone()), &a.k_norm);
-            let v = a.v_proj.forward(normed);
-            x = x + a.o_proj.forward(context.attend(i, shape, q, k, v));
-            let normed = layer.post_attention_layernorm.forward(x.clone());
-            let inner = swiglu(layer.mlp.gate_proj.forward(normed.clone()), layer.mlp.up_proj.forward(normed));
-            x = x + layer.mlp.down_proj.forward(inner);
         }
         self.norm.forward(x)
+    }
+}
+
+/// By which angles the heads of each token are turned.
+#[derive(Clone)]
+struct Angles {
+    cos: Arc<[f32]>,
+    sin: Arc<[f32]>,
+    head_dim: usize,
+}
+
+impl Layer {
+    /// `x_nd` with attention and the feed-forward layer added; `attend` turns queries, keys and values into what each
+    /// token attends to.
+    fn forward(
+        &self,
+        x_nd: Tensor<2>,
+        angles: &Angles,
+        attend: impl FnOnce(Tensor<2>, Tensor<2>, Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let a = &self.self_attn;
+        let normed = self.input_layernorm.forward(x_nd.clone());
+        let rotate = |x: Tensor<2>, norm: &Option<RmsNorm>| {
+            let x = match norm {
+                Some(norm) => norm.forward_heads(x),
+                None => x,
+            };
+            rope(x, &angles.cos, &angles.sin, angles.head_dim)
+        };
+        let q = rotate(a.q_proj.forward(normed.clone()), &a.q_norm);
+        let k = rotate(a.k_proj.forward(normed.clone()), &a.k_norm);
+        let v = a.v_proj.forward(normed);
+        let x = x_nd + a.o_proj.forward(attend(q, k, v));
+        let normed = self.post_attention_layernorm.forward(x.clone());
+        let inner = swiglu(self.mlp.gate_proj.forward(normed.clone()), self.mlp.up_proj.forward(normed));
+        x + self.mlp.down_proj.forward(inner)
     }
 }

@@ -151,6 +151,15 @@ impl Trunk {
         self.linears_mut().into_iter().for_each(|linear| linear.set_precision(precision));
     }
 
+    /// Has the backward pass run the blocks again instead of keeping what they computed: the same gradients, to the bit,
+    /// with the activations of one block in memory at a time, for one more forward pass.
+    pub fn set_recompute(&mut self, recompute: bool) {
+        match self {
+            Self::Gpt2(model) => model.recompute = recompute,
+            Self::Llama(model) => model.recompute = recompute,
+        }
+    }
+
     /// Packs the weights of all linear layers in `format`, where the device has packed products.
     pub(crate) fn freeze_weights(&mut self, format: Format) {
         if is_fused(&self.device()) {

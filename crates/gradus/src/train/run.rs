@@ -275,8 +275,18 @@ impl Job<'_> {
         self.plan.train().compute
     }
 
+    /// The policy, set up for training.
     fn trained(&self, model: CausalLm) -> CausalLm {
-        model.with_compute(self.compute())
+        let mut model = model.with_compute(self.compute());
+        model.trunk.set_recompute(self.plan.train().recompute);
+        model
+    }
+
+    /// A reward model or critic, set up for training.
+    fn trained_scalar(&self, model: RewardModel) -> RewardModel {
+        let mut model = model.with_compute(self.compute());
+        model.trunk.set_recompute(self.plan.train().recompute);
+        model
     }
 
     /// The policy with autodiff, and the reference without: the same weights where both start from one model.
@@ -294,10 +304,10 @@ impl Job<'_> {
     /// A scalar model: as it is, or with a fresh head on a language model's trunk.
     fn scalar_model(&self, dir: &ModelDir) -> Result<RewardModel> {
         if dir.is_reward_model() {
-            return Ok(RewardModel::load(dir, &self.device)?.with_compute(self.compute()));
+            return Ok(self.trained_scalar(RewardModel::load(dir, &self.device)?));
         }
         let mut stream = self.plan.seed().stream(Purpose::Init, 0, 0);
-        Ok(RewardModel::from_causal(dir, &mut stream, &self.device)?.with_compute(self.compute()))
+        Ok(self.trained_scalar(RewardModel::from_causal(dir, &mut stream, &self.device)?))
     }
 
     fn critic(&self, config: &PpoConfig, policy: &CausalLm) -> Result<(Critic, Option<ValueHead>)> {
@@ -322,7 +332,7 @@ impl Job<'_> {
         let model = match (&kept, named) {
             (Some(path), _) => self.scalar_model(&ModelDir::open(path)?)?,
             (None, Some(_)) => self.scalar_model(&source)?,
-            (None, None) => RewardModel::critic_from(policy).with_compute(self.compute()),
+            (None, None) => self.trained_scalar(RewardModel::critic_from(policy)),
         };
         let settings = self.settings(1);
         let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, &settings)?);

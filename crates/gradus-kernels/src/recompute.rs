@@ -1,0 +1,173 @@
+//! Recomputation: of a block of layers, only the input is kept for the backward pass, which runs the block once more.
+//!
+//! For `y = f(x, θ)` the forward pass keeps x alone. Given `g = ∂L/∂y`, the backward pass computes `y` again, this time
+//! recorded, and goes back through `⟨g, y⟩`: `∂L/∂x = ∂⟨g, y⟩/∂x`, `∂L/∂θ = ∂⟨g, y⟩/∂θ`. The kernels give the same bits
+//! every time, so the gradients are those of a block whose activations were kept. The price is one more forward pass of
+//! the block: about a third more time in training. Chen et al. 2016, <https://arxiv.org/abs/1604.06174>.
+
+use std::fmt::{Debug, Formatter};
+
+use burn::backend::DispatchTensor;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+
+use crate::fused::{Dense, MANY, Op, apply, is_fused, read};
+
+/// `run(module, x_nd)`, computed again in the backward pass instead of keeping what lies between input and output.
+///
+/// `x_nd` and the parameters of `module` carry gradient; nothing else that `run` reads may. `run` gives the same result
+/// every time; the gradients are the same to the bit where it uses each parameter once. Where nothing is recorded, and
+/// on devices without fused kernels, this is `run` itself.
+///
+/// # Panics
+/// When the module has more than 23 parameters.
+pub fn recompute<M, F>(module: &M, x_nd: Tensor<2>, run: F) -> Tensor<2>
+where
+    M: Module + Sync + 'static,
+    F: Fn(&M, Tensor<2>) -> Tensor<2> + Send + Sync + 'static,
+{
+    let device = x_nd.device();
+    if !x_nd.is_autodiff() || !is_fused(&device) {
+        return run(module, x_nd);
+    }
+    let mut inputs = vec![x_nd.into_dispatch()];
+    module.visit(&mut Parameters(&mut inputs));
+    assert!(inputs.len() <= MANY, "a recomputed block has at most {} parameters", MANY - 1);
+    inputs.resize_with(MANY, || Tensor::<1>::empty([0], &device).into_dispatch());
+    apply(Recompute { module: module.valid(), run }, inputs)
+}
+
+struct Recompute<M, F> {
+    /// Without autodiff; shares the weights.
+    module: M,
+    run: F,
+}
+
+impl<M, F> Debug for Recompute<M, F> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Recompute")
+    }
+}
+
+impl<M, F> Op for Recompute<M, F>
+where
+    M: Module + Sync + 'static,
+    F: Fn(&M, Tensor<2>) -> Tensor<2> + Send + Sync + 'static,
+{
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        let y = (self.run)(&self.module, inputs[0].tensor());
+        (read(y, Dense::clone), vec![inputs[0].clone()])
+    }
+
+    fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
+        // Leaves of a graph of its own: the one that is on its way back stays untouched.
+        let module = self.module.clone().train();
+        let x = saved[0].tensor::<2>().autodiff().set_require_grad(needed[0]);
+        let y = (self.run)(&module, x.clone());
+        let mut gradients = (y * grad.tensor().autodiff()).sum().backward();
+        let mut found = vec![x.grad_remove(&mut gradients).map(|gradient| read(gradient, Dense::clone))];
+        module.visit(&mut Found { found: &mut found, gradients: &mut gradients });
+        found
+    }
+}
+
+/// Collects the parameters of a module, in the order of its fields.
+struct Parameters<'a>(&'a mut Vec<DispatchTensor>);
+
+impl ModuleVisitor for Parameters<'_> {
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        self.0.push(param.val().into_dispatch());
+    }
+}
+
+/// Collects the gradients of the same parameters, in the same order.
+struct Found<'a> {
+    found: &'a mut Vec<Option<Dense>>,
+    gradients: &'a mut Gradients,
+}
+
+impl ModuleVisitor for Found<'_> {
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let gradient = param.val().grad_remove(self.gradients);
+        self.found.push(gradient.map(|gradient| read(gradient, Dense::clone)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::fused::testing::{host, leaf};
+    use crate::{Gelu, Layout, Precision, gelu, layer_norm, linear};
+
+    /// A norm, a linear layer that may stand still, and a residual connection.
+    #[derive(Module, Debug)]
+    struct Block {
+        norm: Param<Tensor<1>>,
+        shift: Param<Tensor<1>>,
+        weight: Param<Tensor<2>>,
+        bias: Param<Tensor<1>>,
+    }
+
+    impl Block {
+        fn new(seed: u64) -> Self {
+            Self {
+                norm: Param::from_tensor(leaf([6], seed)),
+                shift: Param::from_tensor(leaf([6], seed + 1)),
+                weight: Param::from_tensor(leaf([6, 6], seed + 2)),
+                bias: Param::from_tensor(leaf([6], seed + 3)),
+            }
+        }
+
+        fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+            let normed = layer_norm(x.clone(), self.norm.val(), self.shift.val(), 1e-5);
+            let inner = linear(normed, self.weight.val(), Some(self.bias.val()), Layout::OutIn, Precision::F32);
+            x + gelu(inner, Gelu::Tanh)
+        }
+    }
+
+    /// Loss, and the gradients of the input and of all parameters, through three blocks one of which is used twice.
+    fn gradients(x: &Tensor<2>, blocks: &[Block], step: impl Fn(&Block, Tensor<2>) -> Tensor<2>) -> Vec<Vec<f32>> {
+        let y = [0, 1, 0, 2].iter().fold(x.clone() * 2.0, |x, &i| step(&blocks[i], x));
+        let loss = (y.clone() * y).sum();
+        let mut gradients = loss.backward();
+        let mut found = vec![host(loss.inner()), host(x.grad_remove(&mut gradients).expect("of the input"))];
+        for block in blocks {
+            let parameters =
+                [&block.norm, &block.shift, &block.bias].map(Param::val).map(|p| p.grad_remove(&mut gradients));
+            found.extend(parameters.into_iter().flatten().map(host));
+            found.extend(block.weight.val().grad_remove(&mut gradients).map(host));
+        }
+        found
+    }
+
+    #[test]
+    fn gives_the_bits_of_kept_activations_and_runs_the_block_twice() {
+        let x = leaf([5, 6], 1);
+        let mut blocks: Vec<Block> = [10, 20, 30].into_iter().map(Block::new).collect();
+        // A parameter that takes no gradient.
+        blocks[1].weight = blocks[1].weight.clone().set_require_grad(false);
+        let kept = gradients(&x, &blocks, Block::forward);
+        let runs = Arc::new(AtomicUsize::new(0));
+        let recomputed = gradients(&x, &blocks, |block, x| {
+            let runs = Arc::clone(&runs);
+            recompute(block, x, move |block: &Block, x| {
+                runs.fetch_add(1, Ordering::Relaxed);
+                block.forward(x)
+            })
+        });
+        assert_eq!(kept.len(), 2 + 12 - 1);
+        assert_eq!(recomputed, kept);
+        assert_eq!(runs.load(Ordering::Relaxed), 8, "four forward and four backward");
+    }
+
+    #[test]
+    fn without_autodiff_the_block_just_runs() {
+        let (x, block) = (leaf([3, 6], 1).inner(), Block::new(2).valid());
+        let y = recompute(&block, x.clone(), Block::forward);
+        assert!(!y.is_autodiff());
+        assert_eq!(host(y), host(block.forward(x)));
+    }
+}
