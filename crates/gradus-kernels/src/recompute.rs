@@ -3,7 +3,7 @@
 //! For `y = f(x, θ)` the forward pass keeps x alone. Given `g = ∂L/∂y`, the backward pass computes `y` again, this time
 //! recorded, and goes back through `⟨g, y⟩`: `∂L/∂x = ∂⟨g, y⟩/∂x`, `∂L/∂θ = ∂⟨g, y⟩/∂θ`. The kernels give the same bits
 //! every time, so the gradients are those of a block whose activations were kept. The price is one more forward pass of
-//! the block: about a third more time in training. Chen et al. 2016, <https://arxiv.org/abs/1604.06174>.
+//! the block: about a third more arithmetic. Chen et al. 2016, <https://arxiv.org/abs/1604.06174>.
 
 use std::fmt::{Debug, Formatter};
 

@@ -49,7 +49,7 @@ pub struct TrainConfig {
     /// Refuse a run that needs more memory than the machine has, before anything is loaded. Default true.
     pub memory_check: bool,
     /// Gradient checkpointing (TRL's `gradient_checkpointing`): compute each transformer block again in the backward pass
-    /// instead of keeping its activations. Less memory for up to a third more time in training; the result is the same, to the bit. Default false (TRL: true).
+    /// instead of keeping its activations. Less memory for one more forward pass (about a third more arithmetic); the result is the same, to the bit. Default false (TRL: true).
     pub recompute: bool,
     /// Peak learning rate. Default by method, as in TRL: sft 2e-5, reward 1e-4, dpo 1e-6, ppo 3e-6, grpo 1e-6.
     pub learning_rate: Option<f64>,
