@@ -137,7 +137,7 @@ def main():
     chosen = workloads.chosen(args.only)
     if args.quick:
         chosen = [{**work, "steps": 1 if work["group"] != "small" else work["steps"] // 4} for work in chosen]
-        chosen = [{**work, "max_steps": work["steps"] + 1} for work in chosen]
+        chosen = [{**work, "max_steps": work["steps"] + workloads.WARM_UP} for work in chosen]
     args.work.mkdir(parents=True, exist_ok=True)
     subprocess.run([args.python, HERE / "make_inputs.py", "--out", args.work, "--only", ",".join(w["name"] for w in chosen)],
                    check=True)  # fmt: skip

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import process
+from workloads import WARM_UP
 
 LOGGED = ("loss", "num_tokens", "completions/mean_length")  # of the first step, to compare the sides
 RULE = r"w\d*77\b"  # the reward of trl_side.py
@@ -30,7 +31,7 @@ def compute(work):
 
 
 def train(binary, work, model, rows, folder):
-    """Seconds between the ends of consecutive steps: between the lines of `metrics.jsonl`. The first step is warm-up."""
+    """Seconds between the ends of consecutive steps: between the lines of `metrics.jsonl`. The first steps are warm-up."""
     out = folder / "run"
     shutil.rmtree(out, ignore_errors=True)
     command = train_command(binary, work, model, rows, out)
@@ -41,25 +42,20 @@ def train(binary, work, model, rows, folder):
     stamps = ran.pop("stamps")
     if len(stamps) != work["max_steps"]:
         raise process.Failed(f"{len(stamps)} steps logged where {work['max_steps']} were asked for")
-    step_s = [after - before for before, after in zip(stamps, stamps[1:])]
+    step_s = [after - before for before, after in zip(stamps[WARM_UP - 1 :], stamps[WARM_UP:])]
     return {**ran, "command": shown(command), "step_s": step_s, "first": first}
 
 
-def generate(binary, work, model, rows, folder):
-    """Wall time of the command less that of one new token to a prompt of one token: what loading and starting takes."""
-    one = folder / "one.jsonl"
-    one.write_text('{"prompt": "w1"}\n')
-    command = [binary, "generate", "--json", "--model", model, "--temperature", 1] + compute(work)
-    whole = command + ["--prompts", rows, "--max-new-tokens", work["new_tokens"]]
-    seconds, peak, foreign = [], 0, []
-    for _ in range(work["steps"]):
-        start = run(command + ["--prompts", one, "--max-new-tokens", 1], folder / "gradus.log")
-        ran = run(whole, folder / "gradus.log")
-        ran.pop("stamps")
-        seconds.append(ran["wall_s"] - start["wall_s"])
-        peak, foreign = max(peak, ran["peak_bytes"]), [*foreign, ran["foreign_cpu"]]
-    ran |= {"peak_bytes": peak, "foreign_cpu": max(foreign)}
-    return {**ran, "command": shown(whole), "step_s": seconds}
+def generate(binary, work, model, _rows, folder):
+    """`gradus bench`: the median of several calls after one of warm-up, packing the weights and drawing included."""
+    report = folder / "generation.json"
+    command = [binary, "bench", "--json", "--quiet", "--no-training", "--model", model, "--repetitions", work["steps"]]
+    command += ["--generate-batch", work["batch"], "--prompt-tokens", work["length"], "--new-tokens", work["new_tokens"]]
+    command += ["--threads", process.THREADS] + compute(work)
+    ran = run(command, report)
+    ran.pop("stamps")
+    (measured,) = json.loads(report.read_text())["generation"]
+    return {**ran, "command": shown(command), "step_s": [measured["seconds"]]}
 
 
 def run(command, log, watched=None):

@@ -261,7 +261,7 @@ def method(results):
     given = [run["settings"] for run in (entry or {"runs": {}})["runs"].get("trl", [])[:1]]
     lines = [
         "- A process of gradus, a process of the other, and again; a figure is the median over processes of the mean step.",
-        "- A training step is the time between the ends of two consecutive steps; a process's first step is not counted.",
+        "- A training step is the time between the ends of two consecutive steps; a process's first two steps are not counted.",
         "- Generation is a call from text to text; gradus's is the time of the command less that of one for a single "
         "token, which is what starting and loading take; llama.cpp's is from ids to ids.",
         "- TRL's trainers run with their defaults, bf16 by autocast (generation: bf16 weights), but without gradient "

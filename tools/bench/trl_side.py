@@ -2,7 +2,7 @@
 
     python trl_side.py WORKLOAD.json --model DIR --rows FILE --out RESULT.json
 
-The trainers are TRL's own. A step is the time between two calls of `on_step_end`; the first one is warm-up.
+The trainers are TRL's own. A step is the time between two calls of `on_step_end`; the first ones are warm-up.
 Settings that are not named here are TRL's defaults; gradient checkpointing is off unless the workload says otherwise,
 which makes TRL faster.
 """
@@ -16,6 +16,7 @@ import time
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from workloads import WARM_UP
 
 torch.set_num_threads(2)
 LOGGED = ("loss", "num_tokens", "completions/mean_length")
@@ -81,7 +82,7 @@ def train(work, model, rows):
         running.add_callback(stamps)
         running.train()
     first = {key: running.state.log_history[0][key] for key in LOGGED if key in running.state.log_history[0]}
-    step_s = [after - before for before, after in zip(stamps.times, stamps.times[1:])]
+    step_s = [after - before for before, after in zip(stamps.times[WARM_UP - 1 :], stamps.times[WARM_UP:])]
     return {"settings": chosen, "step_s": step_s, "first": first}
 
 

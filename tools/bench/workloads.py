@@ -9,7 +9,7 @@ A workload is a dictionary:
     precision  f32 or bf16
     batch      rows, pairs or prompts a step; for `generate`, sequences at once
     length     tokens a row (sft), of the longest answer with its prompt (dpo, reward), of a prompt (grpo, generate)
-    steps      measured steps of one process, after one step of warm-up (generate: calls)
+    steps      measured steps of one process, after WARM_UP others (generate: calls)
     group_size, new_tokens, beta   where the kind has them
     checkpointing   whether TRL runs with gradient checkpointing, its default; off unless told
 """
@@ -47,16 +47,20 @@ def train_flops(work):
     return 6 * rows * (blocks * length + head * (length - 1))
 
 
-def workload(name, group, kind, model="124M", precision="f32", batch=4, length=256, steps=1, **more):
+# Steps that are not counted: the first ones take their memory from the system page by page.
+WARM_UP = 2
+
+
+def workload(name, group, kind, model="124M", precision="f32", batch=4, length=256, steps=2, **more):
     work = {"name": name, "group": group, "kind": kind, "model": model, "precision": precision, "batch": batch}
     work |= {"length": length, "steps": steps, **more}
-    work["max_steps"] = 1 if kind == "generate" else steps + 1
+    work["max_steps"] = 1 if kind == "generate" else steps + WARM_UP
     return work
 
 
 def main_table():
     for precision in ("f32", "bf16"):
-        yield workload(f"sft_{precision}", "main", "sft", precision=precision, steps=2)
+        yield workload(f"sft_{precision}", "main", "sft", precision=precision)
         yield workload(f"dpo_{precision}", "main", "dpo", precision=precision)
         yield workload(f"reward_{precision}", "main", "reward", precision=precision)
         grpo = {"batch": 2, "length": 64, "group_size": 8, "new_tokens": 64, "beta": 0.0}
