@@ -62,9 +62,7 @@ struct FrozenLinear(FrozenWeight);
 impl Op for FrozenLinear {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let ([width, out], n) = (self.0.dims(), inputs[0].dims()[0]);
-        let bias = inputs.get(1).map(Dense::values);
-        let mut y = bias.map_or_else(|| vec![0.0; n * out], |bias| bias.repeat(n));
-        self.0.0.multiply(&mut y, out, bias.is_some(), 1.0, Mat::dense(inputs[0].values(), n, width));
+        let y = self.0.0.fresh(inputs.get(1).map(Dense::values), Mat::dense(inputs[0].values(), n, width));
         (Dense::new(y, &[n, out]), Vec::new())
     }
 

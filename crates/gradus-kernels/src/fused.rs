@@ -18,6 +18,9 @@ use burn::backend::{
 };
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_flex::FlexTensor;
+use rayon::prelude::*;
+
+use crate::simd::simd;
 
 /// A differentiable operation over CPU tensors.
 pub(crate) trait Op: Debug + Send + Sync + 'static {
@@ -65,17 +68,34 @@ impl Dense {
 
     /// The sum of each column of a matrix: the gradient of a bias.
     pub(crate) fn column_sums(&self) -> Self {
+        /// Rows summed by one task; the blocks' sums are added in order.
+        const ROWS: usize = 64;
         let columns = self.dims()[1];
+        let of_block = |rows: &[f32]| {
+            let mut sums = vec![0.0f32; columns];
+            add_rows(&mut sums, rows);
+            sums
+        };
+        let blocks: Vec<Vec<f32>> = self.values().par_chunks((ROWS * columns).max(1)).map(of_block).collect();
         let mut sums = vec![0.0f32; columns];
-        for row in self.values().chunks_exact(columns.max(1)) {
-            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-        }
+        blocks.iter().for_each(|block| add_rows(&mut sums, block));
         Self::new(sums, &[columns])
     }
 
     /// The dimensions.
     pub(crate) fn dims(&self) -> Vec<usize> {
         self.0.layout().shape().to_vec()
+    }
+}
+
+simd! {
+    /// Adds rows as long as `sums` to it, one after the other.
+    fn add_rows(sums: &mut [f32], rows: &[f32]) {
+        for row in rows.chunks_exact(sums.len().max(1)) {
+            for (sum, value) in sums.iter_mut().zip(row) {
+                *sum += value;
+            }
+        }
     }
 }
 

@@ -63,18 +63,7 @@ impl Op for Linear {
             Layout::InOut => (Mat::dense(weight.values(), width, weight.dims()[1]), weight.dims()[1]),
         };
         let (product, x_mat) = (Product::new(self.precision), Mat::dense(x.values(), n, width));
-        let y = match inputs.get(2) {
-            Some(bias) => {
-                let mut y = bias.values().repeat(n);
-                product.add(&mut y, out, x_mat, w);
-                y
-            }
-            None => {
-                let mut y = vec![0.0; n * out];
-                product.store(&mut y, out, x_mat, w);
-                y
-            }
-        };
+        let y = product.fresh(inputs.get(2).map(Dense::values), x_mat, w);
         (Dense::new(y, &[n, out]), vec![x.clone(), weight.clone()])
     }
 
@@ -87,17 +76,14 @@ impl Op for Linear {
                 Layout::OutIn => Mat::dense(weight.values(), out, width),
                 Layout::InOut => Mat::dense(weight.values(), width, out).t(),
             };
-            let mut grad_x = vec![0.0; n * width];
-            product.store(&mut grad_x, width, g, w);
-            Dense::new(grad_x, &[n, width])
+            Dense::new(product.fresh(None, g, w), &[n, width])
         });
         let grad_weight = needed[1].then(|| {
             let x = Mat::dense(x.values(), n, width);
-            let mut grad_weight = vec![0.0; out * width];
-            match self.layout {
-                Layout::OutIn => product.store(&mut grad_weight, width, g.t(), x),
-                Layout::InOut => product.store(&mut grad_weight, out, x.t(), g),
-            }
+            let grad_weight = match self.layout {
+                Layout::OutIn => product.fresh(None, g.t(), x),
+                Layout::InOut => product.fresh(None, x.t(), g),
+            };
             Dense::new(grad_weight, &weight.dims())
         });
         let mut gradients = vec![grad_x, grad_weight];

@@ -250,7 +250,8 @@ impl Op for HeadLogprobs {
         let step = Self::chunk_rows(v).min(m.max(1));
         let mut logits = vec![0.0f32; step * v];
         let mut grad_hidden = vec![0.0f32; if needed[0] { m * d } else { 0 }];
-        let mut grad_weight = vec![0.0f32; if needed_weight { v * d } else { 0 }];
+        // The first chunk makes it; without one it is zero.
+        let mut grad_weight = vec![0.0f32; if needed_weight && m == 0 { v * d } else { 0 }];
         let (head, turned_head) = (self.packed(inputs, m, true), self.packed(inputs, m, false));
         for from in (0..m).step_by(step) {
             let to = (from + step).min(m);
@@ -274,7 +275,10 @@ impl Op for HeadLogprobs {
             }
             if needed_weight {
                 let rows = Mat::dense(&inputs[0].values()[from * d..to * d], to - from, d);
-                self.product().add(&mut grad_weight, d, chunk.t(), rows);
+                match from {
+                    0 => grad_weight = self.product().fresh(None, chunk.t(), rows),
+                    _ => self.product().add(&mut grad_weight, d, chunk.t(), rows),
+                }
             }
         }
         let mut gradients = vec![needed[0].then(|| Dense::new(grad_hidden, &[m, d]))];

@@ -91,6 +91,14 @@ impl Product {
         Self { scale, ..self }
     }
 
+    /// A new dense result. Rows begin as `start` (a bias), one number a column, or as 0.
+    ///
+    /// # Panics
+    /// When the inner dimensions differ, or `start` has another number of columns.
+    pub(crate) fn fresh(self, start: Option<&[f32]>, a: Mat<'_>, b: Mat<'_>) -> Vec<f32> {
+        fresh(a, b.columns, start, |output, start| self.run(output, Begin::At(start), a, b))
+    }
+
     /// Overwrites `output`, row-major with rows `stride` apart.
     ///
     /// # Panics
@@ -99,7 +107,7 @@ impl Product {
         if a.columns == 0 {
             output.chunks_mut(stride.max(1)).take(a.rows).for_each(|row| row[..b.columns].fill(0.0));
         }
-        self.run(Output::new(output, stride, a.rows, b.columns), false, a, b);
+        self.run(Output::new(output, stride, a.rows, b.columns), Begin::At(&[]), a, b);
     }
 
     /// Adds to `output`.
@@ -107,10 +115,10 @@ impl Product {
     /// # Panics
     /// As [`store`](Self::store).
     pub(crate) fn add(self, output: &mut [f32], stride: usize, a: Mat<'_>, b: Mat<'_>) {
-        self.run(Output::new(output, stride, a.rows, b.columns), true, a, b);
+        self.run(Output::new(output, stride, a.rows, b.columns), Begin::There, a, b);
     }
 
-    fn run(self, output: Output, add: bool, a: Mat<'_>, b: Mat<'_>) {
+    fn run(self, output: Output, begin: Begin<'_>, a: Mat<'_>, b: Mat<'_>) {
         assert_eq!(a.columns, b.rows, "inner dimensions");
         let Self { precision, threads, scale } = self;
         // Below this, waking the other threads costs more than they save.
@@ -134,11 +142,11 @@ impl Product {
                         Threads::All => words.par_chunks_mut(panel_stride).enumerate().for_each(pack),
                         Threads::One => words.chunks_mut(panel_stride).enumerate().for_each(pack),
                     }
-                    let add = add || depth.start > 0;
+                    let begin = if depth.start > 0 { Begin::There } else { begin };
                     let panels = Panels { words, scales: &[], stride: panel_stride, first: first_panel, count };
                     let kernel = Kernel::best();
                     let format = precision.into();
-                    Block { a, panels, depth, format, kernel, output, columns: b.columns, scale, add }.run(threads);
+                    Block { a, panels, depth, format, kernel, output, columns: b.columns, scale, begin }.run(threads);
                 }
             }
         });
@@ -222,8 +230,20 @@ impl PackedMatrix {
     /// # Panics
     /// When the inner dimensions differ, or the result does not fit `output`.
     pub(crate) fn multiply(&self, output: &mut [f32], stride: usize, add: bool, scale: f32, a: Mat<'_>) {
+        let begin = if add { Begin::There } else { Begin::At(&[]) };
+        self.run(Output::new(output, stride, a.rows, self.columns), begin, scale, a);
+    }
+
+    /// A new dense result `a × self`; see [`Product::fresh`].
+    ///
+    /// # Panics
+    /// As there.
+    pub(crate) fn fresh(&self, start: Option<&[f32]>, a: Mat<'_>) -> Vec<f32> {
+        fresh(a, self.columns, start, |output, start| self.run(output, Begin::At(start), 1.0, a))
+    }
+
+    fn run(&self, output: Output, begin: Begin<'_>, scale: f32, a: Mat<'_>) {
         assert_eq!(a.columns, self.rows, "inner dimensions");
-        let output = Output::new(output, stride, a.rows, self.columns);
         let (inner, line) = (self.rows.div_ceil(self.precision().per_word()), self.format.line());
         let count = self.columns.div_ceil(COLUMNS);
         if a.rows == 0 || count == 0 {
@@ -238,7 +258,7 @@ impl PackedMatrix {
                 first: 0,
                 count,
             },
-            add: add || depth.start > 0,
+            begin: if depth.start > 0 { Begin::There } else { begin },
             depth,
             format: self.format,
             kernel: Kernel::best(),
@@ -306,6 +326,30 @@ fn with_scratch<R>(scratch: &'static LocalKey<Cell<Vec<u32>>>, words: usize, run
     result
 }
 
+/// A new dense result of `a.rows × columns`, which `run` writes whole: given the place, and what every row begins as.
+fn fresh(a: Mat<'_>, columns: usize, start: Option<&[f32]>, run: impl FnOnce(Output, &[f32])) -> Vec<f32> {
+    let start = start.unwrap_or(&[]);
+    assert!(start.is_empty() || start.len() == columns, "one start a column");
+    let size = a.rows * columns;
+    if a.columns == 0 {
+        return if start.is_empty() { vec![0.0; size] } else { start.repeat(a.rows) };
+    }
+    let mut values = Vec::with_capacity(size);
+    run(Output { start: values.as_mut_ptr(), stride: columns }, start);
+    // SAFETY: the capacity is there, and the products have written every row and column of it.
+    unsafe { values.set_len(size) };
+    values
+}
+
+/// What a product is added to.
+#[derive(Debug, Clone, Copy)]
+enum Begin<'a> {
+    /// What lies in the output.
+    There,
+    /// One number for each column; none for 0.
+    At(&'a [f32]),
+}
+
 /// Where tiles write; each task has rows or columns of its own.
 #[derive(Clone, Copy)]
 struct Output {
@@ -352,7 +396,7 @@ struct Block<'a> {
     output: Output,
     columns: usize,
     scale: f32,
-    add: bool,
+    begin: Begin<'a>,
 }
 
 impl Block<'_> {
@@ -381,7 +425,11 @@ impl Block<'_> {
                 columns: (self.columns - column).min(COLUMNS),
                 scale: self.scale,
                 scales,
-                add: self.add,
+                start: match self.begin {
+                    Begin::At([]) | Begin::There => std::ptr::null(),
+                    Begin::At(start) => start[column..].as_ptr(),
+                },
+                add: matches!(self.begin, Begin::There),
             };
             // SAFETY: the slices above cover the operands, `Output::new` checked the result, and `Kernel::best` asked
             // the processor.

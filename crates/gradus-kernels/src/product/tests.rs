@@ -64,6 +64,22 @@ fn a_row_gives_the_same_bits_in_any_company() {
 }
 
 #[test]
+fn a_new_result_begins_as_it_is_told() {
+    for (m, n, k) in [(1, 1, 1), (30, 70, 600), (3, 4, 0)] {
+        let (a, b, start) = (values(m * k, 1), values(k * n, 2), values(n, 3));
+        let (a, b) = (Mat::dense(&a, m, k), Mat::dense(&b, k, n));
+        let product = Product::new(Precision::F32);
+        let mut expected = start.repeat(m);
+        product.add(&mut expected, n, a, b);
+        assert_eq!(product.fresh(Some(&start), a, b), expected);
+        assert_eq!(PackedMatrix::new(b, Format::F32).fresh(Some(&start), a), expected);
+        let mut expected = vec![0.0f32; m * n];
+        product.store(&mut expected, n, a, b);
+        assert_eq!(product.fresh(None, a, b), expected);
+    }
+}
+
+#[test]
 fn nothing_times_nothing_is_zero() {
     let mut output = [1.0f32; 6];
     Product::new(Precision::F32).store(&mut output, 3, Mat::dense(&[], 2, 0), Mat::dense(&[], 0, 3));
@@ -79,6 +95,7 @@ fn every_kernel_gives_the_portable_result() {
     for format in [Format::F32, Format::Bf16, Format::Int8] {
         let (inner, line) = (k.div_ceil(format.operand().per_word()), format.line());
         let packed = PackedMatrix::new(b, format);
+        let start = values(n, 3);
         let compute = |kernel: Kernel| {
             let mut output = vec![0.0f32; m * n];
             for depth in depths(inner) {
@@ -89,9 +106,9 @@ fn every_kernel_gives_the_portable_result() {
                     first: 0,
                     count: n.div_ceil(COLUMNS),
                 };
-                let add = depth.start > 0;
+                let begin = if depth.start > 0 { Begin::There } else { Begin::At(&start) };
                 let output = Output::new(&mut output, n, m, n);
-                Block { a, panels, depth, format, kernel, output, columns: n, scale: 1.0, add }.run(Threads::One);
+                Block { a, panels, depth, format, kernel, output, columns: n, scale: 1.0, begin }.run(Threads::One);
             }
             output
         };

@@ -92,6 +92,8 @@ pub(super) struct Tile {
     pub columns: usize,
     pub scale: f32,
     pub scales: *const f32,
+    /// What results begin as where not `add`, one number a column; 0 where null.
+    pub start: *const f32,
     pub add: bool,
 }
 
@@ -214,7 +216,7 @@ mod avx512 {
             pub(super) unsafe fn $name<const R: usize>(tile: Tile) {
                 // SAFETY: the caller's promise of `Kernel::run`.
                 unsafe {
-                    let Tile { a, b, c, c_stride, depth, columns, scale, scales, add, .. } = tile;
+                    let Tile { a, b, c, c_stride, depth, columns, scale, scales, start, add, .. } = tile;
                     let scale = _mm512_set1_ps(scale);
                     let masks = masks(columns);
                     for r in 0..R {
@@ -237,10 +239,16 @@ mod avx512 {
                             factors[i] = _mm512_mul_ps(scale, _mm512_maskz_loadu_ps(masks[i], scales.wrapping_add(i * 16)));
                         }
                     }
+                    let mut starts = [_mm512_setzero_ps(); 2];
+                    if !start.is_null() {
+                        for i in 0..2 {
+                            starts[i] = _mm512_maskz_loadu_ps(masks[i], start.wrapping_add(i * 16));
+                        }
+                    }
                     for (r, sums) in sums.iter().enumerate() {
                         for i in 0..2 {
                             let to = c.wrapping_add(r * c_stride + i * 16);
-                            let before = if add { _mm512_maskz_loadu_ps(masks[i], to) } else { _mm512_setzero_ps() };
+                            let before = if add { _mm512_maskz_loadu_ps(masks[i], to) } else { starts[i] };
                             _mm512_mask_storeu_ps(to, masks[i], _mm512_add_ps(_mm512_mul_ps(sums[i], factors[i]), before));
                         }
                     }
@@ -411,13 +419,19 @@ mod portable {
             }
         }
         for (r, sums) in sums.iter().enumerate() {
-            // SAFETY: the tile's results lie at `c`.
-            let results = unsafe { std::slice::from_raw_parts_mut(tile.c.add(r * tile.c_stride), tile.columns) };
-            for (column, (result, sum)) in results.iter_mut().zip(sums).enumerate() {
-                // SAFETY: there is one for every column.
-                let own = if tile.scales.is_null() { 1.0 } else { unsafe { *tile.scales.add(column) } };
-                let scaled = sum * (tile.scale * own);
-                *result = if tile.add { *result + scaled } else { scaled };
+            for (column, sum) in sums.iter().enumerate().take(tile.columns) {
+                // SAFETY: scales and starts have one number a column, the tile's results lie at `c`; what is there is
+                // read only where it is added to.
+                unsafe {
+                    let own = if tile.scales.is_null() { 1.0 } else { *tile.scales.add(column) };
+                    let result = tile.c.add(r * tile.c_stride + column);
+                    let before = match (tile.add, tile.start.is_null()) {
+                        (true, _) => *result,
+                        (false, true) => 0.0,
+                        (false, false) => *tile.start.add(column),
+                    };
+                    *result = before + sum * (tile.scale * own);
+                }
             }
         }
     }

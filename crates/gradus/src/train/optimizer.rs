@@ -26,9 +26,17 @@ pub struct AdamWConfig {
 }
 
 /// Gradients summed over the micro-batches of one optimiser step, by parameter name.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct GradientSum {
     sums: BTreeMap<String, Vec<f32>>,
+    /// What clipping multiplies them with; the step does it on its way.
+    scale: f32,
+}
+
+impl Default for GradientSum {
+    fn default() -> Self {
+        Self { sums: BTreeMap::new(), scale: 1.0 }
+    }
 }
 
 impl GradientSum {
@@ -37,7 +45,7 @@ impl GradientSum {
         module.visit(&mut Collector { path: NamePath::default(), sums: &mut self.sums, gradients });
     }
 
-    /// Euclidean norm over all gradients, as in `torch.nn.utils.clip_grad_norm_`: accumulated in f64.
+    /// Euclidean norm over all gradients before clipping, as in `torch.nn.utils.clip_grad_norm_`: accumulated in f64.
     pub fn norm(&self) -> f64 {
         self.sums.values().map(|gradient| sum_of_squares(gradient)).sum::<f64>().sqrt()
     }
@@ -53,17 +61,13 @@ impl GradientSum {
     pub fn clip(&mut self, max_norm: f64) -> f64 {
         let norm = self.norm();
         let factor = (max_norm / (norm + 1e-6)) as f32;
-        if max_norm > 0.0 && factor < 1.0 {
-            for gradient in self.sums.values_mut() {
-                gradient.par_chunks_mut(CHUNK).for_each(|chunk| chunk.iter_mut().for_each(|x| *x *= factor));
-            }
-        }
+        self.scale = if max_norm > 0.0 && factor < 1.0 { factor } else { 1.0 };
         norm
     }
 
-    /// The gradient of one parameter.
-    pub fn get(&self, name: &str) -> Option<&[f32]> {
-        self.sums.get(name).map(Vec::as_slice)
+    /// The gradient of one parameter, clipped.
+    pub fn get(&self, name: &str) -> Option<Vec<f32>> {
+        self.sums.get(name).map(|gradient| gradient.iter().map(|x| x * self.scale).collect())
     }
 
     /// Whether no backward pass has been added.
@@ -141,7 +145,7 @@ impl AdamW {
         name: &str,
         values: Tensor<1>,
         gradient: Vec<f32>,
-        learning_rate: f64,
+        (learning_rate, scale): (f64, f32),
         decayed: bool,
     ) -> Tensor<1> {
         let ([n], device) = (values.dims(), values.device());
@@ -156,7 +160,7 @@ impl AdamW {
             epsilon: self.config.epsilon,
             weight_decay: if decayed { self.config.weight_decay } else { 0.0 },
             step: self.steps,
-            gradient_scale: 1.0,
+            gradient_scale: f64::from(scale),
         };
         // On a CPU no buffer is copied on the way in or out.
         let (values, first, second) = adamw(values, tensor(gradient), tensor(first), tensor(second), step);
@@ -219,7 +223,7 @@ impl ModuleMapper for Stepper<'_> {
         param.map(|value| {
             let (shape, tracked) = (value.dims(), value.is_autodiff());
             let flat = value.inner().reshape([gradient.len()]);
-            let stepped = self.optimizer.update(&name, flat, gradient, self.learning_rate, D > 1).reshape(shape);
+            let stepped = self.optimizer.update(&name, flat, gradient, (self.learning_rate, self.gradients.scale), D > 1).reshape(shape);
             if tracked { stepped.autodiff().require_grad() } else { stepped }
         })
     }
@@ -293,13 +297,13 @@ mod tests {
         let rest =
             (line.weight.val() * Tensor::<2>::from_floats([[1.5, 2.0]], &device)).sum() + line.bias.val().sum() * 6.0;
         sum.add(&line, &mut rest.backward());
-        assert_eq!(sum.get("weight"), Some(&[3.0, 4.0][..]));
+        assert_eq!(sum.get("weight"), Some(vec![3.0, 4.0]));
         assert!((sum.norm() - 13.0).abs() < 1e-12);
         assert!((sum.clip(0.0) - 13.0).abs() < 1e-12, "0 turns clipping off");
-        assert_eq!(sum.get("bias"), Some(&[12.0][..]));
+        assert_eq!(sum.get("bias"), Some(vec![12.0]));
         assert!((sum.clip(6.5) - 13.0).abs() < 1e-12, "the norm before clipping is returned");
-        close(sum.get("weight").unwrap(), &[1.5, 2.0]);
-        close(sum.get("bias").unwrap(), &[6.0]);
+        close(&sum.get("weight").unwrap(), &[1.5, 2.0]);
+        close(&sum.get("bias").unwrap(), &[6.0]);
         assert_eq!(sum.first_not_finite(), None);
     }
 
