@@ -24,6 +24,8 @@ pub struct Model {
     pub head: Head,
     /// How its weights are held where it is frozen.
     pub weights: Weights,
+    /// Whether the backward pass runs each block again instead of keeping what it computed.
+    pub recompute: bool,
 }
 
 /// What stands on a model's trunk.
@@ -47,12 +49,12 @@ pub struct Pass {
 impl Model {
     /// A language model.
     pub fn language(shape: ModelShape, weights: Weights) -> Self {
-        Self { shape, head: Head::Language, weights }
+        Self { shape, head: Head::Language, weights, recompute: false }
     }
 
     /// A reward model or critic.
     pub fn scalar(shape: ModelShape, weights: Weights) -> Self {
-        Self { shape, head: Head::Scalar, weights }
+        Self { shape, head: Head::Scalar, weights, recompute: false }
     }
 
     /// P: the trunk, and an LM head of its own or the D weights of a scalar one.
@@ -100,8 +102,8 @@ impl Model {
     ///
     /// A block: the residual stream and its norm, twice (4 D); queries and attention's output (2 Q), keys and values (2 K),
     /// attention's normalisers (H); before and after the activation (2 I), or gate, up and their product (3 I); Qwen3 also
-    /// queries and keys before their norms (Q + K). Then the last residual stream, N D, and the hidden states that
-    /// predict, M D.
+    /// queries and keys before their norms (Q + K). Where blocks are computed again, only its first residual stream (D).
+    /// Then the last residual stream, N D, and the hidden states that predict, M D.
     pub fn saved(&self, pass: Pass) -> u64 {
         let (d, _, _, _) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
@@ -109,7 +111,8 @@ impl Model {
             Head::Language => n * d + m * d,
             Head::Scalar => 2 * n * d,
         };
-        NUMBER * (n * self.shape.layers as u64 * self.block_numbers() + last)
+        let block = if self.recompute { d } else { self.block_numbers() };
+        NUMBER * (n * self.shape.layers as u64 * block + last)
     }
 
     /// Numbers that one block keeps of one token.
@@ -149,7 +152,7 @@ impl Model {
 
     /// What the backward pass holds beside [`saved`](Self::saved) when it begins: a chunk of logits, the gradient of the
     /// hidden states (M D) and that of the head (V D); or, a little later, those of the top block's feed-forward layer
-    /// (N (I + 2 D)) beside the head's.
+    /// (N (I + 2 D)) beside the head's, with all that the block keeps where it is computed again.
     pub fn backward_begin(&self, pass: Pass) -> u64 {
         let (d, _, _, i) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
@@ -161,7 +164,8 @@ impl Model {
             Block::Gpt2 => n * (i + 2 * d) + i * d,
             Block::Llama => n * (2 * i + 2 * d) + i * d,
         };
-        head + (self.logits(pass.targets) + NUMBER * m * d).max(NUMBER * block)
+        let again = if self.recompute { n * self.block_numbers() } else { 0 };
+        head + (self.logits(pass.targets) + NUMBER * m * d).max(NUMBER * (block + again))
     }
 
     /// What it holds when it ends: the gradients of all weights (4 P), that of the embedding table once more before it is
@@ -198,6 +202,9 @@ mod tests {
         assert_eq!(model.weights(), 4 * (880 + 2 * 872 + 16));
         // A block keeps 8·8 + 2 + 2·32 = 130 numbers a token; then the last residual stream and 3 predicting states.
         assert_eq!(model.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 130 + 5 * 8 + 3 * 8));
+        let again = Model { recompute: true, ..model };
+        assert_eq!(again.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 8 + 5 * 8 + 3 * 8));
+        assert_eq!(again.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 496 + 5 * 130));
         assert_eq!(model.logits(3), 4 * 300);
         // The head's gradient and the larger of (logits, hidden states) and the top block's tensors, 5·48 + 256.
         assert_eq!(model.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 496));

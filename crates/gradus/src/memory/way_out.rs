@@ -1,5 +1,6 @@
 //! What to change about a run that does not fit.
 
+use super::terms::Model;
 use super::{Row, Sampling, Steps, Workload};
 use crate::train::batches::{MicroBatch, Order};
 
@@ -16,6 +17,9 @@ impl Workload {
         if let Some(tokens) = halves(now, longest).find(|&tokens| fits(&self.with_passes(tokens))) {
             return format!("`micro_batch_tokens: {tokens}` would fit");
         }
+        if fits(&self.recomputing()) {
+            return "`recompute: true` would fit".into();
+        }
         if let Some(tokens) = halves(longest, SHORTEST).find(|&tokens| fits(&self.cut(tokens))) {
             return format!("`max_length: {tokens}` with `micro_batch_tokens: {tokens}` would fit");
         }
@@ -26,6 +30,11 @@ impl Workload {
             return format!("`batch_size: {prompts}` with rows of {SHORTEST} tokens would fit");
         }
         "not even short rows would fit: it takes a smaller model, or a machine with more memory".into()
+    }
+
+    fn recomputing(&self) -> Self {
+        let again = |model: Model| Model { recompute: true, ..model };
+        Self { policy: again(self.policy), critic: self.critic.map(again), ..self.clone() }
     }
 
     fn with_passes(&self, tokens: usize) -> Self {

@@ -223,7 +223,10 @@ impl ModuleMapper for Stepper<'_> {
         param.map(|value| {
             let (shape, tracked) = (value.dims(), value.is_autodiff());
             let flat = value.inner().reshape([gradient.len()]);
-            let stepped = self.optimizer.update(&name, flat, gradient, (self.learning_rate, self.gradients.scale), D > 1).reshape(shape);
+            let stepped = self
+                .optimizer
+                .update(&name, flat, gradient, (self.learning_rate, self.gradients.scale), D > 1)
+                .reshape(shape);
             if tracked { stepped.autodiff().require_grad() } else { stepped }
         })
     }
