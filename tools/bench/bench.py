@@ -143,7 +143,8 @@ def main():
                    check=True)  # fmt: skip
     results = load(args.results)
     results["machine"], results["versions"] = machine.describe(), machine.versions(args.gradus, args.python)
-    results["threads"], results["arguments"] = process.THREADS, sys.argv[1:]
+    results["threads"] = process.THREADS
+    results["arguments"] = [argument.rsplit("/", 1)[-1] for argument in sys.argv[1:]]
     results["date"] = datetime.date.today().isoformat()
     began = time.monotonic()
     peaks(args, results)

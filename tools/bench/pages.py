@@ -262,8 +262,8 @@ def method(results):
     lines = [
         "- A process of gradus, a process of the other, and again; a figure is the median over processes of the mean step.",
         "- A training step is the time between the ends of two consecutive steps; a process's first two steps are not counted.",
-        "- Generation is a call from text to text; gradus's is the time of the command less that of one for a single "
-        "token, which is what starting and loading take; llama.cpp's is from ids to ids.",
+        "- Generation is the time of a call in a running process, after one of warm-up: of `generate` in transformers, of "
+        "`gradus bench`, which packs the weights and draws in it, and of batched decoding in llama.cpp.",
         "- TRL's trainers run with their defaults, bf16 by autocast (generation: bf16 weights), but without gradient "
         "checkpointing where the table does not say so, which makes them faster; both sides without dropout.",
         "- DPO computes the reference within the step on both sides. GRPO's reward is a regular expression; "
