@@ -46,14 +46,6 @@ impl FrozenWeight {
     pub(crate) fn matrix(&self) -> &PackedMatrix {
         &self.0
     }
-
-    /// `output = scale · g Wᵀ` for `g_mn` with one column an output: the gradient of what the weight is multiplied with.
-    pub(crate) fn transposed_product(&self, output: &mut [f32], scale: f32, g_mn: Mat<'_>) {
-        let [inputs, outputs] = self.dims();
-        let values = self.0.unpacked();
-        let weight = Mat::dense(&values, inputs, outputs);
-        Product::new(self.0.precision()).scaled(scale).store(output, inputs, g_mn, weight.t());
-    }
 }
 
 #[derive(Debug)]
@@ -69,9 +61,9 @@ impl Op for FrozenLinear {
     fn backward(&self, _: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
         let ([width, out], n) = (self.0.dims(), grad.dims()[0]);
         let mut gradients = vec![needed[0].then(|| {
-            let mut grad_x = vec![0.0; n * width];
-            self.0.transposed_product(&mut grad_x, 1.0, Mat::dense(grad.values(), n, out));
-            Dense::new(grad_x, &[n, width])
+            let (matrix, values) = (self.0.matrix(), self.0.matrix().unpacked());
+            let (g, weight) = (Mat::dense(grad.values(), n, out), Mat::dense(&values, width, out));
+            Dense::new(Product::new(matrix.precision()).fresh(None, g, weight.t()), &[n, width])
         })];
         gradients.extend(needed.get(1).map(|&needed| needed.then(|| grad.column_sums())));
         gradients

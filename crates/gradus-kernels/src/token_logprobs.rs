@@ -88,7 +88,9 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
         LmHead::Dense(weight_vd, precision) => {
             apply(op(*precision, None), vec![hidden_md.into_dispatch(), weight_vd.clone().into_dispatch()])
         }
-        LmHead::Frozen(weight) => apply(op(Precision::F32, Some(weight.clone())), vec![hidden_md.into_dispatch()]),
+        LmHead::Frozen(weight) => {
+            apply(op(weight.matrix().precision(), Some(weight.clone())), vec![hidden_md.into_dispatch()])
+        }
     };
     let row = |i: usize| stacked.clone().narrow(0, i, 1).squeeze_dim::<1>(0);
     TokenLogprobs {
@@ -253,6 +255,8 @@ impl Op for HeadLogprobs {
         // The first chunk makes it; without one it is zero.
         let mut grad_weight = vec![0.0f32; if needed_weight && m == 0 { v * d } else { 0 }];
         let (head, turned_head) = (self.packed(inputs, m, true), self.packed(inputs, m, false));
+        // Once for all chunks.
+        let unpacked = self.frozen.as_ref().filter(|_| needed[0]).map(|weight| weight.matrix().unpacked());
         for from in (0..m).step_by(step) {
             let to = (from + step).min(m);
             let chunk = &mut logits[..(to - from) * v];
@@ -267,8 +271,8 @@ impl Op for HeadLogprobs {
             let chunk = Mat::dense(chunk, to - from, v);
             if needed[0] {
                 let target = &mut grad_hidden[from * d..to * d];
-                match (&self.frozen, &turned_head) {
-                    (Some(weight), _) => weight.transposed_product(target, 1.0 / self.temperature, chunk),
+                match (&unpacked, &turned_head) {
+                    (Some(weight_dv), _) => self.product().store(target, d, chunk, Mat::dense(weight_dv, d, v).t()),
                     (None, Some(weight)) => weight.multiply(target, d, false, 1.0 / self.temperature, chunk),
                     (None, None) => self.product().store(target, d, chunk, Mat::dense(inputs[1].values(), v, d)),
                 }

@@ -31,6 +31,7 @@ pub use directory::ModelDir;
 pub use gradus_kernels::{CacheRow, TokenLogprobs};
 pub use hub::{OnProgress, resolve};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
+pub(crate) use packed::common_prefix;
 pub use packed::{Packed, Targets};
 pub use parameters::{NamePath, NamedTensor, named_tensors};
 pub use reward_model::RewardModel;

@@ -105,7 +105,7 @@ impl Packed {
 }
 
 /// How many ids all members begin with. One alone shares all of its own.
-fn common_prefix(members: &[&[u32]]) -> usize {
+pub(crate) fn common_prefix(members: &[&[u32]]) -> usize {
     let first = members[0];
     let common = |other: &&[u32]| first.iter().zip(*other).take_while(|(a, b)| a == b).count();
     members[1..].iter().map(common).min().unwrap_or(first.len())

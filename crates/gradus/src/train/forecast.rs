@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::memory::terms::Model;
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
-use crate::model::{Block, ModelShape};
+use crate::model::{Block, ModelShape, common_prefix};
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 
@@ -68,9 +68,9 @@ fn both(pair: &PreferenceExample) -> usize {
     pair.chosen_ids.len() + pair.rejected_ids.len()
 }
 
-/// What both sequences begin with.
+/// What both sequences begin with, and packed batches store once.
 fn common(pair: &PreferenceExample) -> usize {
-    pair.chosen_ids.iter().zip(&pair.rejected_ids).take_while(|(chosen, rejected)| chosen == rejected).count()
+    common_prefix(&[&pair.chosen_ids, &pair.rejected_ids])
 }
 
 /// What a run on `rows` will hold: of online methods one a prompt, of others one a row or pair. `held_out` are prompts.

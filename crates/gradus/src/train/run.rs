@@ -111,14 +111,7 @@ impl Job<'_> {
         self.check_memory(forecast::of_texts(&train), &[], observer)?;
         let model = self.trained(CausalLm::load(&self.model_dir()?, &self.device)?);
         let objective = Sft::new(config);
-        self.offline(
-            &objective,
-            model,
-            &train,
-            &held_out,
-            &|model, source, path| save_causal(model, source, path),
-            observer,
-        )
+        self.offline(&objective, model, &train, &held_out, &save_causal, observer)
     }
 
     fn reward_model(self, config: &RewardModelConfig, observer: &mut dyn Observer) -> Result<Outcome> {
@@ -149,14 +142,7 @@ impl Job<'_> {
         let before = train.len();
         let (train, held_out) = (prepare(train, 0), prepare(held_out, before));
         let objective = Dpo::new(config, reference);
-        self.offline(
-            &objective,
-            model,
-            &train,
-            &held_out,
-            &|model, source, path| save_causal(model, source, path),
-            observer,
-        )
+        self.offline(&objective, model, &train, &held_out, &save_causal, observer)
     }
 
     fn ppo(self, config: &PpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
