@@ -41,6 +41,25 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     write_file(path, |file| file.write_all(bytes))
 }
 
+/// Writes `path` through `write`, which makes a new file of the name it is given; on any failure `path` stays as it was.
+///
+/// # Errors
+/// What `write` returns, or [`Error::Io`] with the final path.
+pub fn write_path(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let temporary = sibling(path, "tmp");
+    let renamed = || {
+        File::open(&temporary)?.sync_all()?;
+        fs::rename(&temporary, path)?;
+        sync_directory(parent(path))
+    };
+    let written = write(&temporary).and_then(|()| renamed().map_err(|source| Error::io(path, source)));
+    if written.is_err() {
+        // It may never have been created; the first error is the one to report.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
 /// Fills a new directory through `fill` and gives it the name `path`, replacing what was there.
 ///
 /// Files in it need no flushing of their own. On any failure `path` stays as it was.

@@ -73,7 +73,7 @@ impl Entry {
     /// [`Error::Io`], or [`Error::Data`] when a file is broken.
     pub fn from_run(run: RunDir) -> Result<Self> {
         let results = read_results(&run)?;
-        let samples = read_samples(&run.samples())?;
+        let samples = read_samples(&run)?;
         let last = samples.iter().map(|sample| sample.step).max();
         let count = |key: &str| results.get(key).and_then(Value::as_u64).unwrap_or(0);
         Ok(Self {
@@ -92,7 +92,7 @@ impl Entry {
     /// # Errors
     /// As [`Entry::from_run`].
     pub fn start_of(run: &RunDir) -> Result<Self> {
-        let samples = read_samples(&run.samples())?.into_iter().filter(|sample| sample.step == 0).collect();
+        let samples = read_samples(run)?.into_iter().filter(|sample| sample.step == 0).collect();
         Ok(Self::start(without_prefix(read_results(run)?.get("before")), samples))
     }
 

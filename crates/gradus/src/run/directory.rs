@@ -19,11 +19,14 @@ pub enum Existing {
 }
 
 /// What a run writes; nothing else is ever removed from its directory.
-const ENTRIES: [&str; 17] = [
+const ENTRIES: [&str; 20] = [
     "config.yml",
     "metrics.jsonl",
     "tensorboard",
     "rollouts.sqlite",
+    "rollouts.sqlite-wal",
+    "rollouts.sqlite-shm",
+    "rollouts.sqlite-journal",
     "rollouts.jsonl",
     "log.txt",
     "checkpoints",
@@ -158,9 +161,9 @@ impl RunDir {
         self.path.join("report.html")
     }
 
-    /// `samples.jsonl`: prompts with completions of the start and of the trained model.
-    pub fn samples(&self) -> PathBuf {
-        self.path.join("samples.jsonl")
+    /// `rollouts.sqlite`: every completion trained on and those of evaluations.
+    pub fn rollouts(&self) -> PathBuf {
+        self.path.join("rollouts.sqlite")
     }
 
     /// `bad_batches/step-000100.json`: the batch whose loss, gradient or reward was not finite.

@@ -70,9 +70,13 @@ impl<K: Into<String>, V: Into<f64>> FromIterator<(K, V)> for Metrics {
 
 /// The number for people: what is exactly an `f32` is written with an `f32`'s digits (0.1, not 0.10000000149011612).
 pub fn number(value: f64) -> Value {
+    Number::from_f64(readable(value)).map_or(Value::Null, Value::Number)
+}
+
+/// What is exactly an `f32`, as the `f64` with the same digits.
+pub(super) fn readable(value: f64) -> f64 {
     let short = value as f32;
-    let shown = if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value };
-    Number::from_f64(shown).map_or(Value::Null, Value::Number)
+    if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value }
 }
 
 /// One logged step.

@@ -1,12 +1,14 @@
 //! The run directory: the interface between training and everything that looks at it.
 //!
 //! Training appends, others read. Whatever is written whole goes to a temporary name first and is renamed, so a kill at
-//! any moment leaves the last good state; `metrics.jsonl` is the one file that grows, a line at a time.
+//! any moment leaves the last good state; `metrics.jsonl` and `log.txt` grow a line at a time, `rollouts.sqlite` by
+//! transactions.
 //! `docs/formats.md` describes every file.
 
 pub mod atomic;
 pub mod checkpoint;
 pub mod compare;
+pub mod database;
 pub mod directory;
 mod html;
 pub mod metrics;
@@ -17,6 +19,7 @@ pub mod tensors;
 pub mod trainer_state;
 
 pub use checkpoint::{Checkpoint, LastCheckpoint, RunState};
+pub use database::{RolloutDb, RolloutWriter};
 pub use directory::{Existing, RunDir};
 pub use metrics::{Metrics, MetricsLog, MetricsRow, read_metrics};
 pub use tensors::NamedTensor;

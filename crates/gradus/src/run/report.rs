@@ -34,7 +34,7 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
 
     let charts = if run.metrics().is_file() { training_charts(&read_metrics(&run.metrics())?) } else { Vec::new() };
     write_charts(&run.plots(), &charts)?;
-    let samples = read_samples(&run.samples())?;
+    let samples = read_samples(run)?;
     let mut body = header(run, &complete);
     if !charts.is_empty() {
         body += &format!("<h2>Curves</h2>\n{}", curves(&charts));
@@ -153,6 +153,8 @@ fn sample_table(samples: &[Sample]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::RolloutWriter;
+    use super::super::database::{Record, Table};
     use super::super::directory::Existing;
     use super::super::metrics::{Metrics, MetricsLog};
     use super::*;
@@ -166,11 +168,15 @@ mod tests {
         for step in 1..=3 {
             log.append(step, &Metrics::from_iter([("reward", step as f64), ("kl", 0.1)])).unwrap();
         }
-        let line = |step: usize, completion: &str, reward: f64| {
-            json!({"step": step, "row": 1, "prompt": "Once <b>", "completion": completion, "reward": reward, "new": 1})
-                .to_string()
+        let record = |step: usize, completion: &str, reward: f64| Record {
+            step,
+            prompt: "Once <b>".into(),
+            completion: completion.into(),
+            reward: Some(reward),
+            ..Record::default()
         };
-        fs::write(run.samples(), [line(0, "sad", -1.0), line(3, "happy", 2.5)].join("\n") + "\n{\"st").unwrap();
+        let samples = vec![record(0, "sad", -1.0), record(3, "happy", 2.5)];
+        RolloutWriter::open(&run.rollouts(), 0).unwrap().append(Table::Eval, samples).unwrap();
         let results = json!({
             "method": "ppo", "model": "gpt2", "data": "d.jsonl", "steps": 3, "elapsed_s": 75.0,
             "before": {"eval_reward": -1.0}, "after": {"eval_reward": 2.5, "eval_rewards/x/std": 1.0},

@@ -1,14 +1,11 @@
-//! `samples.jsonl`: completions of held-out prompts, one JSON object a line.
+//! The completions of evaluations, for the report and for comparisons.
 
-use std::fs;
-use std::path::Path;
+use super::RunDir;
+use super::database::{Query, Record, RolloutDb, Table};
+use crate::error::Result;
 
-use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, Result};
-
-/// One completion. Readers ignore keys they do not know.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One completion of a held-out prompt.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// After how many steps; 0 is the start.
     pub step: usize,
@@ -19,34 +16,37 @@ pub struct Sample {
     /// What it answered.
     pub completion: String,
     /// What that is worth; none where the reward does not apply.
-    #[serde(default)]
     pub reward: Option<f64>,
     /// Its length in tokens.
-    #[serde(default)]
     pub tokens: usize,
     /// Why it ended: `stop_id`, `stop_string` or `length`.
-    #[serde(default)]
     pub stop: String,
 }
 
-/// Reads every sample; a torn last line is left out, a file that is not there is empty.
-///
-/// # Errors
-/// [`Error::Io`], or [`Error::Data`] for another line that is no sample.
-pub fn read_samples(path: &Path) -> Result<Vec<Sample>> {
-    if !path.exists() {
-        return Ok(Vec::new());
-    }
-    let text = fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
-    let mut samples = Vec::new();
-    for (index, line) in text.split_inclusive('\n').enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        match serde_json::from_str(line) {
-            Ok(sample) => samples.push(sample),
-            Err(_) if !line.ends_with('\n') => {}
-            Err(error) => return Err(Error::data(path, Some(index + 1), format!("not a sample: {error}"))),
+impl From<Record> for Sample {
+    fn from(record: Record) -> Self {
+        Self {
+            step: record.step,
+            row: record.prompt_index + 1,
+            prompt: record.prompt,
+            completion: record.completion,
+            reward: record.reward,
+            tokens: record.length,
+            stop: record.stop_reason,
         }
     }
-    Ok(samples)
+}
+
+/// The completions of every evaluation, in order; none where a run has no rollout database.
+///
+/// # Errors
+/// As [`RolloutDb::open`].
+pub fn read_samples(run: &RunDir) -> Result<Vec<Sample>> {
+    if !run.rollouts().is_file() {
+        return Ok(Vec::new());
+    }
+    let records = RolloutDb::open(run)?.query(&Query { table: Table::Eval, ..Query::default() })?;
+    Ok(records.into_iter().map(Sample::from).collect())
 }
 
 /// The completions of the first and of the last evaluation, prompt by prompt.

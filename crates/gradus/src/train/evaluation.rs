@@ -30,6 +30,8 @@ pub struct Evaluated {
     pub rollouts: Rollouts,
     /// What they are worth.
     pub scores: Vec<Score>,
+    /// The KL of each to the reference, in nats; none without a reference.
+    pub kls: Option<Vec<f64>>,
     /// `reward`, `reward_std`, `kl` (nats per completion), `length`, `clipped_ratio`, `rewards/…`.
     pub stats: Stats,
 }
@@ -49,16 +51,20 @@ impl Evaluation<'_> {
         let clipped = rollouts.rollouts.iter().filter(|rollout| rollout.stop == StopReason::Length).count();
         stats.mean_of("length", &lengths);
         stats.mean("clipped_ratio", clipped as f64, rollouts.len() as f64);
-        if let Some(reference) = self.reference {
+        let kls = self.reference.map(|reference| {
             // Greedy completions are measured at temperature 1, sampled ones at their own.
             let temperature = if self.sampler.params.temperature > 0.0 { self.sampler.params.temperature } else { 1.0 };
             let passes = self.settings.passes;
             let [policy, reference] = [policy, reference].map(|model| logprobs(model, &rollouts, temperature, passes));
-            for (policy_t, reference_t) in policy.iter().zip(&reference) {
-                stats.mean("kl", kl::k1(policy_t, reference_t).iter().map(|&kl| f64::from(kl)).sum(), 1.0);
-            }
+            let of_one = |(policy_t, reference_t): (&Vec<f32>, &Vec<f32>)| {
+                kl::k1(policy_t, reference_t).iter().map(|&kl| f64::from(kl)).sum()
+            };
+            policy.iter().zip(&reference).map(of_one).collect::<Vec<f64>>()
+        });
+        for &kl in kls.iter().flatten() {
+            stats.mean("kl", kl, 1.0);
         }
-        Ok(Evaluated { rollouts, scores, stats })
+        Ok(Evaluated { rollouts, scores, kls, stats })
     }
 }
 

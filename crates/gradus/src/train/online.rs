@@ -11,7 +11,7 @@ use super::learner::Learner;
 use super::longest;
 use super::observer::Event;
 use super::recorder::{Recorder, Verdict};
-use super::samples::SampleLog;
+use super::rollout_log::RolloutLog;
 use super::settings::Settings;
 use super::stats::Stats;
 use crate::algorithm::actor::logprobs;
@@ -83,9 +83,9 @@ pub fn train(
     if settings.try_longest && recorder.state.step < settings.steps {
         longest::online(task.prompts, task.order.batch_size, settings.passes, algorithm, actor, recorder);
     }
-    let mut log = SampleLog::open(recorder.run(), recorder.state.step)?;
+    let mut log = RolloutLog::open(recorder.run(), recorder.state.step)?;
     if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
-        let before = evaluate(task, algorithm, reward, actor, &stop, &mut log, 0)?;
+        let before = evaluate(task, algorithm, reward, actor, &stop, &mut log, (0, 0))?;
         recorder.baseline(&before);
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
@@ -127,7 +127,7 @@ pub fn train(
         let updated = match algorithm.update(actor, &experience, &advantages, update) {
             Ok(updated) => updated,
             Err(what) => {
-                save_checkpoint(task, algorithm, actor, recorder)?;
+                save_checkpoint(task, algorithm, actor, &mut log, recorder)?;
                 return Err(recorder.diverged(iteration + 1, what, describe(&experience)));
             }
         };
@@ -144,9 +144,10 @@ pub fn train(
         recorder.gather(&stats);
 
         // 6. Evaluate and record.
-        log.rollouts(done, &experience, &scores, &advantages)?;
+        let sampled_in = iteration * task.order.batch_size / task.prompts.len();
+        log.rollouts((done, sampled_in), &experience, &scores, &advantages)?;
         let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
-            true => Some(evaluate(task, algorithm, reward, actor, &stop, &mut log, done)?),
+            true => Some(evaluate(task, algorithm, reward, actor, &stop, &mut log, (done, epoch as usize))?),
             false => None,
         };
         if settings.logs_after(done) {
@@ -160,7 +161,7 @@ pub fn train(
         // 7. Keep what is needed to go on from here.
         let interrupted = done < settings.steps && recorder.should_stop();
         if settings.saves_after(done) || interrupted || verdict == Verdict::Stop {
-            save_checkpoint(task, algorithm, actor, recorder)?;
+            save_checkpoint(task, algorithm, actor, &mut log, recorder)?;
         }
         if interrupted {
             return Err(Error::Interrupted);
@@ -169,7 +170,7 @@ pub fn train(
             break;
         }
     }
-    Ok(())
+    log.finish()
 }
 
 /// Samples from `policy`, or faster from a copy of it with coarser weights. The copy's logprobs are then not those that
@@ -202,14 +203,14 @@ fn evaluate(
     reward: &mut dyn Reward,
     actor: &Learner<Actor>,
     stop: &[String],
-    log: &mut SampleLog,
-    done: usize,
+    log: &mut RolloutLog,
+    done: (usize, usize),
 ) -> Result<Metrics> {
     let sampler = Sampler { group_size: 1, ..task.sampler(algorithm, stop) };
     let evaluation =
         Evaluation { prompts: task.held_out, sampler: &sampler, reference: task.reference, settings: task.settings };
     let found = evaluation.run(&actor.frozen().policy, reward)?;
-    log.evaluation(done, &found.rollouts, &found.scores)?;
+    log.evaluation(done, &found)?;
     Ok(found.stats.metrics("eval_"))
 }
 
@@ -217,11 +218,14 @@ fn save_checkpoint(
     task: &Online<'_>,
     algorithm: &dyn Algorithm,
     actor: &Learner<Actor>,
+    log: &mut RolloutLog,
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
     if recorder.state.step == 0 {
         return Ok(());
     }
+    // A checkpoint stands on everything that was recorded before it.
+    log.flush()?;
     recorder.state.method.extend(algorithm.state());
     let frozen = actor.frozen();
     let mut optimizers = vec![(ACTOR_PREFIX, actor.optimizer())];

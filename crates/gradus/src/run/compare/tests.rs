@@ -1,4 +1,6 @@
 use super::*;
+use crate::run::RolloutWriter;
+use crate::run::database::{Record, Table};
 use crate::run::directory::Existing;
 use crate::run::metrics::MetricsLog;
 use std::fs;
@@ -21,11 +23,19 @@ fn run(directory: &Path, name: &str, reward: f64) -> RunDir {
     for step in 1..=4 {
         log.append(step, &Metrics::from_iter([("reward", reward * step as f64 / 4.0), ("kl", 0.1)])).unwrap();
     }
-    let line = |step: usize, row: usize, completion: &str, reward: f64| {
-        json!({"step": step, "row": row, "prompt": format!("prompt {row}"), "completion": completion, "reward": reward, "tokens": 3, "stop": "length"}).to_string() + "\n"
+    let record = |step: usize, row: usize, completion: &str, reward: f64| Record {
+        step,
+        prompt_index: row - 1,
+        prompt: format!("prompt {row}"),
+        completion: completion.into(),
+        reward: Some(reward),
+        length: 3,
+        stop_reason: "length".into(),
+        ..Record::default()
     };
-    let samples = [line(0, 1, "sad", -1.0), line(0, 2, "grey", 0.0), line(4, 1, name, reward), line(4, 2, "grey", 0.0)];
-    fs::write(run.samples(), samples.concat()).unwrap();
+    let samples =
+        [record(0, 1, "sad", -1.0), record(0, 2, "grey", 0.0), record(4, 1, name, reward), record(4, 2, "grey", 0.0)];
+    RolloutWriter::open(&run.rollouts(), 0).unwrap().append(Table::Eval, samples.into()).unwrap();
     let results = json!({
         "method": name, "model": "gpt2", "data": "rows.jsonl", "steps": 4, "tokens": 1200, "elapsed_s": 61.0,
         "before": {"eval_reward": -0.5, "eval_length": 3.0},

@@ -1,0 +1,288 @@
+//! Questions to a rollout database.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
+use serde_json::{Map, Value};
+
+use super::{Record, Table, WarningRecord, check_version, connect, failure};
+use crate::error::{Error, Result};
+use crate::run::RunDir;
+
+/// The rollouts of one run, for reading; also while it goes on.
+#[derive(Debug)]
+pub struct RolloutDb {
+    path: PathBuf,
+    connection: Connection,
+}
+
+/// Which completions to show, and in what order. The default is every one that was trained on, as they were sampled.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Query {
+    /// Those of training or of evaluations.
+    pub table: Table,
+    /// No steps before this one.
+    pub first_step: Option<usize>,
+    /// No steps after this one.
+    pub last_step: Option<usize>,
+    /// Only those of this prompt, counted from 0.
+    pub prompt_index: Option<usize>,
+    /// Only those with this text in the prompt or the completion; ASCII letters match in both cases.
+    pub text: Option<String>,
+    /// No rewards below this one; completions without a reward are left out.
+    pub min_reward: Option<f64>,
+    /// No rewards above this one; completions without a reward are left out.
+    pub max_reward: Option<f64>,
+    /// Bounds on parts of the reward, all of which must hold.
+    pub components: Vec<ComponentBound>,
+    /// Only those that ended like this: `stop_id`, `stop_string` or `length`.
+    pub stop_reason: Option<String>,
+    /// What they are sorted by.
+    pub sort: Sort,
+    /// Largest first. What has no value stands last either way.
+    pub descending: bool,
+    /// At most so many.
+    pub limit: Option<usize>,
+    /// After so many others.
+    pub offset: usize,
+}
+
+/// Bounds on one part of the reward; completions without it are left out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ComponentBound {
+    /// Its name.
+    pub name: String,
+    /// No values below this one.
+    pub min: Option<f64>,
+    /// No values above this one.
+    pub max: Option<f64>,
+}
+
+/// What completions are sorted by; ties stand as they were sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sort {
+    /// The step.
+    #[default]
+    Step,
+    /// The reward.
+    Reward,
+    /// The advantage; evaluations have none.
+    Advantage,
+    /// The KL to the reference.
+    Kl,
+    /// The length in tokens.
+    Length,
+}
+
+impl Sort {
+    fn column(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Reward => "reward",
+            Self::Advantage => "advantage",
+            Self::Kl => "kl",
+            Self::Length => "length",
+        }
+    }
+}
+
+impl RolloutDb {
+    /// Opens the database of a run.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when the run has none; [`Error::Data`] when it is no rollout database of this version.
+    pub fn open(run: &RunDir) -> Result<Self> {
+        let path = run.rollouts();
+        if !path.is_file() {
+            return Err(Error::input(format!("the run `{}` has no `rollouts.sqlite`", run.name()))
+                .with_hint("only online methods (ppo, grpo) sample completions"));
+        }
+        let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        check_version(&path, &connection)?;
+        Ok(Self { path, connection })
+    }
+
+    /// The completions that `query` asks for.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn query(&self, query: &Query) -> Result<Vec<Record>> {
+        let (conditions, mut values) = conditions(query);
+        let column = query.sort.column();
+        let order = match (query.sort, query.descending) {
+            (Sort::Step, false) => "id".to_owned(),
+            (_, false) => format!("{column} IS NULL, {column}, id"),
+            (_, true) => format!("{column} IS NULL, {column} DESC, id"),
+        };
+        let limit = query.limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
+        values.extend([Sql::from(limit), integer(query.offset)]);
+        let text = format!("{} WHERE {conditions} ORDER BY {order} LIMIT ? OFFSET ?", select(query.table));
+        self.all(&text, values, record)
+    }
+
+    /// How many completions `query` asks for, its limit and offset aside.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn count(&self, query: &Query) -> Result<usize> {
+        let (conditions, values) = conditions(query);
+        let text = format!("SELECT count(*) FROM {} WHERE {conditions}", query.table.name());
+        let counts = self.all(&text, values, |row| row.get::<_, i64>(0))?;
+        Ok(counts.first().map_or(0, |&count| count as usize))
+    }
+
+    /// The steps that have completions, ascending.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn steps(&self, table: Table) -> Result<Vec<usize>> {
+        let text = format!("SELECT DISTINCT step FROM {} ORDER BY step", table.name());
+        self.all(&text, Vec::new(), |row| Ok(row.get::<_, i64>(0)? as usize))
+    }
+
+    /// The names of all parts of rewards, in alphabetical order.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn components(&self, table: Table) -> Result<Vec<String>> {
+        let text =
+            format!("SELECT DISTINCT part.key FROM {}, json_each(components) AS part ORDER BY part.key", table.name());
+        self.all(&text, Vec::new(), |row| row.get(0))
+    }
+
+    /// What the run warned of, in order.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn warnings(&self) -> Result<Vec<WarningRecord>> {
+        self.all("SELECT step, kind, message FROM warnings ORDER BY id", Vec::new(), |row| {
+            Ok(WarningRecord { step: row.get::<_, i64>(0)? as usize, kind: row.get(1)?, message: row.get(2)? })
+        })
+    }
+
+    /// The completions of the same prompts at two steps, side by side: each is paired with the one of the same place in
+    /// its group. Prompts of only one of the steps are left out.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when a step has no completions; it names those that have.
+    pub fn diff(&self, table: Table, before: usize, after: usize) -> Result<Vec<(Record, Record)>> {
+        let of = |step| {
+            let query = Query { table, first_step: Some(step), last_step: Some(step), ..Query::default() };
+            let found = self.query(&query)?;
+            if found.is_empty() { Err(self.no_such_step(table, step)?) } else { Ok(found) }
+        };
+        let place = |record: &Record| (record.prompt_index, record.rollout_index);
+        let mut later: HashMap<_, VecDeque<Record>> = HashMap::new();
+        let (before, after) = (of(before)?, of(after)?);
+        for record in after {
+            later.entry(place(&record)).or_default().push_back(record);
+        }
+        let pair = |record: Record| later.get_mut(&place(&record))?.pop_front().map(|other| (record, other));
+        Ok(before.into_iter().filter_map(pair).collect())
+    }
+
+    fn no_such_step(&self, table: Table, step: usize) -> Result<Error> {
+        let steps = self.steps(table)?;
+        let known = match steps[..] {
+            [] => "there are none at all".to_owned(),
+            [first, .., last] if steps.len() > 8 => format!("{} steps from {first} to {last} have some", steps.len()),
+            _ => format!("there are some of {}", steps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        };
+        Ok(Error::input(format!("`{}` has no completions of step {step}", table.name())).with_hint(known))
+    }
+
+    fn all<T>(
+        &self,
+        text: &str,
+        values: Vec<Sql>,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
+        let found = self.connection.prepare(text).and_then(|mut statement| {
+            let rows = statement.query_map(params_from_iter(values), read)?;
+            rows.collect()
+        });
+        found.map_err(|error| failure(&self.path, error))
+    }
+}
+
+fn select(table: Table) -> String {
+    let advantage = match table {
+        Table::Train => "advantage",
+        Table::Eval => "NULL AS advantage",
+    };
+    format!(
+        "SELECT step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, length, \
+         stop_reason, {advantage}, id FROM {}",
+        table.name()
+    )
+}
+
+fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
+    let count = |place: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(place)? as usize);
+    // What others wrote there is no reason to hide the row.
+    let components: Map<String, Value> = serde_json::from_str(&row.get::<_, String>(7)?).unwrap_or_default();
+    Ok(Record {
+        step: count(0)?,
+        epoch: count(1)?,
+        prompt_index: count(2)?,
+        rollout_index: count(3)?,
+        prompt: row.get(4)?,
+        completion: row.get(5)?,
+        reward: row.get(6)?,
+        components: components.into_iter().map(|(name, value)| (name, value.as_f64())).collect(),
+        kl: row.get(8)?,
+        length: count(9)?,
+        stop_reason: row.get(10)?,
+        advantage: row.get(11)?,
+    })
+}
+
+/// The conditions of a query and the values that stand for their question marks.
+fn conditions(query: &Query) -> (String, Vec<Sql>) {
+    let (mut parts, mut values) = (vec!["1".to_owned()], Vec::new());
+    let mut add = |part: &str, of: Vec<Sql>| {
+        parts.push(part.to_owned());
+        values.extend(of);
+    };
+    if let Some(step) = query.first_step {
+        add("step >= ?", vec![integer(step)]);
+    }
+    if let Some(step) = query.last_step {
+        add("step <= ?", vec![integer(step)]);
+    }
+    if let Some(prompt) = query.prompt_index {
+        add("prompt_index = ?", vec![integer(prompt)]);
+    }
+    if let Some(text) = &query.text {
+        let escaped = text.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_");
+        let pattern = Sql::from(format!("%{escaped}%"));
+        add(r"(completion LIKE ? ESCAPE '\' OR prompt LIKE ? ESCAPE '\')", vec![pattern.clone(), pattern]);
+    }
+    if let Some(reward) = query.min_reward {
+        add("reward >= ?", vec![reward.into()]);
+    }
+    if let Some(reward) = query.max_reward {
+        add("reward <= ?", vec![reward.into()]);
+    }
+    for ComponentBound { name, min, max } in &query.components {
+        let mut part = "EXISTS (SELECT 1 FROM json_each(components) WHERE key = ? AND value IS NOT NULL".to_owned();
+        let mut of = vec![Sql::from(name.clone())];
+        for (bound, operator) in [(min, ">="), (max, "<=")] {
+            if let Some(bound) = bound {
+                part += &format!(" AND value {operator} ?");
+                of.push((*bound).into());
+            }
+        }
+        add(&(part + ")"), of);
+    }
+    if let Some(reason) = &query.stop_reason {
+        add("stop_reason = ?", vec![reason.clone().into()]);
+    }
+    (parts.join(" AND "), values)
+}
+
+fn integer(value: usize) -> Sql {
+    Sql::from(i64::try_from(value).unwrap_or(i64::MAX))
+}

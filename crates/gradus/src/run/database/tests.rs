@@ -1,0 +1,287 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::writer::prepare;
+use super::*;
+use crate::run::{Existing, RunDir};
+
+struct Fixture {
+    _directory: tempfile::TempDir,
+    run: RunDir,
+}
+
+fn fixture() -> Fixture {
+    let directory = tempfile::tempdir().unwrap();
+    let run = RunDir::create(directory.path().join("happy"), Existing::Refuse).unwrap();
+    Fixture { _directory: directory, run }
+}
+
+/// Two prompts with two completions each; the reward of completion `i` of step `s` is `s + i/4`.
+fn step(step: usize) -> Vec<Record> {
+    let record = |i: usize| Record {
+        step,
+        epoch: step / 10,
+        prompt_index: (step + i / 2) % 5,
+        rollout_index: i % 2,
+        prompt: format!("prompt {}", (step + i / 2) % 5),
+        completion: format!("answer {i} of step {step}, 100 %_\\ done"),
+        reward: (i != 3).then_some(step as f64 + i as f64 / 4.0),
+        components: vec![("length".into(), Some(i as f64)), ("the \"best\".part".into(), None)],
+        advantage: Some(1.0 - i as f64),
+        kl: (i != 0).then_some(f64::from(0.1f32) * i as f64),
+        length: 10 - i,
+        stop_reason: if i == 2 { "length" } else { "stop_id" }.into(),
+    };
+    (0..4).map(record).collect()
+}
+
+fn evaluation(at: usize) -> Vec<Record> {
+    step(at).into_iter().map(|record| Record { prompt_index: 7, advantage: None, ..record }).collect()
+}
+
+fn warning(step: usize) -> WarningRecord {
+    WarningRecord { step, kind: "kl_bounds".into(), message: format!("at {step}") }
+}
+
+/// The steps `from..=to` with an evaluation after every second one and a warning after every third.
+fn write_steps(writer: &mut RolloutWriter, from: usize, to: usize) {
+    for at in from..=to {
+        writer.append(Table::Train, step(at)).unwrap();
+        if at % 2 == 0 {
+            writer.append(Table::Eval, evaluation(at)).unwrap();
+        }
+        writer.warn(if at % 3 == 0 { vec![warning(at)] } else { Vec::new() }).unwrap();
+    }
+}
+
+/// A finished database of `steps` steps that nothing disturbed.
+fn whole(run: &RunDir, steps: usize) -> Vec<u8> {
+    let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
+    writer.append(Table::Eval, evaluation(0)).unwrap();
+    write_steps(&mut writer, 1, steps);
+    writer.finish().unwrap();
+    fs::read(run.rollouts()).unwrap()
+}
+
+/// What lies in the directory beside `rollouts.sqlite`.
+fn beside(run: &RunDir) -> Vec<PathBuf> {
+    let entries = fs::read_dir(run.path()).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| *path != run.rollouts()).collect()
+}
+
+#[test]
+fn rows_come_back_as_they_were_written() {
+    let Fixture { run, _directory } = fixture();
+    whole(&run, 3);
+    assert_eq!(beside(&run), [] as [PathBuf; 0], "a finished run has one file");
+    let db = RolloutDb::open(&run).unwrap();
+    let shown = |record: Record| Record { kl: record.kl.map(crate::run::metrics::readable), ..record };
+    let expected: Vec<Record> = (1..=3).flat_map(step).map(shown).collect();
+    assert_eq!(db.query(&Query::default()).unwrap(), expected);
+    let expected: Vec<Record> = [0, 2].into_iter().flat_map(evaluation).map(shown).collect();
+    assert_eq!(db.query(&Query { table: Table::Eval, ..Query::default() }).unwrap(), expected);
+    assert_eq!(db.warnings().unwrap(), [warning(3)]);
+    assert_eq!((db.steps(Table::Train).unwrap(), db.steps(Table::Eval).unwrap()), (vec![1, 2, 3], vec![0, 2]));
+    assert_eq!(db.components(Table::Train).unwrap(), ["length", "the \"best\".part"]);
+}
+
+#[test]
+fn others_read_it_with_plain_sql() {
+    let Fixture { run, _directory } = fixture();
+    whole(&run, 3);
+    let connection = Connection::open(run.rollouts()).unwrap();
+    let one = |text: &str| connection.query_row(text, [], |row| row.get::<_, f64>(0)).unwrap();
+    assert_eq!(one("SELECT count(*) FROM rollouts WHERE json_extract(components, '$.length') >= 2"), 6.0);
+    // Steps 1 to 3 have rewards s, s + ¼, s + ½ and none: Σ = 3 · 6 + 3 · ¾.
+    assert_eq!(one("SELECT sum(reward) FROM rollouts"), 20.25);
+    assert_eq!(one("SELECT kl FROM rollouts WHERE id = 2"), 0.1, "an f32's digits");
+    let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+    assert_eq!(mode, "delete");
+}
+
+#[test]
+fn questions_filter_sort_and_page() {
+    let Fixture { run, _directory } = fixture();
+    whole(&run, 12);
+    let db = RolloutDb::open(&run).unwrap();
+    let check = |query: Query, expected: &[(usize, usize)]| {
+        let found = db.query(&query).unwrap();
+        // The length tells a step's completions apart.
+        let found: Vec<_> = found.iter().map(|record| (record.step, 10 - record.length)).collect();
+        assert_eq!(found, expected, "{query:?}");
+        assert_eq!(db.count(&Query { limit: Some(1), offset: 1, ..query }).unwrap(), expected.len());
+    };
+    let query = Query::default;
+    let in_step_3 = || Query { first_step: Some(3), last_step: Some(3), ..query() };
+    check(in_step_3(), &[(3, 0), (3, 1), (3, 2), (3, 3)]);
+    check(Query { text: Some("ANSWER 1 of step 1,".into()), ..query() }, &[(1, 1)]);
+    check(
+        Query { text: Some("2, 100 %_\\ d".into()), last_step: Some(2), ..query() },
+        &[(2, 0), (2, 1), (2, 2), (2, 3)],
+    );
+    check(Query { text: Some("answer%step".into()), ..query() }, &[]);
+    check(Query { text: Some("prompt 4".into()), last_step: Some(4), ..query() }, &[(3, 2), (3, 3), (4, 0), (4, 1)]);
+    check(Query { prompt_index: Some(1), last_step: Some(3), ..query() }, &[(1, 0), (1, 1)]);
+    check(Query { min_reward: Some(12.25), ..query() }, &[(12, 1), (12, 2)]);
+    check(Query { max_reward: Some(1.25), ..query() }, &[(1, 0), (1, 1)]);
+    check(Query { stop_reason: Some("length".into()), last_step: Some(2), ..query() }, &[(1, 2), (2, 2)]);
+    let bound = |name: &str, min, max| vec![ComponentBound { name: name.into(), min, max }];
+    check(Query { components: bound("length", Some(1.0), Some(2.0)), ..in_step_3() }, &[(3, 1), (3, 2)]);
+    check(Query { components: bound("the \"best\".part", None, Some(9.0)), ..query() }, &[]);
+    check(Query { sort: Sort::Reward, descending: true, ..in_step_3() }, &[(3, 2), (3, 1), (3, 0), (3, 3)]);
+    check(Query { sort: Sort::Reward, ..in_step_3() }, &[(3, 0), (3, 1), (3, 2), (3, 3)]);
+    check(Query { sort: Sort::Kl, ..in_step_3() }, &[(3, 1), (3, 2), (3, 3), (3, 0)]);
+    check(Query { sort: Sort::Advantage, ..in_step_3() }, &[(3, 3), (3, 2), (3, 1), (3, 0)]);
+    check(Query { sort: Sort::Length, ..in_step_3() }, &[(3, 3), (3, 2), (3, 1), (3, 0)]);
+    let page = Query { sort: Sort::Step, descending: true, limit: Some(2), offset: 3, ..query() };
+    let page = db.query(&page).unwrap();
+    assert_eq!(page.iter().map(|record| (record.step, record.length)).collect::<Vec<_>>(), [(12, 7), (11, 10)]);
+    // Evaluations have no advantage, and are sorted by it all the same.
+    let query = Query { table: Table::Eval, sort: Sort::Advantage, limit: Some(1), ..query() };
+    assert_eq!(db.query(&query).unwrap()[0].step, 0);
+}
+
+#[test]
+fn two_steps_stand_side_by_side() {
+    let Fixture { run, _directory } = fixture();
+    whole(&run, 6);
+    let db = RolloutDb::open(&run).unwrap();
+    // Step 1 has prompts 1 and 2, step 6 the same, step 2 has 2 and 3.
+    let pairs = |before, after| {
+        let pairs = db.diff(Table::Train, before, after).unwrap();
+        assert!(pairs.iter().all(|(a, b)| a.prompt == b.prompt && (a.step, b.step) == (before, after)));
+        pairs.iter().map(|(a, b)| (a.prompt_index, a.rollout_index, b.rollout_index)).collect::<Vec<_>>()
+    };
+    assert_eq!(pairs(1, 6), [(1, 0, 0), (1, 1, 1), (2, 0, 0), (2, 1, 1)]);
+    assert_eq!(pairs(1, 2), [(2, 0, 0), (2, 1, 1)]);
+    assert_eq!(db.diff(Table::Eval, 0, 6).unwrap().len(), 4, "a prompt may stand in a step twice");
+    let error = db.diff(Table::Eval, 0, 5).unwrap_err();
+    assert_eq!(error.to_string(), "`eval_rollouts` has no completions of step 5");
+    assert_eq!(error.hint(), Some("there are some of 0, 2, 4, 6"));
+}
+
+#[test]
+fn going_on_removes_later_rows_and_ends_with_the_same_bytes() {
+    let (reference, Fixture { run, _directory }) = (fixture(), fixture());
+    let expected = whole(&reference.run, 9);
+    let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
+    writer.append(Table::Eval, evaluation(0)).unwrap();
+    write_steps(&mut writer, 1, 7);
+    drop(writer);
+    let mut writer = RolloutWriter::open(&run.rollouts(), 4).unwrap();
+    writer.flush().unwrap();
+    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Train).unwrap(), [1, 2, 3, 4]);
+    write_steps(&mut writer, 5, 9);
+    writer.finish().unwrap();
+    assert!(fs::read(run.rollouts()).unwrap() == expected, "the same bytes");
+    // And again, with nothing left to do.
+    RolloutWriter::open(&run.rollouts(), 9).unwrap().finish().unwrap();
+    assert!(fs::read(run.rollouts()).unwrap() == expected, "still the same bytes");
+    // Without a checkpoint the start is written again, too.
+    RolloutWriter::open(&run.rollouts(), 0).unwrap().finish().unwrap();
+    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Eval).unwrap(), [] as [usize; 0]);
+}
+
+/// What a kill leaves: the files as they are while the thread is at work.
+fn as_killed(run: &RunDir, to: &Path) -> RunDir {
+    let copy = RunDir::create(to, Existing::Refuse).unwrap();
+    for name in ["rollouts.sqlite", "rollouts.sqlite-wal"] {
+        if run.path().join(name).is_file() {
+            fs::copy(run.path().join(name), to.join(name)).unwrap();
+        }
+    }
+    copy
+}
+
+#[test]
+fn a_kill_loses_nothing_that_was_flushed() {
+    let (reference, Fixture { run, _directory }) = (fixture(), fixture());
+    let expected = whole(&reference.run, 30);
+    let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
+    writer.append(Table::Eval, evaluation(0)).unwrap();
+    for checkpoint in [5, 10, 15, 20] {
+        write_steps(&mut writer, checkpoint - 4, checkpoint);
+        writer.flush().unwrap();
+        // Some of what comes later is there, some is not.
+        write_steps(&mut writer, checkpoint + 1, checkpoint + 3);
+        let copy = as_killed(&run, &run.path().join(format!("killed-{checkpoint}")));
+        let mut again = RolloutWriter::open(&copy.rollouts(), checkpoint).unwrap();
+        write_steps(&mut again, checkpoint + 1, 30);
+        again.finish().unwrap();
+        assert!(fs::read(copy.rollouts()).unwrap() == expected, "killed after {checkpoint}");
+        drop(writer);
+        writer = RolloutWriter::open(&run.rollouts(), checkpoint).unwrap();
+    }
+}
+
+#[test]
+fn a_slow_reader_does_not_hold_up_the_writer() {
+    let Fixture { run, _directory } = fixture();
+    let mut writer = RolloutWriter::open(&run.rollouts(), 0).unwrap();
+    write_steps(&mut writer, 1, 2);
+    writer.flush().unwrap();
+    let reader = Connection::open_with_flags(run.rollouts(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let mut statement = reader.prepare("SELECT step FROM rollouts").unwrap();
+    let mut rows = statement.query([]).unwrap();
+    rows.next().unwrap();
+    write_steps(&mut writer, 3, 4);
+    writer.flush().unwrap();
+    writer.finish().unwrap();
+    let mut seen = 1;
+    while rows.next().unwrap().is_some() {
+        seen += 1;
+    }
+    assert_eq!(seen, 8, "what was there when it began");
+    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Train).unwrap(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_full_disk_is_named_and_loses_nothing_before_it() {
+    let Fixture { run, _directory } = fixture();
+    let path = run.rollouts();
+    let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).unwrap();
+    prepare(&path, &connection, 0).unwrap();
+    // As many pages as a full disk would leave.
+    connection.pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
+    let mut writer = RolloutWriter::start(&path, connection).unwrap();
+    write_steps(&mut writer, 1, 3);
+    writer.flush().unwrap();
+    let large = vec![Record { step: 4, prompt: "long ".repeat(100_000), ..Record::default() }];
+    writer.append(Table::Train, large).unwrap();
+    let error = writer.flush().unwrap_err();
+    assert_eq!(error.to_string(), format!("{}: database or disk is full", path.display()));
+    assert_eq!(error.hint(), Some("free some disk space; everything written before is intact"));
+    let again = writer.append(Table::Train, step(5)).unwrap_err();
+    assert_eq!(again.to_string(), format!("{}: its writer has failed before", path.display()));
+    drop(writer);
+    assert_eq!(RolloutDb::open(&run).unwrap().steps(Table::Train).unwrap(), [1, 2, 3]);
+}
+
+#[test]
+fn files_that_are_no_rollout_database_are_refused() {
+    let Fixture { run, _directory } = fixture();
+    let refused = || {
+        let (read, written) =
+            (RolloutDb::open(&run).unwrap_err(), RolloutWriter::open(&run.rollouts(), 0).unwrap_err());
+        assert_eq!(read.to_string(), written.to_string());
+        read
+    };
+    let path = run.rollouts();
+    let error = RolloutDb::open(&run).unwrap_err();
+    assert_eq!(error.to_string(), "the run `happy` has no `rollouts.sqlite`");
+    assert_eq!(error.hint(), Some("only online methods (ppo, grpo) sample completions"));
+
+    fs::write(&path, "{\"step\": 1}\n".repeat(100)).unwrap();
+    let expected = format!("{}: not a usable database: file is not a database", path.display());
+    assert_eq!(refused().to_string(), expected);
+
+    fs::remove_file(&path).unwrap();
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE notes (text TEXT)").unwrap();
+    assert_eq!(refused().to_string(), format!("{}: not a rollout database of gradus", path.display()));
+
+    fs::remove_file(&path).unwrap();
+    whole(&run, 1);
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    let expected = format!("{}: rollout database of version 2, but this gradus reads version 1", path.display());
+    assert_eq!(refused().to_string(), expected);
+}

@@ -1,0 +1,254 @@
+//! The growing end of a rollout database: a thread that commits what training hands it.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rusqlite::{Connection, OpenFlags, Statement, params};
+use serde_json::{Map, Value};
+
+use super::{APPLICATION, Record, SCHEMA, Table, VERSION, WarningRecord, check_version, connect, failure};
+use crate::error::{Error, Result};
+use crate::run::atomic;
+use crate::run::metrics::readable;
+
+/// Steps that may wait for the disk before training does.
+const QUEUE: usize = 64;
+
+enum Message {
+    Records(Table, Vec<Record>),
+    Warnings(Vec<WarningRecord>),
+    /// Answered when everything before it is on disk.
+    Flush(SyncSender<()>),
+}
+
+/// Appends to `rollouts.sqlite` from a thread of its own.
+///
+/// Handing over costs training nothing but the copy; it waits only when the disk is 64 steps behind. What waits is
+/// committed in one transaction, flushed to disk. What fails is told at the next call, and what was committed before
+/// stays. Dropping it commits what was handed over.
+#[derive(Debug)]
+pub struct RolloutWriter {
+    path: PathBuf,
+    sender: Option<SyncSender<Message>>,
+    thread: Option<JoinHandle<Result<Connection>>>,
+}
+
+impl RolloutWriter {
+    /// Opens the database at `path` for going on after `step`, and makes it where there is none: rows of later steps are
+    /// removed, for the run will write them again. With `step` 0 that is every row, those of step 0 among them.
+    ///
+    /// # Errors
+    /// When it cannot be written, or is no rollout database of this version.
+    pub fn open(path: &Path, step: usize) -> Result<Self> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let connection = connect(path, flags)?;
+        prepare(path, &connection, step)?;
+        Self::start(path, connection)
+    }
+
+    pub(super) fn start(path: &Path, connection: Connection) -> Result<Self> {
+        let (sender, receiver) = sync_channel(QUEUE);
+        let at = path.to_owned();
+        let thread = std::thread::Builder::new().name("rollouts.sqlite".into()).spawn(move || {
+            let mut connection = connection;
+            write(&mut connection, &receiver).map_err(|error| failure(&at, error))?;
+            Ok(connection)
+        });
+        let thread = thread.map_err(|source| Error::io(path, source))?;
+        Ok(Self { path: path.to_owned(), sender: Some(sender), thread: Some(thread) })
+    }
+
+    /// Appends completions.
+    ///
+    /// # Errors
+    /// What writing earlier ones failed with.
+    pub fn append(&mut self, table: Table, records: Vec<Record>) -> Result<()> {
+        self.send(Message::Records(table, records))
+    }
+
+    /// Appends warnings.
+    ///
+    /// # Errors
+    /// What writing earlier rows failed with.
+    pub fn warn(&mut self, warnings: Vec<WarningRecord>) -> Result<()> {
+        if warnings.is_empty() { Ok(()) } else { self.send(Message::Warnings(warnings)) }
+    }
+
+    /// Waits until everything appended is on disk.
+    ///
+    /// # Errors
+    /// What writing failed with.
+    pub fn flush(&mut self) -> Result<()> {
+        let (answer, done) = sync_channel(1);
+        self.send(Message::Flush(answer))?;
+        match done.recv() {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.stop_early()),
+        }
+    }
+
+    /// Commits everything and leaves one file without a journal beside it, whose bytes depend on its rows alone.
+    ///
+    /// A reader that holds the file open keeps it from being rewritten; it is complete all the same.
+    ///
+    /// # Errors
+    /// What writing failed with; the rows committed before it are there.
+    pub fn finish(mut self) -> Result<()> {
+        let Some(connection) = self.stop()? else { return Ok(()) };
+        let error = |error| failure(&self.path, error);
+        let busy = |error: &rusqlite::Error| {
+            matches!(
+                error.sqlite_error_code(),
+                Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+            )
+        };
+        // A reader is not waited for: it may be a browser that stays open.
+        connection.busy_timeout(std::time::Duration::ZERO).map_err(error)?;
+        let mode = connection.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get::<_, String>(0));
+        match mode {
+            Ok(mode) if mode == "delete" => {}
+            Err(found) if !busy(&found) => return Err(error(found)),
+            _ => return Ok(()),
+        }
+        atomic::write_path(&self.path, |temporary| {
+            connection.execute("VACUUM INTO ?1", [temporary.to_string_lossy()]).map_err(error)?;
+            // It counts how often the schema changed, and rewriting a file counts as a change.
+            let new = connect(temporary, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+            new.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(())).map_err(error)?;
+            new.pragma_update(None, "schema_version", 1).map_err(error)
+        })
+    }
+
+    fn send(&mut self, message: Message) -> Result<()> {
+        match self.sender.as_ref().map(|sender| sender.send(message)) {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self.stop_early()),
+        }
+    }
+
+    /// Ends the thread when it has written everything; none where it was ended before.
+    fn stop(&mut self) -> Result<Option<Connection>> {
+        self.sender = None;
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended.map(Some),
+            Some(Err(_)) => Err(Error::io(&self.path, std::io::Error::other("its writer broke off"))),
+            None => Ok(None),
+        }
+    }
+
+    /// Why the thread ended before it was told to.
+    fn stop_early(&mut self) -> Error {
+        let ended = self.stop().err();
+        ended.unwrap_or_else(|| Error::io(&self.path, std::io::Error::other("its writer has failed before")))
+    }
+}
+
+impl Drop for RolloutWriter {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+/// Makes the tables, or removes what stands after `step`.
+pub(super) fn prepare(path: &Path, connection: &Connection, step: usize) -> Result<()> {
+    let error = |error| failure(path, error);
+    let tables: i64 =
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(error)?;
+    if tables > 0 {
+        check_version(path, connection)?;
+    }
+    // Where a file system cannot do it, SQLite stays with its rollback journal: readers may then hold up the writer.
+    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).map_err(error)?;
+    connection.pragma_update(None, "synchronous", "FULL").map_err(error)?;
+    let work = if tables == 0 {
+        format!("{SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};")
+    } else {
+        let kept = if step == 0 { -1 } else { step as i64 };
+        [Table::Train.name(), Table::Eval.name(), "warnings"]
+            .map(|table| format!("DELETE FROM {table} WHERE step > {kept};"))
+            .concat()
+    };
+    connection.execute_batch(&format!("BEGIN IMMEDIATE; {work} COMMIT;")).map_err(error)
+}
+
+/// Commits what comes until nobody sends any more: all that waits, in one transaction.
+fn write(connection: &mut Connection, receiver: &Receiver<Message>) -> rusqlite::Result<()> {
+    while let Ok(first) = receiver.recv() {
+        let transaction = connection.transaction()?;
+        let mut answers = Vec::new();
+        {
+            let mut insert = Insert::new(&transaction)?;
+            insert.message(first, &mut answers)?;
+            for message in receiver.try_iter().take(QUEUE) {
+                insert.message(message, &mut answers)?;
+            }
+        }
+        transaction.commit()?;
+        for answer in answers {
+            // Whoever asked may have gone.
+            let _ = answer.send(());
+        }
+    }
+    Ok(())
+}
+
+struct Insert<'c> {
+    rollouts: Statement<'c>,
+    evaluations: Statement<'c>,
+    warnings: Statement<'c>,
+}
+
+impl<'c> Insert<'c> {
+    fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
+        const COLUMNS: &str = "step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, \
+                               length, stop_reason";
+        const VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11";
+        Ok(Self {
+            rollouts: connection
+                .prepare(&format!("INSERT INTO rollouts ({COLUMNS}, advantage) VALUES ({VALUES}, ?12)"))?,
+            evaluations: connection.prepare(&format!("INSERT INTO eval_rollouts ({COLUMNS}) VALUES ({VALUES})"))?,
+            warnings: connection.prepare("INSERT INTO warnings (step, kind, message) VALUES (?1, ?2, ?3)")?,
+        })
+    }
+
+    fn message(&mut self, message: Message, answers: &mut Vec<SyncSender<()>>) -> rusqlite::Result<()> {
+        match message {
+            Message::Records(table, records) => records.iter().try_for_each(|record| self.record(table, record)),
+            Message::Warnings(warnings) => warnings.iter().try_for_each(|warning| {
+                self.warnings.execute(params![warning.step as i64, warning.kind, warning.message]).map(drop)
+            }),
+            Message::Flush(answer) => {
+                answers.push(answer);
+                Ok(())
+            }
+        }
+    }
+
+    fn record(&mut self, table: Table, record: &Record) -> rusqlite::Result<()> {
+        let statement = match table {
+            Table::Train => &mut self.rollouts,
+            Table::Eval => &mut self.evaluations,
+        };
+        let value = |value: &Option<f64>| value.map_or(Value::Null, |value| Value::from(readable(value)));
+        let components: Map<String, Value> =
+            record.components.iter().map(|(name, found)| (name.clone(), value(found))).collect();
+        let integers = [record.step, record.epoch, record.prompt_index, record.rollout_index];
+        for (place, integer) in integers.into_iter().enumerate() {
+            statement.raw_bind_parameter(place + 1, integer as i64)?;
+        }
+        statement.raw_bind_parameter(5, &record.prompt)?;
+        statement.raw_bind_parameter(6, &record.completion)?;
+        statement.raw_bind_parameter(7, record.reward.map(readable))?;
+        statement.raw_bind_parameter(8, Value::Object(components).to_string())?;
+        statement.raw_bind_parameter(9, record.kl.map(readable))?;
+        statement.raw_bind_parameter(10, record.length as i64)?;
+        statement.raw_bind_parameter(11, &record.stop_reason)?;
+        if table == Table::Train {
+            statement.raw_bind_parameter(12, record.advantage.map(readable))?;
+        }
+        statement.raw_execute().map(drop)
+    }
+}

@@ -1,0 +1,95 @@
+//! What online training writes into `rollouts.sqlite`: every completion trained on, and those of evaluations.
+
+use super::evaluation::Evaluated;
+use crate::algorithm::{Advantages, Experience};
+use crate::error::Result;
+use crate::math::kl;
+use crate::reward::Score;
+use crate::rollout::Rollouts;
+use crate::run::database::{Record, Table};
+use crate::run::{RolloutWriter, RunDir};
+
+/// Appends the completions of a run.
+#[derive(Debug)]
+pub struct RolloutLog {
+    writer: RolloutWriter,
+}
+
+impl RolloutLog {
+    /// Goes on after `step`; what stands there of later steps is removed.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub fn open(run: &RunDir, step: usize) -> Result<Self> {
+        Ok(Self { writer: RolloutWriter::open(&run.rollouts(), step)? })
+    }
+
+    /// Appends what a step trained on.
+    ///
+    /// # Errors
+    /// What writing an earlier step failed with.
+    pub fn rollouts(
+        &mut self,
+        (step, epoch): (usize, usize),
+        experience: &Experience,
+        scores: &[Score],
+        advantages: &Advantages,
+    ) -> Result<()> {
+        let rollouts = &experience.rollouts;
+        let kl = |i: usize| {
+            let reference = experience.reference.as_ref()?;
+            Some(kl::k1(&rollouts.rollouts[i].logprobs, &reference[i]).iter().map(|&kl| f64::from(kl)).sum())
+        };
+        let record = |i: usize| {
+            let advantages_t = &advantages.advantages[i];
+            let mean = advantages_t.iter().sum::<f32>() / advantages_t.len().max(1) as f32;
+            Record { step, epoch, kl: kl(i), advantage: Some(f64::from(mean)), ..record(rollouts, i, &scores[i]) }
+        };
+        self.writer.append(Table::Train, (0..rollouts.len()).map(record).collect())
+    }
+
+    /// Appends the completions of an evaluation.
+    ///
+    /// # Errors
+    /// What writing earlier rows failed with.
+    pub fn evaluation(&mut self, (step, epoch): (usize, usize), found: &Evaluated) -> Result<()> {
+        let record = |(i, score): (usize, &Score)| {
+            let kl = found.kls.as_ref().map(|kls| kls[i]);
+            Record { step, epoch, kl, ..record(&found.rollouts, i, score) }
+        };
+        self.writer.append(Table::Eval, found.scores.iter().enumerate().map(record).collect())
+    }
+
+    /// Waits until everything is on disk: a checkpoint may be written that stands on it.
+    ///
+    /// # Errors
+    /// What writing failed with.
+    pub fn flush(&mut self) -> Result<()> {
+        self.writer.flush()
+    }
+
+    /// Leaves one file that changes no more.
+    ///
+    /// # Errors
+    /// What writing failed with.
+    pub fn finish(self) -> Result<()> {
+        self.writer.finish()
+    }
+}
+
+/// What evaluations and training have in common.
+fn record(rollouts: &Rollouts, i: usize, score: &Score) -> Record {
+    let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
+    let part = |(name, value): &(String, f32)| (name.clone(), value.is_finite().then_some(f64::from(*value)));
+    Record {
+        prompt_index: prompt.row,
+        rollout_index: i % rollouts.group_size,
+        prompt: prompt.text.clone(),
+        completion: rollout.completion.clone(),
+        reward: score.total().map(f64::from),
+        components: score.components.iter().map(part).collect(),
+        length: rollout.completion_ids.len(),
+        stop_reason: rollout.stop.name().to_owned(),
+        ..Record::default()
+    }
+}
