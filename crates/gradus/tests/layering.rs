@@ -68,6 +68,7 @@ const PARTS: &[(&str, &[&str])] = &[
         "config",
         &["train", "algorithm", "reward", "rollout", "generate", "task", "data", "text", "model", "run", "machine"],
     ),
+    ("run::index", &["run", "config"]),
     // The ways in, one behind each command: from a checked plan to a finished run, from a model to its answers.
     ("train::prepare", &[ALL_BELOW]),
     ("train::examples", &[ALL_BELOW]),

@@ -25,6 +25,7 @@ pub use load::{Request, Written};
 pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
 pub use schema::{Field, Schema, Shape, Word};
+pub(crate) use suggest::nearest;
 
 use std::path::PathBuf;
 

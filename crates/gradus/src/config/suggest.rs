@@ -6,13 +6,14 @@ const EDITS_MAX: usize = 3;
 /// The candidate nearest to `word`, when it is near enough to be meant.
 ///
 /// Short words may differ in fewer letters: not more than a third of them, but one at least.
-pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = word.chars().count();
     let allowed = EDITS_MAX.min((length / 3).max(1));
-    let word = word.replace('-', "_").to_lowercase();
+    let plain = |word: &str| word.replace('-', "_").to_lowercase();
+    let word = plain(word);
     candidates
         .into_iter()
-        .map(|candidate| (edits(&word, candidate), candidate))
+        .map(|candidate| (edits(&word, &plain(candidate)), candidate))
         .filter(|(edits, _)| *edits <= allowed)
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::atomic;
+use super::claim::{self, Claim};
 use crate::error::{Error, Result};
 
 /// What to do with an output directory that is not empty.
@@ -19,8 +20,9 @@ pub enum Existing {
 }
 
 /// What a run writes; nothing else is ever removed from its directory.
-const ENTRIES: [&str; 20] = [
+const ENTRIES: [&str; 21] = [
     "config.yml",
+    "state.json",
     "metrics.jsonl",
     "tensorboard",
     "rollouts.sqlite",
@@ -54,6 +56,14 @@ impl RunDir {
     /// # Errors
     /// [`Error::Input`] when it exists and is not empty (unless `existing` allows it), is a file, or cannot be written.
     pub fn create(path: impl Into<PathBuf>, existing: Existing) -> Result<Self> {
+        Ok(Self::claim(path, existing)?.0)
+    }
+
+    /// As [`RunDir::create`], and nobody else may do so until the claim is dropped.
+    ///
+    /// # Errors
+    /// As [`RunDir::create`], and [`Error::Input`] when a trainer is at work in it.
+    pub fn claim(path: impl Into<PathBuf>, existing: Existing) -> Result<(Self, Claim)> {
         let run = Self { path: path.into() };
         let shown = run.path.display();
         if run.path.is_file() {
@@ -64,22 +74,26 @@ impl RunDir {
             Error::input(format!("output directory `{shown}` cannot be written: {source}"))
                 .with_hint("choose another `--output-dir`")
         })?;
-        match existing {
-            Existing::Resume => {}
-            Existing::Overwrite => run.clear()?,
-            Existing::Refuse if run.is_empty()? => {}
-            Existing::Refuse => {
-                return Err(Error::input(format!("output directory `{shown}` exists and is not empty")).with_hint(
-                    "go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`",
-                ));
+        let check = |is_held: bool| {
+            if existing != Existing::Refuse || is_held || run.is_empty()? {
+                return Ok(());
             }
+            Err(Error::input(format!("output directory `{shown}` exists and is not empty"))
+                .with_hint("go on with `--resume`, replace it with `--overwrite`, or choose another `--output-dir`"))
+        };
+        // Before the lock, so that a directory of others stays as it is; and after, when nobody else changes it.
+        check(claim::is_held(&run.path))?;
+        let claim = Claim::take(&run.path)?;
+        check(false)?;
+        if existing == Existing::Overwrite {
+            run.clear()?;
         }
         // Only now: until here, another process may have been at work in it.
         atomic::recover(&run.path)?;
         if run.checkpoints().is_dir() {
             atomic::recover(&run.checkpoints())?;
         }
-        Ok(run)
+        Ok((run, claim))
     }
 
     /// An existing run, for reading.
@@ -210,7 +224,8 @@ impl RunDir {
 
     fn is_empty(&self) -> Result<bool> {
         let entries = fs::read_dir(&self.path).map_err(|source| Error::io(&self.path, source))?;
-        Ok(entries.flatten().all(|entry| atomic::is_temporary(&entry.file_name())))
+        let counts = |name: &std::ffi::OsStr| name != claim::LOCK && !atomic::is_temporary(name);
+        Ok(!entries.flatten().any(|entry| counts(&entry.file_name())))
     }
 
     fn clear(&self) -> Result<()> {
@@ -265,6 +280,28 @@ mod tests {
         RunDir::create(&path, Existing::Overwrite).unwrap();
         assert!(!run.metrics().exists() && !run.checkpoints().exists());
         assert_eq!(fs::read_to_string(path.join("notes.txt")).unwrap(), "mine");
+    }
+
+    #[test]
+    fn a_directory_at_work_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run");
+        let (run, claim) = RunDir::claim(&path, Existing::Refuse).unwrap();
+        fs::write(run.metrics(), "{}\n").unwrap();
+        for existing in [Existing::Refuse, Existing::Resume, Existing::Overwrite] {
+            let message = RunDir::create(&path, existing).unwrap_err().to_string();
+            assert_eq!(message, format!("run directory `{}` is in use by another gradus", path.display()));
+        }
+        assert!(run.metrics().exists(), "nothing was cleared");
+        drop(claim);
+        RunDir::create(&path, Existing::Overwrite).unwrap();
+        assert!(!run.metrics().exists());
+
+        let foreign = directory.path().join("photos");
+        fs::create_dir(&foreign).unwrap();
+        fs::write(foreign.join("cat.png"), "").unwrap();
+        RunDir::create(&foreign, Existing::Refuse).unwrap_err();
+        assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1, "no lock is left in it");
     }
 
     #[test]

@@ -79,6 +79,11 @@ pub(super) fn readable(value: f64) -> f64 {
     if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value }
 }
 
+/// Whether a metric is better when it is smaller: losses, errors, divergences.
+pub fn smaller_is_better(name: &str) -> bool {
+    ["loss", "error", "perplexity", "kl"].iter().any(|part| name.contains(part))
+}
+
 /// One logged step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricsRow {

@@ -7,10 +7,12 @@
 
 pub mod atomic;
 pub mod checkpoint;
+pub mod claim;
 pub mod compare;
 pub mod database;
 pub mod directory;
 mod html;
+pub mod index;
 pub mod metrics;
 pub mod plots;
 pub mod report;
@@ -19,6 +21,7 @@ pub mod tensors;
 pub mod trainer_state;
 
 pub use checkpoint::{Checkpoint, LastCheckpoint, RunState};
+pub use claim::{Claim, Stage, StateFile};
 pub use database::{RolloutDb, RolloutWriter};
 pub use directory::{Existing, RunDir};
 pub use metrics::{Metrics, MetricsLog, MetricsRow, read_metrics};

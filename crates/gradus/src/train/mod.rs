@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub mod batches;
+mod claimed;
 pub mod dpo;
 pub mod evaluation;
 pub(crate) mod examples;

@@ -10,6 +10,7 @@ use super::settings::Settings;
 use super::stats::{NEW_TOKENS, Stats};
 use crate::error::{Error, Result};
 use crate::run::checkpoint::{CheckpointParts, moments};
+use crate::run::metrics::smaller_is_better;
 use crate::run::{Checkpoint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic};
 use crate::train::optimizer::{AdamW, AdamWConfig, Moments};
 
@@ -266,11 +267,6 @@ pub fn restore_optimizer(checkpoint: &Checkpoint, prefix: &str, config: AdamWCon
 
 fn empty() -> Moments {
     Moments { first: Vec::new(), second: Vec::new() }
-}
-
-/// Whether a metric is better when it is smaller: losses, errors, divergences.
-fn smaller_is_better(name: &str) -> bool {
-    ["loss", "error", "perplexity", "kl"].iter().any(|part| name.contains(part))
 }
 
 /// Writes a JSON value, whole or not at all.

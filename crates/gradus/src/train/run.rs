@@ -6,6 +6,7 @@ use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
 use super::batches::{MicroBatch, Order};
+use super::claimed::Claimed;
 use super::dpo::{self, Dpo, DpoConfig};
 use super::examples::{self, Parts};
 use super::forecast;
@@ -55,7 +56,16 @@ pub struct Outcome {
 /// # Errors
 /// Anything that is wrong with the input; [`Error::Diverged`]; [`Error::Interrupted`] when the observer asked to stop.
 pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
-    let directory = RunDir::create(plan.output_dir(), plan.existing())?;
+    let (directory, mut claim) = RunDir::claim(plan.output_dir(), plan.existing())?;
+    claim.begin()?;
+    let outcome = run_in(plan, directory, &mut Claimed { claim: &mut claim, inner: observer });
+    let ended = claim.end(outcome.as_ref().err());
+    let outcome = outcome?;
+    ended.map(|()| outcome)
+}
+
+/// [`run`] in a directory that is ours.
+fn run_in(plan: &Plan, directory: RunDir, observer: &mut dyn Observer) -> Result<Outcome> {
     atomic::write_bytes(&directory.config(), plan.to_yaml().as_bytes())?;
     let observer: &mut dyn Observer = &mut Logged::new(&directory.log(), observer)?;
     let checkpoint = match plan.existing() {

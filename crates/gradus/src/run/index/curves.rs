@@ -1,0 +1,121 @@
+//! The curves of a run as data, for those who draw them with letters.
+
+use crate::run::metrics::MetricsRow;
+use crate::run::plots::smoothed;
+
+/// Values over steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// The metric.
+    pub key: String,
+    /// Step and value; only finite ones.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// The metrics of some rows: those a person looks at first, then the others in the order of the file.
+pub fn metric_keys(rows: &[MetricsRow]) -> Vec<String> {
+    const FIRST: [&str; 12] = [
+        "eval_reward",
+        "reward",
+        "objective/scores",
+        "eval_rewards/accuracies",
+        "rewards/accuracies",
+        "eval_accuracy",
+        "accuracy",
+        "eval_loss",
+        "loss",
+        "eval_kl",
+        "kl",
+        "objective/kl",
+    ];
+    let mut keys: Vec<String> = Vec::new();
+    for (key, _) in rows.iter().flat_map(|row| row.values.iter()) {
+        if !keys.iter().any(|known| known == key) {
+            keys.push(key.to_owned());
+        }
+    }
+    let rank = |key: &str| FIRST.iter().position(|first| *first == key).unwrap_or(FIRST.len());
+    keys.sort_by_key(|key| rank(key));
+    keys
+}
+
+/// One metric's curve.
+pub fn series(rows: &[MetricsRow], key: &str) -> Series {
+    let point = |row: &MetricsRow| Some((row.step as f64, row.values.get(key).filter(|value| value.is_finite())?));
+    Series { key: key.to_owned(), points: rows.iter().filter_map(point).collect() }
+}
+
+impl Series {
+    /// The same with the noise of single batches taken out, as in the pictures of a run.
+    #[must_use]
+    pub fn smoothed(&self) -> Self {
+        let values: Vec<f64> = self.points.iter().map(|point| point.1).collect();
+        let points = self.points.iter().map(|point| point.0).zip(smoothed(&values)).collect();
+        Self { key: self.key.clone(), points }
+    }
+
+    /// The last value.
+    pub fn last(&self) -> Option<f64> {
+        self.points.last().map(|point| point.1)
+    }
+
+    /// The smallest and the largest value.
+    pub fn range(&self) -> Option<(f64, f64)> {
+        let first = self.points.first()?.1;
+        let widen = |(low, high): (f64, f64), point: &(f64, f64)| (low.min(point.1), high.max(point.1));
+        Some(self.points.iter().fold((first, first), widen))
+    }
+}
+
+/// A curve in one line of at most `width` blocks: each the mean of its stretch of points.
+pub fn sparkline(points: &[(f64, f64)], width: usize) -> String {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let count = points.len().min(width);
+    if count == 0 {
+        return String::new();
+    }
+    let mean = |index: usize| {
+        let stretch = &points[index * points.len() / count..(index + 1) * points.len() / count];
+        stretch.iter().map(|point| point.1).sum::<f64>() / stretch.len() as f64
+    };
+    let means: Vec<f64> = (0..count).map(mean).collect();
+    let low = means.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let block = |value: f64| {
+        let share = if high > low { (value - low) / (high - low) } else { 0.5 };
+        BLOCKS[((share * 8.0) as usize).min(7)]
+    };
+    means.into_iter().map(block).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(values: &[(&str, f64)]) -> Vec<MetricsRow> {
+        (1..=3)
+            .map(|step| MetricsRow {
+                step,
+                values: values.iter().map(|(key, value)| (*key, value * step as f64)).collect(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_matters_comes_first() {
+        let rows = rows(&[("epoch", 1.0), ("loss", 2.0), ("grad_norm", 3.0), ("eval_reward", f64::NAN)]);
+        assert_eq!(metric_keys(&rows), ["eval_reward", "loss", "epoch", "grad_norm"]);
+        assert_eq!(series(&rows, "loss").points, [(1.0, 2.0), (2.0, 4.0), (3.0, 6.0)]);
+        assert_eq!(series(&rows, "loss").range(), Some((2.0, 6.0)));
+        assert_eq!((series(&rows, "eval_reward").last(), series(&rows, "none").range()), (None, None));
+    }
+
+    #[test]
+    fn a_sparkline_spans_its_range() {
+        let points = |values: &[f64]| values.iter().enumerate().map(|(i, &v)| (i as f64, v)).collect::<Vec<_>>();
+        assert_eq!(sparkline(&points(&[0.0, 1.0, 2.0, 3.0]), 10), "▁▃▆█");
+        assert_eq!(sparkline(&points(&[0.0, 2.0, 6.0, 8.0]), 2), "▁█", "means of two");
+        assert_eq!(sparkline(&points(&[5.0, 5.0]), 10), "▅▅");
+        assert_eq!(sparkline(&[], 10), "");
+    }
+}

@@ -1,0 +1,266 @@
+//! One run, read without trusting it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::labels::Labels;
+use super::settings::Settings;
+use crate::error::{Error, Result};
+use crate::run::claim::{Stage, is_held, read_state};
+use crate::run::metrics::smaller_is_better;
+use crate::run::{Checkpoint, MetricsRow, RunDir, read_metrics};
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// A trainer is at work.
+    Running,
+    /// All steps are done.
+    Finished,
+    /// Stopped by the user, or killed; it can go on.
+    Interrupted,
+    /// Stopped by an error.
+    Failed,
+    /// Its files cannot be read.
+    Broken,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Running, Self::Finished, Self::Interrupted, Self::Failed, Self::Broken];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+/// The number a run is judged by: the metric that decides which model is `best/`, or its training counterpart.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// The metric.
+    pub key: String,
+    /// Its last value.
+    pub last: f64,
+    /// Its best value.
+    pub best: f64,
+    /// After which step.
+    pub best_step: usize,
+}
+
+/// A run as a list shows it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Entry {
+    /// Its name: the path below the directory of runs.
+    pub name: String,
+    /// Its directory.
+    pub path: PathBuf,
+    /// How it stands.
+    pub state: Status,
+    /// Why it failed, or how it was interrupted.
+    pub reason: Option<String>,
+    /// What could not be read.
+    pub problems: Vec<String>,
+    /// `sft`, `ppo`, …
+    pub method: Option<String>,
+    /// What it started from.
+    pub model: Option<String>,
+    /// What it was trained on.
+    pub data: Option<String>,
+    /// Steps done, as far as they were logged.
+    pub step: usize,
+    /// Steps of the whole run, where they are known.
+    pub steps: Option<usize>,
+    /// What it reached.
+    pub figure: Option<Figure>,
+    /// When the last stretch of work began, Unix seconds.
+    pub started: Option<u64>,
+    /// When it last wrote.
+    pub changed: Option<u64>,
+    /// Everything in its directory.
+    pub size_bytes: u64,
+    /// The user's words for it.
+    pub tags: Vec<String>,
+    /// The user's note.
+    pub note: Option<String>,
+}
+
+impl Entry {
+    /// Reads the run at `path`. What cannot be read is among the problems.
+    pub fn read(name: String, path: &Path) -> Self {
+        let mut problems = Vec::new();
+        let mut keep = |error: Error| problems.push(error.to_string());
+        // First, so that a run that ends while it is read is not called killed.
+        let held = is_held(path);
+        let state = read_state(path).unwrap_or_else(|error| {
+            keep(error);
+            None
+        });
+        let settings = match Settings::read(&path.join("config.yml")) {
+            Ok(settings) => settings,
+            Err(error) => {
+                keep(error);
+                Settings::default()
+            }
+        };
+        let metrics = path.join("metrics.jsonl");
+        let rows = match metrics.is_file().then(|| read_metrics(&metrics)).transpose() {
+            Ok(rows) => rows.unwrap_or_default(),
+            Err(error) => {
+                keep(error);
+                Vec::new()
+            }
+        };
+        let results = read_results(path).unwrap_or_else(|error| {
+            keep(error);
+            None
+        });
+        let labels = Labels::read(path).unwrap_or_else(|error| {
+            keep(error);
+            Labels::default()
+        });
+        let count = |key: &str| results.as_ref()?.get(key)?.as_u64().map(|count| count as usize);
+        let done = rows.last().map(|row| row.step).or_else(|| count("steps")).unwrap_or(0);
+        let (stage, reason) = standing(path, held, state.as_ref().map(|state| (state.state, state.started)));
+        let failure = state.as_ref().and_then(|state| state.error.clone()).filter(|_| stage == Status::Failed);
+        let text = |key: &str| settings.text(key);
+        let newest = ["metrics.jsonl", "state.json", "results.json", "log.txt", "config.yml"];
+        Self {
+            state: if problems.is_empty() || held { stage } else { Status::Broken },
+            reason: failure.or(reason),
+            method: settings.method().map(str::to_owned),
+            model: text("model"),
+            data: text("data"),
+            step: done,
+            steps: state.as_ref().and_then(|state| state.steps).or_else(|| total(path, &settings)),
+            figure: figure(&rows, settings.get("train.best_metric")),
+            started: state.as_ref().map(|state| state.started).or_else(|| seconds(&path.join("config.yml"))),
+            changed: newest.iter().filter_map(|name| seconds(&path.join(name))).max(),
+            size_bytes: size(path),
+            tags: labels.tags,
+            note: labels.note,
+            problems,
+            name,
+            path: path.to_owned(),
+        }
+    }
+
+    /// Steps done of all, 0 to 1.
+    pub fn progress(&self) -> Option<f64> {
+        let steps = self.steps.filter(|steps| *steps > 0)?;
+        Some((self.step as f64 / steps as f64).min(1.0))
+    }
+}
+
+/// The lock says whether somebody is at work; the state file how it ended; without one, the files of the run do.
+fn standing(path: &Path, held: bool, state: Option<(Stage, u64)>) -> (Status, Option<String>) {
+    let results = seconds(&path.join("results.json"));
+    match state {
+        _ if held => (Status::Running, None),
+        Some((Stage::Finished, _)) => (Status::Finished, None),
+        Some((Stage::Interrupted, _)) => (Status::Interrupted, Some("stopped by the user".into())),
+        Some((Stage::Failed, _)) => (Status::Failed, None),
+        // Killed between its last two writes.
+        Some((Stage::Running, started)) if results.is_some_and(|results| results >= started) => {
+            (Status::Finished, None)
+        }
+        Some((Stage::Running, _)) => (Status::Interrupted, Some("the process was killed".into())),
+        None if results.is_some() => (Status::Finished, None),
+        None => (Status::Interrupted, Some("it ended without results".into())),
+    }
+}
+
+/// Steps of the whole run as the newest checkpoint knows them, or as they were asked for.
+fn total(path: &Path, settings: &Settings) -> Option<usize> {
+    let asked = || settings.get("train.max_steps")?.parse().ok();
+    let run = RunDir::open(path).ok()?;
+    let newest = run.checkpoint_steps().ok()?.pop().and_then(|step| Checkpoint::open(&run.checkpoint(step)).ok());
+    newest.map(|checkpoint| checkpoint.trainer_state.max_steps).filter(|&steps| steps > 0).or_else(asked)
+}
+
+/// The deciding metric; without held-out rows, its training counterpart, else the loss.
+fn figure(rows: &[MetricsRow], deciding: Option<&str>) -> Option<Figure> {
+    let deciding = deciding.unwrap_or("eval_loss");
+    let own = deciding.strip_prefix("eval_").unwrap_or(deciding);
+    let others: &[&str] = match own {
+        "reward" => &["objective/scores"],
+        "accuracy" => &["rewards/accuracies"],
+        _ => &[],
+    };
+    let keys = [deciding, own].into_iter().chain(others.iter().copied()).chain(["loss"]);
+    keys.map(|key| (key, values(rows, key))).find(|(_, values)| !values.is_empty()).map(|(key, values)| {
+        let better = |a: f64, b: f64| if smaller_is_better(key) { a < b } else { a > b };
+        let first = values[0];
+        let (best_step, best) =
+            values.iter().fold(first, |best, &next| if better(next.1, best.1) { next } else { best });
+        let last = values.last().map_or(first.1, |value| value.1);
+        Figure { key: key.to_owned(), last, best, best_step }
+    })
+}
+
+fn values(rows: &[MetricsRow], key: &str) -> Vec<(usize, f64)> {
+    let value = |row: &MetricsRow| Some((row.step, row.values.get(key).filter(|value| value.is_finite())?));
+    rows.iter().filter_map(value).collect()
+}
+
+/// The object in `results.json`; nothing where there is none yet.
+pub(super) fn read_results(path: &Path) -> Result<Option<Map<String, Value>>> {
+    let path = path.join("results.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
+    let parsed = serde_json::from_str(&text);
+    parsed.map(Some).map_err(|error| Error::data(&path, Some(error.line()), format!("broken JSON: {error}")))
+}
+
+/// When a file was last written, Unix seconds.
+fn seconds(path: &Path) -> Option<u64> {
+    unix(fs::metadata(path).ok()?.modified().ok()?)
+}
+
+fn unix(time: SystemTime) -> Option<u64> {
+    time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
+}
+
+/// Bytes of all files below `path`; links are not followed.
+pub(super) fn size(path: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(path) else { return 0 };
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => size(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(of).sum()
+}
+
+/// The last `count` lines of `log.txt`.
+pub fn log_tail(path: &Path, count: usize) -> Vec<String> {
+    let text = fs::read(path.join("log.txt")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].iter().map(|&line| line.to_owned()).collect()
+}
+
+/// The last `count` warnings in `log.txt`, without their times; the same one once.
+pub fn last_warnings(path: &Path, count: usize) -> Vec<String> {
+    let mut warnings: Vec<String> = Vec::new();
+    for line in log_tail(path, usize::MAX) {
+        if let Some((_, warning)) = line.split_once("s  warning: ") {
+            warnings.retain(|known| known != warning);
+            warnings.push(warning.to_owned());
+        }
+    }
+    warnings.split_off(warnings.len().saturating_sub(count))
+}

@@ -1,0 +1,76 @@
+//! `tags.json`: the user's own words for a run.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::run::atomic;
+
+/// The file.
+const FILE: &str = "tags.json";
+/// Longer ones are notes.
+const TAG_LENGTH_MAX: usize = 40;
+
+/// Tags and a note. Readers ignore keys they do not know.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Labels {
+    /// Single words, in the order in which they were given.
+    pub tags: Vec<String>,
+    /// A sentence.
+    pub note: Option<String>,
+}
+
+impl Labels {
+    /// Those of the run at `path`; none where there is no file.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Data`] when the file is broken.
+    pub fn read(path: &Path) -> Result<Self> {
+        let path = path.join(FILE);
+        match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text)
+                .map_err(|error| Error::data(path, Some(error.line()), format!("broken JSON: {error}"))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(Error::io(path, source)),
+        }
+    }
+
+    /// Writes them, whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).expect("plain data with string keys") + "\n";
+        atomic::write_bytes(&path.join(FILE), text.as_bytes())
+    }
+
+    /// Adds a tag, unless it is there.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for what is no single short word.
+    pub fn add(&mut self, tag: &str) -> Result<()> {
+        let refuse = |why: &str| Err(Error::input(format!("`{tag}` is no tag: {why}")));
+        match tag {
+            "" => return refuse("it is empty"),
+            _ if tag.chars().any(|c| c.is_whitespace() || c.is_control() || c == ',') => {
+                return refuse("a tag is one word without blanks and commas");
+            }
+            _ if tag.chars().count() > TAG_LENGTH_MAX => return refuse("it is longer than 40 characters"),
+            _ => {}
+        }
+        if !self.tags.iter().any(|known| known == tag) {
+            self.tags.push(tag.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Removes a tag; returns whether it was there.
+    pub fn remove(&mut self, tag: &str) -> bool {
+        let before = self.tags.len();
+        self.tags.retain(|known| known != tag);
+        self.tags.len() < before
+    }
+}

@@ -1,0 +1,78 @@
+//! Renaming and removing runs.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use super::settings::Settings;
+use super::{Library, is_run};
+use crate::error::{Error, Result};
+use crate::run::claim::{Claim, is_held};
+
+impl Library {
+    /// Gives the run `old` the name `new`; returns its new path.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a name that is taken or none, and while a trainer is at work in the run; [`Error::Io`].
+    pub fn rename(&self, old: &str, new: &str) -> Result<PathBuf> {
+        let (name, from) = self.find(old)?;
+        let refuse = |why: &str| Err(Error::input(format!("`{new}` cannot be the name of a run: {why}")));
+        let wanted = Path::new(new);
+        if new.is_empty() || !wanted.components().all(|part| matches!(part, Component::Normal(_))) {
+            return refuse("a name is a path below the directory of runs, such as `ppo-2` or `demo/ppo-2`");
+        }
+        if wanted.components().any(|part| part.as_os_str().to_string_lossy().starts_with('.')) {
+            return refuse("names with a dot in front are hidden");
+        }
+        let to = self.root().join(wanted);
+        if to.symlink_metadata().is_ok() {
+            return Err(Error::input(format!("there is already a `{new}` in `{}`", self.root().display())));
+        }
+        if to.ancestors().skip(1).any(|above| above != self.root() && is_run(above)) {
+            return refuse("it would lie inside another run");
+        }
+        let claim = claimed(&name, &from, "renamed")?;
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent).map_err(|source| Error::io(parent, source))?;
+        }
+        fs::rename(&from, &to).map_err(|source| Error::io(&from, source))?;
+        drop(claim);
+        Ok(to)
+    }
+
+    /// Removes a run with everything in its directory.
+    ///
+    /// # Errors
+    /// [`Error::Input`] while a trainer is at work in it; [`Error::Io`].
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let (name, path) = self.find(name)?;
+        let claim = claimed(&name, &path, "removed")?;
+        let removed = fs::remove_dir_all(&path).map_err(|source| Error::io(&path, source));
+        drop(claim);
+        removed
+    }
+
+    /// The runs whose configuration names something inside the run at `path`: a model, a reward model.
+    pub fn users_of(&self, path: &Path) -> Vec<String> {
+        let shown = path.display().to_string();
+        let names = |value: &str| {
+            value.split(|c: char| matches!(c, '"' | ' ' | ',')).any(|word| {
+                let rest = word.strip_prefix("./").unwrap_or(word).strip_prefix(shown.trim_start_matches("./"));
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+        };
+        let uses = |at: &Path| {
+            let settings = Settings::read(&at.join("config.yml")).unwrap_or_default();
+            settings.keys.iter().any(|key| key.path != "output_dir" && names(&key.value))
+        };
+        self.names().into_iter().filter(|(_, at)| at != path && uses(at)).map(|(name, _)| name).collect()
+    }
+}
+
+/// The right to change a run as a whole.
+fn claimed(name: &str, path: &Path, what: &str) -> Result<Claim> {
+    if is_held(path) {
+        return Err(Error::input(format!("`{name}` is running and cannot be {what}"))
+            .with_hint("stop it with Ctrl-C first; it writes a checkpoint"));
+    }
+    Claim::take(path)
+}

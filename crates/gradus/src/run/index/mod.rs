@@ -1,0 +1,156 @@
+//! The runs below a directory: what they are, how they stand, what they reached, what can be taken from them.
+//!
+//! A run is a directory with a `config.yml`, a `metrics.jsonl` or a `state.json`. Nothing in it is trusted: what cannot
+//! be read is a [`Entry::problems`] of that run, and no reason not to list the others.
+
+mod curves;
+mod entry;
+mod labels;
+mod manage;
+mod settings;
+mod snapshots;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use curves::{Series, metric_keys, series, sparkline};
+pub use entry::{Entry, Figure, Status, last_warnings, log_tail};
+pub use labels::Labels;
+pub use settings::{Difference, Key, Settings, differences};
+pub use snapshots::{Snapshot, SnapshotKind, export, snapshots};
+
+use crate::config::nearest;
+use crate::error::{Error, Result};
+use crate::run::RunDir;
+
+/// Runs may lie in folders (`runs/demo/ppo`), but not deeper than this.
+const DEPTH_MAX: usize = 4;
+
+/// A directory of runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Library {
+    root: PathBuf,
+}
+
+impl Library {
+    /// The runs below `root`, which need not exist: then there are none.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Names and paths of all runs, by name. A name is the path below the root, with `/`.
+    pub fn names(&self) -> Vec<(String, PathBuf)> {
+        let mut found = Vec::new();
+        let mut seen = BTreeSet::new();
+        walk(&self.root, "", 0, &mut seen, &mut found);
+        found.sort();
+        found
+    }
+
+    /// All runs, by name.
+    pub fn entries(&self) -> Vec<Entry> {
+        self.names().into_iter().map(|(name, path)| Entry::read(name, &path)).collect()
+    }
+
+    /// The run that `name` means: a name here, the end of one (`ppo` for `demo/ppo`), or the path of a run.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the nearest name, or with all that fit.
+    pub fn find(&self, name: &str) -> Result<(String, PathBuf)> {
+        let names = self.names();
+        let wanted = name.trim_end_matches('/');
+        if let Some(found) = names.iter().find(|(known, _)| known == wanted) {
+            return Ok(found.clone());
+        }
+        let path = Path::new(name);
+        if is_run(path) {
+            // A path to one that is listed has its name.
+            let same = |listed: &Path| listed.canonicalize().ok() == path.canonicalize().ok();
+            let listed = names.iter().find(|(_, listed)| same(listed)).map(|(known, _)| known.clone());
+            return Ok((listed.unwrap_or_else(|| wanted.to_owned()), path.to_owned()));
+        }
+        let end = format!("/{wanted}");
+        let fitting: Vec<_> = names.iter().filter(|(known, _)| known.ends_with(&end)).collect();
+        match fitting.as_slice() {
+            [one] => return Ok((*one).clone()),
+            [] => {}
+            several => {
+                let several: Vec<String> = several.iter().map(|(known, _)| format!("`{known}`")).collect();
+                return Err(
+                    Error::input(format!("`{name}` may be {}", several.join(" or "))).with_hint("write the whole name")
+                );
+            }
+        }
+        if path.is_dir() {
+            return Err(Error::input(format!(
+                "`{name}` is not a run directory: it has neither `config.yml` nor `metrics.jsonl`"
+            )));
+        }
+        let shown = self.root.display();
+        let error = Error::input(format!("there is no run `{name}` in `{shown}`"));
+        let ends = names.iter().filter_map(|(known, _)| known.rsplit('/').next());
+        let known = names.iter().map(|(known, _)| known.as_str()).chain(ends);
+        Err(match nearest(wanted, known) {
+            Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+            None if names.is_empty() => error.with_hint("there are none here; `--runs-dir DIR` looks elsewhere"),
+            None => error.with_hint("`gradus runs list` shows the names; `--runs-dir DIR` looks elsewhere"),
+        })
+    }
+
+    /// As [`Library::find`], read.
+    ///
+    /// # Errors
+    /// As [`Library::find`].
+    pub fn entry(&self, name: &str) -> Result<Entry> {
+        let (name, path) = self.find(name)?;
+        Ok(Entry::read(name, &path))
+    }
+}
+
+/// Whether a directory is that of a run.
+pub fn is_run(path: &Path) -> bool {
+    ["config.yml", "metrics.jsonl", "state.json"].iter().any(|name| path.join(name).is_file())
+}
+
+/// What cannot be listed is passed over: it has no name to list it by.
+fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found: &mut Vec<(String, PathBuf)>) {
+    // A link back up must not be followed for ever.
+    let Ok(real) = at.canonicalize() else { return };
+    if !seen.insert(real) {
+        return;
+    }
+    if depth > 0 && is_run(at) {
+        found.push((name.to_owned(), at.to_owned()));
+        return;
+    }
+    let Ok(entries) = fs::read_dir(at) else { return };
+    if depth == DEPTH_MAX {
+        return;
+    }
+    for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
+        let Some(own) = path.file_name().map(|own| own.to_string_lossy().into_owned()) else { continue };
+        if !own.starts_with('.') {
+            let name = if name.is_empty() { own } else { format!("{name}/{own}") };
+            walk(&path, &name, depth + 1, seen, found);
+        }
+    }
+}
+
+impl Entry {
+    /// The run's directory, to find its files.
+    ///
+    /// # Errors
+    /// As [`RunDir::open`].
+    pub fn directory(&self) -> Result<RunDir> {
+        RunDir::open(&self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! The models of a run: its checkpoints, the best and the final one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::entry::{read_results, size};
+use crate::error::{Error, Result};
+use crate::run::tensors::check_length;
+use crate::run::{Checkpoint, RunDir, atomic, read_metrics};
+
+/// What in a checkpoint belongs to the run and not to the model.
+const OF_THE_RUN: [&str; 8] = [
+    "optimizer.safetensors",
+    "trainer_state.json",
+    "run_state.json",
+    "rng.json",
+    "run_config.yml",
+    "manifest.json",
+    "critic",
+    "value_head.safetensors",
+];
+
+/// Which model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotKind {
+    /// `checkpoints/step-000100/`
+    Checkpoint,
+    /// `best/`
+    Best,
+    /// `model/`
+    Final,
+}
+
+/// One model of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Snapshot {
+    /// Which.
+    pub kind: SnapshotKind,
+    /// After which step, where that is known.
+    pub step: Option<usize>,
+    /// Its directory.
+    pub path: PathBuf,
+    /// The run's deciding metric there, where it was measured.
+    pub value: Option<f64>,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// What is wrong with it; nothing for a complete one.
+    pub defect: Option<String>,
+}
+
+impl Snapshot {
+    /// Its name in tables: `step 100`, `best`, `model`.
+    pub fn name(&self) -> String {
+        match (self.kind, self.step) {
+            (SnapshotKind::Checkpoint, step) => format!("step {}", step.unwrap_or(0)),
+            (SnapshotKind::Best, _) => "best".into(),
+            (SnapshotKind::Final, _) => "model".into(),
+        }
+    }
+}
+
+/// All models of a run: checkpoints by step, then the best, then the final one. `metric` is the deciding one.
+///
+/// # Errors
+/// [`Error::Io`] when the directory of checkpoints cannot be read.
+pub fn snapshots(run: &RunDir, metric: Option<&str>) -> Result<Vec<Snapshot>> {
+    let rows = read_metrics(&run.metrics()).unwrap_or_default();
+    let measured = |step: Option<usize>| {
+        let row = rows.iter().find(|row| Some(row.step) == step)?;
+        row.values.get(metric?).filter(|value| value.is_finite())
+    };
+    let mut found = Vec::new();
+    for step in run.checkpoint_steps()? {
+        let path = run.checkpoint(step);
+        let defect = Checkpoint::open(&path).and_then(|_| check_model(&path)).err().map(|error| error.to_string());
+        let step = Some(step);
+        found.push(Snapshot {
+            kind: SnapshotKind::Checkpoint,
+            step,
+            value: measured(step),
+            size_bytes: size(&path),
+            path,
+            defect,
+        });
+    }
+    let (best, last) = (best(run), rows.last().map(|row| row.step));
+    for (kind, path, step) in
+        [(SnapshotKind::Best, run.best(), best.map(|best| best.0)), (SnapshotKind::Final, run.model(), last)]
+    {
+        if path.is_dir() {
+            let known = best.filter(|_| kind == SnapshotKind::Best).map(|best| best.1);
+            let defect = check_model(&path).err().map(|error| error.to_string());
+            let value = known.or_else(|| measured(step));
+            found.push(Snapshot { kind, step, value, size_bytes: size(&path), path, defect });
+        }
+    }
+    Ok(found)
+}
+
+/// The step and value of `best/`, as the results or the newest checkpoint have it.
+fn best(run: &RunDir) -> Option<(usize, f64)> {
+    let results = read_results(run.path()).ok().flatten().and_then(|results| {
+        let best = results.get("best")?;
+        Some((best.get("step")?.as_u64()? as usize, best.get("value")?.as_f64()?))
+    });
+    let checkpoint = || {
+        let step = run.checkpoint_steps().ok()?.pop()?;
+        Checkpoint::open(&run.checkpoint(step)).ok()?.run_state.best
+    };
+    results.or_else(checkpoint)
+}
+
+/// Whether a model directory has a configuration and whole weights.
+fn check_model(path: &Path) -> Result<()> {
+    if !["config.json", "adapter_config.json"].iter().any(|name| path.join(name).is_file()) {
+        return Err(Error::model(path, "neither `config.json` nor `adapter_config.json`"));
+    }
+    let mut weights = 0;
+    for entry in fs::read_dir(path).map_err(|source| Error::io(path, source))?.flatten() {
+        let file = entry.path();
+        let is_weights = file.extension().is_some_and(|extension| extension == "safetensors");
+        if is_weights && !OF_THE_RUN.contains(&entry.file_name().to_string_lossy().as_ref()) {
+            check_length(&file)?;
+            weights += 1;
+        }
+    }
+    if weights == 0 { Err(Error::model(path, "no weights: there is no `.safetensors` file")) } else { Ok(()) }
+}
+
+/// Copies a model to `output` as a plain model directory, without what only the run needs, whole or not at all.
+///
+/// # Errors
+/// [`Error::Input`] when `output` exists and is not empty, [`Error::Model`] for a model that is not complete,
+/// [`Error::Io`].
+pub fn export(snapshot: &Snapshot, output: &Path) -> Result<Vec<String>> {
+    if let Some(defect) = &snapshot.defect {
+        return Err(Error::model(&snapshot.path, format!("not complete: {defect}")));
+    }
+    let shown = output.display();
+    if output.is_file() || fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(Error::input(format!("`{shown}` exists and is not empty")).with_hint("choose another `--output`"));
+    }
+    check_model(&snapshot.path)?;
+    let mut names = Vec::new();
+    atomic::write_dir(output, |directory| {
+        let entries = fs::read_dir(&snapshot.path).map_err(|source| Error::io(&snapshot.path, source))?;
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if OF_THE_RUN.contains(&name.as_str()) || name.starts_with('.') || !entry.path().is_file() {
+                continue;
+            }
+            let to = directory.join(entry.file_name());
+            fs::copy(entry.path(), &to).map_err(|source| Error::io(to, source))?;
+            names.push(name);
+        }
+        Ok(())
+    })?;
+    names.sort();
+    Ok(names)
+}
