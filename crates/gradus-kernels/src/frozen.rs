@@ -43,6 +43,12 @@ impl FrozenWeight {
         apply(FrozenLinear(self.clone()), inputs)
     }
 
+    /// The weight as it is multiplied with, `[in, out]`, without gradient.
+    pub fn dense(&self) -> Tensor<2> {
+        let [width, out] = self.dims();
+        Dense::new(self.0.unpacked(), &[width, out]).tensor()
+    }
+
     pub(crate) fn matrix(&self) -> &PackedMatrix {
         &self.0
     }

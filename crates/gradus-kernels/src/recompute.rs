@@ -20,7 +20,7 @@ use crate::fused::{Dense, MANY, Op, apply, is_fused, read};
 /// on devices without fused kernels, this is `run` itself.
 ///
 /// # Panics
-/// When the module has more than 23 parameters.
+/// When more than 23 parameters of the module take a gradient.
 pub fn recompute<M, F>(module: &M, x_nd: Tensor<2>, run: F) -> Tensor<2>
 where
     M: Module + Sync + 'static,
@@ -30,16 +30,18 @@ where
     if !x_nd.is_autodiff() || !is_fused(&device) {
         return run(module, x_nd);
     }
-    let mut inputs = vec![x_nd.into_dispatch()];
-    module.visit(&mut Parameters(&mut inputs));
-    assert!(inputs.len() <= MANY, "a recomputed block has at most {} parameters", MANY - 1);
+    let (mut inputs, mut trained) = (vec![x_nd.into_dispatch()], Vec::new());
+    module.visit(&mut Parameters { inputs: &mut inputs, trained: &mut trained });
+    assert!(inputs.len() <= MANY, "a recomputed block trains at most {} parameters", MANY - 1);
     inputs.resize_with(MANY, || Tensor::<1>::empty([0], &device).into_dispatch());
-    apply(Recompute { module: module.valid(), run }, inputs)
+    apply(Recompute { module: module.valid(), trained, run }, inputs)
 }
 
 struct Recompute<M, F> {
     /// Without autodiff; shares the weights.
     module: M,
+    /// Which of its parameters take a gradient: the inputs after the first.
+    trained: Vec<bool>,
     run: F,
 }
 
@@ -66,28 +68,39 @@ where
         let y = (self.run)(&module, x.clone());
         let mut gradients = (y * grad.tensor().autodiff()).sum().backward();
         let mut found = vec![x.grad_remove(&mut gradients).map(|gradient| read(gradient, Dense::clone))];
-        module.visit(&mut Found { found: &mut found, gradients: &mut gradients });
+        let trained = &mut self.trained.iter();
+        module.visit(&mut Found { trained, found: &mut found, gradients: &mut gradients });
         found
     }
 }
 
-/// Collects the parameters of a module, in the order of its fields.
-struct Parameters<'a>(&'a mut Vec<DispatchTensor>);
+/// Collects the parameters of a module that take a gradient, in the order of its fields.
+struct Parameters<'a> {
+    inputs: &'a mut Vec<DispatchTensor>,
+    trained: &'a mut Vec<bool>,
+}
 
 impl ModuleVisitor for Parameters<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
-        self.0.push(param.val().into_dispatch());
+        self.trained.push(param.is_require_grad());
+        if param.is_require_grad() {
+            self.inputs.push(param.val().into_dispatch());
+        }
     }
 }
 
 /// Collects the gradients of the same parameters, in the same order.
 struct Found<'a> {
+    trained: &'a mut std::slice::Iter<'a, bool>,
     found: &'a mut Vec<Option<Dense>>,
     gradients: &'a mut Gradients,
 }
 
 impl ModuleVisitor for Found<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        if self.trained.next() != Some(&true) {
+            return;
+        }
         let gradient = param.val().grad_remove(self.gradients);
         self.found.push(gradient.map(|gradient| read(gradient, Dense::clone)));
     }

@@ -1,9 +1,12 @@
 //! Causal language models: a trunk and an LM head, tied to the embedding or its own.
 
+use std::sync::Arc;
+
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, is_fused};
 
+use super::adapter::{self, AdapterTensors, Attached, LoraConfig, PeftConfig, TaskType};
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
 use super::compute::{Compute, Weights};
@@ -11,7 +14,7 @@ use super::context::{Context, KvCache};
 use super::directory::ModelDir;
 use super::trunk::{Family, Trunk};
 use super::{Packed, Targets};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rng::Stream;
 
 /// A causal language model: the policy, the reference.
@@ -26,6 +29,9 @@ pub struct CausalLm {
     /// The LM head, packed; `lm_head` is then absent.
     #[module(skip)]
     frozen_head: Option<FrozenWeight>,
+    /// What the low-rank parts of the trunk are.
+    #[module(skip)]
+    adapter: Attached,
 }
 
 /// A head without bias.
@@ -36,14 +42,22 @@ pub struct Head {
 }
 
 impl CausalLm {
-    /// Reads the model in `dir` onto `device`.
+    /// Reads the model in `dir` onto `device`, with its adapter where it has one.
     ///
     /// # Errors
     /// When the family is unknown, or weights are missing, misshapen, unexpected or damaged.
     pub fn load(dir: &ModelDir, device: &Device) -> Result<Self> {
         let mut checkpoint = Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?;
-        let model = Self::build(&mut checkpoint, dir, device)?;
+        let mut model = Self::build(&mut checkpoint, dir, device)?;
         checkpoint.finish()?;
+        let Some(found) = &dir.adapter else { return Ok(model) };
+        if found.config.task_type != TaskType::CausalLm {
+            return Err(Error::model(&found.path, "this is the adapter of a reward model, not of a language model"));
+        }
+        let mut tensors = AdapterTensors::open(&found.path)?;
+        adapter::attach_saved(&mut model.trunk, Family::of(dir)?, &found.config, &mut tensors)?;
+        tensors.finish()?;
+        model.adapter = Some(Arc::new(found.config.clone()));
         Ok(model)
     }
 
@@ -68,7 +82,7 @@ impl CausalLm {
         } else {
             None
         };
-        Ok(Self { trunk, lm_head, compute: Compute::F32, frozen_head: None })
+        Ok(Self { trunk, lm_head, compute: Compute::F32, frozen_head: None, adapter: None })
     }
 
     /// The same model with the operands of its products held as `compute` says; weights, sums and everything between
@@ -84,17 +98,71 @@ impl CausalLm {
         self.compute
     }
 
+    /// The same model with a fresh adapter, which changes nothing yet; `base` is written into it as the model it goes with.
+    ///
+    /// # Errors
+    /// When no layer has one of the names that `lora` gives.
+    pub fn with_fresh_adapter(
+        mut self,
+        dir: &ModelDir,
+        lora: &LoraConfig,
+        base: String,
+        stream: &mut Stream,
+    ) -> Result<Self> {
+        let family = Family::of(dir)?;
+        let config = lora.peft(family, TaskType::CausalLm, base);
+        adapter::attach_fresh(&mut self.trunk, family, &config, stream)?;
+        self.adapter = Some(Arc::new(config));
+        Ok(self)
+    }
+
+    /// The same model with its adapter set up for training: everything else stands still, packed as `weights` says.
+    #[must_use]
+    pub fn train_adapter(mut self, weights: Weights) -> Self {
+        self.pack_weights(weights);
+        let mut model = self.no_grad();
+        adapter::require_grad(&mut model.trunk);
+        model
+    }
+
+    /// What the adapter is, where there is one.
+    pub fn adapter(&self) -> Option<&PeftConfig> {
+        self.adapter.as_deref()
+    }
+
+    /// The same model with its adapter off, without gradients: it shares all weights.
+    #[must_use]
+    pub fn without_adapter(&self) -> Self {
+        let mut model = self.valid();
+        adapter::detach(&mut model.trunk);
+        model.adapter = None;
+        model
+    }
+
+    /// The same model with its adapter folded into the weights, `W + s·BA`, without gradients.
+    #[must_use]
+    pub fn merged(&self) -> Self {
+        let mut model = self.valid();
+        adapter::merge(&mut model.trunk);
+        model.adapter = None;
+        model
+    }
+
     /// The same model without gradients, its weights packed as `weights` says for many forward passes: for sampling, and
     /// for models that are never trained. The weights packed are let go of.
     pub fn into_frozen(self, weights: Weights) -> Self {
         let mut frozen = self.valid();
-        if frozen.frozen_head.is_none() && is_fused(&frozen.trunk.device()) {
-            let weight = frozen.head_weight();
-            frozen.frozen_head = Some(FrozenWeight::new(weight, Layout::OutIn, weights.format()));
-            frozen.lm_head = None;
-        }
-        frozen.trunk.freeze_weights(weights.format());
+        frozen.pack_weights(weights);
         frozen
+    }
+
+    /// Packs the weights of trunk and head, unless they are packed already.
+    fn pack_weights(&mut self, weights: Weights) {
+        if self.frozen_head.is_none() && is_fused(&self.trunk.device()) {
+            self.frozen_head = Some(FrozenWeight::new(self.head_weight(), Layout::OutIn, weights.format()));
+            self.lm_head = None;
+        }
+        self.trunk.freeze_weights(weights.format());
     }
 
     /// The LM head.

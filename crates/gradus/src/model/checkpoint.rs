@@ -54,6 +54,14 @@ impl Checkpoint {
         } else {
             return Err(no_weights(directory));
         };
+        Self::of_files(directory, files, base_prefix)
+    }
+
+    /// Opens the tensors of `files`, which lie in `directory`.
+    ///
+    /// # Errors
+    /// When a file is missing or damaged.
+    pub(crate) fn of_files(directory: &Path, files: Vec<PathBuf>, base_prefix: &'static str) -> Result<Self> {
         let mut checkpoint = Self {
             directory: directory.into(),
             shards: Vec::new(),
@@ -107,7 +115,15 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When there is any.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
+        self.finish_against("config.json")
+    }
+
+    /// The same where another file says which tensors there should be.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub(crate) fn finish_against(mut self, config: &str) -> Result<()> {
         if let Some(failure) = self.failure {
             return Err(failure);
         }
@@ -120,8 +136,8 @@ impl Checkpoint {
         let shown = self.problems.iter().take(10).cloned().collect::<Vec<_>>().join("; ");
         let more = self.problems.len().saturating_sub(10);
         let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
-        Err(Error::model(&self.directory, format!("the weights do not fit `config.json`: {shown}{rest}"))
-            .with_hint("check that `config.json` and the weights belong together"))
+        Err(Error::model(&self.directory, format!("the weights do not fit `{config}`: {shown}{rest}"))
+            .with_hint(format!("check that `{config}` and the weights belong together")))
     }
 }
 

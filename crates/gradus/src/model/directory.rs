@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::adapter::{self, PeftConfig, TaskType};
+use super::hub;
 use crate::error::{Error, Result};
 
 /// Files that belong to the tokenizer: copied byte for byte beside every model that is written.
@@ -30,14 +32,43 @@ pub struct ModelDir {
     pub config: Map<String, Value>,
     /// `generation_config.json`, where there is one.
     pub generation_config: Option<Map<String, Value>>,
+    /// The adapter that goes on this model.
+    pub adapter: Option<AdapterDir>,
+}
+
+/// An adapter's directory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterDir {
+    /// Where it is.
+    pub path: PathBuf,
+    /// `adapter_config.json`.
+    pub config: PeftConfig,
 }
 
 impl ModelDir {
-    /// Reads the configuration of the model directory `path`.
+    /// Reads the configuration of the model directory `path`. An adapter's directory stands for its base with the adapter
+    /// on it.
     ///
     /// # Errors
-    /// When the directory or its `config.json` is missing or is not JSON.
+    /// When the directory or its `config.json` is missing or is not JSON, or an adapter's base cannot be found.
     pub fn open(path: &Path) -> Result<Self> {
+        if is_adapter(path) {
+            let adapter = AdapterDir::open(path)?;
+            let Some(base) = &adapter.config.base else {
+                return Err(Error::model(path, "an adapter that does not say which model it goes with")
+                    .with_hint("give its base as `--model` and this directory as `--adapter`"));
+            };
+            let base =
+                hub::resolve(base, &mut |_, _, _| {}).and_then(|base| Self::open_model(&base)).map_err(|error| {
+                    Error::model(path, format!("its base `{base}` cannot be opened: {error}"))
+                        .with_hint("give the base as `--model` and this directory as `--adapter`")
+                })?;
+            return Ok(Self { adapter: Some(adapter), ..base });
+        }
+        Self::open_model(path)
+    }
+
+    fn open_model(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             let what = if path.exists() { "is a file, not a model directory" } else { "no such model directory" };
             return Err(
@@ -47,12 +78,31 @@ impl ModelDir {
         let config = read_object(&path.join("config.json"))?
             .ok_or_else(|| Error::model(path, "no `config.json`: this is not a model directory"))?;
         let generation_config = read_object(&path.join("generation_config.json"))?;
-        Ok(Self { path: path.into(), config, generation_config })
+        Ok(Self { path: path.into(), config, generation_config, adapter: None })
+    }
+
+    /// The same model with the adapter in `path` on it.
+    ///
+    /// # Errors
+    /// When there is no adapter in `path`, or one on the model already.
+    pub fn with_adapter(self, path: &Path) -> Result<Self> {
+        if let Some(adapter) = &self.adapter {
+            let on = adapter.path.display();
+            return Err(Error::model(path, format!("the model has the adapter `{on}` already"))
+                .with_hint("merge that one into its base with `gradus merge`"));
+        }
+        Ok(Self { adapter: Some(AdapterDir::open(path)?), ..self })
+    }
+
+    /// The model without its adapter.
+    #[must_use]
+    pub fn without_adapter(&self) -> Self {
+        Self { adapter: None, ..self.clone() }
     }
 
     /// A directory that does not exist yet, for a model built from `config`.
     pub fn unsaved(config: Map<String, Value>) -> Self {
-        Self { path: PathBuf::new(), config, generation_config: None }
+        Self { path: PathBuf::new(), config, generation_config: None, adapter: None }
     }
 
     /// `model_type`, such as `gpt2`.
@@ -67,6 +117,14 @@ impl ModelDir {
 
     /// Whether this is a scalar reward model.
     pub fn is_reward_model(&self) -> bool {
+        match &self.adapter {
+            Some(adapter) => adapter.config.task_type == TaskType::SequenceClassification,
+            None => self.has_score(),
+        }
+    }
+
+    /// Whether the weights, adapter aside, have a scalar head.
+    pub(super) fn has_score(&self) -> bool {
         self.architecture().ends_with("ForSequenceClassification")
     }
 
@@ -115,6 +173,27 @@ impl ModelDir {
         }
         TOKENIZER_FILES.iter().try_for_each(|name| copy(&self.path.join(name), &to.join(name)))
     }
+}
+
+impl AdapterDir {
+    /// Reads the configuration of the adapter in `path`.
+    ///
+    /// # Errors
+    /// When there is none, or it uses what is not supported.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = path.join(adapter::CONFIG_FILE);
+        if !file.is_file() {
+            return Err(Error::model(path, format!("no `{}`: this is not an adapter", adapter::CONFIG_FILE))
+                .with_hint("an adapter holds `adapter_config.json` and `adapter_model.safetensors`"));
+        }
+        Ok(Self { path: path.into(), config: PeftConfig::read(&file)? })
+    }
+}
+
+/// Whether `path` holds an adapter and no whole model.
+fn is_adapter(path: &Path) -> bool {
+    let holds = |name: &str| path.join(name).is_file();
+    holds(adapter::CONFIG_FILE) && !holds("model.safetensors") && !holds("model.safetensors.index.json")
 }
 
 /// Copies a file or a folder; what is missing is left out.

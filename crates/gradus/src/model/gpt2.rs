@@ -138,11 +138,16 @@ impl Gpt2Model {
         self.wte.weight.val()
     }
 
-    /// All linear layers.
-    pub(crate) fn linears_mut(&mut self) -> Vec<&mut Linear> {
-        let parts = self.h.iter_mut().flat_map(|block| {
+    /// All linear layers with their names.
+    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let parts = self.h.iter_mut().enumerate().flat_map(|(i, block)| {
             let Block { attn, mlp, .. } = block;
-            [&mut attn.c_attn, &mut attn.c_proj, &mut mlp.c_fc, &mut mlp.c_proj]
+            [
+                (format!("h.{i}.attn.c_attn"), &mut attn.c_attn),
+                (format!("h.{i}.attn.c_proj"), &mut attn.c_proj),
+                (format!("h.{i}.mlp.c_fc"), &mut mlp.c_fc),
+                (format!("h.{i}.mlp.c_proj"), &mut mlp.c_proj),
+            ]
         });
         parts.collect()
     }

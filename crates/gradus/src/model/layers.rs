@@ -5,6 +5,7 @@ use burn::tensor::{Device, Tensor};
 use gradus_kernels::{Format, FrozenWeight, Layout, Precision};
 
 use super::build::{Builder, Init};
+use super::lora::Lora;
 
 /// A linear layer.
 #[derive(Module, Debug)]
@@ -13,6 +14,8 @@ pub struct Linear {
     pub weight: Param<Tensor<2>>,
     /// `[out]`.
     pub bias: Option<Param<Tensor<1>>>,
+    /// What an adapter adds.
+    pub(super) lora: Option<Lora>,
     #[module(skip)]
     layout: Layout,
     #[module(skip)]
@@ -28,6 +31,7 @@ impl Linear {
         Self {
             weight: b.param("weight", [output, input], Init::Normal(deviation)),
             bias: bias.then(|| b.param("bias", [output], Init::Constant(0.0))),
+            lora: None,
             layout: Layout::OutIn,
             precision: Precision::F32,
             frozen: None,
@@ -39,15 +43,24 @@ impl Linear {
         Self {
             weight: b.param("weight", [input, output], Init::Normal(deviation)),
             bias: Some(b.param("bias", [output], Init::Constant(0.0))),
+            lora: None,
             layout: Layout::InOut,
             precision: Precision::F32,
             frozen: None,
         }
     }
 
-    /// `x_nd` times the weight, plus the bias.
+    /// `x_nd` times the weight, plus the bias, plus what an adapter adds.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
+        match &self.lora {
+            Some(lora) => lora.forward(x_nd, bias, self.precision, |x, bias| self.base(x, bias)),
+            None => self.base(x_nd, bias),
+        }
+    }
+
+    /// `x_nd` times the weight, plus `bias`.
+    fn base(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
         match &self.frozen {
             Some(weight) => weight.apply(x_nd, bias),
             None => gradus_kernels::linear(x_nd, self.weight.val(), bias, self.layout, self.precision),
@@ -65,6 +78,44 @@ impl Linear {
             self.frozen = Some(FrozenWeight::new(self.weight.val(), self.layout, format));
             self.weight = empty(&self.weight.val().device());
         }
+        if let Some(mut lora) = self.lora.take() {
+            if !lora.lora_a.val().is_autodiff() {
+                lora.settle(|x, bias| self.base(x, bias));
+            }
+            self.lora = Some(lora);
+        }
+    }
+
+    /// Inputs and outputs.
+    pub(crate) fn widths(&self) -> [usize; 2] {
+        let [rows, columns] = self.weight.dims();
+        match (&self.frozen, self.layout) {
+            (Some(weight), _) => weight.dims(),
+            (None, Layout::OutIn) => [columns, rows],
+            (None, Layout::InOut) => [rows, columns],
+        }
+    }
+
+    /// The weight as it is multiplied with, `[in, out]`, without gradient.
+    pub(crate) fn weight_io(&self) -> Tensor<2> {
+        let plain = |tensor: Tensor<2>| if tensor.is_autodiff() { tensor.inner() } else { tensor };
+        match (&self.frozen, self.layout) {
+            (Some(weight), _) => weight.dense(),
+            (None, Layout::OutIn) => plain(self.weight.val()).transpose(),
+            (None, Layout::InOut) => plain(self.weight.val()),
+        }
+    }
+
+    /// Folds the adapter into the weight, which is dense again afterwards.
+    pub(crate) fn merge(&mut self) {
+        let Some(mut lora) = self.lora.take() else { return };
+        lora.settle(|x, bias| self.base(x, bias));
+        let merged_io = lora.merged(self.weight_io());
+        self.frozen = None;
+        self.weight = Param::from_tensor(match self.layout {
+            Layout::OutIn => merged_io.transpose(),
+            Layout::InOut => merged_io,
+        });
     }
 }
 

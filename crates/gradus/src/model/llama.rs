@@ -185,18 +185,18 @@ impl LlamaModel {
         self.embed_tokens.weight.val()
     }
 
-    /// All linear layers.
-    pub(crate) fn linears_mut(&mut self) -> Vec<&mut Linear> {
-        let parts = self.layers.iter_mut().flat_map(|layer| {
+    /// All linear layers with their names.
+    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let parts = self.layers.iter_mut().enumerate().flat_map(|(i, layer)| {
             let Layer { self_attn: a, mlp, .. } = layer;
             [
-                &mut a.q_proj,
-                &mut a.k_proj,
-                &mut a.v_proj,
-                &mut a.o_proj,
-                &mut mlp.gate_proj,
-                &mut mlp.up_proj,
-                &mut mlp.down_proj,
+                (format!("layers.{i}.self_attn.q_proj"), &mut a.q_proj),
+                (format!("layers.{i}.self_attn.k_proj"), &mut a.k_proj),
+                (format!("layers.{i}.self_attn.v_proj"), &mut a.v_proj),
+                (format!("layers.{i}.self_attn.o_proj"), &mut a.o_proj),
+                (format!("layers.{i}.mlp.gate_proj"), &mut mlp.gate_proj),
+                (format!("layers.{i}.mlp.up_proj"), &mut mlp.up_proj),
+                (format!("layers.{i}.mlp.down_proj"), &mut mlp.down_proj),
             ]
         });
         parts.collect()

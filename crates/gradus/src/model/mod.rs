@@ -5,16 +5,19 @@
 //! training, a cache when sampling. Encoder–decoder families (T5, BART) will add a second trunk beside the first, with
 //! a cross-attention context; encoders (BERT, Longformer) the bidirectional mask and a window in the attention shape.
 
+pub mod adapter;
 mod build;
 mod causal;
 mod checkpoint;
 mod compute;
 mod context;
 mod directory;
+mod dropout;
 pub mod gpt2;
 mod hub;
 mod layers;
 pub mod llama;
+mod lora;
 mod packed;
 mod parameters;
 mod reward_model;
@@ -27,7 +30,8 @@ pub(crate) use causal::select_rows;
 pub use causal::{CausalLm, Head};
 pub use compute::{Compute, Weights};
 pub use context::{Context, KvCache};
-pub use directory::ModelDir;
+pub use directory::{AdapterDir, ModelDir};
+pub use dropout::DropoutKey;
 pub use gradus_kernels::{CacheRow, TokenLogprobs};
 pub use hub::{OnProgress, resolve};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};

@@ -3,10 +3,13 @@
 //! On disk they are `…ForSequenceClassification` directories (`score.weight`), so that others can serve them. Their
 //! `pad_token_id` differs from every end-of-sequence id, because `transformers` finds the last token by it.
 
-use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use std::sync::Arc;
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{Layout, Precision};
 
+use super::adapter::{self, AdapterTensors, Attached, LoraConfig, PeftConfig, TaskType};
 use super::build::{Builder, Init, Source, normal};
 use super::causal::{CausalLm, Head, select_rows};
 use super::checkpoint::Checkpoint;
@@ -25,6 +28,9 @@ pub struct RewardModel {
     pub trunk: Trunk,
     /// `[1, D]`.
     pub score: Head,
+    /// What the low-rank parts of the trunk are.
+    #[module(skip)]
+    adapter: Attached,
 }
 
 impl RewardModel {
@@ -42,9 +48,28 @@ impl RewardModel {
             .with_hint("train one with `gradus reward`"));
         }
         let mut checkpoint = Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?;
-        let model = Self::build(&mut checkpoint, dir, device, Init::Constant(0.0))?;
+        if !dir.has_score() {
+            // The adapter brings the head.
+            checkpoint = checkpoint
+                .with_fresh(|name, shape, _| (name == "score.weight").then(|| vec![0.0; shape.iter().product()]));
+        }
+        let mut model = Self::build(&mut checkpoint, dir, device, Init::Constant(0.0))?;
         checkpoint.ignore("lm_head.weight");
         checkpoint.finish()?;
+        let Some(found) = &dir.adapter else { return Ok(model) };
+        let mut tensors = AdapterTensors::open(&found.path)?;
+        adapter::attach_saved(&mut model.trunk, Family::of(dir)?, &found.config, &mut tensors)?;
+        let d = model.trunk.dims().1;
+        match tensors.score(d) {
+            Some(score) => {
+                let score = Tensor::from_data(TensorData::new(score, [1, d]), device);
+                model.score.weight = Param::from_tensor(score);
+            }
+            None if dir.has_score() => {}
+            None => return Err(Error::model(&found.path, "the adapter has no `score`, and neither has its base")),
+        }
+        tensors.finish()?;
+        model.adapter = Some(Arc::new(found.config.clone()));
         Ok(model)
     }
 
@@ -66,13 +91,16 @@ impl RewardModel {
         Ok(model)
     }
 
-    /// A critic on a copy of the policy's trunk, with a head of zeros (Ziegler et al. 2019).
+    /// A critic on a copy of the policy's trunk (adapter included), with a head of zeros (Ziegler et al. 2019).
     pub fn critic_from(policy: &CausalLm) -> Self {
         let ((_, d), device) = (policy.trunk.dims(), policy.trunk.device());
         let mut zeros = Zeros;
         let mut b = Builder::new(&mut zeros, &device);
         let score = Head { weight: b.param("weight", [1, d], Init::Constant(0.0)) };
-        Self { trunk: policy.trunk.clone(), score }
+        let adapter = policy.adapter().map(|config| {
+            Arc::new(config.based_on(config.base.clone().unwrap_or_default(), TaskType::SequenceClassification))
+        });
+        Self { trunk: policy.trunk.clone(), score, adapter }
     }
 
     /// A model with fresh weights, as `dir`'s configuration describes.
@@ -88,13 +116,55 @@ impl RewardModel {
         let trunk = Trunk::build(&mut b, dir)?;
         let d = trunk.dims().1;
         let score = Head { weight: b.enter("score").param("weight", [1, d], init) };
-        Ok(Self { trunk, score })
+        Ok(Self { trunk, score, adapter: None })
     }
 
     /// The same model with the operands of its trunk's products held as `compute` says; the head stays in f32.
     pub fn with_compute(mut self, compute: Compute) -> Self {
         self.trunk.set_precision(compute.precision());
         self
+    }
+
+    /// The same model with a fresh adapter; see [`CausalLm::with_fresh_adapter`].
+    ///
+    /// # Errors
+    /// When no layer has one of the names that `lora` gives.
+    pub fn with_fresh_adapter(
+        mut self,
+        dir: &ModelDir,
+        lora: &LoraConfig,
+        base: String,
+        stream: &mut Stream,
+    ) -> Result<Self> {
+        let family = Family::of(dir)?;
+        let config = lora.peft(family, TaskType::SequenceClassification, base);
+        adapter::attach_fresh(&mut self.trunk, family, &config, stream)?;
+        self.adapter = Some(Arc::new(config));
+        Ok(self)
+    }
+
+    /// The same model with adapter and head set up for training; see [`CausalLm::train_adapter`].
+    #[must_use]
+    pub fn train_adapter(mut self, weights: Weights) -> Self {
+        self.trunk.freeze_weights(weights.format());
+        let mut model = self.no_grad();
+        adapter::require_grad(&mut model.trunk);
+        model.score.weight = model.score.weight.set_require_grad(true);
+        model
+    }
+
+    /// What the adapter is, where there is one.
+    pub fn adapter(&self) -> Option<&PeftConfig> {
+        self.adapter.as_deref()
+    }
+
+    /// The same model with its adapter folded into the weights; see [`CausalLm::merged`].
+    #[must_use]
+    pub fn merged(&self) -> Self {
+        let mut model = self.valid();
+        adapter::merge(&mut model.trunk);
+        model.adapter = None;
+        model
     }
 
     /// The same model without gradients, its trunk packed as `weights` says; see [`CausalLm::into_frozen`].

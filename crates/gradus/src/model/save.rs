@@ -6,6 +6,7 @@ use burn::module::Module;
 use safetensors::tensor::View;
 use serde_json::{Map, Value, json};
 
+use super::adapter;
 use super::causal::CausalLm;
 use super::directory::ModelDir;
 use super::parameters::{SharedTensor, shared_tensors};
@@ -17,11 +18,14 @@ use crate::error::{Error, Result};
 const SHARD_BYTES: usize = 50_000_000_000;
 
 /// Writes `model` into the existing directory `to`: configuration, weights, generation configuration and the
-/// tokenizer files of `source`.
+/// tokenizer files of `source`. Of a model with an adapter the adapter alone is written, in peft's format.
 ///
 /// # Errors
 /// When a file cannot be written.
 pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()> {
+    if let Some(config) = model.adapter() {
+        return adapter::save(&model.trunk, None, config, source, to);
+    }
     let mut config = source.config.clone();
     config.insert("architectures".into(), json!([Family::of(source)?.causal_class()]));
     if model.lm_head.is_some() {
@@ -39,13 +43,17 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
     source.copy_tokenizer(to)
 }
 
-/// Writes `model` into the existing directory `to` as a `…ForSequenceClassification` model with one label.
+/// Writes `model` into the existing directory `to` as a `…ForSequenceClassification` model with one label; of a model with
+/// an adapter the adapter and the head alone.
 ///
 /// `pad_id` differs from every end-of-sequence id: readers find a row's last token by it.
 ///
 /// # Errors
 /// When a file cannot be written.
 pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_id: u32) -> Result<()> {
+    if let Some(config) = model.adapter() {
+        return adapter::save(&model.trunk, Some(model.score.weight.val()), config, source, to);
+    }
     let mut config = source.config.clone();
     config.insert("architectures".into(), json!([format!("{}ForSequenceClassification", Family::of(source)?.class())]));
     config.insert("num_labels".into(), json!(1));
@@ -150,7 +158,7 @@ fn save_weights(tensors: &[SharedTensor], to: &Path, limit: usize) -> Result<()>
     write_json(&to.join("model.safetensors.index.json"), index)
 }
 
-fn write_safetensors(tensors: &[&SharedTensor], path: &Path) -> Result<()> {
+pub(super) fn write_safetensors(tensors: &[&SharedTensor], path: &Path) -> Result<()> {
     let views = tensors.iter().map(|tensor| (tensor.name.as_str(), *tensor));
     let metadata = Some([("format".to_string(), "pt".to_string())].into_iter().collect());
     safetensors::serialize_to_file(views, metadata, path).map_err(|error| match error {

@@ -138,8 +138,8 @@ impl Trunk {
         }
     }
 
-    /// All linear layers.
-    fn linears_mut(&mut self) -> Vec<&mut Linear> {
+    /// All linear layers with their names in the trunk, such as `h.0.attn.c_attn`.
+    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
         match self {
             Self::Gpt2(model) => model.linears_mut(),
             Self::Llama(model) => model.linears_mut(),
@@ -148,7 +148,7 @@ impl Trunk {
 
     /// Holds the operands of all linear layers' products in `precision`; weights stay in f32.
     pub(crate) fn set_precision(&mut self, precision: Precision) {
-        self.linears_mut().into_iter().for_each(|linear| linear.set_precision(precision));
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
     }
 
     /// Has the backward pass run the blocks again instead of keeping what they computed: the same gradients, to the bit,
@@ -163,7 +163,7 @@ impl Trunk {
     /// Packs the weights of all linear layers in `format`, where the device has packed products.
     pub(crate) fn freeze_weights(&mut self, format: Format) {
         if is_fused(&self.device()) {
-            self.linears_mut().into_par_iter().for_each(|linear| linear.freeze_weight(format));
+            self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
         }
     }
 

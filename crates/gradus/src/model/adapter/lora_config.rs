@@ -1,0 +1,59 @@
+//! What a run asks of its adapter.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::peft::{PeftConfig, TaskType};
+use super::targets::Targets;
+use crate::model::trunk::Family;
+
+/// Train a low-rank adapter beside the frozen model instead of the model itself (LoRA, Hu et al. 2021).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoraConfig {
+    /// Rank r of the adapter. Default 16 (TRL).
+    pub rank: usize,
+    /// α: what the adapter adds is multiplied by α/r. Default 32 (TRL).
+    pub alpha: f64,
+    /// Dropout before the adapter (sft and reward only: preference and reward training run without any). Default 0.
+    pub dropout: f64,
+    /// Linear layers that get an adapter, by the ends of their names; `all-linear` takes all but the heads. Default: those of attention.
+    pub targets: Vec<String>,
+    /// The same by a regular expression over whole names, such as `.*\.mlp\..*`.
+    pub target_pattern: Option<String>,
+    /// Rank-stabilised: α/√r instead of α/r (Kalajdzievski 2023). Default false.
+    pub rank_stabilised: bool,
+    /// DoRA: train the lengths of the weights' rows too (Liu et al. 2024). Default false.
+    pub dora: bool,
+}
+
+impl Default for LoraConfig {
+    fn default() -> Self {
+        Self {
+            rank: 16,
+            alpha: 32.0,
+            dropout: 0.0,
+            targets: Vec::new(),
+            target_pattern: None,
+            rank_stabilised: false,
+            dora: false,
+        }
+    }
+}
+
+impl LoraConfig {
+    /// What peft calls it, for a model of `family`.
+    pub(crate) fn peft(&self, family: Family, task_type: TaskType, base: String) -> PeftConfig {
+        let attention: &[&str] = match family {
+            Family::Gpt2 => &["c_attn", "attn.c_proj"],
+            Family::Llama | Family::Qwen3 => &["q_proj", "k_proj", "v_proj", "o_proj"],
+        };
+        let targets = match (&self.target_pattern, &self.targets[..]) {
+            (Some(pattern), _) => Targets::Pattern(pattern.clone()),
+            (None, []) => Targets::Names(attention.iter().map(|name| (*name).to_owned()).collect()),
+            (None, [only]) if only == Targets::ALL => Targets::All,
+            (None, names) => Targets::Names(names.to_vec()),
+        };
+        PeftConfig::new(self, targets, family == Family::Gpt2, task_type, base)
+    }
+}

@@ -1,0 +1,137 @@
+//! Low-rank adapters: a few trained numbers beside frozen weights, read and written in peft's format.
+//!
+//! [`LoraConfig`] is what a run asks for, [`PeftConfig`] what `adapter_config.json` says. Both end in the same place: some
+//! linear layers of a trunk get a low-rank part ([`attach_fresh`], [`attach_saved`]), and everything else stands still.
+
+mod lora_config;
+mod peft;
+mod saved;
+mod targets;
+
+use std::sync::Arc;
+
+use rand::Rng;
+
+pub use lora_config::LoraConfig;
+pub use peft::{PeftConfig, TaskType};
+pub(crate) use saved::{AdapterTensors, save};
+
+use super::dropout::{Dropout, DropoutKey};
+use super::layers::Linear;
+use super::lora::{Lora, LoraValues};
+use super::trunk::{Family, Trunk};
+use crate::error::{Error, Result};
+use crate::rng::Stream;
+
+/// `adapter_config.json`: what makes a directory an adapter's.
+pub(crate) const CONFIG_FILE: &str = "adapter_config.json";
+/// The adapter's tensors.
+pub(crate) const TENSORS_FILE: &str = "adapter_model.safetensors";
+/// What peft puts before the names of the model's modules.
+const PEFT_PREFIX: &str = "base_model.model.";
+
+/// Gives the layers that `config` names fresh low-rank parts, which change nothing yet: A uniform in ±1/√in, B zero (peft's
+/// defaults), with DoRA the lengths of the rows as they are.
+///
+/// # Errors
+/// When no layer has one of the names.
+pub(crate) fn attach_fresh(trunk: &mut Trunk, family: Family, config: &PeftConfig, stream: &mut Stream) -> Result<()> {
+    attach(trunk, family, config, &mut |_, widths, rank, squares| {
+        let [input, output] = widths;
+        let bound = (input as f32).powf(-0.5);
+        let a = (0..rank * input).map(|_| stream.random_range(-bound..bound)).collect();
+        let magnitude = config.use_dora.then(|| squares.iter().map(|square| square.sqrt()).collect());
+        Ok((a, vec![0.0; output * rank], magnitude))
+    })
+}
+
+/// Gives the layers that `config` names the low-rank parts in `tensors`.
+///
+/// # Errors
+/// When tensors are missing, misshapen or left over.
+pub(crate) fn attach_saved(
+    trunk: &mut Trunk,
+    family: Family,
+    config: &PeftConfig,
+    tensors: &mut AdapterTensors,
+) -> Result<()> {
+    attach(trunk, family, config, &mut |name, [input, output], rank, _| {
+        let a = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_A.weight"), &[rank, input]);
+        let b = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_B.weight"), &[output, rank]);
+        let magnitude =
+            config.use_dora.then(|| tensors.take(&format!("{PEFT_PREFIX}{name}.lora_magnitude_vector"), &[output]));
+        Ok((a, b, magnitude))
+    })
+}
+
+/// A, B, and with DoRA m.
+type Parts = (Vec<f32>, Vec<f32>, Option<Vec<f32>>);
+
+/// Makes the parts of a layer from its name, inputs and outputs, r, and with DoRA the squared lengths of its rows.
+type MakeParts<'a> = dyn FnMut(&str, [usize; 2], usize, &[f32]) -> Result<Parts> + 'a;
+
+fn attach(trunk: &mut Trunk, family: Family, config: &PeftConfig, make: &mut MakeParts<'_>) -> Result<()> {
+    let device = trunk.device();
+    let matcher = config.matcher()?;
+    let (mut names, mut attached) = (Vec::new(), 0);
+    for (name, linear) in trunk.linears_mut() {
+        let name = format!("{}{name}", family.base_prefix());
+        if !matcher.matches(&name) {
+            names.push(name);
+            continue;
+        }
+        if linear.lora.is_some() {
+            return Err(
+                Error::input(format!("`{name}` has an adapter already")).with_hint("merge it with `gradus merge`")
+            );
+        }
+        let (rank, scale) = matcher.rank_and_scale(&name);
+        let squares = if config.use_dora { squares(linear) } else { Vec::new() };
+        let (a, b, magnitude) = make(&name, linear.widths(), rank, &squares)?;
+        let values = LoraValues { rank, scale, a, b, magnitude };
+        linear.lora = Some(Lora::new(values, linear.widths(), squares.into(), &device));
+        attached += 1;
+    }
+    if attached > 0 {
+        return Ok(());
+    }
+    let mut last: Vec<&str> = names.iter().filter_map(|name| name.rsplit('.').next()).collect();
+    last.sort_unstable();
+    last.dedup();
+    Err(Error::input(format!("no linear layer of the model is called {}", config.target_modules))
+        .with_hint(format!("its linear layers end in {}; `all-linear` takes them all", last.join(", "))))
+}
+
+/// The squared length of each row of a layer's weight (of each output).
+fn squares(linear: &Linear) -> Vec<f32> {
+    let weight_io = linear.weight_io();
+    let squares = (weight_io.clone() * weight_io).sum_dim(0);
+    squares.into_data().try_to_vec().expect("f32")
+}
+
+/// Drops out what the low-rank parts see, by masks of `key`.
+pub(crate) fn set_dropout(trunk: &mut Trunk, probability: f32, key: &DropoutKey) {
+    for (layer, (_, linear)) in trunk.linears_mut().into_iter().enumerate() {
+        if let Some(lora) = &mut linear.lora {
+            lora.set_dropout((probability > 0.0).then(|| Dropout::new(probability, key.clone(), layer)));
+        }
+    }
+}
+
+/// Lets gradients reach the low-rank parts.
+pub(crate) fn require_grad(trunk: &mut Trunk) {
+    trunk.linears_mut().into_iter().filter_map(|(_, linear)| linear.lora.as_mut()).for_each(Lora::require_grad);
+}
+
+/// Takes the low-rank parts off.
+pub(crate) fn detach(trunk: &mut Trunk) {
+    trunk.linears_mut().into_iter().for_each(|(_, linear)| linear.lora = None);
+}
+
+/// Folds the low-rank parts into the weights.
+pub(crate) fn merge(trunk: &mut Trunk) {
+    trunk.linears_mut().into_iter().for_each(|(_, linear)| linear.merge());
+}
+
+/// The adapter of a model, shared by its copies.
+pub(crate) type Attached = Option<Arc<PeftConfig>>;

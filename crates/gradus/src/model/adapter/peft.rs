@@ -1,0 +1,340 @@
+//! `adapter_config.json`: peft's keys (0.21), read and written.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::lora_config::LoraConfig;
+use super::targets::{Matcher, Rules, Targets};
+use crate::error::{Error, Result};
+
+/// What the adapted model is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskType {
+    /// A language model: `CAUSAL_LM`.
+    CausalLm,
+    /// A scalar reward model: `SEQ_CLS`; its head is trained with the adapter.
+    SequenceClassification,
+}
+
+impl TaskType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::CausalLm => "CAUSAL_LM",
+            Self::SequenceClassification => "SEQ_CLS",
+        }
+    }
+}
+
+/// What an adapter is, as its directory says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeftConfig {
+    /// Every key of the file, so that what is written again is what was read.
+    raw: Map<String, Value>,
+    /// r, unless `rank_pattern` says otherwise.
+    pub rank: usize,
+    /// α, unless `alpha_pattern` says otherwise.
+    pub alpha: f64,
+    /// Dropout before A while training.
+    pub dropout: f64,
+    /// The layers.
+    pub target_modules: Targets,
+    exclude_modules: Option<Targets>,
+    layers: Option<(Vec<usize>, Vec<String>)>,
+    rank_pattern: BTreeMap<String, usize>,
+    alpha_pattern: BTreeMap<String, f64>,
+    /// α/√r instead of α/r.
+    pub use_rslora: bool,
+    /// Whether the lengths of the rows are trained too.
+    pub use_dora: bool,
+    /// What it is for.
+    pub task_type: TaskType,
+    /// The model it goes with: a directory or a hub name.
+    pub base: Option<String>,
+}
+
+/// Keys that say nothing about the numbers, or only about how they began.
+const WITHOUT_EFFECT: [&str; 12] = [
+    "peft_type",
+    "peft_version",
+    "inference_mode",
+    "revision",
+    "auto_mapping",
+    "megatron_core",
+    "qalora_group_size",
+    "fan_in_fan_out",
+    "init_lora_weights",
+    "task_type",
+    "bias",
+    "modules_to_save",
+];
+
+impl PeftConfig {
+    /// What `config` asks for.
+    pub(super) fn new(
+        config: &LoraConfig,
+        target_modules: Targets,
+        fan_in_fan_out: bool,
+        task_type: TaskType,
+        base: String,
+    ) -> Self {
+        let heads = match task_type {
+            TaskType::CausalLm => Value::Null,
+            TaskType::SequenceClassification => json!(["classifier", "score"]),
+        };
+        let Value::Object(raw) = json!({
+            "alpha_pattern": {},
+            "auto_mapping": null,
+            "base_model_name_or_path": base,
+            "bias": "none",
+            "exclude_modules": null,
+            "fan_in_fan_out": fan_in_fan_out,
+            "inference_mode": true,
+            "init_lora_weights": true,
+            "layer_replication": null,
+            "layers_pattern": null,
+            "layers_to_transform": null,
+            "lora_alpha": config.alpha,
+            "lora_bias": false,
+            "lora_dropout": config.dropout,
+            "modules_to_save": heads,
+            "peft_type": "LORA",
+            "r": config.rank,
+            "rank_pattern": {},
+            "revision": null,
+            "target_modules": target_modules.to_json(),
+            "task_type": task_type.name(),
+            "use_dora": config.dora,
+            "use_rslora": config.rank_stabilised,
+        }) else {
+            unreachable!("an object literal")
+        };
+        Self {
+            raw,
+            rank: config.rank,
+            alpha: config.alpha,
+            dropout: config.dropout,
+            target_modules,
+            exclude_modules: None,
+            layers: None,
+            rank_pattern: BTreeMap::new(),
+            alpha_pattern: BTreeMap::new(),
+            use_rslora: config.rank_stabilised,
+            use_dora: config.dora,
+            task_type,
+            base: Some(base),
+        }
+    }
+
+    /// Reads the file `path`.
+    ///
+    /// # Errors
+    /// When it is missing or broken, or asks for something that would change the numbers and is not known here.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read(path).map_err(|source| Error::io(path, source))?;
+        let raw: Map<String, Value> =
+            serde_json::from_slice(&text).map_err(|error| Error::model(path, format!("broken JSON: {error}")))?;
+        Self::from_json(raw).map_err(|message| {
+            Error::model(path, message).with_hint("merge the adapter with peft (`merge_and_unload`), or train it anew")
+        })
+    }
+
+    fn from_json(raw: Map<String, Value>) -> Result<Self, String> {
+        let mut keys = Keys { rest: raw.clone() };
+        let peft_type = keys.text("peft_type")?;
+        if peft_type.as_deref() != Some("LORA") {
+            return Err(format!("`peft_type` is {peft_type:?}, only \"LORA\" is known"));
+        }
+        let task_type = match keys.text("task_type")?.as_deref() {
+            None | Some("CAUSAL_LM") => TaskType::CausalLm,
+            Some("SEQ_CLS") => TaskType::SequenceClassification,
+            Some(other) => return Err(format!("`task_type` is \"{other}\", known are CAUSAL_LM and SEQ_CLS")),
+        };
+        if let Some(bias) = keys.text("bias")?.filter(|bias| bias != "none") {
+            return Err(format!("`bias` is \"{bias}\": trained biases are not supported"));
+        }
+        let heads = keys.take("modules_to_save");
+        let is_head = |name: &Value| matches!(name.as_str(), Some("classifier" | "score"));
+        if heads.as_ref().and_then(Value::as_array).is_some_and(|names| !names.iter().all(is_head)) {
+            return Err(format!(
+                "`modules_to_save` is {}: only the head `score` can be trained whole",
+                heads.unwrap_or_default()
+            ));
+        }
+        match keys.take("init_lora_weights") {
+            None | Some(Value::Bool(_)) => {}
+            Some(Value::String(kind)) if matches!(kind.as_str(), "gaussian" | "orthogonal") => {}
+            Some(other) => return Err(format!("`init_lora_weights` is {other}: it changes the base's weights too")),
+        }
+        let targets = keys.take("target_modules").unwrap_or_default();
+        let target_modules = Targets::read(&targets)
+            .ok_or_else(|| format!("`target_modules` is {targets}, expected names or a pattern"))?;
+        let exclude_modules = keys.take("exclude_modules").as_ref().and_then(Targets::read);
+        let layers = match keys.take("layers_to_transform") {
+            None => None,
+            Some(Value::Number(layer)) => Some(vec![layer.as_u64().unwrap_or_default() as usize]),
+            Some(list) => {
+                Some(serde_json::from_value(list).map_err(|error| format!("`layers_to_transform`: {error}"))?)
+            }
+        };
+        let lists = match keys.take("layers_pattern") {
+            None => Vec::new(),
+            Some(Value::String(list)) => vec![list],
+            Some(list) => serde_json::from_value(list).map_err(|error| format!("`layers_pattern`: {error}"))?,
+        };
+        let pattern = |value: Option<Value>| value.unwrap_or_else(|| json!({}));
+        let config = Self {
+            rank: keys.number("r")?.unwrap_or(8.0) as usize,
+            alpha: keys.number("lora_alpha")?.unwrap_or(8.0),
+            dropout: keys.number("lora_dropout")?.unwrap_or(0.0),
+            target_modules,
+            exclude_modules,
+            layers: layers.map(|layers| (layers, lists)),
+            rank_pattern: serde_json::from_value(pattern(keys.take("rank_pattern")))
+                .map_err(|error| format!("`rank_pattern`: {error}"))?,
+            alpha_pattern: serde_json::from_value(pattern(keys.take("alpha_pattern")))
+                .map_err(|error| format!("`alpha_pattern`: {error}"))?,
+            use_rslora: keys.is_true("use_rslora"),
+            use_dora: keys.is_true("use_dora"),
+            task_type,
+            base: keys.text("base_model_name_or_path")?.filter(|base| !base.is_empty()),
+            raw,
+        };
+        if config.rank == 0 || config.rank_pattern.values().any(|&rank| rank == 0) {
+            return Err("the rank `r` must be at least 1".into());
+        }
+        keys.nothing_left()?;
+        Ok(config)
+    }
+
+    /// The file's text.
+    pub(super) fn to_text(&self) -> String {
+        serde_json::to_string_pretty(&self.raw).expect("plain data with string keys") + "\n"
+    }
+
+    /// Which layers get an adapter.
+    pub(super) fn matcher(&self) -> Result<Matcher> {
+        Matcher::new(Rules {
+            targets: &self.target_modules,
+            excluded: self.exclude_modules.as_ref(),
+            layers: self.layers.clone(),
+            rank: self.rank,
+            alpha: self.alpha,
+            rank_stabilised: self.use_rslora,
+            rank_pattern: &self.rank_pattern,
+            alpha_pattern: &self.alpha_pattern,
+        })
+    }
+
+    /// The same adapter on a model that is somewhere else, or for another purpose.
+    #[must_use]
+    pub(crate) fn based_on(&self, base: String, task_type: TaskType) -> Self {
+        let mut config = self.clone();
+        config.raw.insert("base_model_name_or_path".into(), json!(base));
+        config.raw.insert("task_type".into(), json!(task_type.name()));
+        if task_type == TaskType::SequenceClassification {
+            config.raw.insert("modules_to_save".into(), json!(["classifier", "score"]));
+        } else {
+            config.raw.insert("modules_to_save".into(), Value::Null);
+        }
+        (config.base, config.task_type) = (Some(base), task_type);
+        config
+    }
+}
+
+/// The keys that have not been looked at.
+struct Keys {
+    rest: Map<String, Value>,
+}
+
+impl Keys {
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.rest.remove(key).filter(|value| !value.is_null())
+    }
+
+    fn text(&mut self, key: &str) -> Result<Option<String>, String> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(format!("`{key}` is {other}, expected a text")),
+        }
+    }
+
+    fn number(&mut self, key: &str) -> Result<Option<f64>, String> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(value) => value.as_f64().map(Some).ok_or_else(|| format!("`{key}` is {value}, expected a number")),
+        }
+    }
+
+    fn is_true(&mut self, key: &str) -> bool {
+        self.take(key).is_some_and(|value| value == Value::Bool(true))
+    }
+
+    /// Refuses what is on and not known: it would change the numbers.
+    fn nothing_left(self) -> Result<(), String> {
+        let is_off = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Object(map) => map.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            Value::String(text) => text.is_empty(),
+            _ => false,
+        };
+        let on = self.rest.iter().filter(|(key, value)| !WITHOUT_EFFECT.contains(&key.as_str()) && !is_off(value));
+        let on: Vec<String> = on.map(|(key, value)| format!("`{key}`: {value}")).collect();
+        if on.is_empty() { Ok(()) } else { Err(format!("the adapter uses what is not supported: {}", on.join(", "))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(extra: Value) -> Result<PeftConfig, String> {
+        let mut raw =
+            json!({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, "target_modules": ["q"]});
+        raw.as_object_mut().expect("object").extend(extra.as_object().expect("object").clone());
+        PeftConfig::from_json(raw.as_object().expect("object").clone())
+    }
+
+    #[test]
+    fn what_would_change_the_numbers_is_refused() {
+        for (extra, message) in [
+            (json!({"lora_bias": true}), "the adapter uses what is not supported: `lora_bias`: true"),
+            (
+                json!({"layer_replication": [[0, 4]]}),
+                "the adapter uses what is not supported: `layer_replication`: [[0,4]]",
+            ),
+            (
+                json!({"trainable_token_indices": [3]}),
+                "the adapter uses what is not supported: `trainable_token_indices`: [3]",
+            ),
+            (
+                json!({"target_parameters": ["x"]}),
+                "the adapter uses what is not supported: `target_parameters`: [\"x\"]",
+            ),
+            (json!({"bias": "all"}), "`bias` is \"all\": trained biases are not supported"),
+            (
+                json!({"modules_to_save": ["lm_head"]}),
+                "`modules_to_save` is [\"lm_head\"]: only the head `score` can be trained whole",
+            ),
+            (
+                json!({"init_lora_weights": "pissa"}),
+                "`init_lora_weights` is \"pissa\": it changes the base's weights too",
+            ),
+            (json!({"peft_type": "IA3"}), "`peft_type` is Some(\"IA3\"), only \"LORA\" is known"),
+            (json!({"r": 0}), "the rank `r` must be at least 1"),
+        ] {
+            assert_eq!(read(extra).expect_err("refused"), message);
+        }
+    }
+
+    #[test]
+    fn what_is_off_is_kept_and_written_again() {
+        let extra = json!({"loftq_config": {}, "eva_config": null, "peft_version": "0.21.2", "qalora_group_size": 16});
+        let config = read(extra).expect("fine");
+        let again: Map<String, Value> = serde_json::from_str(&config.to_text()).expect("JSON");
+        assert_eq!(again, config.raw);
+    }
+}

@@ -1,0 +1,209 @@
+//! Which linear layers an adapter goes to, and with which rank: peft's rules.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Formatter};
+
+use regex::Regex;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// Names of layers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Targets {
+    /// A layer is meant when its name is one of these, or ends in `.` and one of these.
+    Names(Vec<String>),
+    /// A layer is meant when this regular expression matches its whole name.
+    Pattern(String),
+    /// Every linear layer but the heads.
+    All,
+}
+
+impl Targets {
+    /// How peft writes [`Targets::All`].
+    pub(super) const ALL: &str = "all-linear";
+
+    /// From peft's list or text.
+    pub(super) fn read(value: &Value) -> Option<Self> {
+        match value {
+            Value::String(text) if text.eq_ignore_ascii_case(Self::ALL) => Some(Self::All),
+            Value::String(text) => Some(Self::Pattern(text.clone())),
+            Value::Array(names) => {
+                Some(Self::Names(names.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<_>>()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// As peft writes it.
+    pub(super) fn to_json(&self) -> Value {
+        match self {
+            Self::Names(names) => names.clone().into(),
+            Self::Pattern(text) => text.clone().into(),
+            Self::All => Self::ALL.into(),
+        }
+    }
+}
+
+impl Display for Targets {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Names(names) => {
+                let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+                f.write_str(&names.join(" or "))
+            }
+            Self::Pattern(text) => write!(f, "as `{text}` says"),
+            Self::All => f.write_str("anything"),
+        }
+    }
+}
+
+/// One set of names, ready to be asked.
+enum Names {
+    Ends(Vec<String>),
+    Whole(Regex),
+    All,
+}
+
+impl Names {
+    fn new(targets: &Targets) -> Result<Self> {
+        Ok(match targets {
+            Targets::Names(names) => Self::Ends(names.clone()),
+            Targets::Pattern(text) => Self::Whole(regex(&format!("^(?:{text})$"), text)?),
+            Targets::All => Self::All,
+        })
+    }
+
+    fn hold(&self, name: &str) -> bool {
+        match self {
+            Self::Ends(ends) => ends
+                .iter()
+                .any(|end| name == end || name.strip_suffix(end.as_str()).is_some_and(|before| before.ends_with('.'))),
+            Self::Whole(regex) => regex.is_match(name),
+            Self::All => true,
+        }
+    }
+}
+
+fn regex(full: &str, shown: &str) -> Result<Regex> {
+    Regex::new(full).map_err(|error| {
+        let reason = error.to_string();
+        let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Error::input(format!("`{shown}` is no regular expression that can be used: {reason}"))
+            .with_hint("look-around and back-references are not available; list the layers' names instead")
+    })
+}
+
+/// Which layers, of which rank, scaled by what.
+pub(crate) struct Matcher {
+    wanted: Names,
+    excluded: Option<Names>,
+    /// Only these layers, counted from 0, in lists of these names (any where empty).
+    layers: Option<(Vec<usize>, Vec<String>)>,
+    rank: usize,
+    alpha: f64,
+    rank_stabilised: bool,
+    ranks: Vec<(Regex, usize)>,
+    alphas: Vec<(Regex, f64)>,
+}
+
+/// What a [`Matcher`] is made of.
+pub(super) struct Rules<'a> {
+    pub targets: &'a Targets,
+    pub excluded: Option<&'a Targets>,
+    pub layers: Option<(Vec<usize>, Vec<String>)>,
+    pub rank: usize,
+    pub alpha: f64,
+    pub rank_stabilised: bool,
+    pub rank_pattern: &'a BTreeMap<String, usize>,
+    pub alpha_pattern: &'a BTreeMap<String, f64>,
+}
+
+impl Matcher {
+    pub(super) fn new(rules: Rules<'_>) -> Result<Self> {
+        /// A key of a pattern means the ends of names, and may be a regular expression itself.
+        fn patterns<T: Copy>(given: &BTreeMap<String, T>) -> Result<Vec<(Regex, T)>> {
+            given.iter().map(|(key, value)| Ok((regex(&format!(r"^(?:.*\.)?(?:{key})$"), key)?, *value))).collect()
+        }
+        Ok(Self {
+            wanted: Names::new(rules.targets)?,
+            excluded: rules.excluded.map(Names::new).transpose()?,
+            layers: rules.layers,
+            rank: rules.rank,
+            alpha: rules.alpha,
+            rank_stabilised: rules.rank_stabilised,
+            ranks: patterns(rules.rank_pattern)?,
+            alphas: patterns(rules.alpha_pattern)?,
+        })
+    }
+
+    /// Whether the layer called `name`, such as `transformer.h.0.attn.c_attn`, gets an adapter.
+    pub(super) fn matches(&self, name: &str) -> bool {
+        if self.excluded.as_ref().is_some_and(|excluded| excluded.hold(name)) || !self.wanted.hold(name) {
+            return false;
+        }
+        let Some((chosen, lists)) = &self.layers else { return true };
+        let parts: Vec<&str> = name.split('.').collect();
+        parts.windows(2).any(|pair| {
+            pair[1].parse().is_ok_and(|layer| chosen.contains(&layer))
+                && (lists.is_empty() || lists.iter().any(|list| list == pair[0]))
+        })
+    }
+
+    /// r, and s.
+    pub(super) fn rank_and_scale(&self, name: &str) -> (usize, f32) {
+        let rank = self.ranks.iter().find(|(regex, _)| regex.is_match(name)).map_or(self.rank, |(_, rank)| *rank);
+        let alpha = self.alphas.iter().find(|(regex, _)| regex.is_match(name)).map_or(self.alpha, |(_, alpha)| *alpha);
+        let divisor = if self.rank_stabilised { (rank as f64).sqrt() } else { rank as f64 };
+        (rank, (alpha / divisor) as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matcher(targets: &Targets, layers: Option<(Vec<usize>, Vec<String>)>) -> Matcher {
+        let rank_pattern = BTreeMap::from([("mlp.c_fc".to_owned(), 4)]);
+        let alpha_pattern = BTreeMap::from([(r"h\.1\..*".to_owned(), 64.0)]);
+        Matcher::new(Rules {
+            targets,
+            excluded: Some(&Targets::Names(vec!["1.mlp.c_proj".into()])),
+            layers,
+            rank: 16,
+            alpha: 32.0,
+            rank_stabilised: false,
+            rank_pattern: &rank_pattern,
+            alpha_pattern: &alpha_pattern,
+        })
+        .expect("fine")
+    }
+
+    #[test]
+    fn names_are_ends_and_patterns_whole_names() {
+        let names = Targets::Names(vec!["c_proj".into(), "attn.c_attn".into()]);
+        let m = matcher(&names, None);
+        assert!(m.matches("transformer.h.0.attn.c_attn") && m.matches("transformer.h.0.mlp.c_proj"));
+        assert!(!m.matches("transformer.h.1.mlp.c_proj"), "excluded");
+        assert!(!m.matches("transformer.h.0.mlp.c_fc") && !m.matches("transformer.h.0.mlp.xc_proj"));
+        let m = matcher(&Targets::Pattern(r"transformer\.h\.\d+\.mlp\..*".into()), None);
+        assert!(m.matches("transformer.h.0.mlp.c_fc") && !m.matches("transformer.h.0.attn.c_attn"));
+        let m = matcher(&Targets::Pattern("mlp".into()), None);
+        assert!(!m.matches("transformer.h.0.mlp.c_fc"), "the whole name");
+    }
+
+    #[test]
+    fn layers_ranks_and_scales_go_by_name() {
+        let m = matcher(&Targets::All, Some((vec![1], vec!["h".into()])));
+        assert!(m.matches("transformer.h.1.mlp.c_fc") && !m.matches("transformer.h.0.mlp.c_fc"));
+        assert_eq!(m.rank_and_scale("transformer.h.0.attn.c_attn"), (16, 2.0));
+        assert_eq!(m.rank_and_scale("transformer.h.1.mlp.c_fc"), (4, 16.0));
+    }
+
+    #[test]
+    fn a_broken_pattern_says_what_to_do() {
+        let error = Names::new(&Targets::Pattern("(?!x)".into())).err().expect("no look-around");
+        assert!(error.to_string().contains("look-around"), "{error}");
+        assert!(error.hint().is_some());
+    }
+}

@@ -1,0 +1,154 @@
+//! The trained part of an adapted linear layer.
+//!
+//! LoRA (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>): `y = W x + b + s · B (A x)` with A `[r, in]`, B `[out, r]` and
+//! `s = α/r`, or `α/√r` rank-stabilised (Kalajdzievski 2023, <https://arxiv.org/abs/2312.03732>).
+//!
+//! DoRA (Liu et al. 2024, <https://arxiv.org/abs/2402.09353>) also trains the length of each row of the weight:
+//! `y = b + m/‖W + s·BA‖ ∘ (W x + s · B (A x))`. The norms are constants of the backward pass, as in peft; they come from
+//! `‖W_o + s·(BA)_o‖² = ‖W_o‖² + 2s · B_o·(A Wᵀ)_o + s² · B_o (A Aᵀ) B_oᵀ`, without the sum of the weights being made.
+
+use std::sync::Arc;
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use gradus_kernels::{Precision, low_rank};
+
+use super::dropout::Dropout;
+
+/// The low-rank part of a linear layer, and with DoRA the lengths of its rows.
+#[derive(Module, Debug)]
+pub struct Lora {
+    /// A, `[r, in]`.
+    pub(super) lora_a: Param<Tensor<2>>,
+    /// B, `[out, r]`.
+    pub(super) lora_b: Param<Tensor<2>>,
+    /// m, `[out]`, with DoRA.
+    pub(super) magnitude: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    scale: f32,
+    #[module(skip)]
+    dropout: Option<Dropout>,
+    /// `‖W_o‖²` of each row, with DoRA.
+    #[module(skip)]
+    squares: Arc<[f32]>,
+    /// `‖W + s·BA‖` of each row, where neither changes any more.
+    #[module(skip)]
+    norms: Option<Arc<[f32]>>,
+}
+
+/// The numbers that a low-rank part is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct LoraValues {
+    /// r
+    pub rank: usize,
+    /// s
+    pub scale: f32,
+    /// A, `[r, in]`.
+    pub a: Vec<f32>,
+    /// B, `[out, r]`.
+    pub b: Vec<f32>,
+    /// m, `[out]`, with DoRA.
+    pub magnitude: Option<Vec<f32>>,
+}
+
+impl Lora {
+    /// The low-rank part for a weight of `[input, output]` whose rows have these squared lengths.
+    pub(super) fn new(values: LoraValues, [input, output]: [usize; 2], squares: Arc<[f32]>, device: &Device) -> Self {
+        let LoraValues { rank, scale, a, b, magnitude } = values;
+        let vector = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, [output]), device);
+        Self {
+            lora_a: Param::from_tensor(Tensor::from_data(TensorData::new(a, [rank, input]), device)),
+            lora_b: Param::from_tensor(Tensor::from_data(TensorData::new(b, [output, rank]), device)),
+            magnitude: magnitude.map(|values| Param::from_tensor(vector(values))),
+            scale,
+            dropout: None,
+            squares,
+            norms: None,
+        }
+    }
+
+    /// What A sees is dropped out while training.
+    pub(super) fn set_dropout(&mut self, dropout: Option<Dropout>) {
+        self.dropout = dropout;
+    }
+
+    /// Lets gradients reach this part.
+    pub(super) fn require_grad(&mut self) {
+        self.lora_a = self.lora_a.clone().set_require_grad(true);
+        self.lora_b = self.lora_b.clone().set_require_grad(true);
+        self.magnitude = self.magnitude.take().map(|magnitude| magnitude.set_require_grad(true));
+    }
+
+    /// s
+    pub(super) fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// The whole layer. `base` multiplies with the frozen weight (without a bias where it is given none).
+    pub(super) fn forward(
+        &self,
+        x_nd: Tensor<2>,
+        bias: Option<Tensor<1>>,
+        precision: Precision,
+        base: impl Fn(Tensor<2>, Option<Tensor<1>>) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let part = |x: Tensor<2>| low_rank(x, self.lora_a.val(), self.lora_b.val(), self.scale, precision);
+        let dropped = self.dropout.as_ref().filter(|_| x_nd.is_autodiff()).map(|dropout| dropout.apply(x_nd.clone()));
+        let Some(magnitude) = &self.magnitude else {
+            return base(x_nd.clone(), bias) + part(dropped.unwrap_or(x_nd));
+        };
+        let lengths = magnitude.val() / self.norms(&base, magnitude.val().is_autodiff());
+        let lengths: Tensor<2> = lengths.unsqueeze();
+        match dropped {
+            // peft: only what DoRA adds to the plain layer sees the dropout.
+            Some(x) => {
+                let moved = base(x.clone(), None) * (lengths.clone() - 1.0) + part(x) * lengths;
+                base(x_nd, bias) + moved
+            }
+            None => {
+                let y = (base(x_nd.clone(), None) + part(x_nd)) * lengths;
+                match bias {
+                    Some(bias) => y + bias.unsqueeze(),
+                    None => y,
+                }
+            }
+        }
+    }
+
+    /// `‖W + s·BA‖` of each row, `[out]`, without gradient.
+    fn norms(&self, base: impl Fn(Tensor<2>, Option<Tensor<1>>) -> Tensor<2>, tracked: bool) -> Tensor<1> {
+        let plain = |tensor: Tensor<2>| if tensor.is_autodiff() { tensor.inner() } else { tensor };
+        let place = |tensor: Tensor<1>| if tracked { tensor.autodiff() } else { tensor };
+        let (a, b) = (plain(self.lora_a.val()), plain(self.lora_b.val()));
+        let constant =
+            |values: &[f32]| Tensor::<1>::from_data(TensorData::new(values.to_vec(), [values.len()]), &b.device());
+        if let Some(norms) = &self.norms {
+            return place(constant(norms));
+        }
+        let (out, s) = (b.dims()[0], self.scale);
+        // The base may live on a device with autodiff: its product with A is asked for there, and read without.
+        let a_there = if tracked { a.clone().autodiff() } else { a.clone() };
+        let cross = b.clone() * plain(base(a_there, None)).transpose();
+        let square = b.clone().matmul(a.clone().matmul(a.transpose())) * b.clone();
+        let added = (cross * (2.0 * s) + square * (s * s)).sum_dim(1).reshape([out]);
+        // Rounding must not make a row of zeros negative.
+        place((constant(&self.squares) + added).clamp_min(0.0).sqrt())
+    }
+
+    /// Computes the norms once: nothing is trained any more.
+    pub(super) fn settle(&mut self, base: impl Fn(Tensor<2>, Option<Tensor<1>>) -> Tensor<2>) {
+        if self.magnitude.is_some() && self.norms.is_none() {
+            let norms = self.norms(base, false).into_data().try_to_vec().expect("f32");
+            self.norms = Some(norms.into());
+        }
+    }
+
+    /// The weight with this part in it: `[in, out]` to `[in, out]`, without gradient. [`settle`](Self::settle) comes first.
+    pub(super) fn merged(&self, weight_io: Tensor<2>) -> Tensor<2> {
+        let sum = weight_io + self.lora_a.val().transpose().matmul(self.lora_b.val().transpose()) * self.scale;
+        let Some(magnitude) = &self.magnitude else { return sum };
+        let norms = self.norms.as_deref().expect("settled");
+        let norms = Tensor::<1>::from_data(TensorData::new(norms.to_vec(), [norms.len()]), &sum.device());
+        sum * (magnitude.val() / norms).unsqueeze()
+    }
+}

@@ -1,0 +1,259 @@
+//! Adapters agree with peft: logits, gradients, merged weights, files.
+//!
+//! The fixtures are written by `tools/parity/adapters.py`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Tensor};
+use gradus::generate::{NoStopRule, SamplingParams, generate};
+use gradus::model::adapter::LoraConfig;
+use gradus::model::{
+    CausalLm, ModelDir, NamePath, Packed, RewardModel, Targets, Weights, save_causal, save_reward_model,
+};
+use gradus::rng::{Purpose, Seed};
+use serde_json::Value;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
+}
+
+fn base(name: &str) -> ModelDir {
+    ModelDir::open(&fixtures().join("models").join(name)).expect("opens")
+}
+
+/// A fixture: its folder, its base with it on, what peft answered.
+struct Case {
+    name: String,
+    path: PathBuf,
+    dir: ModelDir,
+    expected: Value,
+    tensors: BTreeMap<String, Vec<f32>>,
+    sequences: Vec<Vec<u32>>,
+}
+
+fn cases(of_rewards: bool) -> Vec<Case> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(fixtures().join("adapters"))
+        .expect("fixtures")
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.to_string_lossy().ends_with("-reward") == of_rewards)
+        .collect();
+    found.sort();
+    assert!(found.len() >= 2, "fixtures are missing");
+    found.into_iter().map(case).collect()
+}
+
+fn case(path: PathBuf) -> Case {
+    let text = std::fs::read_to_string(path.join("expected.json")).expect("expected.json");
+    let expected: Value = serde_json::from_str(&text).expect("JSON");
+    let dir = base(expected["base"].as_str().expect("base")).with_adapter(&path).expect("an adapter");
+    let sequences = serde_json::from_value(expected["sequences"].clone()).expect("sequences");
+    let name = path.file_name().expect("name").to_string_lossy().into_owned();
+    Case { name, tensors: tensors(&path.join("expected.safetensors")), path, dir, expected, sequences }
+}
+
+fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
+    let bytes = std::fs::read(path).expect("tensors");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let values = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    file.tensors().into_iter().map(|(name, view)| (name, values(view.data()))).collect()
+}
+
+fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("f32")
+}
+
+#[track_caller]
+fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len(), "{what}: length");
+    let scale = expected.iter().fold(1e-3f32, |max, value| max.max(value.abs()));
+    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+        assert!((f - e).abs() <= tolerance * scale, "{what}[{i}]: {f} instead of {e} (scale {scale})");
+    }
+}
+
+/// Gradients under the names of the adapter's file, and the parameters that have none.
+struct Collect<'a> {
+    path: NamePath,
+    gradients: &'a Gradients,
+    found: BTreeMap<String, Vec<f32>>,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let gradient = param.val().grad(self.gradients);
+        assert_eq!(gradient.is_some(), param.is_require_grad(), "{}", self.path.name());
+        if let Some(gradient) = gradient {
+            self.found.insert(self.path.name(), host(gradient));
+        }
+    }
+}
+
+fn gradients<M: Module>(model: &M, gradients: &Gradients, prefix: &str) -> BTreeMap<String, Vec<f32>> {
+    let mut collect = Collect { path: NamePath::default(), gradients, found: BTreeMap::new() };
+    model.visit(&mut collect);
+    let rename = |(name, values): (String, Vec<f32>)| {
+        let name = name.replace(".lora.lora_a", ".lora_A.weight").replace(".lora.lora_b", ".lora_B.weight");
+        let name = name.replace(".lora.magnitude", ".lora_magnitude_vector");
+        let name = name.strip_prefix("trunk.").map_or(name.clone(), |rest| format!("{prefix}{rest}"));
+        (format!("grad.base_model.model.{name}"), values)
+    };
+    collect.found.into_iter().map(rename).collect()
+}
+
+fn prefix(dir: &ModelDir) -> &'static str {
+    if dir.model_type() == "gpt2" { "transformer." } else { "model." }
+}
+
+fn check_gradients(case: &Case, found: &BTreeMap<String, Vec<f32>>) {
+    let wanted: Vec<&String> = case.tensors.keys().filter(|key| key.starts_with("grad.")).collect();
+    assert_eq!(found.keys().collect::<Vec<_>>(), wanted, "{}", case.name);
+    for key in wanted {
+        assert_close(&format!("{}: {key}", case.name), &found[key], &case.tensors[key], 1e-4);
+    }
+}
+
+#[test]
+fn logits_and_merged_logits_agree() {
+    for case in cases(false) {
+        let model = CausalLm::load(&case.dir, &Device::flex()).expect("loads");
+        let merged = model.merged();
+        let frozen = model.clone().into_frozen(Weights::F32);
+        for (i, ids) in case.sequences.iter().enumerate() {
+            let (packed, expected) = (Packed::new([ids]), &case.tensors[&format!("logits.{i}")]);
+            let found = host(model.logits(&packed));
+            assert_close(&format!("{}: logits {i}", case.name), &found, expected, 1e-5);
+            let merged = host(merged.logits(&packed));
+            assert_close(&format!("{}: merged {i}", case.name), &merged, &case.tensors[&format!("merged.{i}")], 1e-5);
+            assert_close(&format!("{}: merged against unmerged {i}", case.name), &merged, &found, 1e-5);
+            assert_close(&format!("{}: frozen {i}", case.name), &host(frozen.logits(&packed)), expected, 1e-5);
+        }
+        let plain = CausalLm::load(&case.dir.without_adapter(), &Device::flex()).expect("loads");
+        let packed = Packed::new(&case.sequences);
+        assert_eq!(host(model.without_adapter().logits(&packed)), host(plain.logits(&packed)), "{}", case.name);
+    }
+}
+
+#[test]
+fn only_the_adapter_has_gradients_and_they_agree() {
+    for case in cases(false) {
+        for recompute in [false, true] {
+            let model = CausalLm::load(&case.dir, &Device::flex().autodiff()).expect("loads");
+            let mut model = model.train_adapter(Weights::F32);
+            model.trunk.set_recompute(recompute);
+            let packed = Packed::new(&case.sequences);
+            let mask: Vec<bool> = case.sequences.iter().flat_map(|ids| (0..ids.len()).map(|t| t > 0)).collect();
+            let targets = Targets::new(&packed, &mask);
+            let loss = -model.logprobs(&packed, &targets, 1.0).logprobs_m.mean();
+            assert_close(
+                &case.name,
+                &host(loss.clone().inner()),
+                &[case.expected["loss"].as_f64().expect("loss") as f32],
+                1e-5,
+            );
+            check_gradients(&case, &gradients(&model, &loss.backward(), prefix(&case.dir)));
+        }
+    }
+}
+
+#[test]
+fn reward_models_agree() {
+    for case in cases(true) {
+        let model =
+            RewardModel::load(&case.dir, &Device::flex().autodiff()).expect("loads").train_adapter(Weights::F32);
+        let scores = model.rewards(&Packed::new(&case.sequences));
+        let expected: Vec<f32> = serde_json::from_value(case.expected["scores"].clone()).expect("scores");
+        assert_close(&case.name, &host(scores.clone().inner()), &expected, 1e-5);
+        check_gradients(&case, &gradients(&model, &scores.sum().backward(), prefix(&case.dir)));
+        let merged = RewardModel::load(&case.dir, &Device::flex()).expect("loads").merged();
+        assert_close(&case.name, &host(merged.rewards(&Packed::new(&case.sequences))), &expected, 1e-5);
+    }
+}
+
+#[test]
+fn a_round_trip_keeps_every_bit_and_every_key() {
+    for case in cases(false).into_iter().chain(cases(true)) {
+        let out = tempfile::tempdir().expect("temporary directory");
+        if case.dir.is_reward_model() {
+            let model = RewardModel::load(&case.dir, &Device::flex()).expect("loads");
+            save_reward_model(&model, &case.dir, out.path(), 0).expect("written");
+        } else {
+            let model = CausalLm::load(&case.dir, &Device::flex()).expect("loads");
+            save_causal(&model, &case.dir, out.path()).expect("written");
+        }
+        let file = "adapter_model.safetensors";
+        assert_eq!(tensors(&out.path().join(file)), tensors(&case.path.join(file)), "{}", case.name);
+        let json = |path: &Path| -> Value {
+            serde_json::from_slice(&std::fs::read(path.join("adapter_config.json")).expect("file")).expect("JSON")
+        };
+        assert_eq!(json(out.path()), json(&case.path), "{}", case.name);
+    }
+}
+
+#[test]
+fn a_fresh_adapter_changes_nothing_and_learns() {
+    for (name, dora) in [("gpt2", false), ("gpt2", true), ("qwen3", true), ("llama-gqa", false)] {
+        let (dir, device) = (base(name), Device::flex().autodiff());
+        let lora = LoraConfig { rank: 4, targets: vec!["all-linear".into()], dora, ..LoraConfig::default() };
+        let mut stream = Seed(1).stream(Purpose::Init, 0, 0);
+        let plain = CausalLm::load(&dir, &device).expect("loads");
+        let packed = Packed::new([[3u32, 4, 5, 6, 7, 8]]);
+        let before = host(plain.logits(&packed).inner());
+        let model = plain.with_fresh_adapter(&dir, &lora, name.into(), &mut stream).expect("adapted");
+        let model = model.train_adapter(Weights::F32);
+        assert_close(name, &host(model.logits(&packed).inner()), &before, 1e-6);
+        let targets = Targets::new(&packed, &[false, true, true, true, true, true]);
+        let loss = -model.logprobs(&packed, &targets, 1.0).logprobs_m.mean();
+        let found = gradients(&model, &loss.backward(), prefix(&dir));
+        let largest = |part: &str| {
+            let of_part = found.iter().filter(|(key, _)| key.contains(part));
+            of_part.flat_map(|(_, values)| values).fold(0.0f32, |max, value| max.max(value.abs()))
+        };
+        assert_eq!(largest("lora_A"), 0.0, "B is zero");
+        assert!(largest("lora_B") > 0.0);
+        assert_eq!(largest("magnitude") > 0.0, dora);
+    }
+}
+
+#[test]
+fn sampled_logprobs_are_those_of_training() {
+    for case in cases(false) {
+        let device = Device::flex().autodiff();
+        let model = CausalLm::load(&case.dir, &device).expect("loads").train_adapter(Weights::F32);
+        let params = SamplingParams { max_new_tokens: 8, ..SamplingParams::default() };
+        let seed = Seed(3);
+        let stream = |i: usize| seed.stream(Purpose::Rollout, 0, i as u64);
+        let prompts: Vec<&[u32]> = case.sequences.iter().map(Vec::as_slice).collect();
+        let sampled = generate(&model.valid(), &prompts, 1, &params, &mut NoStopRule, &stream).expect("sampled");
+        for (i, (prompt, completion)) in prompts.iter().zip(&sampled).enumerate() {
+            let ids = [&prompt[..], &completion.ids[..]].concat();
+            let packed = Packed::new([&ids]);
+            let targets = Targets::completions(&packed, &[completion.ids.len()]);
+            let found = host(model.logprobs(&packed, &targets, 1.0).logprobs_m.inner());
+            assert_close(&format!("{} {i}", case.name), &completion.logprobs, &found, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let adapter = fixtures().join("adapters/gpt2");
+    let message = |dir: ModelDir| CausalLm::load(&dir, &Device::flex()).expect_err("refused").to_string();
+    let found = message(base("llama-gqa").with_adapter(&adapter).expect("an adapter"));
+    assert_eq!(found, "no linear layer of the model is called `attn.c_proj` or `c_attn`");
+    let found = message(base("gpt2-inverse-layer").with_adapter(&adapter).expect("an adapter"));
+    let expected = "the weights do not fit `adapter_config.json`: tensor \
+                    `base_model.model.transformer.h.0.attn.c_attn.lora_A.weight` has shape [4, 32], expected [4, 24]; ";
+    assert!(found.contains(expected), "{found}");
+    let error = base("gpt2").with_adapter(&fixtures().join("models/gpt2")).expect_err("no adapter");
+    assert!(error.to_string().ends_with("no `adapter_config.json`: this is not an adapter"), "{error}");
+    let error = ModelDir::open(&adapter).expect_err("its base is not there");
+    assert!(error.to_string().contains("its base `gpt2` cannot be opened"), "{error}");
+}

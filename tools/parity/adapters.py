@@ -1,0 +1,127 @@
+"""Adapters written by peft on the models of `models.py`, with logits, gradients and what merging gives; run after `models.py`.
+
+Each folder is what `save_pretrained` wrote, plus
+  expected.json         base, sequences, loss (mean next-token NLL over all sequences' targets) or scores
+  expected.safetensors  logits.<i> `[T, V]` of sequence i run alone; merged.<i> after merge_and_unload;
+                        grad.<name in adapter_model.safetensors> of the loss
+"""
+
+import json
+import shutil
+
+from common import FIXTURES, arguments, meta, write_json
+
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+SEED = 50
+MODELS = FIXTURES / "models"
+
+CAUSAL = {
+    "gpt2": ("gpt2", dict(r=4, lora_alpha=8, target_modules=["c_attn", "attn.c_proj"])),
+    "gpt2-all-linear": ("gpt2-inverse-layer", dict(r=3, lora_alpha=5, target_modules="all-linear", use_rslora=True)),
+    "gpt2-dora": ("gpt2", dict(r=4, lora_alpha=4, target_modules=["c_attn", "c_fc", "c_proj"], use_dora=True)),
+    "llama-pattern": ("llama-gqa", dict(r=4, lora_alpha=8, target_modules=r".*\.(q_proj|down_proj)",
+                                        rank_pattern={"down_proj": 2}, alpha_pattern={r"layers\.1\..*q_proj": 32},
+                                        layers_to_transform=None)),
+    "llama-layers": ("llama-tied-bias", dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "up_proj"],
+                                             layers_to_transform=[1], layers_pattern="layers",
+                                             exclude_modules=["k_proj"])),
+    "qwen3-dora": ("qwen3", dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "gate_proj"], use_dora=True,
+                                 use_rslora=True)),
+}
+REWARD = {
+    "gpt2-reward": ("gpt2-reward", dict(r=4, lora_alpha=8, target_modules=["c_attn"])),
+    "llama-reward": ("llama-gqa", dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])),
+}
+
+
+def adapt(model, task_type, more, generator):
+    """A fresh adapter whose B (and lengths of rows) are moved away from where they change nothing."""
+    torch.manual_seed(SEED)
+    model = get_peft_model(model, LoraConfig(task_type=task_type, **more)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "lora_B" in name:
+                parameter.copy_(0.2 * noise)
+            elif "lora_magnitude" in name:
+                parameter.mul_(1 + 0.2 * noise)
+            elif "score" in name and "modules_to_save" in name:
+                parameter.copy_(0.3 * noise)
+    return model
+
+
+def gradients(model):
+    """By the names in the adapter's file."""
+    names = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            plain = name.replace(".default", "").replace(".modules_to_save", "").replace("lora_magnitude_vector.weight",
+                                                                                         "lora_magnitude_vector")
+            names[f"grad.{plain}"] = parameter.grad.clone()
+    stored = {f"grad.{key}" for key in get_peft_model_state_dict(model)}
+    assert set(names) == stored, (set(names) ^ stored)
+    return names
+
+
+def write(model, base, out):
+    model.save_pretrained(out)
+    (out / "README.md").unlink(missing_ok=True)
+    config = json.loads((out / "adapter_config.json").read_text())
+    # Where the base lies differs from machine to machine.
+    config["base_model_name_or_path"] = base
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    (out / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def causal(name, base, more, out):
+    generator = torch.Generator().manual_seed(SEED)
+    model = AutoModelForCausalLM.from_pretrained(MODELS / base, attn_implementation="eager", dtype=torch.float32)
+    rows = [torch.randint(3, model.config.vocab_size, (length,), generator=generator).tolist() for length in (7, 12, 25)]
+    model = adapt(model, "CAUSAL_LM", more, generator)
+    logits = [model(input_ids=torch.tensor([row]), use_cache=False).logits[0] for row in rows]
+    sums = [torch.nn.functional.cross_entropy(z[:-1], torch.tensor(row[1:]), reduction="sum") for z, row in zip(logits, rows)]
+    loss = sum(sums) / sum(len(row) - 1 for row in rows)
+    loss.backward()
+    tensors = {f"logits.{i}": z.detach().contiguous() for i, z in enumerate(logits)} | gradients(model)
+    write(model, base, out)
+    merged = model.merge_and_unload()
+    with torch.no_grad():
+        tensors |= {f"merged.{i}": merged(input_ids=torch.tensor([row]), use_cache=False).logits[0].contiguous()
+                    for i, row in enumerate(rows)}
+    save_file(tensors, out / "expected.safetensors")
+    write_json(out / "expected.json", {"meta": meta(SEED, "peft", "safetensors"), "base": base, "sequences": rows, "loss": loss})
+
+
+def reward(name, base, more, out):
+    generator = torch.Generator().manual_seed(SEED)
+    model = AutoModelForSequenceClassification.from_pretrained(MODELS / base, num_labels=1, attn_implementation="eager",
+                                                               dtype=torch.float32)
+    rows = [torch.randint(3, model.config.vocab_size, (length,), generator=generator).tolist() for length in (6, 13, 22)]
+    model = adapt(model, "SEQ_CLS", more, generator)
+    scores = torch.cat([model(input_ids=torch.tensor([row]), use_cache=False).logits[0] for row in rows])
+    scores.sum().backward()
+    tensors = gradients(model)
+    write(model, base, out)
+    save_file(tensors, out / "expected.safetensors")
+    write_json(out / "expected.json", {"meta": meta(SEED, "peft", "safetensors"), "base": base, "sequences": rows,
+                                       "scores": scores})
+
+
+def main():
+    out = arguments("adapters")
+    for kind, cases in ((causal, CAUSAL), (reward, REWARD)):
+        for name, (base, more) in cases.items():
+            folder = out / name
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            kind(name, base, more, folder)
+            print(name, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB")
+
+
+if __name__ == "__main__":
+    main()
