@@ -1,7 +1,7 @@
 //! Weights that take no gradient, packed once for many products: of the model that samples, the reference, the
 //! reward model.
 //!
-//! `y = x Wᵀ + b`, `∂x = g W`.
+//! `y = x Wᵀ + b`, `∂x = g W`. Neither unpacks the whole weight, so adapters train on quantised ones.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use burn::tensor::Tensor;
 
 use crate::fused::{Dense, Op, apply, read};
 use crate::linear::Layout;
-use crate::product::{Format, Mat, PackedMatrix, Product};
+use crate::product::{Format, Mat, PackedMatrix, Precision};
+use crate::quantised::Quantised;
 
 /// A linear layer's weight, packed and shared; only for CPU tensors.
 #[derive(Debug, Clone)]
@@ -24,6 +25,29 @@ impl FrozenWeight {
             let matrix = if layout == Layout::OutIn { matrix.t() } else { matrix };
             Arc::new(PackedMatrix::new(matrix, format))
         }))
+    }
+
+    /// Takes a weight that is quantised already, with every bit of it.
+    pub fn from_quantised(weight: Quantised) -> Self {
+        Self(Arc::new(PackedMatrix::from_quantised(weight)))
+    }
+
+    /// The quantised weight as it was given or made; none where the weight is held in floats.
+    pub fn quantised(&self) -> Option<Quantised> {
+        self.0.quantised()
+    }
+
+    /// The same weight, shared, whose products have operands in `precision` where the format leaves that open: NF4.
+    pub fn with_precision(&self, precision: Precision) -> Self {
+        match self.0.precision() == precision {
+            true => self.clone(),
+            false => Self(Arc::new(self.0.with_operand(precision))),
+        }
+    }
+
+    /// How the weight is held.
+    pub fn format(&self) -> Format {
+        self.0.format()
     }
 
     /// Inputs and outputs.
@@ -67,9 +91,8 @@ impl Op for FrozenLinear {
     fn backward(&self, _: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
         let ([width, out], n) = (self.0.dims(), grad.dims()[0]);
         let mut gradients = vec![needed[0].then(|| {
-            let (matrix, values) = (self.0.matrix(), self.0.matrix().unpacked());
-            let (g, weight) = (Mat::dense(grad.values(), n, out), Mat::dense(&values, width, out));
-            Dense::new(Product::new(matrix.precision()).fresh(None, g, weight.t()), &[n, width])
+            let g = Mat::dense(grad.values(), n, out);
+            Dense::new(self.0.matrix().fresh_transposed(g), &[n, width])
         })];
         gradients.extend(needed.get(1).map(|&needed| needed.then(|| grad.column_sums())));
         gradients
@@ -81,7 +104,6 @@ mod tests {
     use super::*;
     use crate::fused::testing::{check, leaf};
     use crate::linear::linear;
-    use crate::product::Precision;
 
     #[test]
     fn agrees_with_the_weight_it_was_packed_from() {

@@ -21,6 +21,7 @@ mod low_rank;
 pub mod measure;
 mod norm;
 mod product;
+mod quantised;
 mod recompute;
 #[doc(hidden)]
 pub mod reference;
@@ -45,6 +46,7 @@ pub use linear::{Layout, linear};
 pub use low_rank::low_rank;
 pub use norm::{layer_norm, rms_norm};
 pub use product::{Format, Precision};
+pub use quantised::{Absmax, BLOCK, Int8, NESTED_BLOCK, NF4_MAP, NestedAbsmax, Nf4, Quantised};
 pub use recompute::recompute;
 pub use rope::rope;
 pub use segments::{Segment, Segments};

@@ -100,7 +100,7 @@ fn products(n: usize) -> Vec<Kernel> {
                 linear(x[0].clone(), x[1].clone(), Some(row(&x[2])), layout, precision)
             }));
         }
-        for format in [Format::F32, Format::Bf16, Format::Int8] {
+        for format in [Format::F32, Format::Bf16, Format::Int8, Format::Nf4] {
             kernels.push(Kernel::new("frozen linear", vec![leaf([n, 70], 1), leaf([1, 35], 3)], move |x| {
                 let frozen = FrozenWeight::new(leaf(weight, 2).inner(), layout, format);
                 frozen.apply(x[0].clone(), Some(row(&x[1])))

@@ -2,12 +2,15 @@
 //!
 //! Both operands are cut into words that a micro-kernel ([`tile`]) reads in order, as in Goto & van de Geijn 2008
 //! (<https://doi.org/10.1145/1356052.1356053>): panels of B stay in the first-level cache, blocks of rows of A in the
-//! second. A weight that meets many products is packed once ([`PackedMatrix`]).
+//! second. A weight that meets many products is packed once ([`PackedMatrix`]); what it holds in fewer bits than tiles
+//! read is expanded one panel of one stretch at a time.
 //!
 //! A result is the sum over the inner dimension in one fixed order, whatever the number of rows, the tile or the
 //! threads: a token gets the same bits alone, in a batch, in training and in sampling.
 
+mod expand;
 mod pack;
+mod packed;
 mod tile;
 
 use std::cell::Cell;
@@ -16,8 +19,10 @@ use std::thread::LocalKey;
 
 use rayon::prelude::*;
 
-use tile::{COLUMNS, DEPTH, Kernel, ROW_STRIDE, ROWS, Tile};
-pub use tile::{Format, Precision};
+pub use packed::Format;
+pub(crate) use packed::PackedMatrix;
+pub use tile::Precision;
+use tile::{COLUMNS, DEPTH, Kernel, Lines, ROW_STRIDE, ROWS, Tile};
 
 /// A matrix inside a slice: element `(r, c)` is `values[r · row_stride + c · column_stride]`, one stride being 1.
 #[derive(Clone, Copy, Debug)]
@@ -143,153 +148,12 @@ impl Product {
                         Threads::One => words.chunks_mut(panel_stride).enumerate().for_each(pack),
                     }
                     let begin = if depth.start > 0 { Begin::There } else { begin };
-                    let panels = Panels { words, scales: &[], stride: panel_stride, first: first_panel, count };
-                    let kernel = Kernel::best();
-                    let format = precision.into();
-                    Block { a, panels, depth, format, kernel, output, columns: b.columns, scale, begin }.run(threads);
+                    let words = Words::Stored { words, stride: panel_stride };
+                    let panels = Panels { words, scales: &[], first: first_panel, count };
+                    let (kernel, lines) = (Kernel::best(), precision.into());
+                    Block { a, panels, depth, lines, kernel, output, columns: b.columns, scale, begin }.run(threads);
                 }
             }
-        });
-    }
-}
-
-/// The right-hand matrix of a product, packed once for many.
-#[derive(Debug, Clone)]
-pub(crate) struct PackedMatrix {
-    rows: usize,
-    columns: usize,
-    format: Format,
-    /// Panel after panel, each with all lines of the inner dimension.
-    words: Vec<u32>,
-    /// What the columns are multiplied with; empty where they are not.
-    scales: Vec<f32>,
-}
-
-impl PackedMatrix {
-    /// Packs `b`.
-    pub(crate) fn new(b: Mat<'_>, format: Format) -> Self {
-        let precision = format.operand();
-        let inner = b.rows.div_ceil(precision.per_word());
-        let panels = b.columns.div_ceil(COLUMNS);
-        let panel = (inner * format.line()).max(1);
-        let mut words = vec![0u32; inner * panels * format.line()];
-        let mut scales = Vec::new();
-        match format {
-            Format::F32 | Format::Bf16 => {
-                words.par_chunks_mut(panel).enumerate().for_each(|(panel, words)| {
-                    pack::pack_panel(words, &b, panel * COLUMNS, &(0..inner), precision);
-                });
-            }
-            Format::Int8 => {
-                scales = vec![0.0; panels * COLUMNS];
-                let panels = words.par_chunks_mut(panel).zip(scales.par_chunks_mut(COLUMNS)).enumerate();
-                panels.for_each(|(panel, (words, scales))| pack::pack_bytes(words, scales, &b, panel * COLUMNS));
-            }
-        }
-        Self { rows: b.rows, columns: b.columns, format, words, scales }
-    }
-
-    /// Inner dimension and columns.
-    pub(crate) fn dims(&self) -> [usize; 2] {
-        [self.rows, self.columns]
-    }
-
-    /// How the other operand is held.
-    pub(crate) fn precision(&self) -> Precision {
-        self.format.operand()
-    }
-
-    /// The matrix again, dense and row-major, as it was rounded.
-    pub(crate) fn unpacked(&self) -> Vec<f32> {
-        let (per_word, line) = (self.precision().per_word(), self.format.line());
-        let inner = self.rows.div_ceil(per_word);
-        let mut values = vec![0.0f32; self.rows * self.columns];
-        values.par_chunks_mut(self.columns.max(1)).enumerate().for_each(|(row, values)| {
-            for (column, value) in values.iter_mut().enumerate() {
-                let from = (column / COLUMNS * inner + row / per_word) * line;
-                let (place, half) = (column % COLUMNS, row % per_word);
-                *value = match self.format {
-                    Format::F32 | Format::Bf16 => pack::number(self.words[from + place], half, self.precision()),
-                    Format::Int8 => {
-                        let bytes = self.words[from + place / 2] >> (16 * (place % 2) + 8 * half);
-                        f32::from(bytes as u8 as i8) * self.scales[column]
-                    }
-                };
-            }
-        });
-        values
-    }
-
-    /// Bytes in memory.
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.words[..]) + size_of_val(&self.scales[..])
-    }
-
-    /// `output = scale · a × self`, or `output += …` where `add`, on all threads; rows of `output` are `stride` apart.
-    ///
-    /// # Panics
-    /// When the inner dimensions differ, or the result does not fit `output`.
-    pub(crate) fn multiply(&self, output: &mut [f32], stride: usize, add: bool, scale: f32, a: Mat<'_>) {
-        let begin = if add { Begin::There } else { Begin::At(&[]) };
-        self.run(Output::new(output, stride, a.rows, self.columns), begin, scale, a);
-    }
-
-    /// A new dense result `a × self`; see [`Product::fresh`].
-    ///
-    /// # Panics
-    /// As there.
-    pub(crate) fn fresh(&self, start: Option<&[f32]>, a: Mat<'_>) -> Vec<f32> {
-        fresh(a, self.columns, start, |output, start| self.run(output, Begin::At(start), 1.0, a))
-    }
-
-    fn run(&self, output: Output, begin: Begin<'_>, scale: f32, a: Mat<'_>) {
-        assert_eq!(a.columns, self.rows, "inner dimensions");
-        let (inner, line) = (self.rows.div_ceil(self.precision().per_word()), self.format.line());
-        let count = self.columns.div_ceil(COLUMNS);
-        if a.rows == 0 || count == 0 {
-            return;
-        }
-        let block = |depth: Range<usize>| Block {
-            a,
-            panels: Panels {
-                words: &self.words[depth.start * line..],
-                scales: &self.scales,
-                stride: inner * line,
-                first: 0,
-                count,
-            },
-            begin: if depth.start > 0 { Begin::There } else { begin },
-            depth,
-            format: self.format,
-            kernel: Kernel::best(),
-            output,
-            columns: self.columns,
-            scale,
-        };
-        if a.rows > FEW_ROWS {
-            depths(inner).for_each(|depth| block(depth).run(Threads::All));
-            return;
-        }
-        // Few rows: the matrix streams through once, panel after panel, past rows that are packed once.
-        let blocks: Vec<Block<'_>> = depths(inner).map(block).collect();
-        let size = a.rows * ROW_STRIDE;
-        with_scratch(&PACKED_ROWS, blocks.len() * size, |packed| {
-            for (block, packed) in blocks.iter().zip(packed.chunks_exact_mut(size)) {
-                block.pack_rows(0..a.rows, packed);
-            }
-            let part = |panels: Range<usize>| {
-                for panel in panels {
-                    for (block, packed) in blocks.iter().zip(packed.chunks_exact(size)) {
-                        block.panel(panel, 0..a.rows, packed);
-                    }
-                }
-            };
-            if a.rows * self.rows * self.columns < SMALL {
-                return part(0..count);
-            }
-            let each = count.div_ceil(2 * rayon::current_num_threads()).clamp(1, 64);
-            let tasks = (0..count.div_ceil(each)).into_par_iter();
-            tasks.for_each(|task| part(task * each..((task + 1) * each).min(count)));
         });
     }
 }
@@ -313,6 +177,10 @@ thread_local! {
     static PANELS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
     /// Memory for packed rows.
     static PACKED_ROWS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+    /// Memory for one stretch of an expanded panel.
+    static EXPANDED: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+    /// Memory for what it is turned from.
+    static TURNED: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
 }
 
 /// Runs `run` on `words` words of unspecified content from `scratch`; a nested call gets memory of its own.
@@ -372,14 +240,28 @@ impl Output {
     }
 }
 
-/// Packed panels of B.
+/// Where the words of a panel come from.
+#[derive(Clone, Copy)]
+enum Words<'a> {
+    /// They lie there, panels `stride` words apart.
+    Stored { words: &'a [u32], stride: usize },
+    /// They are made of a packed matrix, one stretch of one panel at a time.
+    Expanded { matrix: &'a PackedMatrix, side: Side },
+}
+
+/// Which matrix a product takes of the one that is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Itself,
+    Transpose,
+}
+
+/// Panels of B.
 #[derive(Clone, Copy)]
 struct Panels<'a> {
-    words: &'a [u32],
+    words: Words<'a>,
     /// One for every column of the matrix, or none.
     scales: &'a [f32],
-    /// Words from one panel to the next.
-    stride: usize,
     /// The number of the first.
     first: usize,
     count: usize,
@@ -391,7 +273,7 @@ struct Block<'a> {
     a: Mat<'a>,
     panels: Panels<'a>,
     depth: Range<usize>,
-    format: Format,
+    lines: Lines,
     kernel: Kernel,
     output: Output,
     columns: usize,
@@ -401,13 +283,24 @@ struct Block<'a> {
 
 impl Block<'_> {
     fn pack_rows(&self, rows: Range<usize>, packed: &mut [u32]) {
-        pack::pack_rows(packed, &self.a, &rows, &self.depth, self.format.operand());
+        pack::pack_rows(packed, &self.a, &rows, &self.depth, self.lines.operand());
     }
 
     /// Rows `rows`, packed in `packed`, times one panel (counted within the block).
     fn panel(&self, panel: usize, rows: Range<usize>, packed: &[u32]) {
-        let column = (self.panels.first + panel) * COLUMNS;
-        let words = &self.panels.words[panel * self.panels.stride..][..self.depth.len() * self.format.line()];
+        let (number, size) = (self.panels.first + panel, self.depth.len() * self.lines.width());
+        match self.panels.words {
+            Words::Stored { words, stride } => self.tiles(number, &words[panel * stride..][..size], rows, packed),
+            Words::Expanded { matrix, side } => with_scratch(&EXPANDED, size, |words| {
+                matrix.expand(side, number, &self.depth, words);
+                self.tiles(number, words, rows, packed);
+            }),
+        }
+    }
+
+    /// Rows `rows`, packed in `packed`, times the stretch `words` of panel `panel` of the matrix.
+    fn tiles(&self, panel: usize, words: &[u32], rows: Range<usize>, packed: &[u32]) {
+        let column = panel * COLUMNS;
         let scales = match self.panels.scales {
             [] => std::ptr::null(),
             scales => scales[column..].as_ptr(),
@@ -433,7 +326,7 @@ impl Block<'_> {
             };
             // SAFETY: the slices above cover the operands, `Output::new` checked the result, and `Kernel::best` asked
             // the processor.
-            unsafe { self.kernel.run(self.format, tile) };
+            unsafe { self.kernel.run(self.lines, tile) };
         }
     }
 

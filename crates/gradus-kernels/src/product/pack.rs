@@ -158,8 +158,8 @@ simd! {
     }
 }
 
-/// Packs the [`COLUMNS`] columns of `b` from `column` in INT8, two bytes a column and line, and gives each its scale.
-pub(super) fn pack_bytes(target: &mut [u32], scales: &mut [f32], b: &Mat<'_>, column: usize) {
+/// Packs the [`COLUMNS`] columns of `b` from `column` in INT8, two bytes a column and line, and says how large each is.
+pub(super) fn pack_bytes(target: &mut [u32], absmax: &mut [f32], b: &Mat<'_>, column: usize) {
     let columns = (b.columns - column).min(COLUMNS);
     // In the baseline's instructions alone a panel at a time would be slow: rows of it go through vector code.
     let mut numbers = vec![0.0f32; b.rows.next_multiple_of(2) * COLUMNS];
@@ -168,12 +168,12 @@ pub(super) fn pack_bytes(target: &mut [u32], scales: &mut [f32], b: &Mat<'_>, co
             *number = b.values[k * b.row_stride + (column + c) * b.column_stride];
         }
     }
-    quantise(target, scales, &numbers);
+    quantise(target, absmax, &numbers);
 }
 
 simd! {
-    /// Lines of [`COLUMNS`] numbers to bytes: `round(x / scale)`, the scale being the column's largest magnitude over 127.
-    fn quantise(target: &mut [u32], scales: &mut [f32], numbers: &[f32]) {
+    /// Lines of [`COLUMNS`] numbers to bytes: `round(127 x / absmax)`, `absmax` being the column's largest magnitude.
+    fn quantise(target: &mut [u32], absmax: &mut [f32], numbers: &[f32]) {
         /// 1.5 · 2²³: adding it rounds to a whole number, which the lowest bits then hold.
         const ROUND: f32 = 12_582_912.0;
         let mut largest = [0.0f32; COLUMNS];
@@ -183,7 +183,7 @@ simd! {
             }
         }
         let inverse = largest.map(|largest| if largest > 0.0 { 127.0 / largest } else { 0.0 });
-        scales.iter_mut().zip(largest).for_each(|(scale, largest)| *scale = largest / 127.0);
+        absmax.copy_from_slice(&largest);
         let byte = |x: f32, inverse: f32| (x * inverse + ROUND).to_bits() & 0xff;
         for (lines, target) in numbers.as_chunks::<{ 2 * COLUMNS }>().0.iter().zip(target.chunks_exact_mut(COLUMNS / 2)) {
             let (first, second) = lines.split_at(COLUMNS);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::fused::testing::values;
+use crate::quantised::Quantised;
 
 /// `x` as an operand of `precision` holds it.
 fn rounded(x: f32, precision: Precision) -> f64 {
@@ -55,10 +56,14 @@ fn a_row_gives_the_same_bits_in_any_company() {
         let b = Mat::dense(&b, k, n);
         let mut all = vec![0.0f32; m * n];
         Product::new(precision).store(&mut all, n, Mat::dense(&a, m, k), b);
+        let nf4 = PackedMatrix::new(b, Format::Nf4).with_operand(precision);
+        let all_nf4 = nf4.fresh(None, Mat::dense(&a, m, k));
         for rows in [1, 5, 100] {
             let mut some = vec![0.0f32; rows * n];
             PackedMatrix::new(b, precision.into()).multiply(&mut some, n, false, 1.0, Mat::dense(&a, rows, k));
             assert!(some == all[..rows * n], "{precision:?}, {rows} rows");
+            let some = nf4.fresh(None, Mat::dense(&a, rows, k));
+            assert!(some == all_nf4[..rows * n], "NF4 in {precision:?}, {rows} rows");
         }
     }
 }
@@ -92,23 +97,16 @@ fn every_kernel_gives_the_portable_result() {
     let (m, n, k) = (29, 70, 301);
     let (a, b) = (values(m * k, 1), values(k * n, 2));
     let (a, b) = (Mat::dense(&a, m, k), Mat::dense(&b, k, n));
-    for format in [Format::F32, Format::Bf16, Format::Int8] {
-        let (inner, line) = (k.div_ceil(format.operand().per_word()), format.line());
+    for format in [Format::F32, Format::Bf16, Format::Int8, Format::Nf4] {
         let packed = PackedMatrix::new(b, format);
+        let inner = k.div_ceil(packed.precision().per_word());
         let start = values(n, 3);
         let compute = |kernel: Kernel| {
             let mut output = vec![0.0f32; m * n];
             for depth in depths(inner) {
-                let panels = Panels {
-                    words: &packed.words[depth.start * line..],
-                    scales: &packed.scales,
-                    stride: inner * line,
-                    first: 0,
-                    count: n.div_ceil(COLUMNS),
-                };
-                let begin = if depth.start > 0 { Begin::There } else { Begin::At(&start) };
                 let output = Output::new(&mut output, n, m, n);
-                Block { a, panels, depth, format, kernel, output, columns: n, scale: 1.0, begin }.run(Threads::One);
+                let block = packed.block(Side::Itself, depth, output, Begin::At(&start), 1.0, a);
+                Block { kernel, ..block }.run(Threads::One);
             }
             output
         };
@@ -142,6 +140,76 @@ fn int8_holds_every_column_to_half_a_step() {
     for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert!((found - expected).abs() <= 0.05 * size(i % n).max(1e-9), "at {i}: {found}, not {expected}");
     }
+}
+
+/// A matrix of `k` × `n` in `format`, with columns of very different size.
+fn quantised(k: usize, n: usize, format: Format, operand: Precision) -> PackedMatrix {
+    let size = |column: usize| if column == 7 { 0.0 } else { 10f32.powi(column as i32 % 7 - 3) };
+    let b: Vec<f32> = values(k * n, 2).iter().enumerate().map(|(i, x)| x * size(i % n)).collect();
+    PackedMatrix::new(Mat::dense(&b, k, n), format).with_operand(operand)
+}
+
+#[test]
+fn expanded_products_are_those_of_the_unpacked_matrix() {
+    // Blocks of 64 end within columns wherever k is no multiple of 64.
+    for (n, k) in [(1, 1), (33, 7), (70, 64), (40, 300), (300, 1100), (530, 129)] {
+        for (format, operand) in [
+            (Format::F32, Precision::F32),
+            (Format::Bf16, Precision::Bf16),
+            (Format::Int8, Precision::Bf16),
+            (Format::Nf4, Precision::F32),
+            (Format::Nf4, Precision::Bf16),
+        ] {
+            let packed = quantised(k, n, format, operand);
+            let unpacked = packed.unpacked();
+            let matrix = Mat::dense(&unpacked, k, n);
+            for m in [1, 13, 130] {
+                let (x, g, name) = (values(m * k, 1), values(m * n, 3), format!("{format:?} {operand:?} {m}×{k}×{n}"));
+                let (x, g) = (Mat::dense(&x, m, k), Mat::dense(&g, m, n));
+                assert!(
+                    packed.fresh_transposed(g) == Product::new(operand).fresh(None, g, matrix.t()),
+                    "{name}, turned"
+                );
+                if format != Format::Int8 {
+                    assert!(packed.fresh(None, x) == Product::new(operand).fresh(None, x, matrix), "{name}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nf4_holds_what_its_codes_stand_for_and_gives_them_back() {
+    for (n, k) in [(1, 1), (33, 7), (70, 64), (40, 300), (5, 1101)] {
+        let packed = quantised(k, n, Format::Nf4, Precision::F32);
+        let Some(Quantised::Nf4(nf4)) = packed.quantised() else { panic!("NF4") };
+        let (values, unpacked) = (nf4.values(), packed.unpacked());
+        assert!((0..k * n).all(|i| unpacked[i % k * n + i / k] == values[i]), "{k}×{n}");
+        assert_eq!(PackedMatrix::from_quantised(Quantised::Nf4(nf4.clone())).unpacked(), unpacked);
+        assert_eq!(PackedMatrix::from_quantised(Quantised::Nf4(nf4.clone())).quantised(), Some(Quantised::Nf4(nf4)));
+    }
+}
+
+#[test]
+fn int8_gives_its_codes_back() {
+    for (n, k) in [(1, 1), (33, 7), (70, 64), (40, 301)] {
+        let packed = quantised(k, n, Format::Int8, Precision::Bf16);
+        let Some(Quantised::Int8(int8)) = packed.quantised() else { panic!("INT8") };
+        let unpacked = packed.unpacked();
+        for i in 0..k * n {
+            let expected = f32::from(int8.codes()[i]) * (int8.absmax()[i / k] / 127.0);
+            assert_eq!(unpacked[i % k * n + i / k], expected, "{k}×{n} at {i}");
+        }
+        let again = PackedMatrix::from_quantised(Quantised::Int8(int8.clone()));
+        assert_eq!((again.unpacked(), again.quantised()), (unpacked, Some(Quantised::Int8(int8))));
+    }
+}
+
+#[test]
+fn nf4_takes_an_eighth_of_the_memory_and_its_scales() {
+    let (n, k) = (256, 1024);
+    let bits = quantised(k, n, Format::Nf4, Precision::F32).bytes() as f64 * 8.0 / (n * k) as f64;
+    assert!((4.125..4.20).contains(&bits), "{bits} bits a number");
 }
 
 #[test]

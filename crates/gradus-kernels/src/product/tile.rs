@@ -36,20 +36,18 @@ impl Precision {
     }
 }
 
-/// How a packed matrix is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Format {
-    /// Single precision.
-    #[default]
+/// How lines of a panel are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lines {
+    /// A word a column: one f32.
     F32,
-    /// bfloat16.
+    /// A word a column: two bf16.
     Bf16,
-    /// Whole numbers from −127 to 127 times one f32 for each column (each output of a layer): the largest magnitude of
-    /// the column over 127. What it is multiplied with is rounded to bfloat16.
+    /// Two bytes a column.
     Int8,
 }
 
-impl Format {
+impl Lines {
     /// How the other operand is held.
     pub(super) fn operand(self) -> Precision {
         match self {
@@ -59,7 +57,7 @@ impl Format {
     }
 
     /// Words of a line of [`COLUMNS`].
-    pub(super) fn line(self) -> usize {
+    pub(super) fn width(self) -> usize {
         match self {
             Self::F32 | Self::Bf16 => COLUMNS,
             Self::Int8 => COLUMNS / 2,
@@ -67,7 +65,7 @@ impl Format {
     }
 }
 
-impl From<Precision> for Format {
+impl From<Precision> for Lines {
     fn from(precision: Precision) -> Self {
         match precision {
             Precision::F32 => Self::F32,
@@ -148,7 +146,7 @@ impl Kernel {
     /// The pointers of `tile` must cover what its sizes say, `rows ≤ ROWS`, `columns ≤ COLUMNS`, and the processor must
     /// have what `self` names.
     #[inline]
-    pub(super) unsafe fn run(self, format: Format, tile: Tile) {
+    pub(super) unsafe fn run(self, lines: Lines, tile: Tile) {
         debug_assert!((1..=ROWS).contains(&tile.rows) && (1..=COLUMNS).contains(&tile.columns));
         #[cfg(target_arch = "x86_64")]
         macro_rules! by_rows {
@@ -171,26 +169,26 @@ impl Kernel {
         }
         // SAFETY: passed on from the caller.
         unsafe {
-            match (self, format) {
+            match (self, lines) {
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx512 | Self::Avx512Bf16, Format::F32) => by_rows!(avx512::f32_tile),
+                (Self::Avx512 | Self::Avx512Bf16, Lines::F32) => by_rows!(avx512::f32_tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx512Bf16, Format::Bf16) => by_rows!(avx512::bf16_tile),
+                (Self::Avx512Bf16, Lines::Bf16) => by_rows!(avx512::bf16_tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx512Bf16, Format::Int8) => by_rows!(avx512::int8_tile),
+                (Self::Avx512Bf16, Lines::Int8) => by_rows!(avx512::int8_tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx512, Format::Bf16) => by_rows!(avx512::widened_bf16_tile),
+                (Self::Avx512, Lines::Bf16) => by_rows!(avx512::widened_bf16_tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx512, Format::Int8) => by_rows!(avx512::widened_int8_tile),
+                (Self::Avx512, Lines::Int8) => by_rows!(avx512::widened_int8_tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx2, Format::F32) => portable::avx2_f32_tile(tile),
+                (Self::Avx2, Lines::F32) => portable::avx2_f32_tile(tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx2, Format::Bf16) => portable::avx2_bf16_tile(tile),
+                (Self::Avx2, Lines::Bf16) => portable::avx2_bf16_tile(tile),
                 #[cfg(target_arch = "x86_64")]
-                (Self::Avx2, Format::Int8) => portable::avx2_int8_tile(tile),
-                (Self::Portable, Format::F32) => portable::f32_tile::<{ portable::FUSED }>(tile),
-                (Self::Portable, Format::Bf16) => portable::bf16_tile::<{ portable::FUSED }>(tile),
-                (Self::Portable, Format::Int8) => portable::int8_tile::<{ portable::FUSED }>(tile),
+                (Self::Avx2, Lines::Int8) => portable::avx2_int8_tile(tile),
+                (Self::Portable, Lines::F32) => portable::f32_tile::<{ portable::FUSED }>(tile),
+                (Self::Portable, Lines::Bf16) => portable::bf16_tile::<{ portable::FUSED }>(tile),
+                (Self::Portable, Lines::Int8) => portable::int8_tile::<{ portable::FUSED }>(tile),
             }
         }
     }

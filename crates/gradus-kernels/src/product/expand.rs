@@ -1,0 +1,281 @@
+//! From the words of a packed matrix back to numbers: one stretch of one panel at a time, or all of it.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::packed::{Format, PackedMatrix, Scaling};
+use super::tile::{COLUMNS, Precision};
+use super::{Mat, Side, TURNED, pack, with_scratch};
+use crate::quantised::BLOCK;
+use crate::simd::simd;
+
+/// Codes of 4 bits in a word: neighbours along the inner dimension, the first in the lowest bits.
+pub(super) const CODES: usize = 8;
+/// Lines expanded at a time; no more than a block of NF4, so that each column meets two blocks at most.
+const LINES: usize = 64;
+
+impl PackedMatrix {
+    /// Makes the words `depth` of panel `panel` of the matrix, or of its transpose, for tiles of the operands' precision.
+    pub(super) fn expand(&self, side: Side, panel: usize, depth: &Range<usize>, words: &mut [u32]) {
+        match side {
+            Side::Itself => self.expand_panel(panel, depth, words),
+            Side::Transpose => self.expand_transposed(panel, depth, words),
+        }
+    }
+
+    fn expand_panel(&self, panel: usize, depth: &Range<usize>, words: &mut [u32]) {
+        let per_word = self.operand.per_word();
+        let lines = depth.start * per_word..(depth.end * per_word).min(self.rows);
+        for (from, words) in lines.clone().step_by(LINES).zip(words.chunks_mut(LINES / per_word * COLUMNS)) {
+            let lines = from..(from + LINES).min(lines.end);
+            match self.operand {
+                Precision::F32 => self.numbers(panel, &lines, as_numbers(words), COLUMNS),
+                Precision::Bf16 => {
+                    let mut numbers = [0.0; LINES * COLUMNS];
+                    self.numbers(panel, &lines, &mut numbers, COLUMNS);
+                    join(words, &numbers[..lines.len() * COLUMNS]);
+                }
+            }
+        }
+    }
+
+    fn expand_transposed(&self, panel: usize, depth: &Range<usize>, words: &mut [u32]) {
+        let per_word = self.operand.per_word();
+        let columns = depth.start * per_word..(depth.end * per_word).min(self.columns);
+        let lines = panel * COLUMNS..((panel + 1) * COLUMNS).min(self.rows);
+        let stride = columns.len().next_multiple_of(COLUMNS);
+        with_scratch(&TURNED, lines.len() * stride, |turned| {
+            let numbers = as_numbers(turned);
+            for from in columns.clone().step_by(COLUMNS) {
+                self.numbers(from / COLUMNS, &lines, &mut numbers[from - columns.start..], stride);
+            }
+            let matrix = Mat::strided(numbers, lines.len(), columns.len(), stride).t();
+            pack::pack_panel(words, &matrix, 0, &(0..depth.len()), self.operand);
+        });
+    }
+
+    /// Lines `lines` of panel `panel` as numbers, [`COLUMNS`] a line, lines `stride` apart in `target`.
+    ///
+    /// At most [`LINES`] lines, beginning at a multiple of [`CODES`].
+    fn numbers(&self, panel: usize, lines: &Range<usize>, target: &mut [f32], stride: usize) {
+        let words = &self.words[panel * self.format.panel_words(self.rows)..];
+        match (&*self.scaling, self.format) {
+            (Scaling::Columns { scales, .. }, _) => {
+                let scales = scales[panel * COLUMNS..].first_chunk().expect("whole panels");
+                of_bytes(target, stride, words, lines, scales);
+            }
+            (Scaling::Blocks { map, absmax }, _) => {
+                let words = &words[lines.start / CODES * COLUMNS..][..lines.len().div_ceil(CODES) * COLUMNS];
+                let mut scales =
+                    BlockScales { first: [0.0; COLUMNS], second: [0.0; COLUMNS], left: [LINES as u32; COLUMNS] };
+                for c in 0..COLUMNS.min(self.columns - panel * COLUMNS) {
+                    let at = (panel * COLUMNS + c) * self.rows + lines.start;
+                    scales.first[c] = absmax.at(at / BLOCK);
+                    scales.left[c] = (BLOCK - at % BLOCK) as u32;
+                    if BLOCK - at % BLOCK < lines.len() {
+                        scales.second[c] = absmax.at(at / BLOCK + 1);
+                    }
+                }
+                of_codes(target, stride, words, lines.len(), map, &scales);
+            }
+            (Scaling::None, format) => {
+                let precision = if format == Format::F32 { Precision::F32 } else { Precision::Bf16 };
+                of_floats(target, stride, words, lines, precision);
+            }
+        }
+    }
+
+    /// The matrix again, dense and row-major, as it was rounded.
+    pub(crate) fn unpacked(&self) -> Vec<f32> {
+        let mut values = vec![0.0f32; self.rows * self.columns];
+        let parts = values.par_chunks_mut((LINES * self.columns).max(1)).enumerate();
+        parts.for_each(|(part, values)| {
+            let lines = part * LINES..((part + 1) * LINES).min(self.rows);
+            let mut numbers = [0.0; LINES * COLUMNS];
+            for column in (0..self.columns).step_by(COLUMNS) {
+                self.numbers(column / COLUMNS, &lines, &mut numbers, COLUMNS);
+                let width = COLUMNS.min(self.columns - column);
+                for (row, numbers) in values.chunks_exact_mut(self.columns).zip(numbers.chunks_exact(COLUMNS)) {
+                    row[column..column + width].copy_from_slice(&numbers[..width]);
+                }
+            }
+        });
+        values
+    }
+}
+
+/// The largest magnitudes of each column's block, and of the next one after `left` lines.
+struct BlockScales {
+    first: [f32; COLUMNS],
+    second: [f32; COLUMNS],
+    left: [u32; COLUMNS],
+}
+
+/// The same memory as numbers.
+fn as_numbers(words: &mut [u32]) -> &mut [f32] {
+    // SAFETY: both types are four bytes, equally aligned, and every bit pattern is a value of either.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len()) }
+}
+
+/// 4-bit codes to numbers: what the code stands for, times the scale of its block.
+fn of_codes(target: &mut [f32], stride: usize, words: &[u32], lines: usize, map: &[f32; 16], scales: &BlockScales) {
+    #[cfg(target_arch = "x86_64")]
+    if crate::simd::has_avx512() {
+        // SAFETY: the processor has AVX-512.
+        return unsafe { of_codes_avx512(target, stride, words, lines, map, scales) };
+    }
+    of_codes_portable(target, stride, words, lines, map, scales);
+}
+
+/// [`of_codes`] with the 16 numbers in one register, which a permutation looks up.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn of_codes_avx512(
+    target: &mut [f32],
+    stride: usize,
+    words: &[u32],
+    lines: usize,
+    map: &[f32; 16],
+    scales: &BlockScales,
+) {
+    use std::arch::x86_64::*;
+    // SAFETY: all arrays and rows below are as long as what is read of them and written to them.
+    unsafe {
+        let map = _mm512_loadu_ps(map.as_ptr());
+        for half in [0, COLUMNS / 2] {
+            let first = _mm512_loadu_ps(scales.first[half..].as_ptr());
+            let second = _mm512_loadu_ps(scales.second[half..].as_ptr());
+            let left = _mm512_loadu_si512(scales.left[half..].as_ptr().cast());
+            for (group, words) in words.chunks_exact(COLUMNS).enumerate() {
+                let mut codes = _mm512_loadu_si512(words[half..].as_ptr().cast());
+                for line in group * CODES..((group + 1) * CODES).min(lines) {
+                    let is_second = _mm512_cmple_epu32_mask(left, _mm512_set1_epi32(line as i32));
+                    let scale = _mm512_mask_blend_ps(is_second, first, second);
+                    let numbers = _mm512_mul_ps(_mm512_permutexvar_ps(codes, map), scale);
+                    let row = &mut target[line * stride + half..][..COLUMNS / 2];
+                    _mm512_storeu_ps(row.as_mut_ptr(), numbers);
+                    codes = _mm512_srli_epi32::<4>(codes);
+                }
+            }
+        }
+    }
+}
+
+simd! {
+    fn of_codes_portable(
+        target: &mut [f32],
+        stride: usize,
+        words: &[u32],
+        lines: usize,
+        map: &[f32; 16],
+        scales: &BlockScales,
+    ) {
+        for (group, words) in words.as_chunks::<COLUMNS>().0.iter().enumerate() {
+            for line in group * CODES..((group + 1) * CODES).min(lines) {
+                let row: &mut [f32; COLUMNS] = target[line * stride..].first_chunk_mut().expect("a line");
+                for c in 0..COLUMNS {
+                    let scale = if scales.left[c] <= line as u32 { scales.second[c] } else { scales.first[c] };
+                    row[c] = map[(words[c] >> (4 * (line % CODES)) & 15) as usize] * scale;
+                }
+            }
+        }
+    }
+
+    /// Lines of bytes to numbers.
+    fn of_bytes(target: &mut [f32], stride: usize, words: &[u32], lines: &Range<usize>, scales: &[f32; COLUMNS]) {
+        for (i, line) in lines.clone().enumerate() {
+            let words: &[u32; COLUMNS / 2] = words[line / 2 * COLUMNS / 2..].first_chunk().expect("a line");
+            let row: &mut [f32; COLUMNS] = target[i * stride..].first_chunk_mut().expect("a line");
+            for c in 0..COLUMNS {
+                let byte = words[c / 2] >> (16 * (c % 2) + 8 * (line % 2));
+                row[c] = f32::from(byte as u8 as i8) * scales[c];
+            }
+        }
+    }
+
+    /// Lines of f32 or bf16 to numbers.
+    fn of_floats(target: &mut [f32], stride: usize, words: &[u32], lines: &Range<usize>, precision: Precision) {
+        let per_word = precision.per_word();
+        for (i, line) in lines.clone().enumerate() {
+            let words: &[u32; COLUMNS] = words[line / per_word * COLUMNS..].first_chunk().expect("a line");
+            let row: &mut [f32; COLUMNS] = target[i * stride..].first_chunk_mut().expect("a line");
+            for (number, &word) in row.iter_mut().zip(words) {
+                *number = pack::number(word, line % per_word, precision);
+            }
+        }
+    }
+
+    /// Pairs of lines to words of two bf16; an odd last line is followed by zeros.
+    fn join(words: &mut [u32], numbers: &[f32]) {
+        let zeros = [0.0; COLUMNS];
+        for (words, lines) in words.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(numbers.chunks(2 * COLUMNS)) {
+            let (first, second) = lines.split_at(COLUMNS);
+            let second = second.first_chunk().unwrap_or(&zeros);
+            for ((word, &a), &b) in words.iter_mut().zip(first).zip(second) {
+                *word = pack::bf16_bits(a) | pack::bf16_bits(b) << 16;
+            }
+        }
+    }
+}
+
+/// Where byte `line` of column `column` lies: its word, and how far up.
+fn byte_place(line: usize, column: usize, rows: usize) -> (usize, usize) {
+    let panel = column / COLUMNS * rows.div_ceil(2) * COLUMNS / 2;
+    (panel + line / 2 * COLUMNS / 2 + column % COLUMNS / 2, 16 * (column % 2) + 8 * (line % 2))
+}
+
+/// The panels of bytes `[columns, rows]`.
+pub(super) fn pack_bytes(codes: &[i8], rows: usize, columns: usize) -> Vec<u32> {
+    let panel = Format::Int8.panel_words(rows);
+    let mut words = vec![0u32; panel * columns.div_ceil(COLUMNS)];
+    words.par_chunks_mut(panel.max(1)).enumerate().for_each(|(number, words)| {
+        for c in 0..COLUMNS.min(columns - number * COLUMNS) {
+            for (line, &code) in codes[(number * COLUMNS + c) * rows..][..rows].iter().enumerate() {
+                let (at, shift) = byte_place(line, c, rows);
+                words[at] |= u32::from(code as u8) << shift;
+            }
+        }
+    });
+    words
+}
+
+/// What [`pack_bytes`] was given.
+pub(super) fn unpack_bytes(words: &[u32], rows: usize, columns: usize) -> Vec<i8> {
+    let mut codes = vec![0i8; rows * columns];
+    codes.par_chunks_mut(rows.max(1)).enumerate().for_each(|(column, codes)| {
+        for (line, code) in codes.iter_mut().enumerate() {
+            let (at, shift) = byte_place(line, column, rows);
+            *code = (words[at] >> shift) as u8 as i8;
+        }
+    });
+    codes
+}
+
+/// The panels of codes `[columns, rows]`, two a byte, the first in the upper half.
+pub(super) fn pack_codes(codes: &[u8], rows: usize, columns: usize) -> Vec<u32> {
+    let panel = Format::Nf4.panel_words(rows);
+    let mut words = vec![0u32; panel * columns.div_ceil(COLUMNS)];
+    words.par_chunks_mut(panel.max(1)).enumerate().for_each(|(number, words)| {
+        for c in 0..COLUMNS.min(columns - number * COLUMNS) {
+            let first = (number * COLUMNS + c) * rows;
+            for line in 0..rows {
+                let code = codes[(first + line) / 2] >> (4 * (1 - (first + line) % 2)) & 15;
+                words[line / CODES * COLUMNS + c] |= u32::from(code) << (4 * (line % CODES));
+            }
+        }
+    });
+    words
+}
+
+/// What [`pack_codes`] was given; a last half byte of nothing holds 7, the code of zero.
+pub(super) fn unpack_codes(words: &[u32], rows: usize, columns: usize) -> Vec<u8> {
+    let (size, panel) = (rows * columns, Format::Nf4.panel_words(rows));
+    let code = |i: usize| {
+        let (column, line) = (i / rows, i % rows);
+        let word = words[column / COLUMNS * panel + line / CODES * COLUMNS + column % COLUMNS];
+        (word >> (4 * (line % CODES)) & 15) as u8
+    };
+    let byte = |i: usize| code(2 * i) << 4 | if 2 * i + 1 < size { code(2 * i + 1) } else { 7 };
+    (0..size.div_ceil(2)).into_par_iter().with_min_len(1 << 14).map(byte).collect()
+}

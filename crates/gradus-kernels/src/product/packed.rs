@@ -1,0 +1,320 @@
+//! The right-hand matrix of many products, packed once.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::tile::{COLUMNS, Kernel, Lines, Precision, ROW_STRIDE};
+use super::{
+    Begin, Block, FEW_ROWS, Mat, Output, PACKED_ROWS, Panels, SMALL, Side, Words, depths, fresh, with_scratch,
+};
+use super::{expand, pack};
+use crate::quantised::{Absmax, Int8, Nf4, Quantised};
+
+/// How a packed matrix is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// Single precision.
+    #[default]
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// Whole numbers from −127 to 127 times one f32 for each column (each output of a layer): the largest magnitude of
+    /// the column over 127. What it is multiplied with is rounded to bfloat16.
+    Int8,
+    /// 4-bit NormalFloat in blocks of 64 along a column, their largest magnitudes in 8 bits ([`Nf4`]). Products are of
+    /// the numbers it stands for, in f32 unless told otherwise.
+    Nf4,
+}
+
+impl Format {
+    /// How the lines of a panel are held; none where they are expanded.
+    fn lines(self) -> Option<Lines> {
+        match self {
+            Self::F32 => Some(Lines::F32),
+            Self::Bf16 => Some(Lines::Bf16),
+            Self::Int8 => Some(Lines::Int8),
+            Self::Nf4 => None,
+        }
+    }
+
+    /// How operands of products are held.
+    fn operand(self) -> Precision {
+        self.lines().map_or(Precision::F32, Lines::operand)
+    }
+
+    /// Words of a panel with `rows` rows.
+    pub(super) fn panel_words(self, rows: usize) -> usize {
+        match self.lines() {
+            Some(lines) => rows.div_ceil(lines.operand().per_word()) * lines.width(),
+            None => rows.div_ceil(expand::CODES) * COLUMNS,
+        }
+    }
+}
+
+impl From<Precision> for Format {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+/// The right-hand matrix of a product, packed once for many. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct PackedMatrix {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) format: Format,
+    pub(super) operand: Precision,
+    /// Panel after panel, each with all lines of the inner dimension.
+    pub(super) words: Arc<Vec<u32>>,
+    pub(super) scaling: Arc<Scaling>,
+}
+
+/// What numbers are multiplied with.
+#[derive(Debug)]
+pub(super) enum Scaling {
+    None,
+    /// One scale a column, and the largest magnitude that it comes from; both also for what fills the last panel.
+    Columns {
+        absmax: Vec<f32>,
+        scales: Vec<f32>,
+    },
+    /// What 16 codes stand for, and the largest magnitude of each block of 64.
+    Blocks {
+        map: [f32; 16],
+        absmax: Absmax,
+    },
+}
+
+impl Scaling {
+    fn columns(absmax: Vec<f32>) -> Self {
+        let scales = absmax.iter().map(|largest| largest / 127.0).collect();
+        Self::Columns { absmax, scales }
+    }
+}
+
+impl PackedMatrix {
+    /// Packs `b`.
+    pub(crate) fn new(b: Mat<'_>, format: Format) -> Self {
+        if format == Format::Nf4 {
+            return Self::from_nf4(Nf4::quantise(&by_column(&b), [b.columns, b.rows]));
+        }
+        let panel = format.panel_words(b.rows);
+        let panels = b.columns.div_ceil(COLUMNS);
+        let mut words = vec![0u32; panel * panels];
+        let mut absmax = vec![0.0; if format == Format::Int8 { panels * COLUMNS } else { 0 }];
+        let operand = format.operand();
+        let inner = b.rows.div_ceil(operand.per_word());
+        let by_panel = words.par_chunks_mut(panel.max(1)).enumerate();
+        let scaling = if format == Format::Int8 {
+            let pack = |((panel, words), absmax): ((usize, &mut [u32]), &mut [f32])| {
+                pack::pack_bytes(words, absmax, &b, panel * COLUMNS);
+            };
+            by_panel.zip(absmax.par_chunks_mut(COLUMNS)).for_each(pack);
+            Scaling::columns(absmax)
+        } else {
+            by_panel.for_each(|(panel, words)| pack::pack_panel(words, &b, panel * COLUMNS, &(0..inner), operand));
+            Scaling::None
+        };
+        Self::of([b.rows, b.columns], format, words, scaling)
+    }
+
+    fn of([rows, columns]: [usize; 2], format: Format, words: Vec<u32>, scaling: Scaling) -> Self {
+        Self { rows, columns, format, operand: format.operand(), words: Arc::new(words), scaling: Arc::new(scaling) }
+    }
+
+    /// The matrix `[in, out]` of a weight that is quantised already.
+    pub(crate) fn from_quantised(weight: Quantised) -> Self {
+        match weight {
+            Quantised::Int8(weight) => Self::from_int8(&weight),
+            Quantised::Nf4(weight) => Self::from_nf4(weight),
+        }
+    }
+
+    fn from_int8(weight: &Int8) -> Self {
+        let [columns, rows] = weight.shape();
+        let words = expand::pack_bytes(weight.codes(), rows, columns);
+        let mut absmax = weight.absmax().to_vec();
+        absmax.resize(columns.next_multiple_of(COLUMNS), 0.0);
+        Self::of([rows, columns], Format::Int8, words, Scaling::columns(absmax))
+    }
+
+    fn from_nf4(weight: Nf4) -> Self {
+        let [columns, rows] = weight.shape();
+        let words = expand::pack_codes(weight.codes(), rows, columns);
+        let (_, map, absmax) = weight.into_parts();
+        Self::of([rows, columns], Format::Nf4, words, Scaling::Blocks { map, absmax })
+    }
+
+    /// The codes and scales as they were given; none of a matrix of floats.
+    pub(crate) fn quantised(&self) -> Option<Quantised> {
+        let shape = [self.columns, self.rows];
+        match &*self.scaling {
+            Scaling::None => None,
+            Scaling::Columns { absmax, .. } => {
+                let codes = expand::unpack_bytes(&self.words, self.rows, self.columns);
+                let weight = Int8::new(shape, codes, absmax[..self.columns].to_vec());
+                Some(Quantised::Int8(weight.expect("sizes that were checked")))
+            }
+            Scaling::Blocks { map, absmax } => {
+                let codes = expand::unpack_codes(&self.words, self.rows, self.columns);
+                let weight = Nf4::new(shape, codes, *map, absmax.clone());
+                Some(Quantised::Nf4(weight.expect("sizes that were checked")))
+            }
+        }
+    }
+
+    /// The same matrix whose products have operands in `operand`, where the format leaves that open.
+    pub(crate) fn with_operand(&self, operand: Precision) -> Self {
+        match self.format {
+            Format::Nf4 => Self { operand, ..self.clone() },
+            Format::F32 | Format::Bf16 | Format::Int8 => self.clone(),
+        }
+    }
+
+    /// Inner dimension and columns.
+    pub(crate) fn dims(&self) -> [usize; 2] {
+        [self.rows, self.columns]
+    }
+
+    /// How it is held.
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// How the other operand is held.
+    pub(crate) fn precision(&self) -> Precision {
+        self.operand
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let scaling = match &*self.scaling {
+            Scaling::None => 0,
+            Scaling::Columns { absmax, scales } => size_of_val(&absmax[..]) + size_of_val(&scales[..]),
+            Scaling::Blocks { map, absmax } => size_of_val(map) + absmax.bytes(),
+        };
+        size_of_val(&self.words[..]) + scaling
+    }
+
+    /// `output = scale · a × self`, or `output += …` where `add`, on all threads; rows of `output` are `stride` apart.
+    ///
+    /// # Panics
+    /// When the inner dimensions differ, or the result does not fit `output`.
+    pub(crate) fn multiply(&self, output: &mut [f32], stride: usize, add: bool, scale: f32, a: Mat<'_>) {
+        let begin = if add { Begin::There } else { Begin::At(&[]) };
+        self.run(Side::Itself, Output::new(output, stride, a.rows, self.columns), begin, scale, a);
+    }
+
+    /// A new dense result `a × self`; see [`Product::fresh`](super::Product::fresh).
+    ///
+    /// # Panics
+    /// As there.
+    pub(crate) fn fresh(&self, start: Option<&[f32]>, a: Mat<'_>) -> Vec<f32> {
+        fresh(a, self.columns, start, |output, start| self.run(Side::Itself, output, Begin::At(start), 1.0, a))
+    }
+
+    /// A new dense result `a × selfᵀ`, of the numbers that the matrix stands for, in the precision of its operands: what
+    /// a matrix unpacked whole would give, bit for bit, with one stretch of one panel unpacked at a time.
+    ///
+    /// # Panics
+    /// As [`fresh`](Self::fresh).
+    pub(crate) fn fresh_transposed(&self, a: Mat<'_>) -> Vec<f32> {
+        fresh(a, self.rows, None, |output, start| self.run(Side::Transpose, output, Begin::At(start), 1.0, a))
+    }
+
+    /// Inner dimension and columns of one side.
+    fn dims_of(&self, side: Side) -> [usize; 2] {
+        match side {
+            Side::Itself => [self.rows, self.columns],
+            Side::Transpose => [self.columns, self.rows],
+        }
+    }
+
+    /// The part of a product with `side` that lies within `depth`.
+    pub(super) fn block<'a>(
+        &'a self,
+        side: Side,
+        depth: Range<usize>,
+        output: Output,
+        begin: Begin<'a>,
+        scale: f32,
+        a: Mat<'a>,
+    ) -> Block<'a> {
+        let columns = self.dims_of(side)[1];
+        let stored = self.format.lines().filter(|_| side == Side::Itself);
+        let words = match stored {
+            Some(lines) => {
+                let words = &self.words[depth.start * lines.width()..];
+                Words::Stored { words, stride: self.format.panel_words(self.rows) }
+            }
+            None => Words::Expanded { matrix: self, side },
+        };
+        let scales: &[f32] = match &*self.scaling {
+            Scaling::Columns { scales, .. } if stored.is_some() => scales,
+            _ => &[],
+        };
+        Block {
+            a,
+            panels: Panels { words, scales, first: 0, count: columns.div_ceil(COLUMNS) },
+            begin: if depth.start > 0 { Begin::There } else { begin },
+            depth,
+            lines: stored.unwrap_or(self.operand.into()),
+            kernel: Kernel::best(),
+            output,
+            columns,
+            scale,
+        }
+    }
+
+    fn run(&self, side: Side, output: Output, begin: Begin<'_>, scale: f32, a: Mat<'_>) {
+        let [rows, columns] = self.dims_of(side);
+        assert_eq!(a.columns, rows, "inner dimensions");
+        let inner = rows.div_ceil(self.operand.per_word());
+        let count = columns.div_ceil(COLUMNS);
+        if a.rows == 0 || count == 0 {
+            return;
+        }
+        let block = |depth| self.block(side, depth, output, begin, scale, a);
+        if a.rows > FEW_ROWS {
+            depths(inner).for_each(|depth| block(depth).run(super::Threads::All));
+            return;
+        }
+        // Few rows: the matrix streams through once, panel after panel, past rows that are packed once.
+        let blocks: Vec<Block<'_>> = depths(inner).map(block).collect();
+        let size = a.rows * ROW_STRIDE;
+        with_scratch(&PACKED_ROWS, blocks.len() * size, |packed| {
+            for (block, packed) in blocks.iter().zip(packed.chunks_exact_mut(size)) {
+                block.pack_rows(0..a.rows, packed);
+            }
+            let part = |panels: Range<usize>| {
+                for panel in panels {
+                    for (block, packed) in blocks.iter().zip(packed.chunks_exact(size)) {
+                        block.panel(panel, 0..a.rows, packed);
+                    }
+                }
+            };
+            if a.rows * rows * columns < SMALL {
+                return part(0..count);
+            }
+            let each = count.div_ceil(2 * rayon::current_num_threads()).clamp(1, 64);
+            let tasks = (0..count.div_ceil(each)).into_par_iter();
+            tasks.for_each(|task| part(task * each..((task + 1) * each).min(count)));
+        });
+    }
+}
+
+/// The numbers of `b`, column after column.
+fn by_column(b: &Mat<'_>) -> Vec<f32> {
+    let mut values = vec![0.0; b.rows * b.columns];
+    values.par_chunks_mut(b.rows.max(1)).enumerate().for_each(|(column, values)| {
+        for (row, value) in values.iter_mut().enumerate() {
+            *value = b.values[row * b.row_stride + column * b.column_stride];
+        }
+    });
+    values
+}

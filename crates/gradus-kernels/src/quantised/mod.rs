@@ -1,0 +1,68 @@
+//! Quantised weights as they lie in files: a linear layer's codes and scales, output after output.
+//!
+//! Both kinds follow bitsandbytes: [`Int8`] its `Linear8bitLt`, [`Nf4`] its `Linear4bit`. What is read is given back bit
+//! for bit; products run on [`FrozenWeight`](crate::FrozenWeight), which holds the same numbers in another order.
+
+mod nf4;
+
+pub use nf4::{Absmax, BLOCK, NESTED_BLOCK, NF4_MAP, NestedAbsmax, Nf4};
+
+/// A weight in one of the two kinds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Quantised {
+    /// In 8 bits.
+    Int8(Int8),
+    /// In 4 bits.
+    Nf4(Nf4),
+}
+
+impl Quantised {
+    /// Outputs and inputs.
+    pub fn shape(&self) -> [usize; 2] {
+        match self {
+            Self::Int8(weight) => weight.shape(),
+            Self::Nf4(weight) => weight.shape(),
+        }
+    }
+}
+
+/// A weight as whole numbers: element `(o, i)` is `codes[o · in + i] · absmax[o] / 127`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Int8 {
+    shape: [usize; 2],
+    codes: Vec<i8>,
+    absmax: Vec<f32>,
+}
+
+impl Int8 {
+    /// A weight of `shape`, `[out, in]`.
+    ///
+    /// # Errors
+    /// When the numbers of codes or scales do not fit the shape.
+    pub fn new(shape: [usize; 2], codes: Vec<i8>, absmax: Vec<f32>) -> Result<Self, String> {
+        let [out, width] = shape;
+        check("codes", codes.len(), out * width)?;
+        check("largest magnitudes", absmax.len(), out)?;
+        Ok(Self { shape, codes, absmax })
+    }
+
+    /// Outputs and inputs.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// Numbers from −127 to 127, `[out, in]`.
+    pub fn codes(&self) -> &[i8] {
+        &self.codes
+    }
+
+    /// The largest magnitude of each output.
+    pub fn absmax(&self) -> &[f32] {
+        &self.absmax
+    }
+}
+
+/// `found` numbers of something that needs `expected`.
+fn check(what: &str, found: usize, expected: usize) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("{found} {what}, expected {expected}")) }
+}
