@@ -8,7 +8,7 @@ use crate::config::{MethodConfig, Plan};
 use crate::data::{self, Need};
 use crate::error::{Error, Result};
 use crate::generate::SamplingParams;
-use crate::model::{CausalLm, Compute, ModelDir};
+use crate::model::{CausalLm, ModelDir, Weights};
 use crate::reward::{self, ModelReward, Reward, RewardError, Score};
 use crate::rollout::{Rollouts, Sampler};
 use crate::run::compare::{Comparison, Entry};
@@ -141,7 +141,7 @@ impl<'a> Judge<'a> {
         let passes =
             MicroBatch { tokens: self.plan.train().micro_batch_tokens, rows: self.plan.train().micro_batch_size };
         reward::build(config, &|name| {
-            Ok(Box::new(ModelReward::load(&open_model(name)?, &self.device, Compute::F32, passes)?) as Box<dyn Reward>)
+            Ok(Box::new(ModelReward::load(&open_model(name)?, &self.device, Weights::F32, passes)?) as Box<dyn Reward>)
         })
     }
 

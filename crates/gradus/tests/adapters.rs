@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
-use gradus::model::adapter::LoraConfig;
+use gradus::model::adapter::{LoraConfig, TaskType};
 use gradus::model::{
     CausalLm, ModelDir, NamePath, Packed, RewardModel, Targets, Weights, save_causal, save_reward_model,
 };
@@ -206,7 +206,8 @@ fn a_fresh_adapter_changes_nothing_and_learns() {
         let plain = CausalLm::load(&dir, &device).expect("loads");
         let packed = Packed::new([[3u32, 4, 5, 6, 7, 8]]);
         let before = host(plain.logits(&packed).inner());
-        let model = plain.with_fresh_adapter(&dir, &lora, name.into(), &mut stream).expect("adapted");
+        let config = lora.peft_config(&dir, TaskType::CausalLm, name.into()).expect("known");
+        let model = plain.with_fresh_adapter(&dir, config, &mut stream).expect("adapted");
         let model = model.train_adapter(Weights::F32);
         assert_close(name, &host(model.logits(&packed).inner()), &before, 1e-6);
         let targets = Targets::new(&packed, &[false, true, true, true, true, true]);

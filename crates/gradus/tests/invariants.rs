@@ -102,6 +102,11 @@ impl Run {
         Self { directory, written }
     }
 
+    /// The same with an adapter in training instead of the model.
+    fn with_adapter(self, lora: &str) -> Self {
+        Self { written: format!("lora: {lora}\n{}", self.written), ..self }
+    }
+
     fn plan(&self) -> Plan {
         let written = RunConfig::parse(&self.written).expect("the configuration reads");
         Plan::check(&written, &Machine::detect()).expect("the configuration holds")
@@ -280,4 +285,76 @@ fn the_first_update_starts_at_ratio_one_and_at_the_reference() {
         assert!(metric(&dpo, 0, "rewards/margins").abs() <= 1e-6);
         assert!(metric(&dpo, 1, "rewards/margins") > 0.0, "dpo, {reference}: the chosen rows gained");
     }
+}
+
+/// Adapters of both kinds, on layers of attention and beyond it.
+const ADAPTERS: [&str; 2] = ["{rank: 4, alpha: 8}", "{rank: 3, alpha: 6, targets: [all-linear], dora: true}"];
+
+#[test]
+fn adapters_learn_alone_and_keep_every_invariant() {
+    for (method, is_online) in all() {
+        for lora in ADAPTERS {
+            let what = format!("{}, {lora}", method.name);
+            let train =
+                |lines: &str| Run::new(method, is_online, &format!("{SHORT}{lines}")).with_adapter(lora).train();
+            let whole = train("");
+            assert_same(&what, &train(""), &whole, 0.0);
+            assert_same(&what, &train("  recompute: true\n"), &whole, 0.0);
+            assert_same(&what, &train("  micro_batch_size: 1\n"), &whole, ROUNDING);
+            let device = Device::flex();
+            let start = ModelDir::open(&fixtures().join("models/qwen3")).expect("the start model");
+            let base = named_tensors(&CausalLm::load(&start, &device).expect("loads"));
+            for tensor in &base {
+                let found = whole.weights.iter().find(|found| found.name == tensor.name);
+                let same = found.is_some_and(|found| found.values == tensor.values);
+                assert!(same || tensor.name == "lm_head.weight", "{what}: `{}` of the base has changed", tensor.name);
+            }
+            let moved = |part: &str| {
+                let parts = whole.weights.iter().filter(|tensor| tensor.name.ends_with(part));
+                parts.flat_map(|tensor| &tensor.values).any(|value| *value != 0.0)
+            };
+            assert!(moved("lora_b"), "{what}: nothing is learned");
+        }
+    }
+}
+
+#[test]
+fn an_adapter_that_goes_on_after_an_interruption_gives_the_same_bits() {
+    for (method, is_online) in all() {
+        let run = || Run::new(method, is_online, "  max_steps: 4\n  weight_decay: 0.01\n").with_adapter(ADAPTERS[1]);
+        let (whole, broken) = (run().train(), run());
+        broken.interrupt(2);
+        let checkpoint = broken.directory.path().join("run/checkpoints/step-000002");
+        assert!(
+            checkpoint.join("adapter_model.safetensors").is_file() && !checkpoint.join("model.safetensors").exists()
+        );
+        assert_same(method.name, &broken.finish(Existing::Resume), &whole, 0.0);
+    }
+}
+
+#[test]
+fn an_adapter_starts_at_the_reference_whether_new_or_gone_on_with() {
+    let method =
+        Method { name: "grpo", written: "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.1}", rows: "sft" };
+    let first = Run::new(&method, true, SHORT).with_adapter(ADAPTERS[0]);
+    let trained = first.train();
+    let again = Run::new(&method, true, SHORT);
+    let adapter = first.directory.path().join("run/model");
+    let again = Run { written: format!("adapter: {}\n{}", adapter.display(), again.written), ..again }.train();
+    for trained in [&trained, &again] {
+        assert!(metric(trained, 0, "kl").abs() <= 1e-9, "kl {}", metric(trained, 0, "kl"));
+        assert!(metric(trained, 1, "kl") > 0.0, "the second iteration has moved");
+    }
+}
+
+#[test]
+fn dropout_of_an_adapter_changes_training_and_is_the_same_after_an_interruption() {
+    let sft = Method { name: "sft", written: "sft: {}", rows: "sft" };
+    let run = |dropout: &str| {
+        Run::new(&sft, false, "  max_steps: 4\n").with_adapter(&format!("{{rank: 4, dropout: {dropout}}}"))
+    };
+    let (without, with, broken) = (run("0").train(), run("0.5").train(), run("0.5"));
+    assert_ne!(metric(&without, 2, "loss"), metric(&with, 2, "loss"));
+    broken.interrupt(2);
+    assert_same("dropout", &broken.finish(Existing::Resume), &with, 0.0);
 }

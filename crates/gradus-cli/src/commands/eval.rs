@@ -19,6 +19,9 @@ struct EvalArgs {
     /// The model. A reward model is measured on preferences; another on texts, or with a reward on samples
     #[arg(long, value_name = "DIR")]
     model: String,
+    /// An adapter on the model, in peft's format
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<String>,
     /// The rows: a file, a directory or a hub name
     #[arg(long, value_name = "PATH")]
     data: String,
@@ -52,6 +55,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         seed: args.sampling.seed(),
         stop: args.sampling.stop,
         model: args.model,
+        adapter: args.adapter,
         data: args.data,
         reward,
         reference: args.reference_model,

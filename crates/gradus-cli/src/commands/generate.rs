@@ -16,6 +16,9 @@ pub struct GenerateArgs {
     /// The model: a Hugging Face directory or a hub name
     #[arg(long, value_name = "DIR")]
     model: String,
+    /// An adapter on the model, in peft's format
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<String>,
     /// Prompts: a file, a directory or a hub name; rows with `prompt`, or conversations
     #[arg(long, value_name = "PATH")]
     prompts: String,
@@ -99,6 +102,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         seed: args.sampling.seed(),
         stop: args.sampling.stop,
         model: args.model,
+        adapter: args.adapter,
         prompts: args.prompts,
         group_size: args.group_size,
         max_rows: args.max_rows,

@@ -17,6 +17,7 @@ mod demo;
 mod doctor;
 mod eval;
 mod generate;
+mod merge;
 mod plan;
 mod score;
 mod train;
@@ -132,6 +133,7 @@ pub const ENTRIES: &[Entry] = &[
         arguments: |command| eval::arguments(command).about("Measure a model on a data set").long_about(None),
         run: eval::run,
     },
+    entry!(Use, "merge", merge::MergeArgs, "Fold an adapter into its base"),
     entry!(Data, "data", data::DataArgs, "Look at a data set, lint it, change its format"),
     entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
     entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),

@@ -17,6 +17,9 @@ pub struct ScoreArgs {
     /// A reward model: prints the `reward` of each row
     #[arg(long, value_name = "DIR", group = "scorer")]
     reward_model: Option<String>,
+    /// An adapter on the model, in peft's format
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<String>,
     /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`
     #[arg(long, value_name = "PATH")]
     data: String,
@@ -36,6 +39,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
     let is_reward = args.reward_model.is_some();
     let options = ScoreOptions {
         model: args.reward_model.or(args.model).expect("clap requires one of the two"),
+        adapter: args.adapter,
         data: args.data,
         add_eos: args.add_eos,
         max_rows: args.max_rows,

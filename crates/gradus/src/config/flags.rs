@@ -86,6 +86,7 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
                     collect(schema, field, "train", "", section(&field.name), &mut later);
                 }
             }
+            "adapter" | "lora" => collect(schema, field, "", "", "Adapter", &mut specs),
             _ => collect(schema, field, "", "", "Input and output", &mut specs),
         }
     }
@@ -158,7 +159,9 @@ fn placeholder(name: &str) -> &'static str {
         "device" => "DEVICE",
         "best_metric" => "METRIC",
         "exact_match" | "numeric_answer" | "text_column" => "COLUMN",
-        name if name.ends_with("model") || name.ends_with("dir") => "DIR",
+        "targets" => "NAME",
+        "target_pattern" => "REGEX",
+        name if name.ends_with("model") || name.ends_with("dir") || name == "adapter" => "DIR",
         _ => "TEXT",
     }
 }

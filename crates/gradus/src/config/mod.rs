@@ -33,6 +33,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{grpo::GrpoConfig, ppo::PpoConfig};
+use crate::model::adapter::LoraConfig;
 use crate::reward::config::RewardConfig;
 use crate::train::{TrainConfig, dpo::DpoConfig, reward_model::RewardModelConfig, sft::SftConfig};
 
@@ -52,6 +53,12 @@ pub struct RunConfig {
     pub output_dir: Option<PathBuf>,
     /// What is trained and how: one of `sft`, `reward`, `dpo`, `ppo`, `grpo`.
     pub method: MethodConfig,
+    /// An adapter to go on with, on `model`: a directory in peft's format or a hub name. Nothing else is trained.
+    #[serde(default)]
+    pub adapter: Option<String>,
+    /// Train a new low-rank adapter beside the frozen model instead of the model itself.
+    #[serde(default)]
+    pub lora: Option<LoraConfig>,
     /// What completions are worth (online methods only).
     #[serde(default)]
     pub reward: Option<RewardConfig>,

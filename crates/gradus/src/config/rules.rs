@@ -9,6 +9,7 @@ use crate::error::Diagnostic;
 use crate::machine::Machine;
 use crate::train::TrainConfig;
 
+mod adapter;
 mod methods;
 mod rewards;
 
@@ -27,6 +28,7 @@ pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     }
     methods::check(&mut problems, config);
     rewards::check(&mut problems, config);
+    adapter::check(&mut problems, config);
     train(&mut problems, config, machine);
     problems.found
 }

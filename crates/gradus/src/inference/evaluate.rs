@@ -9,7 +9,7 @@ use super::{Files, PASSES};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions, TooLong};
 use crate::error::Result;
 use crate::generate::SamplingParams;
-use crate::model::{CausalLm, Compute, RewardModel};
+use crate::model::{CausalLm, RewardModel, Weights};
 use crate::reward::config::RewardConfig;
 use crate::reward::{self, ModelReward, Reward};
 use crate::rng::Seed;
@@ -28,6 +28,8 @@ use crate::train::sft::{Sft, SftConfig};
 pub struct EvalOptions {
     /// The model: a directory or a hub name. A reward model is measured on preferences, another on texts or prompts.
     pub model: String,
+    /// An adapter on it: a directory in peft's format or a hub name.
+    pub adapter: Option<String>,
     /// The rows.
     pub data: String,
     /// Samples of the data's prompts are scored with this; without it, the data's own texts are measured.
@@ -73,7 +75,7 @@ impl Evaluation {
 /// # Errors
 /// What is wrong with the model, the rows or the reward.
 pub fn evaluate(options: &EvalOptions) -> Result<Evaluation> {
-    let files = Files::open(&options.model, options.chat_template.as_deref())?;
+    let files = Files::open(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     match (&options.reward, files.dir.is_reward_model()) {
         (Some(reward), false) => samples(options, &files, reward),
         (_, true) => preferences(options, &files),
@@ -114,7 +116,7 @@ fn preferences(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
 fn samples(options: &EvalOptions, files: &Files, reward: &RewardConfig) -> Result<Evaluation> {
     let device = Device::flex();
     let mut reward = reward::build(reward, &|name| {
-        Ok(Box::new(ModelReward::load(&open_model(name)?, &device, Compute::F32, PASSES)?) as Box<dyn Reward>)
+        Ok(Box::new(ModelReward::load(&open_model(name)?, &device, Weights::F32, PASSES)?) as Box<dyn Reward>)
     })?;
     let rows = rows(options, Need::Prompt)?;
     let model = CausalLm::load(&files.dir, &device)?;

@@ -1,23 +1,34 @@
 //! What a finished model is used for: sampling completions, scoring given rows, measuring on a data set.
 
 mod evaluate;
+mod merge;
 mod sample;
 mod score;
 
 pub use evaluate::{EvalOptions, Evaluation, evaluate};
+pub use merge::{MergeOptions, Merged, merge};
 pub use sample::{SampleOptions, Sampled, sample};
 pub use score::{LogprobRow, RewardRow, ScoreOptions, logprobs, rewards};
 
 use std::path::Path;
 
 use crate::Result;
-use crate::model::ModelDir;
+use crate::model::{ModelDir, resolve};
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::train::batches::MicroBatch;
-use crate::train::prepare::open_model;
+use crate::train::prepare::{open_model, stop_ids};
 
 /// Tokens of one forward pass.
 const PASSES: MicroBatch = MicroBatch { tokens: 4096, rows: None };
+
+/// The directory of the model `name`, with `adapter` on it.
+fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {
+    let dir = open_model(name)?;
+    match adapter {
+        Some(adapter) => dir.with_adapter(&resolve(adapter, &mut |_, _, _| {})?),
+        None => Ok(dir),
+    }
+}
 
 /// A model's directory with what turns text into ids.
 struct Files {
@@ -27,9 +38,9 @@ struct Files {
 }
 
 impl Files {
-    /// Opens the directory `name`; `template` replaces its chat template.
-    fn open(name: &str, template: Option<&Path>) -> Result<Self> {
-        let dir = open_model(name)?;
+    /// Opens the directory `name`, with `adapter` on it; `template` replaces its chat template.
+    fn open(name: &str, adapter: Option<&str>, template: Option<&Path>) -> Result<Self> {
+        let dir = open(name, adapter)?;
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = match template {
@@ -41,8 +52,6 @@ impl Files {
 
     /// The ids that end a completion.
     fn stop_ids(&self) -> Vec<u32> {
-        let mut ids = self.dir.eos_ids();
-        ids.extend(self.tokenizer.eos_id().filter(|id| !ids.contains(id)));
-        ids
+        stop_ids(&self.dir, &self.tokenizer)
     }
 }

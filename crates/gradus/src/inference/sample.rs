@@ -21,6 +21,8 @@ const PROMPTS_AT_ONCE: usize = 64;
 pub struct SampleOptions {
     /// The model: a directory or a hub name.
     pub model: String,
+    /// An adapter on it: a directory in peft's format or a hub name.
+    pub adapter: Option<String>,
     /// The prompts: a file, a directory or a hub name.
     pub prompts: String,
     /// The distribution and the limits; the model's own stop ids are added.
@@ -63,7 +65,7 @@ pub fn sample<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(Sampled) -> Result<(), E>,
 ) -> Result<(), E> {
-    let files = Files::open(&options.model, options.chat_template.as_deref())?;
+    let files = Files::open(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     let mut params = options.params.clone();
     params.check()?;
     params.stop_ids.extend(files.stop_ids());

@@ -16,6 +16,8 @@ use crate::train::objective::read;
 pub struct ScoreOptions {
     /// The model that scores: a directory or a hub name.
     pub model: String,
+    /// An adapter on it: a directory in peft's format or a hub name.
+    pub adapter: Option<String>,
     /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`.
     pub data: String,
     /// End each row with the end-of-text token; otherwise nothing is added.
@@ -53,7 +55,7 @@ pub fn logprobs<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(LogprobRow) -> Result<(), E>,
 ) -> Result<(), E> {
-    let files = Files::open(&options.model, options.chat_template.as_deref())?;
+    let files = Files::open(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     if files.dir.is_reward_model() {
         let error = Error::model(&files.dir.path, "this is a reward model, which gives no logprobs");
         return Err(error.with_hint("score with it as `--reward-model`").into());
@@ -89,7 +91,7 @@ pub fn rewards<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(RewardRow) -> Result<(), E>,
 ) -> Result<(), E> {
-    let files = Files::open(&options.model, options.chat_template.as_deref())?;
+    let files = Files::open(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     let examples = examples(options, &files)?;
     let model = RewardModel::load(&files.dir, &Device::flex())?;
     check_length(&examples, model.trunk.max_positions())?;

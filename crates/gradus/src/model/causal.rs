@@ -6,12 +6,13 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, is_fused};
 
-use super::adapter::{self, AdapterTensors, Attached, LoraConfig, PeftConfig, TaskType};
+use super::adapter::{self, AdapterTensors, Attached, PeftConfig, TaskType};
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
 use super::compute::{Compute, Weights};
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
+use super::dropout::DropoutKey;
 use super::trunk::{Family, Trunk};
 use super::{Packed, Targets};
 use crate::error::{Error, Result};
@@ -48,17 +49,25 @@ impl CausalLm {
     /// When the family is unknown, or weights are missing, misshapen, unexpected or damaged.
     pub fn load(dir: &ModelDir, device: &Device) -> Result<Self> {
         let mut checkpoint = Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?;
-        let mut model = Self::build(&mut checkpoint, dir, device)?;
+        let model = Self::build(&mut checkpoint, dir, device)?;
         checkpoint.finish()?;
-        let Some(found) = &dir.adapter else { return Ok(model) };
+        model.with_saved_adapter(dir)
+    }
+
+    /// The same model with the adapter that `dir` has.
+    ///
+    /// # Errors
+    /// When it does not fit, or is a reward model's.
+    pub fn with_saved_adapter(mut self, dir: &ModelDir) -> Result<Self> {
+        let Some(found) = &dir.adapter else { return Ok(self) };
         if found.config.task_type != TaskType::CausalLm {
             return Err(Error::model(&found.path, "this is the adapter of a reward model, not of a language model"));
         }
         let mut tensors = AdapterTensors::open(&found.path)?;
-        adapter::attach_saved(&mut model.trunk, Family::of(dir)?, &found.config, &mut tensors)?;
+        adapter::attach_saved(&mut self.trunk, Family::of(dir)?, &found.config, &mut tensors)?;
         tensors.finish()?;
-        model.adapter = Some(Arc::new(found.config.clone()));
-        Ok(model)
+        self.adapter = Some(Arc::new(found.config.clone()));
+        Ok(self)
     }
 
     /// A model with fresh weights, as `dir`'s configuration describes.
@@ -98,31 +107,29 @@ impl CausalLm {
         self.compute
     }
 
-    /// The same model with a fresh adapter, which changes nothing yet; `base` is written into it as the model it goes with.
+    /// The same model with a fresh adapter, which changes nothing yet.
     ///
     /// # Errors
-    /// When no layer has one of the names that `lora` gives.
-    pub fn with_fresh_adapter(
-        mut self,
-        dir: &ModelDir,
-        lora: &LoraConfig,
-        base: String,
-        stream: &mut Stream,
-    ) -> Result<Self> {
-        let family = Family::of(dir)?;
-        let config = lora.peft(family, TaskType::CausalLm, base);
-        adapter::attach_fresh(&mut self.trunk, family, &config, stream)?;
+    /// When no layer has one of its names.
+    pub fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
+        adapter::attach_fresh(&mut self.trunk, Family::of(dir)?, &config, stream)?;
         self.adapter = Some(Arc::new(config));
         Ok(self)
     }
 
-    /// The same model with its adapter set up for training: everything else stands still, packed as `weights` says.
+    /// The same model with its adapter set up for training: everything else stands still, the linear layers packed as
+    /// `weights` says. The head stays as it is: packed, a tied one would be held twice.
     #[must_use]
     pub fn train_adapter(mut self, weights: Weights) -> Self {
-        self.pack_weights(weights);
+        self.trunk.freeze_weights(weights.format());
         let mut model = self.no_grad();
         adapter::require_grad(&mut model.trunk);
         model
+    }
+
+    /// Drops out what the adapter sees in recorded passes, with `probability` and by masks of `key`.
+    pub(crate) fn set_dropout(&mut self, probability: f32, key: &DropoutKey) {
+        adapter::set_dropout(&mut self.trunk, probability, key);
     }
 
     /// What the adapter is, where there is one.

@@ -52,7 +52,11 @@ fn fetch(api: &Api, name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf, 
     let is_sharded = files.iter().any(|file| file == "model.safetensors.index.json");
     let is_wanted = |file: &str| match file.rsplit_once('.').map(|(_, extension)| extension) {
         _ if file.contains('/') && !file.starts_with("additional_chat_templates/") => false,
-        Some("safetensors") => file == "model.safetensors" || (is_sharded && file.starts_with("model-")),
+        Some("safetensors") => {
+            file == "model.safetensors"
+                || file == "adapter_model.safetensors"
+                || (is_sharded && file.starts_with("model-"))
+        }
         Some("json" | "txt" | "model" | "jinja") => true,
         _ => false,
     };
@@ -63,7 +67,7 @@ fn fetch(api: &Api, name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf, 
             Some(path) => path,
             None => repo.download_with_progress(file, watcher)?,
         };
-        if file == "config.json" {
+        if matches!(file.as_str(), "config.json" | "adapter_config.json") {
             directory = path.parent().map(Path::to_path_buf);
         }
     }
@@ -98,7 +102,8 @@ fn cached(name: &str) -> Option<PathBuf> {
     let folder = Cache::from_env().path().join(Repo::new(name.to_owned(), RepoType::Model).folder_name());
     let commit = std::fs::read_to_string(folder.join("refs").join("main")).ok()?;
     let snapshot = folder.join("snapshots").join(commit.trim());
-    snapshot.join("config.json").exists().then_some(snapshot)
+    let holds = |file: &str| snapshot.join(file).exists();
+    (holds("config.json") || holds("adapter_config.json")).then_some(snapshot)
 }
 
 fn explain(error: &ApiError) -> String {

@@ -106,11 +106,18 @@ impl Linear {
         }
     }
 
-    /// Folds the adapter into the weight, which is dense again afterwards.
+    /// Folds the adapter into the weight, where there is one. The weight is dense afterwards, were it packed or quantised
+    /// before.
     pub(crate) fn merge(&mut self) {
-        let Some(mut lora) = self.lora.take() else { return };
-        lora.settle(|x, bias| self.base(x, bias));
-        let merged_io = lora.merged(self.weight_io());
+        let lora = self.lora.take().map(|mut lora| {
+            lora.settle(|x, bias| self.base(x, bias));
+            lora
+        });
+        if lora.is_none() && self.frozen.is_none() {
+            return;
+        }
+        let weight_io = self.weight_io();
+        let merged_io = lora.map_or(weight_io.clone(), |lora| lora.merged(weight_io));
         self.frozen = None;
         self.weight = Param::from_tensor(match self.layout {
             Layout::OutIn => merged_io.transpose(),

@@ -79,11 +79,6 @@ impl Lora {
         self.magnitude = self.magnitude.take().map(|magnitude| magnitude.set_require_grad(true));
     }
 
-    /// s
-    pub(super) fn scale(&self) -> f32 {
-        self.scale
-    }
-
     /// The whole layer. `base` multiplies with the frozen weight (without a bias where it is given none).
     pub(super) fn forward(
         &self,

@@ -9,13 +9,14 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{Layout, Precision};
 
-use super::adapter::{self, AdapterTensors, Attached, LoraConfig, PeftConfig, TaskType};
+use super::adapter::{self, AdapterTensors, Attached, PeftConfig, TaskType};
 use super::build::{Builder, Init, Source, normal};
 use super::causal::{CausalLm, Head, select_rows};
 use super::checkpoint::Checkpoint;
 use super::compute::{Compute, Weights};
 use super::context::Context;
 use super::directory::ModelDir;
+use super::dropout::DropoutKey;
 use super::trunk::{Family, Trunk};
 use super::{Packed, build};
 use crate::error::{Error, Result};
@@ -128,17 +129,9 @@ impl RewardModel {
     /// The same model with a fresh adapter; see [`CausalLm::with_fresh_adapter`].
     ///
     /// # Errors
-    /// When no layer has one of the names that `lora` gives.
-    pub fn with_fresh_adapter(
-        mut self,
-        dir: &ModelDir,
-        lora: &LoraConfig,
-        base: String,
-        stream: &mut Stream,
-    ) -> Result<Self> {
-        let family = Family::of(dir)?;
-        let config = lora.peft(family, TaskType::SequenceClassification, base);
-        adapter::attach_fresh(&mut self.trunk, family, &config, stream)?;
+    /// When no layer has one of its names.
+    pub fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
+        adapter::attach_fresh(&mut self.trunk, Family::of(dir)?, &config, stream)?;
         self.adapter = Some(Arc::new(config));
         Ok(self)
     }
@@ -151,6 +144,11 @@ impl RewardModel {
         adapter::require_grad(&mut model.trunk);
         model.score.weight = model.score.weight.set_require_grad(true);
         model
+    }
+
+    /// Drops out what the adapter sees in recorded passes, with `probability` and by masks of `key`.
+    pub(crate) fn set_dropout(&mut self, probability: f32, key: &DropoutKey) {
+        adapter::set_dropout(&mut self.trunk, probability, key);
     }
 
     /// What the adapter is, where there is one.

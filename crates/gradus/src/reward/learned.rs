@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use super::{Reward, RewardError, Score};
 use crate::data::Message;
 use crate::error::{Error, Result};
-use crate::model::{Compute, ModelDir, Packed, RewardModel};
+use crate::model::{ModelDir, Packed, RewardModel, Weights};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
 use crate::train::batches::MicroBatch;
@@ -23,12 +23,12 @@ pub struct ModelReward {
 }
 
 impl ModelReward {
-    /// Reads the model in `dir` onto `device`, which tracks no gradients; its weights are held as `compute` says.
+    /// Reads the model in `dir` onto `device`, which tracks no gradients; its weights are held as `weights` says.
     ///
     /// # Errors
     /// When `dir` is not a reward model's, or a file is missing or corrupt.
-    pub fn load(dir: &ModelDir, device: &Device, compute: Compute, passes: MicroBatch) -> Result<Self> {
-        let model = RewardModel::load(dir, device)?.into_frozen(compute.into());
+    pub fn load(dir: &ModelDir, device: &Device, weights: Weights, passes: MicroBatch) -> Result<Self> {
+        let model = RewardModel::load(dir, device)?.into_frozen(weights);
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = ChatTemplate::from_dir(&dir.path, &tokenizer)?;

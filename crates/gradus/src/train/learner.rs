@@ -4,6 +4,8 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::optimizer::{AdamW, GradientSum};
+use crate::model::DropoutKey;
+use crate::rng::Seed;
 
 /// A module in training. Losses are accumulated over micro-batches, then one step is taken.
 #[derive(Debug)]
@@ -12,12 +14,24 @@ pub struct Learner<M: Module> {
     module: Option<M>,
     optimizer: AdamW,
     gradients: GradientSum,
+    dropout: DropoutKey,
 }
 
 impl<M: Module> Learner<M> {
     /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
     pub fn new(module: M, optimizer: AdamW) -> Self {
-        Self { module: Some(module), optimizer, gradients: GradientSum::default() }
+        Self { module: Some(module), optimizer, gradients: GradientSum::default(), dropout: DropoutKey::default() }
+    }
+
+    /// The same learner, whose module draws its masks of dropout from `key`.
+    #[must_use]
+    pub fn dropping(self, key: DropoutKey) -> Self {
+        Self { dropout: key, ..self }
+    }
+
+    /// Pass `pass` of the coming step begins, counted from 0: it gets masks of its own.
+    pub fn begin_pass(&self, seed: Seed, pass: usize) {
+        self.dropout.set(seed, self.optimizer.steps(), pass as u64);
     }
 
     /// The module, with autodiff: forward passes through it are recorded.

@@ -15,6 +15,7 @@ pub mod forecast;
 pub mod learner;
 pub mod log;
 mod longest;
+mod models;
 pub mod objective;
 pub mod observer;
 pub mod offline;
@@ -104,6 +105,9 @@ pub struct TrainConfig {
     /// sampling is faster, logprobs are computed again by the policy itself, and how far the two are apart is
     /// reported. Default: as `compute`.
     pub sampling_weights: Option<Weights>,
+    /// How weights are held that are not trained (the base under an adapter, reference, reward models): `f32`, `bf16` or
+    /// `int8`. Default: as `compute`.
+    pub frozen_weights: Option<Weights>,
     /// Threads. Default: one per core.
     pub threads: Option<usize>,
     /// The column that holds plain text for language modelling. Default `text`.
@@ -147,6 +151,7 @@ impl Default for TrainConfig {
             device: "cpu".into(),
             compute: Compute::F32,
             sampling_weights: None,
+            frozen_weights: None,
             threads: None,
             text_column: "text".into(),
             chat_template: None,

@@ -108,7 +108,8 @@ pub fn optimise<O: Objective>(
     let totals = totals(objective, batch);
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
     let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
-    for pass in settings.passes.split(&lengths) {
+    for (index, pass) in settings.passes.split(&lengths).into_iter().enumerate() {
+        learner.begin_pass(settings.seed, index);
         let Some(share) = objective.loss(learner.module(), &batch[pass], totals, &mut measured) else { continue };
         let value = f64::from(read(&share)[0]);
         if !value.is_finite() {

@@ -31,7 +31,17 @@ impl Start {
     /// # Errors
     /// When a file is missing or corrupt, or the vocabularies disagree.
     pub fn open(plan: &Plan) -> Result<Self> {
-        let dir = open_model(&plan.config().model)?;
+        let mut dir = open_model(&plan.config().model)?;
+        if let Some(adapter) = &plan.config().adapter {
+            dir = dir.with_adapter(&model::resolve(adapter, &mut |_, _, _| {})?)?;
+        }
+        if let (Some(adapter), Some(_)) = (&dir.adapter, &plan.config().lora) {
+            let message = format!("`{}` is an adapter already, and `lora` asks for a new one", plan.config().model);
+            return Err(Error::input(message).with_hint(format!(
+                "leave `lora` out to go on with it, or fold it into its base first: `gradus merge --model {} --output DIR`",
+                adapter.path.display()
+            )));
+        }
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = match &plan.train().chat_template {
@@ -44,20 +54,30 @@ impl Start {
     /// The id that fills gaps in batches elsewhere, written into the configuration of reward models: never one that ends
     /// a text, because `transformers` reads the reward at the last id that is no padding.
     pub fn pad_id(&self) -> u32 {
-        let tokens = self.tokenizer.vocab_size() as u32;
-        let named = [self.dir.pad_id(), self.tokenizer.pad_id()].into_iter().flatten();
-        let special = (0..tokens).filter(|&id| self.tokenizer.is_special(id));
-        let reserved = special.filter(|&id| self.tokenizer.token(id).is_some_and(|token| token.contains("pad")));
-        // Where nothing is reserved, the last token is the rarest, and no text ends with it: texts end with eos.
-        distinct(named.chain(reserved).chain((0..tokens).rev()), &self.stop_ids())
+        pad_id(&self.dir, &self.tokenizer)
     }
 
     /// The ids that end a completion.
     pub fn stop_ids(&self) -> Vec<u32> {
-        let mut ids = self.dir.eos_ids();
-        ids.extend(self.tokenizer.eos_id().filter(|id| !ids.contains(id)));
-        ids
+        stop_ids(&self.dir, &self.tokenizer)
     }
+}
+
+/// The ids that end a completion: the model's, and its tokenizer's.
+pub fn stop_ids(dir: &ModelDir, tokenizer: &Tokenizer) -> Vec<u32> {
+    let mut ids = dir.eos_ids();
+    ids.extend(tokenizer.eos_id().filter(|id| !ids.contains(id)));
+    ids
+}
+
+/// See [`Start::pad_id`].
+pub fn pad_id(dir: &ModelDir, tokenizer: &Tokenizer) -> u32 {
+    let tokens = tokenizer.vocab_size() as u32;
+    let named = [dir.pad_id(), tokenizer.pad_id()].into_iter().flatten();
+    let special = (0..tokens).filter(|&id| tokenizer.is_special(id));
+    let reserved = special.filter(|&id| tokenizer.token(id).is_some_and(|token| token.contains("pad")));
+    // Where nothing is reserved, the last token is the rarest, and no text ends with it: texts end with eos.
+    distinct(named.chain(reserved).chain((0..tokens).rev()), &stop_ids(dir, tokenizer))
 }
 
 /// The first candidate that ends no text; 0 where every one does.
@@ -89,6 +109,7 @@ pub fn name_padding(directory: &Path, tokenizer: &Tokenizer, pad_id: u32) -> Res
 pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
     let config = plan.config();
     let mut names = vec![config.model.as_str()];
+    names.extend(config.adapter.as_deref());
     match plan.method() {
         MethodConfig::Dpo(dpo) => names.extend(dpo.reference_model.as_deref()),
         MethodConfig::Grpo(grpo) => names.extend(grpo.reference_model.as_deref()),

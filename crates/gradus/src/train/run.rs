@@ -12,31 +12,28 @@ use super::examples::{self, Parts};
 use super::forecast;
 use super::learner::Learner;
 use super::log::Logged;
+use super::models::Models;
 use super::objective::Objective;
 use super::observer::{Event, Observer};
 use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
-use super::optimizer::AdamW;
-use super::prepare::{self, Start, fetch_models, open_model, reward_models};
-use super::recorder::{Recorder, restore_optimizer};
+use super::prepare::{self, Start, fetch_models};
+use super::recorder::Recorder;
 use super::reward_model::{BradleyTerry, RewardModelConfig};
 use super::settings::Settings;
 use super::sft::{Sft, SftConfig};
 use crate::algorithm::Algorithm;
-use crate::algorithm::actor::{Actor, ValueHead};
-use crate::algorithm::critic::{Critic, SeparateCritic, VALUE_HEAD_FILE};
+use crate::algorithm::actor::Actor;
 use crate::algorithm::grpo::{Grpo, GrpoConfig};
-use crate::algorithm::ppo::{CRITIC_PREFIX, CriticTrunk, Ppo, PpoConfig};
+use crate::algorithm::ppo::{Ppo, PpoConfig};
 use crate::config::{MethodConfig, Plan};
 use crate::data::PreferenceExample;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::memory::Row;
-use crate::model::{CausalLm, Compute, ModelDir, RewardModel, save_causal, save_reward_model};
-use crate::reward::{self, Reward};
+use crate::model::{CausalLm, DropoutKey, ModelDir, RewardModel, save_causal, save_reward_model};
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
-use crate::run::tensors::read_tensors;
 use crate::run::{Checkpoint, Existing, MetricsRow, RunDir, atomic, read_metrics, report};
 
 /// A finished run.
@@ -79,7 +76,14 @@ fn run_in(plan: &Plan, directory: RunDir, observer: &mut dyn Observer) -> Result
     }
     fetch_models(plan, observer)?;
     let start = Start::open(plan)?;
-    let job = Job { plan, start: &start, directory, checkpoint, device: Device::flex().autodiff() };
+    let job = Job {
+        plan,
+        start: &start,
+        directory,
+        checkpoint,
+        device: Device::flex().autodiff(),
+        dropout: DropoutKey::default(),
+    };
     // The only `match` on the method in the program.
     match plan.method() {
         MethodConfig::Sft(config) => job.sft(config, observer),
@@ -113,13 +117,15 @@ struct Job<'a> {
     checkpoint: Option<Checkpoint>,
     /// With autodiff.
     device: Device,
+    /// What the masks of dropout are drawn from.
+    dropout: DropoutKey,
 }
 
 impl Job<'_> {
     fn sft(self, config: &SftConfig, observer: &mut dyn Observer) -> Result<Outcome> {
         let (train, held_out) = examples::texts(self.plan, self.start, config, observer)?;
         self.check_memory(forecast::of_texts(&train), &[], observer)?;
-        let model = self.trained(CausalLm::load(&self.model_dir()?, &self.device)?);
+        let model = self.models().policy()?;
         let objective = Sft::new(config);
         self.offline(&objective, model, &train, &held_out, &save_causal, observer)
     }
@@ -127,7 +133,7 @@ impl Job<'_> {
     fn reward_model(self, config: &RewardModelConfig, observer: &mut dyn Observer) -> Result<Outcome> {
         let (train, held_out) = examples::scored_pairs(self.plan, self.start, observer)?;
         self.check_memory(forecast::of_scored_pairs(&train), &[], observer)?;
-        let model = self.scalar_model(&self.model_dir()?)?;
+        let model = self.models().scalar()?;
         let pad_id = self.start.pad_id();
         let tokenizer = &self.start.tokenizer;
         let save = |model: &RewardModel, source: &ModelDir, path: &Path| {
@@ -140,7 +146,7 @@ impl Job<'_> {
     fn dpo(self, config: &DpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
         let (train, held_out) = examples::pairs(self.plan, self.start, observer)?;
         self.check_memory(forecast::of_pairs(&train), &[], observer)?;
-        let (model, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
+        let (model, reference) = self.models().policy_and_reference(config.reference_model.as_deref())?;
         let passes = self.passes();
         let total = train.len() + held_out.len();
         observer.event(&Event::Phase { name: "reference", total: Some(total), done: 0 });
@@ -157,8 +163,9 @@ impl Job<'_> {
 
     fn ppo(self, config: &PpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
         let prompts = self.prompts(config.max_new_tokens, observer)?;
-        let (policy, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
-        let (critic, value_head) = self.critic(config, &policy)?;
+        let (policy, reference) = self.models().policy_and_reference(config.reference_model.as_deref())?;
+        let settings = self.settings(1);
+        let (critic, value_head) = self.models().critic(config, &policy, settings.optimizer, settings.learning_rate)?;
         let kl_coefficient = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
         let mut algorithm = Ppo::new(config, critic, kl_coefficient);
         self.online(&mut algorithm, Actor { policy, value_head }, Some(&reference), prompts, observer)
@@ -166,7 +173,7 @@ impl Job<'_> {
 
     fn grpo(self, config: &GrpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
         let prompts = self.prompts(config.max_new_tokens, observer)?;
-        let (policy, reference) = self.policy_and_reference(config.reference_model.as_deref())?;
+        let (policy, reference) = self.models().policy_and_reference(config.reference_model.as_deref())?;
         // Without a KL term only evaluations ask the reference.
         let asked = config.kl_coefficient != 0.0 || self.plan.train().eval_steps >= 0;
         let reference = asked.then_some(reference);
@@ -212,7 +219,8 @@ impl Job<'_> {
     ) -> Result<Outcome> {
         let order = self.order(Purpose::DataOrder, train.len());
         let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
-        let mut learner = Learner::new(model, self.optimizer("", &settings)?);
+        let mut learner =
+            Learner::new(model, self.models().optimizer("", settings.optimizer)?).dropping(self.dropout.clone());
         let save = |model: &O::Model, path: &Path| save(model, &self.start.dir, path);
         let mut recorder = self.recorder(observer)?;
         let task = Offline { objective, examples: train, held_out, order, settings: &settings, save: &save };
@@ -231,12 +239,12 @@ impl Job<'_> {
         (train, held_out): Parts<Prompt>,
         observer: &mut dyn Observer,
     ) -> Result<Outcome> {
-        let mut reward = self.reward()?;
+        let mut reward = self.models().reward(self.passes())?;
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
         let by_epochs = (self.plan.train().epochs * per_epoch).ceil().max(1.0) as usize;
         let settings = self.settings(self.plan.train().max_steps.unwrap_or(by_epochs));
-        let mut learner = Learner::new(actor, self.optimizer(ACTOR_PREFIX, &settings)?);
+        let mut learner = Learner::new(actor, self.models().optimizer(ACTOR_PREFIX, settings.optimizer)?);
         let save = |policy: &CausalLm, path: &Path| save_causal(policy, &self.start.dir, path);
         let stop_ids = self.start.stop_ids();
         let mut recorder = self.recorder(observer)?;
@@ -258,95 +266,14 @@ impl Job<'_> {
         self.finish(&mut recorder, &settings)
     }
 
-    /// Where the weights come from: the checkpoint, or the start model.
-    fn model_dir(&self) -> Result<ModelDir> {
-        match &self.checkpoint {
-            Some(checkpoint) => ModelDir::open(&checkpoint.path),
-            None => ModelDir::open(&self.start.dir.path),
+    fn models(&self) -> Models<'_> {
+        Models {
+            plan: self.plan,
+            start: self.start,
+            checkpoint: self.checkpoint.as_ref(),
+            device: &self.device,
+            dropout: self.dropout.clone(),
         }
-    }
-
-    /// How products are computed.
-    fn compute(&self) -> Compute {
-        self.plan.train().compute
-    }
-
-    /// The policy, set up for training.
-    fn trained(&self, model: CausalLm) -> CausalLm {
-        let mut model = model.with_compute(self.compute());
-        model.trunk.set_recompute(self.plan.train().recompute);
-        model
-    }
-
-    /// A reward model or critic, set up for training.
-    fn trained_scalar(&self, model: RewardModel) -> RewardModel {
-        let mut model = model.with_compute(self.compute());
-        model.trunk.set_recompute(self.plan.train().recompute);
-        model
-    }
-
-    /// The policy with autodiff, and the reference without: the same weights where both start from one model.
-    fn policy_and_reference(&self, reference: Option<&str>) -> Result<(CausalLm, CausalLm)> {
-        let policy = self.trained(CausalLm::load(&self.model_dir()?, &self.device)?);
-        let plain = self.device.clone().inner();
-        let reference = match (reference, &self.checkpoint) {
-            (Some(name), _) => CausalLm::load(&open_model(name)?, &plain)?,
-            (None, Some(_)) => CausalLm::load(&self.start.dir, &plain)?,
-            (None, None) => burn::module::Module::valid(&policy),
-        };
-        Ok((policy, reference.into_frozen(self.compute().into())))
-    }
-
-    /// A scalar model: as it is, or with a fresh head on a language model's trunk.
-    fn scalar_model(&self, dir: &ModelDir) -> Result<RewardModel> {
-        if dir.is_reward_model() {
-            return Ok(self.trained_scalar(RewardModel::load(dir, &self.device)?));
-        }
-        let mut stream = self.plan.seed().stream(Purpose::Init, 0, 0);
-        Ok(self.trained_scalar(RewardModel::from_causal(dir, &mut stream, &self.device)?))
-    }
-
-    fn critic(&self, config: &PpoConfig, policy: &CausalLm) -> Result<(Critic, Option<ValueHead>)> {
-        let kept = self.checkpoint.as_ref().map(|checkpoint| checkpoint.path.join("critic"));
-        if config.critic.trunk == CriticTrunk::Shared {
-            let device = &self.device;
-            let head = match kept {
-                Some(path) => {
-                    let tensors = read_tensors(&path.join(VALUE_HEAD_FILE))?;
-                    ValueHead::new(tensors[1].values.to_vec(), tensors[0].values[0], device)
-                }
-                None => ValueHead::zeros(policy.trunk.dims().1, device),
-            };
-            return Ok((Critic::Shared, Some(head)));
-        }
-        let learned = self.plan.config().reward.as_ref().and_then(|reward| reward_models(reward).first().copied());
-        let named = config.critic.model.as_deref().or(learned);
-        let source = match named {
-            Some(name) => open_model(name)?,
-            None => ModelDir::open(&self.start.dir.path)?,
-        };
-        let model = match (&kept, named) {
-            (Some(path), _) => self.scalar_model(&ModelDir::open(path)?)?,
-            (None, Some(_)) => self.scalar_model(&source)?,
-            (None, None) => self.trained_scalar(RewardModel::critic_from(policy)),
-        };
-        let settings = self.settings(1);
-        let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, &settings)?);
-        let learning_rate = config.critic.learning_rate.unwrap_or(settings.learning_rate);
-        let pad_id = source.pad_id().filter(|id| !source.eos_ids().contains(id)).unwrap_or_else(|| self.start.pad_id());
-        Ok((Critic::Separate(Box::new(SeparateCritic { learner, learning_rate, source, pad_id })), None))
-    }
-
-    fn reward(&self) -> Result<Box<dyn Reward>> {
-        let Some(config) = &self.plan.config().reward else {
-            return Err(Error::input(format!("`{}` needs a reward", self.plan.method().name()))
-                .with_hint("set `reward:` in the file, or `--reward-model DIR`"));
-        };
-        let (passes, compute) = (self.passes(), self.compute());
-        let device = self.device.clone().inner();
-        reward::build(config, &|name| {
-            Ok(Box::new(reward::ModelReward::load(&open_model(name)?, &device, compute, passes)?) as Box<dyn Reward>)
-        })
     }
 
     fn passes(&self) -> MicroBatch {
@@ -360,14 +287,6 @@ impl Job<'_> {
 
     fn settings(&self, steps: usize) -> Settings {
         Settings::new(self.plan.train(), steps, self.plan.learning_rate(), self.plan.best_metric())
-    }
-
-    /// A fresh optimiser, or as the checkpoint left the one of this prefix.
-    fn optimizer(&self, prefix: &str, settings: &Settings) -> Result<AdamW> {
-        match &self.checkpoint {
-            Some(checkpoint) => restore_optimizer(checkpoint, prefix, settings.optimizer),
-            None => Ok(AdamW::new(settings.optimizer)),
-        }
     }
 
     fn recorder<'o>(&self, observer: &'o mut dyn Observer) -> Result<Recorder<'o>> {

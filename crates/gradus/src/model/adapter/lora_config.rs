@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::peft::{PeftConfig, TaskType};
 use super::targets::Targets;
+use crate::error::Result;
+use crate::model::directory::ModelDir;
 use crate::model::trunk::Family;
 
 /// Train a low-rank adapter beside the frozen model instead of the model itself (LoRA, Hu et al. 2021).
@@ -42,8 +44,12 @@ impl Default for LoraConfig {
 }
 
 impl LoraConfig {
-    /// What peft calls it, for a model of `family`.
-    pub(crate) fn peft(&self, family: Family, task_type: TaskType, base: String) -> PeftConfig {
+    /// What peft calls it, for the model in `dir`, which is to be called `base`.
+    ///
+    /// # Errors
+    /// When the model's family is unknown.
+    pub fn peft_config(&self, dir: &ModelDir, task_type: TaskType, base: String) -> Result<PeftConfig> {
+        let family = Family::of(dir)?;
         let attention: &[&str] = match family {
             Family::Gpt2 => &["c_attn", "attn.c_proj"],
             Family::Llama | Family::Qwen3 => &["q_proj", "k_proj", "v_proj", "o_proj"],
@@ -54,6 +60,6 @@ impl LoraConfig {
             (None, [only]) if only == Targets::ALL => Targets::All,
             (None, names) => Targets::Names(names.to_vec()),
         };
-        PeftConfig::new(self, targets, family == Family::Gpt2, task_type, base)
+        Ok(PeftConfig::new(self, targets, family == Family::Gpt2, task_type, base))
     }
 }

@@ -1,0 +1,40 @@
+//! `gradus merge`: folds an adapter into its base.
+
+use std::path::PathBuf;
+
+use gradus::inference::{MergeOptions, merge};
+
+use crate::output::Output;
+use crate::watch::fetch;
+
+/// Arguments of `gradus merge`.
+#[derive(Debug, clap::Args)]
+pub struct MergeArgs {
+    /// The base: a Hugging Face directory or a hub name; or an adapter that names its base
+    #[arg(long, value_name = "DIR")]
+    model: String,
+    /// The adapter, in peft's format
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<String>,
+    /// Where the merged model goes: a directory that is not there yet
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+}
+
+/// Merges, and says how far the model's answers moved by rounding.
+pub fn run(args: MergeArgs, out: &Output) -> anyhow::Result<()> {
+    fetch(&args.model, out)?;
+    let options = MergeOptions { model: args.model, adapter: args.adapter, output: args.output };
+    let spinner = out.spinner("merging");
+    let merged = merge(&options)?;
+    drop(spinner);
+    out.result(&merged, || {
+        format!(
+            "{}\nlargest difference of a logit, merged against unmerged: {:.2e} (largest logit {:.1}, {} tokens)",
+            merged.output.display(),
+            merged.largest_difference,
+            merged.largest,
+            merged.tokens
+        )
+    })
+}

@@ -1,0 +1,38 @@
+//! Rules of adapters.
+
+use super::Problems;
+use crate::config::{MethodConfig, RunConfig};
+
+pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
+    let adapts = config.adapter.is_some() || config.lora.is_some();
+    problems.unless(!adapts || config.train.sampling_weights.is_none(), &["train.sampling_weights"], || {
+        let message = "`train.sampling_weights` is set, but under an adapter the base is sampled from as it is held";
+        (message.into(), Some("use `train.frozen_weights`: it holds the base so in training too".into()))
+    });
+    let Some(lora) = &config.lora else { return };
+    problems.unless(config.adapter.is_none(), &["adapter", "lora"], || {
+        let message = "`adapter` goes on with one, `lora` makes a new one: a run has only one of them";
+        (message.into(), Some("leave `lora` out, or fold the adapter into its base first (`gradus merge`)".into()))
+    });
+    problems.at_least("lora.rank", lora.rank, 1);
+    problems.above_zero("lora.alpha", lora.alpha);
+    problems.zero_to_below("lora.dropout", lora.dropout, 1.0);
+    problems.unless(
+        lora.targets.is_empty() || lora.target_pattern.is_none(),
+        &["lora.targets", "lora.target_pattern"],
+        || ("`lora.targets` and `lora.target_pattern` both say which layers are meant".into(), None),
+    );
+    let fine = lora.dropout == 0.0 || matches!(config.method, MethodConfig::Sft(_) | MethodConfig::Reward(_));
+    problems.unless(fine, &["lora.dropout"], || {
+        let message = format!(
+            "`lora.dropout` is {}, but {} compares logprobs of one text under several models: with dropout they would differ by chance",
+            lora.dropout,
+            config.method.name()
+        );
+        (message, Some("leave it out; it is for `sft` and `reward`".into()))
+    });
+    let fine = lora.dropout == 0.0 || !config.train.recompute;
+    problems.unless(fine, &["lora.dropout", "train.recompute"], || {
+        ("`lora.dropout` cannot be used with `train.recompute` yet".into(), None)
+    });
+}

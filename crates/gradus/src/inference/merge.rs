@@ -1,0 +1,110 @@
+//! Folding an adapter into its base.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{Device, Tensor};
+use rand::Rng;
+use serde::Serialize;
+
+use super::open;
+use crate::error::{Error, Result};
+use crate::model::{CausalLm, ModelDir, Packed, RewardModel, save_causal, save_reward_model};
+use crate::rng::{Purpose, Seed};
+use crate::run::atomic;
+use crate::text::Tokenizer;
+use crate::train::objective::read;
+use crate::train::prepare::{name_padding, pad_id};
+
+/// What to merge.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MergeOptions {
+    /// The base: a directory or a hub name; or an adapter's directory, which names its base itself.
+    pub model: String,
+    /// The adapter, unless `model` is one.
+    pub adapter: Option<String>,
+    /// Where the merged model goes: a directory that is not there yet, or is empty.
+    pub output: PathBuf,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Merged {
+    /// Where the merged model is.
+    pub output: PathBuf,
+    /// The largest difference between a logit (a reward model's score) of the merged model and of base and adapter.
+    pub largest_difference: f32,
+    /// The largest logit or score, for comparison.
+    pub largest: f32,
+    /// Tokens it was measured on.
+    pub tokens: usize,
+}
+
+/// Sequences on which merged and unmerged are compared, and the tokens of each.
+const PROBES: usize = 4;
+const PROBE_TOKENS: usize = 32;
+
+/// Writes the base with the adapter in its weights, and says how far its answers moved by rounding.
+///
+/// # Errors
+/// When there is no adapter, it does not fit, or the output directory is not empty.
+pub fn merge(options: &MergeOptions) -> Result<Merged> {
+    let dir = open(&options.model, options.adapter.as_deref())?;
+    if dir.adapter.is_none() {
+        return Err(Error::model(&dir.path, "this is a whole model: there is no adapter to fold in")
+            .with_hint("name the adapter with `--adapter DIR`"));
+    }
+    let is_taken = std::fs::read_dir(&options.output).is_ok_and(|mut entries| entries.next().is_some());
+    if is_taken {
+        return Err(Error::input(format!("output directory `{}` exists and is not empty", options.output.display()))
+            .with_hint("choose another `--output`"));
+    }
+    let base = dir.without_adapter();
+    let probes = probes(&dir);
+    let (found, expected) = if dir.is_reward_model() {
+        let model = RewardModel::load(&dir, &Device::flex())?;
+        let expected = answers(&probes, |packed| model.values(packed));
+        let merged = model.merged();
+        atomic::write_dir(&options.output, |path| save_scalar(&merged, &base, path))?;
+        (answers(&probes, |packed| merged.values(packed)), expected)
+    } else {
+        let model = CausalLm::load(&dir, &Device::flex())?;
+        let expected = answers(&probes, |packed| model.logits(packed));
+        let merged = model.merged();
+        atomic::write_dir(&options.output, |path| save_causal(&merged, &base, path))?;
+        (answers(&probes, |packed| merged.logits(packed)), expected)
+    };
+    let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0f32, |max, value| max.max(value.abs()));
+    Ok(Merged {
+        output: options.output.clone(),
+        largest_difference: largest(&mut found.iter().zip(&expected).map(|(a, b)| a - b)),
+        largest: largest(&mut expected.iter().copied()),
+        tokens: probes.iter().map(Vec::len).sum(),
+    })
+}
+
+fn save_scalar(model: &RewardModel, base: &ModelDir, path: &Path) -> Result<()> {
+    let tokenizer = Tokenizer::from_dir(&base.path)?;
+    let pad_id = pad_id(base, &tokenizer);
+    save_reward_model(model, base, path, pad_id)?;
+    name_padding(path, &tokenizer, pad_id)
+}
+
+/// Tokens drawn evenly from the vocabulary: the same every time.
+fn probes(dir: &ModelDir) -> Vec<Vec<u32>> {
+    let number = |key: &str| dir.config.get(key).and_then(serde_json::Value::as_u64);
+    let vocabulary = number("vocab_size").unwrap_or(1).max(1) as u32;
+    let positions = number("n_positions").or_else(|| number("max_position_embeddings"));
+    let tokens = positions.map_or(PROBE_TOKENS, |limit| PROBE_TOKENS.min(limit as usize));
+    let mut stream = Seed(0).stream(Purpose::Bench, 0, 0);
+    (0..PROBES).map(|_| (0..tokens).map(|_| stream.random_range(0..vocabulary)).collect()).collect()
+}
+
+/// One sequence at a time: the logits of all would be large.
+fn answers<const R: usize>(probes: &[Vec<u32>], ask: impl Fn(&Packed) -> Tensor<R>) -> Vec<f32> {
+    probes.iter().flat_map(|ids| read_all(&ask(&Packed::new([ids])))).collect()
+}
+
+fn read_all<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
+    let size = tensor.dims().iter().product::<usize>();
+    read(&tensor.clone().reshape([size]))
+}
