@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use gradus::config::{Flag, FlagKind, FlagSpec, Schema, Scope, flags};
 
-/// Adds `--config`, `--resume`, `--overwrite` and a flag for every key in `scope`.
+/// Adds `--config`, `--resume`, `--resume-from`, `--overwrite` and a flag for every key in `scope`.
 pub fn add(command: Command, scope: Scope<'_>) -> Command {
     let file = match scope {
         Scope::Method(_) => {
@@ -22,6 +22,14 @@ pub fn add(command: Command, scope: Scope<'_>) -> Command {
         .next_help_heading("Run")
         .arg(file.value_parser(clap::value_parser!(PathBuf)))
         .arg(run("resume", "Go on from the last checkpoint in the output directory").conflicts_with("overwrite"))
+        .arg(
+            Arg::new("resume-from")
+                .long("resume-from")
+                .value_name("STEP")
+                .help("Go on from the checkpoint of this step; later ones are removed")
+                .value_parser(clap::value_parser!(usize))
+                .conflicts_with("overwrite"),
+        )
         .arg(run("overwrite", "Replace the run in the output directory"));
     for spec in flags(&Schema::run_config(), scope) {
         command = command.next_help_heading(spec.section).args(arguments(&spec));

@@ -146,12 +146,18 @@ impl Error {
             | Self::Reward { hint, .. }
             | Self::Network { hint, .. }
             | Self::Input { hint, .. } => hint.as_deref(),
-            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+            Self::Io { source, .. } if is_full(source.kind()) => {
                 Some("free some disk space; everything written before is intact")
             }
             _ => None,
         }
     }
+}
+
+/// Whether the system had no room for what was written: the disk, the quota, or the limit on a file's size.
+fn is_full(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind;
+    matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
 /// One problem in a configuration, with where it stands.

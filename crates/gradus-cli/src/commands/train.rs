@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use gradus::config::{Plan, Request, RunConfig, Scope};
+use gradus::config::{Plan, Request, Resume, RunConfig, Scope};
 use gradus::machine::Machine;
 use gradus::run::Existing;
 use serde_json::Value;
@@ -27,20 +27,16 @@ pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::
 /// The checked run that the file and the flags describe.
 pub fn plan(method: Option<&str>, matches: &ArgMatches) -> anyhow::Result<Plan> {
     let given = flags::given(matches, method.map_or(Scope::Shared, Scope::Method));
-    let (resume, overwrite) = (matches.get_flag("resume"), matches.get_flag("overwrite"));
-    let mut file = matches.get_one::<PathBuf>("file").cloned();
-    if resume && file.is_none() {
+    let file = matches.get_one::<PathBuf>("file");
+    let request = Request { file: file.map(PathBuf::as_path), method, flags: &given };
+    let (machine, step) = (Machine::detect(), matches.get_one("resume-from").copied());
+    if step.is_some() || matches.get_flag("resume") {
         // The run knows what it was: `--resume --output-dir DIR` is enough.
-        let directory = given.iter().find(|flag| flag.spec.key == "output_dir").and_then(|flag| flag.values.last());
-        file = directory.map(|directory| PathBuf::from(directory).join("config.yml")).filter(|file| file.is_file());
+        let directory = Resume::directory_of(&request)?;
+        return Ok(Resume { directory: &directory, step, request }.plan(&machine)?);
     }
-    let written = RunConfig::load(&Request { file: file.as_deref(), method, flags: &given })?;
-    let existing = match (resume, overwrite) {
-        (true, _) => Existing::Resume,
-        (_, true) => Existing::Overwrite,
-        _ => Existing::Refuse,
-    };
-    Ok(Plan::check(&written, &Machine::detect())?.on_existing(existing))
+    let existing = if matches.get_flag("overwrite") { Existing::Overwrite } else { Existing::Refuse };
+    Ok(Plan::check(&RunConfig::load(&request)?, &machine)?.on_existing(existing))
 }
 
 /// What the run reached, in one line: the metric of `best/` before and after.

@@ -11,4 +11,5 @@ mod frame;
 mod hub;
 mod inference;
 mod plan;
+mod resume;
 mod train;

@@ -154,7 +154,7 @@ fn one(base: &Node, name: &str, mut keys: Node, flags: &[Flag]) -> Result<Writte
         None => is_online || !of_reward(flag),
     };
     let flags: Vec<Flag> = flags.iter().filter(belongs).cloned().collect();
-    resolve(base, &Request { file: None, method: Some(name), flags: &flags })
+    resolve(base, None, &Request { file: None, method: Some(name), flags: &flags })
 }
 
 /// The methods to train with the keys that the file gives them.

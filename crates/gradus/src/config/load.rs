@@ -1,6 +1,6 @@
 //! A file and flags become a [`RunConfig`] that knows where each of its keys stands.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::flags::{Flag, overlay, tree};
 use super::node::{Entry, Node, Value, parse};
@@ -28,14 +28,14 @@ pub struct Written {
     /// What was written, with defaults for the rest.
     pub config: RunConfig,
     root: Node,
-    /// Whether the file is a resolved `config.yml`, in which marks say what was asked for.
-    marked: bool,
+    /// The files that are a resolved `config.yml`, in which marks say what was asked for.
+    pub(super) marked: Vec<PathBuf>,
 }
 
 impl From<RunConfig> for Written {
     /// A configuration that a program made: problems have no places then.
     fn from(config: RunConfig) -> Self {
-        Self { config, root: Node::empty(), marked: false }
+        Self { config, root: Node::empty(), marked: Vec::new() }
     }
 }
 
@@ -45,16 +45,20 @@ impl Written {
         self.root.at(key).and_then(|(node, place)| place.or(node.place.as_ref()))
     }
 
+    /// Whether a resolved file says that nobody asked for this key.
+    pub(super) fn is_default(&self, key: &str) -> bool {
+        match self.place(key) {
+            Some(Place::File { path, excerpt, .. }) => self.marked.contains(path) && !excerpt.ends_with(write::MARK),
+            _ => false,
+        }
+    }
+
     /// Dotted paths of the keys that the user asked for: all in the file, or those marked in a resolved one.
     pub fn keys(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.root.paths("", &mut paths);
-        if self.marked {
-            paths.retain(|path| match self.place(path) {
-                Some(Place::File { excerpt, .. }) => excerpt.ends_with(write::MARK),
-                Some(Place::Flag(_)) => true,
-                None => false,
-            });
+        if !self.marked.is_empty() {
+            paths.retain(|path| self.place(path).is_some() && !self.is_default(path));
         }
         paths
     }
@@ -66,10 +70,11 @@ impl RunConfig {
     /// # Errors
     /// [`Error::Config`] with every problem: of spelling and type, and of keys that do not go together.
     pub fn load(request: &Request<'_>) -> Result<Written> {
-        let Some(path) = request.file else { return resolve(Node::empty(), request) };
+        let Some(path) = request.file else { return resolve(Node::empty(), None, request) };
         let text = text(path)?;
         let base = parse(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
-        Ok(Written { marked: text.starts_with(write::HEADER), ..resolve(base, request)? })
+        let marked = if resolved(&text) { vec![path.to_owned()] } else { Vec::new() };
+        Ok(Written { marked, ..resolve(base, None, request)? })
     }
 
     /// Reads the text of a configuration file.
@@ -86,8 +91,13 @@ impl RunConfig {
     /// As [`RunConfig::load`].
     pub fn read(text: &str, request: &Request<'_>) -> Result<Written> {
         let base = parse("config.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
-        resolve(base, request)
+        resolve(base, None, request)
     }
+}
+
+/// Whether this is the text of a resolved `config.yml`.
+pub(super) fn resolved(text: &str) -> bool {
+    text.starts_with(write::HEADER)
 }
 
 pub(super) fn text(path: &Path) -> Result<String> {
@@ -100,7 +110,8 @@ pub(super) fn text(path: &Path) -> Result<String> {
     })
 }
 
-pub(super) fn resolve(base: Node, request: &Request<'_>) -> Result<Written> {
+/// Lays `file` (another file's tree) and the flags of `request` over `base`, and reads the result.
+pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> Result<Written> {
     let schema = Schema::run_config();
     let mut problems = Vec::new();
     let mut over = tree(request.flags).unwrap_or_else(|found| {
@@ -108,9 +119,13 @@ pub(super) fn resolve(base: Node, request: &Request<'_>) -> Result<Written> {
         Node::empty()
     });
     if let Some(method) = request.method {
-        problems.extend(other_method(&base, method));
+        problems.extend([Some(&base), file.as_ref()].into_iter().flatten().find_map(|node| other_method(node, method)));
         choose(&mut over, method);
     }
+    let base = match file {
+        Some(file) => overlay(&schema, schema.root(), base, file),
+        None => base,
+    };
     let root = overlay(&schema, schema.root(), base, over);
     let reading = read(&schema, &root);
     problems.extend(reading.problems);
@@ -119,11 +134,11 @@ pub(super) fn resolve(base: Node, request: &Request<'_>) -> Result<Written> {
         let config = serde_json::from_value(value).map_err(|error| {
             Error::Config(vec![Diagnostic { message: error.to_string(), places: Vec::new(), hint: None }])
         })?;
-        return Ok(Written { config, root, marked: false });
+        return Ok(Written { config, root, marked: Vec::new() });
     }
     // The rest may have problems of its own; what could not be read takes its default, and problems with it are silent.
     if let Ok(config) = serde_json::from_value(patched(value, request.method)) {
-        let written = Written { config, root, marked: false };
+        let written = Written { config, root, marked: Vec::new() };
         let also = rules::check(&written, &Machine::detect());
         let is_broken = |key: &String| broken.iter().any(|path| key.starts_with(path.as_str()));
         problems

@@ -12,6 +12,7 @@ mod node;
 mod plan;
 mod read;
 mod reference;
+mod resume;
 mod rules;
 mod schema;
 mod suggest;
@@ -24,6 +25,7 @@ pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use load::{Request, Written};
 pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
+pub use resume::{Change, Effect, Resume};
 pub use schema::{Field, Schema, Shape, Word};
 pub(crate) use suggest::nearest;
 

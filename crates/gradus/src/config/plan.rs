@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::load::Written;
-use super::{MethodConfig, RunConfig, rules, write};
+use super::{Change, MethodConfig, RunConfig, rules, write};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::rng::Seed;
@@ -21,6 +21,8 @@ pub struct Plan {
     best_metric: String,
     output_dir: PathBuf,
     existing: Existing,
+    resume_from: Option<usize>,
+    changes: Vec<Change>,
 }
 
 impl Plan {
@@ -43,13 +45,40 @@ impl Plan {
             config.output_dir.clone().unwrap_or_else(|| free_directory(config.method.name(), &config.model));
         config.output_dir = Some(output_dir.clone());
         let set = written.keys().into_iter().collect();
-        Ok(Self { config, set, learning_rate, too_long, best_metric, output_dir, existing: Existing::Refuse })
+        Ok(Self {
+            config,
+            set,
+            learning_rate,
+            too_long,
+            best_metric,
+            output_dir,
+            existing: Existing::Refuse,
+            resume_from: None,
+            changes: Vec::new(),
+        })
     }
 
     /// The plan with another answer to an output directory that is not empty; the default is to refuse it.
     #[must_use]
     pub fn on_existing(self, existing: Existing) -> Self {
         Self { existing, ..self }
+    }
+
+    /// The plan of a run that goes on in `directory`, from the checkpoint of `step` or the newest, with `changes`.
+    pub(super) fn resuming(mut self, directory: &Path, step: Option<usize>, changes: Vec<Change>) -> Self {
+        directory.clone_into(&mut self.output_dir);
+        self.config.output_dir = Some(directory.to_owned());
+        Self { resume_from: step, changes, ..self }
+    }
+
+    /// The step whose checkpoint a resumed run goes on from; `None`: the newest.
+    pub fn resume_from(&self) -> Option<usize> {
+        self.resume_from
+    }
+
+    /// What a resumed run has otherwise than before.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
     }
 
     /// The configuration, with what depends on the method filled in.

@@ -156,7 +156,8 @@ fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, train: &TrainConf
             let message = format!("`train.best_metric` is `{metric}`, but must be a held-out metric");
             (message, Some(format!("held-out metrics start with `eval_`, such as `eval_{metric}`")))
         });
-        problems.unless(train.eval_steps >= 0, &["train.best_metric", "train.eval_steps"], || {
+        let asked = !problems.written.is_default("train.best_metric");
+        problems.unless(train.eval_steps >= 0 || !asked, &["train.best_metric", "train.eval_steps"], || {
             ("`train.best_metric` is given, but `train.eval_steps` is -1: nothing is evaluated".into(), None)
         });
     }

@@ -68,7 +68,11 @@ pub fn write_path(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Resul
 /// What `fill` returns, or [`Error::Io`].
 pub fn write_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if let Some(missing) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        fs::create_dir_all(missing).map_err(|source| Error::io(missing, source))?;
+        if !missing.is_dir() {
+            fs::create_dir_all(missing)
+                .and_then(|()| sync_directory(parent(missing)))
+                .map_err(|source| Error::io(missing, source))?;
+        }
     }
     let temporary = sibling(path, "tmp");
     let filled = fs::create_dir(&temporary)
@@ -88,6 +92,53 @@ pub fn write_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<
         }
         other => other,
     })
+}
+
+/// Makes the directory `to` with the same files as `from`: hard links, or copies where there can be none. Files that
+/// are only ever replaced, never written to, may share their bytes so.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn link_tree(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir(to).map_err(|source| Error::io(to, source))?;
+    link_files(from, to)
+}
+
+/// As [`link_tree`], into a directory that is there already.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn link_files(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).map_err(|source| Error::io(from, source))? {
+        let entry = entry.map_err(|source| Error::io(from, source))?;
+        let (path, at) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            link_tree(&path, &at)?;
+        } else if fs::hard_link(&path, &at).is_err() {
+            fs::copy(&path, &at).map_err(|source| Error::io(&at, source))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a directory so that a kill on the way leaves nothing under its name.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn remove_dir(path: &Path) -> Result<()> {
+    let doomed = sibling(path, "tmp");
+    fs::rename(path, &doomed).and_then(|()| fs::remove_dir_all(&doomed)).map_err(|source| Error::io(path, source))
+}
+
+/// Flushes a file that grew in place to the disk; one that is not there is none.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn sync_file(path: &Path) -> Result<()> {
+    match File::open(path).and_then(|file| file.sync_all()) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path, source)),
+        _ => Ok(()),
+    }
 }
 
 /// Gives the directory `new` the name `path`.

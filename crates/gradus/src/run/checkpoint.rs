@@ -7,6 +7,8 @@
 //! run_state.json           what only gradus needs: cursors and controllers
 //! rng.json                 the seed; every stream is derived from (seed, purpose, step, index)
 //! run_config.yml           the run's `config.yml`
+//! best/                    the best model so far (hard links, where the file system has them)
+//! checksums.json           length and CRC-32 of all of these
 //! ```
 
 use std::fs;
@@ -15,8 +17,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
+use super::checksums::Checksums;
 use super::directory::RunDir;
-use super::tensors::{NamedTensor, check_length, read_tensors, write_tensors};
+use super::tensors::{NamedTensor, read_tensors, write_tensors};
 use super::trainer_state::TrainerState;
 use super::{atomic, metrics};
 use crate::error::{Error, Result};
@@ -43,8 +46,32 @@ pub struct RunState {
     pub evaluations_since_best: usize,
     /// Seconds of training so far, over all resumptions.
     pub elapsed_s: f64,
+    /// What was measured since the last row of `metrics.jsonl`.
+    pub pending: Map<String, Value>,
+    /// The rows that are trained on and those held out: how many, and a hash of what they hold.
+    pub data: Option<DataPrint>,
+    /// Whether an undisturbed run writes none here: it was written on an interruption or a crash.
+    pub unplanned: bool,
     /// The state of one method, under names of its own.
     pub method: Map<String, Value>,
+}
+
+/// Tells one data set from another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataPrint {
+    /// The rows that are trained on.
+    pub train: RowsPrint,
+    /// The rows held out.
+    pub held_out: RowsPrint,
+}
+
+/// How many rows there are, and a hash of what they hold, in their order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowsPrint {
+    /// How many.
+    pub rows: usize,
+    /// FNV-1a, 64 bits, in hexadecimal.
+    pub fnv1a: String,
 }
 
 /// `rng.json`.
@@ -82,15 +109,6 @@ pub struct CheckpointParts<'a> {
     pub optimizer: &'a [NamedTensor<'a>],
 }
 
-/// The newest usable checkpoint, and the newer ones that are corrupt.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LastCheckpoint {
-    /// The one to go on from.
-    pub checkpoint: Checkpoint,
-    /// Directories that were passed over, with the reason.
-    pub corrupt: Vec<(PathBuf, String)>,
-}
-
 /// The two moments of one parameter under the names of the optimiser file.
 pub fn moments<'a>(parameter: &str, shape: &[usize], first: &'a [f32], second: &'a [f32]) -> [NamedTensor<'a>; 2] {
     [
@@ -100,7 +118,8 @@ pub fn moments<'a>(parameter: &str, shape: &[usize], first: &'a [f32], second: &
 }
 
 impl Checkpoint {
-    /// Writes `checkpoints/step-<run_state.step>/` as a whole, then removes the oldest ones beyond `keep`.
+    /// Writes `checkpoints/step-<run_state.step>/` as a whole, then removes older ones: those that were not planned, and
+    /// of the others the oldest beyond `keep`.
     ///
     /// `write_model` writes weights, `config.json` and tokenizer files into the directory it is given.
     ///
@@ -112,7 +131,9 @@ impl Checkpoint {
         keep: usize,
         write_model: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
-        let path = run.checkpoint(parts.run_state.step);
+        let step = parts.run_state.step;
+        let path = run.checkpoint(step);
+        run.sync_logs()?;
         atomic::write_dir(&path, |directory| {
             write_model(directory)?;
             write_tensors(&directory.join("optimizer.safetensors"), parts.optimizer)?;
@@ -121,54 +142,76 @@ impl Checkpoint {
             let rng = RngState { seed: parts.seed, generator: "chacha8 (seed, purpose, step, index)".into() };
             write_text(&directory.join("rng.json"), &pretty(&rng))?;
             if run.config().is_file() {
-                let copy = directory.join("run_config.yml");
+                let copy = directory.join(CONFIG_FILE);
                 fs::copy(run.config(), &copy).map_err(|source| Error::io(copy, source))?;
             }
-            Ok(())
+            if run.best().is_dir() {
+                atomic::link_tree(&run.best(), &directory.join(BEST_DIR))?;
+            }
+            Checksums::of(directory)?.write(directory)
         })?;
+        // A run that was interrupted ends with the checkpoints of one that was not.
+        let unplanned = |path: &Path| read_json::<RunState>(&path.join(STATE_FILE)).is_ok_and(|state| state.unplanned);
+        for older in run.checkpoint_steps()?.into_iter().filter(|&older| older < step) {
+            if unplanned(&run.checkpoint(older)) {
+                run.remove_checkpoint(older)?;
+            }
+        }
         run.prune_checkpoints(keep)?;
         Ok(path)
     }
 
-    /// Reads and checks a checkpoint directory; tensors are not read, only their files' lengths compared.
+    /// Reads a checkpoint directory and compares every file with its checksum.
     ///
     /// # Errors
     /// [`Error::Model`] that names the file that is missing or broken.
     pub fn open(path: &Path) -> Result<Self> {
-        let run_state = read_json(&path.join("run_state.json"))?;
+        Checksums::read(path)?.verify(path)?;
+        let run_state = read_json(&path.join(STATE_FILE))?;
         let trainer_state = read_json(&path.join("trainer_state.json"))?;
         let rng: RngState = read_json(&path.join("rng.json"))?;
         let optimizer = path.join("optimizer.safetensors");
         if !optimizer.is_file() {
             return Err(Error::model(optimizer, "missing"));
         }
-        for file in tensor_files(path)? {
-            check_length(&file)?;
-        }
         Ok(Self { path: path.to_owned(), run_state, trainer_state, seed: rng.seed })
     }
 
-    /// The newest checkpoint that can be used; `None` when the run has none at all.
+    /// The checkpoint to go on from: that of `step`, or the newest; `None` when the run has none at all.
     ///
     /// # Errors
-    /// [`Error::Model`] when there are checkpoints but all of them are corrupt; it names the newest one's defect.
-    pub fn last(run: &RunDir) -> Result<Option<LastCheckpoint>> {
-        let mut corrupt = Vec::new();
-        for step in run.checkpoint_steps()?.into_iter().rev() {
-            let path = run.checkpoint(step);
-            match Self::open(&path) {
-                Ok(checkpoint) => return Ok(Some(LastCheckpoint { checkpoint, corrupt })),
-                Err(error) => corrupt.push((path, error.to_string())),
-            }
+    /// [`Error::Input`] when there is none of `step`; [`Error::Model`] when it is corrupt, with its defect and the step
+    /// before it. An older one is never taken unasked.
+    pub fn of(run: &RunDir, step: Option<usize>) -> Result<Option<Self>> {
+        let Some(step) = Self::step_of(run, step)? else { return Ok(None) };
+        Self::open(&run.checkpoint(step)).map(Some).map_err(|error| corrupt(run, step, &error))
+    }
+
+    /// The text of the `config.yml` that the checkpoint of `step`, or the newest, was trained with, and its file;
+    /// `None` when the run has no checkpoint. Only this file is compared with its checksum.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn config_of(run: &RunDir, step: Option<usize>) -> Result<Option<(PathBuf, String)>> {
+        let Some(step) = Self::step_of(run, step)? else { return Ok(None) };
+        let directory = run.checkpoint(step);
+        let path = directory.join(CONFIG_FILE);
+        let text = Checksums::read(&directory)
+            .and_then(|sums| sums.verify_file(&directory, CONFIG_FILE))
+            .and_then(|()| fs::read_to_string(&path).map_err(|source| Error::io(&path, source)));
+        text.map(|text| Some((path, text))).map_err(|error| corrupt(run, step, &error))
+    }
+
+    fn step_of(run: &RunDir, step: Option<usize>) -> Result<Option<usize>> {
+        let steps = run.checkpoint_steps()?;
+        let Some(step) = step else { return Ok(steps.last().copied()) };
+        if steps.contains(&step) {
+            return Ok(Some(step));
         }
-        match corrupt.first() {
-            None => Ok(None),
-            Some((path, reason)) => {
-                let message = format!("corrupt checkpoint: {reason}");
-                Err(Error::model(path, message)
-                    .with_hint("no other checkpoint is left; start again with `--overwrite`"))
-            }
-        }
+        let all: Vec<String> = steps.iter().map(ToString::to_string).collect();
+        let (message, hint) = (format!("`{}` has no checkpoint of step {step}", run.path().display()), all.join(", "));
+        let error = Error::input(message);
+        Err(if all.is_empty() { error } else { error.with_hint(format!("there are checkpoints of steps {hint}")) })
     }
 
     /// The optimiser's tensors in the order of their names.
@@ -177,6 +220,24 @@ impl Checkpoint {
     /// As [`read_tensors`].
     pub fn optimizer(&self) -> Result<Vec<NamedTensor<'static>>> {
         read_tensors(&self.path.join("optimizer.safetensors"))
+    }
+
+    /// Takes the run back to this checkpoint: later checkpoints go, and `best/` is what it was.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn rewind(&self, run: &RunDir) -> Result<()> {
+        for later in run.checkpoint_steps()?.into_iter().filter(|&step| step > self.run_state.step) {
+            run.remove_checkpoint(later)?;
+        }
+        let (kept, best) = (self.path.join(BEST_DIR), run.best());
+        if kept.is_dir() {
+            atomic::write_dir(&best, |directory| atomic::link_files(&kept, directory))
+        } else if best.is_dir() {
+            fs::remove_dir_all(&best).map_err(|source| Error::io(best, source))
+        } else {
+            Ok(())
+        }
     }
 
     /// Opens the run's `metrics.jsonl` for going on from here: later rows are removed.
@@ -188,19 +249,22 @@ impl Checkpoint {
     }
 }
 
-/// Every safetensors file in the directory and its sub-directories (a critic's, say).
-fn tensor_files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|source| Error::io(directory, source))?.flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            files.extend(tensor_files(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "safetensors") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
+/// The file with the cursors and controllers.
+const STATE_FILE: &str = "run_state.json";
+/// The file with the run's configuration.
+const CONFIG_FILE: &str = "run_config.yml";
+/// The best model as it was at the checkpoint.
+const BEST_DIR: &str = "best";
+
+/// A corrupt checkpoint, and the way to the one before it.
+fn corrupt(run: &RunDir, step: usize, error: &Error) -> Error {
+    let path = run.checkpoint(step);
+    let before = run.checkpoint_steps().ok().and_then(|steps| steps.into_iter().rfind(|&older| older < step));
+    let hint = match before {
+        Some(before) => format!("`--resume-from {before}` goes on from the checkpoint before it"),
+        None => "no earlier checkpoint is left; start again with `--overwrite`".to_owned(),
+    };
+    Error::model(path, format!("corrupt checkpoint: {error}")).with_hint(hint)
 }
 
 fn pretty(value: &impl Serialize) -> String {
@@ -247,6 +311,9 @@ mod tests {
             best: Some((step, -1.0 / 3.0)),
             evaluations_since_best: 1,
             elapsed_s: 1.5,
+            pending: Map::new(),
+            data: None,
+            unplanned: false,
             method: Map::from_iter([("beta".to_owned(), 2.into())]),
         };
         let trainer_state = TrainerState { global_step: step, ..TrainerState::default() };
@@ -266,6 +333,7 @@ mod tests {
         assert_eq!(
             names,
             [
+                "checksums.json",
                 "config.json",
                 "optimizer.safetensors",
                 "rng.json",
@@ -274,8 +342,7 @@ mod tests {
                 "trainer_state.json"
             ]
         );
-        let LastCheckpoint { checkpoint, corrupt } = Checkpoint::last(&run).unwrap().unwrap();
-        assert!(corrupt.is_empty());
+        let checkpoint = Checkpoint::of(&run, None).unwrap().unwrap();
         assert_eq!((checkpoint.seed, checkpoint.trainer_state.global_step), (42, 100));
         assert_eq!(checkpoint.run_state.kl_coefficient, Some(0.1 + 0.2), "every bit");
         assert_eq!(checkpoint.run_state.best, Some((100, -1.0 / 3.0)));
@@ -290,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_run_without_checkpoints_has_no_last_one() {
-        assert_eq!(Checkpoint::last(&fixture().run).unwrap(), None);
+        assert_eq!(Checkpoint::of(&fixture().run, None).unwrap(), None);
     }
 
     #[test]
@@ -307,23 +374,75 @@ mod tests {
     }
 
     #[test]
-    fn a_corrupt_checkpoint_is_named_and_passed_over() {
+    fn what_an_interruption_left_goes_with_the_next_checkpoint() {
+        let Fixture { run, _directory } = fixture();
+        let write = |step: usize, planned: bool, keep: usize| {
+            let state = (RunState { step, unplanned: !planned, ..RunState::default() }, TrainerState::default());
+            let parts = CheckpointParts { run_state: &state.0, trainer_state: &state.1, seed: 1, optimizer: &[] };
+            Checkpoint::write(&run, &parts, keep, |_| Ok(())).unwrap();
+            run.checkpoint_steps().unwrap()
+        };
+        assert_eq!((write(10, true, 2), write(15, true, 2)), (vec![10], vec![10, 15]));
+        assert_eq!((write(17, false, 2), write(18, false, 2)), (vec![15, 17], vec![15, 18]));
+        assert_eq!(write(20, true, 2), [15, 20]);
+    }
+
+    #[test]
+    fn a_corrupt_checkpoint_is_named_and_the_one_before_it_only_taken_when_asked_for() {
         let Fixture { run, _directory } = fixture();
         for step in [1, 2] {
             write(&run, step, 3);
         }
-        let file = run.checkpoint(2).join("optimizer.safetensors");
-        let bytes = fs::read(&file).unwrap();
-        fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
-        let last = Checkpoint::last(&run).unwrap().unwrap();
-        assert_eq!(last.checkpoint.run_state.step, 1);
-        let reason = format!("{}: {} bytes, but its header promises {}", file.display(), bytes.len() - 1, bytes.len());
-        assert_eq!(last.corrupt, [(run.checkpoint(2), reason)]);
-
+        let flip = |file: &Path| {
+            let mut bytes = fs::read(file).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 4;
+            fs::write(file, bytes).unwrap();
+        };
+        let refused = |step| {
+            let error = Checkpoint::of(&run, step).unwrap_err();
+            (error.to_string(), error.hint().map(ToOwned::to_owned))
+        };
+        for name in
+            ["optimizer.safetensors", "run_state.json", "trainer_state.json", "rng.json", "config.json", CONFIG_FILE]
+        {
+            let file = run.checkpoint(2).join(name);
+            flip(&file);
+            let (message, hint) = refused(None);
+            let start = format!("{}: corrupt checkpoint: {}: its content", run.checkpoint(2).display(), file.display());
+            assert!(message.starts_with(&start), "{message}");
+            assert_eq!(hint.as_deref(), Some("`--resume-from 1` goes on from the checkpoint before it"));
+            assert_eq!(Checkpoint::config_of(&run, None).is_err(), name == CONFIG_FILE, "{name}");
+            flip(&file);
+            Checkpoint::of(&run, None).unwrap();
+        }
         fs::remove_file(run.checkpoint(2).join("rng.json")).unwrap();
+        let checkpoint = Checkpoint::of(&run, Some(1)).unwrap().unwrap();
+        assert_eq!(checkpoint.run_state.step, 1);
+        checkpoint.rewind(&run).unwrap();
+        assert_eq!(run.checkpoint_steps().unwrap(), [1], "nobody goes on from what comes after it");
+
         fs::write(run.checkpoint(1).join("run_state.json"), "{").unwrap();
-        let message = Checkpoint::last(&run).unwrap_err().to_string();
-        let (path, file) = (run.checkpoint(2), run.checkpoint(2).join("rng.json"));
-        assert_eq!(message, format!("{}: corrupt checkpoint: {}: missing", path.display(), file.display()));
+        assert_eq!(refused(None).1.as_deref(), Some("no earlier checkpoint is left; start again with `--overwrite`"));
+        let (message, hint) = refused(Some(7));
+        assert_eq!(message, format!("`{}` has no checkpoint of step 7", run.path().display()));
+        assert_eq!(hint.as_deref(), Some("there are checkpoints of steps 1"));
+    }
+
+    #[test]
+    fn the_best_model_is_what_it_was_at_the_checkpoint() {
+        let Fixture { run, _directory } = fixture();
+        write(&run, 1, 5);
+        let best = |text: &str| {
+            atomic::write_dir(&run.best(), |directory| write_text(&directory.join("config.json"), text)).unwrap();
+        };
+        best("of step 2");
+        write(&run, 2, 5);
+        best("of step 3");
+        let rewind = |step| Checkpoint::of(&run, Some(step)).unwrap().unwrap().rewind(&run).unwrap();
+        rewind(2);
+        assert_eq!(fs::read_to_string(run.best().join("config.json")).unwrap(), "of step 2");
+        rewind(1);
+        assert!(!run.best().exists());
     }
 }

@@ -90,8 +90,10 @@ impl RunDir {
         }
         // Only now: until here, another process may have been at work in it.
         atomic::recover(&run.path)?;
-        if run.checkpoints().is_dir() {
-            atomic::recover(&run.checkpoints())?;
+        for inner in [run.checkpoints(), run.plots(), run.path.join("bad_batches")] {
+            if inner.is_dir() {
+                atomic::recover(&inner)?;
+            }
         }
         Ok((run, claim))
     }
@@ -215,21 +217,56 @@ impl RunDir {
     pub fn prune_checkpoints(&self, keep: usize) -> Result<Vec<usize>> {
         let mut steps = self.checkpoint_steps()?;
         steps.truncate(steps.len().saturating_sub(keep.max(1)));
-        for &step in &steps {
-            let path = self.checkpoint(step);
-            fs::remove_dir_all(&path).map_err(|source| Error::io(&path, source))?;
-        }
+        steps.iter().try_for_each(|&step| self.remove_checkpoint(step))?;
         Ok(steps)
+    }
+
+    /// Removes the checkpoint of a step; a kill on the way leaves none that looks whole.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn remove_checkpoint(&self, step: usize) -> Result<()> {
+        atomic::remove_dir(&self.checkpoint(step))
+    }
+
+    /// Flushes `metrics.jsonl`, which grows in place, to the disk: no checkpoint is to survive a power loss that its rows did not.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn sync_logs(&self) -> Result<()> {
+        atomic::sync_file(&self.metrics())
+    }
+
+    /// Removes what a run wrote that never reached a checkpoint, so that it can start again; what says what
+    /// it is and was stays.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when the run has finished: its models are not thrown away. [`Error::Io`].
+    pub fn restart(&self) -> Result<()> {
+        if self.results().is_file() || self.model().is_dir() {
+            let shown = self.path.display();
+            return Err(Error::input(format!(
+                "the run in `{shown}` has finished, and no checkpoint is left to go on from"
+            ))
+            .with_hint("replace it with `--overwrite`, or choose another `--output-dir`"));
+        }
+        self.remove_entries(&["config.yml", "state.json", "log.txt"])
     }
 
     fn is_empty(&self) -> Result<bool> {
         let entries = fs::read_dir(&self.path).map_err(|source| Error::io(&self.path, source))?;
-        let counts = |name: &std::ffi::OsStr| name != claim::LOCK && !atomic::is_temporary(name);
+        // Who was killed before anything else was written has left no more than that he began.
+        let counts =
+            |name: &std::ffi::OsStr| name != claim::LOCK && name != claim::STATE && !atomic::is_temporary(name);
         Ok(!entries.flatten().any(|entry| counts(&entry.file_name())))
     }
 
     fn clear(&self) -> Result<()> {
-        for entry in ENTRIES {
+        self.remove_entries(&[])
+    }
+
+    fn remove_entries(&self, kept: &[&str]) -> Result<()> {
+        for entry in ENTRIES.iter().filter(|entry| !kept.contains(entry)) {
             let path = self.path.join(entry);
             let removed = match path.symlink_metadata() {
                 Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),

@@ -11,6 +11,15 @@ use serde_json::{Map, Number, Value};
 use super::atomic;
 use crate::error::{Error, Result};
 
+/// Whether a key, in any file of a run, holds a measurement of the machine: a time, a speed, its memory. Nothing else may
+/// differ between a run that was stopped and went on and one that never was.
+pub fn is_measurement(key: &str) -> bool {
+    MEASUREMENTS.contains(&key) || key.starts_with("time/")
+}
+
+/// [`is_measurement`], apart from the keys that start with `time/`.
+const MEASUREMENTS: [&str; 4] = ["tokens_per_s", "elapsed_s", "busy_s", "peak_memory_bytes"];
+
 /// Named numbers in the order in which they were set.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metrics(Vec<(String, f64)>);

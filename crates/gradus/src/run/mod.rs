@@ -7,6 +7,7 @@
 
 pub mod atomic;
 pub mod checkpoint;
+pub mod checksums;
 pub mod claim;
 pub mod compare;
 pub mod database;
@@ -20,10 +21,10 @@ pub mod samples;
 pub mod tensors;
 pub mod trainer_state;
 
-pub use checkpoint::{Checkpoint, LastCheckpoint, RunState};
+pub use checkpoint::{Checkpoint, DataPrint, RowsPrint, RunState};
 pub use claim::{Claim, Stage, StateFile};
 pub use database::{RolloutDb, RolloutWriter};
 pub use directory::{Existing, RunDir};
-pub use metrics::{Metrics, MetricsLog, MetricsRow, read_metrics};
+pub use metrics::{Metrics, MetricsLog, MetricsRow, is_measurement, read_metrics};
 pub use tensors::NamedTensor;
 pub use trainer_state::TrainerState;

@@ -1,7 +1,7 @@
 //! From the rows of a plan to the examples of its method: those that are trained on, and those held out.
 
 use super::observer::{Event, Observer};
-use super::prepare::{Split, Start, report, rows, tokenise_options};
+use super::prepare::{Split, Start, report, tokenise_options};
 use super::sft::SftConfig;
 use crate::config::Plan;
 use crate::data::{self, Examples, Need, PreferenceExample, Row, SftExample, TokeniseOptions};
@@ -17,7 +17,7 @@ pub type Parts<E> = (Vec<E>, Vec<E>);
 /// # Errors
 /// When the rows cannot be read, or none is left to train on.
 pub fn texts(plan: &Plan, start: &Start, config: &SftConfig, observer: &mut dyn Observer) -> Result<Parts<SftExample>> {
-    let split = rows(plan, Need::Sft)?;
+    let split = start.rows(plan, Need::Sft)?;
     let options = TokeniseOptions {
         completion_only_loss: config.completion_only_loss,
         assistant_only_loss: config.assistant_only_loss,
@@ -32,7 +32,7 @@ pub fn texts(plan: &Plan, start: &Start, config: &SftConfig, observer: &mut dyn 
 /// # Errors
 /// As [`texts`].
 pub fn scored_pairs(plan: &Plan, start: &Start, observer: &mut dyn Observer) -> Result<Parts<PreferenceExample>> {
-    let split = rows(plan, Need::Preference)?;
+    let split = start.rows(plan, Need::Preference)?;
     let options = tokenise_options(plan, Some(plan.train().max_length));
     let make = |rows: &[Row]| data::reward_examples(rows, &start.tokenizer, start.template.as_ref(), &options);
     parts(&split, make, observer)
@@ -43,7 +43,7 @@ pub fn scored_pairs(plan: &Plan, start: &Start, observer: &mut dyn Observer) -> 
 /// # Errors
 /// As [`texts`].
 pub fn pairs(plan: &Plan, start: &Start, observer: &mut dyn Observer) -> Result<Parts<PreferenceExample>> {
-    let split = rows(plan, Need::Preference)?;
+    let split = start.rows(plan, Need::Preference)?;
     let options = tokenise_options(plan, Some(plan.train().max_length));
     let make = |rows: &[Row]| data::preference_examples(rows, &start.tokenizer, start.template.as_ref(), &options);
     parts(&split, make, observer)
@@ -59,7 +59,7 @@ pub fn prompts(
     max_new_tokens: usize,
     observer: &mut dyn Observer,
 ) -> Result<Parts<Prompt>> {
-    let split = rows(plan, Need::Prompt)?;
+    let split = start.rows(plan, Need::Prompt)?;
     // A prompt is never cut: what leaves no room for a whole completion is left out.
     let limit = ModelShape::of(&start.dir)?.max_positions;
     let longest = limit.unwrap_or(usize::MAX).min(plan.train().max_length);

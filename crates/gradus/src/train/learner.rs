@@ -49,6 +49,11 @@ impl<M: Module> Learner<M> {
         &self.optimizer
     }
 
+    /// Whether the module is in its place: it is not after a panic within a step.
+    pub fn is_whole(&self) -> bool {
+        self.module.is_some()
+    }
+
     /// Goes back `loss` and adds the gradients to the step's sum.
     pub fn accumulate(&mut self, loss: &Tensor<1>) {
         let mut gradients = loss.backward();

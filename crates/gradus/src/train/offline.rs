@@ -10,6 +10,7 @@ use super::longest;
 use super::objective::{Objective, read, totals};
 use super::observer::Event;
 use super::recorder::{Recorder, Verdict};
+use super::rescue;
 use super::settings::Settings;
 use super::stats::{NEW_TOKENS, Stats};
 use crate::error::{Error, Result};
@@ -40,7 +41,30 @@ pub fn train<O: Objective>(
     learner: &mut Learner<O::Model>,
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
+    rescue::guard(
+        learner,
+        recorder,
+        |learner, recorder| steps(task, learner, recorder),
+        |learner, recorder| {
+            let settled = learner.is_whole() && recorder.is_settled(learner.optimizer().steps());
+            if settled {
+                save_checkpoint(task, learner, recorder, false)?;
+            }
+            Ok(settled)
+        },
+    )
+}
+
+fn steps<O: Objective>(
+    task: &Offline<'_, O>,
+    learner: &mut Learner<O::Model>,
+    recorder: &mut Recorder<'_>,
+) -> Result<()> {
     let settings = task.settings;
+    recorder.settle(learner.optimizer().steps());
+    if recorder.has_stopped(settings) {
+        return Ok(());
+    }
     if settings.try_longest && recorder.state.step < settings.steps {
         longest::offline(task.objective, task.examples, task.order.batch_size, settings.passes, learner, recorder);
     }
@@ -57,7 +81,6 @@ pub fn train<O: Objective>(
             Ok(stats) => stats,
             Err(what) => {
                 learner.discard();
-                save_checkpoint(task, learner, recorder)?;
                 return Err(recorder.diverged(step + 1, what, describe(task.objective, &rows, &batch)));
             }
         };
@@ -80,9 +103,11 @@ pub fn train<O: Objective>(
         };
 
         // 6. Keep what is needed to go on from here.
+        recorder.settle(learner.optimizer().steps());
+        let planned = settings.saves_after(done) || verdict == Verdict::Stop;
         let interrupted = done < settings.steps && recorder.should_stop();
-        if settings.saves_after(done) || interrupted || verdict == Verdict::Stop {
-            save_checkpoint(task, learner, recorder)?;
+        if planned || interrupted {
+            save_checkpoint(task, learner, recorder, planned)?;
         }
         if interrupted {
             return Err(Error::Interrupted);
@@ -139,12 +164,10 @@ fn save_checkpoint<O: Objective>(
     task: &Offline<'_, O>,
     learner: &Learner<O::Model>,
     recorder: &mut Recorder<'_>,
+    planned: bool,
 ) -> Result<()> {
-    if recorder.state.step == 0 {
-        return Ok(());
-    }
     let model = learner.frozen();
-    recorder.checkpoint(task.settings, &[("", learner.optimizer())], |path| (task.save)(&model, path))
+    recorder.checkpoint(task.settings, planned, &[("", learner.optimizer())], |path| (task.save)(&model, path))
 }
 
 fn describe<O: Objective>(objective: &O, rows: &[usize], batch: &[&O::Example]) -> Value {

@@ -11,6 +11,7 @@ use super::learner::Learner;
 use super::longest;
 use super::observer::Event;
 use super::recorder::{Recorder, Verdict};
+use super::rescue;
 use super::rollout_log::RolloutLog;
 use super::settings::Settings;
 use super::stats::Stats;
@@ -78,14 +79,46 @@ pub fn train(
     actor: &mut Learner<Actor>,
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
+    let mut log = RolloutLog::open(recorder.run(), recorder.state.step)?;
+    rescue::guard(
+        &mut (algorithm, actor, &mut log),
+        recorder,
+        |(algorithm, actor, log), recorder| steps(task, *algorithm, reward, actor, log, recorder),
+        |(algorithm, actor, log), recorder| {
+            let settled = actor.is_whole() && recorder.is_settled(optimizer_steps(*algorithm, actor));
+            if settled {
+                save_checkpoint(task, *algorithm, actor, log, recorder, false)?;
+            }
+            Ok(settled)
+        },
+    )?;
+    log.finish()
+}
+
+/// Steps of all optimisers together.
+fn optimizer_steps(algorithm: &dyn Algorithm, actor: &Learner<Actor>) -> u64 {
+    actor.optimizer().steps() + algorithm.optimizers().iter().map(|(_, optimizer)| optimizer.steps()).sum::<u64>()
+}
+
+fn steps(
+    task: &Online<'_>,
+    algorithm: &mut dyn Algorithm,
+    reward: &mut dyn Reward,
+    actor: &mut Learner<Actor>,
+    log: &mut RolloutLog,
+    recorder: &mut Recorder<'_>,
+) -> Result<()> {
     let settings = task.settings;
+    recorder.settle(optimizer_steps(algorithm, actor));
+    if recorder.has_stopped(settings) {
+        return Ok(());
+    }
     let stop = algorithm.sampling().stop;
     if settings.try_longest && recorder.state.step < settings.steps {
         longest::online(task.prompts, task.order.batch_size, settings.passes, algorithm, actor, recorder);
     }
-    let mut log = RolloutLog::open(recorder.run(), recorder.state.step)?;
     if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
-        let before = evaluate(task, algorithm, reward, actor, &stop, &mut log, (0, 0))?;
+        let before = evaluate(task, algorithm, reward, actor, &stop, log, (0, 0))?;
         recorder.baseline(&before);
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
@@ -126,10 +159,7 @@ pub fn train(
         let update = Update { iteration, multiplier: settings.multiplier(iteration), settings };
         let updated = match algorithm.update(actor, &experience, &advantages, update) {
             Ok(updated) => updated,
-            Err(what) => {
-                save_checkpoint(task, algorithm, actor, &mut log, recorder)?;
-                return Err(recorder.diverged(iteration + 1, what, describe(&experience)));
-            }
+            Err(what) => return Err(recorder.diverged(iteration + 1, what, describe(&experience))),
         };
         lap(&mut measured, "update");
         let mut stats = updated;
@@ -147,7 +177,7 @@ pub fn train(
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
         log.rollouts((done, sampled_in), &experience, &scores, &advantages)?;
         let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
-            true => Some(evaluate(task, algorithm, reward, actor, &stop, &mut log, (done, epoch as usize))?),
+            true => Some(evaluate(task, algorithm, reward, actor, &stop, log, (done, epoch as usize))?),
             false => None,
         };
         if settings.logs_after(done) {
@@ -159,9 +189,11 @@ pub fn train(
         };
 
         // 7. Keep what is needed to go on from here.
+        recorder.settle(optimizer_steps(algorithm, actor));
+        let planned = settings.saves_after(done) || verdict == Verdict::Stop;
         let interrupted = done < settings.steps && recorder.should_stop();
-        if settings.saves_after(done) || interrupted || verdict == Verdict::Stop {
-            save_checkpoint(task, algorithm, actor, &mut log, recorder)?;
+        if planned || interrupted {
+            save_checkpoint(task, algorithm, actor, log, recorder, planned)?;
         }
         if interrupted {
             return Err(Error::Interrupted);
@@ -170,7 +202,7 @@ pub fn train(
             break;
         }
     }
-    log.finish()
+    Ok(())
 }
 
 /// Samples from `policy`, or faster from a copy of it with coarser weights. The copy's logprobs are then not those that
@@ -220,17 +252,15 @@ fn save_checkpoint(
     actor: &Learner<Actor>,
     log: &mut RolloutLog,
     recorder: &mut Recorder<'_>,
+    planned: bool,
 ) -> Result<()> {
-    if recorder.state.step == 0 {
-        return Ok(());
-    }
     // A checkpoint stands on everything that was recorded before it.
     log.flush()?;
     recorder.state.method.extend(algorithm.state());
     let frozen = actor.frozen();
     let mut optimizers = vec![(ACTOR_PREFIX, actor.optimizer())];
     optimizers.extend(algorithm.optimizers());
-    recorder.checkpoint(task.settings, &optimizers, |path| {
+    recorder.checkpoint(task.settings, planned, &optimizers, |path| {
         (task.save)(&frozen.policy, path)?;
         algorithm.save(&frozen, path)
     })

@@ -1,10 +1,12 @@
 //! What every run needs before its loop: the start model's directory, its tokenizer, and the rows.
 
+use std::cell::OnceCell;
 use std::path::Path;
 
 use rand::seq::SliceRandom;
 use serde_json::{Map, Value};
 
+use super::fingerprint;
 use super::observer::{Event, Observer};
 use crate::config::{MethodConfig, Plan};
 use crate::data::{self, Counts, ImplicitPrompt, LoadOptions, Need, Row, TokeniseOptions};
@@ -12,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::model::{self, ModelDir};
 use crate::reward::config::RewardConfig;
 use crate::rng::Purpose;
+use crate::run::DataPrint;
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// The start model's directory with what turns text into ids.
@@ -23,6 +26,10 @@ pub struct Start {
     pub tokenizer: Tokenizer,
     /// Its chat template, or the one that replaces it.
     pub template: Option<ChatTemplate>,
+    /// What the rows must be: those of the run so far.
+    pub expected_data: Option<DataPrint>,
+    /// What the rows are, once they were read.
+    pub data: OnceCell<DataPrint>,
 }
 
 impl Start {
@@ -48,7 +55,22 @@ impl Start {
             Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
             None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,
         };
-        Ok(Self { dir, tokenizer, template })
+        Ok(Self { dir, tokenizer, template, expected_data: None, data: OnceCell::new() })
+    }
+
+    /// [`rows`], which must be those of the run so far.
+    ///
+    /// # Errors
+    /// When they cannot be read, or are others.
+    pub fn rows(&self, plan: &Plan, need: Need) -> Result<Split> {
+        let split = rows(plan, need)?;
+        let found = fingerprint::of(&split.train, &split.held_out);
+        if let Some(expected) = &self.expected_data {
+            fingerprint::check(expected, &found)?;
+        }
+        // Rows are read once a run; a second reading gives the same.
+        let _ = self.data.set(found);
+        Ok(split)
     }
 
     /// The id that fills gaps in batches elsewhere, written into the configuration of reward models: never one that ends

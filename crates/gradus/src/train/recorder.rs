@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::observer::{Event, Observer};
 use super::settings::Settings;
@@ -11,7 +11,9 @@ use super::stats::{NEW_TOKENS, Stats};
 use crate::error::{Error, Result};
 use crate::run::checkpoint::{CheckpointParts, moments};
 use crate::run::metrics::smaller_is_better;
-use crate::run::{Checkpoint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic};
+use crate::run::{
+    Checkpoint, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic,
+};
 use crate::train::optimizer::{AdamW, AdamWConfig, Moments};
 
 /// Whether training goes on after an evaluation.
@@ -38,6 +40,8 @@ pub struct Recorder<'a> {
     started: Instant,
     elapsed_before: f64,
     saved: Option<usize>,
+    /// The optimisers' steps when the last step was complete, in the weights and in every file; `None` within a step.
+    settled: Option<u64>,
 }
 
 impl<'a> Recorder<'a> {
@@ -57,8 +61,18 @@ impl<'a> Recorder<'a> {
     pub fn resume(run: RunDir, observer: &'a mut dyn Observer, checkpoint: &Checkpoint) -> Result<Self> {
         let log = checkpoint.resume_metrics(&run)?;
         let (state, history) = (checkpoint.run_state.clone(), checkpoint.trainer_state.clone());
+        checkpoint.rewind(&run)?;
         let saved = Some(state.step);
-        Ok(Self { saved, ..Self::new(run, log, observer, state, history) })
+        let mut recorder = Self { saved, ..Self::new(run, log, observer, state, history) };
+        recorder.restore_pending()?;
+        Ok(recorder)
+    }
+
+    /// Says what the rows are, for those who resume the run with others.
+    #[must_use]
+    pub fn with_data(mut self, data: Option<DataPrint>) -> Self {
+        self.state.data = data;
+        self
     }
 
     fn new(
@@ -82,7 +96,17 @@ impl<'a> Recorder<'a> {
             started: now,
             elapsed_before,
             saved: None,
+            settled: None,
         }
+    }
+
+    fn restore_pending(&mut self) -> Result<()> {
+        let pending = std::mem::take(&mut self.state.pending);
+        let stats = pending.get("stats").and_then(Value::as_object);
+        let broken = || Error::input("`pending` in the checkpoint's `run_state.json` is not what this version writes");
+        self.pending = stats.map_or(Some(Stats::default()), Stats::from_json).ok_or_else(broken)?;
+        self.busy_s = pending.get("busy_s").and_then(Value::as_f64).unwrap_or(0.0);
+        Ok(())
     }
 
     /// The run directory.
@@ -116,8 +140,25 @@ impl<'a> Recorder<'a> {
         self.since_begin = Instant::now();
     }
 
+    /// Everything up to here is complete: the weights, the state and every file. `optimizer_steps` are those of all
+    /// optimisers together.
+    pub fn settle(&mut self, optimizer_steps: u64) {
+        self.settled = Some(optimizer_steps);
+    }
+
+    /// Whether weights after `optimizer_steps` are those of the last complete step, so that a checkpoint can be written.
+    pub fn is_settled(&self, optimizer_steps: u64) -> bool {
+        self.settled == Some(optimizer_steps)
+    }
+
+    /// Whether an evaluation before a resumption has ended the run already.
+    pub fn has_stopped(&self, settings: &Settings) -> bool {
+        settings.early_stopping_patience > 0 && self.state.evaluations_since_best >= settings.early_stopping_patience
+    }
+
     /// Takes in what a step measured, at its end.
     pub fn gather(&mut self, stats: &Stats) {
+        self.settled = None;
         self.busy_s += self.since_begin.elapsed().as_secs_f64();
         self.state.tokens += stats.value(NEW_TOKENS).unwrap_or(0.0) as u64;
         self.pending.merge(stats);
@@ -165,9 +206,11 @@ impl<'a> Recorder<'a> {
                 .with_hint(format!("it measures {}", known.join(", "))));
         };
         let better = match self.state.best {
+            // No JSON holds it.
+            _ if !value.is_finite() => false,
             Some((_, best)) if smaller_is_better(name) => value < best,
             Some((_, best)) => value > best,
-            None => !value.is_nan(),
+            None => true,
         };
         self.observer.event(&Event::Evaluated { step: done, metrics: evaluation, best: better });
         if better {
@@ -186,13 +229,15 @@ impl<'a> Recorder<'a> {
         Ok(Verdict::GoOn)
     }
 
-    /// Writes a checkpoint after `self.state.step` steps, unless it is there already.
+    /// Writes a checkpoint after `self.state.step` steps, unless it is there already. `planned` says whether an
+    /// undisturbed run writes one here too.
     ///
     /// # Errors
     /// When it cannot be written; earlier checkpoints stay.
     pub fn checkpoint(
         &mut self,
         settings: &Settings,
+        planned: bool,
         optimizers: &[(&str, &AdamW)],
         save: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
@@ -211,6 +256,14 @@ impl<'a> Recorder<'a> {
         self.history.best_global_step = self.state.best.map(|(step, _)| step);
         self.history.best_metric = self.state.best.map(|(_, value)| value);
         self.history.best_model_checkpoint = self.state.best.map(|_| self.run.best().display().to_string());
+        self.state.unplanned = !planned;
+        self.state.pending = match self.pending.is_empty() {
+            true => Map::new(),
+            false => Map::from_iter([
+                ("busy_s".to_owned(), json!(self.busy_s)),
+                ("stats".to_owned(), Value::Object(self.pending.to_json())),
+            ]),
+        };
         let tensors = optimizer_tensors(optimizers);
         let parts = CheckpointParts {
             run_state: &self.state,

@@ -26,7 +26,7 @@ use crate::algorithm::Algorithm;
 use crate::algorithm::actor::Actor;
 use crate::algorithm::grpo::{Grpo, GrpoConfig};
 use crate::algorithm::ppo::{Ppo, PpoConfig};
-use crate::config::{MethodConfig, Plan};
+use crate::config::{Effect, MethodConfig, Plan};
 use crate::data::PreferenceExample;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -54,28 +54,40 @@ pub struct Outcome {
 /// Anything that is wrong with the input; [`Error::Diverged`]; [`Error::Interrupted`] when the observer asked to stop.
 pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
     let (directory, mut claim) = RunDir::claim(plan.output_dir(), plan.existing())?;
+    let checkpoint = match plan.existing() {
+        Existing::Resume => Checkpoint::of(&directory, plan.resume_from())?,
+        _ => None,
+    };
+    if plan.existing() == Existing::Resume && checkpoint.is_none() {
+        directory.restart()?;
+    }
     claim.begin()?;
-    let outcome = run_in(plan, directory, &mut Claimed { claim: &mut claim, inner: observer });
+    let outcome = run_in(plan, directory, checkpoint, &mut Claimed { claim: &mut claim, inner: observer });
     let ended = claim.end(outcome.as_ref().err());
     let outcome = outcome?;
     ended.map(|()| outcome)
 }
 
 /// [`run`] in a directory that is ours.
-fn run_in(plan: &Plan, directory: RunDir, observer: &mut dyn Observer) -> Result<Outcome> {
+fn run_in(
+    plan: &Plan,
+    directory: RunDir,
+    checkpoint: Option<Checkpoint>,
+    observer: &mut dyn Observer,
+) -> Result<Outcome> {
     atomic::write_bytes(&directory.config(), plan.to_yaml().as_bytes())?;
     let observer: &mut dyn Observer = &mut Logged::new(&directory.log(), observer)?;
-    let checkpoint = match plan.existing() {
-        Existing::Resume => last_checkpoint(&directory, observer)?,
-        _ => None,
-    };
+    if plan.existing() == Existing::Resume {
+        tell_resumption(plan, checkpoint.as_ref(), observer);
+    }
     observer.event(&Event::Phase { name: "loading", total: None, done: 0 });
     if plan.train().dropout {
         return Err(Error::input("`train.dropout` is true, but no model family applies dropout yet")
             .with_hint("leave `dropout` out: policies, references and reward models are trained without it"));
     }
     fetch_models(plan, observer)?;
-    let start = Start::open(plan)?;
+    let mut start = Start::open(plan)?;
+    start.expected_data = checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.data.clone());
     let job = Job {
         plan,
         start: &start,
@@ -94,16 +106,20 @@ fn run_in(plan: &Plan, directory: RunDir, observer: &mut dyn Observer) -> Result
     }
 }
 
-fn last_checkpoint(directory: &RunDir, observer: &mut dyn Observer) -> Result<Option<Checkpoint>> {
-    let Some(last) = Checkpoint::last(directory)? else {
-        observer.event(&Event::Warning("no checkpoint to resume from: starting from the beginning"));
-        return Ok(None);
-    };
-    for (path, reason) in &last.corrupt {
-        observer.event(&Event::Warning(&format!("checkpoint `{}` is passed over: {reason}", path.display())));
+/// Says where a run goes on, and with what that it did not have before.
+fn tell_resumption(plan: &Plan, checkpoint: Option<&Checkpoint>, observer: &mut dyn Observer) {
+    match checkpoint {
+        Some(checkpoint) => {
+            observer.event(&Event::Message(&format!("going on from step {}", checkpoint.run_state.step)));
+        }
+        None => observer.event(&Event::Warning("no checkpoint to resume from: starting from the beginning")),
     }
-    observer.event(&Event::Message(&format!("going on from step {}", last.checkpoint.run_state.step)));
-    Ok(Some(last.checkpoint))
+    for change in plan.changes() {
+        match change.effect {
+            Effect::None => observer.event(&Event::Message(&change.to_string())),
+            _ => observer.event(&Event::Warning(&change.to_string())),
+        }
+    }
 }
 
 /// Writes a model, made from a source directory, into a directory.
@@ -290,10 +306,11 @@ impl Job<'_> {
     }
 
     fn recorder<'o>(&self, observer: &'o mut dyn Observer) -> Result<Recorder<'o>> {
-        match &self.checkpoint {
-            Some(checkpoint) => Recorder::resume(self.directory.clone(), observer, checkpoint),
-            None => Recorder::start(self.directory.clone(), observer),
-        }
+        let recorder = match &self.checkpoint {
+            Some(checkpoint) => Recorder::resume(self.directory.clone(), observer, checkpoint)?,
+            None => Recorder::start(self.directory.clone(), observer)?,
+        };
+        Ok(recorder.with_data(self.start.data.get().cloned()))
     }
 
     /// `results.json` (the held-out numbers before and after, the last logged ones, the best, the effort), plots and report.

@@ -1,5 +1,7 @@
 //! Metrics gathered over micro-batches and steps until they are logged.
 
+use serde_json::{Map, Value, json};
+
 use crate::run::Metrics;
 
 /// Under this name objectives count the tokens that went through the model; the loop turns it into `num_tokens`.
@@ -86,6 +88,39 @@ impl Stats {
         self.entries.is_empty()
     }
 
+    /// For checkpoints: every bit, in order. `{"loss": {"mean": [sum, weight]}, …}`
+    pub fn to_json(&self) -> Map<String, Value> {
+        let entry = |(name, gathered): &(String, Gathered)| {
+            let (kind, values) = match *gathered {
+                Gathered::Mean(sum, weight) => ("mean", vec![sum, weight]),
+                Gathered::Min(x) => ("min", vec![x]),
+                Gathered::Max(x) => ("max", vec![x]),
+                Gathered::Last(x) => ("last", vec![x]),
+                Gathered::Sum(x) => ("sum", vec![x]),
+            };
+            (name.clone(), json!({ kind: values.into_iter().map(exact).collect::<Vec<_>>() }))
+        };
+        self.entries.iter().map(entry).collect()
+    }
+
+    /// What [`to_json`](Self::to_json) wrote; nothing when it is something else.
+    pub fn from_json(object: &Map<String, Value>) -> Option<Self> {
+        let entry = |(name, value): (&String, &Value)| {
+            let (kind, values) = value.as_object()?.iter().next()?;
+            let values = values.as_array()?.iter().map(read_exact).collect::<Option<Vec<f64>>>()?;
+            let gathered = match (kind.as_str(), values.as_slice()) {
+                ("mean", &[sum, weight]) => Gathered::Mean(sum, weight),
+                ("min", &[x]) => Gathered::Min(x),
+                ("max", &[x]) => Gathered::Max(x),
+                ("last", &[x]) => Gathered::Last(x),
+                ("sum", &[x]) => Gathered::Sum(x),
+                _ => return None,
+            };
+            Some((name.clone(), gathered))
+        };
+        Some(Self { entries: object.iter().map(entry).collect::<Option<_>>()? })
+    }
+
     fn add(&mut self, name: &str, new: Gathered) {
         let Some((_, old)) = self.entries.iter_mut().find(|(entry, _)| entry == name) else {
             self.entries.push((name.to_owned(), new));
@@ -99,6 +134,15 @@ impl Stats {
             (_, new) => new,
         };
     }
+}
+
+/// A number with all its bits; what JSON has no number for becomes a word.
+fn exact(value: f64) -> Value {
+    if value.is_finite() { json!(value) } else { json!(value.to_string()) }
+}
+
+fn read_exact(value: &Value) -> Option<f64> {
+    value.as_f64().or_else(|| value.as_str()?.parse().ok())
 }
 
 fn number(gathered: Gathered) -> Option<f64> {
@@ -128,5 +172,21 @@ mod tests {
             first.metrics("eval_").iter().map(|(key, value)| (key.to_owned(), value)).collect();
         assert_eq!(found, [("eval_b".to_owned(), 2.5), ("eval_a".to_owned(), -1.0), ("eval_n".to_owned(), 12.0)]);
         assert_eq!(first.value("b"), Some(2.5));
+    }
+
+    #[test]
+    fn what_was_gathered_survives_a_checkpoint() {
+        let mut stats = Stats::default();
+        stats.mean("z", 1.0 / 3.0, 3.0);
+        stats.min("a", f64::NEG_INFINITY);
+        stats.max("m", f64::NAN);
+        stats.last("l", 1e-300);
+        stats.sum("n", -0.0);
+        let text = Value::Object(stats.to_json()).to_string();
+        let Value::Object(object) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
+        let back = Stats::from_json(&object).unwrap();
+        // NaN differs from itself.
+        assert_eq!(format!("{back:?}"), format!("{stats:?}"));
+        assert_eq!(Stats::from_json(&Map::from_iter([("a".to_owned(), json!({ "mean": [1.0] }))])), None);
     }
 }

@@ -163,11 +163,11 @@ fn run_in(
         Order { seed: Seed(3), purpose: Purpose::DataOrder, shuffle: true, rows: examples.len(), batch_size: 4 };
     let held_out = points();
     let task = Offline { objective: &SquaredError, examples, held_out: &held_out, order, settings, save: &save };
-    let (mut learner, mut recorder) = match Checkpoint::last(&run).unwrap() {
+    let (mut learner, mut recorder) = match Checkpoint::of(&run, None).unwrap() {
         Some(last) => {
-            let optimizer = restore_optimizer(&last.checkpoint, "", settings.optimizer).unwrap();
-            let learner = Learner::new(load(&last.checkpoint.path), optimizer);
-            (learner, Recorder::resume(run, observer, &last.checkpoint).unwrap())
+            let optimizer = restore_optimizer(&last, "", settings.optimizer).unwrap();
+            let learner = Learner::new(load(&last.path), optimizer);
+            (learner, Recorder::resume(run, observer, &last).unwrap())
         }
         None => {
             let learner = Learner::new(Line::new([0.0, 0.0], 0.0), AdamW::new(settings.optimizer));

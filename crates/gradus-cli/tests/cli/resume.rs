@@ -1,0 +1,170 @@
+//! Going on with a run: what it takes from its checkpoint, what it refuses, and which checkpoint it takes.
+
+use crate::harness::{CliTest, fixture_model};
+
+const TEXTS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
+
+/// A run of four steps with checkpoints after two and four.
+fn run() -> CliTest {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    let model = fixture_model("gpt2");
+    let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", "run", "--max-steps", "4"];
+    test.succeeds(&[&arguments[..], &["--save-steps", "2", "--batch-size", "1", "--quiet"]].concat());
+    test
+}
+
+const RESUME: [&str; 4] = ["sft", "--output-dir", "run", "--resume"];
+
+fn refused(test: &CliTest, more: &[&str]) -> (i32, String) {
+    let run = test.run(&[&RESUME[..], more].concat());
+    (run.code, run.stderr)
+}
+
+#[test]
+fn what_is_given_again_lies_over_what_the_checkpoint_says() {
+    let test = run();
+    let config = test.read("run/config.yml");
+    test.succeeds(&[&RESUME[..], &["--quiet"]].concat());
+    assert_eq!(test.read("run/config.yml"), config, "nothing was given, nothing has changed");
+
+    let run = test.run(&[&RESUME[..], &["--max-steps", "6", "--save-steps", "3"]].concat());
+    let changed = "warning: `train.max_steps` was 4 and is 6 from here on: the result differs from that of a run with \
+                   either from its start";
+    assert!(run.code == 0 && run.stderr.contains(changed), "{}", run.stderr);
+    let log = test.read("run/log.txt");
+    assert!(log.contains(changed), "{log}");
+    assert!(log.contains("`train.save_steps` was 2 and is 3 from here on\n"), "{log}");
+    assert!(test.read("run/config.yml").contains("  max_steps: 6 # set"));
+    assert!(test.read("run/config.yml").contains("  batch_size: 1 # set"));
+    assert!(test.read("run/checkpoints/step-000006/run_config.yml").contains("  save_steps: 3 # set"));
+}
+
+#[test]
+fn what_must_stay_as_it_was_is_refused_and_nothing_is_touched() {
+    let test = run();
+    let config = test.read("run/config.yml");
+    assert_eq!(
+        refused(&test, &["--batch-size", "2", "--seed", "1"]),
+        (
+            2,
+            "error: `train.batch_size` is 2, but the run so far has 1: it cannot go on with another\n  \
+             --> flag `--batch-size`\n\
+             hint: leave it out to go on, or start a new run with another `--output-dir`\n\n\
+             error: `train.seed` is 1, but the run so far has 42: it cannot go on with another\n  \
+             --> flag `--seed`\n\
+             hint: leave it out to go on, or start a new run with another `--output-dir`\n"
+                .to_owned()
+        )
+    );
+    let (code, stderr) = {
+        let run = test.run(&["dpo", "--output-dir", "run", "--resume"]);
+        (run.code, run.stderr)
+    };
+    assert!(
+        code == 2 && stderr.starts_with("error: the file configures `sft`, but the command is `gradus dpo`"),
+        "{stderr}"
+    );
+    assert_eq!(test.read("run/config.yml"), config);
+
+    test.write("texts.jsonl", &TEXTS.replace("tea", "cup"));
+    let (code, stderr) = refused(&test, &["--max-steps", "6", "--quiet"]);
+    assert_eq!(code, 1);
+    assert!(
+        stderr.ends_with(
+            "error: the data has changed: the 2 training rows hold something else than before the checkpoint\n\
+             hint: bring the old data back to go on exactly, or start a new run from the checkpoint with `--model`\n"
+        ),
+        "{stderr}"
+    );
+    test.write("texts.jsonl", TEXTS);
+    test.succeeds(&[&RESUME[..], &["--max-steps", "6", "--quiet"]].concat());
+}
+
+#[test]
+fn a_run_that_nobody_named_or_that_has_nothing_left() {
+    let test = CliTest::new();
+    test.fails(
+        &["sft", "--resume"],
+        2,
+        "
+error: nothing says which run to go on with
+hint: pass `--output-dir DIR`, the run's directory
+",
+    );
+    let test = run();
+    std::fs::remove_dir_all(test.path().join("run/checkpoints")).expect("it can be removed");
+    assert_eq!(
+        refused(&test, &[]),
+        (
+            1,
+            "error: the run in `run` has finished, and no checkpoint is left to go on from\n\
+             hint: replace it with `--overwrite`, or choose another `--output-dir`\n"
+                .to_owned()
+        )
+    );
+    assert!(test.path().join("run/model/model.safetensors").is_file());
+}
+
+#[test]
+fn a_corrupt_checkpoint_is_named_and_the_one_before_it_taken_when_asked_for() {
+    let test = run();
+    let metrics = test.read("run/metrics.jsonl");
+    let file = test.path().join("run/checkpoints/step-000004/model.safetensors");
+    let mut bytes = std::fs::read(&file).expect("a model");
+    let whole = std::fs::read(test.path().join("run/model/model.safetensors")).expect("the final model");
+    bytes[50_000] ^= 1;
+    std::fs::write(&file, bytes).expect("it can be written");
+    let (code, stderr) = refused(&test, &[]);
+    assert_eq!(code, 1);
+    let place = "run/checkpoints/step-000004";
+    assert!(
+        stderr.starts_with(&format!(
+            "error: {place}: corrupt checkpoint: {place}/model.safetensors: its content has changed (CRC-32 "
+        )) && stderr.ends_with("hint: `--resume-from 2` goes on from the checkpoint before it\n"),
+        "{stderr}"
+    );
+    assert_eq!(
+        refused(&test, &["--resume-from", "3"]),
+        (1, "error: `run` has no checkpoint of step 3\nhint: there are checkpoints of steps 2, 4\n".to_owned())
+    );
+    test.succeeds(&["sft", "--output-dir", "run", "--resume-from", "2", "--quiet"]);
+    assert!(std::fs::read(test.path().join("run/model/model.safetensors")).expect("the final model") == whole);
+    let losses = |text: &str| {
+        text.lines().map(|line| line.split("\"epoch\"").next().unwrap_or("").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(losses(&test.read("run/metrics.jsonl")), losses(&metrics));
+}
+
+/// A reward that fails on its fifth call stops a run between two steps.
+#[cfg(unix)]
+#[test]
+fn a_run_that_fails_between_two_steps_leaves_a_checkpoint() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"The cup is\"}\n");
+    test.write(
+        "reward.sh",
+        "while read -r line; do if [ -e broken ] && [ \"$(wc -l < run/metrics.jsonl)\" -ge 3 ]; then exit 3; fi; \
+         echo 1.5; done\n",
+    );
+    let model = fixture_model("gpt2");
+    let train = |directory: &str| {
+        let arguments = ["grpo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", directory];
+        let more = ["--max-steps", "5", "--batch-size", "2", "--group-size", "2", "--max-new-tokens", "3"];
+        let rest = ["--reward-command", "sh reward.sh", "--eval-steps=-1", "--learning-rate", "1e-3", "--quiet"];
+        test.run(&[&arguments[..], &more, &rest].concat())
+    };
+    assert_eq!(train("whole").stderr, "");
+    test.write("broken", "");
+    let failed = train("run");
+    assert_eq!(failed.code, 1, "{}", failed.stderr);
+    let kept = "warning: the state after step 3 is kept in a checkpoint: go on with `--resume`\n";
+    assert!(failed.stderr.starts_with(kept), "{}", failed.stderr);
+    std::fs::remove_file(test.path().join("broken")).expect("it can be removed");
+    test.succeeds(&["grpo", "--output-dir", "run", "--resume", "--quiet"]);
+    let model =
+        |directory: &str| std::fs::read(test.path().join(directory).join("model/model.safetensors")).expect("a model");
+    assert!(model("run") == model("whole"));
+    let steps = |directory: &str| test.read(&format!("{directory}/metrics.jsonl")).lines().count();
+    assert_eq!((steps("run"), steps("whole")), (5, 5));
+    let checkpoints = std::fs::read_dir(test.path().join("run/checkpoints")).expect("checkpoints").count();
+    assert_eq!(checkpoints, 1, "that of the failure went with the next");
+}

@@ -1,0 +1,89 @@
+//! A disk that is full: the run says so and ends, what was written before is whole, and with room it goes on to the same
+//! bits.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::COMMON;
+use crate::compare::{differences, snapshot};
+use crate::process::{Lab, finish};
+
+fn uninterrupted(lab: &Lab) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let whole = lab.directory("whole");
+    lab.run_whole(&whole);
+    snapshot(&whole.join("run"))
+}
+
+/// The run went on where it had stopped, to the same end.
+fn goes_on(lab: &Lab, directory: &Path, expected: &std::collections::BTreeMap<String, Vec<u8>>) {
+    finish(lab.start(directory, true), "with room again");
+    let found = differences(expected, &snapshot(&directory.join("run")));
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+fn checkpoints(directory: &Path) -> usize {
+    std::fs::read_dir(directory.join("run/checkpoints")).into_iter().flatten().flatten().count()
+}
+
+/// Every file over 50 KiB fails to be written, as all would on a full disk; the tiny model alone has 100.
+#[test]
+fn a_file_that_cannot_grow() {
+    let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON);
+    let expected = uninterrupted(&lab);
+    let directory = lab.directory("limited");
+    let mut child = lab.start(&directory, false);
+    while checkpoints(&directory) == 0 || !directory.join("run/checkpoints/step-000002").exists() {
+        assert!(
+            child.try_wait().expect("a process can be asked").is_none(),
+            "it ended before its first checkpoint was seen"
+        );
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    child.kill().expect("a process can be killed");
+    child.wait().expect("it ends");
+
+    let script =
+        format!("trap '' XFSZ; ulimit -f 100; exec '{}' sft --output-dir run --resume", env!("CARGO_BIN_EXE_gradus"));
+    let output = Command::new("sh").args(["-c", &script]).current_dir(&directory).stdin(Stdio::null()).output();
+    let output = output.expect("a shell runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("File too large") && stderr.contains("go on with `--resume`"), "{stderr}");
+    assert!(stderr.contains("hint: free some disk space; everything written before is intact"), "{stderr}");
+    goes_on(&lab, &directory, &expected);
+}
+
+/// A file system of its own that is full after the first checkpoint; only root can make one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_file_system() {
+    let lab = Lab::new("reward", "qwen3", "pairs.jsonl", COMMON);
+    let directory = lab.directory("small");
+    let mount = |options: &str| {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "gradus-test"]).arg(&directory).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    if !mount("size=640k") {
+        eprintln!("skipped: no file system of its own can be mounted here (it takes root)");
+        return;
+    }
+    // Unmounted whatever happens.
+    struct Mounted<'a>(&'a Path);
+    impl Drop for Mounted<'_> {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(self.0).status();
+        }
+    }
+    let mounted = Mounted(&directory);
+    let expected = uninterrupted(&lab);
+    let output = lab.start(&directory, false).wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("No space left on device"), "{stderr}");
+    assert!(stderr.contains("hint: free some disk space; everything written before is intact"), "{stderr}");
+    assert!(checkpoints(&directory) >= 1, "the disk was too small for the first checkpoint");
+    assert!(mount("remount,size=64m"), "it can be made larger");
+    goes_on(&lab, &directory, &expected);
+    drop(mounted);
+}

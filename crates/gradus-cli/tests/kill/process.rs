@@ -1,0 +1,193 @@
+//! Starting runs, and killing them at random moments.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A folder with data and what every run of one case is started with.
+pub struct Lab {
+    folder: tempfile::TempDir,
+    method: String,
+    arguments: Vec<String>,
+}
+
+/// What sentences about cups and kettles there are.
+fn rows(row: impl Fn(&str, &str, &str) -> String) -> String {
+    let things = ["tea", "cup", "pot", "lid", "milk", "jug"];
+    let words = [("good", "bad"), ("warm", "cold"), ("full", "empty"), ("new", "old")];
+    let all = things.iter().flat_map(|thing| words.iter().map(move |(yes, no)| (thing, yes, no)));
+    all.map(|(thing, yes, no)| row(thing, yes, no) + "\n").collect()
+}
+
+impl Lab {
+    /// Writes the data. `model` is a fixture of the library.
+    pub fn new(method: &str, model: &str, data: &str, more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary directory can be made");
+        let write =
+            |name: &str, text: String| std::fs::write(folder.path().join(name), text).expect("it can be written");
+        write("texts.jsonl", rows(|thing, yes, _| format!("{{\"text\": \"The {thing} is {yes}.\"}}")));
+        write(
+            "pairs.jsonl",
+            rows(|thing, yes, no| {
+                format!("{{\"prompt\": \"The {thing} is\", \"chosen\": \" {yes}.\", \"rejected\": \" {no}.\"}}")
+            }),
+        );
+        write("prompts.jsonl", rows(|thing, yes, _| format!("{{\"prompt\": \"The {yes} {thing} is\"}}")));
+        let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/trajectories/models");
+        let model = std::fs::canonicalize(Path::new(models).join(model)).expect("a fixture of the repository");
+        let data = folder.path().join(data);
+        let mut arguments = vec!["--model".to_owned(), model.display().to_string()];
+        arguments.extend(["--data".to_owned(), data.display().to_string()]);
+        // A flag that is given twice counts as it was given last.
+        let mut flags: Vec<&[&str]> = more.chunks(2).collect();
+        let last = |flag: &str| more.chunks(2).rfind(|pair| pair[0] == flag).map(|pair| pair[1]);
+        flags.retain(|pair| last(pair[0]) == Some(pair[1]));
+        arguments.extend(flags.concat().iter().map(|&text| text.to_owned()));
+        Self { folder, method: method.to_owned(), arguments }
+    }
+
+    /// An empty directory; runs in it are called `run`, so that their files name the same paths.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::create_dir(&path).expect("it can be made");
+        path
+    }
+
+    /// Starts a run in `directory`, or goes on with the one there, given nothing but its directory.
+    pub fn start(&self, directory: &Path, resume: bool) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
+        command.arg(&self.method).args(["--output-dir", "run", "--quiet"]);
+        if resume {
+            command.arg("--resume");
+        } else {
+            command.args(&self.arguments);
+        }
+        command.current_dir(directory).env_remove("GRADUS_LOG").env("NO_COLOR", "1").stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+    }
+
+    /// A run from start to end, and how long it took.
+    pub fn run_whole(&self, directory: &Path) -> Duration {
+        let start = Instant::now();
+        finish(self.start(directory, false), "the uninterrupted run");
+        start.elapsed()
+    }
+
+    /// A run that is killed one to `most` times on its way to the end; tells what happened to it.
+    pub fn run_killed(&self, directory: &Path, killer: &mut Killer, most: usize) -> String {
+        let mut story = Vec::new();
+        let kills = 1 + killer.below(most as u64) as usize;
+        while story.len() < kills {
+            // Before a run has a configuration, there is nothing to resume.
+            let resume = directory.join("run/config.yml").exists();
+            let child = self.start(directory, resume);
+            match killer.kill(child, &directory.join("run")) {
+                Some(moment) => {
+                    story.push(format!("killed {moment}{}", if resume { " after a resumption" } else { "" }))
+                }
+                None if story.is_empty() => {
+                    // It was faster than the killer; once more from the start.
+                    std::fs::remove_dir_all(directory.join("run")).expect("it can be removed");
+                }
+                None => break,
+            }
+        }
+        let resume = directory.join("run/config.yml").exists();
+        finish(self.start(directory, resume), &story.join(", "));
+        story.join(", ")
+    }
+}
+
+/// Waits for a process, which must succeed.
+pub fn finish(child: Child, story: &str) {
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{story}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Kills processes at random moments, the same ones for the same name as far as the machine allows.
+pub struct Killer {
+    state: u64,
+    /// How long a run takes that is left alone.
+    time: Duration,
+    /// How many were killed.
+    pub kills: usize,
+    /// How many of them while something was being written.
+    pub while_writing: usize,
+}
+
+impl Killer {
+    pub fn new(name: &str, time: Duration) -> Self {
+        let state = name.bytes().fold(42, |state: u64, byte| state.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        Self { state, time, kills: 0, while_writing: 0 }
+    }
+
+    /// A random number below `bound` (SplitMix64).
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound.max(1)
+    }
+
+    /// Kills a process and says when; `None` when it had ended before.
+    fn kill(&mut self, mut child: Child, run: &Path) -> Option<String> {
+        let moment = match self.below(3) {
+            0 => {
+                let pause = Duration::from_micros(self.below(self.time.as_micros() as u64));
+                wait(&mut child, |start| start.elapsed() >= pause);
+                format!("after {} ms", pause.as_millis())
+            }
+            1 => {
+                let (metrics, more) = (run.join("metrics.jsonl"), self.below(4) as usize);
+                let lines =
+                    || std::fs::read(&metrics).map_or(0, |text| text.iter().filter(|&&byte| byte == b'\n').count());
+                let wanted = lines() + more;
+                wait(&mut child, |_| lines() >= wanted);
+                format!("at line {wanted} of metrics.jsonl")
+            }
+            _ => {
+                // The n-th time that something temporary is seen, of a checkpoint, a model or the best one.
+                let (mut left, mut seen) = (1 + self.below(5), false);
+                wait(&mut child, |_| {
+                    let is = temporary(run) || temporary(&run.join("checkpoints"));
+                    left -= u64::from(is && !seen);
+                    seen = is;
+                    left == 0
+                });
+                "while writing".to_owned()
+            }
+        };
+        let writing = temporary(run) || temporary(&run.join("checkpoints"));
+        // SIGKILL.
+        child.kill().expect("a process can be killed");
+        let output = child.wait_with_output().expect("it ends");
+        match output.status.code() {
+            Some(0) => None,
+            Some(code) => panic!("it ended with {code} by itself: {}", String::from_utf8_lossy(&output.stderr)),
+            None => {
+                self.kills += 1;
+                self.while_writing += usize::from(writing);
+                Some(moment)
+            }
+        }
+    }
+}
+
+/// Waits until `is_time`, or the process has ended.
+fn wait(child: &mut Child, mut is_time: impl FnMut(Instant) -> bool) {
+    let start = Instant::now();
+    while child.try_wait().expect("a process can be asked").is_none() && !is_time(start) {
+        assert!(start.elapsed() < Duration::from_secs(300), "a run of nine steps hangs");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Whether something is being written in `directory`.
+fn temporary(directory: &Path) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with('.') && (name.contains(".tmp-") || name.contains(".old-")) && !name.starts_with(".probe")
+    })
+}

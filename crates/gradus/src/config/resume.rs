@@ -1,0 +1,272 @@
+//! Going on with a run: its configuration comes from the checkpoint, and what is given now lies over it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use super::load::{Request, Written, resolve, resolved, text};
+use super::node::{Node, Value, parse};
+use super::{Plan, RunConfig};
+use crate::error::{Diagnostic, Error, Result};
+use crate::machine::Machine;
+use crate::run::{Checkpoint, Existing, RunDir};
+
+/// A run to go on with.
+#[derive(Debug, Clone, Copy)]
+pub struct Resume<'a> {
+    /// The run directory.
+    pub directory: &'a Path,
+    /// From the checkpoint of this step; `None`: the newest.
+    pub step: Option<usize>,
+    /// What lies over the configuration of the checkpoint.
+    pub request: Request<'a>,
+}
+
+/// A key that has another value than in the run so far.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The dotted key.
+    pub key: String,
+    /// What it was, on one line.
+    pub from: String,
+    /// What it is now.
+    pub to: String,
+    /// What that means for the run.
+    pub effect: Effect,
+}
+
+/// What a changed key means for a run that goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing that is trained depends on it.
+    None,
+    /// The result is not that of a run that had the new value, or the old one, from its start.
+    Differs,
+    /// The run cannot go on with it.
+    Refused,
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` was {} and is {} from here on", self.key, self.from, self.to)?;
+        match self.effect {
+            Effect::Differs => f.write_str(": the result differs from that of a run with either from its start"),
+            Effect::None | Effect::Refused => Ok(()),
+        }
+    }
+}
+
+impl Resume<'_> {
+    /// The run directory that flags or file of `request` name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when neither does, or the file cannot be read.
+    pub fn directory_of(request: &Request<'_>) -> Result<PathBuf> {
+        let flag = request.flags.iter().rfind(|flag| flag.spec.key == "output_dir").and_then(|flag| flag.values.last());
+        if let Some(directory) = flag {
+            return Ok(directory.into());
+        }
+        let named = match request.file {
+            Some(path) => tree(path, &text(path)?)?.entry("output_dir").map(|entry| entry.node.value.clone()),
+            None => None,
+        };
+        match named {
+            Some(Value::Scalar { text, .. }) if !text.is_empty() => Ok(text.into()),
+            _ => Err(Error::Config(vec![Diagnostic {
+                message: "nothing says which run to go on with".into(),
+                places: Vec::new(),
+                hint: Some("pass `--output-dir DIR`, the run's directory".into()),
+            }])),
+        }
+    }
+
+    /// The run that goes on: checked like any other, and compared with what it was.
+    ///
+    /// A run that has a configuration but no checkpoint yet starts again with it; a directory without either starts
+    /// from what is given.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for every problem, among them keys that must stay as they were; [`Error::Model`] when the
+    /// checkpoint is corrupt; [`Error::Input`] when there is none of `step`.
+    pub fn plan(&self, machine: &Machine) -> Result<Plan> {
+        let Some((path, text, from_checkpoint)) = self.base()? else {
+            let written = RunConfig::load(&self.request)?;
+            return Ok(self.finish(Plan::check(&written, machine)?, Vec::new()));
+        };
+        let base = tree(&path, &text)?;
+        let mut marked = vec![path];
+        let over = match self.request.file {
+            Some(path) => {
+                let text = self::text(path)?;
+                if resolved(&text) {
+                    marked.push(path.to_owned());
+                }
+                Some(tree(path, &text)?)
+            }
+            None => None,
+        };
+        let was = resolve(base.clone(), None, &Request::default())?;
+        let mut written = resolve(base, over, &self.request)?;
+        written.marked = marked;
+        let plan = Plan::check(&written, machine)?;
+        let changes = if from_checkpoint { changes(&was.config, plan.config()) } else { Vec::new() };
+        let refused = changes.iter().filter(|change| change.effect == Effect::Refused);
+        let problems: Vec<Diagnostic> = refused.map(|change| refusal(change, &written)).collect();
+        if problems.is_empty() { Ok(self.finish(plan, changes)) } else { Err(Error::Config(problems)) }
+    }
+
+    /// The configuration that the run has: a file, its text, and whether it is a checkpoint's.
+    fn base(&self) -> Result<Option<(PathBuf, String, bool)>> {
+        if !self.directory.is_dir() {
+            return Ok(None);
+        }
+        let Ok(run) = RunDir::open(self.directory) else { return Ok(None) };
+        if let Some((path, text)) = Checkpoint::config_of(&run, self.step)? {
+            return Ok(Some((path, text, true)));
+        }
+        let path = run.config();
+        if path.is_file() { text(&path).map(|text| Some((path, text, false))) } else { Ok(None) }
+    }
+
+    fn finish(&self, plan: Plan, changes: Vec<Change>) -> Plan {
+        plan.on_existing(Existing::Resume).resuming(self.directory, self.step, changes)
+    }
+}
+
+fn tree(path: &Path, text: &str) -> Result<Node> {
+    parse(path, text).map_err(|problem| Error::Config(vec![problem]))
+}
+
+fn refusal(change: &Change, written: &Written) -> Diagnostic {
+    Diagnostic {
+        message: format!(
+            "`{}` is {}, but the run so far has {}: it cannot go on with another",
+            change.key, change.to, change.from
+        ),
+        places: written.place(&change.key).cloned().into_iter().collect(),
+        hint: Some("leave it out to go on, or start a new run with another `--output-dir`".into()),
+    }
+}
+
+/// Every leaf that differs, in the order of the configuration.
+fn changes(was: &RunConfig, is: &RunConfig) -> Vec<Change> {
+    let json = |config: &RunConfig| serde_json::to_value(config).expect("a configuration is plain data");
+    let (was, is) = (json(was), json(is));
+    let mut paths = Vec::new();
+    leaves(&was, "", &mut paths);
+    leaves(&is, "", &mut paths);
+    let mut seen = BTreeSet::new();
+    let schedule_ends = is.pointer("/train/lr_schedule") != Some(&"constant".into());
+    let changed = |path: String| {
+        let (from, to) = (at(&was, &path), at(&is, &path));
+        let differs = from != to && seen.insert(path.clone()) && path != "output_dir";
+        let shown = |value: Option<&Json>| value.map_or_else(|| "not set".to_owned(), ToString::to_string);
+        differs.then(|| Change { effect: effect(&path, schedule_ends), from: shown(from), to: shown(to), key: path })
+    };
+    paths.into_iter().filter_map(changed).collect()
+}
+
+fn leaves(value: &Json, path: &str, paths: &mut Vec<String>) {
+    match value {
+        Json::Object(object) if !object.is_empty() => {
+            for (key, value) in object {
+                leaves(value, &if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, paths);
+            }
+        }
+        _ => paths.push(path.to_owned()),
+    }
+}
+
+fn at<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
+    path.split('.').try_fold(value, |value, key| value.get(key))
+}
+
+/// What a changed key means; the only list of these.
+fn effect(key: &str, schedule_ends: bool) -> Effect {
+    let method_key = key.strip_prefix("method.").and_then(|rest| rest.split_once('.')).map(|(_, key)| key);
+    match (key, method_key) {
+        // What the weights, the moments and the rows are.
+        ("model" | "data" | "eval_data", _)
+        | (
+            "train.seed"
+            | "train.batch_size"
+            | "train.shuffle"
+            | "train.max_rows"
+            | "train.max_eval_rows"
+            | "train.eval_fraction"
+            | "train.max_length"
+            | "train.too_long"
+            | "train.text_column"
+            | "train.chat_template"
+            | "train.best_metric",
+            _,
+        )
+        | (_, Some("reference_model" | "critic.trunk" | "critic.model")) => Effect::Refused,
+        _ if key.starts_with("method.") && method_key.is_none() => Effect::Refused,
+        // What an adapter is; `lora` alone is a model trained as a whole that becomes one with an adapter, or back.
+        ("adapter" | "lora", _) => Effect::Refused,
+        _ if key.starts_with("lora.") && key != "lora.dropout" => Effect::Refused,
+        // When a run ends, where its learning rate does not depend on it.
+        ("train.max_steps" | "train.epochs", _) if !schedule_ends => Effect::None,
+        (
+            "train.threads"
+            | "train.device"
+            | "train.micro_batch_size"
+            | "train.micro_batch_tokens"
+            | "train.try_longest"
+            | "train.memory_check"
+            | "train.recompute"
+            | "train.save_steps"
+            | "train.keep_checkpoints"
+            | "train.logging_steps",
+            _,
+        ) => Effect::None,
+        _ => Effect::Differs,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_change() {
+        for (key, schedule_ends, expected) in [
+            ("model", true, Effect::Refused),
+            ("train.seed", true, Effect::Refused),
+            ("method.ppo.critic.trunk", true, Effect::Refused),
+            ("lora.r", true, Effect::Refused),
+            ("train.max_steps", true, Effect::Differs),
+            ("train.max_steps", false, Effect::None),
+            ("train.learning_rate", false, Effect::Differs),
+            ("method.ppo.clip_range", true, Effect::Differs),
+            ("reward.model", true, Effect::Differs),
+            ("train.eval_steps", true, Effect::Differs),
+            ("train.save_steps", true, Effect::None),
+        ] {
+            assert_eq!(effect(key, schedule_ends), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn differing_leaves_are_found_in_both_directions() {
+        let config = |text: &str| RunConfig::parse(text).unwrap().config;
+        let start = "model: m\ndata: d\noutput_dir: a\n";
+        let was = config(&format!("{start}method: {{ sft: {{}} }}\ntrain: {{ max_steps: 3 }}"));
+        let is = config("model: m\ndata: d\noutput_dir: b\nmethod: { sft: {} }\ntrain: { learning_rate: 0.5 }");
+        let shown: Vec<String> = changes(&was, &is).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            shown,
+            [
+                "`train.max_steps` was 3 and is null from here on: the result differs from that of a run with either \
+                 from its start",
+                "`train.learning_rate` was null and is 0.5 from here on: the result differs from that of a run with \
+                 either from its start",
+            ]
+        );
+        let other = config(&format!("{start}method: {{ dpo: {{}} }}"));
+        assert!(changes(&was, &other).iter().any(|change| change.effect == Effect::Refused));
+        assert_eq!(changes(&was, &was), []);
+    }
+}

@@ -1,0 +1,167 @@
+//! `checksums.json`: length and CRC-32 of every file of a checkpoint, so that a bit that flipped is found before it is
+//! trained on.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+use flate2::Crc;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// The file's name.
+pub const CHECKSUMS_FILE: &str = "checksums.json";
+
+/// What the files below a directory held when it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checksums {
+    /// How the sums are made: always `crc32`.
+    algorithm: Algorithm,
+    /// By path below the directory, with `/` between its parts.
+    files: BTreeMap<String, Sum>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Algorithm {
+    Crc32,
+}
+
+/// One file's length in bytes and its CRC-32 (the one of gzip and PNG) in hexadecimal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sum {
+    bytes: u64,
+    crc32: String,
+}
+
+impl Checksums {
+    /// Sums of every file below `directory`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn of(directory: &Path) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        collect(directory, "", &mut files)?;
+        Ok(Self { algorithm: Algorithm::Crc32, files })
+    }
+
+    /// The sums that were written into `directory`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] when they are missing or broken.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let path = directory.join(CHECKSUMS_FILE);
+        let text = fs::read(&path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => Error::model(&path, "missing"),
+            _ => Error::io(&path, source),
+        })?;
+        serde_json::from_slice(&text).map_err(|error| Error::model(&path, format!("broken JSON: {error}")))
+    }
+
+    /// Writes the sums into `directory`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(&self, directory: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).expect("plain data with string keys") + "\n";
+        let path = directory.join(CHECKSUMS_FILE);
+        fs::write(&path, text).map_err(|source| Error::io(path, source))
+    }
+
+    /// Compares every file below `directory` with its sum; files that were added later are nobody's business.
+    ///
+    /// # Errors
+    /// [`Error::Model`] with the first file that is missing or differs.
+    pub fn verify(&self, directory: &Path) -> Result<()> {
+        self.files.keys().try_for_each(|name| self.verify_file(directory, name))
+    }
+
+    /// Compares one file with its sum.
+    ///
+    /// # Errors
+    /// [`Error::Model`] when it is missing or differs, or has no sum.
+    pub fn verify_file(&self, directory: &Path, name: &str) -> Result<()> {
+        let path = directory.join(name);
+        let Some(expected) = self.files.get(name) else {
+            return Err(Error::model(path, format!("not listed in `{CHECKSUMS_FILE}`")));
+        };
+        if !path.is_file() {
+            return Err(Error::model(path, "missing"));
+        }
+        let found = sum(&path)?;
+        if found.bytes != expected.bytes {
+            return Err(Error::model(path, format!("{} bytes, but {} were written", found.bytes, expected.bytes)));
+        }
+        if found.crc32 != expected.crc32 {
+            let message = format!("its content has changed (CRC-32 {}, written {})", found.crc32, expected.crc32);
+            return Err(Error::model(path, message));
+        }
+        Ok(())
+    }
+}
+
+fn collect(directory: &Path, prefix: &str, files: &mut BTreeMap<String, Sum>) -> Result<()> {
+    for entry in fs::read_dir(directory).map_err(|source| Error::io(directory, source))? {
+        let entry = entry.map_err(|source| Error::io(directory, source))?;
+        let (path, name) = (entry.path(), format!("{prefix}{}", entry.file_name().to_string_lossy()));
+        if path.is_dir() {
+            collect(&path, &format!("{name}/"), files)?;
+        } else {
+            files.insert(name, sum(&path)?);
+        }
+    }
+    Ok(())
+}
+
+fn sum(path: &Path) -> Result<Sum> {
+    let io = |source| Error::io(path, source);
+    let mut file = File::open(path).map_err(io)?;
+    let (mut crc, mut bytes, mut buffer) = (Crc::new(), 0, vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut buffer).map_err(io)? {
+            0 => return Ok(Sum { bytes, crc32: format!("{:08x}", crc.sum()) }),
+            read => {
+                crc.update(&buffer[..read]);
+                bytes += read as u64;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("critic")).unwrap();
+        // The check value of CRC-32 is that of these nine digits.
+        fs::write(at("critic/digits"), "123456789").unwrap();
+        fs::write(at("empty"), "").unwrap();
+        Checksums::of(directory.path()).unwrap().write(directory.path()).unwrap();
+        let text = fs::read_to_string(at(CHECKSUMS_FILE)).unwrap();
+        assert!(text.contains("\"crc32\": \"cbf43926\""), "{text}");
+        let check = || Checksums::read(directory.path()).and_then(|sums| sums.verify(directory.path()));
+        check().unwrap();
+        for file in ["critic/digits", CHECKSUMS_FILE] {
+            let bytes = fs::read(at(file)).unwrap();
+            for bit in 0..8 * bytes.len() {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                fs::write(at(file), flipped).unwrap();
+                assert!(check().is_err(), "bit {bit} of {file}");
+            }
+            fs::write(at(file), bytes).unwrap();
+        }
+        fs::write(at("notes.txt"), "added later").unwrap();
+        check().unwrap();
+        fs::remove_file(at("empty")).unwrap();
+        assert_eq!(check().unwrap_err().to_string(), format!("{}: missing", at("empty").display()));
+    }
+}

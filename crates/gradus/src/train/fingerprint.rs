@@ -1,0 +1,195 @@
+//! What tells one data set from another: how many rows, and a hash of what they hold. A run goes on only with the rows it
+//! was trained on.
+
+use serde_json::{Map, Value};
+
+use crate::data::{Content, Message, Row, RowData};
+use crate::error::{Error, Result};
+use crate::run::{DataPrint, RowsPrint};
+
+/// The print of both parts of the rows.
+pub(crate) fn of(train: &[Row], held_out: &[Row]) -> DataPrint {
+    DataPrint { train: rows(train), held_out: rows(held_out) }
+}
+
+/// Refuses rows that are not those of the run so far.
+///
+/// # Errors
+/// [`Error::Input`] that says which part differs, and how.
+pub(crate) fn check(expected: &DataPrint, found: &DataPrint) -> Result<()> {
+    let parts = [("training", &expected.train, &found.train), ("held-out", &expected.held_out, &found.held_out)];
+    let Some((name, was, is)) = parts.into_iter().find(|(_, was, is)| was != is) else { return Ok(()) };
+    let how = match was.rows == is.rows {
+        true => format!("the {} {name} rows hold something else than before the checkpoint", is.rows),
+        false => format!("there are {} {name} rows, but {} before the checkpoint", is.rows, was.rows),
+    };
+    Err(Error::input(format!("the data has changed: {how}"))
+        .with_hint("bring the old data back to go on exactly, or start a new run from the checkpoint with `--model`"))
+}
+
+fn rows(rows: &[Row]) -> RowsPrint {
+    let mut hash = Fnv::default();
+    for row in rows {
+        hash.number(row.index as u64);
+        hash.data(&row.data);
+        hash.columns(&row.columns);
+    }
+    RowsPrint { rows: rows.len(), fnv1a: format!("{:016x}", hash.0) }
+}
+
+/// FNV-1a, 64 bits. Every text goes in behind its length, so that no two sequences of texts read alike.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    }
+
+    fn number(&mut self, number: u64) {
+        self.bytes(&number.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.bytes(text.as_bytes());
+    }
+
+    fn ids(&mut self, ids: &[u32]) {
+        self.number(ids.len() as u64);
+        ids.iter().for_each(|id| self.bytes(&id.to_le_bytes()));
+    }
+
+    fn columns(&mut self, columns: &Map<String, Value>) {
+        self.number(columns.len() as u64);
+        for (name, value) in columns {
+            self.text(name);
+            self.text(&value.to_string());
+        }
+    }
+
+    fn messages(&mut self, messages: &[Message]) {
+        self.number(messages.len() as u64);
+        for message in messages {
+            self.text(&message.role);
+            self.text(&message.content);
+            self.columns(&message.extra);
+        }
+    }
+
+    fn content(&mut self, content: &Content) {
+        match content {
+            Content::Text(text) => self.text(text),
+            Content::Messages(messages) => self.messages(messages),
+        }
+    }
+
+    fn margin(&mut self, margin: Option<f32>) {
+        self.number(margin.map_or(u64::MAX, |margin| u64::from(margin.to_bits())));
+    }
+
+    /// A number for the kind of the row, then what it holds.
+    fn data(&mut self, data: &RowData) {
+        match data {
+            RowData::Text(text) => {
+                self.number(0);
+                self.text(text);
+            }
+            RowData::Messages(messages) => {
+                self.number(1);
+                self.messages(messages);
+            }
+            RowData::PromptCompletion { prompt, completion } => {
+                self.number(2);
+                self.content(prompt);
+                self.content(completion);
+            }
+            RowData::Alpaca { before, instruction, input, output } => {
+                self.number(3);
+                self.messages(before);
+                [instruction, input, output].into_iter().for_each(|text| self.text(text));
+            }
+            RowData::Preference { prompt, chosen, rejected, margin } => {
+                self.number(if prompt.is_some() { 4 } else { 5 });
+                prompt.iter().chain([chosen, rejected]).for_each(|content| self.content(content));
+                self.margin(*margin);
+            }
+            RowData::Prompt(content) => {
+                self.number(6);
+                self.content(content);
+            }
+            RowData::Tokens { ids, loss_mask } => {
+                self.number(7);
+                self.ids(ids);
+                let mask: Vec<u8> = loss_mask.iter().flatten().map(|&counts| u8::from(counts)).collect();
+                self.number(mask.len() as u64);
+                self.bytes(&mask);
+            }
+            RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, margin } => {
+                self.number(8);
+                [prompt_ids, chosen_ids, rejected_ids].into_iter().for_each(|ids| self.ids(ids));
+                self.margin(*margin);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Place;
+
+    fn row(index: usize, data: RowData) -> Row {
+        Row {
+            place: Place { file: std::path::Path::new("rows.jsonl").into(), line: 1, row_in_array: None },
+            index,
+            data,
+            columns: Map::new(),
+        }
+    }
+
+    fn texts(texts: &[&str]) -> Vec<Row> {
+        texts.iter().enumerate().map(|(i, text)| row(i, RowData::Text((*text).to_owned()))).collect()
+    }
+
+    #[test]
+    fn the_hash_is_fnv1a() {
+        // http://www.isthe.com/chongo/src/fnv/test_fnv.c: "foobar".
+        let mut hash = Fnv::default();
+        hash.bytes(b"foobar");
+        assert_eq!(hash.0, 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let before = of(&texts(&["one", "two"]), &[]);
+        check(&before, &of(&texts(&["one", "two"]), &[])).unwrap();
+        let message = |found: &DataPrint| check(&before, found).unwrap_err().to_string();
+        assert_eq!(
+            message(&of(&texts(&["onet", "wo"]), &[])),
+            "the data has changed: the 2 training rows hold something else than before the checkpoint"
+        );
+        assert_eq!(
+            message(&of(&texts(&["one"]), &[])),
+            "the data has changed: there are 1 training rows, but 2 before the checkpoint"
+        );
+        assert_eq!(
+            message(&of(&texts(&["one", "two"]), &texts(&["three"]))),
+            "the data has changed: there are 1 held-out rows, but 0 before the checkpoint"
+        );
+        let mut with_column = texts(&["one", "two"]);
+        with_column[1].columns.insert("answer".into(), 4.into());
+        assert_ne!(of(&with_column, &[]), before);
+        let preference = |prompt: Option<&str>, chosen: &str| {
+            let text = |text: &str| Content::Text(text.to_owned());
+            let prompt = prompt.map(text);
+            [row(0, RowData::Preference { prompt, chosen: text(chosen), rejected: text("c"), margin: None })]
+        };
+        assert_ne!(of(&preference(Some("a"), "b"), &[]), of(&preference(None, "ab"), &[]));
+    }
+}
