@@ -133,29 +133,43 @@ impl Product {
         if a.rows == 0 || b.columns == 0 {
             return;
         }
-        let size = inner.min(DEPTH) * COLUMNS * panels.min(PANELS_AT_ONCE);
-        with_scratch(&PANELS, size, |words| {
-            for first_panel in (0..panels).step_by(PANELS_AT_ONCE) {
-                let count = (panels - first_panel).min(PANELS_AT_ONCE);
-                for depth in depths(inner) {
-                    let panel_stride = depth.len() * COLUMNS;
-                    let words = &mut words[..panel_stride * count];
-                    let pack = |(i, words): (usize, &mut [u32])| {
-                        pack::pack_panel(words, &b, (first_panel + i) * COLUMNS, &depth, precision);
-                    };
-                    match threads {
-                        Threads::All => words.par_chunks_mut(panel_stride).enumerate().for_each(pack),
-                        Threads::One => words.chunks_mut(panel_stride).enumerate().for_each(pack),
-                    }
-                    let begin = if depth.start > 0 { Begin::There } else { begin };
-                    let words = Words::Stored { words, stride: panel_stride };
-                    let panels = Panels { words, scales: &[], first: first_panel, count };
-                    let (kernel, lines) = (Kernel::best(), precision.into());
-                    Block { a, panels, depth, lines, kernel, output, columns: b.columns, scale, begin }.run(threads);
-                }
-            }
+        let pack = |panel: usize, depth: &Range<usize>, words: &mut [u32]| {
+            pack::pack_panel(words, &b, panel * COLUMNS, depth, precision);
+        };
+        in_parts(threads, inner, panels, pack, |words, first, count, depth| {
+            let begin = if depth.start > 0 { Begin::There } else { begin };
+            let panels = Panels { words, scales: &[], first, count };
+            let (kernel, lines) = (Kernel::best(), precision.into());
+            Block { a, panels, depth, lines, kernel, output, columns: b.columns, scale, begin }.run(threads);
         });
     }
+}
+
+/// Has `pack` make the words of [`PANELS_AT_ONCE`] panels at a time, one stretch of the inner dimension after the other,
+/// and hands them on: the words, the first panel, how many there are, the stretch.
+fn in_parts(
+    threads: Threads,
+    inner: usize,
+    panels: usize,
+    pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync,
+    multiply: impl Fn(Words<'_>, usize, usize, Range<usize>),
+) {
+    let size = inner.min(DEPTH) * COLUMNS * panels.min(PANELS_AT_ONCE);
+    with_scratch(&PANELS, size, |words| {
+        for first in (0..panels).step_by(PANELS_AT_ONCE) {
+            let count = (panels - first).min(PANELS_AT_ONCE);
+            for depth in depths(inner) {
+                let stride = depth.len() * COLUMNS;
+                let words = &mut words[..stride * count];
+                let pack_one = |(i, words): (usize, &mut [u32])| pack(first + i, &depth, words);
+                match threads {
+                    Threads::All => words.par_chunks_mut(stride).enumerate().for_each(pack_one),
+                    Threads::One => words.chunks_mut(stride).enumerate().for_each(pack_one),
+                }
+                multiply(Words::Stored { words, stride }, first, count, depth);
+            }
+        }
+    });
 }
 
 /// Multiply-adds of a product that one thread does alone: some ten microseconds.

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::tile::{COLUMNS, Kernel, Lines, Precision, ROW_STRIDE};
-use super::{
-    Begin, Block, FEW_ROWS, Mat, Output, PACKED_ROWS, Panels, SMALL, Side, Words, depths, fresh, with_scratch,
-};
-use super::{expand, pack};
+use super::{Begin, Block, FEW_ROWS, Mat, Output, PACKED_ROWS, Panels, SMALL, Side, Threads, Words};
+use super::{depths, expand, fresh, in_parts, pack, with_scratch};
 use crate::quantised::{Absmax, Int8, Nf4, Quantised};
 
 /// How a packed matrix is held.
@@ -280,8 +278,18 @@ impl PackedMatrix {
             return;
         }
         let block = |depth| self.block(side, depth, output, begin, scale, a);
+        let is_stored = self.format.lines().is_some() && side == Side::Itself;
+        if a.rows > FEW_ROWS && is_stored {
+            depths(inner).for_each(|depth| block(depth).run(Threads::All));
+            return;
+        }
         if a.rows > FEW_ROWS {
-            depths(inner).for_each(|depth| block(depth).run(super::Threads::All));
+            // Every stretch of a panel is expanded once for all rows.
+            let expand = |panel: usize, depth: &Range<usize>, words: &mut [u32]| self.expand(side, panel, depth, words);
+            in_parts(Threads::All, inner, count, expand, |words, first, count, depth| {
+                let block = block(depth);
+                Block { panels: Panels { words, first, count, ..block.panels }, ..block }.run(Threads::All);
+            });
             return;
         }
         // Few rows: the matrix streams through once, panel after panel, past rows that are packed once.

@@ -71,15 +71,16 @@ impl Model {
     }
 
     /// The weights that enter products, packed for many of them: those of the blocks and of the LM head, tied or not, with
-    /// four bytes each, in bf16 two, in INT8 one.
+    /// four bytes each, in bf16 two, in INT8 one; in NF4 the blocks' 4.13 bits, 33 bytes for 64, and the head's two bytes.
     pub fn packed(&self, weights: Weights) -> u64 {
-        let head = if self.head == Head::Language { self.shape.head_matrix() } else { 0 };
-        let bytes = match weights {
-            Weights::F32 => 4,
-            Weights::Bf16 => 2,
-            Weights::Int8 => 1,
-        };
-        bytes * (self.shape.trunk_matrices() + head) as u64
+        let head = if self.head == Head::Language { self.shape.head_matrix() } else { 0 } as u64;
+        let trunk = self.shape.trunk_matrices() as u64;
+        match weights {
+            Weights::F32 => 4 * (trunk + head),
+            Weights::Bf16 => 2 * (trunk + head),
+            Weights::Int8 => trunk + head,
+            Weights::Nf4 => 33 * trunk / 64 + 2 * head,
+        }
     }
 
     /// The weights that are never packed: tables, norms, biases.

@@ -2,6 +2,7 @@
 
 use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
+use gradus_kernels::{FrozenWeight, Quantised};
 use rand::Rng;
 
 use crate::rng::Stream;
@@ -24,6 +25,11 @@ pub(crate) trait Source {
 
     /// Whether the source holds this tensor: decides on optional ones.
     fn holds(&self, name: &str) -> bool;
+
+    /// The weight `name` of a linear layer, `[out, in]`, where the source holds it quantised.
+    fn quantised(&mut self, _name: &str, _shape: [usize; 2]) -> Option<Quantised> {
+        None
+    }
 }
 
 /// Fresh weights.
@@ -77,6 +83,17 @@ impl<'a> Builder<'a> {
     pub(crate) fn param<const R: usize>(&mut self, name: &str, shape: [usize; R], init: Init) -> Param<Tensor<R>> {
         let values = self.source.values(&format!("{}{name}", self.prefix), &shape, init);
         Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device))
+    }
+
+    /// The weight `name` of a linear layer at this level, where the source holds it quantised.
+    pub(crate) fn quantised(&mut self, name: &str, input: usize, output: usize) -> Option<FrozenWeight> {
+        let weight = self.source.quantised(&format!("{}{name}", self.prefix), [output, input])?;
+        Some(FrozenWeight::from_quantised(weight))
+    }
+
+    /// The device that parameters lie on.
+    pub(crate) fn device(&self) -> &Device {
+        self.device
     }
 
     /// Whether the source holds `name` at this level.

@@ -166,7 +166,7 @@ impl CausalLm {
     /// Packs the weights of trunk and head, unless they are packed already.
     fn pack_weights(&mut self, weights: Weights) {
         if self.frozen_head.is_none() && is_fused(&self.trunk.device()) {
-            self.frozen_head = Some(FrozenWeight::new(self.head_weight(), Layout::OutIn, weights.format()));
+            self.frozen_head = Some(FrozenWeight::new(self.head_weight(), Layout::OutIn, weights.head_format()));
             self.lm_head = None;
         }
         self.trunk.freeze_weights(weights.format());

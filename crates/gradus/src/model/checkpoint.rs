@@ -5,10 +5,12 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use gradus_kernels::Quantised;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::Value;
 
 use super::build::{Init, Source};
+use super::quant;
 use crate::error::{Error, Result};
 
 /// The tensors of a model directory.
@@ -93,22 +95,65 @@ impl Checkpoint {
     }
 
     /// The name under which the checkpoint holds `name`, with or without the base prefix.
-    fn find(&self, name: &str) -> Option<String> {
+    pub(super) fn find(&self, name: &str) -> Option<String> {
         let stripped = name.strip_prefix(self.base_prefix);
         [Some(name), stripped].into_iter().flatten().find(|name| self.tensors.contains_key(*name)).map(Into::into)
     }
 
     fn read(&mut self, name: &str) -> Result<Vec<f32>> {
+        let bytes = self.read_bytes(name)?;
+        let (at, info) = &self.tensors[name];
+        decode(&bytes, info.dtype).ok_or_else(|| {
+            Error::model(&self.shards[*at].path, format!("tensor `{name}` is stored as {:?}", info.dtype))
+                .with_hint("floating-point weights (F64, F32, F16, BF16) can be read")
+        })
+    }
+
+    fn read_bytes(&mut self, name: &str) -> Result<Vec<u8>> {
         let (at, info) = &self.tensors[name];
         let shard = &mut self.shards[*at];
         let (from, to) = info.data_offsets;
         let mut bytes = vec![0; to - from];
         let read = shard.file.seek(SeekFrom::Start(shard.data_start + from as u64));
         read.and_then(|_| shard.file.read_exact(&mut bytes)).map_err(|error| Error::io(&shard.path, error))?;
-        decode(&bytes, info.dtype).ok_or_else(|| {
-            Error::model(&shard.path, format!("tensor `{name}` is stored as {:?}", info.dtype))
-                .with_hint("floating-point weights (F64, F32, F16, BF16) can be read")
-        })
+        Ok(bytes)
+    }
+
+    /// Whether there is a tensor of exactly this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// How the tensor `name`, which must be there, is stored.
+    pub(super) fn dtype(&self, name: &str) -> Dtype {
+        self.tensors[name].1.dtype
+    }
+
+    /// The shape of the tensor `name`, which must be there.
+    pub(super) fn shape(&self, name: &str) -> &[usize] {
+        &self.tensors[name].1.shape
+    }
+
+    /// The bytes of the tensor of exactly this name, whatever they mean.
+    ///
+    /// # Errors
+    /// When it is missing or cannot be read.
+    pub(super) fn bytes(&mut self, name: &str) -> Result<Vec<u8>, String> {
+        if !self.has(name) {
+            return Err(format!("missing tensor `{name}`"));
+        }
+        self.asked.insert(name.into());
+        self.read_bytes(name).map_err(|error| error.to_string())
+    }
+
+    /// The numbers of the tensor of exactly this name.
+    ///
+    /// # Errors
+    /// When it is missing, cannot be read or holds no floats.
+    pub(super) fn floats(&mut self, name: &str) -> Result<Vec<f32>, String> {
+        let bytes = self.bytes(name)?;
+        let dtype = self.dtype(name);
+        decode(&bytes, dtype).ok_or_else(|| format!("tensor `{name}` is stored as {dtype:?}, expected F32"))
     }
 
     /// Every missing, misshapen or unexpected tensor, as one error.
@@ -165,6 +210,18 @@ impl Source for Checkpoint {
 
     fn holds(&self, name: &str) -> bool {
         self.find(name).is_some()
+    }
+
+    fn quantised(&mut self, name: &str, shape: [usize; 2]) -> Option<Quantised> {
+        self.read_quantised(name, shape).unwrap_or_else(|problem| {
+            self.problems.push(problem);
+            // One problem a layer is enough: its other tensors are not unexpected.
+            let layer = name.strip_suffix("weight").unwrap_or(name);
+            let stripped = layer.strip_prefix(self.base_prefix).unwrap_or(layer);
+            let own = self.tensors.keys().filter(|name| name.starts_with(layer) || name.starts_with(stripped));
+            self.asked.extend(own.cloned().collect::<Vec<_>>());
+            Some(quant::zeros(shape))
+        })
     }
 }
 

@@ -43,6 +43,8 @@ pub enum Weights {
     Bf16,
     /// Whole numbers up to 127 times a scale for each output; multiplied with activations in bfloat16.
     Int8,
+    /// 4-bit NormalFloat in blocks of 64; the LM head as bfloat16.
+    Nf4,
 }
 
 impl Weights {
@@ -52,6 +54,15 @@ impl Weights {
             Self::F32 => Format::F32,
             Self::Bf16 => Format::Bf16,
             Self::Int8 => Format::Int8,
+            Self::Nf4 => Format::Nf4,
+        }
+    }
+
+    /// For the LM head, which 4 bits would hurt most: QLoRA leaves it in 16.
+    pub(super) fn head_format(self) -> Format {
+        match self {
+            Self::Nf4 => Format::Bf16,
+            Self::F32 | Self::Bf16 | Self::Int8 => self.format(),
         }
     }
 }
@@ -73,7 +84,8 @@ impl std::str::FromStr for Weights {
             "f32" => Ok(Self::F32),
             "bf16" => Ok(Self::Bf16),
             "int8" => Ok(Self::Int8),
-            _ => Err(format!("`{name}` is not known (f32, bf16, int8)")),
+            "nf4" => Ok(Self::Nf4),
+            _ => Err(format!("`{name}` is not known (f32, bf16, int8, nf4)")),
         }
     }
 }

@@ -28,25 +28,27 @@ pub struct Linear {
 impl Linear {
     /// A layer stored `[out, in]`.
     pub(crate) fn build(mut b: Builder<'_>, input: usize, output: usize, bias: bool, deviation: f32) -> Self {
+        let frozen = b.quantised("weight", input, output);
         Self {
-            weight: b.param("weight", [output, input], Init::Normal(deviation)),
+            weight: weight(&mut b, frozen.is_some(), [output, input], deviation),
             bias: bias.then(|| b.param("bias", [output], Init::Constant(0.0))),
             lora: None,
             layout: Layout::OutIn,
             precision: Precision::F32,
-            frozen: None,
+            frozen,
         }
     }
 
     /// A layer stored `[in, out]` with a bias: GPT-2's Conv1D.
     pub(crate) fn build_conv1d(mut b: Builder<'_>, input: usize, output: usize, deviation: f32) -> Self {
+        let frozen = b.quantised("weight", input, output);
         Self {
-            weight: b.param("weight", [input, output], Init::Normal(deviation)),
+            weight: weight(&mut b, frozen.is_some(), [input, output], deviation),
             bias: Some(b.param("bias", [output], Init::Constant(0.0))),
             lora: None,
             layout: Layout::InOut,
             precision: Precision::F32,
-            frozen: None,
+            frozen,
         }
     }
 
@@ -70,12 +72,24 @@ impl Linear {
     /// Holds the operands of this layer's products in `precision`; the weight stays in f32.
     pub(crate) fn set_precision(&mut self, precision: Precision) {
         self.precision = precision;
+        self.frozen = self.frozen.take().map(|weight| weight.with_precision(precision));
+    }
+
+    /// The weight, where it is packed.
+    pub(super) fn packed_weight(&self) -> Option<&FrozenWeight> {
+        self.frozen.as_ref()
+    }
+
+    /// Bytes that the weight takes in memory.
+    pub(super) fn weight_bytes(&self) -> usize {
+        self.frozen.as_ref().map_or(4 * self.weight.dims().iter().product::<usize>(), FrozenWeight::bytes)
     }
 
     /// Packs the weight in `format` and lets go of it: it can take no gradient any more.
     pub(crate) fn freeze_weight(&mut self, format: Format) {
         if self.frozen.is_none() {
-            self.frozen = Some(FrozenWeight::new(self.weight.val(), self.layout, format));
+            let weight = FrozenWeight::new(self.weight.val(), self.layout, format);
+            self.frozen = Some(weight.with_precision(self.precision));
             self.weight = empty(&self.weight.val().device());
         }
         if let Some(mut lora) = self.lora.take() {
@@ -124,6 +138,11 @@ impl Linear {
             Layout::InOut => merged_io,
         });
     }
+}
+
+/// The weight of a layer; nothing where the layer has it packed.
+fn weight(b: &mut Builder<'_>, is_packed: bool, shape: [usize; 2], deviation: f32) -> Param<Tensor<2>> {
+    if is_packed { empty(b.device()) } else { b.param("weight", shape, Init::Normal(deviation)) }
 }
 
 /// What stands in the place of a weight that is packed elsewhere.

@@ -46,7 +46,15 @@ pub(super) struct SharedTensor {
     /// The path in the module.
     pub name: String,
     shape: Vec<usize>,
-    values: Tensor<1>,
+    values: Values,
+}
+
+#[derive(Debug, Clone)]
+enum Values {
+    /// Floats of the model.
+    Shared(Box<Tensor<1>>),
+    /// As they go into the file.
+    Raw(Dtype, Vec<u8>),
 }
 
 impl SharedTensor {
@@ -55,13 +63,21 @@ impl SharedTensor {
         let tensor = if tensor.is_autodiff() { tensor.inner() } else { tensor };
         let shape = tensor.dims().to_vec();
         let size = shape.iter().product::<usize>();
-        Self { name, shape, values: tensor.reshape([size]) }
+        Self { name, shape, values: Values::Shared(Box::new(tensor.reshape([size]))) }
+    }
+
+    /// A tensor of another type, little-endian.
+    pub fn raw(name: String, dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Self {
+        Self { name, shape, values: Values::Raw(dtype, bytes) }
     }
 }
 
 impl View for &SharedTensor {
     fn dtype(&self) -> Dtype {
-        Dtype::F32
+        match self.values {
+            Values::Shared(_) => Dtype::F32,
+            Values::Raw(dtype, _) => dtype,
+        }
     }
 
     fn shape(&self) -> &[usize] {
@@ -70,11 +86,17 @@ impl View for &SharedTensor {
 
     /// Only the tensor that is being written is ever copied.
     fn data(&self) -> Cow<'_, [u8]> {
-        self.values.clone().into_data_as::<f32>().as_bytes().to_vec().into()
+        match &self.values {
+            Values::Shared(values) => values.as_ref().clone().into_data_as::<f32>().as_bytes().to_vec().into(),
+            Values::Raw(_, bytes) => bytes.into(),
+        }
     }
 
     fn data_len(&self) -> usize {
-        4 * self.shape.iter().product::<usize>()
+        match &self.values {
+            Values::Shared(_) => 4 * self.shape.iter().product::<usize>(),
+            Values::Raw(_, bytes) => bytes.len(),
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Writing model directories that `transformers` loads without missing or unexpected names.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::module::Module;
+use gradus_kernels::FrozenWeight;
 use safetensors::tensor::View;
 use serde_json::{Map, Value, json};
 
@@ -10,8 +12,9 @@ use super::adapter;
 use super::causal::CausalLm;
 use super::directory::ModelDir;
 use super::parameters::{SharedTensor, shared_tensors};
+use super::quant;
 use super::reward_model::RewardModel;
-use super::trunk::Family;
+use super::trunk::{Family, Trunk};
 use crate::error::{Error, Result};
 
 /// The largest file of weights, in bytes: beyond it they are sharded (the limit of transformers 5).
@@ -31,6 +34,7 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
     if model.lm_head.is_some() {
         config.insert("tie_word_embeddings".into(), json!(false));
     }
+    describe_quantisation(&mut config, &model.trunk, "lm_head");
     for key in ["num_labels", "id2label", "label2id"] {
         if source.is_reward_model() {
             config.remove(key);
@@ -39,7 +43,7 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
     write_json(&to.join("config.json"), finish_config(config))?;
     let generation = source.generation_config.clone().unwrap_or_else(|| derived_generation_config(&source.config));
     write_json(&to.join("generation_config.json"), generation)?;
-    save_weights(&tensors_on_disk(model, source)?, to, SHARD_BYTES)?;
+    save_weights(&tensors_on_disk(model, &model.trunk, source)?, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
 }
 
@@ -60,21 +64,45 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
     config.insert("id2label".into(), json!({ "0": "LABEL_0" }));
     config.insert("label2id".into(), json!({ "LABEL_0": 0 }));
     config.insert("pad_token_id".into(), json!(pad_id));
+    describe_quantisation(&mut config, &model.trunk, "score");
     write_json(&to.join("config.json"), finish_config(config))?;
-    save_weights(&tensors_on_disk(model, source)?, to, SHARD_BYTES)?;
+    save_weights(&tensors_on_disk(model, &model.trunk, source)?, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
 }
 
-/// The parameters under their names on disk: the trunk's get the family's prefix.
-fn tensors_on_disk<M: Module>(model: &M, source: &ModelDir) -> Result<Vec<SharedTensor>> {
+/// The parameters under their names on disk: the trunk's get the family's prefix, its quantised layers are several tensors.
+fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Result<Vec<SharedTensor>> {
     let prefix = Family::of(source)?.base_prefix();
-    let rename = |mut tensor: SharedTensor| {
-        if let Some(rest) = tensor.name.strip_prefix("trunk.") {
-            tensor.name = format!("{prefix}{rest}");
+    let mut packed: BTreeMap<String, FrozenWeight> = trunk.packed_weights().into_iter().collect();
+    let mut tensors = Vec::new();
+    for mut tensor in shared_tensors(model) {
+        let Some(rest) = tensor.name.strip_prefix("trunk.") else {
+            tensors.push(tensor);
+            continue;
+        };
+        let name = format!("{prefix}{rest}");
+        match rest.strip_suffix(".weight").and_then(|layer| packed.remove(layer)) {
+            None => {
+                tensor.name = name;
+                tensors.push(tensor);
+            }
+            Some(weight) => {
+                let weight = weight.quantised().ok_or_else(|| {
+                    Error::model(&source.path, format!("`{name}` is packed for sampling, and cannot be written"))
+                })?;
+                tensors.extend(quant::tensors(name.trim_end_matches(".weight"), weight));
+            }
         }
-        tensor
+    }
+    Ok(tensors)
+}
+
+/// Says in `config` how the trunk is quantised, if it is; `head` is what stands on it.
+fn describe_quantisation(config: &mut Map<String, Value>, trunk: &Trunk, head: &str) {
+    match trunk.quantisation() {
+        Some(format) => config.insert("quantization_config".into(), quant::quantization_config(format, head)),
+        None => config.remove("quantization_config"),
     };
-    Ok(shared_tensors(model).into_iter().map(rename).collect())
 }
 
 /// The keys that every written configuration has, whatever the source had.

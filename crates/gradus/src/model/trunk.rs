@@ -14,6 +14,7 @@ use super::directory::ModelDir;
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::Linear;
 use super::llama::{LlamaConfig, LlamaModel, QkNorm};
+use super::quant;
 use super::rope::Rope;
 use crate::error::{Error, Result};
 
@@ -84,6 +85,7 @@ impl Trunk {
     pub(crate) fn build(b: &mut Builder<'_>, dir: &ModelDir) -> Result<Self> {
         let family = Family::of(dir)?;
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
+        quant::check_method(dir)?;
         let b = b.enter(family.base_prefix().trim_end_matches('.'));
         Ok(match family {
             Family::Gpt2 => {
