@@ -182,7 +182,7 @@ impl Workload {
             // Without one of its own the reference shares the weights that are not packed.
             let (frozen, model) = match model {
                 Some(model) => (model.frozen_weights(), model),
-                None => (self.policy.packed(self.policy.weights), self.policy),
+                None => (self.policy.packed_to_sample(self.policy.weights), self.policy),
             };
             let held = self.at_first("reference");
             let working = model.forward(self.longest_pass(usize::MAX));
@@ -231,9 +231,9 @@ impl Workload {
         std::iter::once(self.policy).chain(self.critic)
     }
 
-    /// The weights in training; their gradients take as much.
+    /// What is trained; its gradients take as much.
     fn trained_weights(&self) -> u64 {
-        self.trained().map(|model| model.weights()).sum()
+        self.trained().map(|model| model.trained()).sum()
     }
 
     /// The reference, where it stays.
@@ -247,13 +247,13 @@ impl Workload {
     /// What is there in all phases after the first step: weights, moments, the program.
     fn held(&self, name: &'static str) -> Phase {
         let frozen = self.beside().into_iter().chain(self.rewards.iter().copied());
-        let (trained, frozen) = (self.trained_weights(), frozen.map(|model| model.frozen_weights()).sum::<u64>());
+        let held = self.trained().map(|model| model.held()).chain(frozen.map(|model| model.frozen_weights()));
         let program = PROGRAM + self.host_bytes;
         Phase {
             name,
-            weights: trained + frozen,
+            weights: held.sum(),
             gradients: 0,
-            moments: 2 * trained,
+            moments: 2 * self.trained_weights(),
             activations: 0,
             working: 0,
             pages: 0,
@@ -269,7 +269,9 @@ impl Workload {
 
     /// Reading the weights, tensor by tensor.
     fn load(&self) -> Phase {
-        Phase { working: 2 * self.policy.largest_tensor(), ..self.at_first("load") }
+        // Under an adapter the base is packed once it is there.
+        let unpacked = self.policy.weights().saturating_sub(self.policy.held());
+        Phase { working: 2 * self.policy.largest_tensor() + unpacked, ..self.at_first("load") }
     }
 
     /// Sampling: the weights packed for it, the cache, the prompts' forward pass or the logits of all prompts and rows.
@@ -283,7 +285,7 @@ impl Workload {
             let at_once = (prompts * prompt_tokens).min(PREFILL_TOKENS.max(prompt_tokens));
             let prefill = self.policy.forward(Pass { tokens: at_once, targets: 0 });
             let logits = 4 * shape.vocabulary as u64 * (prompts + rows) as u64;
-            self.policy.packed(self.sampling_weights) + cache + prefill.max(logits)
+            self.policy.packed_to_sample(self.sampling_weights) + cache + prefill.max(logits)
         };
         Phase { working: self.sampling.iter().map(working).max().unwrap_or(0), ..self.held("sampling") }
     }
@@ -360,7 +362,7 @@ impl Workload {
         ];
         if let Some(critic) = critic {
             // The policy's pass is over and its gradients are kept.
-            let kept = Phase { gradients: sums.max(policy.weights()), ..held };
+            let kept = Phase { gradients: sums.max(policy.trained()), ..held };
             moments_of_it.push(Phase { activations: critic_saved, working: critic.backward_begin(pass), ..kept });
             moments_of_it.push(Phase { working: critic.backward_end(pass), ..kept });
         }
@@ -374,6 +376,7 @@ impl Workload {
 
     /// Writing, tensor by tensor, and the plots at the end.
     fn checkpoint(&self) -> Phase {
-        Phase { working: PLOTS.max(2 * self.policy.largest_tensor()), ..self.held("checkpoint") }
+        let largest = self.policy.largest_tensor().min(self.policy.trained());
+        Phase { working: PLOTS.max(2 * largest), ..self.held("checkpoint") }
     }
 }

@@ -26,6 +26,19 @@ pub struct Model {
     pub weights: Weights,
     /// Whether the backward pass runs each block again instead of keeping what it computed.
     pub recompute: bool,
+    /// What alone is trained, where that is not the model itself.
+    pub adapter: Option<Adapter>,
+}
+
+/// A low-rank adapter by its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adapter {
+    /// Its numbers, a trained head included.
+    pub numbers: u64,
+    /// Whether it has parts on the feed-forward layers, whose inputs are then kept.
+    pub feed_forward: bool,
+    /// Whether the base under it is held for another model already.
+    pub shares_base: bool,
 }
 
 /// What stands on a model's trunk.
@@ -49,12 +62,12 @@ pub struct Pass {
 impl Model {
     /// A language model.
     pub fn language(shape: ModelShape, weights: Weights) -> Self {
-        Self { shape, head: Head::Language, weights, recompute: false }
+        Self { shape, head: Head::Language, weights, recompute: false, adapter: None }
     }
 
     /// A reward model or critic.
     pub fn scalar(shape: ModelShape, weights: Weights) -> Self {
-        Self { shape, head: Head::Scalar, weights, recompute: false }
+        Self { shape, head: Head::Scalar, weights, recompute: false, adapter: None }
     }
 
     /// P: the trunk, and an LM head of its own or the D weights of a scalar one.
@@ -65,9 +78,24 @@ impl Model {
         }
     }
 
-    /// The weights in training, 4 P. As much again are their gradients, and twice as much the optimiser's moments.
+    /// All weights in f32, 4 P.
     pub fn weights(&self) -> u64 {
         NUMBER * self.parameters()
+    }
+
+    /// What is trained: all weights, or the adapter. As much again are the gradients, and twice as much the optimiser's
+    /// moments.
+    pub fn trained(&self) -> u64 {
+        self.adapter.map_or(self.weights(), |adapter| NUMBER * adapter.numbers)
+    }
+
+    /// The weights in training: all of them; or the adapter, and its base, packed but for tables, norms and head.
+    pub fn held(&self) -> u64 {
+        let Some(adapter) = self.adapter else { return self.weights() };
+        let own_head =
+            if self.head == Head::Language && !self.shape.tied { self.shape.head_matrix() } else { 0 } as u64;
+        let base = Self { head: Head::Scalar, ..*self }.packed(self.weights) + self.unpacked() + NUMBER * own_head;
+        self.trained() + if adapter.shares_base { 0 } else { base }
     }
 
     /// The weights that enter products, packed for many of them: those of the blocks and of the LM head, tied or not, with
@@ -90,7 +118,18 @@ impl Model {
 
     /// The weights of a model that is not trained.
     pub fn frozen_weights(&self) -> u64 {
-        self.packed(self.weights) + self.unpacked()
+        match self.adapter {
+            Some(_) => self.held(),
+            None => self.packed(self.weights) + self.unpacked(),
+        }
+    }
+
+    /// What is packed for sampling: all that enters products; or under an adapter, whose base is packed, the head.
+    pub fn packed_to_sample(&self, weights: Weights) -> u64 {
+        match self.adapter {
+            Some(_) => NUMBER * self.shape.head_matrix() as u64,
+            None => self.packed(weights),
+        }
     }
 
     /// The largest single tensor, 4 V D: reading it takes it twice (as bytes and as numbers), and so does writing.
@@ -124,6 +163,10 @@ impl Model {
             Block::Llama => 3 * i,
         };
         let before_norms = if self.shape.qk_norm { q + k } else { 0 };
+        // A frozen linear layer keeps no input: of the feed-forward layers the norm's output and the activation's.
+        if self.adapter.is_some_and(|adapter| !adapter.feed_forward) {
+            return 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward - i + before_norms;
+        }
         4 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms
     }
 
@@ -157,13 +200,14 @@ impl Model {
     pub fn backward_begin(&self, pass: Pass) -> u64 {
         let (d, _, _, i) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
-        let head = match self.head {
-            Head::Language => NUMBER * self.shape.head_matrix() as u64,
-            Head::Scalar => 0,
+        let head = match (self.head, self.adapter) {
+            (Head::Language, None) => NUMBER * self.shape.head_matrix() as u64,
+            _ => 0,
         };
+        let matrix = if self.adapter.is_some() { 0 } else { i * d };
         let block = match self.shape.block {
-            Block::Gpt2 => n * (i + 2 * d) + i * d,
-            Block::Llama => n * (2 * i + 2 * d) + i * d,
+            Block::Gpt2 => n * (i + 2 * d) + matrix,
+            Block::Llama => n * (2 * i + 2 * d) + matrix,
         };
         let again = if self.recompute { n * self.block_numbers() } else { 0 };
         head + (self.logits(pass.targets) + NUMBER * m * d).max(NUMBER * (block + again))
@@ -172,6 +216,9 @@ impl Model {
     /// What it holds when it ends: the gradients of all weights (4 P), that of the embedding table once more before it is
     /// added to the head's (V D), and of the tokens' embeddings (N D).
     pub fn backward_end(&self, pass: Pass) -> u64 {
+        if self.adapter.is_some() {
+            return self.trained() + NUMBER * pass.tokens as u64 * self.shape.width as u64;
+        }
         let table = if self.head == Head::Language && self.shape.tied { self.shape.head_matrix() as u64 } else { 0 };
         self.weights() + NUMBER * (table + pass.tokens as u64 * self.shape.width as u64)
     }

@@ -118,14 +118,28 @@ impl ModelShape {
         self.kv_heads * self.head_dim
     }
 
+    /// The linear layers of a block: name, inputs, outputs.
+    pub fn linear_layers(&self) -> Vec<(&'static str, usize, usize)> {
+        let (d, q, k, i) = (self.width, self.q_width(), self.kv_width(), self.inner);
+        match self.block {
+            Block::Gpt2 => {
+                vec![("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d), ("mlp.c_fc", d, i), ("mlp.c_proj", i, d)]
+            }
+            Block::Llama => vec![
+                ("self_attn.q_proj", d, q),
+                ("self_attn.k_proj", d, k),
+                ("self_attn.v_proj", d, k),
+                ("self_attn.o_proj", q, d),
+                ("mlp.gate_proj", d, i),
+                ("mlp.up_proj", d, i),
+                ("mlp.down_proj", i, d),
+            ],
+        }
+    }
+
     /// Weights of one block that enter matrix products.
     pub fn block_matrices(&self) -> usize {
-        let attention = self.width * (self.q_width() + 2 * self.kv_width()) + self.q_width() * self.width;
-        let linear_layers = match self.block {
-            Block::Gpt2 => 2,
-            Block::Llama => 3,
-        };
-        attention + linear_layers * self.width * self.inner
+        self.linear_layers().iter().map(|(_, inputs, outputs)| inputs * outputs).sum()
     }
 
     /// Weights of all blocks that enter matrix products: every token passes through each once.

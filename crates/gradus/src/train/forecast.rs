@@ -10,9 +10,10 @@ use crate::config::{MethodConfig, Plan};
 use crate::data::{PreferenceExample, SftExample};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::memory::terms::Model;
+use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
-use crate::model::{Block, ModelShape, common_prefix};
+use crate::model::adapter::TaskType;
+use crate::model::{Block, ModelDir, ModelShape, Weights, common_prefix};
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 
@@ -91,8 +92,10 @@ pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out
         batch_size: train.batch_size,
     };
     let count = order.total_steps(train.epochs, train.max_steps);
+    let frozen = frozen_weights(plan);
+    let adapter = adapter(plan, &start.dir, &shape)?;
     let workload = Workload {
-        policy: Model::language(shape, train.compute.into()),
+        policy: Model { adapter, ..Model::language(shape, frozen) },
         critic: None,
         reference: Reference::None,
         rewards: Vec::new(),
@@ -105,19 +108,18 @@ pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out
         sampling_weights: train.sampling_weights.unwrap_or(train.compute.into()),
         host_bytes,
     };
-    let policy = workload.policy;
     let own = |name: &Option<String>| name.as_deref().map(|name| language(plan, name)).transpose();
     let workload = match plan.method() {
         MethodConfig::Sft(_) => workload,
-        MethodConfig::Reward(_) => Workload { policy: Model::scalar(shape, train.compute.into()), ..workload },
+        MethodConfig::Reward(_) => Workload { policy: Model { adapter, ..Model::scalar(shape, frozen) }, ..workload },
         MethodConfig::Dpo(config) => {
             let model = own(&config.reference_model)?;
             let reference = match config.reference {
                 ReferenceLogprobs::Precomputed => Reference::First(model),
-                ReferenceLogprobs::Live => Reference::Beside(model.unwrap_or(policy)),
+                ReferenceLogprobs::Live => Reference::None,
             };
-            let is_shared = config.reference == ReferenceLogprobs::Live && model.is_none();
-            Workload { reference, shared_at_first: if is_shared { policy.unpacked() } else { 0 }, ..workload }
+            let workload = Workload { reference, ..workload };
+            if config.reference == ReferenceLogprobs::Live { beside(workload, model) } else { workload }
         }
         MethodConfig::Ppo(config) => {
             let workload = beside(workload, own(&config.reference_model)?);
@@ -151,8 +153,32 @@ pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out
 
 /// A reference beside the policy: a model of its own, or the policy as it was at the start.
 fn beside(workload: Workload, own: Option<Model>) -> Workload {
-    let shared_at_first = if own.is_none() { workload.policy.unpacked() } else { 0 };
-    Workload { reference: Reference::Beside(own.unwrap_or(workload.policy)), shared_at_first, ..workload }
+    let policy = workload.policy;
+    if own.is_none() && policy.adapter.is_some() {
+        return Workload { reference: Reference::Beside(on_shared_base(policy)), ..workload };
+    }
+    let shared_at_first = if own.is_none() { policy.unpacked() } else { 0 };
+    Workload { reference: Reference::Beside(own.unwrap_or(policy)), shared_at_first, ..workload }
+}
+
+/// A model whose adapter stands on the base that the policy holds already.
+fn on_shared_base(model: Model) -> Model {
+    Model { adapter: model.adapter.map(|adapter| Adapter { shares_base: true, ..adapter }), ..model }
+}
+
+/// What the plan's adapter has to hold, on the model in `dir`.
+fn adapter(plan: &Plan, dir: &ModelDir, shape: &ModelShape) -> Result<Option<Adapter>> {
+    let task = match plan.method() {
+        MethodConfig::Reward(_) => TaskType::SequenceClassification,
+        _ => TaskType::CausalLm,
+    };
+    let config = match (&plan.config().lora, &dir.adapter) {
+        (Some(lora), _) => lora.peft_config(dir, task, String::new())?,
+        (None, Some(adapter)) => adapter.config.clone(),
+        (None, None) => return Ok(None),
+    };
+    let (numbers, feed_forward) = config.size(dir, shape)?;
+    Ok(Some(Adapter { numbers: numbers as u64, feed_forward, shares_base: false }))
 }
 
 /// Bytes that a token takes as text and as ids, and that a row takes beside them.
@@ -168,11 +194,16 @@ fn tokenizer_bytes(start: &Start) -> u64 {
 }
 
 fn language(plan: &Plan, name: &str) -> Result<Model> {
-    Ok(Model::language(ModelShape::of(&open_model(name)?)?, plan.train().compute.into()))
+    Ok(Model::language(ModelShape::of(&open_model(name)?)?, frozen_weights(plan)))
 }
 
 fn scalar(plan: &Plan, name: &str) -> Result<Model> {
-    Ok(Model::scalar(ModelShape::of(&open_model(name)?)?, plan.train().compute.into()))
+    Ok(Model::scalar(ModelShape::of(&open_model(name)?)?, frozen_weights(plan)))
+}
+
+/// How weights are held that are not trained.
+fn frozen_weights(plan: &Plan) -> Weights {
+    plan.train().frozen_weights.unwrap_or(plan.train().compute.into())
 }
 
 /// A critic with a trunk of its own; it starts as a model that is named, as the reward model, or as the policy.
@@ -182,9 +213,21 @@ fn with_critic(plan: &Plan, config: &PpoConfig, workload: Workload) -> Result<Wo
     }
     let learned = plan.config().reward.as_ref().and_then(|reward| reward_models(reward).first().copied());
     Ok(match config.critic.model.as_deref().or(learned) {
-        Some(name) => Workload { critic: Some(scalar(plan, name)?), ..workload },
+        Some(name) => {
+            let dir = open_model(name)?;
+            let shape = ModelShape::of(&dir)?;
+            let adapter = match workload.policy.adapter {
+                Some(_) => adapter(plan, &dir, &shape)?.or(workload.policy.adapter),
+                None => None,
+            };
+            Workload { critic: Some(Model { adapter, ..Model::scalar(shape, frozen_weights(plan)) }), ..workload }
+        }
+        None if workload.policy.adapter.is_some() => {
+            let critic = Model { head: Head::Scalar, ..on_shared_base(workload.policy) };
+            Workload { critic: Some(critic), ..workload }
+        }
         None => {
-            let critic = Model::scalar(workload.policy.shape, plan.train().compute.into());
+            let critic = Model::scalar(workload.policy.shape, frozen_weights(plan));
             Workload { critic: Some(critic), shared_at_first: workload.shared_at_first + critic.weights(), ..workload }
         }
     })
@@ -243,7 +286,6 @@ fn gigabytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ModelDir, Weights};
 
     fn workload(tokens: usize, micro_batch_tokens: usize) -> Workload {
         let config = serde_json::json!({

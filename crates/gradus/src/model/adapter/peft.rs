@@ -8,6 +8,9 @@ use serde_json::{Map, Value, json};
 use super::lora_config::LoraConfig;
 use super::targets::{Matcher, Rules, Targets};
 use crate::error::{Error, Result};
+use crate::model::directory::ModelDir;
+use crate::model::shape::ModelShape;
+use crate::model::trunk::Family;
 
 /// What the adapted model is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,6 +209,31 @@ impl PeftConfig {
         }
         keys.nothing_left()?;
         Ok(config)
+    }
+
+    /// How many numbers an adapter on the model in `dir`, of `shape`, has, and whether some are on feed-forward layers.
+    ///
+    /// # Errors
+    /// When the family is unknown, or a pattern is no regular expression.
+    pub(crate) fn size(&self, dir: &ModelDir, shape: &ModelShape) -> Result<(usize, bool)> {
+        let family = Family::of(dir)?;
+        let matcher = self.matcher()?;
+        let list = if family == Family::Gpt2 { "h" } else { "layers" };
+        let (mut numbers, mut feed_forward) = (0, false);
+        for layer in 0..shape.layers {
+            for (name, inputs, outputs) in shape.linear_layers() {
+                let name = format!("{}{list}.{layer}.{name}", family.base_prefix());
+                if matcher.matches(&name) {
+                    let (rank, _) = matcher.rank_and_scale(&name);
+                    numbers += rank * (inputs + outputs) + if self.use_dora { outputs } else { 0 };
+                    feed_forward |= name.contains(".mlp.");
+                }
+            }
+        }
+        if self.task_type == TaskType::SequenceClassification {
+            numbers += shape.width;
+        }
+        Ok((numbers, feed_forward))
     }
 
     /// The file's text.
