@@ -15,6 +15,7 @@ pub struct Output {
     quiet: bool,
     json: bool,
     paint: Paint,
+    data_paint: Paint,
 }
 
 /// Whoever reads stdout has gone; the program ends quietly, as a filter does.
@@ -32,15 +33,15 @@ impl std::error::Error for ClosedPipe {}
 impl Output {
     /// The output as the global options want it.
     pub fn new(global: &Global) -> Self {
-        let colour = match global.colour {
+        let wanted = |is_terminal: bool| match global.colour {
             ColourChoice::Always => true,
             ColourChoice::Never => false,
-            ColourChoice::Auto => {
-                std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-            }
+            ColourChoice::Auto => is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         };
+        let colour = wanted(std::io::stderr().is_terminal());
+        let data_paint = Paint { colour: wanted(std::io::stdout().is_terminal()) };
         start_log(global.verbose, colour);
-        Self { quiet: global.quiet, json: global.json, paint: Paint { colour } }
+        Self { quiet: global.quiet, json: global.json, paint: Paint { colour }, data_paint }
     }
 
     /// Whether results are printed as JSON.
@@ -51,6 +52,22 @@ impl Output {
     /// How stderr is coloured.
     pub fn paint(&self) -> Paint {
         self.paint
+    }
+
+    /// How tables on stdout are coloured.
+    pub fn data_paint(&self) -> Paint {
+        self.data_paint
+    }
+
+    /// Asks on stderr; only `y` and `yes` are a yes. Without a terminal nobody can answer: `None`.
+    pub fn confirm(&self, question: &str) -> Option<bool> {
+        if !std::io::stdin().is_terminal() {
+            return None;
+        }
+        self.stderr(format_args!("{question} [y/N] "));
+        let mut answer = String::new();
+        let read = std::io::stdin().read_line(&mut answer);
+        Some(read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
     }
 
     /// One line of data on stdout.
@@ -170,6 +187,21 @@ impl Paint {
     /// Hints.
     pub fn hint(self, text: &str) -> String {
         self.style(text, "1;36")
+    }
+
+    /// What goes well.
+    pub fn good(self, text: &str) -> String {
+        self.style(text, "32")
+    }
+
+    /// Headings.
+    pub fn bold(self, text: &str) -> String {
+        self.style(text, "1")
+    }
+
+    /// What is there for completeness.
+    pub fn faint(self, text: &str) -> String {
+        self.style(text, "2")
     }
 
     /// Arrows, bars and line numbers around an excerpt.

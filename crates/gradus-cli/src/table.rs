@@ -2,14 +2,29 @@
 
 /// Rows of cells as lines, two blanks between columns; a row may be shorter than the others.
 pub fn aligned(rows: &[Vec<String>]) -> String {
+    laid_out(rows, |column| column > 0, |_, _, cell| cell)
+}
+
+/// As [`aligned`]: `is_number` says which columns stand to the right; `style` colours a cell of a row and column that
+/// has its width already.
+pub fn laid_out(
+    rows: &[Vec<String>],
+    is_number: impl Fn(usize) -> bool,
+    style: impl Fn(usize, usize, String) -> String,
+) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|row| row.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(c, (cell, &width))| match c {
-            0 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
+    for (r, row) in rows.iter().enumerate() {
+        let last = row.iter().rposition(|cell| !cell.is_empty()).unwrap_or(0);
+        let cells = row.iter().zip(&widths).enumerate().take(last + 1).map(|(c, (cell, &width))| {
+            let padded = match (is_number(c), c == last) {
+                (true, _) => format!("{cell:>width$}"),
+                (false, true) => cell.clone(),
+                (false, false) => format!("{cell:<width$}"),
+            };
+            style(r, c, padded)
         });
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
@@ -56,6 +71,31 @@ pub fn count(count: f64) -> String {
     }
 }
 
+/// How long ago something was, in the unit that says enough: `12 s`, `3 min`, `2 h`, `5 d`.
+pub fn age(seconds: u64) -> String {
+    match seconds {
+        ..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Unix seconds as `2026-11-20 16:31`, in UTC.
+pub fn date(seconds: u64) -> String {
+    let (days, of_day) = ((seconds / 86_400) as i64, seconds % 86_400);
+    // The civil calendar, counted from the first of March of year 0, in eras of 400 years (Howard Hinnant's algorithm).
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", of_day / 3600, of_day / 60 % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +105,22 @@ mod tests {
         let row = |cells: &[&str]| cells.iter().map(|&cell| cell.to_owned()).collect();
         let rows = [row(&["8 × 256", "step", "of peak"]), row(&["a", "3.5 s", "71 %"]), row(&["note"])];
         assert_eq!(aligned(&rows), "8 × 256   step  of peak\na        3.5 s     71 %\nnote\n");
+    }
+
+    #[test]
+    fn words_stand_to_the_left_and_colours_take_no_room() {
+        let row = |cells: &[&str]| cells.iter().map(|&cell| cell.to_owned()).collect();
+        let rows = [row(&["a", "running", "9", "tag"]), row(&["bcd", "done", "10", ""])];
+        let style = |_, c, cell: String| if c == 1 { format!("<{cell}>") } else { cell };
+        assert_eq!(laid_out(&rows, |c| c == 2, style), "a    <running>   9  tag\nbcd  <done   >  10\n");
+    }
+
+    #[test]
+    fn times_read_like_a_calendar() {
+        assert_eq!([age(59), age(60), age(7200), age(172_800)], ["59 s", "1 min", "2 h", "2 d"]);
+        // From `date -u -d @N '+%F %R'`.
+        let dates = [0, 951_782_400, 1_709_251_199, 1_795_192_264].map(date);
+        assert_eq!(dates, ["1970-01-01 00:00", "2000-02-29 00:00", "2024-02-29 23:59", "2026-11-20 16:31"]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod eval;
 mod generate;
 mod merge;
 mod plan;
+mod runs;
 mod score;
 mod train;
 
@@ -123,6 +124,13 @@ pub const ENTRIES: &[Entry] = &[
         about: "Train several methods from one start and compare them",
         arguments: compare::arguments,
         run: compare::run,
+    },
+    Entry {
+        name: "runs",
+        group: Group::Train,
+        about: "Browse, compare, tag, resume, export and remove runs",
+        arguments: runs::arguments,
+        run: runs::run,
     },
     entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
     entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),

@@ -14,12 +14,16 @@ use crate::watch::{Watcher, fetch, short};
 
 /// Trains what the file and the flags say. `method` is that of the command; `train` leaves it to the file.
 pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
-    let plan = plan(method, matches)?;
+    carry_out(&plan(method, matches)?, out)
+}
+
+/// Trains, and says what came of it.
+pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
     if let Some(threads) = plan.train().threads {
         gradus::machine::use_threads(threads)?;
     }
     fetch(&plan.config().model, out)?;
-    let outcome = gradus::train::run(&plan, &mut Watcher::new(out))?;
+    let outcome = gradus::train::run(plan, &mut Watcher::new(out))?;
     out.note(summary(&outcome.results));
     out.result(&outcome.results, || outcome.directory.display().to_string())
 }

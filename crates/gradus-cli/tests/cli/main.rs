@@ -12,4 +12,5 @@ mod hub;
 mod inference;
 mod plan;
 mod resume;
+mod runs;
 mod train;

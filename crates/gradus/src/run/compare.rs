@@ -67,12 +67,15 @@ const COLUMNS: [(&str, &str, &str); 8] = [
 ];
 
 impl Entry {
-    /// A finished run as its own files describe it.
+    /// A run as its own files describe it; one that has not finished, as far as it has come.
     ///
     /// # Errors
     /// [`Error::Io`], or [`Error::Data`] when a file is broken.
     pub fn from_run(run: RunDir) -> Result<Self> {
-        let results = read_results(&run)?;
+        let results = match run.results().is_file() {
+            true => read_results(&run)?,
+            false => so_far(&read_metrics(&run.metrics())?),
+        };
         let samples = read_samples(&run)?;
         let last = samples.iter().map(|sample| sample.step).max();
         let count = |key: &str| results.get(key).and_then(Value::as_u64).unwrap_or(0);
@@ -141,6 +144,18 @@ impl Entry {
         }
         .filter(|value| value.is_finite())
     }
+}
+
+/// What `results.json` would say now: the last held-out numbers, steps and tokens.
+fn so_far(rows: &[MetricsRow]) -> Map<String, Value> {
+    let mut after = Map::new();
+    for (key, value) in rows.iter().flat_map(|row| row.values.iter()).filter(|(key, _)| key.starts_with("eval_")) {
+        after.insert(key.into(), number(value));
+    }
+    let last = rows.last();
+    let tokens = last.and_then(|row| row.values.get("num_tokens")).unwrap_or(0.0) as u64;
+    let values = [("steps", json!(last.map_or(0, |row| row.step))), ("tokens", json!(tokens)), ("after", after.into())];
+    values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 fn read_results(run: &RunDir) -> Result<Map<String, Value>> {

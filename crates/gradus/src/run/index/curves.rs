@@ -1,6 +1,10 @@
 //! The curves of a run as data, for those who draw them with letters.
 
-use crate::run::metrics::MetricsRow;
+use std::path::Path;
+
+use super::entry::read_results;
+use crate::error::Result;
+use crate::run::metrics::{Metrics, MetricsRow, read_metrics};
 use crate::run::plots::smoothed;
 
 /// Values over steps.
@@ -12,7 +16,24 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// The metrics of some rows: those a person looks at first, then the others in the order of the file.
+/// The logged rows of the run at `path`, and before them what was measured of the start, as step 0.
+///
+/// # Errors
+/// [`Error::Io`](crate::Error::Io), or [`Error::Data`](crate::Error::Data) for a broken line. A run without rows has none.
+pub fn history(path: &Path) -> Result<Vec<MetricsRow>> {
+    let metrics = path.join("metrics.jsonl");
+    let mut rows = if metrics.is_file() { read_metrics(&metrics)? } else { Vec::new() };
+    let results = read_results(path).ok().flatten().unwrap_or_default();
+    let before = results.get("before").and_then(serde_json::Value::as_object).into_iter().flatten();
+    let values: Metrics = before.filter_map(|(key, value)| Some((key.clone(), value.as_f64()?))).collect();
+    if !values.is_empty() {
+        rows.insert(0, MetricsRow { step: 0, values });
+    }
+    Ok(rows)
+}
+
+/// The metrics of some rows: those a person looks at first, then the others in the order of the file, last what
+/// only counts up.
 pub fn metric_keys(rows: &[MetricsRow]) -> Vec<String> {
     const FIRST: [&str; 12] = [
         "eval_reward",
@@ -28,13 +49,18 @@ pub fn metric_keys(rows: &[MetricsRow]) -> Vec<String> {
         "kl",
         "objective/kl",
     ];
+    const LAST: [&str; 4] = ["learning_rate", "tokens_per_s", "epoch", "num_tokens"];
     let mut keys: Vec<String> = Vec::new();
     for (key, _) in rows.iter().flat_map(|row| row.values.iter()) {
         if !keys.iter().any(|known| known == key) {
             keys.push(key.to_owned());
         }
     }
-    let rank = |key: &str| FIRST.iter().position(|first| *first == key).unwrap_or(FIRST.len());
+    let rank = |key: &str| match FIRST.iter().position(|first| *first == key) {
+        Some(place) => place,
+        None if LAST.contains(&key) => FIRST.len() + 2,
+        None => FIRST.len() + usize::from(key.starts_with("eval_")),
+    };
     keys.sort_by_key(|key| rank(key));
     keys
 }
@@ -104,7 +130,7 @@ mod tests {
     #[test]
     fn what_matters_comes_first() {
         let rows = rows(&[("epoch", 1.0), ("loss", 2.0), ("grad_norm", 3.0), ("eval_reward", f64::NAN)]);
-        assert_eq!(metric_keys(&rows), ["eval_reward", "loss", "epoch", "grad_norm"]);
+        assert_eq!(metric_keys(&rows), ["eval_reward", "loss", "grad_norm", "epoch"]);
         assert_eq!(series(&rows, "loss").points, [(1.0, 2.0), (2.0, 4.0), (3.0, 6.0)]);
         assert_eq!(series(&rows, "loss").range(), Some((2.0, 6.0)));
         assert_eq!((series(&rows, "eval_reward").last(), series(&rows, "none").range()), (None, None));

@@ -1,5 +1,6 @@
 //! One run, read without trusting it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -185,7 +186,7 @@ fn standing(path: &Path, held: bool, state: Option<(Stage, u64)>) -> (Status, Op
 fn total(path: &Path, settings: &Settings) -> Option<usize> {
     let asked = || settings.get("train.max_steps")?.parse().ok();
     let run = RunDir::open(path).ok()?;
-    let newest = run.checkpoint_steps().ok()?.pop().and_then(|step| Checkpoint::open(&run.checkpoint(step)).ok());
+    let newest = run.checkpoint_steps().ok()?.pop().and_then(|step| Checkpoint::peek(&run.checkpoint(step)).ok());
     newest.map(|checkpoint| checkpoint.trainer_state.max_steps).filter(|&steps| steps > 0).or_else(asked)
 }
 
@@ -234,15 +235,33 @@ fn unix(time: SystemTime) -> Option<u64> {
     time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// Bytes of all files below `path`; links are not followed.
+/// Bytes of all files below `path`; links are not followed, and a file of several names counts once.
 pub(super) fn size(path: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(path) else { return 0 };
-    let of = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => size(&entry.path()),
-        Ok(metadata) => metadata.len(),
-        Err(_) => 0,
-    };
-    entries.flatten().map(of).sum()
+    fn add(path: &Path, seen: &mut BTreeSet<(u64, u64)>) -> u64 {
+        let Ok(entries) = fs::read_dir(path) else { return 0 };
+        let of = |entry: fs::DirEntry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => add(&entry.path(), seen),
+            Ok(metadata) => match identity(&metadata) {
+                Some(identity) if !seen.insert(identity) => 0,
+                _ => metadata.len(),
+            },
+            Err(_) => 0,
+        };
+        entries.flatten().map(of).sum()
+    }
+    add(path, &mut BTreeSet::new())
+}
+
+/// What tells a file from another one, where the system says.
+#[cfg(unix)]
+fn identity(metadata: &fs::Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(not(unix))]
+fn identity(_: &fs::Metadata) -> Option<(u64, u64)> {
+    None
 }
 
 /// The last `count` lines of `log.txt`.

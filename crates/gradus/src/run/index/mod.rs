@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub use curves::{Series, metric_keys, series, sparkline};
+pub use curves::{Series, history, metric_keys, series, sparkline};
 pub use entry::{Entry, Figure, Status, last_warnings, log_tail};
 pub use labels::Labels;
 pub use settings::{Difference, Key, Settings, differences};

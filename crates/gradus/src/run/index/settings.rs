@@ -35,6 +35,15 @@ pub struct Difference {
     pub key: String,
     /// One value a run; none where the run has no such key.
     pub values: Vec<Option<String>>,
+    /// Whether somebody asked for one of the values.
+    pub is_set: bool,
+}
+
+impl Difference {
+    /// Whether it says more than that one method has a key, at its default, that the other has not.
+    pub fn is_telling(&self) -> bool {
+        self.is_set || self.values.iter().all(Option::is_some)
+    }
 }
 
 impl Settings {
@@ -97,37 +106,40 @@ impl Settings {
 
 /// The keys that are not the same in all runs, in the order of the first. The output directory is always another one.
 pub fn differences(runs: &[Settings]) -> Vec<Difference> {
-    let flat: Vec<Vec<(String, &str)>> = runs.iter().map(comparable).collect();
+    let flat: Vec<Vec<Key>> = runs.iter().map(comparable).collect();
     let mut order: Vec<&str> = Vec::new();
     for keys in &flat {
-        order.extend(keys.iter().map(|(key, _)| key.as_str()).filter(|key| !order.contains(key)).collect::<Vec<_>>());
+        order.extend(keys.iter().map(|key| key.path.as_str()).filter(|key| !order.contains(key)).collect::<Vec<_>>());
     }
-    let value = |keys: &[(String, &str)], wanted: &str| {
-        keys.iter().find(|(key, _)| key == wanted).map(|(_, value)| (*value).to_owned())
+    let of = |keys: &'_ [Key], wanted: &str| keys.iter().find(|key| key.path == wanted).cloned();
+    let difference = |key: &str| {
+        let found: Vec<Option<Key>> = flat.iter().map(|keys| of(keys, key)).collect();
+        let is_set = found.iter().flatten().any(|key| key.is_set);
+        let values = found.into_iter().map(|key| key.map(|key| key.value)).collect();
+        Difference { key: key.to_owned(), values, is_set }
     };
     order
         .into_iter()
         .filter(|key| *key != "output_dir")
-        .map(|key| Difference { key: key.to_owned(), values: flat.iter().map(|keys| value(keys, key)).collect() })
+        .map(difference)
         .filter(|difference| difference.values.windows(2).any(|pair| pair[0] != pair[1]))
         .collect()
 }
 
 /// `method` as a key of its own, and the keys of any method under one name.
-fn comparable(settings: &Settings) -> Vec<(String, &str)> {
-    let method = settings.method();
-    let own = method.map(|method| format!("method.{method}."));
-    let mut keys: Vec<(String, &str)> = Vec::new();
+fn comparable(settings: &Settings) -> Vec<Key> {
+    let Some(method) = settings.method() else { return settings.keys.clone() };
+    let own = format!("method.{method}.");
+    let mut keys: Vec<Key> = Vec::new();
     for key in &settings.keys {
-        match own.as_ref().and_then(|own| key.path.strip_prefix(own.as_str())) {
-            Some(rest) => {
-                if let Some(method) = method.filter(|_| keys.iter().all(|(known, _)| known != "method")) {
-                    keys.push(("method".into(), method));
-                }
-                keys.push((format!("method.{rest}"), &key.value));
-            }
-            None => keys.push((key.path.clone(), &key.value)),
+        let Some(rest) = key.path.strip_prefix(&own) else {
+            keys.push(key.clone());
+            continue;
+        };
+        if keys.iter().all(|known| known.path != "method") {
+            keys.push(Key { path: "method".into(), value: method.into(), is_set: true });
         }
+        keys.push(Key { path: format!("method.{rest}"), ..key.clone() });
     }
     keys
 }
@@ -180,7 +192,8 @@ mod tests {
             .iter()
             .map(|difference| {
                 let values: Vec<&str> = difference.values.iter().map(|value| value.as_deref().unwrap_or("–")).collect();
-                format!("{}: {}", difference.key, values.join(" | "))
+                let telling = if difference.is_telling() { "" } else { " (default)" };
+                format!("{}: {}{telling}", difference.key, values.join(" | "))
             })
             .collect();
         assert_eq!(
@@ -189,7 +202,7 @@ mod tests {
                 "method: ppo | grpo",
                 "method.kl.coefficient: 0.05 | –",
                 "train.seed: 42 | 43",
-                "method.group_size: – | 8"
+                "method.group_size: – | 8 (default)"
             ]
         );
         assert!(differences(&[ppo.clone(), ppo]).is_empty());

@@ -17,7 +17,7 @@ const OF_THE_RUN: [&str; 8] = [
     "run_state.json",
     "rng.json",
     "run_config.yml",
-    "manifest.json",
+    "checksums.json",
     "critic",
     "value_head.safetensors",
 ];
@@ -75,7 +75,7 @@ pub fn snapshots(run: &RunDir, metric: Option<&str>) -> Result<Vec<Snapshot>> {
     let mut found = Vec::new();
     for step in run.checkpoint_steps()? {
         let path = run.checkpoint(step);
-        let defect = Checkpoint::open(&path).and_then(|_| check_model(&path)).err().map(|error| error.to_string());
+        let defect = Checkpoint::peek(&path).and_then(|_| check_model(&path)).err().map(|error| error.to_string());
         let step = Some(step);
         found.push(Snapshot {
             kind: SnapshotKind::Checkpoint,
@@ -108,7 +108,7 @@ fn best(run: &RunDir) -> Option<(usize, f64)> {
     });
     let checkpoint = || {
         let step = run.checkpoint_steps().ok()?.pop()?;
-        Checkpoint::open(&run.checkpoint(step)).ok()?.run_state.best
+        Checkpoint::peek(&run.checkpoint(step)).ok()?.run_state.best
     };
     results.or_else(checkpoint)
 }
@@ -144,6 +144,9 @@ pub fn export(snapshot: &Snapshot, output: &Path) -> Result<Vec<String>> {
         return Err(Error::input(format!("`{shown}` exists and is not empty")).with_hint("choose another `--output`"));
     }
     check_model(&snapshot.path)?;
+    if snapshot.kind == SnapshotKind::Checkpoint {
+        Checkpoint::open(&snapshot.path)?;
+    }
     let mut names = Vec::new();
     atomic::write_dir(output, |directory| {
         let entries = fs::read_dir(&snapshot.path).map_err(|source| Error::io(&snapshot.path, source))?;

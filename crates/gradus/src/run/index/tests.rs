@@ -125,6 +125,19 @@ fn an_entry_has_what_a_list_shows() {
 }
 
 #[test]
+fn a_history_begins_with_the_start() {
+    let runs = Runs::new();
+    let run = runs.finished("a");
+    fs::write(run.results(), "{\"before\":{\"eval_reward\":-1.0,\"note\":\"x\"}}").unwrap();
+    let rows = history(run.path()).unwrap();
+    let found: Vec<_> = rows.iter().map(|row| (row.step, row.values.get("eval_reward"))).collect();
+    assert_eq!(found, [(0, Some(-1.0)), (1, Some(0.25)), (2, Some(0.75)), (3, Some(0.5))]);
+    fs::remove_file(run.metrics()).unwrap();
+    fs::remove_file(run.results()).unwrap();
+    assert!(history(run.path()).unwrap().is_empty());
+}
+
+#[test]
 fn without_evaluations_the_training_metric_decides() {
     let runs = Runs::new();
     let run = runs.finished("a");

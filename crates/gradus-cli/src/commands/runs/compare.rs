@@ -1,0 +1,136 @@
+//! `gradus runs compare`: several runs side by side.
+
+use std::path::PathBuf;
+
+use gradus::Error;
+use gradus::run::compare::{Comparison, Entry};
+use gradus::run::index::{Difference, Library, Settings, differences, history, metric_keys, series, sparkline};
+use gradus::run::metrics::Metrics;
+use gradus::run::{MetricsRow, RunDir};
+use serde_json::{Value, json};
+
+use super::show::{headed, section};
+use crate::output::{Output, Paint};
+use crate::watch::short;
+
+/// Arguments of `gradus runs compare`.
+#[derive(Debug, clap::Args)]
+pub struct CompareArgs {
+    /// The runs, two or more
+    #[arg(value_name = "NAME", required = true, num_args = 2..)]
+    names: Vec<String>,
+    /// Where pictures and report are written; default: `comparison` in the directory of runs
+    #[arg(long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// Show the curves of these metrics
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    metric: Vec<String>,
+    /// Also keys that only one method has, at their defaults
+    #[arg(long)]
+    all_keys: bool,
+}
+
+/// Metrics whose curves are shown, unless they are chosen.
+const METRICS: usize = 5;
+/// Blocks of a curve.
+const WIDTH: usize = 40;
+
+/// One run with what is compared.
+struct Side {
+    name: String,
+    settings: Settings,
+    rows: Vec<MetricsRow>,
+}
+
+/// Writes the comparison and shows it.
+pub fn run(args: &CompareArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    let (mut sides, mut entries) = (Vec::new(), Vec::new());
+    for wanted in &args.names {
+        let (name, path) = library.find(wanted)?;
+        if sides.iter().any(|side: &Side| side.name == name) {
+            return Err(Error::input(format!("`{name}` is named twice")).into());
+        }
+        let run = RunDir::open(path)?;
+        let rows = history(run.path())?;
+        sides.push(Side { settings: Settings::read(&run.config())?, rows, name: name.clone() });
+        entries.push(Entry { name, ..Entry::from_run(run)? });
+    }
+    let comparison = comparison(&sides, entries)?;
+    let directory = args.output_dir.clone().unwrap_or_else(|| library.root().join("comparison"));
+    comparison.write(&directory)?;
+    let settings: Vec<Settings> = sides.iter().map(|side| side.settings.clone()).collect();
+    let different = differences(&settings);
+    out.note(format_args!("curves and report are in {}", directory.display()));
+    let mut value = comparison.to_json();
+    if let Value::Object(object) = &mut value {
+        object.insert("differences".into(), json!(different));
+        object.insert("directory".into(), json!(directory));
+    }
+    out.result(&value, || text(args, &comparison, &sides, &different, out.data_paint()))
+}
+
+/// The start is compared with where a run knows it.
+fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Comparison> {
+    let start = entries.iter().filter_map(|entry| entry.run.as_ref()).find_map(|run| Entry::start_of(run).ok());
+    entries.insert(0, start.unwrap_or_else(|| Entry::start(Metrics::new(), Vec::new())));
+    let shared = |key: &str| {
+        let mut values: Vec<String> = sides.iter().filter_map(|side| side.settings.text(key)).collect();
+        values.dedup();
+        values.join(", ")
+    };
+    Ok(Comparison {
+        model: shared("model"),
+        data: shared("data"),
+        budget: "what each run was given itself".into(),
+        evaluation: "each run's own last evaluation".into(),
+        entries,
+    })
+}
+
+fn text(args: &CompareArgs, comparison: &Comparison, sides: &[Side], different: &[Difference], paint: Paint) -> String {
+    let mut text = comparison.table();
+    section(&mut text, "Curves", paint);
+    text += &curves(args, sides, paint);
+    section(&mut text, "What was set differently", paint);
+    if different.is_empty() {
+        text += "  nothing but the output directory\n";
+    } else {
+        let heading = std::iter::once("key".to_owned()).chain(sides.iter().map(|side| side.name.clone())).collect();
+        let row = |difference: &Difference| {
+            let values = difference.values.iter().map(|value| value.clone().unwrap_or_else(|| "–".into()));
+            std::iter::once(difference.key.clone()).chain(values).collect()
+        };
+        let shown: Vec<&Difference> = different.iter().filter(|key| args.all_keys || key.is_telling()).collect();
+        let rows = std::iter::once(heading).chain(shown.iter().map(|key| row(key))).collect();
+        // No column is one of numbers throughout.
+        text += &headed(rows, usize::MAX..=usize::MAX, paint);
+        let left_out = different.len() - shown.len();
+        if left_out > 0 {
+            text += &format!("  and {left_out} defaults that only one method has: `--all-keys`\n");
+        }
+    }
+    text
+}
+
+/// Metrics that at least two of the runs have, a line a run.
+fn curves(args: &CompareArgs, sides: &[Side], paint: Paint) -> String {
+    let shared = |key: &String| sides.iter().filter(|side| !series(&side.rows, key).points.is_empty()).count() > 1;
+    let keys: Vec<String> = if args.metric.is_empty() {
+        let all: Vec<MetricsRow> = sides.iter().flat_map(|side| side.rows.iter().cloned()).collect();
+        metric_keys(&all).into_iter().filter(shared).take(METRICS).collect()
+    } else {
+        args.metric.clone()
+    };
+    let mut rows = vec![["metric", "run", "curve", "first", "last", "min", "max"].map(str::to_owned).to_vec()];
+    for key in &keys {
+        for (index, side) in sides.iter().enumerate() {
+            let found = series(&side.rows, key);
+            let (first, last) = (found.points.first().map(|point| point.1), found.last());
+            let (min, max) = (found.range().map(|range| range.0), found.range().map(|range| range.1));
+            let numbers = [first, last, min, max].map(|value| value.map_or("–".into(), short));
+            let key = if index == 0 { key.clone() } else { String::new() };
+            rows.push([vec![key, side.name.clone(), sparkline(&found.points, WIDTH)], numbers.to_vec()].concat());
+        }
+    }
+    headed(rows, 3..=6, paint)
+}

@@ -1,0 +1,60 @@
+//! `gradus runs export`: a snapshot as a plain model directory.
+
+use std::path::PathBuf;
+
+use gradus::Error;
+use gradus::run::index::{Library, Snapshot, SnapshotKind, export, snapshots};
+use serde_json::json;
+
+use crate::output::Output;
+
+/// Arguments of `gradus runs export`.
+#[derive(Debug, clap::Args)]
+pub struct ExportArgs {
+    /// The run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The checkpoint of this step
+    #[arg(long, value_name = "N", conflicts_with = "best")]
+    step: Option<usize>,
+    /// The model that was best on the held-out rows; default: the final one, else the newest checkpoint
+    #[arg(long)]
+    best: bool,
+    /// The directory to write
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+}
+
+/// Copies the snapshot.
+pub fn run(args: &ExportArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    let entry = library.entry(&args.name)?;
+    let found = snapshots(&entry.directory()?, entry.figure.as_ref().map(|figure| figure.key.as_str()))?;
+    let snapshot = chosen(args, &entry.name, &found)?;
+    let files = export(snapshot, &args.output)?;
+    out.note(format_args!("{} of {}: {} files", snapshot.name(), entry.name, files.len()));
+    if files.iter().any(|name| name == "adapter_config.json") {
+        out.note("this is an adapter: `gradus merge` folds it into its base");
+    }
+    let value = json!({ "snapshot": snapshot, "output": args.output, "files": files });
+    out.result(&value, || args.output.display().to_string())
+}
+
+fn chosen<'a>(args: &ExportArgs, name: &str, found: &'a [Snapshot]) -> gradus::Result<&'a Snapshot> {
+    let of = |kind: SnapshotKind| found.iter().find(move |snapshot| snapshot.kind == kind);
+    let checkpoints = || found.iter().filter(|snapshot| snapshot.kind == SnapshotKind::Checkpoint);
+    let known = || {
+        let names: Vec<String> = found.iter().map(|snapshot| format!("`{}`", snapshot.name())).collect();
+        if names.is_empty() { "it has no snapshots at all".to_owned() } else { format!("it has {}", names.join(", ")) }
+    };
+    let (wanted, what) = match (args.step, args.best) {
+        (Some(step), _) => {
+            (checkpoints().find(|found| found.step == Some(step)), format!("no checkpoint of step {step}"))
+        }
+        (None, true) => (of(SnapshotKind::Best), "no `best/`: nothing was evaluated".into()),
+        (None, false) => {
+            let newest = || checkpoints().rfind(|found| found.defect.is_none());
+            (of(SnapshotKind::Final).or_else(newest), "nothing to export".into())
+        }
+    };
+    wanted.ok_or_else(|| Error::input(format!("the run `{name}` has {what}")).with_hint(known()))
+}

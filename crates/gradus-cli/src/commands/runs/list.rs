@@ -1,0 +1,163 @@
+//! `gradus runs list`: all runs in a table.
+
+use std::cmp::Ordering;
+
+use gradus::run::index::{Entry, Figure, Library, Status};
+use gradus::run::metrics::smaller_is_better;
+
+use super::{now, painted, short_model};
+use crate::output::{Output, Paint};
+use crate::table::{age, bytes, laid_out};
+use crate::watch::short;
+
+/// Arguments of `gradus runs list`.
+#[derive(Debug, Default, clap::Args)]
+pub struct ListArgs {
+    /// Only runs of these methods
+    #[arg(long, value_name = "METHOD", value_delimiter = ',')]
+    method: Vec<String>,
+    /// Only runs in these states
+    #[arg(long, value_name = "STATE", value_delimiter = ',')]
+    state: Vec<State>,
+    /// Only runs with all of these tags
+    #[arg(long, value_name = "TAG", value_delimiter = ',')]
+    tag: Vec<String>,
+    /// What comes first: the last changed, the last started, the best figure, the most steps or bytes, or the name
+    #[arg(long, value_name = "KEY", default_value = "changed")]
+    sort: Sort,
+    /// The other way round
+    #[arg(long)]
+    reverse: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum State {
+    Running,
+    Finished,
+    Interrupted,
+    Failed,
+    Broken,
+}
+
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Sort {
+    #[default]
+    Changed,
+    Started,
+    Figure,
+    Step,
+    Size,
+    Name,
+}
+
+impl State {
+    fn status(self) -> Status {
+        match self {
+            Self::Running => Status::Running,
+            Self::Finished => Status::Finished,
+            Self::Interrupted => Status::Interrupted,
+            Self::Failed => Status::Failed,
+            Self::Broken => Status::Broken,
+        }
+    }
+}
+
+/// Shows the runs that fit.
+pub fn run(args: &ListArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    let mut entries = library.entries();
+    let all = entries.len();
+    entries.retain(|entry| fits(args, entry));
+    entries.sort_by(|a, b| order(args.sort, a, b).then_with(|| a.name.cmp(&b.name)));
+    if args.reverse {
+        entries.reverse();
+    }
+    if entries.is_empty() && !out.is_json() {
+        let shown = library.root().display();
+        out.note(match all {
+            0 => format!("no runs in `{shown}`; training writes there, and `--runs-dir DIR` looks elsewhere"),
+            _ => format!("none of the {all} runs in `{shown}` fits"),
+        });
+        return Ok(());
+    }
+    out.result(&entries, || table(&entries, now(), out.data_paint()))
+}
+
+fn fits(args: &ListArgs, entry: &Entry) -> bool {
+    let method = |wanted: &String| entry.method.as_ref() == Some(wanted);
+    (args.method.is_empty() || args.method.iter().any(method))
+        && (args.state.is_empty() || args.state.iter().any(|state| state.status() == entry.state))
+        && args.tag.iter().all(|tag| entry.tags.contains(tag))
+}
+
+fn order(sort: Sort, a: &Entry, b: &Entry) -> Ordering {
+    match sort {
+        Sort::Changed => b.changed.cmp(&a.changed),
+        Sort::Started => b.started.cmp(&a.started),
+        Sort::Step => b.step.cmp(&a.step),
+        Sort::Size => b.size_bytes.cmp(&a.size_bytes),
+        Sort::Name => Ordering::Equal,
+        Sort::Figure => better(a.figure.as_ref(), b.figure.as_ref()),
+    }
+}
+
+/// The better one first; figures of one metric stand together, runs without one last.
+fn better(a: Option<&Figure>, b: Option<&Figure>) -> Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) if a.key == b.key && smaller_is_better(&a.key) => a.best.total_cmp(&b.best),
+        (Some(a), Some(b)) if a.key == b.key => b.best.total_cmp(&a.best),
+        (Some(a), Some(b)) => a.key.cmp(&b.key),
+        (a, b) => b.is_some().cmp(&a.is_some()),
+    }
+}
+
+fn table(entries: &[Entry], now: u64, paint: Paint) -> String {
+    let mut headings =
+        vec!["name", "method", "model", "state", "step", "key figure", "last", "best", "size", "changed", "tags"];
+    let has_tags = entries.iter().any(|entry| !entry.tags.is_empty());
+    headings.truncate(if has_tags { 11 } else { 10 });
+    let mut rows = vec![headings.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    rows.extend(entries.iter().map(|entry| row(entry, now)));
+    let style = |r: usize, c: usize, cell: String| match (r, c) {
+        (0, _) => paint.faint(&cell),
+        (_, 0) => paint.bold(&cell),
+        (_, 3) => painted(entries[r - 1].state, &cell, paint),
+        _ => cell,
+    };
+    let mut text = laid_out(&rows, |column| matches!(column, 4 | 6..=9), style);
+    for entry in entries {
+        let why = match entry.state {
+            Status::Broken => entry.problems.first(),
+            Status::Failed => entry.reason.as_ref(),
+            _ => None,
+        };
+        if let Some(why) = why {
+            let what = if entry.state == Status::Failed { "failed" } else { "cannot be read" };
+            let head = painted(entry.state, &format!("{} {what}:", entry.name), paint);
+            text += &format!("{head} {}\n", why.lines().next().unwrap_or_default());
+        }
+    }
+    text
+}
+
+fn row(entry: &Entry, now: u64) -> Vec<String> {
+    let dash = || "–".to_owned();
+    let figure = |value: fn(&Figure) -> f64| entry.figure.as_ref().map_or_else(dash, |figure| short(value(figure)));
+    vec![
+        entry.name.clone(),
+        entry.method.clone().unwrap_or_else(dash),
+        entry.model.as_deref().map_or_else(dash, |model| short_model(model).to_owned()),
+        entry.state.name().to_owned(),
+        steps(entry),
+        entry.figure.as_ref().map_or_else(dash, |figure| figure.key.clone()),
+        figure(|figure| figure.last),
+        figure(|figure| figure.best),
+        bytes(entry.size_bytes),
+        entry.changed.map_or_else(dash, |changed| format!("{} ago", age(now.saturating_sub(changed)))),
+        entry.tags.join(" "),
+    ]
+}
+
+/// `40/100`, or `40` where the total is not known.
+pub fn steps(entry: &Entry) -> String {
+    entry.steps.map_or_else(|| entry.step.to_string(), |steps| format!("{}/{steps}", entry.step))
+}

@@ -1,0 +1,115 @@
+//! `gradus runs tag`, `rename` and `rm`.
+
+use gradus::Error;
+use gradus::run::index::{Labels, Library};
+use serde_json::json;
+
+use crate::output::Output;
+use crate::table::bytes;
+
+/// Arguments of `gradus runs tag`.
+#[derive(Debug, clap::Args)]
+pub struct TagArgs {
+    /// The run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Tags to add; without any, the tags are shown
+    #[arg(value_name = "TAG")]
+    tags: Vec<String>,
+    /// Remove this tag; may be given several times
+    #[arg(long, value_name = "TAG")]
+    remove: Vec<String>,
+    /// A sentence about the run; an empty one removes it
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+/// Changes tags and note, and shows them.
+pub fn tag(args: &TagArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    let (name, path) = library.find(&args.name)?;
+    let before = Labels::read(&path)?;
+    let mut labels = before.clone();
+    for tag in &args.remove {
+        if !labels.remove(tag) {
+            out.warn(format_args!("`{name}` has no tag `{tag}`"));
+        }
+    }
+    args.tags.iter().try_for_each(|tag| labels.add(tag))?;
+    if let Some(note) = &args.note {
+        labels.note = Some(note.trim().to_owned()).filter(|note| !note.is_empty());
+    }
+    if labels != before {
+        labels.write(&path)?;
+    }
+    let value = json!({ "name": name, "tags": labels.tags, "note": labels.note });
+    out.result(&value, || {
+        let lines = [Some(labels.tags.join(" ")), labels.note.clone()];
+        lines.into_iter().flatten().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// Arguments of `gradus runs rename`.
+#[derive(Debug, clap::Args)]
+pub struct RenameArgs {
+    /// The run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Its new name below the directory of runs
+    #[arg(value_name = "NEW")]
+    new: String,
+}
+
+/// Renames the run, and says which others looked for it under its old name.
+pub fn rename(args: &RenameArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    let (_, old) = library.find(&args.name)?;
+    let users = library.users_of(&old);
+    let path = library.rename(&args.name, &args.new)?;
+    if !users.is_empty() {
+        out.warn(format_args!("the configuration of {} names {}", quoted(&users), old.display()));
+    }
+    out.result(&json!({ "name": args.new, "path": path }), || path.display().to_string())
+}
+
+/// Arguments of `gradus runs rm`.
+#[derive(Debug, clap::Args)]
+pub struct RmArgs {
+    /// The runs
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// Removes the runs, each after a question.
+pub fn remove(args: &RmArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    // All names first: a slip in the last one must not leave half of the work done.
+    let entries = args.names.iter().map(|name| library.entry(name)).collect::<gradus::Result<Vec<_>>>()?;
+    let mut removed = Vec::new();
+    for entry in entries {
+        let users = library.users_of(&entry.path);
+        if !users.is_empty() {
+            out.warn(format_args!("the configuration of {} names {}", quoted(&users), entry.path.display()));
+        }
+        let question = format!("remove `{}` with {} in {}?", entry.name, bytes(entry.size_bytes), entry.path.display());
+        match args.yes.then_some(true).or_else(|| out.confirm(&question)) {
+            Some(true) => {}
+            Some(false) => {
+                out.note("kept");
+                continue;
+            }
+            None => {
+                let error = Error::input(format!("`{}` was not removed: nobody is here to confirm it", entry.name));
+                return Err(error.with_hint("add `--yes`").into());
+            }
+        }
+        library.remove(&entry.path.display().to_string())?;
+        out.note(format_args!("removed {}", entry.path.display()));
+        removed.push(entry.name);
+    }
+    if out.is_json() { out.result(&json!({ "removed": removed }), String::new) } else { Ok(()) }
+}
+
+fn quoted(names: &[String]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,107 @@
+//! `gradus runs`: the run manager. Without a verb, the browser on a terminal and the list elsewhere.
+
+use std::path::PathBuf;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use gradus::run::index::{Library, Status};
+
+use crate::output::{Output, Paint};
+
+mod compare;
+mod export;
+mod list;
+mod manage;
+mod resume;
+mod rollouts;
+mod show;
+
+/// What `gradus runs --help` ends with.
+const EXAMPLES: &str = "\
+Examples:
+  gradus runs                                          browse all runs of `runs/`
+  gradus runs list --state interrupted --sort started
+  gradus runs show grpo-1
+  gradus runs compare ppo-1 grpo-1 dpo-1
+  gradus runs resume grpo-1 --max-steps 400
+  gradus runs rollouts grpo-1 --diff 1,100 --sort reward
+  gradus runs export grpo-1 --best --output models/happy
+  gradus runs tag grpo-1 good --note \"the one for the report\"
+
+NAME is a run below `--runs-dir`, the last part of one (`ppo` for `demo/ppo`), or the path of a run.";
+
+/// Arguments of `gradus runs`.
+#[derive(Debug, Args)]
+struct RunsArgs {
+    /// Where the runs are
+    #[arg(long, value_name = "DIR", default_value = "runs", global = true)]
+    runs_dir: PathBuf,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// List runs with state, step and key figure
+    List(list::ListArgs),
+    /// Show one run: configuration, figures, snapshots, warnings, last steps
+    Show(show::ShowArgs),
+    /// Compare runs: curves in one picture, what was set differently, final figures
+    Compare(compare::CompareArgs),
+    /// Tag a run, or write a note on it
+    Tag(manage::TagArgs),
+    /// Give a run another name
+    Rename(manage::RenameArgs),
+    /// Remove runs with everything in their directories
+    Rm(manage::RmArgs),
+    /// Go on with a run from its last checkpoint
+    Resume(resume::ResumeArgs),
+    /// Copy a snapshot as a plain model directory
+    Export(export::ExportArgs),
+    /// Browse, filter and sort the completions of a run, or diff two of its steps
+    Rollouts(rollouts::RolloutsArgs),
+}
+
+/// Adds the arguments of `gradus runs`.
+pub fn arguments(command: Command) -> Command {
+    let about = "Browse, compare, tag, resume, export and remove runs";
+    RunsArgs::augment_args(command).about(about).long_about(None).after_help(EXAMPLES)
+}
+
+/// Runs the verb.
+pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
+    let RunsArgs { runs_dir, verb } = RunsArgs::from_arg_matches(matches)?;
+    let library = Library::new(runs_dir);
+    match verb {
+        None => list::run(&list::ListArgs::default(), &library, out),
+        Some(Verb::List(args)) => list::run(&args, &library, out),
+        Some(Verb::Show(args)) => show::run(&args, &library, out),
+        Some(Verb::Compare(args)) => compare::run(&args, &library, out),
+        Some(Verb::Tag(args)) => manage::tag(&args, &library, out),
+        Some(Verb::Rename(args)) => manage::rename(&args, &library, out),
+        Some(Verb::Rm(args)) => manage::remove(&args, &library, out),
+        Some(Verb::Resume(args)) => resume::run(&args, &library, out),
+        Some(Verb::Export(args)) => export::run(&args, &library, out),
+        Some(Verb::Rollouts(args)) => rollouts::run(&args, &library, out),
+    }
+}
+
+/// Now, Unix seconds.
+fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The last parts of a model's path that say something: runs keep their models in `model/` and `best/`.
+pub fn short_model(model: &str) -> &str {
+    let parts = || model.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | ".."));
+    parts().rfind(|part| !matches!(*part, "model" | "best")).or_else(|| parts().next_back()).unwrap_or(model)
+}
+
+/// A state in its colour.
+fn painted(state: Status, text: &str, paint: Paint) -> String {
+    match state {
+        Status::Running => paint.hint(text),
+        Status::Finished => paint.good(text),
+        Status::Interrupted => paint.warning(text),
+        Status::Failed | Status::Broken => paint.error(text),
+    }
+}

@@ -1,0 +1,72 @@
+//! `gradus runs resume`: go on with a run from its last checkpoint.
+
+use std::path::Path;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use gradus::Error;
+use gradus::config::{Flag, FlagSpec, Plan, Request, Resume, Schema, Scope, flags};
+use gradus::machine::Machine;
+use gradus::run::index::{Library, Status};
+
+use crate::commands::train;
+use crate::output::Output;
+
+/// Arguments of `gradus runs resume`: the run, and the flags of training.
+#[derive(Debug)]
+pub struct ResumeArgs {
+    name: String,
+    step: Option<usize>,
+    given: Vec<Flag>,
+}
+
+/// Every key but the directory, which is the run's.
+fn specs() -> impl Iterator<Item = FlagSpec> {
+    flags(&Schema::run_config(), Scope::Shared).into_iter().filter(|spec| spec.key != "output_dir")
+}
+
+impl Args for ResumeArgs {
+    fn augment_args(command: Command) -> Command {
+        let name = clap::Arg::new("name").value_name("NAME").required(true).help("The run");
+        let step = clap::Arg::new("resume-from")
+            .long("resume-from")
+            .value_name("STEP")
+            .help("Go on from the checkpoint of this step; later ones are removed")
+            .value_parser(clap::value_parser!(usize));
+        specs().fold(command.arg(name).arg(step), |command, spec| {
+            command.next_help_heading(spec.section).args(crate::flags::arguments(&spec))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ResumeArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let name = matches.get_one::<String>("name").cloned().unwrap_or_default();
+        let step = matches.get_one("resume-from").copied();
+        Ok(Self { name, step, given: specs().filter_map(|spec| crate::flags::flag(matches, spec)).collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Trains on, as `gradus METHOD --output-dir DIR --resume` does.
+pub fn run(args: &ResumeArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    let entry = library.entry(&args.name)?;
+    let is_done = entry.state == Status::Finished && entry.steps.is_none_or(|steps| entry.step >= steps);
+    if is_done && args.given.is_empty() && args.step.is_none() {
+        let error = Error::input(format!("`{}` has finished all of its {} steps", entry.name, entry.step));
+        return Err(error.with_hint("`--max-steps` makes it longer").into());
+    }
+    train::carry_out(&plan(&entry.path, args.step, &args.given)?, out)
+}
+
+fn plan(directory: &Path, step: Option<usize>, given: &[Flag]) -> gradus::Result<Plan> {
+    let request = Request { file: None, method: None, flags: given };
+    Resume { directory, step, request }.plan(&Machine::detect())
+}

@@ -1,0 +1,294 @@
+//! `gradus runs rollouts`: the completions of a run.
+
+use std::fmt::Write as _;
+
+use gradus::run::database::{Query, Record, RolloutDb, Sort, Table};
+use gradus::run::index::Library;
+use serde_json::{Map, Value, json};
+
+use super::show::section;
+use crate::output::{Output, Paint};
+use crate::watch::short;
+
+/// Arguments of `gradus runs rollouts`.
+#[derive(Debug, clap::Args)]
+pub struct RolloutsArgs {
+    /// The run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Only completions of this step
+    #[arg(long, value_name = "N", conflicts_with_all = ["steps", "diff"])]
+    step: Option<usize>,
+    /// Only completions of these steps, both included; an end may be left out
+    #[arg(long, value_name = "A..B", value_parser = range, conflicts_with = "diff")]
+    steps: Option<Range>,
+    /// Those of evaluations instead of those trained on
+    #[arg(long)]
+    eval: bool,
+    /// Only those with this text in prompt or completion
+    #[arg(long, value_name = "TEXT")]
+    contains: Option<String>,
+    /// Only those of this prompt, by its row in the data, from 1
+    #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u64).range(1..))]
+    prompt: Option<u64>,
+    /// No rewards below this one
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    min_reward: Option<f64>,
+    /// No rewards above this one
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    max_reward: Option<f64>,
+    /// Only those that ended like this
+    #[arg(long, value_name = "stop_id|stop_string|length")]
+    stop: Option<String>,
+    /// What they are sorted by
+    #[arg(long, value_name = "KEY", default_value = "step")]
+    sort: Key,
+    /// The largest first
+    #[arg(long)]
+    desc: bool,
+    /// At most so many; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+    /// The same prompts at two steps side by side, sorted by how much the reward changed
+    #[arg(long, value_name = "A,B", value_parser = pair)]
+    diff: Option<(usize, usize)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Key {
+    Step,
+    Reward,
+    Advantage,
+    Kl,
+    Length,
+}
+
+/// First and last step.
+#[derive(Debug, Clone, Copy)]
+struct Range(Option<usize>, Option<usize>);
+
+fn range(text: &str) -> Result<Range, String> {
+    let (first, last) = text.split_once("..").ok_or("expected A..B, such as `--steps 10..20`")?;
+    let end = |text: &str| match text.trim_start_matches('=') {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| format!("`{text}` is no step")),
+    };
+    Ok(Range(end(first)?, end(last)?))
+}
+
+fn pair(text: &str) -> Result<(usize, usize), String> {
+    let (before, after) = text.split_once(',').ok_or("expected two steps, such as `--diff 1,100`")?;
+    let step = |text: &str| text.trim().parse().map_err(|_| format!("`{text}` is no step"));
+    Ok((step(before)?, step(after)?))
+}
+
+/// Shows the completions that fit, or two steps side by side.
+pub fn run(args: &RolloutsArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    let entry = library.entry(&args.name)?;
+    let database = RolloutDb::open(&entry.directory()?)?;
+    match args.diff {
+        Some((before, after)) => diff(args, &database, before, after, out),
+        None => list(args, &database, out),
+    }
+}
+
+fn query(args: &RolloutsArgs) -> Query {
+    let Range(first, last) = args.steps.unwrap_or(Range(args.step, args.step));
+    Query {
+        table: if args.eval { Table::Eval } else { Table::Train },
+        first_step: first,
+        last_step: last,
+        prompt_index: args.prompt.map(|row| row as usize - 1),
+        text: args.contains.clone(),
+        min_reward: args.min_reward,
+        max_reward: args.max_reward,
+        stop_reason: args.stop.clone(),
+        sort: match args.sort {
+            Key::Step => Sort::Step,
+            Key::Reward => Sort::Reward,
+            Key::Advantage => Sort::Advantage,
+            Key::Kl => Sort::Kl,
+            Key::Length => Sort::Length,
+        },
+        descending: args.desc,
+        limit: Some(args.limit).filter(|&limit| limit > 0),
+        ..Query::default()
+    }
+}
+
+fn list(args: &RolloutsArgs, database: &RolloutDb, out: &Output) -> anyhow::Result<()> {
+    let query = query(args);
+    let found = database.query(&query)?;
+    if out.is_json() {
+        return found.iter().try_for_each(|record| out.json_line(&object(record)));
+    }
+    let all = database.count(&query)?;
+    let paint = out.data_paint();
+    found.iter().try_for_each(|record| out.text(&described(record, paint)))?;
+    let of = if query.table == Table::Eval { "of evaluations" } else { "trained on" };
+    match (all, found.len()) {
+        (0, _) => out.note(format_args!("no completion {of} fits; {}", steps(database, query.table)?)),
+        (all, shown) if shown < all => {
+            out.note(format_args!("{shown} of {all} completions {of}; `--limit` shows more"))
+        }
+        (all, _) => out.note(format_args!("{all} completions {of}")),
+    }
+    Ok(())
+}
+
+/// Which steps there are, as a sentence.
+fn steps(database: &RolloutDb, table: Table) -> gradus::Result<String> {
+    let steps = database.steps(table)?;
+    Ok(match (steps.first(), steps.last()) {
+        (Some(first), Some(last)) => format!("there are steps {first} to {last}"),
+        _ => "there are none at all".into(),
+    })
+}
+
+fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, out: &Output) -> anyhow::Result<()> {
+    let query = query(args);
+    let mut pairs = database.diff(query.table, before, after)?;
+    let fits = |(before, after): &(Record, Record)| {
+        let has =
+            |text: &str| [&before.prompt, &before.completion, &after.completion].iter().any(|s| contains(s, text));
+        let within = |reward: f64| {
+            query.min_reward.is_none_or(|min| reward >= min) && query.max_reward.is_none_or(|max| reward <= max)
+        };
+        let bounded = query.min_reward.is_some() || query.max_reward.is_some();
+        query.prompt_index.is_none_or(|row| before.prompt_index == row)
+            && query.text.as_deref().is_none_or(has)
+            && query.stop_reason.as_ref().is_none_or(|stop| after.stop_reason == *stop)
+            && (!bounded || after.reward.is_some_and(within))
+    };
+    pairs.retain(fits);
+    if args.sort != Key::Step {
+        let value = |pair: &(Record, Record)| change(args.sort, pair).unwrap_or(f64::NEG_INFINITY);
+        pairs.sort_by(|a, b| value(a).total_cmp(&value(b)));
+        if args.desc {
+            pairs.reverse();
+        }
+    }
+    let all = pairs.len();
+    pairs.truncate(query.limit.unwrap_or(usize::MAX));
+    if out.is_json() {
+        let line = |(before, after): &(Record, Record)| {
+            out.json_line(&json!({ "before": object(before), "after": object(after) }))
+        };
+        return pairs.iter().try_for_each(line);
+    }
+    pairs.iter().try_for_each(|pair| out.text(&side_by_side(pair, out.data_paint())))?;
+    let mean = |of: fn(&(Record, Record)) -> Option<f64>| {
+        let values: Vec<f64> = pairs.iter().filter_map(of).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    if let (Some(was), Some(is)) = (mean(|pair| pair.0.reward), mean(|pair| pair.1.reward)) {
+        out.note(format_args!("mean reward {} at step {before}, {} at step {after}", short(was), short(is)));
+    }
+    match all {
+        0 if query.table == Table::Train => {
+            out.note(
+                "no prompt was trained on at both steps; evaluations answer the same ones each time: add `--eval`",
+            );
+        }
+        0 => out.note(format_args!("no pair fits; {}", steps(database, query.table)?)),
+        _ if pairs.len() < all => out.note(format_args!("{} of {all} pairs; `--limit` shows more", pairs.len())),
+        _ => out.note(format_args!("{all} pairs")),
+    }
+    Ok(())
+}
+
+fn contains(text: &str, part: &str) -> bool {
+    text.to_lowercase().contains(&part.to_lowercase())
+}
+
+/// How much the sorted quantity changed.
+fn change(key: Key, (before, after): &(Record, Record)) -> Option<f64> {
+    let value = |record: &Record| match key {
+        Key::Step => Some(record.step as f64),
+        Key::Reward => record.reward,
+        Key::Advantage => record.advantage,
+        Key::Kl => record.kl,
+        Key::Length => Some(record.length as f64),
+    };
+    Some(value(after)? - value(before)?)
+}
+
+/// One completion in JSON, under the names of the table's columns.
+fn object(record: &Record) -> Value {
+    let components: Map<String, Value> =
+        record.components.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    json!({
+        "step": record.step,
+        "epoch": record.epoch,
+        "prompt_index": record.prompt_index,
+        "rollout_index": record.rollout_index,
+        "prompt": record.prompt,
+        "completion": record.completion,
+        "reward": record.reward,
+        "components": components,
+        "advantage": record.advantage,
+        "kl": record.kl,
+        "length": record.length,
+        "stop_reason": record.stop_reason,
+    })
+}
+
+fn described(record: &Record, paint: Paint) -> String {
+    let heading =
+        format!("step {} · prompt {} · completion {}", record.step, record.prompt_index + 1, record.rollout_index + 1);
+    let mut text = format!("{}  {}\n", paint.bold(&heading), numbers(record));
+    let _ = writeln!(text, "{}", paint.faint(&quoted(&record.prompt)));
+    let _ = writeln!(text, "{}\n", quoted(&record.completion));
+    text
+}
+
+/// `reward 1.2 (length 0.5, lexicon 0.7) · advantage 0.3 · kl 0.01 · 24 tokens · stop_id`
+pub fn numbers(record: &Record) -> String {
+    let components: Vec<String> =
+        record.components.iter().map(|(name, value)| format!("{name} {}", value.map_or("–".into(), short))).collect();
+    let parts = if components.len() > 1 { format!(" ({})", components.join(", ")) } else { String::new() };
+    let mut shown = vec![format!("reward {}{parts}", record.reward.map_or("–".into(), short))];
+    shown.extend(record.advantage.map(|advantage| format!("advantage {}", short(advantage))));
+    shown.extend(record.kl.map(|kl| format!("kl {}", short(kl))));
+    shown.push(format!("{} tokens", record.length));
+    shown.push(record.stop_reason.clone());
+    shown.join(" · ")
+}
+
+fn side_by_side((before, after): &(Record, Record), paint: Paint) -> String {
+    let mut text = String::new();
+    let change = change(Key::Reward, &(before.clone(), after.clone()));
+    let change = change
+        .map_or(String::new(), |change| format!("  reward {}{}", if change >= 0.0 { "+" } else { "" }, short(change)));
+    section(
+        &mut text,
+        &format!("prompt {} · completion {}{change}", before.prompt_index + 1, before.rollout_index + 1),
+        paint,
+    );
+    let _ = writeln!(text, "{}", paint.faint(&quoted(&before.prompt)));
+    for record in [before, after] {
+        let _ = writeln!(text, "step {}: {}\n{}", record.step, numbers(record), quoted(&record.completion));
+    }
+    text
+}
+
+/// Two blanks before every line, so that a completion's own lines stay its own.
+fn quoted(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("  {}", printable(line))).collect();
+    if lines.is_empty() { "  (empty)".into() } else { lines.join("\n") }
+}
+
+/// What a model wrote must not command the terminal.
+pub fn printable(line: &str) -> String {
+    line.chars()
+        .map(|c| {
+            if c == '\t' {
+                ' '
+            } else if c.is_control() {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
+}
