@@ -31,7 +31,7 @@ pub struct GenerateArgs {
     /// How the operands of products are held: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Compute,
-    /// How the weights are held: f32, bf16 or int8 [default: as --compute]
+    /// How the weights are held: f32, bf16, int8 or nf4 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<Weights>,
     /// A chat template file that replaces the model's own

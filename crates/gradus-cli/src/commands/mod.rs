@@ -19,6 +19,7 @@ mod eval;
 mod generate;
 mod merge;
 mod plan;
+mod quantize;
 mod runs;
 mod score;
 mod train;
@@ -142,6 +143,12 @@ pub const ENTRIES: &[Entry] = &[
         run: eval::run,
     },
     entry!(Use, "merge", merge::MergeArgs, "Fold an adapter into its base"),
+    entry!(
+        Use,
+        "quantize",
+        quantize::QuantizeArgs,
+        "Write a model with its linear layers in 8 or 4 bits, and say what that costs"
+    ),
     entry!(Data, "data", data::DataArgs, "Look at a data set, lint it, change its format"),
     entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
     entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),

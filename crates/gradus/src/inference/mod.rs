@@ -1,12 +1,14 @@
-//! What a finished model is used for: sampling completions, scoring given rows, measuring on a data set.
+//! What a finished model is used for: sampling completions, scoring given rows, measuring on a data set, quantising.
 
 mod evaluate;
 mod merge;
+mod quantize;
 mod sample;
 mod score;
 
 pub use evaluate::{EvalOptions, Evaluation, evaluate};
 pub use merge::{MergeOptions, Merged, merge};
+pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, Side, quantize};
 pub use sample::{SampleOptions, Sampled, sample};
 pub use score::{LogprobRow, RewardRow, ScoreOptions, logprobs, rewards};
 

@@ -51,7 +51,10 @@ impl Models<'_> {
             model = model.with_fresh_adapter(&self.start.dir, adapter, &mut stream)?;
         }
         model.trunk.set_recompute(self.plan.train().recompute);
-        let Some(adapter) = model.adapter() else { return Ok(model) };
+        let Some(adapter) = model.adapter() else {
+            model.trunk.check_trainable(&self.start.dir)?;
+            return Ok(model);
+        };
         let dropout = self.dropout_of(adapter);
         model.set_dropout(dropout, &self.dropout);
         Ok(model.train_adapter(self.frozen_weights()))
@@ -220,7 +223,10 @@ impl Models<'_> {
             model = model.with_fresh_adapter(dir, adapter, &mut stream)?;
         }
         model.trunk.set_recompute(self.plan.train().recompute);
-        let Some(adapter) = model.adapter() else { return Ok(model) };
+        let Some(adapter) = model.adapter() else {
+            model.trunk.check_trainable(dir)?;
+            return Ok(model);
+        };
         let dropout = self.dropout_of(adapter);
         model.set_dropout(dropout, &self.dropout);
         Ok(model.train_adapter(self.frozen_weights()))

@@ -1,0 +1,208 @@
+//! Writing a model with its linear layers in 8 or 4 bits, and what that costs: size, speed, answers before and after.
+
+mod policy;
+mod reward;
+
+use std::path::{Path, PathBuf};
+
+use burn::module::Module;
+use burn::tensor::Device;
+use serde::Serialize;
+
+pub use policy::PolicyQuality;
+pub use reward::RewardQuality;
+
+use super::Files;
+use crate::error::{Error, Result};
+use crate::generate::SamplingParams;
+use crate::model::{CausalLm, ModelDir, QuantFormat, RewardModel, Trunk, Weights, save_causal, save_reward_model};
+use crate::rng::Seed;
+use crate::run::atomic;
+use crate::train::prepare::{name_padding, pad_id};
+
+/// The report, in the directory of the quantised model.
+pub const REPORT_FILE: &str = "quantization.json";
+
+/// What to quantise, and on what to compare.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QuantizeOptions {
+    /// The model: a directory or a hub name.
+    pub model: String,
+    /// The format of its linear layers.
+    pub format: QuantFormat,
+    /// Where the quantised model goes: a directory that is not there yet, or is empty. Default: a folder of the model's
+    /// own directory, named after the format.
+    pub output: Option<PathBuf>,
+    /// Preference rows for a reward model. For another, rows with prompts; without them, texts are sampled from nothing.
+    pub data: Option<String>,
+    /// Use at most this many rows. Default: all pairs, 64 prompts.
+    pub max_rows: Option<usize>,
+    /// Longest row in tokens.
+    pub max_length: usize,
+    /// How the completions are drawn that both models are compared on; stop ids come from the model.
+    pub params: SamplingParams,
+    /// The seed of every random stream.
+    pub seed: Seed,
+    /// A chat template file that replaces the model's own.
+    pub chat_template: Option<PathBuf>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QuantizeReport {
+    /// The model, as it was named.
+    pub model: String,
+    /// `int8` or `nf4`.
+    pub format: &'static str,
+    /// Where the quantised model is.
+    pub output: PathBuf,
+    /// The model as it was, all weights in f32.
+    pub before: Side,
+    /// The quantised model, read from its files.
+    pub after: Side,
+    /// How a language model's answers moved.
+    pub policy: Option<PolicyQuality>,
+    /// How a reward model's did.
+    pub reward: Option<RewardQuality>,
+    /// What happened to rows on the way, one sentence each.
+    pub remarks: Vec<String>,
+}
+
+/// Size and speed of one model.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Side {
+    /// Bytes of the files with the weights.
+    pub disk_bytes: u64,
+    /// Bytes of all weights in memory.
+    pub weight_bytes: u64,
+    /// Of them, those of the linear layers of the trunk: what is quantised.
+    pub linear_bytes: u64,
+    /// Sampled tokens a second, the prompts' time included; of language models.
+    pub decode_tokens_per_s: Option<f64>,
+    /// Scored tokens a second.
+    pub score_tokens_per_s: Option<f64>,
+}
+
+/// Quantises, measures and writes; `progress` is told what is being done.
+///
+/// # Errors
+/// When the model is quantised already or has an adapter, the output directory is not empty, or what is wrong with the
+/// model or the rows.
+pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Result<QuantizeReport> {
+    let files = Files::open(&options.model, None, options.chat_template.as_deref())?;
+    if files.dir.adapter.is_some() {
+        return Err(Error::model(&options.model, "this is an adapter, not a whole model")
+            .with_hint("fold it into its base with `gradus merge`, and quantise the result"));
+    }
+    let output = output(options, &files.dir)?;
+    progress("loading");
+    let device = Device::flex();
+    let name = options.format.name();
+    let mut report = None;
+    let mut finish = |path: &Path, mut found: QuantizeReport| {
+        found.output.clone_from(&output);
+        let text = serde_json::to_string_pretty(&found).expect("a report serialises") + "\n";
+        std::fs::write(path.join(REPORT_FILE), text).map_err(|error| Error::io(path, error))?;
+        report = Some(found);
+        Ok(())
+    };
+    let saved = |path: &Path| ModelDir::open(path);
+    if files.dir.is_reward_model() {
+        let model = RewardModel::load(&files.dir, &device)?;
+        check(&model.trunk, &files.dir)?;
+        progress(&format!("quantising to {name}"));
+        atomic::write_dir(&output, |path| {
+            let pad_id = pad_id(&files.dir, &files.tokenizer);
+            save_reward_model(&model.clone().quantised(options.format), &files.dir, path, pad_id)?;
+            name_padding(path, &files.tokenizer, pad_id)?;
+            let after = RewardModel::load(&saved(path)?, &device)?;
+            finish(path, reward::compare(options, &files, model, after, path, progress)?)
+        })?;
+    } else {
+        let model = CausalLm::load(&files.dir, &device)?;
+        check(&model.trunk, &files.dir)?;
+        progress(&format!("quantising to {name}"));
+        atomic::write_dir(&output, |path| {
+            save_causal(&model.clone().quantised(options.format), &files.dir, path)?;
+            let after = CausalLm::load(&saved(path)?, &device)?;
+            finish(path, policy::compare(options, &files, model, after, path, progress)?)
+        })?;
+    }
+    Ok(report.expect("written last"))
+}
+
+/// Where the quantised model goes.
+fn output(options: &QuantizeOptions, dir: &ModelDir) -> Result<PathBuf> {
+    let output = match &options.output {
+        Some(output) => output.clone(),
+        None if Path::new(&options.model).is_dir() => Path::new(&options.model).join(options.format.name()),
+        None => {
+            let message = format!("`{}` comes from the hub, and nothing is written into its cache", options.model);
+            return Err(Error::input(message).with_hint("say where the quantised model goes with `--output DIR`"));
+        }
+    };
+    let is_same =
+        std::fs::canonicalize(&output).is_ok_and(|path| std::fs::canonicalize(&dir.path).is_ok_and(|own| own == path));
+    if is_same || std::fs::read_dir(&output).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(Error::input(format!("output directory `{}` exists and is not empty", output.display()))
+            .with_hint("choose another `--output`, or remove it"));
+    }
+    Ok(output)
+}
+
+/// Refuses a model that is quantised already.
+fn check(trunk: &Trunk, dir: &ModelDir) -> Result<()> {
+    match trunk.quantisation() {
+        None => Ok(()),
+        Some(format) => Err(Error::model(&dir.path, format!("its linear layers are in {} already", format.name()))
+            .with_hint("quantise the model that it was made of")),
+    }
+}
+
+/// Size of a model, before its speed is known.
+fn side<M: Module>(model: &M, trunk: &Trunk, path: &Path) -> Result<Side> {
+    let packed = trunk.linear_bytes() as u64;
+    let dense = if trunk.is_quantised() { packed } else { 0 };
+    Ok(Side {
+        disk_bytes: weight_files(path)?,
+        weight_bytes: 4 * model.num_params() as u64 + dense,
+        linear_bytes: packed,
+        decode_tokens_per_s: None,
+        score_tokens_per_s: None,
+    })
+}
+
+/// Bytes of the safetensors files in `path`.
+fn weight_files(path: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(path).map_err(|error| Error::io(path, error))? {
+        let file = entry.map_err(|error| Error::io(path, error))?.path();
+        if file.extension().is_some_and(|extension| extension == "safetensors") {
+            bytes += std::fs::metadata(&file).map_err(|error| Error::io(&file, error))?.len();
+        }
+    }
+    Ok(bytes)
+}
+
+/// The report on `before`, which lay in `files`, and `after`, which lies in `path`, with nothing compared yet.
+fn sizes<M: Module>(
+    options: &QuantizeOptions,
+    files: &Files,
+    before: (&M, &Trunk),
+    after: (&M, &Trunk),
+    path: &Path,
+) -> Result<QuantizeReport> {
+    Ok(QuantizeReport {
+        model: options.model.clone(),
+        format: options.format.name(),
+        output: PathBuf::new(),
+        before: side(before.0, before.1, &files.dir.path)?,
+        after: side(after.0, after.1, path)?,
+        policy: None,
+        reward: None,
+        remarks: Vec::new(),
+    })
+}
+
+/// How both models are held while they are compared: what is not quantised stays as it is.
+const HELD: Weights = Weights::F32;

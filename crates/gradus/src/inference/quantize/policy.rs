@@ -1,0 +1,209 @@
+//! Language models: the same tokens under both.
+
+use std::path::Path;
+use std::time::Instant;
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::{HELD, QuantizeOptions, QuantizeReport, sizes};
+use crate::data::{self, LoadOptions, Need, TokeniseOptions};
+use crate::error::{Error, Result};
+use crate::generate::{NoStopRule, SamplingParams, generate};
+use crate::inference::{Files, PASSES};
+use crate::model::{CausalLm, Packed, Targets, select_rows};
+use crate::rng::{Purpose, Stream};
+use crate::train::objective::read;
+
+/// Prompts that are used unless told otherwise.
+const PROMPTS: usize = 64;
+/// Texts that are sampled from nothing where there are no prompts.
+const TEXTS: usize = 16;
+/// Logits of both models that are held at a time.
+const LOGITS: usize = 8 << 20;
+
+/// How the distributions of two language models differ on tokens that the first one sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PolicyQuality {
+    /// Completions sampled.
+    pub completions: usize,
+    /// Their tokens.
+    pub tokens: usize,
+    /// KL(before ‖ after) over the whole vocabulary, in nats, mean over tokens.
+    pub kl: f64,
+    /// The largest of any token.
+    pub largest_kl: f64,
+    /// How far the sampled token's logprob moved, mean over tokens.
+    pub logprob_error: f64,
+    /// The largest of any token.
+    pub largest_logprob_error: f64,
+    /// Share of tokens whose likeliest next token is the same.
+    pub agreement: f64,
+}
+
+/// A prompt and what was sampled after it.
+struct Sample {
+    ids: Vec<u32>,
+    prompt_len: usize,
+}
+
+pub(super) fn compare(
+    options: &QuantizeOptions,
+    files: &Files,
+    before: CausalLm,
+    after: CausalLm,
+    path: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<QuantizeReport> {
+    let mut report = sizes(options, files, (&before, &before.trunk), (&after, &after.trunk), path)?;
+    let (before, after) = (before.into_frozen(HELD), after.into_frozen(HELD));
+    let (prompts, group, remarks) = prompts(options, files, &before)?;
+    report.remarks = remarks;
+    let params = SamplingParams { stop_ids: files.stop_ids(), ..options.params.clone() };
+    let stream = |i: usize| options.seed.stream(Purpose::Generate, 0, i as u64);
+    progress("sampling from the model as it is");
+    let (samples, rate) = sample(&before, &prompts, group, &params, &stream)?;
+    report.before.decode_tokens_per_s = rate;
+    progress("sampling from the quantised model");
+    report.after.decode_tokens_per_s = sample(&after, &prompts, group, &params, &stream)?.1;
+    progress("comparing");
+    report.before.score_tokens_per_s = score(&before, &samples);
+    report.after.score_tokens_per_s = score(&after, &samples);
+    report.policy = Some(quality(&before, &after, &samples));
+    Ok(report)
+}
+
+/// What completions begin with, how many there are of each, and what happened to rows on the way.
+fn prompts(options: &QuantizeOptions, files: &Files, model: &CausalLm) -> Result<(Vec<Vec<u32>>, usize, Vec<String>)> {
+    options.params.check()?;
+    let Some(data) = &options.data else {
+        let start = files.tokenizer.bos_id().or(files.tokenizer.eos_id()).unwrap_or(0);
+        return Ok((vec![vec![start]], options.max_rows.unwrap_or(TEXTS).max(1), Vec::new()));
+    };
+    let max_rows = Some(options.max_rows.unwrap_or(PROMPTS));
+    let rows = data::load(data, &LoadOptions { max_rows, ..LoadOptions::needing(Need::Prompt) })?.rows;
+    let room = model.max_positions().unwrap_or(usize::MAX).min(options.max_length);
+    let room = (room + 1).saturating_sub(options.params.max_new_tokens);
+    let tokenise = TokeniseOptions { max_length: Some(room), ..TokeniseOptions::default() };
+    let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
+    let prompts: Vec<Vec<u32>> = made.examples.into_iter().map(|prompt| prompt.ids).collect();
+    if prompts.is_empty() {
+        return Err(Error::input(format!("`{data}` has no prompt that leaves room for its completion"))
+            .with_hint("lower `--max-new-tokens`, or raise `--max-length`"));
+    }
+    Ok((prompts, 1, made.counts.remarks()))
+}
+
+/// Samples and the rate at which their tokens came.
+fn sample(
+    model: &CausalLm,
+    prompts: &[Vec<u32>],
+    group: usize,
+    params: &SamplingParams,
+    stream: &dyn Fn(usize) -> Stream,
+) -> Result<(Vec<Sample>, Option<f64>)> {
+    let ids: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+    // Memory is touched and threads are woken before anything is timed.
+    let first = SamplingParams { max_new_tokens: params.max_new_tokens.min(2), ..params.clone() };
+    generate(model, &ids[..1], 1, &first, &mut NoStopRule, stream)?;
+    let start = Instant::now();
+    let completions = generate(model, &ids, group, params, &mut NoStopRule, stream)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let tokens = completions.iter().map(|completion| completion.ids.len()).sum::<usize>();
+    let samples = completions.into_iter().enumerate().map(|(i, completion)| {
+        let prompt = &prompts[i / group];
+        Sample { ids: [prompt.as_slice(), &completion.ids].concat(), prompt_len: prompt.len() }
+    });
+    Ok((samples.collect(), (seconds > 0.0).then(|| tokens as f64 / seconds)))
+}
+
+/// The samples in passes, each packed with its targets: the sampled tokens.
+fn passes(samples: &[Sample]) -> impl Iterator<Item = (Packed, Targets)> + '_ {
+    let lengths: Vec<usize> = samples.iter().map(|sample| sample.ids.len()).collect();
+    PASSES.split(&lengths).into_iter().map(move |pass| {
+        let samples = &samples[pass];
+        let is_sampled = |sample: &Sample| (0..sample.ids.len()).map(|t| t >= sample.prompt_len).collect::<Vec<_>>();
+        let packed = Packed::new(samples.iter().map(|sample| &sample.ids));
+        let targets = Targets::new(&packed, &samples.iter().flat_map(is_sampled).collect::<Vec<bool>>());
+        (packed, targets)
+    })
+}
+
+/// Tokens a second when scoring the samples.
+fn score(model: &CausalLm, samples: &[Sample]) -> Option<f64> {
+    let start = Instant::now();
+    for (packed, targets) in passes(samples) {
+        read(&model.logprobs(&packed, &targets, 1.0).logprobs_m);
+    }
+    let tokens = samples.iter().map(|sample| sample.ids.len()).sum::<usize>();
+    let seconds = start.elapsed().as_secs_f64();
+    (seconds > 0.0).then(|| tokens as f64 / seconds)
+}
+
+/// What two rows of logits say of one token.
+#[derive(Clone, Copy, Default)]
+struct Difference {
+    kl: f64,
+    logprob_error: f64,
+    is_same_choice: bool,
+}
+
+fn quality(before: &CausalLm, after: &CausalLm, samples: &[Sample]) -> PolicyQuality {
+    let vocabulary = before.vocab_size();
+    let rows = (LOGITS / vocabulary).max(1);
+    let mut found = Vec::new();
+    for (packed, targets) in passes(samples) {
+        let hidden = [before, after].map(|model| model.hidden(&packed));
+        for (positions, ids) in targets.positions.chunks(rows).zip(targets.ids.chunks(rows)) {
+            let logits = |model: &CausalLm, side: usize| {
+                let logits = model.logits_of(select_rows(hidden[side].clone(), positions));
+                read(&logits.reshape([ids.len() * vocabulary]))
+            };
+            let (first, second) = (logits(before, 0), logits(after, 1));
+            let pairs = first.par_chunks_exact(vocabulary).zip(second.par_chunks_exact(vocabulary)).zip(ids);
+            found.extend(pairs.map(|((first, second), &id)| difference(first, second, id)).collect::<Vec<_>>());
+        }
+    }
+    let count = found.len().max(1) as f64;
+    let mean = |value: fn(&Difference) -> f64| found.iter().map(value).sum::<f64>() / count;
+    let largest = |value: fn(&Difference) -> f64| found.iter().map(value).fold(0.0, f64::max);
+    PolicyQuality {
+        completions: samples.len(),
+        tokens: found.len(),
+        kl: mean(|found| found.kl),
+        largest_kl: largest(|found| found.kl),
+        logprob_error: mean(|found| found.logprob_error),
+        largest_logprob_error: largest(|found| found.logprob_error),
+        agreement: mean(|found| f64::from(u8::from(found.is_same_choice))),
+    }
+}
+
+/// `KL = Σ p ln(p / q)` with p and q the softmax of `first` and `second`, and what both say of `id`.
+fn difference(first: &[f32], second: &[f32], id: u32) -> Difference {
+    let normaliser = |logits: &[f32]| {
+        let largest = logits.iter().fold(f32::NEG_INFINITY, |max, &x| max.max(x));
+        f64::from(largest) + logits.iter().map(|&x| f64::from(x - largest).exp()).sum::<f64>().ln()
+    };
+    let likeliest = |logits: &[f32]| (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
+    let (p_normaliser, q_normaliser) = (normaliser(first), normaliser(second));
+    let logprobs = |i: usize| (f64::from(first[i]) - p_normaliser, f64::from(second[i]) - q_normaliser);
+    let kl = (0..first.len()).map(logprobs).map(|(p, q)| p.exp() * (p - q)).sum();
+    let (p, q) = logprobs(id as usize);
+    Difference { kl, logprob_error: (p - q).abs(), is_same_choice: likeliest(first) == likeliest(second) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_difference_of_two_rows_by_hand() {
+        // p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2), logits shifted by any constant.
+        let (p, q) = ([2f32, 1.0, 1.0].map(f32::ln), [1f32, 1.0, 2.0].map(|x| x.ln() + 3.0));
+        let found = difference(&p, &q, 0);
+        assert!((found.kl - 0.25 * 2f64.ln()).abs() < 1e-6, "{}", found.kl);
+        assert!((found.logprob_error - 2f64.ln()).abs() < 1e-6);
+        assert!(!found.is_same_choice && difference(&p, &p, 1).is_same_choice);
+        assert_eq!((difference(&p, &p, 1).kl, difference(&p, &p, 1).logprob_error), (0.0, 0.0));
+    }
+}
