@@ -1,6 +1,7 @@
 //! The binary `gradus`: arguments in, one call of the library, results out.
 
 mod allocator;
+mod browser;
 mod cli;
 mod commands;
 mod flags;

@@ -59,6 +59,11 @@ impl Output {
         self.data_paint
     }
 
+    /// Whether a person sits at both ends, and no JSON was asked for.
+    pub fn is_interactive(&self) -> bool {
+        !self.json && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    }
+
     /// Asks on stderr; only `y` and `yes` are a yes. Without a terminal nobody can answer: `None`.
     pub fn confirm(&self, question: &str) -> Option<bool> {
         if !std::io::stdin().is_terminal() {
@@ -174,6 +179,16 @@ pub struct Paint {
 }
 
 impl Paint {
+    /// No colours.
+    pub fn plain() -> Self {
+        Self { colour: false }
+    }
+
+    /// Whether there are colours.
+    pub fn is_coloured(self) -> bool {
+        self.colour
+    }
+
     /// Errors and what they underline.
     pub fn error(self, text: &str) -> String {
         self.style(text, "1;31")

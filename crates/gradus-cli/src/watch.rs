@@ -35,12 +35,7 @@ pub struct Watcher<'a> {
 impl<'a> Watcher<'a> {
     /// Watches for Ctrl-C from now on. The first asks the run to stop after a checkpoint, the second ends it at once.
     pub fn new(out: &'a Output) -> Self {
-        // Only a second handler fails, and one is enough.
-        let _ = ctrlc::set_handler(|| {
-            if INTERRUPTED.swap(true, Ordering::SeqCst) {
-                std::process::exit(130);
-            }
-        });
+        catch_interrupts();
         Self { out, phase: String::new(), progress: Progress::silent() }
     }
 
@@ -84,8 +79,23 @@ impl Observer for Watcher<'_> {
     }
 
     fn should_stop(&mut self) -> bool {
-        INTERRUPTED.load(Ordering::SeqCst)
+        is_interrupted()
     }
+}
+
+/// From now on the first Ctrl-C only raises a flag; the second ends the program at once.
+pub fn catch_interrupts() {
+    // Only a second handler fails, and one is enough.
+    let _ = ctrlc::set_handler(|| {
+        if INTERRUPTED.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+    });
+}
+
+/// Whether there was a Ctrl-C, or the signal with which schedulers end jobs.
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
 }
 
 /// Fetches a model from the hub with progress, when `name` is not a path and it is not here yet.

@@ -20,7 +20,7 @@ mod generate;
 mod merge;
 mod plan;
 mod quantize;
-mod runs;
+pub mod runs;
 mod score;
 mod train;
 

@@ -152,6 +152,10 @@ fn runs_are_compared() {
     assert_eq!(value["differences"][0]["values"], serde_json::json!(["dpo", "ppo"]));
     assert_eq!(value["entries"][2]["steps"], 2);
     assert!(test.path().join("elsewhere/plots/loss.png").is_file());
+    // One that failed before its first step has a configuration to compare.
+    write_run(&test, "third", "dpo", 0, "failed");
+    std::fs::remove_file(test.path().join("runs/third/metrics.jsonl")).expect("it was written");
+    assert!(test.succeeds(&["runs", "compare", "first", "third"]).contains("| third "));
     test.fails(&["runs", "compare", "first", "first"], 1, "error: `first` is named twice\n");
 }
 

@@ -74,7 +74,7 @@ impl Entry {
     pub fn from_run(run: RunDir) -> Result<Self> {
         let results = match run.results().is_file() {
             true => read_results(&run)?,
-            false => so_far(&read_metrics(&run.metrics())?),
+            false => so_far(&rows_of(&run)?),
         };
         let samples = read_samples(&run)?;
         let last = samples.iter().map(|sample| sample.step).max();
@@ -144,6 +144,11 @@ impl Entry {
         }
         .filter(|value| value.is_finite())
     }
+}
+
+/// What was logged; nothing for a run that never came to its first step.
+fn rows_of(run: &RunDir) -> Result<Vec<MetricsRow>> {
+    if run.metrics().is_file() { read_metrics(&run.metrics()) } else { Ok(Vec::new()) }
 }
 
 /// What `results.json` would say now: the last held-out numbers, steps and tokens.
@@ -254,7 +259,7 @@ impl Comparison {
 
     fn curves(&self) -> Result<Vec<(String, Vec<MetricsRow>)>> {
         let runs = self.entries.iter().filter_map(|entry| Some((entry.name.clone(), entry.run.as_ref()?)));
-        runs.map(|(name, run)| Ok((name, read_metrics(&run.metrics())?))).collect()
+        runs.map(|(name, run)| Ok((name, rows_of(run)?))).collect()
     }
 
     fn bars(&self) -> BarChart {

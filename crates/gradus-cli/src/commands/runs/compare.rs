@@ -42,31 +42,48 @@ struct Side {
     rows: Vec<MetricsRow>,
 }
 
+/// Several runs side by side.
+pub struct Compared {
+    /// What is written and shown as a table.
+    pub comparison: Comparison,
+    sides: Vec<Side>,
+    different: Vec<Difference>,
+}
+
+impl Compared {
+    /// Reads the runs of these names.
+    ///
+    /// # Errors
+    /// A name that no run has or that is given twice, or a file that cannot be read.
+    pub fn of(library: &Library, names: &[String]) -> gradus::Result<Self> {
+        let (mut sides, mut entries) = (Vec::new(), Vec::new());
+        for wanted in names {
+            let (name, path) = library.find(wanted)?;
+            if sides.iter().any(|side: &Side| side.name == name) {
+                return Err(Error::input(format!("`{name}` is named twice")));
+            }
+            let run = RunDir::open(path)?;
+            let rows = history(run.path())?;
+            sides.push(Side { settings: Settings::read(&run.config())?, rows, name: name.clone() });
+            entries.push(Entry { name, ..Entry::from_run(run)? });
+        }
+        let settings: Vec<Settings> = sides.iter().map(|side| side.settings.clone()).collect();
+        Ok(Self { comparison: comparison(&sides, entries)?, sides, different: differences(&settings) })
+    }
+}
+
 /// Writes the comparison and shows it.
 pub fn run(args: &CompareArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
-    let (mut sides, mut entries) = (Vec::new(), Vec::new());
-    for wanted in &args.names {
-        let (name, path) = library.find(wanted)?;
-        if sides.iter().any(|side: &Side| side.name == name) {
-            return Err(Error::input(format!("`{name}` is named twice")).into());
-        }
-        let run = RunDir::open(path)?;
-        let rows = history(run.path())?;
-        sides.push(Side { settings: Settings::read(&run.config())?, rows, name: name.clone() });
-        entries.push(Entry { name, ..Entry::from_run(run)? });
-    }
-    let comparison = comparison(&sides, entries)?;
+    let found = Compared::of(library, &args.names)?;
     let directory = args.output_dir.clone().unwrap_or_else(|| library.root().join("comparison"));
-    comparison.write(&directory)?;
-    let settings: Vec<Settings> = sides.iter().map(|side| side.settings.clone()).collect();
-    let different = differences(&settings);
+    found.comparison.write(&directory)?;
     out.note(format_args!("curves and report are in {}", directory.display()));
-    let mut value = comparison.to_json();
+    let mut value = found.comparison.to_json();
     if let Value::Object(object) = &mut value {
-        object.insert("differences".into(), json!(different));
+        object.insert("differences".into(), json!(found.different));
         object.insert("directory".into(), json!(directory));
     }
-    out.result(&value, || text(args, &comparison, &sides, &different, out.data_paint()))
+    out.result(&value, || found.text(&args.metric, args.all_keys, out.data_paint()))
 }
 
 /// The start is compared with where a run knows it.
@@ -87,20 +104,23 @@ fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Compari
     })
 }
 
-fn text(args: &CompareArgs, comparison: &Comparison, sides: &[Side], different: &[Difference], paint: Paint) -> String {
-    let mut text = comparison.table();
-    section(&mut text, "Curves", paint);
-    text += &curves(args, sides, paint);
-    section(&mut text, "What was set differently", paint);
-    if different.is_empty() {
-        text += "  nothing but the output directory\n";
-    } else {
+impl Compared {
+    /// The table, the curves of `metrics` (none: those that say most), and what was set differently.
+    pub fn text(&self, metrics: &[String], all_keys: bool, paint: Paint) -> String {
+        let Self { comparison, sides, different } = self;
+        let mut text = comparison.table();
+        section(&mut text, "Curves", paint);
+        text += &curves(metrics, sides, paint);
+        section(&mut text, "What was set differently", paint);
+        if different.is_empty() {
+            return text + "  nothing but the output directory\n";
+        }
         let heading = std::iter::once("key".to_owned()).chain(sides.iter().map(|side| side.name.clone())).collect();
         let row = |difference: &Difference| {
             let values = difference.values.iter().map(|value| value.clone().unwrap_or_else(|| "–".into()));
             std::iter::once(difference.key.clone()).chain(values).collect()
         };
-        let shown: Vec<&Difference> = different.iter().filter(|key| args.all_keys || key.is_telling()).collect();
+        let shown: Vec<&Difference> = different.iter().filter(|key| all_keys || key.is_telling()).collect();
         let rows = std::iter::once(heading).chain(shown.iter().map(|key| row(key))).collect();
         // No column is one of numbers throughout.
         text += &headed(rows, usize::MAX..=usize::MAX, paint);
@@ -108,18 +128,18 @@ fn text(args: &CompareArgs, comparison: &Comparison, sides: &[Side], different: 
         if left_out > 0 {
             text += &format!("  and {left_out} defaults that only one method has: `--all-keys`\n");
         }
+        text
     }
-    text
 }
 
 /// Metrics that at least two of the runs have, a line a run.
-fn curves(args: &CompareArgs, sides: &[Side], paint: Paint) -> String {
+fn curves(chosen: &[String], sides: &[Side], paint: Paint) -> String {
     let shared = |key: &String| sides.iter().filter(|side| !series(&side.rows, key).points.is_empty()).count() > 1;
-    let keys: Vec<String> = if args.metric.is_empty() {
+    let keys: Vec<String> = if chosen.is_empty() {
         let all: Vec<MetricsRow> = sides.iter().flat_map(|side| side.rows.iter().cloned()).collect();
         metric_keys(&all).into_iter().filter(shared).take(METRICS).collect()
     } else {
-        args.metric.clone()
+        chosen.to_vec()
     };
     let mut rows = vec![["metric", "run", "curve", "first", "last", "min", "max"].map(str::to_owned).to_vec()];
     for key in &keys {

@@ -5,15 +5,19 @@ use std::path::PathBuf;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use gradus::run::index::{Library, Status};
 
+use crate::browser;
 use crate::output::{Output, Paint};
 
-mod compare;
+pub mod compare;
 mod export;
 mod list;
 mod manage;
 mod resume;
 mod rollouts;
 mod show;
+
+pub use list::steps;
+pub use rollouts::{numbers, printable};
 
 /// What `gradus runs --help` ends with.
 const EXAMPLES: &str = "\
@@ -72,6 +76,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let RunsArgs { runs_dir, verb } = RunsArgs::from_arg_matches(matches)?;
     let library = Library::new(runs_dir);
     match verb {
+        None if out.is_interactive() => browse(&library, out),
         None => list::run(&list::ListArgs::default(), &library, out),
         Some(Verb::List(args)) => list::run(&args, &library, out),
         Some(Verb::Show(args)) => show::run(&args, &library, out),
@@ -85,8 +90,16 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     }
 }
 
+/// The browser; a run that is to go on does so when it is left.
+fn browse(library: &Library, out: &Output) -> anyhow::Result<()> {
+    match browser::run(library, out.data_paint().is_coloured())? {
+        browser::Left::Quit => Ok(()),
+        browser::Left::Resume { name, max_steps } => resume::named(&name, max_steps, library, out),
+    }
+}
+
 /// Now, Unix seconds.
-fn now() -> u64 {
+pub fn now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

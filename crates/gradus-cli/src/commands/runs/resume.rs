@@ -55,6 +55,19 @@ impl FromArgMatches for ResumeArgs {
     }
 }
 
+/// Trains on from the browser: to `max_steps`, or to as many as the run was to have.
+pub fn named(name: &str, max_steps: Option<usize>, library: &Library, out: &Output) -> anyhow::Result<()> {
+    let spec = specs().find(|spec| spec.key == "train.max_steps").zip(max_steps);
+    let flag = |(spec, steps): (FlagSpec, usize)| Flag {
+        spec,
+        written: "--max-steps".into(),
+        values: vec![steps.to_string()],
+    };
+    let args = ResumeArgs { name: name.to_owned(), step: None, given: spec.map(flag).into_iter().collect() };
+    out.note(format_args!("going on with {name}"));
+    run(&args, library, out)
+}
+
 /// Trains on, as `gradus METHOD --output-dir DIR --resume` does.
 pub fn run(args: &ResumeArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let entry = library.entry(&args.name)?;

@@ -55,7 +55,7 @@ impl Library {
     pub fn users_of(&self, path: &Path) -> Vec<String> {
         let shown = path.display().to_string();
         let names = |value: &str| {
-            value.split(|c: char| matches!(c, '"' | ' ' | ',')).any(|word| {
+            value.split(['"', ' ', ',']).any(|word| {
                 let rest = word.strip_prefix("./").unwrap_or(word).strip_prefix(shown.trim_start_matches("./"));
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             })

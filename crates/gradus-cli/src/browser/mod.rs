@@ -1,0 +1,89 @@
+//! The terminal browser of `gradus runs`: the state and what keys do to it, the files behind it, and the drawing are
+//! separate; this file joins them in a loop.
+
+mod draw;
+mod keeper;
+mod state;
+#[cfg(test)]
+mod tests;
+mod update;
+
+use std::time::{Duration, Instant};
+
+use gradus::run::index::Library;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use self::keeper::Keeper;
+use self::state::Browser;
+use self::update::Effect;
+
+/// How often files are looked at.
+const REFRESH: Duration = Duration::from_secs(2);
+/// How long a key is waited for before signals and files are looked at.
+const WAIT: Duration = Duration::from_millis(200);
+
+/// Why the browser was left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing is to be done.
+    Quit,
+    /// A run is to go on.
+    Resume {
+        /// Its name.
+        name: String,
+        /// To so many steps; `None`: as many as it was to have.
+        max_steps: Option<usize>,
+    },
+}
+
+/// Shows the runs until the user leaves. The terminal is restored, also after a panic.
+pub fn run(library: &Library, is_coloured: bool) -> anyhow::Result<Left> {
+    crate::watch::catch_interrupts();
+    let mut terminal = ratatui::try_init().map_err(|error| gradus::Error::io("the terminal", error))?;
+    let left = browse(&mut terminal, library, draw::Theme::new(is_coloured));
+    // Whatever went wrong before is the better message.
+    let restored = ratatui::try_restore();
+    let left = left.map_err(|error| gradus::Error::io("the terminal", error))?;
+    restored.map_err(|error| gradus::Error::io("the terminal", error))?;
+    Ok(left)
+}
+
+fn browse(terminal: &mut ratatui::DefaultTerminal, library: &Library, theme: draw::Theme) -> std::io::Result<Left> {
+    let mut browser = Browser { root: library.root().display().to_string(), ..Browser::default() };
+    let mut keeper = Keeper::new(library.clone());
+    keeper.refresh(&mut browser);
+    let mut read = Instant::now();
+    while !crate::watch::is_interrupted() {
+        browser.now = crate::commands::runs::now();
+        keeper.fill(&mut browser);
+        let mut scroll_max = 0;
+        terminal.draw(|frame| scroll_max = draw::draw(frame, &browser, theme))?;
+        browser.scroll_max = scroll_max;
+        if event::poll(WAIT)? {
+            // Keys that are held down come faster than pictures over a slow line: all that are there, then one picture.
+            while event::poll(Duration::ZERO)? {
+                let effect = match event::read()? {
+                    Event::Key(key) if key.kind != KeyEventKind::Release => browser.press(key),
+                    _ => None,
+                };
+                match effect {
+                    Some(Effect::Quit) => return Ok(Left::Quit),
+                    Some(Effect::Resume { name, max_steps }) => return Ok(Left::Resume { name, max_steps }),
+                    Some(effect) => {
+                        // Pictures and copies take their time.
+                        browser.say("…");
+                        terminal.draw(|frame| scroll_max = draw::draw(frame, &browser, theme))?;
+                        browser.notice = None;
+                        keeper.act(effect, &mut browser);
+                    }
+                    None => {}
+                }
+            }
+        }
+        if read.elapsed() >= REFRESH {
+            keeper.refresh(&mut browser);
+            read = Instant::now();
+        }
+    }
+    Ok(Left::Quit)
+}
