@@ -35,6 +35,10 @@ pub enum Purpose {
     Generate = 10,
     /// The tokens of `gradus bench`.
     Bench = 11,
+    /// Which held-out rows an evaluation takes; `step` counts optimiser steps.
+    EvaluationRows = 12,
+    /// Which rows of further data are taken; `index` is the source.
+    Mix = 13,
 }
 
 /// The seed of a run.

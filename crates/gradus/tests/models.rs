@@ -345,3 +345,35 @@ fn the_sampler_records_the_logprobs_that_training_computes() {
         }
     }
 }
+
+#[test]
+fn packed_prompts_give_what_left_padded_ones_give() {
+    let text = std::fs::read_to_string(fixtures().join("../padding/fixture.json")).expect("fixture");
+    let fixture: Value = serde_json::from_str(&text).expect("JSON");
+    for case in fixture["cases"].as_array().expect("cases") {
+        let name = case["model"].as_str().expect("a name");
+        let rows = |key: &str| -> Vec<Vec<u32>> { serde_json::from_value(case[key].clone()).expect("rows of ids") };
+        let logprobs: Vec<Vec<f32>> = serde_json::from_value(case["logprobs"].clone()).expect("rows of numbers");
+        let (prompts, tokens) = (rows("prompts"), rows("tokens"));
+        let model = CausalLm::load(&ModelDir::open(&fixtures().join(name)).expect("opens"), &Device::flex()).expect("loads");
+        let whole: Vec<Vec<u32>> = prompts.iter().zip(&tokens).map(|(a, b)| [&a[..], &b[..]].concat()).collect();
+        let packed = Packed::new(&whole);
+        let targets = Targets::completions(&packed, &tokens.iter().map(Vec::len).collect::<Vec<_>>());
+        let scored = host(model.logprobs(&packed, &targets, 1.0).logprobs_m);
+        assert_close(&format!("{name}: scored"), &scored, &logprobs.concat(), 1e-5, 1.0);
+        let count = tokens[0].len();
+        let params = SamplingParams {
+            temperature: 0.0,
+            max_new_tokens: count,
+            min_new_tokens: count,
+            ..SamplingParams::default()
+        };
+        let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+        let stream = |i: usize| Seed(0).stream(Purpose::Generate, 0, i as u64);
+        let sampled = generate(&model, &prompts, 1, &params, &mut NoStopRule, &stream).expect("samples");
+        for ((completion, tokens), logprobs) in sampled.iter().zip(&tokens).zip(&logprobs) {
+            assert_eq!(completion.ids, *tokens, "{name}: greedy tokens");
+            assert_close(&format!("{name}: sampled"), &completion.logprobs, logprobs, 1e-5, 1.0);
+        }
+    }
+}

@@ -47,6 +47,9 @@ pub struct RunConfig {
     pub model: String,
     /// Training rows: a file, a directory or a hub name; the row format is recognised from the columns.
     pub data: String,
+    /// More training rows, from other files or splits, beside those of `data` (which `train.max_rows` bounds).
+    #[serde(default)]
+    pub mix: Vec<MixedData>,
     /// Held-out rows. Without it, `train.eval_fraction` of the training rows are held out.
     #[serde(default)]
     pub eval_data: Option<String>,
@@ -67,6 +70,17 @@ pub struct RunConfig {
     /// What all trainers share.
     #[serde(default)]
     pub train: TrainConfig,
+}
+
+/// Rows from one more source.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MixedData {
+    /// A file, a directory or a hub name, as in `data`; `name:split` names a split.
+    pub data: String,
+    /// How many of its rows are taken, drawn at random by the seed. Default: all.
+    #[serde(default)]
+    pub rows: Option<usize>,
 }
 
 /// The method and its own keys.

@@ -187,7 +187,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
     let method_key = key.strip_prefix("method.").and_then(|rest| rest.split_once('.')).map(|(_, key)| key);
     match (key, method_key) {
         // What the weights, the moments and the rows are.
-        ("model" | "data" | "eval_data", _)
+        ("model" | "data" | "mix" | "eval_data", _)
         | (
             "train.seed"
             | "train.batch_size"
@@ -195,6 +195,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.max_rows"
             | "train.max_eval_rows"
             | "train.eval_fraction"
+            | "train.eval_sample"
             | "train.max_length"
             | "train.too_long"
             | "train.text_column"

@@ -101,7 +101,11 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
         });
     }
     problems.at_least("train.batch_size", train.batch_size, 1);
-    for (key, value) in [("train.micro_batch_size", train.micro_batch_size), ("train.max_rows", train.max_rows)] {
+    for (key, value) in [
+        ("train.micro_batch_size", train.micro_batch_size),
+        ("train.max_rows", train.max_rows),
+        ("train.eval_sample", train.eval_sample),
+    ] {
         problems.at_least(key, value.unwrap_or(1), 1);
     }
     problems.at_least("train.threads", train.threads.unwrap_or(1), 1);

@@ -96,7 +96,7 @@ fn texts(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
     let rows = rows(options, Need::Sft)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
     let model = CausalLm::load(&files.dir, &Device::flex())?;
-    let stats = Sft::new(&SftConfig::default()).evaluate(&model, &made.examples, PASSES)?;
+    let stats = Sft::new(&SftConfig::default()).evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
     let mut metrics = stats.metrics("");
     if let Some(loss) = metrics.get("loss") {
         metrics.set("perplexity", loss.exp());
@@ -109,7 +109,7 @@ fn preferences(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
     let model = RewardModel::load(&files.dir, &Device::flex())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
-    let stats = objective.evaluate(&model, &made.examples, PASSES)?;
+    let stats = objective.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
     Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: stats.metrics("") })
 }
 

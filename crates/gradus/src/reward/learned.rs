@@ -7,7 +7,7 @@ use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::model::{ModelDir, Packed, RewardModel, Weights};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
-use crate::text::{ChatTemplate, RenderOptions, Tokenizer};
+use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
 use crate::train::batches::MicroBatch;
 use crate::train::objective::read;
 
@@ -15,6 +15,7 @@ use crate::train::objective::read;
 ///
 /// Texts are laid out as reward models are trained: prompt and completion as one string with the tokenizer's own special
 /// tokens and, where the completion has ended, the end-of-text token; conversations as the model's own template renders them.
+/// What stands between `<think>` and `</think>` is not part of the answer and is left out.
 pub struct ModelReward {
     model: RewardModel,
     tokenizer: Tokenizer,
@@ -36,16 +37,17 @@ impl ModelReward {
     }
 
     fn ids(&self, prompt: &Prompt, rollout: &Rollout) -> Result<Vec<u32>> {
+        let completion = without_thoughts(&rollout.completion);
         if let (Some(messages), Some(template)) = (&prompt.messages, &self.template) {
-            let content = rollout.completion.clone();
-            let answer = Message { role: "assistant".into(), content, extra: serde_json::Map::new() };
+            let answer =
+                Message { role: "assistant".into(), content: completion.into_owned(), extra: serde_json::Map::new() };
             let messages: Vec<&Message> = messages.iter().chain([&answer]).collect();
             return self.tokenizer.encode(&template.render(&messages, &RenderOptions::default())?.text, false);
         }
         // What reached the length limit has no end: the model is not told that it has one.
         let ended = rollout.stop != StopReason::Length && !self.tokenizer.appends_eos();
         let eos = self.tokenizer.eos_token().filter(|_| ended).unwrap_or("");
-        self.tokenizer.encode(&format!("{}{}{eos}", prompt.text, rollout.completion), true)
+        self.tokenizer.encode(&format!("{}{completion}{eos}", prompt.text), true)
     }
 
     /// The ids of every text, or why it cannot be scored.

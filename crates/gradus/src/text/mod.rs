@@ -6,8 +6,10 @@ pub mod chat_template;
 mod python;
 mod stop_strings;
 mod strftime;
+mod think;
 pub mod tokenizer;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered};
 pub use stop_strings::{StopStrings, cut_at_stop};
+pub use think::without_thoughts;
 pub use tokenizer::Tokenizer;

@@ -81,6 +81,8 @@ pub struct TrainConfig {
     pub eval_fraction: f64,
     /// Evaluate every so many steps; 0 only at the end; -1 never. Default 0.
     pub eval_steps: i64,
+    /// Evaluate on so many held-out rows, drawn anew with replacement each time. Default: on all of them, every time the same.
+    pub eval_sample: Option<usize>,
     /// Write a checkpoint every so many steps; 0 only at the end. Default 0.
     pub save_steps: usize,
     /// Keep this many checkpoints. Default 2.
@@ -142,6 +144,7 @@ impl Default for TrainConfig {
             max_eval_rows: 1000,
             eval_fraction: 0.05,
             eval_steps: 0,
+            eval_sample: None,
             save_steps: 0,
             keep_checkpoints: 2,
             logging_steps: 1,

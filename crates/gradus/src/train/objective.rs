@@ -45,7 +45,7 @@ pub trait Objective {
     ///
     /// # Errors
     /// What computing them may fail with.
-    fn evaluate(&self, model: &Self::Model, examples: &[Self::Example], passes: MicroBatch) -> Result<Stats> {
+    fn evaluate(&self, model: &Self::Model, examples: &[&Self::Example], passes: MicroBatch) -> Result<Stats> {
         Ok(evaluate_loss(self, model, examples, passes))
     }
 
@@ -65,11 +65,10 @@ pub fn totals<O: Objective + ?Sized>(objective: &O, examples: &[&O::Example]) ->
 pub fn evaluate_loss<O: Objective + ?Sized>(
     objective: &O,
     model: &O::Model,
-    examples: &[O::Example],
+    examples: &[&O::Example],
     passes: MicroBatch,
 ) -> Stats {
-    let examples: Vec<&O::Example> = examples.iter().collect();
-    let totals = totals(objective, &examples);
+    let totals = totals(objective, examples);
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
     let (mut stats, mut loss) = (Stats::default(), 0.0);
     let mut measured = Stats::default();

@@ -91,7 +91,7 @@ fn steps<O: Objective>(
 
         // 4. Evaluate and 5. record.
         let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
-            true => Some(evaluate(task, learner)?),
+            true => Some(evaluate(task, learner, done)?),
             false => None,
         };
         if settings.logs_after(done) {
@@ -151,12 +151,14 @@ pub fn optimise<O: Objective>(
     Ok(stats)
 }
 
-/// Everything measured on the held-out examples, under `eval_…`.
+/// Everything measured on the held-out examples (or on a sample of them) after `done` steps, under `eval_…`.
 ///
 /// # Errors
 /// What the objective fails with.
-pub fn evaluate<O: Objective>(task: &Offline<'_, O>, learner: &Learner<O::Model>) -> Result<Metrics> {
-    let stats = task.objective.evaluate(&learner.frozen(), task.held_out, task.settings.passes)?;
+pub fn evaluate<O: Objective>(task: &Offline<'_, O>, learner: &Learner<O::Model>, done: usize) -> Result<Metrics> {
+    let chosen = task.settings.evaluated(done, task.held_out.len());
+    let examples: Vec<&O::Example> = chosen.into_iter().map(|row| &task.held_out[row]).collect();
+    let stats = task.objective.evaluate(&learner.frozen(), &examples, task.settings.passes)?;
     Ok(stats.without(NEW_TOKENS).metrics("eval_"))
 }
 

@@ -239,8 +239,10 @@ fn evaluate(
     done: (usize, usize),
 ) -> Result<Metrics> {
     let sampler = Sampler { group_size: 1, ..task.sampler(algorithm, stop) };
+    let chosen = task.settings.evaluated(done.0, task.held_out.len());
+    let prompts: Vec<Prompt> = chosen.into_iter().map(|row| task.held_out[row].clone()).collect();
     let evaluation =
-        Evaluation { prompts: task.held_out, sampler: &sampler, reference: task.reference, settings: task.settings };
+        Evaluation { prompts: &prompts, sampler: &sampler, reference: task.reference, settings: task.settings };
     let found = evaluation.run(&actor.frozen().policy, reward)?;
     log.evaluation(done, &found)?;
     Ok(found.stats.metrics("eval_"))

@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 
 use super::fingerprint;
 use super::observer::{Event, Observer};
-use crate::config::{MethodConfig, Plan};
+use crate::config::{MethodConfig, MixedData, Plan};
 use crate::data::{self, Counts, ImplicitPrompt, LoadOptions, Need, Row, TokeniseOptions};
 use crate::error::{Error, Result};
 use crate::model::{self, ModelDir};
 use crate::reward::config::RewardConfig;
-use crate::rng::Purpose;
+use crate::rng::{Purpose, Stream};
 use crate::run::DataPrint;
 use crate::text::{ChatTemplate, Tokenizer};
 
@@ -191,6 +191,12 @@ pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
     let options = LoadOptions { text_column: train.text_column.clone(), ..LoadOptions::needing(need) };
     let training = LoadOptions { max_rows: train.max_rows, ..options.clone() };
     let mut rows = data::load(&config.data, &training)?.rows;
+    for (i, source) in config.mix.iter().enumerate() {
+        let more = data::load(&source.data, &options)?.rows;
+        rows.extend(drawn(more, source, plan.seed().stream(Purpose::Mix, 0, i as u64))?);
+    }
+    // Rows of several sources are counted through.
+    rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
     let most = most_held_out(plan, need);
     let mut held_out = match &config.eval_data {
         Some(name) if train.eval_steps >= 0 => data::load(name, &LoadOptions { max_rows: Some(most), ..options })?.rows,
@@ -201,6 +207,25 @@ pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
         held_out = hold_out(&mut rows, count, plan);
     }
     Ok(Split { train: rows, held_out })
+}
+
+/// As many of `rows` as `source` asks for, in the order of the file.
+fn drawn(mut rows: Vec<Row>, source: &MixedData, mut stream: Stream) -> Result<Vec<Row>> {
+    let count = source.rows.unwrap_or(rows.len());
+    if count > rows.len() {
+        let message = format!("`mix` asks for {count} rows of `{}`, which has {}", source.data, rows.len());
+        return Err(Error::input(message).with_hint("take fewer, or leave `rows` out to take all"));
+    }
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.shuffle(&mut stream);
+    let mut chosen = vec![false; rows.len()];
+    order[..count].iter().for_each(|&row| chosen[row] = true);
+    let mut index = 0;
+    rows.retain(|_| {
+        index += 1;
+        chosen[index - 1]
+    });
+    Ok(rows)
 }
 
 /// Held-out prompts of online methods, unless asked for otherwise: each costs a completion per evaluation.
@@ -262,6 +287,25 @@ pub fn report(what: &str, counts: &Counts, observer: &mut dyn Observer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_a_mix_are_drawn_by_the_seed_in_the_order_of_the_file() {
+        let file = tempfile::Builder::new().suffix(".jsonl").tempfile().expect("a temporary file");
+        let lines: Vec<String> = (0..50).map(|i| format!("{{\"text\": \"{i}\"}}")).collect();
+        std::fs::write(file.path(), lines.join("\n")).expect("written");
+        let name = file.path().display().to_string();
+        let load = || data::load(&name, &LoadOptions::needing(Need::Sft)).expect("rows").rows;
+        let take = |rows: Option<usize>, seed: u64| {
+            let source = MixedData { data: name.clone(), rows };
+            let taken = drawn(load(), &source, crate::rng::Seed(seed).stream(Purpose::Mix, 0, 0))?;
+            Ok::<_, Error>(taken.iter().map(|row| row.index).collect::<Vec<_>>())
+        };
+        let (once, other) = (take(Some(10), 1).expect("enough"), take(Some(10), 2).expect("enough"));
+        assert!(once.len() == 10 && once.is_sorted() && once != other && once == take(Some(10), 1).expect("enough"));
+        assert_eq!(take(None, 1).expect("all"), (0..50).collect::<Vec<_>>());
+        let error = take(Some(51), 1).expect_err("too many").to_string();
+        assert_eq!(error, format!("`mix` asks for 51 rows of `{name}`, which has 50"));
+    }
 
     #[test]
     fn the_padding_of_a_reward_model_ends_no_text() {

@@ -81,9 +81,8 @@ impl Objective for BradleyTerry {
 
     /// Besides what training logs: a 95 % interval for the accuracy, the expected calibration error, the accuracy of
     /// "the longer one wins", and the correlation of the reward with the length.
-    fn evaluate(&self, model: &RewardModel, pairs: &[PreferenceExample], passes: MicroBatch) -> Result<Stats> {
+    fn evaluate(&self, model: &RewardModel, pairs: &[&PreferenceExample], passes: MicroBatch) -> Result<Stats> {
         let mut stats = evaluate_loss(self, model, pairs, passes);
-        let pairs: Vec<&PreferenceExample> = pairs.iter().collect();
         let lengths: Vec<usize> = pairs.iter().map(|pair| self.tokens(pair)).collect();
         let (mut chosen, mut rejected) = (Vec::new(), Vec::new());
         for pass in passes.split(&lengths) {
@@ -91,7 +90,7 @@ impl Objective for BradleyTerry {
             chosen.extend(read(&chosen_p));
             rejected.extend(read(&rejected_p));
         }
-        judge(&pairs, &chosen, &rejected, &mut stats);
+        judge(pairs, &chosen, &rejected, &mut stats);
         Ok(stats)
     }
 

@@ -1,11 +1,13 @@
 //! What both loops take from the configuration, resolved: every default by method has been filled in.
 
+use rand::Rng;
+
 use super::batches::MicroBatch;
 use super::optimizer::AdamWConfig;
 use super::{LrSchedule, TrainConfig};
 use crate::math::schedule;
 use crate::model::Weights;
-use crate::rng::Seed;
+use crate::rng::{Purpose, Seed};
 
 /// The numbers of a run that no loop changes.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +32,8 @@ pub struct Settings {
     pub logging_steps: usize,
     /// Evaluate every so many steps; 0 only at the end; -1 never.
     pub eval_steps: i64,
+    /// Evaluate on so many held-out rows, drawn anew with replacement each time; all of them where absent.
+    pub eval_sample: Option<usize>,
     /// Write a checkpoint every so many steps; 0 only at the end.
     pub save_steps: usize,
     /// Keep this many checkpoints.
@@ -64,6 +68,7 @@ impl Settings {
             try_longest: config.try_longest,
             logging_steps: config.logging_steps.max(1),
             eval_steps: config.eval_steps,
+            eval_sample: config.eval_sample,
             save_steps: config.save_steps,
             keep_checkpoints: config.keep_checkpoints,
             best_metric: config.best_metric.clone().unwrap_or_else(|| best_metric.to_owned()),
@@ -92,6 +97,13 @@ impl Settings {
         }
     }
 
+    /// Which of `rows` held-out rows the evaluation after `done` steps takes.
+    pub fn evaluated(&self, done: usize, rows: usize) -> Vec<usize> {
+        let Some(count) = self.eval_sample.filter(|_| rows > 0) else { return (0..rows).collect() };
+        let mut stream = self.seed.stream(Purpose::EvaluationRows, done as u64, 0);
+        (0..count).map(|_| stream.random_range(0..rows)).collect()
+    }
+
     /// Whether a checkpoint is written after `done` steps.
     pub fn saves_after(&self, done: usize) -> bool {
         done == self.steps || (self.save_steps > 0 && done.is_multiple_of(self.save_steps))
@@ -100,5 +112,22 @@ impl Settings {
     /// Whether metrics are appended after `done` steps.
     pub fn logs_after(&self, done: usize) -> bool {
         done == self.steps || done.is_multiple_of(self.logging_steps) || self.evaluates_after(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evaluation_draws_with_replacement_and_anew() {
+        let settings =
+            |eval_sample| Settings::new(&TrainConfig { eval_sample, ..TrainConfig::default() }, 10, 1.0, "eval_loss");
+        assert_eq!(settings(None).evaluated(3, 4), [0, 1, 2, 3]);
+        let sampled = settings(Some(40));
+        let (first, later) = (sampled.evaluated(3, 4), sampled.evaluated(4, 4));
+        assert!(first.len() == 40 && first.iter().all(|&row| row < 4) && first != later);
+        assert_eq!(first, settings(Some(40)).evaluated(3, 4), "the same after a resumption");
+        assert!(sampled.evaluated(3, 0).is_empty());
     }
 }
