@@ -68,6 +68,15 @@ impl Reward for MixReward {
         }
         mixed
     }
+
+    fn sign(&self, component: &str) -> f32 {
+        let of_part = |part: &Part| {
+            let inner = component.strip_prefix(&part.name)?;
+            let inner = if inner.is_empty() { Some(inner) } else { inner.strip_prefix('/') };
+            inner.map(|inner| part.weight.signum() * if inner.is_empty() { 1.0 } else { part.reward.sign(inner) })
+        };
+        self.parts.iter().find_map(of_part).unwrap_or(1.0)
+    }
 }
 
 fn add(sum: &mut Score, weight: f32, name: &str, score: Score) -> Result<(), RewardError> {

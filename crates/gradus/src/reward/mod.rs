@@ -38,6 +38,11 @@ pub trait Reward: Send {
     ///
     /// A failure is an `Err` for that rollout and is never turned into 0: 0 is a judgement.
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>>;
+
+    /// The sign with which a part of [`Score::components`] enters the reward: −1 where less of it is better.
+    fn sign(&self, _component: &str) -> f32 {
+        1.0
+    }
 }
 
 /// What a reward says of one rollout.

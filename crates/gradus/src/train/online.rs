@@ -15,6 +15,7 @@ use super::rescue;
 use super::rollout_log::RolloutLog;
 use super::settings::Settings;
 use super::stats::Stats;
+use super::warnings::Shown;
 use crate::algorithm::actor::logprobs;
 use crate::algorithm::{Actor, Algorithm, Experience, Update};
 use crate::error::{Error, Result};
@@ -79,7 +80,7 @@ pub fn train(
     actor: &mut Learner<Actor>,
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
-    let mut log = RolloutLog::open(recorder.run(), recorder.state.step)?;
+    let mut log = RolloutLog::open(recorder.run(), &recorder.state, task.settings.save_rollouts)?;
     rescue::guard(
         &mut (algorithm, actor, &mut log),
         recorder,
@@ -176,6 +177,9 @@ fn steps(
         // 6. Evaluate and record.
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
         log.rollouts((done, sampled_in), &experience, &scores, &advantages)?;
+        for warning in log.watch(done, Shown::of(&experience, &scores, reward))? {
+            recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
+        }
         let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
             true => Some(evaluate(task, algorithm, reward, actor, &stop, log, (done, epoch as usize))?),
             false => None,
@@ -259,6 +263,7 @@ fn save_checkpoint(
     // A checkpoint stands on everything that was recorded before it.
     log.flush()?;
     recorder.state.method.extend(algorithm.state());
+    recorder.state.method.extend(log.state());
     let frozen = actor.frozen();
     let mut optimizers = vec![(ACTOR_PREFIX, actor.optimizer())];
     optimizers.extend(algorithm.optimizers());

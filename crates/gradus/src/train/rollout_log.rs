@@ -1,27 +1,60 @@
-//! What online training writes into `rollouts.sqlite`: every completion trained on, and those of evaluations.
+//! What online training writes into `rollouts.sqlite`: every completion trained on, those of evaluations, and what they
+//! show that someone should look at.
+
+use serde_json::{Map, Value};
 
 use super::evaluation::Evaluated;
+use super::warnings::{Shown, Warning, Watch};
 use crate::algorithm::{Advantages, Experience};
 use crate::error::Result;
 use crate::math::kl;
 use crate::reward::Score;
 use crate::rollout::Rollouts;
-use crate::run::database::{Record, Table};
-use crate::run::{RolloutWriter, RunDir};
+use crate::run::database::{Record, Table, WarningRecord};
+use crate::run::{RolloutWriter, RunDir, RunState};
 
-/// Appends the completions of a run.
+/// What [`RunState::method`] holds a [`Watch`] under.
+const WATCH: &str = "warnings";
+
+/// Appends the completions of a run, and watches them.
 #[derive(Debug)]
 pub struct RolloutLog {
     writer: RolloutWriter,
+    watch: Watch,
+    /// Whether completions that were trained on are kept.
+    keeps_rollouts: bool,
 }
 
 impl RolloutLog {
-    /// Goes on after `step`; what stands there of later steps is removed.
+    /// Goes on from `state`; what stands there of later steps is removed. `keeps_rollouts` is `train.save_rollouts`.
     ///
     /// # Errors
     /// When the database cannot be written.
-    pub fn open(run: &RunDir, step: usize) -> Result<Self> {
-        Ok(Self { writer: RolloutWriter::open(&run.rollouts(), step)? })
+    pub fn open(run: &RunDir, state: &RunState, keeps_rollouts: bool) -> Result<Self> {
+        // Checkpoints of before there were warnings have none: the watch begins anew.
+        let watch = state.method.get(WATCH).and_then(|watch| serde_json::from_value(watch.clone()).ok());
+        let writer = RolloutWriter::open(&run.rollouts(), state.step)?;
+        Ok(Self { writer, watch: watch.unwrap_or_default(), keeps_rollouts })
+    }
+
+    /// What a checkpoint keeps of it.
+    pub fn state(&self) -> Map<String, Value> {
+        let watch = serde_json::to_value(&self.watch).expect("plain data with string keys");
+        Map::from_iter([(WATCH.to_owned(), watch)])
+    }
+
+    /// Takes in what a step showed; gives what is to be said, and records it.
+    ///
+    /// # Errors
+    /// What writing an earlier step failed with.
+    pub fn watch(&mut self, step: usize, shown: Shown) -> Result<Vec<Warning>> {
+        let warnings = self.watch.observe(shown);
+        let record = |Warning { kind, message }: &Warning| {
+            let (kind, message) = ((*kind).to_owned(), message.clone());
+            WarningRecord { step, kind, message }
+        };
+        self.writer.warn(warnings.iter().map(record).collect())?;
+        Ok(warnings)
     }
 
     /// Appends what a step trained on.
@@ -35,6 +68,9 @@ impl RolloutLog {
         scores: &[Score],
         advantages: &Advantages,
     ) -> Result<()> {
+        if !self.keeps_rollouts {
+            return Ok(());
+        }
         let rollouts = &experience.rollouts;
         let kl = |i: usize| {
             let reference = experience.reference.as_ref()?;

@@ -30,6 +30,8 @@ pub struct Settings {
     pub try_longest: bool,
     /// Log every so many steps.
     pub logging_steps: usize,
+    /// Whether completions that were trained on are kept.
+    pub save_rollouts: bool,
     /// Evaluate every so many steps; 0 only at the end; -1 never.
     pub eval_steps: i64,
     /// Evaluate on so many held-out rows, drawn anew with replacement each time; all of them where absent.
@@ -67,6 +69,7 @@ impl Settings {
             passes: MicroBatch { tokens: config.micro_batch_tokens, rows: config.micro_batch_size },
             try_longest: config.try_longest,
             logging_steps: config.logging_steps.max(1),
+            save_rollouts: config.save_rollouts,
             eval_steps: config.eval_steps,
             eval_sample: config.eval_sample,
             save_steps: config.save_steps,

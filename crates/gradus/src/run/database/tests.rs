@@ -63,10 +63,10 @@ fn whole(run: &RunDir, steps: usize) -> Vec<u8> {
     fs::read(run.rollouts()).unwrap()
 }
 
-/// What lies in the directory beside `rollouts.sqlite`.
+/// What lies beside `rollouts.sqlite` that SQLite or a rewriting left.
 fn beside(run: &RunDir) -> Vec<PathBuf> {
     let entries = fs::read_dir(run.path()).unwrap().map(|entry| entry.unwrap().path());
-    entries.filter(|path| *path != run.rollouts()).collect()
+    entries.filter(|path| *path != run.rollouts() && path.to_string_lossy().contains("rollouts.sqlite")).collect()
 }
 
 #[test]

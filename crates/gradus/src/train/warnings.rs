@@ -1,0 +1,306 @@
+//! What the completions of a run show of common ways for training to go wrong, while it goes on.
+//!
+//! Every check is a pure function from what the first and the last steps showed to a [`Reading`]; [`Watch`] keeps both
+//! and says each kind once until it has recovered. Thresholds are constants beside their check. Where no source is named
+//! they are ours: far enough from what healthy runs show that a person should look, and nothing else depends on them.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::Experience;
+use crate::math::{kl, stats};
+use crate::reward::{Reward, Score};
+
+#[cfg(test)]
+mod tests;
+
+/// Steps at the beginning that later ones are compared with.
+const FIRST: usize = 10;
+/// Steps that are looked at together: one batch says little.
+const LAST: usize = 10;
+/// Steps it takes before anything is said that is not a comparison with the beginning.
+const FEW: usize = 5;
+
+/// What the completions of one step showed.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Shown {
+    /// Tokens a completion, on average.
+    pub length: f64,
+    /// Nats a token: the mean of `−logprob` over sampled tokens, an unbiased estimate.
+    pub entropy: f64,
+    /// The share of groups whose rewards are all the same; none where groups have one completion.
+    pub flat_groups: Option<f64>,
+    /// [`repeated`], on average over completions.
+    pub repetition: f64,
+    /// Nats a completion; none without a reference.
+    pub kl: Option<f64>,
+    /// The parts of the reward, as far as they were given.
+    pub parts: Vec<Part>,
+}
+
+/// One part of the reward in one step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Its name.
+    pub name: String,
+    /// 1 where more of it is better, −1 where it has a negative weight.
+    pub sign: f64,
+    /// Its mean over completions.
+    pub mean: f64,
+    /// Its standard deviation over completions.
+    pub std: f64,
+}
+
+impl Shown {
+    /// What a scored batch of rollouts shows.
+    pub fn of(experience: &Experience, scores: &[Score], reward: &dyn Reward) -> Self {
+        let rollouts = &experience.rollouts;
+        let each = || rollouts.rollouts.iter();
+        let count = rollouts.len().max(1) as f64;
+        let tokens: usize = each().map(|rollout| rollout.completion_ids.len()).sum();
+        let logprobs: f64 = each().flat_map(|rollout| &rollout.logprobs).map(|&logprob| f64::from(logprob)).sum();
+        let groups = experience.totals();
+        let groups: Vec<_> = groups.chunks(rollouts.group_size.max(1)).collect();
+        let flat = groups.iter().filter(|group| group.windows(2).all(|pair| pair[0] == pair[1])).count();
+        let of_one = |(rollout, reference_t): (&crate::rollout::Rollout, &Vec<f32>)| -> f64 {
+            kl::k1(&rollout.logprobs, reference_t).iter().map(|&kl| f64::from(kl)).sum()
+        };
+        let mut parts: Vec<(&str, Vec<f32>)> = Vec::new();
+        for (name, value) in scores.iter().flat_map(|score| &score.components).filter(|(_, value)| value.is_finite()) {
+            match parts.iter_mut().find(|(known, _)| known == name) {
+                Some((_, values)) => values.push(*value),
+                None => parts.push((name, vec![*value])),
+            }
+        }
+        let part = |(name, values): (&str, Vec<f32>)| Part {
+            name: name.to_owned(),
+            sign: f64::from(reward.sign(name)),
+            mean: values.iter().map(|&value| f64::from(value)).sum::<f64>() / values.len() as f64,
+            std: stats::std(&values, stats::Variance::Unbiased).unwrap_or(0.0),
+        };
+        Self {
+            length: tokens as f64 / count,
+            entropy: -logprobs / tokens.max(1) as f64,
+            flat_groups: (rollouts.group_size > 1).then(|| flat as f64 / groups.len().max(1) as f64),
+            repetition: each().map(|rollout| repeated(&rollout.completion_ids)).sum::<f64>() / count,
+            kl: experience.reference.as_ref().map(|reference| each().zip(reference).map(of_one).sum::<f64>() / count),
+            parts: parts.into_iter().map(part).collect(),
+        }
+    }
+}
+
+/// Tokens of the n-grams that [`repeated`] counts.
+const N_GRAM: usize = 4;
+
+/// The share of 4-grams of tokens that stand earlier in the same completion: `1 − distinct / all`, 0 without any.
+///
+/// `seq-rep-4` of Welleck et al. 2020, <https://arxiv.org/abs/1908.04319>.
+pub fn repeated(completion_ids: &[u32]) -> f64 {
+    let all: Vec<&[u32]> = completion_ids.windows(N_GRAM).collect();
+    let distinct: BTreeSet<&[u32]> = all.iter().copied().collect();
+    if all.is_empty() { 0.0 } else { 1.0 - distinct.len() as f64 / all.len() as f64 }
+}
+
+/// What a check found: a number that is said when it reaches `fires`, and again only after it fell below `calm`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// How far it has come.
+    pub value: f64,
+    /// Where it is said.
+    pub fires: f64,
+    /// Below this it has recovered.
+    pub calm: f64,
+    /// What is said.
+    pub message: String,
+}
+
+/// From what the first steps showed (none while there are too few) and the last ones to what there is to say of it.
+type Check = fn(&[Shown], &[Shown]) -> Option<Reading>;
+
+/// The kinds of warnings, and their checks.
+const CHECKS: [(&str, Check); 6] = [
+    ("length_drift", length_drift),
+    ("entropy_collapse", entropy_collapse),
+    ("flat_groups", flat_groups),
+    ("repetition", repetition),
+    ("kl_bounds", kl_bounds),
+    ("parts_diverge", parts_diverge),
+];
+
+fn mean(steps: &[Shown], of: impl Fn(&Shown) -> f64) -> f64 {
+    steps.iter().map(of).sum::<f64>() / steps.len().max(1) as f64
+}
+
+/// Completions became half again as long, or as short; calm within a quarter.
+pub fn length_drift(first: &[Shown], last: &[Shown]) -> Option<Reading> {
+    let (before, now) = (mean(first, |shown| shown.length), mean(last, |shown| shown.length));
+    let compared = first.len() == FIRST && before > 0.0 && now > 0.0;
+    compared.then(|| Reading {
+        value: (now / before).ln().abs(),
+        fires: 1.5f64.ln(),
+        calm: 1.25f64.ln(),
+        message: format!(
+            "completions became {}: {now:.1} tokens on average over the last {LAST} steps, {before:.1} over the first {FIRST}",
+            if now > before { "longer" } else { "shorter" }
+        ),
+    })
+}
+
+/// Less than 30 % of the entropy is left; calm above half.
+pub fn entropy_collapse(first: &[Shown], last: &[Shown]) -> Option<Reading> {
+    let (before, now) = (mean(first, |shown| shown.entropy), mean(last, |shown| shown.entropy));
+    // Below a thousandth there was nothing to lose: greedy sampling, or a policy that knows one answer.
+    (first.len() == FIRST && before > 1e-3).then(|| Reading {
+        value: 1.0 - now / before,
+        fires: 0.7,
+        calm: 0.5,
+        message: format!(
+            "entropy collapses: {now:.3} nats a token over the last {LAST} steps, {before:.3} over the first {FIRST}; \
+             completions of one prompt become alike, and teach less"
+        ),
+    })
+}
+
+/// Half of all groups have one reward; calm below 35 %.
+pub fn flat_groups(_: &[Shown], last: &[Shown]) -> Option<Reading> {
+    let shares: Vec<f64> = last.iter().filter_map(|shown| shown.flat_groups).collect();
+    let share = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
+    (shares.len() >= FEW).then(|| Reading {
+        value: share,
+        fires: 0.5,
+        calm: 0.35,
+        message: format!(
+            "{:.0} % of the groups of the last {} steps have the same reward throughout, and taught nothing",
+            100.0 * share,
+            shares.len()
+        ),
+    })
+}
+
+/// 30 % of 4-grams are repetitions; calm below 20 %. Text by people has less than 1 %, greedy text of a likelihood-trained
+/// model 44 % (Welleck et al. 2020, table 2).
+pub fn repetition(_: &[Shown], last: &[Shown]) -> Option<Reading> {
+    let share = mean(last, |shown| shown.repetition);
+    (last.len() >= FEW).then(|| Reading {
+        value: share,
+        fires: 0.3,
+        calm: 0.2,
+        message: format!(
+            "completions repeat themselves: {:.0} % of their {N_GRAM}-grams of tokens over the last {} steps stand \
+             earlier in the same completion",
+            100.0 * share,
+            last.len()
+        ),
+    })
+}
+
+/// Nats a token that the policy may be away from its reference.
+const KL_A_TOKEN: f64 = 0.5;
+/// Nats a completion that an estimate may be below 0, where TRL's first PPO trainer warned, too (`mean_kl < -1`).
+const KL_BELOW: f64 = 1.0;
+
+/// More than half a nat a token, or less than −1 a completion; calm at three quarters of either.
+pub fn kl_bounds(_: &[Shown], last: &[Shown]) -> Option<Reading> {
+    let known: Vec<(f64, f64)> = last.iter().filter_map(|shown| Some((shown.kl?, shown.length))).collect();
+    let (sum, tokens) = known.iter().fold((0.0, 0.0), |(sum, tokens), (kl, length)| (sum + kl, tokens + length));
+    let (a_completion, a_token) = (sum / known.len().max(1) as f64, sum / f64::max(tokens, 1.0));
+    let steps = known.len();
+    (steps >= FEW).then(|| Reading {
+        value: (a_token / KL_A_TOKEN).max(-a_completion / KL_BELOW),
+        fires: 1.0,
+        calm: 0.75,
+        message: if a_token > 0.0 {
+            format!(
+                "the policy is far from its reference: {a_token:.3} nats a token over the last {steps} steps (bound \
+                 {KL_A_TOKEN}); a larger KL coefficient or a smaller learning rate holds it"
+            )
+        } else {
+            format!(
+                "the KL to the reference is {a_completion:.2} nats a completion over the last {steps} steps, though it \
+                 cannot be negative: the policy samples what its reference finds likelier, and is losing its spread"
+            )
+        },
+    })
+}
+
+/// One part of the reward rose by half its spread between completions, another fell by as much; calm at a quarter.
+pub fn parts_diverge(first: &[Shown], last: &[Shown]) -> Option<Reading> {
+    if first.len() < FIRST {
+        return None;
+    }
+    let of = |steps: &[Shown], name: &str| -> Option<(f64, f64)> {
+        let found: Vec<&Part> = steps.iter().flat_map(|shown| &shown.parts).filter(|part| part.name == name).collect();
+        let average = |value: fn(&Part) -> f64| found.iter().map(|part| value(part)).sum::<f64>() / found.len() as f64;
+        (!found.is_empty()).then(|| (average(|part| part.mean), average(|part| part.std)))
+    };
+    let mut moved: Vec<(f64, &str, f64, f64)> = Vec::new();
+    for Part { name, sign, .. } in &last.last()?.parts {
+        if let (Some((before, spread)), Some((now, _))) = (of(first, name), of(last, name))
+            && spread > 0.0
+        {
+            moved.push((sign * (now - before) / spread, name, before, now));
+        }
+    }
+    let best = moved.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let worst = moved.iter().copied().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let (gained, lost) = ((best.1, best.2, best.3), (worst.1, worst.2, worst.3));
+    Some(Reading {
+        value: best.0.min(-worst.0),
+        fires: 0.5,
+        calm: 0.25,
+        message: format!(
+            "parts of the reward part ways between the first {FIRST} and the last {LAST} steps: `{}` got better ({:.3} \
+             to {:.3}), `{}` got worse ({:.3} to {:.3})",
+            gained.0, gained.1, gained.2, lost.0, lost.1, lost.2
+        ),
+    })
+}
+
+/// Something to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// The name of its check.
+    pub kind: &'static str,
+    /// What to say.
+    pub message: String,
+}
+
+/// What the checks have seen so far. It is all a resumed run needs to say the same as one that never stopped.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Watch {
+    steps: usize,
+    first: Vec<Shown>,
+    last: VecDeque<Shown>,
+    /// Kinds that were said and have not recovered.
+    said: BTreeSet<String>,
+}
+
+impl Watch {
+    /// Takes in a step; gives what is to be said now.
+    ///
+    /// A step belongs to the beginning or to what is compared with it, never to both.
+    pub fn observe(&mut self, shown: Shown) -> Vec<Warning> {
+        self.steps += 1;
+        if self.steps <= FIRST {
+            self.first.push(shown.clone());
+        }
+        self.last.push_back(shown);
+        if self.last.len() > LAST {
+            self.last.pop_front();
+        }
+        let first = if self.steps >= FIRST + LAST { &self.first[..] } else { &[] };
+        let last = &*self.last.make_contiguous();
+        let mut warnings = Vec::new();
+        for (kind, check) in CHECKS {
+            let Some(reading) = check(first, last) else { continue };
+            if reading.value >= reading.fires && self.said.insert(kind.to_owned()) {
+                warnings.push(Warning { kind, message: reading.message });
+            } else if reading.value < reading.calm {
+                self.said.remove(kind);
+            }
+        }
+        warnings
+    }
+}

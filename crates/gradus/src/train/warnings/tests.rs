@@ -1,0 +1,187 @@
+use serde_json::Map;
+
+use super::*;
+use crate::algorithm::Experience;
+use crate::reward::LengthReward;
+use crate::reward::config::LengthRule;
+use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
+
+fn healthy() -> Shown {
+    let part = |name: &str, sign: f64| Part { name: name.into(), sign, mean: 1.0, std: 0.5 };
+    Shown {
+        length: 30.0,
+        entropy: 2.0,
+        flat_groups: Some(0.1),
+        repetition: 0.02,
+        kl: Some(0.5),
+        parts: vec![part("helpful", 1.0), part("harmless", 1.0), part("length", -1.0)],
+    }
+}
+
+/// The kinds that are said at each of the steps, counted from 1.
+fn said(steps: impl IntoIterator<Item = Shown>) -> Vec<(usize, &'static str)> {
+    let mut watch = Watch::default();
+    let steps = steps.into_iter().enumerate();
+    steps.flat_map(|(i, shown)| watch.observe(shown).into_iter().map(move |said| (i + 1, said.kind))).collect()
+}
+
+fn turned(mut change: impl FnMut(&mut Shown)) -> Shown {
+    let mut shown = healthy();
+    change(&mut shown);
+    shown
+}
+
+/// Ten healthy steps, then ten of these.
+fn after_ten(later: Shown) -> impl Iterator<Item = Shown> {
+    std::iter::repeat_n(healthy(), 10).chain(std::iter::repeat_n(later, 10))
+}
+
+#[test]
+fn a_healthy_run_is_left_alone() {
+    assert_eq!(said(std::iter::repeat_n(healthy(), 100)), []);
+    // Without a reference, groups and parts, too.
+    let plain = Shown { flat_groups: None, kl: None, parts: Vec::new(), ..healthy() };
+    assert_eq!(said(std::iter::repeat_n(plain, 100)), []);
+    assert_eq!(said(std::iter::repeat_n(Shown::default(), 100)), [], "nor is a run that shows nothing");
+}
+
+#[test]
+fn each_kind_fires_past_its_bound_and_not_before() {
+    let check = |kind: &'static str, quiet: fn(&mut Shown), loud: fn(&mut Shown)| {
+        assert_eq!(said(after_ten(turned(quiet))), [], "{kind}");
+        let found = said(after_ten(turned(loud)));
+        assert_eq!(found.iter().map(|(_, kind)| *kind).collect::<Vec<_>>(), [kind]);
+    };
+    check("length_drift", |shown| shown.length = 44.9, |shown| shown.length = 45.1);
+    check("length_drift", |shown| shown.length = 20.1, |shown| shown.length = 19.9);
+    check("entropy_collapse", |shown| shown.entropy = 0.61, |shown| shown.entropy = 0.59);
+    check("flat_groups", |shown| shown.flat_groups = Some(0.49), |shown| shown.flat_groups = Some(0.51));
+    check("repetition", |shown| shown.repetition = 0.29, |shown| shown.repetition = 0.31);
+    // Thirty tokens: half a nat a token is 15 a completion.
+    check("kl_bounds", |shown| shown.kl = Some(14.9), |shown| shown.kl = Some(15.1));
+    check("kl_bounds", |shown| shown.kl = Some(-0.9), |shown| shown.kl = Some(-1.1));
+    // Parts spread by 0.5: a quarter up and a quarter down is the bound.
+    check(
+        "parts_diverge",
+        |shown| (shown.parts[0].mean, shown.parts[1].mean) = (9.0, 0.8),
+        |shown| (shown.parts[0].mean, shown.parts[1].mean) = (1.3, 0.7),
+    );
+    // A part with a negative weight gets better by falling.
+    check(
+        "parts_diverge",
+        |shown| (shown.parts[0].mean, shown.parts[2].mean) = (9.0, 0.0),
+        |shown| (shown.parts[0].mean, shown.parts[2].mean) = (9.0, 2.0),
+    );
+}
+
+#[test]
+fn comparisons_wait_for_two_windows_and_bounds_for_a_few_steps() {
+    let collapsed = turned(|shown| shown.entropy = 0.0);
+    assert_eq!(said(after_ten(collapsed)), [(20, "entropy_collapse")]);
+    let repeating = turned(|shown| shown.repetition = 0.9);
+    assert_eq!(said(std::iter::repeat_n(repeating, 30)), [(5, "repetition")]);
+}
+
+#[test]
+fn a_kind_is_said_once_until_it_recovers() {
+    let at = |repetition: f64, steps: usize| std::iter::repeat_n(turned(|shown| shown.repetition = repetition), steps);
+    // The mean over ten steps passes 0.3 with the fourth step of 0.9 after 0 (0.36), and falls below 0.2 and rises again.
+    let steps =
+        at(0.0, 10).chain(at(0.9, 10)).chain(at(0.25, 30)).chain(at(0.9, 10)).chain(at(0.1, 10)).chain(at(0.9, 10));
+    assert_eq!(said(steps), [(14, "repetition"), (73, "repetition")]);
+}
+
+#[test]
+fn a_resumed_watch_says_the_same() {
+    let steps: Vec<Shown> = (0..60)
+        .map(|i| {
+            turned(|shown| {
+                shown.length = 30.0 + f64::from(i) / 3.0;
+                shown.entropy = 2.0 / f64::from(1 + i);
+                shown.repetition = 0.4 * (f64::from(i) / 7.0).sin().abs();
+                shown.parts[1].mean = 1.0 - 0.1f64 * f64::from(i) / 3.0;
+                shown.parts[0].mean = 1.0 + f64::from(i) / 3.0;
+            })
+        })
+        .collect();
+    let mut whole = Watch::default();
+    let expected: Vec<_> = steps.iter().map(|shown| whole.observe(shown.clone())).collect();
+    assert!(expected.iter().flatten().count() > 4);
+    for cut in 0..steps.len() {
+        let mut before = Watch::default();
+        let mut found: Vec<_> = steps[..cut].iter().map(|shown| before.observe(shown.clone())).collect();
+        let text = serde_json::to_string(&before).unwrap();
+        let mut after: Watch = serde_json::from_str(&text).unwrap();
+        found.extend(steps[cut..].iter().map(|shown| after.observe(shown.clone())));
+        assert_eq!((found == expected, after == whole), (true, true), "cut at {cut}");
+    }
+}
+
+#[test]
+fn messages_say_what_was_found() {
+    let message = |later: Shown| {
+        let mut watch = Watch::default();
+        after_ten(later).flat_map(|shown| watch.observe(shown)).map(|warning| warning.message).next().unwrap()
+    };
+    assert_eq!(
+        message(turned(|shown| shown.length = 60.0)),
+        "completions became longer: 60.0 tokens on average over the last 10 steps, 30.0 over the first 10"
+    );
+    assert_eq!(
+        message(turned(|shown| (shown.parts[0].mean, shown.parts[1].mean) = (2.0, -1.0))),
+        "parts of the reward part ways between the first 10 and the last 10 steps: `helpful` got better (1.000 to \
+         2.000), `harmless` got worse (1.000 to -1.000)"
+    );
+}
+
+#[test]
+fn repeated_n_grams_are_counted() {
+    // 1 2 3 4 | 2 3 4 5 | 3 4 5 6
+    assert_eq!(repeated(&[1, 2, 3, 4, 5, 6]), 0.0);
+    // 1 1 1 1 three times: one of three is distinct.
+    assert_eq!(repeated(&[1; 6]), 1.0 - 1.0 / 3.0);
+    // 1 2 1 2 | 2 1 2 1 | 1 2 1 2 | 2 1 2 1
+    assert_eq!(repeated(&[1, 2, 1, 2, 1, 2, 1]), 0.5);
+    assert_eq!(repeated(&[1, 2, 3]), 0.0);
+}
+
+#[test]
+fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
+    let rollout = |prompt: usize, ids: &[u32], logprob: f32| Rollout {
+        prompt,
+        completion: String::new(),
+        completion_ids: ids.to_vec(),
+        sampled_logprobs: vec![0.0; ids.len()],
+        logprobs: vec![logprob; ids.len()],
+        stop: StopReason::StopId,
+    };
+    let prompt = |row| Prompt { row, text: String::new(), ids: vec![1], messages: None, columns: Map::new() };
+    let rollouts = Rollouts {
+        prompts: vec![prompt(0), prompt(1)],
+        rollouts: vec![
+            rollout(0, &[1; 6], -1.0),
+            rollout(0, &[1, 2], -2.0),
+            rollout(1, &[3], -0.5),
+            rollout(1, &[4, 5, 6], -1.5),
+        ],
+        group_size: 2,
+    };
+    let reference = rollouts.rollouts.iter().map(|rollout| vec![-2.0; rollout.logprobs.len()]).collect();
+    let rewards = [1.0, 2.0, 3.0, 3.0].map(|reward: f32| Some(vec![reward])).to_vec();
+    let experience = Experience { rollouts, rewards, reference: Some(reference) };
+    let score = |parts: &[(&str, f32)]| Score {
+        rewards_t: None,
+        components: parts.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+    };
+    let scores = [score(&[("a", 1.0), ("b", 5.0)]), score(&[("a", 3.0)]), score(&[("a", f32::NAN)]), score(&[])];
+    let reward = LengthReward::new(&LengthRule { target: 3, tolerance: None }).unwrap();
+    let shown = Shown::of(&experience, &scores, &reward);
+    // 6 + 2 + 1 + 3 = 12 tokens with −Σ logprob = 6 + 4 + 0.5 + 4.5 = 15.
+    // KL: 6 · 1 + 2 · 0 + 1 · 1.5 + 3 · 0.5 = 9 nats in 4 completions. Six equal ids: two of three 4-grams repeat.
+    assert_eq!((shown.length, shown.entropy, shown.kl), (3.0, 1.25, Some(2.25)));
+    assert_eq!(shown.flat_groups, Some(0.5));
+    assert!((shown.repetition - (2.0 / 3.0) / 4.0).abs() < 1e-15);
+    // 1 and 3 lie 1 from their mean; with one degree of freedom the variance is 2.
+    let parts: Vec<_> = shown.parts.iter().map(|part| (part.name.as_str(), part.mean, part.std)).collect();
+    assert_eq!(parts, [("a", 2.0, 2f64.sqrt()), ("b", 5.0, 0.0)]);
+}

@@ -1,0 +1,135 @@
+//! What a run records beside its metrics: completions, warnings; also when it was interrupted.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gradus::Error;
+use gradus::config::{Plan, RunConfig};
+use gradus::machine::Machine;
+use gradus::run::database::{Query, Table};
+use gradus::run::{Existing, RolloutDb, RunDir};
+use gradus::train::observer::{Event, Observer};
+
+/// Keeps what was warned of, and stops the run after some logged steps.
+#[derive(Default)]
+struct Watcher {
+    warnings: Vec<String>,
+    stop_after: Option<usize>,
+    steps: usize,
+}
+
+impl Observer for Watcher {
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Warning(text) if text.starts_with("step") => self.warnings.push((*text).to_owned()),
+            Event::Step { .. } => self.steps += 1,
+            _ => {}
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        self.stop_after == Some(self.steps)
+    }
+}
+
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let rows: String = (0..20).map(|i| format!("{{\"prompt\": \"{i}: what is red?\"}}\n")).collect();
+        fs::write(directory.path().join("prompts.jsonl"), rows).unwrap();
+        Self { directory }
+    }
+
+    /// GRPO on a reward that no completion earns.
+    fn plan(&self, name: &str, train: &str) -> Plan {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/qwen3");
+        let text = format!(
+            "model: {}\ndata: {}\noutput_dir: {}\n\
+             method: {{grpo: {{group_size: 2, max_new_tokens: 5, kl_coefficient: 0.1}}}}\n\
+             reward: {{mix: [{{weight: 1, reward: {{rule: {{substring: never to be found}}}}}}]}}\n\
+             train: {{max_steps: 9, batch_size: 3, eval_steps: 3, eval_fraction: 0.2, save_steps: 4{train}}}\n",
+            model.display(),
+            self.directory.path().join("prompts.jsonl").display(),
+            self.path(name).display(),
+        );
+        Plan::check(&RunConfig::parse(&text).unwrap(), &Machine::detect()).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn run(&self, name: &str) -> RunDir {
+        RunDir::open(self.path(name)).unwrap()
+    }
+}
+
+#[test]
+fn completions_and_warnings_of_a_run_are_in_its_database() {
+    let place = Place::new();
+    let mut watcher = Watcher::default();
+    gradus::train::run(&place.plan("whole", ""), &mut watcher).unwrap();
+    let run = place.run("whole");
+    let db = RolloutDb::open(&run).unwrap();
+
+    let rollouts = db.query(&Query::default()).unwrap();
+    assert_eq!(rollouts.len(), 9 * 3 * 2);
+    for (i, record) in rollouts.iter().enumerate() {
+        assert_eq!((record.step, record.rollout_index), (1 + i / 6, i % 2));
+        assert!(record.prompt.contains(&format!("{}: what", record.prompt_index)), "{record:?}");
+        assert_eq!(record.components, [("substring".to_owned(), Some(0.0))]);
+        assert_eq!((record.reward, record.advantage), (Some(0.0), Some(0.0)));
+        assert!((1..=5).contains(&record.length) && ["length", "stop_id"].contains(&record.stop_reason.as_str()));
+    }
+    // The policy is the reference at first.
+    assert!(rollouts[..6].iter().all(|record| record.kl.unwrap().abs() < 1e-4));
+    // 20 prompts, a fifth of them held out: steps of 3 pass the 16 others in 5⅓ steps.
+    let epochs: Vec<usize> = rollouts.iter().step_by(6).map(|record| record.epoch).collect();
+    assert_eq!(epochs, [0, 0, 0, 0, 0, 0, 1, 1, 1]);
+
+    assert_eq!(db.steps(Table::Eval).unwrap(), [0, 3, 6, 9]);
+    let evaluated = db.query(&Query { table: Table::Eval, ..Query::default() }).unwrap();
+    assert!(evaluated.iter().all(|record| record.advantage.is_none() && record.kl.is_some()));
+    assert_eq!(db.diff(Table::Eval, 0, 9).unwrap().len(), 4);
+
+    let expected = "100 % of the groups of the last 5 steps have the same reward throughout, and taught nothing";
+    assert_eq!(watcher.warnings, [format!("step 5: {expected}")]);
+    let warnings = db.warnings().unwrap();
+    assert_eq!(warnings.len(), 1);
+    assert_eq!((warnings[0].step, &*warnings[0].kind, &*warnings[0].message), (5, "flat_groups", expected));
+    assert!(fs::read_to_string(run.log()).unwrap().contains(&format!("warning: step 5: {expected}")));
+}
+
+#[test]
+fn an_interrupted_run_records_what_a_whole_one_does() {
+    let place = Place::new();
+    let mut whole = Watcher::default();
+    gradus::train::run(&place.plan("whole", ""), &mut whole).unwrap();
+    let plan = place.plan("parts", "");
+    let mut warnings = Vec::new();
+    for stop_after in [3, 3, 99] {
+        let mut watcher = Watcher { stop_after: Some(stop_after), ..Watcher::default() };
+        let existing = if place.path("parts").exists() { Existing::Resume } else { Existing::Refuse };
+        let ended = gradus::train::run(&plan.clone().on_existing(existing), &mut watcher);
+        assert_eq!(matches!(ended, Err(Error::Interrupted)), stop_after < 99, "{ended:?}");
+        warnings.extend(watcher.warnings);
+    }
+    assert_eq!(warnings, whole.warnings, "said once");
+    let bytes = |name: &str| fs::read(place.run(name).rollouts()).unwrap();
+    assert!(bytes("whole") == bytes("parts"), "the same file");
+}
+
+#[test]
+fn completions_need_not_be_kept() {
+    let place = Place::new();
+    gradus::train::run(&place.plan("run", ", save_rollouts: false"), &mut Watcher::default()).unwrap();
+    let db = RolloutDb::open(&place.run("run")).unwrap();
+    assert_eq!(db.steps(Table::Train).unwrap(), [] as [usize; 0]);
+    assert_eq!((db.steps(Table::Eval).unwrap().len(), db.warnings().unwrap().len()), (4, 1));
+}
