@@ -29,7 +29,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("train::objective", &[]),
     ("train::optimizer", &["model", "gradus_kernels"]),
     ("train::learner", &[]),
-    ("train::settings", &["math", "model"]),
+    ("train::settings", &["math", "model", "run"]),
     ("reward", &["rollout", "model", "text", "data", "metric", "train::batches", "train::objective"]),
     (
         "algorithm",

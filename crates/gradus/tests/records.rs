@@ -9,6 +9,7 @@ use gradus::Error;
 use gradus::config::{Plan, RunConfig};
 use gradus::machine::Machine;
 use gradus::run::database::{Query, Table};
+use gradus::run::trackers::{Trackers, Wanted};
 use gradus::run::{Existing, RolloutDb, RunDir};
 use gradus::train::observer::{Event, Observer};
 
@@ -104,6 +105,39 @@ fn completions_and_warnings_of_a_run_are_in_its_database() {
     assert_eq!(warnings.len(), 1);
     assert_eq!((warnings[0].step, &*warnings[0].kind, &*warnings[0].message), (5, "flat_groups", expected));
     assert!(fs::read_to_string(run.log()).unwrap().contains(&format!("warning: step 5: {expected}")));
+}
+
+/// The files for experiment trackers.
+fn tracked(run: &RunDir) -> Vec<(PathBuf, Vec<u8>)> {
+    let (mut found, mut folders) = (Vec::new(), vec![run.path().join("tensorboard"), run.path().join("wandb")]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { found.push((path.clone(), fs::read(path).unwrap())) }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn trackers_get_what_was_logged_also_after_interruptions() {
+    let place = Place::new();
+    let plan = place.plan("run", ", tensorboard: true, wandb: true");
+    for stop_after in [2, 3, 99] {
+        let mut watcher = Watcher { stop_after: Some(stop_after), ..Watcher::default() };
+        let existing = if place.path("run").exists() { Existing::Resume } else { Existing::Refuse };
+        let ended = gradus::train::run(&plan.clone().on_existing(existing), &mut watcher);
+        assert_eq!(matches!(ended, Err(Error::Interrupted)), stop_after < 99, "{ended:?}");
+    }
+    let run = place.run("run");
+    let found = tracked(&run);
+    assert_eq!(found.len(), 3, "an event file, a log and its configuration: {:?}", found.iter().map(|f| &f.0));
+    // What the logged rows alone make of it, each of which stands there once.
+    Trackers::open(&run, Wanted { tensorboard: true, wandb: true }).unwrap().finish().unwrap();
+    assert!(tracked(&run) == found);
+    let steps: Vec<usize> = gradus::run::read_metrics(&run.metrics()).unwrap().iter().map(|row| row.step).collect();
+    assert_eq!(steps, (1..=9).collect::<Vec<_>>());
 }
 
 #[test]

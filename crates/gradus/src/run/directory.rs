@@ -20,11 +20,12 @@ pub enum Existing {
 }
 
 /// What a run writes; nothing else is ever removed from its directory.
-const ENTRIES: [&str; 21] = [
+const ENTRIES: [&str; 22] = [
     "config.yml",
     "state.json",
     "metrics.jsonl",
     "tensorboard",
+    "wandb",
     "rollouts.sqlite",
     "rollouts.sqlite-wal",
     "rollouts.sqlite-shm",

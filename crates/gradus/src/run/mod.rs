@@ -19,6 +19,7 @@ pub mod plots;
 pub mod report;
 pub mod samples;
 pub mod tensors;
+pub mod trackers;
 pub mod trainer_state;
 
 pub use checkpoint::{Checkpoint, DataPrint, RowsPrint, RunState};

@@ -65,10 +65,12 @@ pub fn config_hash(config: &str) -> String {
     let settings = config.lines().map(|line| line.split(" #").next().unwrap_or_default().trim_end());
     let settings =
         settings.filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("output_dir:"));
-    let hash = settings
-        .flat_map(|line| line.bytes().chain([b'\n']))
-        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    format!("{hash:016x}")
+    format!("{:016x}", fingerprint(settings.flat_map(|line| line.bytes().chain([b'\n']))))
+}
+
+/// FNV-1a, 64 bits.
+pub(super) fn fingerprint(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn text<'a>(results: &'a Map<String, Value>, key: &str) -> &'a str {

@@ -80,6 +80,10 @@ pub struct TrainConfig {
     pub max_eval_rows: usize,
     /// The share of training rows held out when there is no `eval_data`; 0 turns it off. Default 0.05, but at least 16 rows (or a fifth of fewer than 80), and none without shuffling.
     pub eval_fraction: f64,
+    /// Write an event file for TensorBoard, `tensorboard/`, beside `metrics.jsonl`. Default false.
+    pub tensorboard: bool,
+    /// Write an offline run of Weights & Biases, `wandb/offline-run-…`, for `wandb sync`. Default false.
+    pub wandb: bool,
     /// Evaluate every so many steps; 0 only at the end; -1 never. Default 0.
     pub eval_steps: i64,
     /// Evaluate on so many held-out rows, drawn anew with replacement each time. Default: on all of them, every time the same.
@@ -154,6 +158,8 @@ impl Default for TrainConfig {
             keep_checkpoints: 2,
             logging_steps: 1,
             save_rollouts: true,
+            tensorboard: false,
+            wandb: false,
             best_metric: None,
             early_stopping_patience: 0,
             shuffle: true,

@@ -163,23 +163,26 @@ fn steps(
             Err(what) => return Err(recorder.diverged(iteration + 1, what, describe(&experience))),
         };
         lap(&mut measured, "update");
+
+        // 6. Record what was trained on, and look at it.
+        let done = iteration + 1;
+        let sampled_in = iteration * task.order.batch_size / task.prompts.len();
+        log.rollouts((done, sampled_in), &experience, &scores, &advantages)?;
+        for warning in log.watch(done, Shown::of(&experience, &scores, reward))? {
+            recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
+        }
+        lap(&mut measured, "record");
         let mut stats = updated;
         stats.last("learning_rate", settings.learning_rate * update.multiplier);
         stats.merge(&advantages.stats);
         stats.merge(&measured);
-        let done = iteration + 1;
         let per_epoch = task.prompts.len() as f64 / task.order.batch_size as f64;
         let epoch = done as f64 / per_epoch;
         (recorder.state.step, recorder.state.epoch) = (done, epoch as usize);
         recorder.state.kl_coefficient = algorithm.kl_coefficient();
         recorder.gather(&stats);
 
-        // 6. Evaluate and record.
-        let sampled_in = iteration * task.order.batch_size / task.prompts.len();
-        log.rollouts((done, sampled_in), &experience, &scores, &advantages)?;
-        for warning in log.watch(done, Shown::of(&experience, &scores, reward))? {
-            recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
-        }
+        // 7. Evaluate and log.
         let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
             true => Some(evaluate(task, algorithm, reward, actor, &stop, log, (done, epoch as usize))?),
             false => None,
@@ -192,7 +195,7 @@ fn steps(
             None => Verdict::GoOn,
         };
 
-        // 7. Keep what is needed to go on from here.
+        // 8. Keep what is needed to go on from here.
         recorder.settle(optimizer_steps(algorithm, actor));
         let planned = settings.saves_after(done) || verdict == Verdict::Stop;
         let interrupted = done < settings.steps && recorder.should_stop();

@@ -11,6 +11,7 @@ use super::stats::{NEW_TOKENS, Stats};
 use crate::error::{Error, Result};
 use crate::run::checkpoint::{CheckpointParts, moments};
 use crate::run::metrics::smaller_is_better;
+use crate::run::trackers::Trackers;
 use crate::run::{
     Checkpoint, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic,
 };
@@ -42,6 +43,8 @@ pub struct Recorder<'a> {
     saved: Option<usize>,
     /// The optimisers' steps when the last step was complete, in the weights and in every file; `None` within a step.
     settled: Option<u64>,
+    /// Opened with the first row of this process.
+    trackers: Option<Trackers>,
 }
 
 impl<'a> Recorder<'a> {
@@ -97,6 +100,7 @@ impl<'a> Recorder<'a> {
             elapsed_before,
             saved: None,
             settled: None,
+            trackers: None,
         }
     }
 
@@ -180,12 +184,31 @@ impl<'a> Recorder<'a> {
             metrics.extend("", evaluation);
         }
         self.log.append(done, &metrics)?;
+        self.track(done, settings, &metrics)?;
         self.history.extend_history([&MetricsRow { step: done, values: metrics.clone() }]);
         self.history.epoch = epoch;
         self.observer.event(&Event::Step { step: done, total: settings.steps, metrics: &metrics });
         self.pending = Stats::default();
         self.busy_s = 0.0;
         Ok(())
+    }
+
+    /// Hands the row that was appended last to experiment trackers.
+    fn track(&mut self, step: usize, settings: &Settings, metrics: &Metrics) -> Result<()> {
+        if let Some(trackers) = &mut self.trackers {
+            return trackers.append(&MetricsRow { step, values: metrics.clone() });
+        }
+        self.trackers = Some(Trackers::open(&self.run, settings.trackers)?);
+        Ok(())
+    }
+
+    /// Ends what experiment trackers read of a run that has finished.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish_tracking(&mut self, settings: &Settings) -> Result<()> {
+        let trackers = self.trackers.take().map_or_else(|| Trackers::open(&self.run, settings.trackers), Ok)?;
+        trackers.finish()
     }
 
     /// Compares an evaluation with the best so far; a better model is written to `best/` by `save`.

@@ -315,6 +315,7 @@ impl Job<'_> {
 
     /// `results.json` (the held-out numbers before and after, the last logged ones, the best, the effort), plots and report.
     fn finish(&self, recorder: &mut Recorder<'_>, settings: &Settings) -> Result<Outcome> {
+        recorder.finish_tracking(settings)?;
         let logged = read_metrics(&self.directory.metrics())?;
         let (mut last, mut after) = (Map::new(), Map::new());
         for MetricsRow { step, values } in &logged {

@@ -8,6 +8,7 @@ use super::{LrSchedule, TrainConfig};
 use crate::math::schedule;
 use crate::model::Weights;
 use crate::rng::{Purpose, Seed};
+use crate::run::trackers::Wanted;
 
 /// The numbers of a run that no loop changes.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +31,8 @@ pub struct Settings {
     pub try_longest: bool,
     /// Log every so many steps.
     pub logging_steps: usize,
+    /// Which experiment trackers are written for.
+    pub trackers: Wanted,
     /// Whether completions that were trained on are kept.
     pub save_rollouts: bool,
     /// Evaluate every so many steps; 0 only at the end; -1 never.
@@ -69,6 +72,7 @@ impl Settings {
             passes: MicroBatch { tokens: config.micro_batch_tokens, rows: config.micro_batch_size },
             try_longest: config.try_longest,
             logging_steps: config.logging_steps.max(1),
+            trackers: Wanted { tensorboard: config.tensorboard, wandb: config.wandb },
             save_rollouts: config.save_rollouts,
             eval_steps: config.eval_steps,
             eval_sample: config.eval_sample,

@@ -14,3 +14,4 @@ mod losses_of_tokens;
 mod optimizer;
 mod rows;
 mod sampling;
+mod trackers;

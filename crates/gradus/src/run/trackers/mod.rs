@@ -1,0 +1,166 @@
+//! Files for experiment trackers: TensorBoard's event file and an offline run of Weights & Biases.
+//!
+//! Both are made from `metrics.jsonl` and nothing else: an [`Encoder`] turns rows into bytes, one after the other, and
+//! [`Trackers`] appends them. Where a run goes on, the files are written anew from the rows that are left, so no step
+//! stands there twice. The one thing that is not in the rows is when the run started; it is in the files' names.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::directory::RunDir;
+use super::metrics::{MetricsRow, read_metrics};
+use super::{atomic, report};
+use crate::error::{Error, Result};
+
+mod crc;
+mod protobuf;
+mod tensorboard;
+#[cfg(test)]
+mod tests;
+mod wandb;
+
+pub use tensorboard::TensorBoard;
+pub use wandb::{Wandb, WandbRun};
+
+/// Turns logged rows into the bytes of a tracker's file. What it gives depends on what it was given, never on a clock.
+pub trait Encoder {
+    /// What stands before the first row.
+    fn begin(&mut self) -> Vec<u8>;
+
+    /// One row, `seconds` of training after the start.
+    fn row(&mut self, row: &MetricsRow, seconds: f64) -> Vec<u8>;
+
+    /// What stands after the last row of a run that has finished.
+    fn end(&mut self, seconds: f64) -> Vec<u8>;
+}
+
+/// Which trackers a run writes for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// `tensorboard/events.out.tfevents.…`.
+    pub tensorboard: bool,
+    /// `wandb/offline-run-…`.
+    pub wandb: bool,
+}
+
+/// The growing files of the trackers of a run.
+pub struct Trackers {
+    files: Vec<Growing>,
+    clock: TrainingClock,
+}
+
+impl Trackers {
+    /// Writes the files anew from the rows in `metrics.jsonl`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Data`] when `metrics.jsonl` is broken.
+    pub fn open(run: &RunDir, wanted: Wanted) -> Result<Self> {
+        let any = wanted != Wanted::default();
+        let rows = if any && run.metrics().is_file() { read_metrics(&run.metrics())? } else { Vec::new() };
+        let mut clock = TrainingClock::default();
+        let timed: Vec<(&MetricsRow, f64)> = rows.iter().map(|row| (row, clock.after(row))).collect();
+        let mut files = Vec::new();
+        if wanted.tensorboard {
+            let directory = run.path().join("tensorboard");
+            let known = entries(&directory)?.into_iter().find_map(|name| tensorboard::started_at(&name));
+            let started = known.unwrap_or_else(now);
+            let path = directory.join(tensorboard::file_name(started));
+            files.push(Growing::create(path, Box::new(TensorBoard::new(started)), &timed)?);
+        }
+        if wanted.wandb {
+            let directory = run.path().join("wandb");
+            let known = entries(&directory)?.into_iter().find_map(|name| wandb::named(&name));
+            let described = WandbRun::describe(run, known, now())?;
+            let path = described.write_directory(&directory)?;
+            files.push(Growing::create(path, Box::new(Wandb::new(described)), &timed)?);
+        }
+        Ok(Self { files, clock })
+    }
+
+    /// Appends a row that was logged.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn append(&mut self, row: &MetricsRow) -> Result<()> {
+        let seconds = self.clock.after(row);
+        self.files.iter_mut().try_for_each(|file| {
+            let bytes = file.encoder.row(row, seconds);
+            file.write(&bytes)
+        })
+    }
+
+    /// Ends the files of a run that has finished.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn finish(mut self) -> Result<()> {
+        let seconds = self.clock.seconds;
+        self.files.iter_mut().try_for_each(|file| {
+            let bytes = file.encoder.end(seconds);
+            file.write(&bytes)
+        })
+    }
+}
+
+/// One file and what writes it.
+struct Growing {
+    path: PathBuf,
+    file: File,
+    encoder: Box<dyn Encoder>,
+}
+
+impl Growing {
+    fn create(path: PathBuf, mut encoder: Box<dyn Encoder>, rows: &[(&MetricsRow, f64)]) -> Result<Self> {
+        let error = |source| Error::io(&path, source);
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(error)?;
+        let mut bytes = encoder.begin();
+        for (row, seconds) in rows {
+            bytes.extend(encoder.row(row, *seconds));
+        }
+        atomic::write_bytes(&path, &bytes)?;
+        let file = File::options().append(true).open(&path).map_err(error)?;
+        Ok(Self { file, encoder, path })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|source| Error::io(&self.path, source))
+    }
+}
+
+/// Seconds of training, from what the rows say of tokens: those since the last row by the tokens a second.
+#[derive(Debug, Clone, Copy, Default)]
+struct TrainingClock {
+    tokens: f64,
+    seconds: f64,
+}
+
+impl TrainingClock {
+    /// When the step of `row` had ended.
+    fn after(&mut self, row: &MetricsRow) -> f64 {
+        let number = |key: &str| row.values.get(key).filter(|value| value.is_finite());
+        if let (Some(tokens), Some(rate)) = (number("num_tokens"), number("tokens_per_s").filter(|&rate| rate > 0.0)) {
+            self.seconds += (tokens - self.tokens).max(0.0) / rate;
+            self.tokens = tokens;
+        }
+        self.seconds
+    }
+}
+
+/// The names in a directory, in order; none where it does not exist.
+fn entries(directory: &Path) -> Result<Vec<String>> {
+    if !directory.is_dir() {
+        return Ok(Vec::new());
+    }
+    let entries = fs::read_dir(directory).map_err(|source| Error::io(directory, source))?;
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

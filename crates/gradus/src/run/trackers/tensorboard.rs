@@ -1,0 +1,63 @@
+//! TensorBoard's event file: `tensorboard/events.out.tfevents.<start>.gradus`.
+//!
+//! A record is the length of its content (8 bytes), the masked check of that, the content, and the masked check of the
+//! content; numbers are little-endian. The content is an `Event` of `tensorflow/core/util/event.proto`.
+
+use super::Encoder;
+use super::crc::{CASTAGNOLI, crc32, masked};
+use super::protobuf::Message;
+use crate::run::metrics::MetricsRow;
+
+const PREFIX: &str = "events.out.tfevents.";
+
+/// The file of a run that started then, in seconds since 1970.
+pub(super) fn file_name(started: u64) -> String {
+    format!("{PREFIX}{started}.gradus")
+}
+
+/// When the run of a file of this name started.
+pub(super) fn started_at(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX)?.strip_suffix(".gradus")?.parse().ok()
+}
+
+/// Writes one event a row, with a scalar of every number in it.
+#[derive(Debug, Clone)]
+pub struct TensorBoard {
+    started: u64,
+}
+
+impl TensorBoard {
+    /// For a run that started then, in seconds since 1970.
+    pub fn new(started: u64) -> Self {
+        Self { started }
+    }
+
+    /// An `Event`: `wall_time` = 1, `step` = 2.
+    fn event(&self, seconds: f64, step: usize) -> Message {
+        Message::new().double(1, self.started as f64 + seconds).integer(2, step as u64)
+    }
+}
+
+impl Encoder for TensorBoard {
+    fn begin(&mut self) -> Vec<u8> {
+        // `file_version` = 3.
+        record(&self.event(0.0, 0).text(3, "brain.Event:2").into_bytes())
+    }
+
+    fn row(&mut self, row: &MetricsRow, seconds: f64) -> Vec<u8> {
+        // A `Summary` is repeated `value` = 1 with `tag` = 1 and `simple_value` = 2; an `Event` holds it as 5.
+        let value = |(tag, value): (&str, f64)| Message::new().text(1, tag).float(2, value as f32);
+        let summary = Message::new().messages(1, row.values.iter().map(value));
+        record(&self.event(seconds, row.step).message(5, summary).into_bytes())
+    }
+
+    fn end(&mut self, _seconds: f64) -> Vec<u8> {
+        Vec::new()
+    }
+}
+
+fn record(content: &[u8]) -> Vec<u8> {
+    let length = (content.len() as u64).to_le_bytes();
+    let check = |bytes: &[u8]| masked(crc32(CASTAGNOLI, &[bytes])).to_le_bytes();
+    [&length[..], &check(&length), content, &check(content)].concat()
+}

@@ -1,0 +1,209 @@
+//! An offline run of Weights & Biases: `wandb/offline-run-<start>-<id>/run-<id>.wandb`, for `wandb sync`.
+//!
+//! The file begins with `:W&B`, a magic number and a version. Then come blocks of 32 KiB of records in the format of
+//! LevelDB's log, but with plain checks: check (4 bytes, of type and content), length (2), type (1), content. A record
+//! that does not fit its block goes on in the next one. The content is a `Record` of `wandb_internal.proto`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::protobuf::Message;
+use super::{Encoder, atomic, crc, report};
+use crate::error::{Error, Result};
+use crate::run::directory::RunDir;
+use crate::run::metrics::{MetricsRow, readable};
+
+const HEADER: [u8; 7] = *b":W&B\xe1\xbe\x00";
+const BLOCK: usize = 32 * 1024;
+/// Check, length and type.
+const FRAME: usize = 7;
+/// The oldest version that reads what is written here.
+const MIN_CONSUMER: &str = "0.70.0";
+const PREFIX: &str = "offline-run-";
+
+/// What identifies the run, and what it was asked to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WandbRun {
+    /// Eight letters and digits, from configuration, directory and start.
+    pub id: String,
+    /// What people call it: the name of the run directory.
+    pub name: String,
+    /// When it started, in seconds since 1970.
+    pub started: u64,
+    /// The configuration.
+    pub config: Map<String, Value>,
+}
+
+impl WandbRun {
+    /// Describes the run in a directory; `known` is what it was called before.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Data`] when `config.yml` cannot be read.
+    pub fn describe(run: &RunDir, known: Option<(u64, String)>, now: u64) -> Result<Self> {
+        let path = run.config();
+        let text = if path.is_file() { fs::read_to_string(&path) } else { Ok(String::new()) };
+        let text = text.map_err(|source| Error::io(&path, source))?;
+        let config: Value = if text.trim().is_empty() {
+            Value::Null
+        } else {
+            serde_saphyr::from_str(&text).map_err(|error| Error::data(&path, None, format!("not YAML: {error}")))?
+        };
+        let directory = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
+        let what = || format!("{}\n{}\n{now}", report::config_hash(&text), directory.display());
+        let (started, id) = known.unwrap_or_else(|| (now, base36(report::fingerprint(what().bytes()))));
+        Ok(Self { id, name: run.name(), started, config: config.as_object().cloned().unwrap_or_default() })
+    }
+
+    /// Makes the run's directory below `wandb/` with the configuration in `files/`; gives the path of the log.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn write_directory(&self, wandb: &Path) -> Result<PathBuf> {
+        let directory = wandb.join(format!("{PREFIX}{}-{}", stamp(self.started), self.id));
+        let files = directory.join("files");
+        fs::create_dir_all(&files).map_err(|source| Error::io(&files, source))?;
+        // JSON is YAML.
+        let line = |(key, value): (&String, &Value)| format!("{}:\n  value: {value}\n", Value::from(key.as_str()));
+        let config: String = self.config.iter().map(line).collect();
+        atomic::write_bytes(&files.join("config.yaml"), config.as_bytes())?;
+        Ok(directory.join(format!("run-{}.wandb", self.id)))
+    }
+}
+
+/// When the run of a directory of this name started, and its id.
+pub(super) fn named(name: &str) -> Option<(u64, String)> {
+    let (date, rest) = name.strip_prefix(PREFIX)?.split_once('_')?;
+    let (time, id) = rest.split_once('-')?;
+    let part = |text: &str, from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
+    let (year, month, day) = (part(date, 0, 4)?, part(date, 4, 6)?, part(date, 6, 8)?);
+    let of_day = 3600 * part(time, 0, 2)? + 60 * part(time, 2, 4)? + part(time, 4, 6)?;
+    let valid = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
+    valid.then(|| (86_400 * days_before(year, month, day) + of_day, id.to_owned()))
+}
+
+/// `20261120_170417`, in universal time.
+pub(super) fn stamp(seconds: u64) -> String {
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let year = (1970..).find(|&year| days_before(year + 1, 1, 1) > days).unwrap_or(1970);
+    let month = (1..=12).rev().find(|&month| days_before(year, month, 1) <= days).unwrap_or(1);
+    let day = 1 + days - days_before(year, month, 1);
+    format!("{year:04}{month:02}{day:02}_{:02}{:02}{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+/// Days from 1970 to a date of the Gregorian calendar.
+fn days_before(year: u64, month: u64, day: u64) -> u64 {
+    // Years begin in March, so that the leap day is the last one.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468
+}
+
+/// Eight digits of base 36.
+fn base36(mut number: u64) -> String {
+    let mut digit = || {
+        let digit = (number % 36) as u32;
+        number /= 36;
+        char::from_digit(digit, 36).unwrap_or('0')
+    };
+    (0..8).map(|_| digit()).collect()
+}
+
+/// Writes a `history` and a `summary` record a row.
+#[derive(Debug, Clone)]
+pub struct Wandb {
+    run: WandbRun,
+    /// Bytes so far, for the ends of blocks.
+    position: usize,
+    records: u64,
+}
+
+impl Wandb {
+    /// For the run that is described.
+    pub fn new(run: WandbRun) -> Self {
+        Self { run, position: 0, records: 0 }
+    }
+
+    /// A `Record` (`num` = 1, `_info` = 200 with `stream_id` = 1) that holds `content` as field `kind`.
+    fn record(&mut self, kind: u32, content: Message) -> Vec<u8> {
+        self.records += 1;
+        let info = Message::new().text(1, &self.run.id);
+        let record = Message::new().integer(1, self.records).message(kind, content).message(200, info);
+        self.frame(&record.into_bytes())
+    }
+
+    /// The record in one or several frames, with zeros where a block has no room for a frame's head.
+    fn frame(&mut self, mut content: &[u8]) -> Vec<u8> {
+        let (mut bytes, mut first) = (Vec::with_capacity(content.len() + FRAME), true);
+        loop {
+            let room = BLOCK - (self.position + bytes.len()) % BLOCK;
+            if room < FRAME {
+                bytes.resize(bytes.len() + room, 0);
+                continue;
+            }
+            let (part, rest) = content.split_at(content.len().min(room - FRAME));
+            let kind = match (first, rest.is_empty()) {
+                (true, true) => 1,
+                (true, false) => 2,
+                (false, false) => 3,
+                (false, true) => 4,
+            };
+            bytes.extend(crc::crc32(crc::IEEE, &[&[kind], part]).to_le_bytes());
+            bytes.extend((part.len() as u16).to_le_bytes());
+            bytes.push(kind);
+            bytes.extend(part);
+            (content, first) = (rest, false);
+            if content.is_empty() {
+                self.position += bytes.len();
+                return bytes;
+            }
+        }
+    }
+}
+
+/// Items of `HistoryRecord` and `SummaryRecord`: `nested_key` = 2, `value_json` = 16.
+fn items(row: &MetricsRow, started: u64, seconds: f64) -> Vec<Message> {
+    let item = |key: &str, json: &str| Message::new().text(2, key).text(16, json);
+    let number = |value: f64| match value {
+        // As Python's `json` writes what JSON has no number for.
+        value if value.is_nan() => "NaN".to_owned(),
+        value if value.is_infinite() => if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned(),
+        value => Value::from(readable(value)).to_string(),
+    };
+    let mut items: Vec<Message> = row.values.iter().map(|(key, value)| item(key, &number(value))).collect();
+    items.push(item("_timestamp", &number(started as f64 + seconds)));
+    items.push(item("_runtime", &number(seconds)));
+    items.push(item("_step", &row.step.to_string()));
+    items
+}
+
+impl Encoder for Wandb {
+    fn begin(&mut self) -> Vec<u8> {
+        self.position = HEADER.len();
+        let version = Message::new().text(1, "gradus").text(2, MIN_CONSUMER);
+        let header = self.record(21, Message::new().message(1, version));
+        let update = |(key, value): (&String, &Value)| Message::new().text(1, key).text(16, &value.to_string());
+        let config = Message::new().messages(1, self.run.config.iter().map(update));
+        let method = self.run.config.get("method").and_then(Value::as_object).and_then(|method| method.keys().next());
+        let run = Message::new()
+            .text(1, &self.run.id)
+            .text(3, "gradus")
+            .message(4, config)
+            .text(7, method.map_or("", String::as_str))
+            .text(8, &self.run.name)
+            .message(17, Message::new().integer(1, self.run.started));
+        [HEADER.to_vec(), header, self.record(17, run)].concat()
+    }
+
+    fn row(&mut self, row: &MetricsRow, seconds: f64) -> Vec<u8> {
+        let items = items(row, self.run.started, seconds);
+        let summary = self.record(3, Message::new().messages(1, items.clone()));
+        let step = Message::new().integer(1, row.step as u64);
+        let history = self.record(2, Message::new().messages(1, items).message(2, step));
+        [summary, history].concat()
+    }
+
+    fn end(&mut self, seconds: f64) -> Vec<u8> {
+        self.record(18, Message::new().integer(2, seconds as u64))
+    }
+}

@@ -1,0 +1,52 @@
+//! The files for experiment trackers, byte for byte as TensorBoard's record writer and wandb's messages make them.
+
+use gradus::run::trackers::{Encoder, TensorBoard, Wandb, WandbRun};
+use gradus::run::{Metrics, MetricsRow};
+use serde_json::Value;
+
+use crate::fixture::{folder, list, number, read, text};
+
+/// Rows with the seconds at their ends.
+fn rows(fixture: &Value) -> Vec<(MetricsRow, f64)> {
+    let value = |value: &Value| match value.as_str() {
+        Some("NaN") => f64::NAN,
+        Some("Infinity") => f64::INFINITY,
+        _ => number(value),
+    };
+    let row = |row: &Value| {
+        let values = row["values"].as_object().expect("names and values");
+        let values: Metrics = values.iter().map(|(name, found)| (name.clone(), value(found))).collect();
+        (MetricsRow { step: number(&row["step"]) as usize, values }, number(&row["seconds"]))
+    };
+    list(&fixture["rows"]).iter().map(row).collect()
+}
+
+#[track_caller]
+fn written(mut encoder: impl Encoder, rows: &[(MetricsRow, f64)], file: &str) {
+    let mut bytes = encoder.begin();
+    for (row, seconds) in rows {
+        bytes.extend(encoder.row(row, *seconds));
+    }
+    bytes.extend(encoder.end(rows[rows.len() - 1].1));
+    let expected = std::fs::read(folder().join("trackers").join(file)).expect("a fixture");
+    let first = bytes.iter().zip(&expected).position(|(found, expected)| found != expected);
+    assert_eq!((bytes.len(), first), (expected.len(), None), "{file}: length, and the first byte that differs");
+}
+
+#[test]
+fn events_of_tensorboard() {
+    let fixture = read("trackers/fixture.json");
+    written(TensorBoard::new(number(&fixture["started"]) as u64), &rows(&fixture), "events.tfevents");
+}
+
+#[test]
+fn log_of_wandb() {
+    let fixture = read("trackers/fixture.json");
+    let mut config = fixture["config"].as_object().expect("a configuration").clone();
+    // It fills several blocks but for three bytes, too few for a frame.
+    let long = "x".repeat(number(&config["long"]) as usize);
+    config.insert("long".into(), long.into());
+    let (id, name) = (text(&fixture["id"]).to_owned(), text(&fixture["name"]).to_owned());
+    let run = WandbRun { id, name, started: number(&fixture["started"]) as u64, config };
+    written(Wandb::new(run), &rows(&fixture), "run.wandb");
+}

@@ -1,0 +1,125 @@
+"""What TensorBoard's own record writer and the messages of wandb make of a few rows: `trackers/`.
+
+    python -m venv ~/gradus-trackers && ~/gradus-trackers/bin/pip install tensorboard==2.21.0 wandb==0.31.0
+    ~/gradus-trackers/bin/python tools/parity/trackers.py
+
+The wandb package writes its log in Go; the blocks are framed here again, from the description of LevelDB's log.
+`tracker_files.py DIR` reads what gradus wrote with both packages.
+"""
+
+import importlib.metadata as metadata
+import json
+import pathlib
+import struct
+import zlib
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer.record_writer import RecordWriter
+from wandb.proto import wandb_internal_pb2 as pb
+
+OUT = pathlib.Path(__file__).resolve().parents[2] / "crates/gradus/tests/fixtures/parity/trackers"
+STARTED = 1_700_000_000
+# Values whose digits Python and Rust write alike; all are exact in single precision.
+ROWS = [
+    {"step": 1, "seconds": 0.5, "values": {"loss": 2.0, "rewards/chosen": -0.25, "learning_rate": 0.0}},
+    {"step": 2, "seconds": 1.25, "values": {"loss": float("nan"), "grad_norm": float("inf"), "eval_reward": -1.5}},
+    {"step": 300, "seconds": 4096.125, "values": {"loss": 0.125, "ärger": 1024.5}},
+]
+
+
+def tensorboard(path):
+    with open(path, "wb") as file:
+        writer = RecordWriter(file)
+        writer.write(Event(wall_time=STARTED, file_version="brain.Event:2").SerializeToString())
+        for row in ROWS:
+            event = Event(wall_time=STARTED + row["seconds"], step=row["step"])
+            for tag, value in row["values"].items():
+                event.summary.value.add(tag=tag, simple_value=value)
+            writer.write(event.SerializeToString())
+
+
+class Log:
+    """Records in blocks of 32 KiB: check (of type and content), length, type (whole, first, middle, last), content."""
+
+    BLOCK = 32 * 1024
+
+    def __init__(self):
+        self.data = bytearray(b":W&B\xe1\xbe\x00")
+        self.number = 0
+
+    def append(self, record):
+        self.number += 1
+        record.num = self.number
+        record._info.stream_id = "abcd1234"
+        content, first = record.SerializeToString(deterministic=True), True
+        while True:
+            room = self.BLOCK - len(self.data) % self.BLOCK
+            if room < 7:
+                self.data += bytes(room)
+                continue
+            part, content = content[: room - 7], content[room - 7 :]
+            kind = {(True, True): 1, (True, False): 2, (False, False): 3, (False, True): 4}[first, not content]
+            self.data += struct.pack("<IHB", zlib.crc32(bytes([kind]) + part), len(part), kind) + part
+            first = False
+            if not content:
+                return
+
+
+def wandb(config):
+    """The whole log, and where its second record ends."""
+    log = Log()
+    header = pb.Record()
+    header.header.version_info.producer = "gradus"
+    header.header.version_info.min_consumer = "0.70.0"
+    log.append(header)
+    run = pb.Record()
+    run.run.run_id, run.run.project, run.run.job_type, run.run.display_name = "abcd1234", "gradus", "grpo", "happy"
+    run.run.start_time.seconds = STARTED
+    for key, value in config.items():
+        run.run.config.update.add(key=key, value_json=json.dumps(value, separators=(",", ":")))
+    log.append(run)
+    end_of_run = len(log.data)
+    for row in ROWS:
+        items = {key: json.dumps(value) for key, value in row["values"].items()}
+        items["_timestamp"] = json.dumps(STARTED + row["seconds"])
+        items["_runtime"], items["_step"] = json.dumps(row["seconds"]), json.dumps(row["step"])
+        summary, history = pb.Record(), pb.Record()
+        for key, value in items.items():
+            summary.summary.update.add(nested_key=[key], value_json=value)
+            history.history.item.add(nested_key=[key], value_json=value)
+        history.history.step.num = row["step"]
+        log.append(summary)
+        log.append(history)
+    end = pb.Record()
+    end.exit.runtime = 4096
+    log.append(end)
+    return bytes(log.data), end_of_run
+
+
+def main():
+    OUT.mkdir(parents=True, exist_ok=True)
+    tensorboard(OUT / "events.tfevents")
+    # A record over several blocks, whose end leaves room for three bytes in the last of them.
+    config = {"method": {"grpo": {"group_size": 2}}, "model": "gpt2", "long": "x" * 70_000}
+    room = Log.BLOCK - wandb(config)[1] % Log.BLOCK
+    config["long"] += "x" * (room - 3)
+    content, end = wandb(config)
+    assert Log.BLOCK - end % Log.BLOCK == 3, end
+    (OUT / "run.wandb").write_bytes(content)
+    named = lambda value: value if abs(value) < float("inf") else json.dumps(value)
+    fixture = {
+        "meta": {
+            "script": "tools/parity/trackers.py",
+            "versions": {name: metadata.version(name) for name in ("tensorboard", "wandb")},
+        },
+        "started": STARTED,
+        "id": "abcd1234",
+        "name": "happy",
+        "config": {**config, "long": len(config["long"])},
+        "rows": [{**row, "values": {key: named(value) for key, value in row["values"].items()}} for row in ROWS],
+    }
+    (OUT / "fixture.json").write_text(json.dumps(fixture, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
