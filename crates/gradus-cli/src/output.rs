@@ -104,6 +104,22 @@ impl Output {
         self.data(text.trim_end_matches('\n'))
     }
 
+    /// What stands before a line that is waited for, on stderr.
+    pub fn prompt(&self, text: &str) {
+        self.stderr(format_args!("{text}"));
+    }
+
+    /// How stdout is coloured: where it is a terminal and stderr would be.
+    pub fn stdout_paint(&self) -> Paint {
+        Paint { colour: self.paint.colour && std::io::stdout().is_terminal() }
+    }
+
+    /// How many characters fit on a line of stdout, where it is a terminal.
+    pub fn width(&self) -> Option<usize> {
+        let (_, columns) = console::Term::stdout().size_checked()?;
+        Some(usize::from(columns))
+    }
+
     /// A message on stderr; `--quiet` drops it.
     pub fn note(&self, message: impl Display) {
         if !self.quiet {

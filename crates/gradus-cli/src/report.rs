@@ -31,6 +31,11 @@ pub fn finish(result: anyhow::Result<()>, out: &Output) -> ExitCode {
     })
 }
 
+/// Shows an error after which the program goes on.
+pub fn show(error: &anyhow::Error, out: &Output) {
+    out.error(render(error, out.paint()).trim_end());
+}
+
 fn render(error: &anyhow::Error, paint: Paint) -> String {
     match error.downcast_ref::<Error>() {
         Some(Error::Config(problems)) => {

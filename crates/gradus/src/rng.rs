@@ -39,6 +39,8 @@ pub enum Purpose {
     EvaluationRows = 12,
     /// Which rows of further data are taken; `index` is the source.
     Mix = 13,
+    /// Answers of `gradus chat`; `step` is the turn, `index` the attempt.
+    Chat = 14,
 }
 
 /// The seed of a run.

@@ -102,7 +102,7 @@ pub fn sample(
 ///
 /// Decoded alone, a completion loses the space it begins with in tokenizers of Llama's kind (`there was` for ` there
 /// was`), and prompt and completion joined would be another text than the one that was sampled.
-fn continuation(tokenizer: &Tokenizer, prompt_ids: &[u32], completion_ids: &[u32]) -> Result<String> {
+pub(crate) fn continuation(tokenizer: &Tokenizer, prompt_ids: &[u32], completion_ids: &[u32]) -> Result<String> {
     let prompt = tokenizer.decode(prompt_ids, true)?;
     let whole = tokenizer.decode(&[prompt_ids, completion_ids].concat(), true)?;
     match whole.strip_prefix(&prompt) {

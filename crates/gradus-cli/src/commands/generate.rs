@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gradus::generate::SamplingParams;
-use gradus::inference::{SampleOptions, sample};
+use gradus::inference::{ChatSettings, SampleOptions, sample};
 use gradus::model::{Compute, Weights};
 use gradus::rng::Seed;
 
@@ -87,6 +87,11 @@ impl SamplingArgs {
             min_new_tokens: self.min_new_tokens,
             stop_ids: Vec::new(),
         }
+    }
+
+    /// What a conversation starts with.
+    pub fn settings(&self) -> ChatSettings {
+        ChatSettings { params: self.params(), stop: self.stop.clone(), seed: self.seed() }
     }
 
     /// The seed.

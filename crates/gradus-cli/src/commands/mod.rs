@@ -9,6 +9,7 @@ use gradus::config::Scope;
 use crate::output::Output;
 
 mod bench;
+mod chat;
 mod compare;
 mod completions;
 mod config;
@@ -134,6 +135,7 @@ pub const ENTRIES: &[Entry] = &[
         run: runs::run,
     },
     entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
+    entry!(Use, "chat", chat::ChatArgs, "Talk to a model, or to two side by side"),
     entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),
     Entry {
         name: "eval",

@@ -3,6 +3,7 @@
 mod harness;
 
 mod bench;
+mod chat;
 mod compare;
 mod config;
 mod data;

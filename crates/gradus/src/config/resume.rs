@@ -237,7 +237,7 @@ mod tests {
             ("model", true, Effect::Refused),
             ("train.seed", true, Effect::Refused),
             ("method.ppo.critic.trunk", true, Effect::Refused),
-            ("lora.r", true, Effect::Refused),
+            ("lora.rank", true, Effect::Refused),
             ("train.max_steps", true, Effect::Differs),
             ("train.max_steps", false, Effect::None),
             ("train.learning_rate", false, Effect::Differs),

@@ -1,11 +1,14 @@
-//! What a finished model is used for: sampling completions, scoring given rows, measuring on a data set, quantising.
+//! What a finished model is used for: sampling completions, talking, scoring given rows, measuring on a data set,
+//! quantising.
 
+mod chat;
 mod evaluate;
 mod merge;
 mod quantize;
 mod sample;
 mod score;
 
+pub use chat::{Answer, AnswerEnd, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow};
 pub use evaluate::{EvalOptions, Evaluation, evaluate};
 pub use merge::{MergeOptions, Merged, merge};
 pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, Side, quantize};

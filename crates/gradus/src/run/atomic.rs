@@ -202,14 +202,18 @@ fn sibling(path: &Path, kind: &str) -> PathBuf {
     parent(path).join(format!(".{name}.{kind}-{}-{count}", std::process::id()))
 }
 
-/// The final name and the kind of a [`sibling`]'s file name.
+/// The final name and the kind of a [`sibling`]'s file name, or of the journal that a database has beside one.
 fn split_sibling(name: &str) -> Option<(&str, &str)> {
     let (stem, suffix) = name.strip_prefix('.')?.rsplit_once('.')?;
     let mut parts = suffix.split('-');
     let kind = parts.next().filter(|&kind| kind == "tmp" || kind == "old")?;
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let numbered = parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number);
-    (numbered && parts.next().is_none() && !stem.is_empty()).then_some((stem, kind))
+    let complete = match parts.next() {
+        None => true,
+        Some(journal) => kind == "tmp" && matches!(journal, "journal" | "wal" | "shm") && parts.next().is_none(),
+    };
+    (numbered && complete && !stem.is_empty()).then_some((stem, kind))
 }
 
 fn parent(path: &Path) -> &Path {
@@ -332,10 +336,11 @@ mod tests {
             fs::write(at(name).join("config.json"), content).unwrap();
         }
         fs::write(at(".results.json.tmp-17-9"), "{").unwrap();
+        fs::write(at(".rollouts.sqlite.tmp-17-8-journal"), "").unwrap();
         // Not ours.
         fs::write(at(".gitignore"), "*").unwrap();
         fs::write(at(".notes.tmp-mine"), "").unwrap();
-        assert_eq!(recover(directory.path()).unwrap(), 3);
+        assert_eq!(recover(directory.path()).unwrap(), 4);
         assert_eq!(names(directory.path()), [".gitignore", ".notes.tmp-mine", "best"]);
         assert_eq!(fs::read_to_string(at("best").join("config.json")).unwrap(), "old");
     }

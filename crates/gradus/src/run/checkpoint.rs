@@ -150,15 +150,23 @@ impl Checkpoint {
             }
             Checksums::of(directory)?.write(directory)
         })?;
-        // A run that was interrupted ends with the checkpoints of one that was not.
+        Self::tidy(run, step, keep)?;
+        Ok(path)
+    }
+
+    /// Removes what the checkpoint of `step`, the newest, makes superfluous: older ones that were not planned, so that a
+    /// run that was interrupted ends with the checkpoints of one that was not; of the others the oldest beyond `keep`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn tidy(run: &RunDir, step: usize, keep: usize) -> Result<()> {
         let unplanned = |path: &Path| read_json::<RunState>(&path.join(STATE_FILE)).is_ok_and(|state| state.unplanned);
         for older in run.checkpoint_steps()?.into_iter().filter(|&older| older < step) {
             if unplanned(&run.checkpoint(older)) {
                 run.remove_checkpoint(older)?;
             }
         }
-        run.prune_checkpoints(keep)?;
-        Ok(path)
+        run.prune_checkpoints(keep).map(drop)
     }
 
     /// Reads a checkpoint directory and compares every file with its checksum.

@@ -6,7 +6,7 @@ pub mod chat_template;
 mod python;
 mod stop_strings;
 mod strftime;
-mod think;
+pub mod think;
 pub mod tokenizer;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered};

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
-const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
+/// Begins a thought.
+pub const OPEN: &str = "<think>";
+/// Ends it.
+pub const CLOSE: &str = "</think>";
 
 /// `text` without its `<think>…</think>` blocks and the white space behind each. A block that never ends goes to the end
 /// of the text: there is no answer yet.
@@ -25,9 +27,36 @@ pub fn without_thoughts(text: &str) -> Cow<'_, str> {
     (answer + rest).into()
 }
 
+/// A stretch of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'t> {
+    /// Between the tags, both included.
+    Thought(&'t str),
+    /// Everything else.
+    Said(&'t str),
+}
+
+/// Splits an answer into what was thought and what was said. `inside` says that a thought was begun before it, as chat
+/// templates do that end with `<think>`. A thought without an end goes on to the end of the text.
+pub fn parts(text: &str, inside: bool) -> Vec<Part<'_>> {
+    let (mut parts, mut rest, mut inside) = (Vec::new(), text, inside);
+    while !rest.is_empty() {
+        let end = match inside {
+            true => rest.find(CLOSE).map(|at| at + CLOSE.len()),
+            false => rest.find(OPEN),
+        };
+        let (part, others) = rest.split_at(end.unwrap_or(rest.len()));
+        if !part.is_empty() {
+            parts.push(if inside { Part::Thought(part) } else { Part::Said(part) });
+        }
+        (rest, inside) = (others, !inside);
+    }
+    parts
+}
+
 #[cfg(test)]
 mod tests {
-    use super::without_thoughts;
+    use super::*;
 
     #[test]
     fn only_the_answer_is_left() {
@@ -43,5 +72,14 @@ mod tests {
         ] {
             assert_eq!(without_thoughts(text), answer, "{text:?}");
         }
+    }
+
+    #[test]
+    fn thoughts_are_told_from_answers() {
+        let text = "<think>\nhm\n</think>\n\nYes.";
+        assert_eq!(parts(text, false), [Part::Thought("<think>\nhm\n</think>"), Part::Said("\n\nYes.")]);
+        assert_eq!(parts("hm</think>Yes", true), [Part::Thought("hm</think>"), Part::Said("Yes")]);
+        assert_eq!(parts("Yes <think>but", false), [Part::Said("Yes "), Part::Thought("<think>but")]);
+        assert_eq!(parts("", true), []);
     }
 }

@@ -62,6 +62,7 @@ fn steps<O: Objective>(
 ) -> Result<()> {
     let settings = task.settings;
     recorder.settle(learner.optimizer().steps());
+    recorder.tidy(settings)?;
     if recorder.has_stopped(settings) {
         return Ok(());
     }

@@ -111,6 +111,7 @@ fn steps(
 ) -> Result<()> {
     let settings = task.settings;
     recorder.settle(optimizer_steps(algorithm, actor));
+    recorder.tidy(settings)?;
     if recorder.has_stopped(settings) {
         return Ok(());
     }

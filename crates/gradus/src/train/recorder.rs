@@ -144,6 +144,14 @@ impl<'a> Recorder<'a> {
         self.since_begin = Instant::now();
     }
 
+    /// Finishes what a kill may have left undone behind the checkpoint that this run goes on from.
+    ///
+    /// # Errors
+    /// When an old checkpoint cannot be removed.
+    pub fn tidy(&self, settings: &Settings) -> Result<()> {
+        self.saved.map_or(Ok(()), |step| Checkpoint::tidy(&self.run, step, settings.keep_checkpoints))
+    }
+
     /// Everything up to here is complete: the weights, the state and every file. `optimizer_steps` are those of all
     /// optimisers together.
     pub fn settle(&mut self, optimizer_steps: u64) {

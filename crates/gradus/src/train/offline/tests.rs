@@ -47,6 +47,8 @@ struct Point {
 #[derive(Default)]
 struct Watched {
     passes: std::cell::RefCell<Vec<Vec<f32>>>,
+    /// Panics at this pass, counted from 1; 0 is never.
+    panics_at: usize,
 }
 
 impl Objective for Watched {
@@ -63,6 +65,7 @@ impl Objective for Watched {
 
     fn loss(&self, model: &Line, points: &[&Point], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
         self.passes.borrow_mut().push(points.iter().map(|point| point.y).collect());
+        assert_ne!(self.passes.borrow().len(), self.panics_at, "a bug");
         SquaredError.loss(model, points, totals, stats)
     }
 
@@ -284,6 +287,35 @@ fn an_interrupted_run_that_goes_on_gives_the_same_bits() {
         rows.iter().map(|row| (row.step, row.values.get("loss").unwrap().to_bits())).collect::<Vec<_>>()
     };
     assert_eq!(losses(&second), losses(&whole));
+}
+
+#[test]
+fn a_panic_within_a_step_leaves_a_checkpoint_of_the_step_before() {
+    let mut settings = settings(11);
+    settings.try_longest = false;
+    let (directory, examples) = (tempfile::tempdir().unwrap(), points());
+    let objective = Watched { panics_at: 5, ..Watched::default() };
+    let order =
+        Order { seed: Seed(3), purpose: Purpose::DataOrder, shuffle: true, rows: examples.len(), batch_size: 4 };
+    let task = Offline {
+        objective: &objective,
+        examples: &examples,
+        held_out: &examples,
+        order,
+        settings: &settings,
+        save: &save,
+    };
+    let dir = RunDir::create(directory.path(), Existing::Refuse).unwrap();
+    let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), AdamW::new(settings.optimizer));
+    let mut nobody = Silent;
+    let mut recorder = Recorder::start(dir.clone(), &mut nobody).unwrap();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| train(&task, &mut learner, &mut recorder)));
+    assert!(ended.is_err(), "the panic goes on");
+    assert_eq!(dir.checkpoint_steps().unwrap(), [3, 4]);
+    let second = run_in(directory, &examples, &settings, &mut Silent);
+    second.outcome.as_ref().unwrap();
+    assert_eq!(second.bits, run(&examples, &settings).bits);
+    assert_eq!(second.dir().checkpoint_steps().unwrap(), [9, 11]);
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! `gradus chat`: talks to a model in the terminal, or answers the lines of a pipe.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use gradus::inference::{ChatFormat, ChatJudge, ChatModel, ChatOptions};
+use gradus::model::{Compute, Weights};
+
+use crate::output::Output;
+use crate::watch::fetch;
+
+mod columns;
+mod commands;
+mod session;
+
+use commands::Command;
+use session::{Session, Speaker};
+
+use super::generate::SamplingArgs;
+
+/// Arguments of `gradus chat`.
+#[derive(Debug, clap::Args)]
+pub struct ChatArgs {
+    /// The model: a directory, an adapter, a run or one of its checkpoints, or a hub name
+    #[arg(long, value_name = "DIR")]
+    model: String,
+    /// An adapter on the model, in peft's format
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<String>,
+    /// A second model that answers the same prompts, beside the first
+    #[arg(long, value_name = "DIR")]
+    versus: Option<String>,
+    /// An adapter on the second model
+    #[arg(long, value_name = "DIR", requires = "versus")]
+    versus_adapter: Option<String>,
+    /// A reward model that scores every answer
+    #[arg(long, value_name = "DIR")]
+    reward_model: Option<String>,
+    /// The system prompt
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// How conversations are written: template (the model's own), hh (`Human:` and `Assistant:`) or plain [default:
+    /// template where there is one, else hh]
+    #[arg(long, value_name = "FORM")]
+    format: Option<ChatFormat>,
+    /// A chat template file that replaces the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// How the operands of products are held: f32 or bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    compute: Compute,
+    /// How the weights are held: f32, bf16 or int8 [default: as --compute]
+    #[arg(long, value_name = "TYPE")]
+    weights: Option<Weights>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+/// Whether an answer is under way, and whether it is to stop. Ctrl-C stops an answer, never the program.
+static ANSWER: AtomicU8 = AtomicU8::new(LISTENING);
+/// Waiting for a line.
+const LISTENING: u8 = 0;
+/// An answer is under way.
+const ANSWERING: u8 = 1;
+/// It is to stop.
+const STOPPING: u8 = 2;
+
+fn watch_for_interrupts(out: &Output) {
+    let out = out.clone();
+    // Only a second handler fails, and one is enough.
+    let _ = ctrlc::set_handler(move || match ANSWER.load(Ordering::SeqCst) {
+        ANSWERING => ANSWER.store(STOPPING, Ordering::SeqCst),
+        // The answer does not stop: the model may be at a long prompt.
+        STOPPING => std::process::exit(130),
+        _ => out.note("\n`/quit` or Ctrl-D ends the chat"),
+    });
+}
+
+/// Whether a person types.
+fn is_dialogue() -> bool {
+    std::io::stdin().is_terminal()
+}
+
+/// Reads lines until there are no more, or `/quit`.
+pub fn run(args: ChatArgs, out: &Output) -> anyhow::Result<()> {
+    let is_dialogue = is_dialogue() && !out.is_json();
+    let mut session = open(args, out)?;
+    watch_for_interrupts(out);
+    if is_dialogue {
+        out.note(session.greeting());
+    }
+    let mut lines = std::io::stdin().lock().lines();
+    loop {
+        if is_dialogue {
+            out.prompt("> ");
+        }
+        let Some(line) = lines.next() else { break };
+        let line = line.map_err(|error| gradus::Error::io("stdin", error))?;
+        match Command::parse(&line) {
+            Ok(None) => {}
+            Ok(Some(Command::Quit)) => return Ok(()),
+            Ok(Some(command)) => session.obey(command, out)?,
+            Err(message) => out.warn(message),
+        }
+    }
+    if is_dialogue {
+        out.note("");
+    }
+    Ok(())
+}
+
+fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
+    let weights = args.weights.unwrap_or(args.compute.into());
+    let speaker = |model: &str, adapter: Option<String>| {
+        fetch(model, out)?;
+        let options = ChatOptions {
+            model: model.to_owned(),
+            adapter,
+            weights,
+            chat_template: args.chat_template.clone(),
+            format: args.format,
+        };
+        Ok::<_, anyhow::Error>(Speaker::new(model, ChatModel::open(&options)?))
+    };
+    let mut speakers = vec![speaker(&args.model, args.adapter.clone())?];
+    if let Some(other) = &args.versus {
+        speakers.push(speaker(other, args.versus_adapter.clone())?);
+    }
+    let judge = match &args.reward_model {
+        Some(name) => {
+            fetch(name, out)?;
+            Some(ChatJudge::open(name, args.compute)?)
+        }
+        None => None,
+    };
+    Ok(Session::new(speakers, judge, args.system, args.sampling.settings()))
+}

@@ -1,0 +1,159 @@
+//! What can be typed: a prompt, or a command behind a slash.
+
+use gradus::inference::ChatSettings;
+use gradus::rng::Seed;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Answer this.
+    Say(String),
+    /// Another system prompt from here on; empty for none.
+    System(String),
+    /// Another setting, or all settings shown.
+    Set(Option<(String, String)>),
+    /// A new conversation.
+    Reset,
+    /// Another answer to the last prompt.
+    Regenerate,
+    /// The conversation as a row of training data.
+    Save(String),
+    /// What there is.
+    Help,
+    /// The end.
+    Quit,
+}
+
+/// What `/help` shows.
+pub const HELP: &str = "\
+/set KEY VALUE    temperature, top-k, top-p, min-p, repetition-penalty, max-new-tokens, seed, stop; alone: show them
+/system TEXT      another system prompt; alone: none
+/regenerate       another answer to the last prompt
+/reset            a new conversation
+/save FILE        append the conversation to a JSON lines file, as a row that trains
+/quit             end; so does Ctrl-D. Ctrl-C stops an answer. A prompt that begins with a slash needs two";
+
+impl Command {
+    /// Reads a line; nothing for a blank one.
+    ///
+    /// # Errors
+    /// What is wrong with a command.
+    pub fn parse(line: &str) -> Result<Option<Self>, String> {
+        let line = line.trim();
+        if line.is_empty() {
+            return Ok(None);
+        }
+        let Some(command) = line.strip_prefix('/').filter(|rest| !rest.starts_with('/')) else {
+            return Ok(Some(Self::Say(line.strip_prefix('/').unwrap_or(line).to_owned())));
+        };
+        let (word, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        let rest = rest.trim();
+        let alone = |command: Self| match rest {
+            "" => Ok(Some(command)),
+            _ => Err(format!("`/{word}` takes nothing, but `{rest}` follows")),
+        };
+        match word {
+            "set" if rest.is_empty() => Ok(Some(Self::Set(None))),
+            "set" => match rest.split_once([' ', '=']) {
+                Some((key, value)) => Ok(Some(Self::Set(Some((key.to_owned(), value.trim().to_owned()))))),
+                None => Err(format!("`/set {rest}` has no value: write `/set {rest} VALUE`")),
+            },
+            "system" => Ok(Some(Self::System(rest.to_owned()))),
+            "reset" => alone(Self::Reset),
+            "regenerate" => alone(Self::Regenerate),
+            "save" if rest.is_empty() => Err("`/save` needs a file: write `/save chat.jsonl`".into()),
+            "save" => Ok(Some(Self::Save(rest.to_owned()))),
+            "help" => Ok(Some(Self::Help)),
+            "quit" | "exit" => Ok(Some(Self::Quit)),
+            _ => Err(format!("there is no command `/{word}`; `/help` lists them")),
+        }
+    }
+}
+
+/// Changes one setting; the others stay, and so does this one when the value has no meaning.
+///
+/// # Errors
+/// What is wrong with key or value.
+pub fn set(settings: &mut ChatSettings, key: &str, value: &str) -> Result<(), String> {
+    fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
+        value.parse().map_err(|_| format!("`{key}` is `{value}`, but a number is needed"))
+    }
+    let mut changed = settings.clone();
+    match key.trim_start_matches('-').replace('_', "-").as_str() {
+        "temperature" => changed.params.temperature = number(key, value)?,
+        "top-k" if matches!(value, "off" | "none" | "0") => changed.params.top_k = None,
+        "top-k" => changed.params.top_k = Some(number(key, value)?),
+        "top-p" => changed.params.top_p = number(key, value)?,
+        "min-p" => changed.params.min_p = number(key, value)?,
+        "repetition-penalty" => changed.params.repetition_penalty = number(key, value)?,
+        "max-new-tokens" => changed.params.max_new_tokens = number(key, value)?,
+        "seed" => changed.seed = Seed(number(key, value)?),
+        "stop" if matches!(value, "off" | "none") => changed.stop.clear(),
+        "stop" => changed.stop.push(value.replace("\\n", "\n")),
+        _ => return Err(format!("there is no setting `{key}`; `/help` lists them")),
+    }
+    changed.params.check().map_err(|error| error.to_string())?;
+    if changed.params.max_new_tokens == 0 {
+        return Err("`max-new-tokens` is 0, but must be at least 1".into());
+    }
+    *settings = changed;
+    Ok(())
+}
+
+/// All settings on one line.
+pub fn show(settings: &ChatSettings) -> String {
+    let params = &settings.params;
+    format!(
+        "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, max-new-tokens {}, seed {}, stop {:?}",
+        params.temperature,
+        params.top_k.map_or("off".to_owned(), |k| k.to_string()),
+        params.top_p,
+        params.min_p,
+        params.repetition_penalty,
+        params.max_new_tokens,
+        settings.seed.0,
+        settings.stop
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_prompts_or_commands() {
+        let parse = |line: &str| Command::parse(line).unwrap();
+        assert_eq!(parse("  "), None);
+        assert_eq!(parse(" Hello there "), Some(Command::Say("Hello there".into())));
+        assert_eq!(parse("//etc is a directory"), Some(Command::Say("/etc is a directory".into())));
+        assert_eq!(parse("/set temperature 0.7"), Some(Command::Set(Some(("temperature".into(), "0.7".into())))));
+        assert_eq!(parse("/set"), Some(Command::Set(None)));
+        assert_eq!(parse("/system You are a cat."), Some(Command::System("You are a cat.".into())));
+        assert_eq!(parse("/quit"), Some(Command::Quit));
+        let message = |line: &str| Command::parse(line).unwrap_err();
+        assert_eq!(message("/sett x"), "there is no command `/sett`; `/help` lists them");
+        assert_eq!(message("/set top-k"), "`/set top-k` has no value: write `/set top-k VALUE`");
+        assert_eq!(message("/reset now"), "`/reset` takes nothing, but `now` follows");
+    }
+
+    #[test]
+    fn settings_change_or_stay_as_they_were() {
+        let params = gradus::generate::SamplingParams::default();
+        let mut settings = ChatSettings { params, stop: Vec::new(), seed: Seed(1) };
+        set(&mut settings, "temperature", "0.5").unwrap();
+        set(&mut settings, "top_k", "3").unwrap();
+        set(&mut settings, "stop", "\\n\\n").unwrap();
+        assert_eq!((settings.params.temperature, settings.params.top_k), (0.5, Some(3)));
+        assert_eq!(settings.stop, ["\n\n"]);
+        for (key, value) in [("temperature", "-1"), ("top-p", "two"), ("max-new-tokens", "0"), ("heat", "1")] {
+            let before = settings.clone();
+            set(&mut settings, key, value).unwrap_err();
+            assert_eq!(settings, before, "{key} {value}");
+        }
+        assert_eq!(
+            show(&settings),
+            "temperature 0.5, top-k 3, top-p 1, min-p 0, repetition-penalty 1, max-new-tokens 256, seed 1, stop \
+             [\"\\n\\n\"]"
+        );
+    }
+}

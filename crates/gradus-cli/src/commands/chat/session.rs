@@ -1,0 +1,318 @@
+//! A conversation under way: who speaks, what was said, and how it is shown.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use gradus::data::Message;
+use gradus::inference::{Answer, AnswerEnd, ChatFormat, ChatJudge, ChatModel, ChatSettings, Flow};
+use gradus::text::think::{Part, parts};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::columns::side_by_side;
+use super::commands::{Command, HELP, set, show};
+use super::{ANSWER, ANSWERING, LISTENING, STOPPING, is_dialogue};
+use crate::output::Output;
+use crate::report;
+
+/// A model with its side of the conversation.
+pub struct Speaker {
+    name: String,
+    model: ChatModel,
+    messages: Vec<Message>,
+}
+
+impl Speaker {
+    /// A model that has said nothing yet; `name` is what it is called.
+    pub fn new(name: &str, model: ChatModel) -> Self {
+        Self { name: name.to_owned(), model, messages: Vec::new() }
+    }
+}
+
+/// The conversation.
+pub struct Session {
+    speakers: Vec<Speaker>,
+    judge: Option<ChatJudge>,
+    system: Option<String>,
+    settings: ChatSettings,
+    /// Prompts answered so far, over all conversations: each has random streams of its own.
+    turn: u64,
+    /// Which answer to this prompt is next.
+    attempt: u64,
+}
+
+/// An answer as one JSON object.
+#[derive(Serialize)]
+struct Line<'a> {
+    model: &'a str,
+    turn: u64,
+    attempt: u64,
+    prompt: &'a str,
+    completion: String,
+    /// As sampled, thoughts included, where that is something else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<&'a str>,
+    tokens: usize,
+    tokens_per_s: f64,
+    end: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reward: Option<f32>,
+}
+
+/// An answer with what was measured.
+struct Given {
+    answer: Answer,
+    tokens_per_s: f64,
+    reward: Option<f32>,
+}
+
+impl Session {
+    /// A conversation that has not begun.
+    pub fn new(
+        speakers: Vec<Speaker>,
+        judge: Option<ChatJudge>,
+        system: Option<String>,
+        settings: ChatSettings,
+    ) -> Self {
+        Self { speakers, judge, system, settings, turn: 0, attempt: 0 }
+    }
+
+    /// Who is there.
+    pub fn greeting(&self) -> String {
+        let format = |format| match format {
+            ChatFormat::Template => "its chat template",
+            ChatFormat::Hh => "Human: / Assistant:",
+            ChatFormat::Plain => "plain text",
+        };
+        let who =
+            |speaker: &Speaker| format!("{} ({})", speaker.model.directory().display(), format(speaker.model.format()));
+        let names: Vec<String> = self.speakers.iter().map(who).collect();
+        format!("{}\n`/help` lists what can be typed besides prompts", names.join("\n"))
+    }
+
+    /// Does what a line says.
+    pub fn obey(&mut self, command: Command, out: &Output) -> anyhow::Result<()> {
+        match command {
+            Command::Say(text) => {
+                self.turn += 1;
+                self.attempt = 0;
+                let first = self.system.iter().map(|system| Message::new("system", system));
+                for speaker in &mut self.speakers {
+                    if speaker.messages.is_empty() {
+                        speaker.messages.extend(first.clone());
+                    }
+                    speaker.messages.push(Message::new("user", &text));
+                }
+                self.answer(out)?;
+            }
+            Command::Regenerate => {
+                for Speaker { messages, .. } in &mut self.speakers {
+                    messages.pop_if(|message| message.role == "assistant");
+                }
+                if self.prompt().is_none() {
+                    out.warn("there is nothing to answer yet");
+                    return Ok(());
+                }
+                self.attempt += 1;
+                self.answer(out)?;
+            }
+            Command::System(text) => self.set_system(text, out),
+            Command::Set(None) => out.note(show(&self.settings)),
+            Command::Set(Some((key, value))) => match set(&mut self.settings, &key, &value) {
+                Ok(()) => out.note(show(&self.settings)),
+                Err(message) => out.warn(message),
+            },
+            Command::Reset => {
+                self.speakers.iter_mut().for_each(|speaker| speaker.messages.clear());
+                out.note("a new conversation");
+            }
+            Command::Save(path) => match self.save(&path) {
+                Ok(()) => out.note(format_args!("saved to `{path}`")),
+                Err(error) => out.warn(format_args!("`{path}`: {error}")),
+            },
+            Command::Help => out.note(HELP),
+            Command::Quit => {}
+        }
+        Ok(())
+    }
+
+    fn set_system(&mut self, text: String, out: &Output) {
+        self.system = Some(text).filter(|text| !text.is_empty());
+        for Speaker { messages, .. } in &mut self.speakers {
+            messages.retain(|message| message.role != "system");
+            if let Some(system) = self.system.as_ref().filter(|_| !messages.is_empty()) {
+                messages.insert(0, Message::new("system", system));
+            }
+        }
+        out.note(if self.system.is_some() { "a new system prompt" } else { "no system prompt" });
+    }
+
+    /// What is to be answered: the last message, when it is the user's.
+    fn prompt(&self) -> Option<&str> {
+        self.speakers[0]
+            .messages
+            .last()
+            .filter(|message| message.role == "user")
+            .map(|message| message.content.as_str())
+    }
+
+    /// Lets everyone answer. A prompt that cannot be answered is taken back.
+    fn answer(&mut self, out: &Output) -> anyhow::Result<()> {
+        let prompt = self.prompt().unwrap_or_default().to_owned();
+        let in_columns = self.speakers.len() == 2 && !out.is_json() && out.width().is_some();
+        let mut given = Vec::new();
+        for i in 0..self.speakers.len() {
+            if !in_columns && self.speakers.len() > 1 && !out.is_json() {
+                out.text(&format!("[{}]\n", self.speakers[i].name))?;
+            }
+            ANSWER.store(ANSWERING, Ordering::SeqCst);
+            let found = self.one(i, !in_columns && !out.is_json(), out);
+            ANSWER.store(LISTENING, Ordering::SeqCst);
+            let found = match found {
+                Ok(found) => found,
+                Err(error) if error.is::<gradus::Error>() => {
+                    self.take_back();
+                    // A person can do something about it; whoever feeds a pipe must see that it failed.
+                    return if is_dialogue() { Ok(report::show(&error, out)) } else { Err(error) };
+                }
+                Err(error) => return Err(error),
+            };
+            if out.is_json() {
+                out.json_line(&line(&self.speakers[i].name, (self.turn, self.attempt), &prompt, &found))?;
+            } else if !in_columns {
+                out.text("\n")?;
+                out.note(out.paint().faint(&remark(&found)));
+            }
+            let stopped = found.answer.end == AnswerEnd::Interrupted;
+            given.push(found);
+            if stopped && i + 1 < self.speakers.len() {
+                break;
+            }
+        }
+        if let (true, [first, second]) = (in_columns, given.as_slice()) {
+            self.show_columns([first, second], out)?;
+        }
+        for (speaker, given) in self.speakers.iter_mut().zip(&given) {
+            speaker.messages.push(given.answer.message());
+        }
+        if given.len() < self.speakers.len() {
+            self.take_back();
+        }
+        Ok(())
+    }
+
+    /// Ends every side of the conversation before the last prompt.
+    fn take_back(&mut self) {
+        for Speaker { messages, .. } in &mut self.speakers {
+            let last = messages.iter().rposition(|message| message.role == "user");
+            messages.truncate(last.unwrap_or(0));
+        }
+    }
+
+    /// The answer of one speaker, shown as it comes where `aloud`.
+    fn one(&mut self, i: usize, aloud: bool, out: &Output) -> anyhow::Result<Given> {
+        let Speaker { model, messages, .. } = &self.speakers[i];
+        let begins_inside = model.text_of(messages)?.trim_end().ends_with(gradus::text::think::OPEN);
+        let (started, mut voice, mut closed) = (Instant::now(), Voice::new(begins_inside), None);
+        let mut hear = |new: &str| {
+            if aloud && closed.is_none() {
+                closed = voice.say(new, out).err();
+            }
+            let enough = closed.is_some() || ANSWER.load(Ordering::SeqCst) == STOPPING;
+            if enough { Flow::Stop } else { Flow::GoOn }
+        };
+        let answer = model.answer(messages, &self.settings, (self.turn, self.attempt), &mut hear)?;
+        if let Some(error) = closed {
+            return Err(error);
+        }
+        let tokens_per_s = answer.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
+        let reward = self.judge.as_mut().map(|judge| judge.reward(messages, &answer)).transpose()?;
+        Ok(Given { answer, tokens_per_s, reward })
+    }
+
+    fn show_columns(&self, given: [&Given; 2], out: &Output) -> anyhow::Result<()> {
+        let texts = given.map(|given| format!("{}\n\n{}", given.answer.text.trim(), remark(given)));
+        let names = [0, 1].map(|i| self.speakers[i].name.as_str());
+        let texts = [texts[0].as_str(), texts[1].as_str()];
+        match out.width().and_then(|width| side_by_side(names, texts, width)) {
+            Some(columns) => out.text(&columns),
+            None => out.text(&format!("[{}]\n{}\n\n[{}]\n{}\n", names[0], texts[0], names[1], texts[1])),
+        }
+    }
+
+    /// Appends each side of the conversation as a row that trains.
+    fn save(&self, path: &str) -> std::io::Result<()> {
+        let mut file = File::options().create(true).append(true).open(path)?;
+        for Speaker { name, messages, .. } in &self.speakers {
+            let message = |message: &Message| json!({ "role": message.role, "content": message.content });
+            let mut row = Map::from_iter([("messages".to_owned(), messages.iter().map(message).collect::<Value>())]);
+            if self.speakers.len() > 1 {
+                row.insert("model".into(), json!(name));
+            }
+            file.write_all((Value::Object(row).to_string() + "\n").as_bytes())?;
+        }
+        file.flush()
+    }
+}
+
+fn line<'a>(model: &'a str, (turn, attempt): (u64, u64), prompt: &'a str, given: &'a Given) -> Line<'a> {
+    let completion = given.answer.said();
+    let raw = Some(given.answer.text.as_str()).filter(|raw| *raw != completion);
+    Line {
+        model,
+        turn,
+        attempt,
+        prompt,
+        completion,
+        raw,
+        tokens: given.answer.tokens,
+        tokens_per_s: given.tokens_per_s,
+        end: given.answer.end.name(),
+        reward: given.reward,
+    }
+}
+
+/// What is said about an answer.
+fn remark(given: &Given) -> String {
+    let end = match given.answer.end {
+        AnswerEnd::Stop => "",
+        AnswerEnd::Length => ", cut off",
+        AnswerEnd::Interrupted => ", stopped",
+    };
+    let reward = given.reward.map_or(String::new(), |reward| format!(", reward {reward:.3}"));
+    format!("({} tokens, {:.1}/s{end}{reward})", given.answer.tokens, given.tokens_per_s)
+}
+
+/// Shows an answer as it comes, thoughts dimmed.
+struct Voice {
+    text: String,
+    begins_inside: bool,
+    shown: usize,
+}
+
+impl Voice {
+    fn new(begins_inside: bool) -> Self {
+        Self { text: String::new(), begins_inside, shown: 0 }
+    }
+
+    fn say(&mut self, new: &str, out: &Output) -> anyhow::Result<()> {
+        self.text += new;
+        let mut at = 0;
+        for part in parts(&self.text, self.begins_inside) {
+            let (Part::Thought(text) | Part::Said(text)) = part;
+            let end = at + text.len();
+            if end > self.shown {
+                let piece = &text[self.shown.saturating_sub(at)..];
+                match part {
+                    Part::Thought(_) => out.text(&out.stdout_paint().faint(piece))?,
+                    Part::Said(_) => out.text(piece)?,
+                }
+                self.shown = end;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
