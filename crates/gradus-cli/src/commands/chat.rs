@@ -73,7 +73,10 @@ fn watch_for_interrupts(out: &Output) {
         ANSWERING => ANSWER.store(STOPPING, Ordering::SeqCst),
         // The answer does not stop: the model may be at a long prompt.
         STOPPING => std::process::exit(130),
-        _ => out.note("\n`/quit` or Ctrl-D ends the chat"),
+        _ => {
+            out.note("\n`/quit` or Ctrl-D ends the chat");
+            out.prompt("> ");
+        }
     });
 }
 

@@ -1,7 +1,7 @@
 //! A run that is killed at any moment and resumed ends with the same bits as one that never was.
 //!
-//! The real binary, every trainer, a tiny model: killed with SIGKILL after a random time, after a random step, or in the
-//! middle of writing, then resumed, killed again, and so on until it is done. Then every file is compared with that of an
+//! The real binary, every trainer, a tiny model: killed with SIGKILL (or interrupted, as by Ctrl-C) after a random time,
+//! after a random step, or in the middle of writing, then resumed, killed again, and so on until it is done. Then every file is compared with that of an
 //! uninterrupted run. `GRADUS_KILLS=100 cargo test --workspace --test kill` does it a hundred times.
 
 #![cfg(unix)]
@@ -60,8 +60,11 @@ fn check(name: &str, method: &str, model: &str, data: &str, more: &[&[&str]]) {
         assert!(found.is_empty(), "{name}, round {round}, {story}:\n{}", found.join("\n"));
         std::fs::remove_dir_all(&directory).expect("it can be removed");
     }
-    assert!(killer.kills >= rounds, "{name}: only {} kills in {rounds} rounds", killer.kills);
-    eprintln!("{name}: {rounds} runs, {} kills ({} while writing), identical", killer.kills, killer.while_writing);
+    let Killer { kills, while_writing, interruptions, .. } = killer;
+    assert!(kills + interruptions >= rounds, "{name}: only {kills} kills in {rounds} rounds");
+    eprintln!(
+        "{name}: {rounds} runs, {kills} kills ({while_writing} while writing), {interruptions} interruptions, identical"
+    );
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl Lab {
             let child = self.start(directory, resume);
             match killer.kill(child, &directory.join("run")) {
                 Some(moment) => {
-                    story.push(format!("killed {moment}{}", if resume { " after a resumption" } else { "" }))
+                    story.push(format!("stopped {moment}{}", if resume { " after a resumption" } else { "" }))
                 }
                 None if story.is_empty() => {
                     // It was faster than the killer; once more from the start.
@@ -113,12 +113,14 @@ pub struct Killer {
     pub kills: usize,
     /// How many of them while something was being written.
     pub while_writing: usize,
+    /// How many were interrupted and left a checkpoint.
+    pub interruptions: usize,
 }
 
 impl Killer {
     pub fn new(name: &str, time: Duration) -> Self {
         let state = name.bytes().fold(42, |state: u64, byte| state.wrapping_mul(31).wrapping_add(u64::from(byte)));
-        Self { state, time, kills: 0, while_writing: 0 }
+        Self { state, time, kills: 0, while_writing: 0, interruptions: 0 }
     }
 
     /// A random number below `bound` (SplitMix64).
@@ -158,11 +160,22 @@ impl Killer {
             }
         };
         let writing = temporary(run) || temporary(&run.join("checkpoints"));
-        // SIGKILL.
-        child.kill().expect("a process can be killed");
+        // One in four is Ctrl-C: the run writes a checkpoint where an undisturbed one would not, and ends with 130.
+        let is_polite = self.below(4) == 0;
+        if is_polite {
+            let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).stderr(Stdio::null()).status();
+            sent.expect("`kill` runs");
+        } else {
+            // SIGKILL.
+            child.kill().expect("a process can be killed");
+        }
         let output = child.wait_with_output().expect("it ends");
         match output.status.code() {
             Some(0) => None,
+            Some(130) if is_polite => {
+                self.interruptions += 1;
+                Some(format!("interrupted {moment}"))
+            }
             Some(code) => panic!("it ended with {code} by itself: {}", String::from_utf8_lossy(&output.stderr)),
             None => {
                 self.kills += 1;
