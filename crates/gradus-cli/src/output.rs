@@ -64,6 +64,12 @@ impl Output {
         !self.json && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 
+    /// How many columns stdout has, where it is a terminal.
+    pub fn data_width(&self) -> Option<usize> {
+        let size = std::io::stdout().is_terminal().then(ratatui::crossterm::terminal::size)?;
+        size.ok().map(|(columns, _)| usize::from(columns)).filter(|&columns| columns > 0)
+    }
+
     /// Asks on stderr; only `y` and `yes` are a yes. Without a terminal nobody can answer: `None`.
     pub fn confirm(&self, question: &str) -> Option<bool> {
         if !std::io::stdin().is_terminal() {

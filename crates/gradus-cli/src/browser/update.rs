@@ -48,8 +48,8 @@ impl Browser {
     fn press_anywhere(&mut self, key: KeyCode) -> Option<Effect> {
         let place = self.place().unwrap_or(0);
         match key {
-            KeyCode::Char('q') | KeyCode::Esc if self.filter.is_empty() => return Some(Effect::Quit),
             KeyCode::Char('q') => return Some(Effect::Quit),
+            KeyCode::Esc if self.filter.is_empty() => self.marked.clear(),
             KeyCode::Esc => {
                 self.filter.clear();
                 let place = self.place().unwrap_or(0);

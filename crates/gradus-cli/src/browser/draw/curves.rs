@@ -14,10 +14,13 @@ use crate::watch::short;
 
 /// Fewer measurements are shown as they are.
 const SMOOTHED_FROM: usize = 10;
+/// More points than a wide screen has dots would only take time.
+const POINTS: usize = 1000;
 
 struct Curve {
     name: String,
     measured: Series,
+    dots: Series,
     line: Series,
 }
 
@@ -49,8 +52,9 @@ fn curves(browser: &Browser, metric: &str) -> Vec<Curve> {
     let of = |name: &&str| {
         let measured = series(&browser.details.get(*name)?.rows, metric);
         let smooth = !browser.is_raw && measured.points.len() >= SMOOTHED_FROM;
-        let line = if smooth { measured.smoothed() } else { measured.clone() };
-        (!measured.points.is_empty()).then(|| Curve { name: (*name).to_owned(), measured, line })
+        let dots = measured.thinned(POINTS);
+        let line = if smooth { dots.smoothed() } else { dots.clone() };
+        (!measured.points.is_empty()).then(|| Curve { name: (*name).to_owned(), measured, dots, line })
     };
     browser.drawn().iter().filter_map(of).collect()
 }
@@ -86,7 +90,7 @@ fn picture(frame: &mut Frame<'_>, area: Rect, curves: &[Curve], is_raw: bool, th
     // Faint dots first, so that they hide no line.
     for curve in curves.iter().filter(|curve| dots(curve)) {
         let set = Dataset::default().marker(Marker::Braille).graph_type(GraphType::Scatter);
-        sets.push(set.style(theme.faint()).data(&curve.measured.points));
+        sets.push(set.style(theme.faint()).data(&curve.dots.points));
     }
     for (place, curve) in curves.iter().enumerate() {
         let alone = curve.line.points.len() == 1;

@@ -16,7 +16,7 @@ pub const KEYS: [(&str, &str); 23] = [
     ("PgUp PgDn  K J", "scroll it"),
     ("/", "only runs with a text; Esc shows all"),
     ("S", "sort by start or by name"),
-    ("space", "mark a run: its curves are drawn too"),
+    ("space", "mark a run: its curves are drawn too; Esc: none"),
     ("c", "compare the marked runs"),
     ("u", "read everything again"),
     ("", ""),

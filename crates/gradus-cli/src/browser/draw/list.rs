@@ -30,13 +30,13 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) 
 fn widths(width: usize) -> (usize, usize, usize) {
     let wide = width >= 56;
     let (method, step) = if wide { (7, 12) } else { (0, 0) };
-    (width.saturating_sub(4 + method + step + 10), method, step)
+    (width.saturating_sub(4 + method + step + 9), method, step)
 }
 
 fn heading(width: usize, theme: Theme) -> Line<'static> {
     let (name, method, step) = widths(width);
     let text =
-        format!("    {:<name$}{:<method$}{:>step$}{:>9} ", "run", cut("method", method), cut("step", step), "figure");
+        format!("    {:<name$}{:<method$}{:>step$}{:>8} ", "run", cut("method", method), cut("step", step), "figure");
     Line::styled(text, theme.faint())
 }
 
@@ -51,7 +51,7 @@ fn row(entry: &Entry, browser: &Browser, width: usize, theme: Theme) -> Line<'st
         Span::raw(format!(" {}", text::padded(&shown, name))),
         Span::raw(format!("{:<method$}", cut(entry.method.as_deref().unwrap_or("–"), method))),
         Span::raw(format!("{:>step$}", cut(&steps(entry), step))),
-        Span::raw(format!("{figure:>9} ")),
+        Span::raw(format!("{figure:>8} ")),
     ])
 }
 

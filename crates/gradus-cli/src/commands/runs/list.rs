@@ -79,7 +79,7 @@ pub fn run(args: &ListArgs, library: &Library, out: &Output) -> anyhow::Result<(
         });
         return Ok(());
     }
-    out.result(&entries, || table(&entries, now(), out.data_paint()))
+    out.result(&entries, || table(&entries, now(), out.data_width(), out.data_paint()))
 }
 
 fn fits(args: &ListArgs, entry: &Entry) -> bool {
@@ -110,20 +110,31 @@ fn better(a: Option<&Figure>, b: Option<&Figure>) -> Ordering {
     }
 }
 
-fn table(entries: &[Entry], now: u64, paint: Paint) -> String {
-    let mut headings =
-        vec!["name", "method", "model", "state", "step", "key figure", "last", "best", "size", "changed", "tags"];
-    let has_tags = entries.iter().any(|entry| !entry.tags.is_empty());
-    headings.truncate(if has_tags { 11 } else { 10 });
-    let mut rows = vec![headings.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+/// What goes when a terminal is too narrow for all columns, first to last.
+const DISPENSABLE: [usize; 6] = [8, 2, 9, 7, 1, 5];
+
+fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> String {
+    let headings =
+        ["name", "method", "model", "state", "step", "key figure", "last", "best", "size", "changed", "tags"];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
     rows.extend(entries.iter().map(|entry| row(entry, now)));
-    let style = |r: usize, c: usize, cell: String| match (r, c) {
+    let has_tags = entries.iter().any(|entry| !entry.tags.is_empty());
+    let mut columns: Vec<usize> = (0..if has_tags { 11 } else { 10 }).collect();
+    let width_of = |c: usize| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0) + 2;
+    for dispensable in DISPENSABLE {
+        let all: usize = columns.iter().map(|&c| width_of(c)).sum();
+        if width.is_some_and(|width| all > width + 2) {
+            columns.retain(|&c| c != dispensable);
+        }
+    }
+    let shown: Vec<Vec<String>> = rows.iter().map(|row| columns.iter().map(|&c| row[c].clone()).collect()).collect();
+    let style = |r: usize, c: usize, cell: String| match (r, columns[c]) {
         (0, _) => paint.faint(&cell),
         (_, 0) => paint.bold(&cell),
         (_, 3) => painted(entries[r - 1].state, &cell, paint),
         _ => cell,
     };
-    let mut text = laid_out(&rows, |column| matches!(column, 4 | 6..=9), style);
+    let mut text = laid_out(&shown, |c| matches!(columns[c], 4 | 6..=9), style);
     for entry in entries {
         let why = match entry.state {
             Status::Broken => entry.problems.first(),
@@ -160,4 +171,24 @@ fn row(entry: &Entry, now: u64) -> Vec<String> {
 /// `40/100`, or `40` where the total is not known.
 pub fn steps(entry: &Entry) -> String {
     entry.steps.map_or_else(|| entry.step.to_string(), |steps| format!("{}/{steps}", entry.step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_terminal_gets_what_matters() {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("config.yml"), "method:\n  sft:\n    packing: false\n").expect("a file");
+        let entries = [Entry::read("a-run-with-a-name".into(), directory.path())];
+        let heading = |width| {
+            let text = table(&entries, 0, width, Paint::plain());
+            text.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let all = "name method model state step key figure last best size changed";
+        assert_eq!((heading(None), heading(Some(200))), (all.to_owned(), all.to_owned()));
+        assert_eq!(heading(Some(80)), "name method state step key figure last best changed");
+        assert_eq!(heading(Some(30)), "name state step last");
+    }
 }

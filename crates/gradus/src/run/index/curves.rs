@@ -80,6 +80,20 @@ impl Series {
         Self { key: self.key.clone(), points }
     }
 
+    /// At most `count` points, each the mean of its stretch: more than a screen has columns are of no use.
+    #[must_use]
+    pub fn thinned(&self, count: usize) -> Self {
+        if self.points.len() <= count {
+            return self.clone();
+        }
+        let mean = |index: usize| {
+            let stretch = stretch(&self.points, index, count);
+            let (x, y) = stretch.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+            (x / stretch.len() as f64, y / stretch.len() as f64)
+        };
+        Self { key: self.key.clone(), points: (0..count).map(mean).collect() }
+    }
+
     /// The last value.
     pub fn last(&self) -> Option<f64> {
         self.points.last().map(|point| point.1)
@@ -93,6 +107,11 @@ impl Series {
     }
 }
 
+/// The `index`-th of `count` parts, none of which is empty as long as there are as many points.
+fn stretch(points: &[(f64, f64)], index: usize, count: usize) -> &[(f64, f64)] {
+    &points[index * points.len() / count..(index + 1) * points.len() / count]
+}
+
 /// A curve in one line of at most `width` blocks: each the mean of its stretch of points.
 pub fn sparkline(points: &[(f64, f64)], width: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -101,7 +120,7 @@ pub fn sparkline(points: &[(f64, f64)], width: usize) -> String {
         return String::new();
     }
     let mean = |index: usize| {
-        let stretch = &points[index * points.len() / count..(index + 1) * points.len() / count];
+        let stretch = stretch(points, index, count);
         stretch.iter().map(|point| point.1).sum::<f64>() / stretch.len() as f64
     };
     let means: Vec<f64> = (0..count).map(mean).collect();
@@ -134,6 +153,15 @@ mod tests {
         assert_eq!(series(&rows, "loss").points, [(1.0, 2.0), (2.0, 4.0), (3.0, 6.0)]);
         assert_eq!(series(&rows, "loss").range(), Some((2.0, 6.0)));
         assert_eq!((series(&rows, "eval_reward").last(), series(&rows, "none").range()), (None, None));
+    }
+
+    #[test]
+    fn long_curves_are_thinned_to_means() {
+        let points = (0..10).map(|i| (f64::from(i), f64::from(i * i))).collect();
+        let series = Series { key: "loss".into(), points };
+        assert_eq!(series.thinned(10), series);
+        let thin = series.thinned(3).points;
+        assert_eq!(thin, [(1.0, 5.0 / 3.0), (4.0, 50.0 / 3.0), (7.5, 230.0 / 4.0)]);
     }
 
     #[test]
