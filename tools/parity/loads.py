@@ -1,4 +1,5 @@
-"""Loads model directories that gradus wrote with transformers, and says whether every tensor found its place.
+"""Loads model and adapter directories that gradus wrote with transformers and peft, and says whether every tensor found
+its place.
 
     python loads.py DIR [DIR ...]
 
@@ -6,18 +7,38 @@ For a causal model it also prints the mean log-probability of a fixed row of ids
 they can be compared with `gradus score` on the same ids. Exits with 1 when a name is missing or unexpected.
 """
 
+import json
+import pathlib
 import sys
 
 import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 
+def adapted(directory: pathlib.Path):
+    """The model of an adapter, and the names that only the file or only peft has, or whose values differ."""
+    config = json.loads((directory / "adapter_config.json").read_text())
+    scores, base = config["task_type"] == "SEQ_CLS", config["base_model_name_or_path"]
+    kind, labels = (AutoModelForSequenceClassification, {"num_labels": 1}) if scores else (AutoModelForCausalLM, {})
+    model = PeftModel.from_pretrained(kind.from_pretrained(base, **labels), directory)
+    stored, found = load_file(directory / "adapter_model.safetensors"), get_peft_model_state_dict(model)
+    wrong = set(stored) ^ set(found) | {key for key in set(stored) & set(found) if not torch.equal(stored[key], found[key])}
+    return model, scores, {"differ": sorted(wrong)} if wrong else {}
+
+
 def check(directory: str) -> bool:
-    config = AutoConfig.from_pretrained(directory)
-    scores = config.architectures[0].endswith("ForSequenceClassification")
-    kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
-    model, info = kind.from_pretrained(directory, output_loading_info=True)
-    problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    if (pathlib.Path(directory) / "adapter_config.json").exists():
+        model, scores, problems = adapted(pathlib.Path(directory))
+        config = model.config
+    else:
+        config = AutoConfig.from_pretrained(directory)
+        scores = config.architectures[0].endswith("ForSequenceClassification")
+        kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+        model, info = kind.from_pretrained(directory, output_loading_info=True)
+        problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    model.eval()
     # Ids that avoid the ends of the vocabulary, where special tokens usually lie.
     ids = torch.arange(10, 30) % (config.vocab_size - 20) + 10
     with torch.no_grad():

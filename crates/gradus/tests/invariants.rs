@@ -333,6 +333,26 @@ fn an_adapter_that_goes_on_after_an_interruption_gives_the_same_bits() {
 }
 
 #[test]
+fn an_adapter_learns_on_a_quantised_base() {
+    for (method, is_online) in all() {
+        let run = |weights: &str| {
+            let lines = format!("  max_steps: 3\n  shuffle: false\n  frozen_weights: {weights}\n");
+            Run::new(method, is_online, &lines).with_adapter(ADAPTERS[0])
+        };
+        let (exact, coarse, broken) = (run("f32").train(), run("nf4").train(), run("nf4"));
+        assert_ne!(metric(&exact, 0, "grad_norm"), metric(&coarse, 0, "grad_norm"), "{}", method.name);
+        let moved = coarse.weights.iter().filter(|tensor| tensor.name.ends_with("lora_b"));
+        assert!(
+            moved.flat_map(|tensor| &tensor.values).any(|value| *value != 0.0),
+            "{}: nothing is learned",
+            method.name
+        );
+        broken.interrupt(1);
+        assert_same(method.name, &broken.finish(Existing::Resume), &coarse, 0.0);
+    }
+}
+
+#[test]
 fn an_adapter_starts_at_the_reference_whether_new_or_gone_on_with() {
     let method =
         Method { name: "grpo", written: "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.1}", rows: "sft" };

@@ -355,7 +355,8 @@ fn packed_prompts_give_what_left_padded_ones_give() {
         let rows = |key: &str| -> Vec<Vec<u32>> { serde_json::from_value(case[key].clone()).expect("rows of ids") };
         let logprobs: Vec<Vec<f32>> = serde_json::from_value(case["logprobs"].clone()).expect("rows of numbers");
         let (prompts, tokens) = (rows("prompts"), rows("tokens"));
-        let model = CausalLm::load(&ModelDir::open(&fixtures().join(name)).expect("opens"), &Device::flex()).expect("loads");
+        let model =
+            CausalLm::load(&ModelDir::open(&fixtures().join(name)).expect("opens"), &Device::flex()).expect("loads");
         let whole: Vec<Vec<u32>> = prompts.iter().zip(&tokens).map(|(a, b)| [&a[..], &b[..]].concat()).collect();
         let packed = Packed::new(&whole);
         let targets = Targets::completions(&packed, &tokens.iter().map(Vec::len).collect::<Vec<_>>());

@@ -73,7 +73,7 @@ pub fn sample<E: From<Error>>(
     let rows = data::load(&options.prompts, &load)?.rows;
     let tokenise = TokeniseOptions { max_length: None, ..TokeniseOptions::default() };
     let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?.examples;
-    let model = CausalLm::load(&files.dir, &Device::flex())?.into_frozen(options.weights);
+    let model = CausalLm::load_packed(&files.dir, options.weights, &Device::flex())?.into_frozen(options.weights);
     if let Some(limit) = model.max_positions() {
         check_room(&prompts, params.max_new_tokens, limit)?;
     }

@@ -269,9 +269,7 @@ impl Workload {
 
     /// Reading the weights, tensor by tensor.
     fn load(&self) -> Phase {
-        // Under an adapter the base is packed once it is there.
-        let unpacked = self.policy.weights().saturating_sub(self.policy.held());
-        Phase { working: 2 * self.policy.largest_tensor() + unpacked, ..self.at_first("load") }
+        Phase { working: 2 * self.policy.largest_tensor(), ..self.at_first("load") }
     }
 
     /// Sampling: the weights packed for it, the cache, the prompts' forward pass or the logits of all prompts and rows.

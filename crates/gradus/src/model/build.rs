@@ -2,7 +2,7 @@
 
 use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Quantised};
+use gradus_kernels::{Format, FrozenWeight, Quantised, is_fused};
 use rand::Rng;
 
 use crate::rng::Stream;
@@ -67,16 +67,30 @@ pub(crate) struct Builder<'a> {
     source: &'a mut dyn Source,
     prefix: String,
     device: &'a Device,
+    pack: Option<Format>,
 }
 
 impl<'a> Builder<'a> {
     pub(crate) fn new(source: &'a mut dyn Source, device: &'a Device) -> Self {
-        Self { source, prefix: String::new(), device }
+        Self { source, prefix: String::new(), device, pack: None }
+    }
+
+    /// Linear layers are packed in `format` as soon as they are built, so that a whole model in f32 is never held; only where
+    /// the device has packed products.
+    pub(crate) fn packing(self, format: Option<Format>) -> Self {
+        let pack = format.filter(|_| is_fused(self.device));
+        Self { pack, ..self }
+    }
+
+    /// How linear layers are packed, if at all.
+    pub(crate) fn pack(&self) -> Option<Format> {
+        self.pack
     }
 
     /// The builder one level down: names get `name.` in front.
     pub(crate) fn enter(&mut self, name: impl std::fmt::Display) -> Builder<'_> {
-        Builder { prefix: format!("{}{name}.", self.prefix), source: self.source, device: self.device }
+        let prefix = format!("{}{name}.", self.prefix);
+        Builder { prefix, source: self.source, device: self.device, pack: self.pack }
     }
 
     /// The parameter `name` at this level.

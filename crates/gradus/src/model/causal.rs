@@ -48,8 +48,20 @@ impl CausalLm {
     /// # Errors
     /// When the family is unknown, or weights are missing, misshapen, unexpected or damaged.
     pub fn load(dir: &ModelDir, device: &Device) -> Result<Self> {
+        Self::read(dir, None, device)
+    }
+
+    /// [`load`](Self::load) for a model whose linear layers are not trained: they are packed as `weights` says, one by one.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_packed(dir: &ModelDir, weights: Weights, device: &Device) -> Result<Self> {
+        Self::read(dir, Some(weights), device)
+    }
+
+    fn read(dir: &ModelDir, weights: Option<Weights>, device: &Device) -> Result<Self> {
         let mut checkpoint = Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?;
-        let model = Self::build(&mut checkpoint, dir, device)?;
+        let model = Self::build(&mut checkpoint, dir, weights, device)?;
         checkpoint.finish()?;
         model.with_saved_adapter(dir)
     }
@@ -75,11 +87,11 @@ impl CausalLm {
     /// # Errors
     /// When the configuration is not understood.
     pub fn random(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
-        Self::build(&mut Fresh(stream), dir, device)
+        Self::build(&mut Fresh(stream), dir, None, device)
     }
 
-    fn build(source: &mut dyn Source, dir: &ModelDir, device: &Device) -> Result<Self> {
-        let mut b = Builder::new(source, device);
+    fn build(source: &mut dyn Source, dir: &ModelDir, weights: Option<Weights>, device: &Device) -> Result<Self> {
+        let mut b = Builder::new(source, device).packing(weights.map(Weights::format));
         let trunk = Trunk::build(&mut b, dir)?;
         let mut head = b.enter("lm_head");
         // A tied model may still bring a head of its own: it stays separate when its values differ.

@@ -29,27 +29,35 @@ impl Linear {
     /// A layer stored `[out, in]`.
     pub(crate) fn build(mut b: Builder<'_>, input: usize, output: usize, bias: bool, deviation: f32) -> Self {
         let frozen = b.quantised("weight", input, output);
-        Self {
+        let layer = Self {
             weight: weight(&mut b, frozen.is_some(), [output, input], deviation),
             bias: bias.then(|| b.param("bias", [output], Init::Constant(0.0))),
             lora: None,
             layout: Layout::OutIn,
             precision: Precision::F32,
             frozen,
-        }
+        };
+        layer.packed(b.pack())
     }
 
     /// A layer stored `[in, out]` with a bias: GPT-2's Conv1D.
     pub(crate) fn build_conv1d(mut b: Builder<'_>, input: usize, output: usize, deviation: f32) -> Self {
         let frozen = b.quantised("weight", input, output);
-        Self {
+        let layer = Self {
             weight: weight(&mut b, frozen.is_some(), [input, output], deviation),
             bias: Some(b.param("bias", [output], Init::Constant(0.0))),
             lora: None,
             layout: Layout::InOut,
             precision: Precision::F32,
             frozen,
-        }
+        };
+        layer.packed(b.pack())
+    }
+
+    /// The layer with its weight in `format`.
+    fn packed(mut self, format: Option<Format>) -> Self {
+        format.into_iter().for_each(|format| self.freeze_weight(format));
+        self
     }
 
     /// `x_nd` times the weight, plus the bias, plus what an adapter adds.

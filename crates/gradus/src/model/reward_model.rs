@@ -40,6 +40,18 @@ impl RewardModel {
     /// # Errors
     /// When `dir` holds another kind of model, or weights are missing, misshapen, unexpected or damaged.
     pub fn load(dir: &ModelDir, device: &Device) -> Result<Self> {
+        Self::read(dir, None, device)
+    }
+
+    /// [`load`](Self::load) for a model whose linear layers are not trained; see [`CausalLm::load_packed`].
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_packed(dir: &ModelDir, weights: Weights, device: &Device) -> Result<Self> {
+        Self::read(dir, Some(weights), device)
+    }
+
+    fn read(dir: &ModelDir, weights: Option<Weights>, device: &Device) -> Result<Self> {
         if !dir.is_reward_model() {
             let found = dir.architecture();
             return Err(Error::model(
@@ -54,7 +66,7 @@ impl RewardModel {
             checkpoint = checkpoint
                 .with_fresh(|name, shape, _| (name == "score.weight").then(|| vec![0.0; shape.iter().product()]));
         }
-        let mut model = Self::build(&mut checkpoint, dir, device, Init::Constant(0.0))?;
+        let mut model = Self::build(&mut checkpoint, dir, weights, device, Init::Constant(0.0))?;
         checkpoint.ignore("lm_head.weight");
         checkpoint.finish()?;
         let Some(found) = &dir.adapter else { return Ok(model) };
@@ -74,11 +86,12 @@ impl RewardModel {
         Ok(model)
     }
 
-    /// The trunk of the causal model in `dir` with a fresh head, N(0, 1/√(D + 1)).
+    /// The trunk of the causal model in `dir` with a fresh head, N(0, 1/√(D + 1)); its linear layers packed where `weights`
+    /// says how.
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn from_causal(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
+    pub fn from_causal(dir: &ModelDir, weights: Option<Weights>, stream: &mut Stream, device: &Device) -> Result<Self> {
         // The stream is used once, for the head: a clone can live in the closure.
         let mut own = stream.clone();
         let mut checkpoint =
@@ -86,7 +99,7 @@ impl RewardModel {
                 let deviation = (shape.last().copied().unwrap_or(1) as f32 + 1.0).powf(-0.5);
                 (name == "score.weight").then(|| normal(&mut own, shape.iter().product(), deviation))
             });
-        let model = Self::build(&mut checkpoint, dir, device, Init::Constant(0.0))?;
+        let model = Self::build(&mut checkpoint, dir, weights, device, Init::Constant(0.0))?;
         checkpoint.ignore("lm_head.weight");
         checkpoint.finish()?;
         Ok(model)
@@ -109,11 +122,17 @@ impl RewardModel {
     /// # Errors
     /// When the configuration is not understood.
     pub fn random(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
-        Self::build(&mut build::Fresh(stream), dir, device, Init::Normal(0.02))
+        Self::build(&mut build::Fresh(stream), dir, None, device, Init::Normal(0.02))
     }
 
-    fn build(source: &mut dyn Source, dir: &ModelDir, device: &Device, init: Init) -> Result<Self> {
-        let mut b = Builder::new(source, device);
+    fn build(
+        source: &mut dyn Source,
+        dir: &ModelDir,
+        weights: Option<Weights>,
+        device: &Device,
+        init: Init,
+    ) -> Result<Self> {
+        let mut b = Builder::new(source, device).packing(weights.map(Weights::format));
         let trunk = Trunk::build(&mut b, dir)?;
         let d = trunk.dims().1;
         let score = Head { weight: b.enter("score").param("weight", [1, d], init) };

@@ -29,7 +29,7 @@ impl ModelReward {
     /// # Errors
     /// When `dir` is not a reward model's, or a file is missing or corrupt.
     pub fn load(dir: &ModelDir, device: &Device, weights: Weights, passes: MicroBatch) -> Result<Self> {
-        let model = RewardModel::load(dir, device)?.into_frozen(weights);
+        let model = RewardModel::load_packed(dir, weights, device)?.into_frozen(weights);
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = ChatTemplate::from_dir(&dir.path, &tokenizer)?;

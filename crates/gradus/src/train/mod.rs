@@ -114,12 +114,12 @@ pub struct TrainConfig {
     /// How the operands of matrix products are held: `f32` or `bf16` (about twice as fast where the processor
     /// multiplies it; weights, sums and the optimiser stay in f32, frozen models are kept in bf16). Default `f32`.
     pub compute: Compute,
-    /// How the weights that completions are sampled with are held: `f32`, `bf16` or `int8`. Coarser than `compute`,
+    /// How the weights that completions are sampled with are held: `f32`, `bf16`, `int8` or `nf4`. Coarser than `compute`,
     /// sampling is faster, logprobs are computed again by the policy itself, and how far the two are apart is
     /// reported. Default: as `compute`.
     pub sampling_weights: Option<Weights>,
-    /// How weights are held that are not trained (the base under an adapter, reference, reward models): `f32`, `bf16` or
-    /// `int8`. Default: as `compute`.
+    /// How weights are held that are not trained (the base under an adapter, reference, reward models): `f32`, `bf16`,
+    /// `int8` or `nf4` (under an adapter QLoRA, Dettmers et al. 2023). Default: as `compute`.
     pub frozen_weights: Option<Weights>,
     /// Threads. Default: one per core.
     pub threads: Option<usize>,

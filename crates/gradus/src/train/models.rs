@@ -45,7 +45,12 @@ const CRITIC_ADAPTER: u64 = 2;
 impl Models<'_> {
     /// The policy, set up for training.
     pub fn policy(&self) -> Result<CausalLm> {
-        let mut model = CausalLm::load(&self.source()?, self.device)?.with_compute(self.compute());
+        let dir = self.source()?;
+        let model = match self.adapts() {
+            true => CausalLm::load_packed(&dir, self.frozen_weights(), self.device)?,
+            false => CausalLm::load(&dir, self.device)?,
+        };
+        let mut model = model.with_compute(self.compute());
         if let Some(adapter) = self.fresh_adapter(model.adapter(), &self.start.dir, &self.plan.config().model)? {
             let mut stream = self.plan.seed().stream(Purpose::Init, 0, POLICY_ADAPTER);
             model = model.with_fresh_adapter(&self.start.dir, adapter, &mut stream)?;
@@ -65,13 +70,13 @@ impl Models<'_> {
         let policy = self.policy()?;
         let plain = self.device.clone().inner();
         let reference = match (reference, self.checkpoint) {
-            (Some(name), _) => CausalLm::load(&open_model(name)?, &plain)?,
+            (Some(name), _) => CausalLm::load_packed(&open_model(name)?, self.frozen_weights(), &plain)?,
             // A new adapter is nothing at first.
             (None, _) if policy.adapter().is_some() && self.start.dir.adapter.is_none() => policy.without_adapter(),
             (None, Some(_)) if policy.adapter().is_some() => {
                 policy.without_adapter().with_saved_adapter(&self.start.dir)?
             }
-            (None, Some(_)) => CausalLm::load(&self.start.dir, &plain)?,
+            (None, Some(_)) => CausalLm::load_packed(&self.start.dir, self.frozen_weights(), &plain)?,
             (None, None) => policy.valid(),
         };
         Ok((policy, reference.into_frozen(self.frozen_weights())))
@@ -156,12 +161,16 @@ impl Models<'_> {
 
     /// Where the policy's weights come from: the checkpoint, or the start model.
     fn source(&self) -> Result<ModelDir> {
-        let adapts = self.plan.config().lora.is_some() || self.start.dir.adapter.is_some();
         match self.checkpoint {
-            Some(checkpoint) if adapts => self.start.dir.without_adapter().with_adapter(&checkpoint.path),
+            Some(checkpoint) if self.adapts() => self.start.dir.without_adapter().with_adapter(&checkpoint.path),
             Some(checkpoint) => ModelDir::open(&checkpoint.path),
             None => Ok(self.start.dir.clone()),
         }
+    }
+
+    /// Whether an adapter is trained, and not the model itself.
+    fn adapts(&self) -> bool {
+        self.plan.config().lora.is_some() || self.start.dir.adapter.is_some()
     }
 
     fn compute(&self) -> Compute {
@@ -203,11 +212,15 @@ impl Models<'_> {
     }
 
     fn load_scalar(&self, dir: &ModelDir) -> Result<RewardModel> {
+        let weights = self.adapts().then(|| self.frozen_weights());
         if dir.is_reward_model() {
-            return RewardModel::load(dir, self.device);
+            return match weights {
+                Some(weights) => RewardModel::load_packed(dir, weights, self.device),
+                None => RewardModel::load(dir, self.device),
+            };
         }
         let mut stream = self.plan.seed().stream(Purpose::Init, 0, HEAD);
-        RewardModel::from_causal(dir, &mut stream, self.device)
+        RewardModel::from_causal(dir, weights, &mut stream, self.device)
     }
 
     fn trained_scalar(
