@@ -67,12 +67,10 @@ pub fn write_path(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Resul
 /// # Errors
 /// What `fill` returns, or [`Error::Io`].
 pub fn write_dir(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    if let Some(missing) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        if !missing.is_dir() {
-            fs::create_dir_all(missing)
-                .and_then(|()| sync_directory(parent(missing)))
-                .map_err(|source| Error::io(missing, source))?;
-        }
+    if let Some(missing) = path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
+        fs::create_dir_all(missing)
+            .and_then(|()| sync_directory(parent(missing)))
+            .map_err(|source| Error::io(missing, source))?;
     }
     let temporary = sibling(path, "tmp");
     let filled = fs::create_dir(&temporary)
