@@ -111,6 +111,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         prompts: args.prompts,
         group_size: args.group_size,
         max_rows: args.max_rows,
+        compute: args.compute,
         weights: args.weights.unwrap_or(args.compute.into()),
         chat_template: args.chat_template,
     };

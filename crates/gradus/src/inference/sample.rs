@@ -9,7 +9,7 @@ use super::Files;
 use crate::data::{self, LoadOptions, Need, TokeniseOptions};
 use crate::error::Error;
 use crate::generate::SamplingParams;
-use crate::model::{CausalLm, Weights};
+use crate::model::{CausalLm, Compute, Weights};
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, Prompt, Sampler};
 
@@ -35,6 +35,8 @@ pub struct SampleOptions {
     pub seed: Seed,
     /// Use at most this many prompts.
     pub max_rows: Option<usize>,
+    /// How the operands of products are held, where the format of the weights leaves that open.
+    pub compute: Compute,
     /// How the weights are held; logprobs are those of the model so rounded.
     pub weights: Weights,
     /// A chat template file that replaces the model's own.
@@ -73,7 +75,8 @@ pub fn sample<E: From<Error>>(
     let rows = data::load(&options.prompts, &load)?.rows;
     let tokenise = TokeniseOptions { max_length: None, ..TokeniseOptions::default() };
     let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?.examples;
-    let model = CausalLm::load_packed(&files.dir, options.weights, &Device::flex())?.into_frozen(options.weights);
+    let model = CausalLm::load_packed(&files.dir, options.weights, &Device::flex())?;
+    let model = model.with_compute(options.compute).into_frozen(options.weights);
     if let Some(limit) = model.max_positions() {
         check_room(&prompts, params.max_new_tokens, limit)?;
     }

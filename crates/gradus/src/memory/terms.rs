@@ -4,7 +4,7 @@
 //! of all key heads, H query heads, I width of the feed-forward layer, L blocks, V vocabulary, P all weights. Numbers
 //! have four bytes. Buffers of a few numbers a token or a few megabytes in all are left out.
 
-use crate::model::{Block, ModelShape, Weights};
+use crate::model::{Block, ModelShape, QuantFormat, Weights};
 
 /// Bytes of one number.
 const NUMBER: u64 = 4;
@@ -78,9 +78,33 @@ impl Model {
         }
     }
 
-    /// All weights in f32, 4 P.
+    /// All weights in f32, 4 P; quantised layers as they are.
     pub fn weights(&self) -> u64 {
-        NUMBER * self.parameters()
+        match self.shape.quantised {
+            None => NUMBER * self.parameters(),
+            Some(_) => NUMBER * self.parameters() - NUMBER * self.trunk() + self.packed_trunk(self.weights),
+        }
+    }
+
+    /// The weights of the blocks that enter products.
+    fn trunk(&self) -> u64 {
+        self.shape.trunk_matrices() as u64
+    }
+
+    /// Those, packed; quantised layers stay what they are.
+    fn packed_trunk(&self, weights: Weights) -> u64 {
+        let weights = match self.shape.quantised {
+            None => weights,
+            Some(QuantFormat::Int8) => Weights::Int8,
+            Some(QuantFormat::Nf4) => Weights::Nf4,
+        };
+        match weights {
+            Weights::F32 => 4 * self.trunk(),
+            Weights::Bf16 => 2 * self.trunk(),
+            Weights::Int8 => self.trunk(),
+            // 64 codes of half a byte and the byte of their magnitude.
+            Weights::Nf4 => 33 * self.trunk() / 64,
+        }
     }
 
     /// What is trained: all weights, or the adapter. As much again are the gradients, and twice as much the optimiser's
@@ -99,16 +123,15 @@ impl Model {
     }
 
     /// The weights that enter products, packed for many of them: those of the blocks and of the LM head, tied or not, with
-    /// four bytes each, in bf16 two, in INT8 one; in NF4 the blocks' 4.13 bits, 33 bytes for 64, and the head's two bytes.
+    /// four bytes each, in bf16 two, in INT8 one; in NF4 about half a byte, and the head's two.
     pub fn packed(&self, weights: Weights) -> u64 {
         let head = if self.head == Head::Language { self.shape.head_matrix() } else { 0 } as u64;
-        let trunk = self.shape.trunk_matrices() as u64;
-        match weights {
-            Weights::F32 => 4 * (trunk + head),
-            Weights::Bf16 => 2 * (trunk + head),
-            Weights::Int8 => trunk + head,
-            Weights::Nf4 => 33 * trunk / 64 + 2 * head,
-        }
+        let head_bytes = match weights {
+            Weights::F32 => 4,
+            Weights::Bf16 | Weights::Nf4 => 2,
+            Weights::Int8 => 1,
+        };
+        self.packed_trunk(weights) + head_bytes * head
     }
 
     /// The weights that are never packed: tables, norms, biases.
@@ -262,6 +285,11 @@ mod tests {
         // Blocks and head packed, in four bytes or two; tables, biases and norms as they are.
         assert_eq!(model.packed(Weights::F32), 4 * (2 * 768 + 800));
         assert_eq!((scalar.packed(Weights::Bf16), scalar.packed(Weights::Int8)), (2 * 2 * 768, 2 * 768));
+        assert_eq!(model.packed(Weights::Nf4), 2 * 768 * 33 / 64 + 2 * 800);
+        let mut quantised = model;
+        quantised.shape.quantised = Some(QuantFormat::Nf4);
+        assert_eq!(quantised.packed(Weights::F32), 2 * 768 * 33 / 64 + 4 * 800);
+        assert_eq!(model.weights() - quantised.weights(), 4 * 2 * 768 - 2 * 768 * 33 / 64);
         assert_eq!(scalar.frozen_weights(), 2 * 2 * 768 + 4 * (880 + 2 * 104 + 16));
     }
 

@@ -3,6 +3,7 @@
 use super::directory::ModelDir;
 use super::gpt2::Gpt2Config;
 use super::llama::LlamaConfig;
+use super::quant::QuantFormat;
 use super::rope::Rope;
 use super::trunk::{Family, read_config};
 use crate::error::{Error, Result};
@@ -34,6 +35,8 @@ pub struct ModelShape {
     pub qk_norm: bool,
     /// Whether the LM head is the embedding table.
     pub tied: bool,
+    /// How the linear layers of the blocks are quantised on disk, and stay in memory.
+    pub quantised: Option<QuantFormat>,
     /// Biases of one block: of linear layers and norms.
     biases: usize,
 }
@@ -61,7 +64,7 @@ impl ModelShape {
         if shape.heads == 0 || shape.kv_heads == 0 || shape.vocabulary == 0 {
             return Err(Error::model(dir.path.join("config.json"), "a model has at least one head and one token"));
         }
-        Ok(shape)
+        Ok(Self { quantised: QuantFormat::of_dir(dir), ..shape })
     }
 
     fn gpt2(config: &Gpt2Config) -> Self {
@@ -79,6 +82,7 @@ impl ModelShape {
             block: Block::Gpt2,
             qk_norm: false,
             tied: config.tie_word_embeddings,
+            quantised: None,
             // Of the four linear layers, 3D + D + inner + D, and of both norms.
             biases: 5 * d + inner + 2 * d,
         }
@@ -104,6 +108,7 @@ impl ModelShape {
             block: Block::Llama,
             qk_norm,
             tied: config.tie_word_embeddings,
+            quantised: None,
             biases: attention + feed_forward,
         })
     }

@@ -39,6 +39,17 @@ impl QuantFormat {
         }
     }
 
+    /// What `dir`'s configuration says of its linear layers.
+    pub fn of_dir(dir: &ModelDir) -> Option<Self> {
+        let config = dir.config.get("quantization_config")?;
+        let says = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
+        match (says("load_in_8bit"), says("load_in_4bit")) {
+            (true, _) => Some(Self::Int8),
+            (_, true) => Some(Self::Nf4),
+            _ => None,
+        }
+    }
+
     fn kernel(self) -> Format {
         match self {
             Self::Int8 => Format::Int8,

@@ -84,6 +84,7 @@ fn what_bitsandbytes_wrote_holds_the_numbers_that_it_says() {
         let (model, expected) = (load(&fixture(name)), tensors(&fixture(name).join("expected.safetensors")));
         let format = if name.contains("int8") { QuantFormat::Int8 } else { QuantFormat::Nf4 };
         assert_eq!(model.trunk.quantisation(), Some(format), "{name}");
+        assert_eq!(QuantFormat::of_dir(&ModelDir::open(&fixture(name)).expect("opens")), Some(format), "{name}");
         let values = values(&model);
         let layers = expected.keys().filter(|key| key.starts_with("values."));
         assert_eq!(layers.count(), values.len(), "{name}: layers");
