@@ -197,8 +197,8 @@ fn wait(child: &mut Child, mut is_time: impl FnMut(Instant) -> bool) {
 
 /// Whether something is being written in `directory`.
 fn temporary(directory: &Path) -> bool {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.into_iter().any(|entry| {
+    let mut entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         name.starts_with('.') && (name.contains(".tmp-") || name.contains(".old-")) && !name.starts_with(".probe")

@@ -3,18 +3,24 @@
 //! Answers are sampled by the same engine as rollouts: its rule for stopping is asked after every id, and that is where
 //! the text streams from. Each answer draws from a stream of its own, so a conversation can be had again.
 
+mod judge;
+mod transcript;
+
+pub use judge::ChatJudge;
+
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 
-use super::{Files, PASSES};
+use transcript::{HUMAN, hh, said};
+
+use super::Files;
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::generate::{SamplingParams, StopReason, StopRule, generate};
-use crate::model::{CausalLm, Compute, Weights};
-use crate::reward::{ModelReward, Reward};
+use crate::model::{CausalLm, Weights};
 use crate::rng::{Purpose, Seed};
-use crate::rollout::{Prompt, Rollout, Rollouts, continuation};
+use crate::rollout::continuation;
 use crate::text::{RenderOptions, StopStrings, cut_at_stop, think, without_thoughts};
 
 /// How a conversation is written as one text.
@@ -262,26 +268,6 @@ fn model_of(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// What begins a person's turn in Anthropic's transcripts, and ends the assistant's.
-const HUMAN: &str = "\n\nHuman:";
-/// What begins the assistant's.
-const ASSISTANT: &str = "\n\nAssistant:";
-
-/// Role and text of each turn, thoughts left out.
-fn said(messages: &[Message]) -> impl Iterator<Item = (&str, String)> {
-    messages.iter().map(|message| (message.role.as_str(), without_thoughts(&message.content).into_owned()))
-}
-
-/// The conversation as a transcript, a system prompt before it.
-fn hh(messages: &[Message]) -> String {
-    let turn = |(role, text): (&str, String)| match role {
-        "user" => format!("{HUMAN} {text}"),
-        "assistant" => format!("{ASSISTANT} {}", text.trim_start()),
-        _ => text,
-    };
-    said(messages).map(turn).collect::<String>() + ASSISTANT
-}
-
 /// Hands on the text of an answer as it grows.
 struct Listener<'a> {
     files: &'a Files,
@@ -321,67 +307,9 @@ fn certain<'t>(text: &'t str, stop: &[String]) -> &'t str {
     &text[..text.len() - stop.iter().map(half).max().unwrap_or(0)]
 }
 
-/// A reward model that listens.
-pub struct ChatJudge {
-    reward: ModelReward,
-}
-
-impl ChatJudge {
-    /// Loads the reward model `name`: a directory, a run of `gradus reward`, or a hub name.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is no reward model.
-    pub fn open(name: &str, compute: Compute) -> Result<Self> {
-        let directory = model_of(Path::new(name))?;
-        let dir = super::open(&directory.to_string_lossy(), None)?;
-        Ok(Self { reward: ModelReward::load(&dir, &Device::flex(), compute.into(), PASSES)? })
-    }
-
-    /// What the reward model makes of an answer to a conversation; it never sees thoughts.
-    ///
-    /// # Errors
-    /// When the text is too long for it.
-    pub fn reward(&mut self, messages: &[Message], answer: &Answer) -> Result<f32> {
-        let messages: Vec<Message> =
-            said(messages).zip(messages).map(|((_, text), m)| Message { content: text, ..m.clone() }).collect();
-        let stop = if answer.end == AnswerEnd::Stop { StopReason::StopId } else { StopReason::Length };
-        let text = hh(&messages);
-        let said = answer.said();
-        // The transcript has a space after the colon, which an answer may bring along.
-        let completion = match said.starts_with(' ') {
-            true => said,
-            false => format!(" {said}"),
-        };
-        let prompt =
-            Prompt { row: 0, text, ids: Vec::new(), messages: Some(messages), columns: serde_json::Map::new() };
-        let rollout = Rollout {
-            prompt: 0,
-            completion,
-            completion_ids: vec![0],
-            sampled_logprobs: Vec::new(),
-            logprobs: Vec::new(),
-            stop,
-        };
-        let rollouts = Rollouts { prompts: vec![prompt], rollouts: vec![rollout], group_size: 1 };
-        let score = self.reward.score(&rollouts).remove(0).map_err(|error| Error::input(error.message))?;
-        Ok(score.total().unwrap_or(f32::NAN))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn conversation() -> Vec<Message> {
-        [("system", "Be kind."), ("user", "Hello"), ("assistant", "<think>hm</think>\n\nHi!"), ("user", "Tea?")]
-            .map(|(role, text)| Message::new(role, text))
-            .to_vec()
-    }
-
-    #[test]
-    fn a_transcript_as_in_hh_rlhf() {
-        assert_eq!(hh(&conversation()), "Be kind.\n\nHuman: Hello\n\nAssistant: Hi!\n\nHuman: Tea?\n\nAssistant:");
-    }
 
     #[test]
     fn what_may_become_a_stop_string_is_held_back() {

@@ -175,7 +175,11 @@ impl Session {
                 Err(error) if error.is::<gradus::Error>() => {
                     self.take_back();
                     // A person can do something about it; whoever feeds a pipe must see that it failed.
-                    return if is_dialogue() { Ok(report::show(&error, out)) } else { Err(error) };
+                    if !is_dialogue() {
+                        return Err(error);
+                    }
+                    report::show(&error, out);
+                    return Ok(());
                 }
                 Err(error) => return Err(error),
             };

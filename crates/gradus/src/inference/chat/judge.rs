@@ -1,0 +1,62 @@
+//! A reward model that scores the answers of a conversation.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+
+use super::transcript::{hh, said};
+use super::{Answer, AnswerEnd, model_of};
+use crate::data::Message;
+use crate::error::{Error, Result};
+use crate::generate::StopReason;
+use crate::inference::{PASSES, open};
+use crate::model::Compute;
+use crate::reward::{ModelReward, Reward};
+use crate::rollout::{Prompt, Rollout, Rollouts};
+
+/// A reward model that listens.
+pub struct ChatJudge {
+    reward: ModelReward,
+}
+
+impl ChatJudge {
+    /// Loads the reward model `name`: a directory, a run of `gradus reward`, or a hub name.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is no reward model.
+    pub fn open(name: &str, compute: Compute) -> Result<Self> {
+        let directory = model_of(Path::new(name))?;
+        let dir = open(&directory.to_string_lossy(), None)?;
+        Ok(Self { reward: ModelReward::load(&dir, &Device::flex(), compute.into(), PASSES)? })
+    }
+
+    /// What the reward model makes of an answer to a conversation; it never sees thoughts.
+    ///
+    /// # Errors
+    /// When the text is too long for it.
+    pub fn reward(&mut self, messages: &[Message], answer: &Answer) -> Result<f32> {
+        let messages: Vec<Message> =
+            said(messages).zip(messages).map(|((_, text), m)| Message { content: text, ..m.clone() }).collect();
+        let stop = if answer.end == AnswerEnd::Stop { StopReason::StopId } else { StopReason::Length };
+        let text = hh(&messages);
+        let said = answer.said();
+        // The transcript has a space after the colon, which an answer may bring along.
+        let completion = match said.starts_with(' ') {
+            true => said,
+            false => format!(" {said}"),
+        };
+        let prompt =
+            Prompt { row: 0, text, ids: Vec::new(), messages: Some(messages), columns: serde_json::Map::new() };
+        let rollout = Rollout {
+            prompt: 0,
+            completion,
+            completion_ids: vec![0],
+            sampled_logprobs: Vec::new(),
+            logprobs: Vec::new(),
+            stop,
+        };
+        let rollouts = Rollouts { prompts: vec![prompt], rollouts: vec![rollout], group_size: 1 };
+        let score = self.reward.score(&rollouts).remove(0).map_err(|error| Error::input(error.message))?;
+        Ok(score.total().unwrap_or(f32::NAN))
+    }
+}
