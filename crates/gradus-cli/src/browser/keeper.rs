@@ -156,13 +156,7 @@ fn details(entry: &Entry) -> Details {
     let mut warnings = entry.problems.clone();
     let rows = history(path).unwrap_or_default();
     let run = entry.directory();
-    let database = run.as_ref().ok().filter(|run| run.rollouts().is_file()).map(RolloutDb::open);
-    let told = last_warnings(path, WARNINGS);
-    if let Some(found) = database.and_then(|database| database.and_then(|database| database.warnings()).ok()) {
-        let recorded = found.into_iter().map(|warning| warning.message);
-        warnings.extend(recorded.filter(|message| !told.contains(message)));
-    }
-    warnings.extend(told);
+    warnings.extend(last_warnings(path, WARNINGS));
     if entry.state == Status::Failed {
         warnings.extend(entry.reason.clone());
     }
