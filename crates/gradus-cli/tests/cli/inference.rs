@@ -1,5 +1,7 @@
 //! `gradus generate`, `gradus score` and `gradus eval`. Expected numbers: transformers 5.23.0 on the same directories.
 
+mod quantize;
+
 use serde_json::Value;
 
 use crate::harness::{CliTest, fixture_model};
