@@ -28,7 +28,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("train::stats", &["run"]),
     ("train::objective", &[]),
     ("train::optimizer", &["model", "gradus_kernels"]),
-    ("train::learner", &[]),
+    ("train::learner", &["model"]),
     ("train::settings", &["math", "model", "run"]),
     ("reward", &["rollout", "model", "text", "data", "metric", "train::batches", "train::objective"]),
     (
@@ -73,6 +73,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("train::prepare", &[ALL_BELOW]),
     ("train::examples", &[ALL_BELOW]),
     ("train::forecast", &[ALL_BELOW]),
+    ("train::models", &[ALL_BELOW]),
     ("train::run", &[ALL_BELOW]),
     ("inference", &[ALL_BELOW]),
     (

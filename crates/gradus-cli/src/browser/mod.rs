@@ -8,6 +8,7 @@ mod state;
 mod tests;
 mod update;
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use gradus::run::index::Library;
@@ -39,6 +40,9 @@ pub enum Left {
 /// Shows the runs until the user leaves. The terminal is restored, also after a panic.
 pub fn run(library: &Library, is_coloured: bool) -> anyhow::Result<Left> {
     crate::watch::catch_interrupts();
+    // Held until the browser is left.
+    let (_here, left) = mpsc::channel();
+    std::thread::spawn(move || leave_a_terminal_that_is_gone(&left));
     let mut terminal = ratatui::try_init().map_err(|error| gradus::Error::io("the terminal", error))?;
     let left = browse(&mut terminal, library, draw::Theme::new(is_coloured));
     // Whatever went wrong before is the better message.
@@ -46,6 +50,19 @@ pub fn run(library: &Library, is_coloured: bool) -> anyhow::Result<Left> {
     let left = left.map_err(|error| gradus::Error::io("the terminal", error))?;
     restored.map_err(|error| gradus::Error::io("the terminal", error))?;
     Ok(left)
+}
+
+/// Ends the program some time after it was asked to stop: waiting for a key never returns when the terminal has gone away
+/// (a lost connection), and would keep a core busy for ever.
+///
+/// The other end of `left` is dropped when the browser is left.
+fn leave_a_terminal_that_is_gone(left: &mpsc::Receiver<()>) {
+    let is_here = |wait| left.recv_timeout(wait) == Err(mpsc::RecvTimeoutError::Timeout);
+    while is_here(WAIT) {
+        if crate::watch::is_interrupted() && is_here(REFRESH) {
+            std::process::exit(130);
+        }
+    }
 }
 
 fn browse(terminal: &mut ratatui::DefaultTerminal, library: &Library, theme: draw::Theme) -> std::io::Result<Left> {

@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod adapter;
 mod bench;
 mod chat;
 mod compare;
