@@ -5,6 +5,7 @@
 
 use burn::tensor::Tensor;
 
+use crate::frozen::FrozenWeight;
 use crate::fused::{Dense, Op, apply, is_fused};
 use crate::product::{Mat, Precision, Product};
 
@@ -16,7 +17,25 @@ pub fn low_rank(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32, p
     if !is_fused(&x_nd.device()) {
         return reference(x_nd, a_rd, b_or, scale);
     }
-    apply(LowRank { scale, precision }, [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec())
+    apply(LowRank { base: None, scale, precision }, [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec())
+}
+
+impl FrozenWeight {
+    /// [`apply`](Self::apply) plus [`low_rank`], in one pass over the result and one over the gradient of `x_nd`.
+    ///
+    /// `x_nd`, `a_rd`, `b_or` and `bias` carry gradient.
+    pub fn apply_adapted(
+        &self,
+        x_nd: Tensor<2>,
+        bias: Option<Tensor<1>>,
+        [a_rd, b_or]: [Tensor<2>; 2],
+        scale: f32,
+        precision: Precision,
+    ) -> Tensor<2> {
+        let mut inputs = [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec();
+        inputs.extend(bias.map(Tensor::into_dispatch));
+        apply(LowRank { base: Some(self.clone()), scale, precision }, inputs)
+    }
 }
 
 /// The definition, in plain tensors.
@@ -26,6 +45,8 @@ pub fn reference(x_nd: Tensor<2>, a_rd: Tensor<2>, b_or: Tensor<2>, scale: f32) 
 
 #[derive(Debug)]
 struct LowRank {
+    /// What it adds to.
+    base: Option<FrozenWeight>,
     scale: f32,
     precision: Precision,
 }
@@ -42,7 +63,15 @@ impl Op for LowRank {
         let (n, rank, out) = (x.dims()[0], a.dims()[0], b.dims()[0]);
         let product = Product::new(self.precision);
         let h = Dense::new(product.fresh(None, mat(x), mat(a).t()), &[n, rank]);
-        let y = product.scaled(self.scale).fresh(None, mat(&h), mat(b).t());
+        let (scaled, part) = (product.scaled(self.scale), (mat(&h), mat(b).t()));
+        let y = match &self.base {
+            None => scaled.fresh(None, part.0, part.1),
+            Some(base) => {
+                let mut y = base.matrix().fresh(inputs.get(3).map(Dense::values), mat(x));
+                scaled.add(&mut y, out, part.0, part.1);
+                y
+            }
+        };
         (Dense::new(y, &[n, out]), vec![x.clone(), a.clone(), b.clone(), h])
     }
 
@@ -50,11 +79,21 @@ impl Op for LowRank {
         let (x, a, b, h) = (&saved[0], &saved[1], &saved[2], &saved[3]);
         let product = Product::new(self.precision);
         let u = Dense::new(product.scaled(self.scale).fresh(None, mat(grad), mat(b)), &h.dims());
-        vec![
-            needed[0].then(|| Dense::new(product.fresh(None, mat(&u), mat(a)), &x.dims())),
+        let grad_x = || match &self.base {
+            None => product.fresh(None, mat(&u), mat(a)),
+            Some(base) => {
+                let mut grad_x = base.matrix().fresh_transposed(mat(grad));
+                product.add(&mut grad_x, x.dims()[1], mat(&u), mat(a));
+                grad_x
+            }
+        };
+        let mut gradients = vec![
+            needed[0].then(|| Dense::new(grad_x(), &x.dims())),
             needed[1].then(|| Dense::new(product.fresh(None, mat(&u).t(), mat(x)), &a.dims())),
             needed[2].then(|| Dense::new(product.scaled(self.scale).fresh(None, mat(grad).t(), mat(h)), &b.dims())),
-        ]
+        ];
+        gradients.extend(needed.get(3).map(|&needed| needed.then(|| grad.column_sums())));
+        gradients
     }
 }
 
@@ -62,6 +101,27 @@ impl Op for LowRank {
 mod tests {
     use super::*;
     use crate::fused::testing::{check, leaf};
+    use crate::{Format, Layout};
+
+    #[test]
+    fn on_a_frozen_weight_it_is_the_sum_of_both() {
+        for (n, width, rank, out) in [(1, 1, 1, 1), (7, 5, 2, 3), (65, 33, 16, 70)] {
+            let frozen = FrozenWeight::new(leaf::<2>([out, width], 5).inner(), Layout::OutIn, Format::F32);
+            check(
+                "low rank on a frozen weight",
+                &[leaf([n, width], 1), leaf([rank, width], 2), leaf([out, rank], 3), leaf([1, out], 4)],
+                |x| {
+                    let bias = Some(x[3].clone().reshape([out]));
+                    frozen.apply_adapted(x[0].clone(), bias, [x[1].clone(), x[2].clone()], 0.7, Precision::F32)
+                },
+                |x| {
+                    let bias = Some(x[3].clone().reshape([out]));
+                    frozen.apply(x[0].clone(), bias) + reference(x[0].clone(), x[1].clone(), x[2].clone(), 0.7)
+                },
+                1e-5,
+            );
+        }
+    }
 
     #[test]
     fn agrees_with_the_reference() {

@@ -63,10 +63,9 @@ impl Linear {
     /// `x_nd` times the weight, plus the bias, plus what an adapter adds.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
-        match &self.lora {
-            Some(lora) => lora.forward(x_nd, bias, self.precision, |x, bias| self.base(x, bias)),
-            None => self.base(x_nd, bias),
-        }
+        let Some(lora) = &self.lora else { return self.base(x_nd, bias) };
+        let fused = self.frozen.as_ref().and_then(|weight| lora.fused(&x_nd, &bias, weight, self.precision));
+        fused.unwrap_or_else(|| lora.forward(x_nd, bias, self.precision, |x, bias| self.base(x, bias)))
     }
 
     /// `x_nd` times the weight, plus `bias`.

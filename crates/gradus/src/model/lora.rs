@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{Precision, low_rank};
+use gradus_kernels::{FrozenWeight, Precision, low_rank};
 
 use super::dropout::Dropout;
 
@@ -77,6 +77,21 @@ impl Lora {
         self.lora_a = self.lora_a.clone().set_require_grad(true);
         self.lora_b = self.lora_b.clone().set_require_grad(true);
         self.magnitude = self.magnitude.take().map(|magnitude| magnitude.set_require_grad(true));
+    }
+
+    /// The whole layer on a packed weight, in one operation; none where more than the sum of both is asked for.
+    pub(super) fn fused(
+        &self,
+        x_nd: &Tensor<2>,
+        bias: &Option<Tensor<1>>,
+        weight: &FrozenWeight,
+        precision: Precision,
+    ) -> Option<Tensor<2>> {
+        let drops = self.dropout.is_some() && x_nd.is_autodiff();
+        (self.magnitude.is_none() && !drops).then(|| {
+            let parts = [self.lora_a.val(), self.lora_b.val()];
+            weight.apply_adapted(x_nd.clone(), bias.clone(), parts, self.scale, precision)
+        })
     }
 
     /// The whole layer. `base` multiplies with the frozen weight (without a bias where it is given none).
