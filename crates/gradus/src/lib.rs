@@ -12,6 +12,7 @@ pub mod config;
 pub mod data;
 pub mod demo;
 pub mod error;
+mod files;
 pub mod generate;
 pub mod inference;
 pub mod loss;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 const PARTS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("rng", &[]),
+    ("files", &[]),
     ("machine", &[]),
     ("math", &[]),
     ("text", &[]),
@@ -97,8 +98,8 @@ const PARTS: &[(&str, &[&str])] = &[
 /// Stands for every part above the line.
 const ALL_BELOW: &str = "*";
 
-/// What every module may use: the error type and the streams of random numbers.
-const GROUND: &[&str] = &["error", "rng"];
+/// What every module may use: the error type, the streams of random numbers, and how files are written.
+const GROUND: &[&str] = &["error", "rng", "files"];
 
 /// What must not be found in the code of a module, and why.
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[

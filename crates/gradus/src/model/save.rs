@@ -16,6 +16,7 @@ use super::quant;
 use super::reward_model::RewardModel;
 use super::trunk::{Family, Trunk};
 use crate::error::{Error, Result};
+use crate::files;
 
 /// The largest file of weights, in bytes: beyond it they are sharded (the limit of transformers 5).
 const SHARD_BYTES: usize = 50_000_000_000;
@@ -189,10 +190,7 @@ fn save_weights(tensors: &[SharedTensor], to: &Path, limit: usize) -> Result<()>
 pub(super) fn write_safetensors(tensors: &[&SharedTensor], path: &Path) -> Result<()> {
     let views = tensors.iter().map(|tensor| (tensor.name.as_str(), *tensor));
     let metadata = Some([("format".to_string(), "pt".to_string())].into_iter().collect());
-    safetensors::serialize_to_file(views, metadata, path).map_err(|error| match error {
-        safetensors::SafeTensorError::IoError(source) => Error::io(path, source),
-        other => Error::model(path, other.to_string()),
-    })
+    files::write_safetensors(views, metadata, path)
 }
 
 #[cfg(test)]

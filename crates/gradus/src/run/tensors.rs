@@ -9,6 +9,7 @@ use safetensors::tensor::{Dtype, SafeTensors, View};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::files;
 
 /// One tensor with its name, as host memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,10 +57,7 @@ impl View for &NamedTensor<'_> {
 /// [`Error::Io`] with the path.
 pub fn write_tensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<()> {
     let entries = tensors.iter().map(|tensor| (tensor.name.as_ref(), tensor));
-    safetensors::serialize_to_file(entries, None, path).map_err(|error| match error {
-        safetensors::SafeTensorError::IoError(source) => Error::io(path, source),
-        other => Error::io(path, std::io::Error::other(other.to_string())),
-    })
+    files::write_safetensors(entries, None, path)
 }
 
 /// Reads every tensor of a safetensors file, in the order of their names.
