@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
-use gradus::model::adapter::{LoraConfig, TaskType};
+use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
 use gradus::model::{
     CausalLm, ModelDir, NamePath, Packed, RewardModel, Targets, Weights, save_causal, save_reward_model,
 };

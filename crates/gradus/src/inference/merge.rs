@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::open;
 use crate::error::{Error, Result};
+use crate::model::adapter::Adaptable;
 use crate::model::{CausalLm, ModelDir, Packed, RewardModel, save_causal, save_reward_model};
 use crate::rng::{Purpose, Seed};
 use crate::run::atomic;

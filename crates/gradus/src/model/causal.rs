@@ -6,13 +6,12 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, is_fused};
 
-use super::adapter::{self, AdapterTensors, Attached, PeftConfig, TaskType};
+use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
 use super::compute::{Compute, Weights};
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
-use super::dropout::DropoutKey;
 use super::trunk::{Family, Trunk};
 use super::{Packed, Targets};
 use crate::error::{Error, Result};
@@ -119,54 +118,6 @@ impl CausalLm {
         self.compute
     }
 
-    /// The same model with a fresh adapter, which changes nothing yet.
-    ///
-    /// # Errors
-    /// When no layer has one of its names.
-    pub fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
-        adapter::attach_fresh(&mut self.trunk, Family::of(dir)?, &config, stream)?;
-        self.adapter = Some(Arc::new(config));
-        Ok(self)
-    }
-
-    /// The same model with its adapter set up for training: everything else stands still, the linear layers packed as
-    /// `weights` says. The head stays as it is: packed, a tied one would be held twice.
-    #[must_use]
-    pub fn train_adapter(mut self, weights: Weights) -> Self {
-        self.trunk.freeze_weights(weights.format());
-        let mut model = self.no_grad();
-        adapter::require_grad(&mut model.trunk);
-        model
-    }
-
-    /// Drops out what the adapter sees in recorded passes, with `probability` and by masks of `key`.
-    pub(crate) fn set_dropout(&mut self, probability: f32, key: &DropoutKey) {
-        adapter::set_dropout(&mut self.trunk, probability, key);
-    }
-
-    /// What the adapter is, where there is one.
-    pub fn adapter(&self) -> Option<&PeftConfig> {
-        self.adapter.as_deref()
-    }
-
-    /// The same model with its adapter off, without gradients: it shares all weights.
-    #[must_use]
-    pub fn without_adapter(&self) -> Self {
-        let mut model = self.valid();
-        adapter::detach(&mut model.trunk);
-        model.adapter = None;
-        model
-    }
-
-    /// The same model with its adapter folded into the weights, `W + s·BA`, without gradients.
-    #[must_use]
-    pub fn merged(&self) -> Self {
-        let mut model = self.valid();
-        adapter::merge(&mut model.trunk);
-        model.adapter = None;
-        model
-    }
-
     /// The same model without gradients, its weights packed as `weights` says for many forward passes: for sampling, and
     /// for models that are never trained. The weights packed are let go of.
     pub fn into_frozen(self, weights: Weights) -> Self {
@@ -235,6 +186,16 @@ impl CausalLm {
     /// An empty cache for sampling.
     pub(crate) fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
         self.trunk.new_cache(slots, capacity)
+    }
+}
+
+impl Adaptable for CausalLm {
+    fn adapted(&self) -> (&Trunk, &Attached) {
+        (&self.trunk, &self.adapter)
+    }
+
+    fn adapted_mut(&mut self) -> (&mut Trunk, &mut Attached) {
+        (&mut self.trunk, &mut self.adapter)
     }
 }
 

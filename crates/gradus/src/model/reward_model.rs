@@ -9,14 +9,13 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{Layout, Precision};
 
-use super::adapter::{self, AdapterTensors, Attached, PeftConfig, TaskType};
+use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
 use super::build::{Builder, Init, Source, normal};
 use super::causal::{CausalLm, Head, select_rows};
 use super::checkpoint::Checkpoint;
 use super::compute::{Compute, Weights};
 use super::context::Context;
 use super::directory::ModelDir;
-use super::dropout::DropoutKey;
 use super::trunk::{Family, Trunk};
 use super::{Packed, build};
 use crate::error::{Error, Result};
@@ -145,45 +144,6 @@ impl RewardModel {
         self
     }
 
-    /// The same model with a fresh adapter; see [`CausalLm::with_fresh_adapter`].
-    ///
-    /// # Errors
-    /// When no layer has one of its names.
-    pub fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
-        adapter::attach_fresh(&mut self.trunk, Family::of(dir)?, &config, stream)?;
-        self.adapter = Some(Arc::new(config));
-        Ok(self)
-    }
-
-    /// The same model with adapter and head set up for training; see [`CausalLm::train_adapter`].
-    #[must_use]
-    pub fn train_adapter(mut self, weights: Weights) -> Self {
-        self.trunk.freeze_weights(weights.format());
-        let mut model = self.no_grad();
-        adapter::require_grad(&mut model.trunk);
-        model.score.weight = model.score.weight.set_require_grad(true);
-        model
-    }
-
-    /// Drops out what the adapter sees in recorded passes, with `probability` and by masks of `key`.
-    pub(crate) fn set_dropout(&mut self, probability: f32, key: &DropoutKey) {
-        adapter::set_dropout(&mut self.trunk, probability, key);
-    }
-
-    /// What the adapter is, where there is one.
-    pub fn adapter(&self) -> Option<&PeftConfig> {
-        self.adapter.as_deref()
-    }
-
-    /// The same model with its adapter folded into the weights; see [`CausalLm::merged`].
-    #[must_use]
-    pub fn merged(&self) -> Self {
-        let mut model = self.valid();
-        adapter::merge(&mut model.trunk);
-        model.adapter = None;
-        model
-    }
-
     /// The same model without gradients, its trunk packed as `weights` says; see [`CausalLm::into_frozen`].
     pub fn into_frozen(self, weights: Weights) -> Self {
         let mut frozen = self.valid();
@@ -206,6 +166,20 @@ impl RewardModel {
     pub fn head(&self, hidden_nd: Tensor<2>) -> Tensor<1> {
         let [n, _] = hidden_nd.dims();
         gradus_kernels::linear(hidden_nd, self.score.weight.val(), None, Layout::OutIn, Precision::F32).reshape([n])
+    }
+}
+
+impl Adaptable for RewardModel {
+    fn adapted(&self) -> (&Trunk, &Attached) {
+        (&self.trunk, &self.adapter)
+    }
+
+    fn adapted_mut(&mut self) -> (&mut Trunk, &mut Attached) {
+        (&mut self.trunk, &mut self.adapter)
+    }
+
+    fn train_heads(&mut self) {
+        self.score.weight = self.score.weight.clone().set_require_grad(true);
     }
 }
 

@@ -8,7 +8,7 @@ use gradus_kernels::FrozenWeight;
 use safetensors::tensor::View;
 use serde_json::{Map, Value, json};
 
-use super::adapter;
+use super::adapter::{self, Adaptable};
 use super::causal::CausalLm;
 use super::directory::ModelDir;
 use super::parameters::{SharedTensor, shared_tensors};

@@ -18,7 +18,7 @@ use crate::algorithm::critic::{Critic, SeparateCritic, VALUE_HEAD_FILE};
 use crate::algorithm::ppo::{CRITIC_PREFIX, CriticTrunk, PpoConfig};
 use crate::config::{MethodConfig, Plan};
 use crate::error::{Error, Result};
-use crate::model::adapter::{PeftConfig, TaskType};
+use crate::model::adapter::{Adaptable, PeftConfig, TaskType};
 use crate::model::{CausalLm, Compute, DropoutKey, ModelDir, RewardModel, Weights};
 use crate::reward::{self, Reward};
 use crate::rng::Purpose;
@@ -50,19 +50,8 @@ impl Models<'_> {
             true => CausalLm::load_packed(&dir, self.frozen_weights(), self.device)?,
             false => CausalLm::load(&dir, self.device)?,
         };
-        let mut model = model.with_compute(self.compute());
-        if let Some(adapter) = self.fresh_adapter(model.adapter(), &self.start.dir, &self.plan.config().model)? {
-            let mut stream = self.plan.seed().stream(Purpose::Init, 0, POLICY_ADAPTER);
-            model = model.with_fresh_adapter(&self.start.dir, adapter, &mut stream)?;
-        }
-        model.trunk.set_recompute(self.plan.train().recompute);
-        let Some(adapter) = model.adapter() else {
-            model.trunk.check_trainable(&self.start.dir)?;
-            return Ok(model);
-        };
-        let dropout = self.dropout_of(adapter);
-        model.set_dropout(dropout, &self.dropout);
-        Ok(model.train_adapter(self.frozen_weights()))
+        let fresh = self.fresh_adapter(model.adapter(), &self.start.dir, &self.plan.config().model)?;
+        self.trained(model.with_compute(self.compute()), &self.start.dir, fresh, POLICY_ADAPTER)
     }
 
     /// The policy with autodiff, and the reference without: the same weights where both start from one model.
@@ -86,7 +75,7 @@ impl Models<'_> {
     pub fn scalar(&self) -> Result<RewardModel> {
         let model = self.load_scalar(&self.source()?)?;
         let fresh = self.fresh_adapter(model.adapter(), &self.start.dir, &self.plan.config().model)?;
-        self.trained_scalar(model, &self.start.dir, fresh, POLICY_ADAPTER)
+        self.trained(model.with_compute(self.compute()), &self.start.dir, fresh, POLICY_ADAPTER)
     }
 
     /// PPO's critic, and the value head where it shares the policy's trunk.
@@ -129,9 +118,12 @@ impl Models<'_> {
                     Some(_) => self.fresh_adapter(model.adapter(), &source, name)?,
                     None => None,
                 };
-                self.trained_scalar(model, &source, fresh, CRITIC_ADAPTER)?
+                self.trained(model.with_compute(self.compute()), &source, fresh, CRITIC_ADAPTER)?
             }
-            None => self.trained_scalar(RewardModel::critic_from(policy), &source, None, CRITIC_ADAPTER)?,
+            None => {
+                let model = RewardModel::critic_from(policy).with_compute(self.compute());
+                self.trained(model, &source, None, CRITIC_ADAPTER)?
+            }
         };
         let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, optimizer)?);
         let learning_rate = config.critic.learning_rate.unwrap_or(learning_rate);
@@ -223,21 +215,15 @@ impl Models<'_> {
         RewardModel::from_causal(dir, weights, &mut stream, self.device)
     }
 
-    fn trained_scalar(
-        &self,
-        model: RewardModel,
-        dir: &ModelDir,
-        fresh: Option<PeftConfig>,
-        stream: u64,
-    ) -> Result<RewardModel> {
-        let mut model = model.with_compute(self.compute());
+    /// `model`, read from `dir`, set up for training: with a `fresh` adapter drawn from this stream, or as it is.
+    fn trained<M: Adaptable>(&self, mut model: M, dir: &ModelDir, fresh: Option<PeftConfig>, stream: u64) -> Result<M> {
         if let Some(adapter) = fresh {
             let mut stream = self.plan.seed().stream(Purpose::Init, 0, stream);
             model = model.with_fresh_adapter(dir, adapter, &mut stream)?;
         }
-        model.trunk.set_recompute(self.plan.train().recompute);
+        model.adapted_mut().0.set_recompute(self.plan.train().recompute);
         let Some(adapter) = model.adapter() else {
-            model.trunk.check_trainable(dir)?;
+            model.adapted().0.check_trainable(dir)?;
             return Ok(model);
         };
         let dropout = self.dropout_of(adapter);

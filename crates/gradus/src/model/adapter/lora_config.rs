@@ -47,7 +47,7 @@ impl LoraConfig {
     /// What peft calls it, for the model in `dir`, which is to be called `base`.
     ///
     /// # Errors
-    /// When the model's family is unknown.
+    /// When the model's family is unknown, or the rank is 0.
     pub fn peft_config(&self, dir: &ModelDir, task_type: TaskType, base: String) -> Result<PeftConfig> {
         let family = Family::of(dir)?;
         let attention: &[&str] = match family {
@@ -60,6 +60,6 @@ impl LoraConfig {
             (None, [only]) if only == Targets::ALL => Targets::All,
             (None, names) => Targets::Names(names.to_vec()),
         };
-        Ok(PeftConfig::new(self, targets, family == Family::Gpt2, task_type, base))
+        PeftConfig::new(self, targets, family == Family::Gpt2, task_type, base)
     }
 }

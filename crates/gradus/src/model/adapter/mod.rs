@@ -10,12 +10,15 @@ mod targets;
 
 use std::sync::Arc;
 
+use burn::module::Module;
 use rand::Rng;
 
 pub use lora_config::LoraConfig;
 pub use peft::{PeftConfig, TaskType};
 pub(crate) use saved::{AdapterTensors, save};
 
+use super::compute::Weights;
+use super::directory::ModelDir;
 use super::dropout::{Dropout, DropoutKey};
 use super::layers::Linear;
 use super::lora::{Lora, LoraValues};
@@ -35,20 +38,20 @@ const PEFT_PREFIX: &str = "base_model.model.";
 ///
 /// # Errors
 /// When no layer has one of the names.
-pub(crate) fn attach_fresh(trunk: &mut Trunk, family: Family, config: &PeftConfig, stream: &mut Stream) -> Result<()> {
+fn attach_fresh(trunk: &mut Trunk, family: Family, config: &PeftConfig, stream: &mut Stream) -> Result<()> {
     attach(trunk, family, config, &mut |_, widths, rank, squares| {
         let [input, output] = widths;
         let bound = (input as f32).powf(-0.5);
         let a = (0..rank * input).map(|_| stream.random_range(-bound..bound)).collect();
         let magnitude = config.use_dora.then(|| squares.iter().map(|square| square.sqrt()).collect());
-        Ok((a, vec![0.0; output * rank], magnitude))
+        (a, vec![0.0; output * rank], magnitude)
     })
 }
 
 /// Gives the layers that `config` names the low-rank parts in `tensors`.
 ///
 /// # Errors
-/// When tensors are missing, misshapen or left over.
+/// When no layer has one of the names; what is wrong with `tensors` they report themselves.
 pub(crate) fn attach_saved(
     trunk: &mut Trunk,
     family: Family,
@@ -60,7 +63,7 @@ pub(crate) fn attach_saved(
         let b = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_B.weight"), &[output, rank]);
         let magnitude =
             config.use_dora.then(|| tensors.take(&format!("{PEFT_PREFIX}{name}.lora_magnitude_vector"), &[output]));
-        Ok((a, b, magnitude))
+        (a, b, magnitude)
     })
 }
 
@@ -68,7 +71,7 @@ pub(crate) fn attach_saved(
 type Parts = (Vec<f32>, Vec<f32>, Option<Vec<f32>>);
 
 /// Makes the parts of a layer from its name, inputs and outputs, r, and with DoRA the squared lengths of its rows.
-type MakeParts<'a> = dyn FnMut(&str, [usize; 2], usize, &[f32]) -> Result<Parts> + 'a;
+type MakeParts<'a> = dyn FnMut(&str, [usize; 2], usize, &[f32]) -> Parts + 'a;
 
 fn attach(trunk: &mut Trunk, family: Family, config: &PeftConfig, make: &mut MakeParts<'_>) -> Result<()> {
     let device = trunk.device();
@@ -87,7 +90,7 @@ fn attach(trunk: &mut Trunk, family: Family, config: &PeftConfig, make: &mut Mak
         }
         let (rank, scale) = matcher.rank_and_scale(&name);
         let squares = if config.use_dora { squares(linear) } else { Vec::new() };
-        let (a, b, magnitude) = make(&name, linear.widths(), rank, &squares)?;
+        let (a, b, magnitude) = make(&name, linear.widths(), rank, &squares);
         let values = LoraValues { rank, scale, a, b, magnitude };
         linear.lora = Some(Lora::new(values, linear.widths(), squares.into(), &device));
         attached += 1;
@@ -109,29 +112,75 @@ fn squares(linear: &Linear) -> Vec<f32> {
     squares.into_data().try_to_vec().expect("f32")
 }
 
-/// Drops out what the low-rank parts see, by masks of `key`.
-pub(crate) fn set_dropout(trunk: &mut Trunk, probability: f32, key: &DropoutKey) {
-    for (layer, (_, linear)) in trunk.linears_mut().into_iter().enumerate() {
-        if let Some(lora) = &mut linear.lora {
-            lora.set_dropout((probability > 0.0).then(|| Dropout::new(probability, key.clone(), layer)));
+/// The adapter of a model, shared by its copies.
+pub type Attached = Option<Arc<PeftConfig>>;
+
+/// A model whose trunk may carry an adapter.
+pub trait Adaptable: Module {
+    /// The trunk, and what the low-rank parts in it are.
+    fn adapted(&self) -> (&Trunk, &Attached);
+
+    /// The same, to change both.
+    fn adapted_mut(&mut self) -> (&mut Trunk, &mut Attached);
+
+    /// Lets gradients reach the heads that are trained with the adapter.
+    fn train_heads(&mut self) {}
+
+    /// What the adapter is, where there is one.
+    fn adapter(&self) -> Option<&PeftConfig> {
+        self.adapted().1.as_deref()
+    }
+
+    /// The same model with a fresh adapter, which changes nothing yet.
+    ///
+    /// # Errors
+    /// When no layer has one of its names.
+    fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
+        let (trunk, attached) = self.adapted_mut();
+        attach_fresh(trunk, Family::of(dir)?, &config, stream)?;
+        *attached = Some(Arc::new(config));
+        Ok(self)
+    }
+
+    /// Drops out what the adapter sees in recorded passes, with `probability` and by masks of `key`.
+    fn set_dropout(&mut self, probability: f32, key: &DropoutKey) {
+        for (layer, (_, linear)) in self.adapted_mut().0.linears_mut().into_iter().enumerate() {
+            if let Some(lora) = &mut linear.lora {
+                lora.set_dropout((probability > 0.0).then(|| Dropout::new(probability, key.clone(), layer)));
+            }
         }
     }
-}
 
-/// Lets gradients reach the low-rank parts.
-pub(crate) fn require_grad(trunk: &mut Trunk) {
-    trunk.linears_mut().into_iter().filter_map(|(_, linear)| linear.lora.as_mut()).for_each(Lora::require_grad);
-}
+    /// The same model with its adapter (and a scalar head) set up for training: everything else stands still, the linear
+    /// layers packed as `weights` says. An LM head stays as it is: packed, a tied one would be held twice.
+    #[must_use]
+    fn train_adapter(mut self, weights: Weights) -> Self {
+        self.adapted_mut().0.freeze_weights(weights.format());
+        let mut model = self.no_grad();
+        let linears = model.adapted_mut().0.linears_mut();
+        linears.into_iter().filter_map(|(_, linear)| linear.lora.as_mut()).for_each(Lora::require_grad);
+        model.train_heads();
+        model
+    }
 
-/// Takes the low-rank parts off.
-pub(crate) fn detach(trunk: &mut Trunk) {
-    trunk.linears_mut().into_iter().for_each(|(_, linear)| linear.lora = None);
-}
+    /// The same model with its adapter off, without gradients: it shares all weights.
+    #[must_use]
+    fn without_adapter(&self) -> Self {
+        self.valid().let_go(|linear| linear.lora = None)
+    }
 
-/// Folds the low-rank parts into the weights.
-pub(crate) fn merge(trunk: &mut Trunk) {
-    trunk.linears_mut().into_iter().for_each(|(_, linear)| linear.merge());
-}
+    /// The same model with its adapter folded into the weights, `W + s·BA`, without gradients.
+    #[must_use]
+    fn merged(&self) -> Self {
+        self.valid().let_go(Linear::merge)
+    }
 
-/// The adapter of a model, shared by its copies.
-pub(crate) type Attached = Option<Arc<PeftConfig>>;
+    /// The model without an adapter, after `each` linear layer has let go of its part.
+    #[doc(hidden)]
+    fn let_go(mut self, each: fn(&mut Linear)) -> Self {
+        let (trunk, attached) = self.adapted_mut();
+        trunk.linears_mut().into_iter().for_each(|(_, linear)| each(linear));
+        *attached = None;
+        self
+    }
+}

@@ -28,6 +28,14 @@ impl TaskType {
             Self::SequenceClassification => "SEQ_CLS",
         }
     }
+
+    /// `modules_to_save`: peft's names for the head, of which a model has one.
+    fn heads(self) -> Value {
+        match self {
+            Self::CausalLm => Value::Null,
+            Self::SequenceClassification => json!(["classifier", "score"]),
+        }
+    }
 }
 
 /// What an adapter is, as its directory says.
@@ -81,11 +89,7 @@ impl PeftConfig {
         fan_in_fan_out: bool,
         task_type: TaskType,
         base: String,
-    ) -> Self {
-        let heads = match task_type {
-            TaskType::CausalLm => Value::Null,
-            TaskType::SequenceClassification => json!(["classifier", "score"]),
-        };
+    ) -> Result<Self> {
         let Value::Object(raw) = json!({
             "alpha_pattern": {},
             "auto_mapping": null,
@@ -101,7 +105,7 @@ impl PeftConfig {
             "lora_alpha": config.alpha,
             "lora_bias": false,
             "lora_dropout": config.dropout,
-            "modules_to_save": heads,
+            "modules_to_save": task_type.heads(),
             "peft_type": "LORA",
             "r": config.rank,
             "rank_pattern": {},
@@ -113,21 +117,7 @@ impl PeftConfig {
         }) else {
             unreachable!("an object literal")
         };
-        Self {
-            raw,
-            rank: config.rank,
-            alpha: config.alpha,
-            dropout: config.dropout,
-            target_modules,
-            exclude_modules: None,
-            layers: None,
-            rank_pattern: BTreeMap::new(),
-            alpha_pattern: BTreeMap::new(),
-            use_rslora: config.rank_stabilised,
-            use_dora: config.dora,
-            task_type,
-            base: Some(base),
-        }
+        Self::from_json(raw).map_err(Error::input)
     }
 
     /// Reads the file `path`.
@@ -261,11 +251,7 @@ impl PeftConfig {
         let mut config = self.clone();
         config.raw.insert("base_model_name_or_path".into(), json!(base));
         config.raw.insert("task_type".into(), json!(task_type.name()));
-        if task_type == TaskType::SequenceClassification {
-            config.raw.insert("modules_to_save".into(), json!(["classifier", "score"]));
-        } else {
-            config.raw.insert("modules_to_save".into(), Value::Null);
-        }
+        config.raw.insert("modules_to_save".into(), task_type.heads());
         (config.base, config.task_type) = (Some(base), task_type);
         config
     }
