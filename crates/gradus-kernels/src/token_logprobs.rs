@@ -3,11 +3,12 @@
 //! With `z = h Wᵀ / τ` and `L = logsumexp(z)`: `logprob = z_y − L`, `entropy = L − Σ pᵥ zᵥ`, and the mean of z over the
 //! vocabulary (for label smoothing). Given their gradients `a`, `e`, `l` (of L) and `m`:
 //! `∂zᵥ = a([v = y] − pᵥ) − e·pᵥ(log pᵥ + H) + l·pᵥ + m/V`, then `∂h = ∂z W / τ`, `∂W = ∂zᵀ h / τ`.
-//! Logits are made in chunks of rows, forward and again backward; every sum over the vocabulary is in f32 over
-//! values shifted by the row's maximum.
+//! Logits are made in chunks of the vocabulary for all rows at once, so that each part of W is read once, forward and
+//! again backward, where the last chunk is still there. Sums over the vocabulary are in f32, over values shifted by
+//! their block's maximum; blocks have one size, so a row's numbers do not depend on how many rows there are.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{Int, Tensor, TensorData, activation};
 use rayon::prelude::*;
@@ -15,7 +16,7 @@ use rayon::prelude::*;
 use crate::frozen::FrozenWeight;
 use crate::fused::{Dense, Op, apply, is_fused};
 use crate::linear::{Layout, linear};
-use crate::product::{Mat, PackedMatrix, Precision, Product};
+use crate::product::{COLUMNS_UNIT, Columns, Mat, Precision, Product};
 use crate::simd::{exp, max, simd};
 
 /// What the LM head says of each target, all `[M]`, all carrying gradient but the last.
@@ -69,6 +70,11 @@ const ROWS: usize = 5;
 
 /// Logits held at a time: 16 Mi values, 64 MiB.
 const CHUNK_VALUES: usize = 16 << 20;
+/// Rows taken together at most.
+const CHUNK_ROWS: usize = 4096;
+/// Tokens of the vocabulary over which sums are taken on their own; chunks hold whole blocks.
+const BLOCK: usize = 2048;
+const _: () = assert!(BLOCK.is_multiple_of(COLUMNS_UNIT) && CHUNK_ROWS * BLOCK <= CHUNK_VALUES);
 
 /// Logprobs of `targets_m` under `head` at `temperature`, given hidden states `hidden_md`.
 ///
@@ -80,7 +86,13 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
     let ([m, d], [v, width]) = (hidden_md.dims(), head.dims());
     assert_eq!((m, d), (targets_m.len(), width), "one target per hidden state, one width");
     assert!(targets_m.iter().all(|&id| (id as usize) < v), "a target lies outside the vocabulary of {v}");
-    let op = |precision, frozen| HeadLogprobs { targets: targets_m.into(), temperature, precision, frozen };
+    let op = |precision, frozen| HeadLogprobs {
+        targets: targets_m.into(),
+        temperature,
+        precision,
+        frozen,
+        last_chunk: Mutex::default(),
+    };
     let stacked: Tensor<2> = match head {
         LmHead::Dense(weight_vd, _) if !is_fused(&hidden_md.device()) => {
             return reference(hidden_md, weight_vd.clone(), targets_m, temperature);
@@ -127,32 +139,70 @@ struct HeadLogprobs {
     precision: Precision,
     /// The head, where it is not an input.
     frozen: Option<FrozenWeight>,
+    /// The logits that the forward pass made last; the backward pass begins with them, in the same memory.
+    last_chunk: Mutex<Option<Vec<f32>>>,
+}
+
+/// Some tokens of the vocabulary for some rows.
+#[derive(Debug, Clone)]
+struct Chunk {
+    rows: Range<usize>,
+    tokens: Range<usize>,
+}
+
+impl Chunk {
+    /// All chunks of `m` rows of `v` logits.
+    fn all(m: usize, v: usize) -> Vec<Self> {
+        let parts = |total: usize, each: usize| (0..total).step_by(each).map(move |at| at..(at + each).min(total));
+        let of_rows = |rows: Range<usize>| {
+            let width = (CHUNK_VALUES / rows.len() / BLOCK * BLOCK).max(BLOCK);
+            parts(v, width).map(move |tokens| Self { rows: rows.clone(), tokens })
+        };
+        parts(m, CHUNK_ROWS).flat_map(of_rows).collect()
+    }
+
+    fn values(&self) -> usize {
+        self.rows.len() * self.tokens.len()
+    }
+
+    /// Where the target of each row lies in the chunk, if it does.
+    fn place(&self, target: u32) -> Option<usize> {
+        let target = target as usize;
+        self.tokens.contains(&target).then(|| target - self.tokens.start)
+    }
+}
+
+/// What a block of one row's logits over τ adds up to: `m = max z`, `Σ eˢ`, `Σ eˢ·s` and `Σ s` with `s = z − m`.
+#[derive(Debug, Clone, Copy, Default)]
+struct BlockSums {
+    max: f32,
+    sum: f32,
+    weighted: f32,
+    total: f32,
+}
+
+/// What is known of a row's target: its logit over τ, and whether none before it in its block is as large.
+#[derive(Debug, Clone, Copy, Default)]
+struct Target {
+    logit: f32,
+    is_first: bool,
 }
 
 simd! {
-    /// The five numbers of one row of logits over τ.
-    fn row_numbers(row: &[f32], target: usize) -> [f32; ROWS] {
-        let max = max(row);
-        let is_correct = row[target] == max && !row[..target].contains(&max);
+    fn block_sums(block: &[f32]) -> BlockSums {
+        let max = max(block);
         let (mut sum, mut weighted, mut total) = (0.0f32, 0.0f32, 0.0f32);
         // Partial sums of a few hundred keep f32 exact enough for vocabularies of hundreds of thousands.
-        for block in row.chunks(256) {
-            let [s, w, t] = partial_sums(block, max);
+        for part in block.chunks(256) {
+            let [s, w, t] = partial_sums(part, max);
             sum += s;
             weighted += w;
             total += t;
         }
-        let log_sum = sum.ln();
-        [
-            row[target] - max - log_sum,
-            log_sum - weighted / sum,
-            max + log_sum,
-            max + total / row.len() as f32,
-            if is_correct { 1.0 } else { 0.0 },
-        ]
+        BlockSums { max, sum, weighted, total }
     }
 
-    /// Turns one row of logits into their gradient, but for the target's own term.
+    /// Turns logits of one row into their gradient, but for the target's own term.
     fn row_gradient(row: &mut [f32], coefficients: [f32; 4], entropy: f32, log_partition: f32) {
         let [a, e, l, even] = coefficients;
         for z in row.iter_mut() {
@@ -182,11 +232,43 @@ fn partial_sums(block: &[f32], max: f32) -> [f32; 3] {
     lanes.map(|lanes| lanes.iter().sum())
 }
 
-impl HeadLogprobs {
-    fn chunk_rows(vocabulary: usize) -> usize {
-        (CHUNK_VALUES / vocabulary).clamp(1, 4096)
+/// The five numbers of one row of `v` logits, given its blocks.
+fn row_numbers(blocks: &[BlockSums], target: Target, target_block: usize, v: usize) -> [f32; ROWS] {
+    let max = max_of(blocks.iter().map(|block| block.max));
+    let (mut sum, mut weighted, mut total) = (0.0f32, 0.0f32, 0.0f32);
+    for (i, block) in blocks.iter().enumerate() {
+        let shift = block.max - max;
+        let scale = exp(shift);
+        sum += scale * block.sum;
+        weighted += scale * (block.weighted + block.sum * shift);
+        total += block.total + (v - i * BLOCK).min(BLOCK) as f32 * shift;
     }
+    let log_sum = sum.ln();
+    let is_correct =
+        target.is_first && target.logit == max && blocks[..target_block].iter().all(|block| block.max < max);
+    [
+        target.logit - max - log_sum,
+        log_sum - weighted / sum,
+        max + log_sum,
+        max + total / v as f32,
+        if is_correct { 1.0 } else { 0.0 },
+    ]
+}
 
+/// The largest; NaN is passed over.
+fn max_of(values: impl Iterator<Item = f32>) -> f32 {
+    values.fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+}
+
+/// Part of the head.
+enum Head<'a> {
+    /// `[tokens, D]`
+    Dense(Mat<'a>),
+    /// `[D, tokens]`
+    Packed(Columns<'a>),
+}
+
+impl HeadLogprobs {
     fn product(&self) -> Product {
         Product::new(self.precision).scaled(1.0 / self.temperature)
     }
@@ -196,47 +278,69 @@ impl HeadLogprobs {
         self.frozen.as_ref().map_or_else(|| inputs[1].dims()[0], |weight| weight.dims()[1])
     }
 
-    /// The head, packed for all chunks of `m` rows, where that pays: in f32 it would take as much memory as the weight
-    /// and save a tenth of the time.
-    fn packed(&self, inputs: &[Dense], m: usize, turned: bool) -> Option<PackedMatrix> {
-        let ([v, d], precision) = (inputs.get(1)?.dims().try_into().expect("a matrix"), self.precision);
-        let pays = precision == Precision::Bf16 && m > Self::chunk_rows(v);
-        let weight = Mat::dense(inputs[1].values(), v, d);
-        pays.then(|| PackedMatrix::new(if turned { weight.t() } else { weight }, precision.into()))
-    }
-
-    /// Logits over τ of the hidden states `rows`, into `logits`; `packed` is the transposed head.
-    fn logits(&self, inputs: &[Dense], packed: Option<&PackedMatrix>, rows: Range<usize>, logits: &mut [f32]) {
-        let (d, v) = (inputs[0].dims()[1], self.vocabulary(inputs));
-        let hidden = Mat::dense(&inputs[0].values()[rows.start * d..rows.end * d], rows.len(), d);
-        match packed.or(self.frozen.as_ref().map(FrozenWeight::matrix)) {
-            Some(weight) => weight.multiply(logits, v, false, 1.0 / self.temperature, hidden),
-            None => self.product().store(logits, v, hidden, Mat::dense(inputs[1].values(), v, d).t()),
+    /// The head's part for `chunk`.
+    fn head<'a>(&'a self, inputs: &'a [Dense], chunk: &Chunk) -> Head<'a> {
+        let tokens = chunk.tokens.clone();
+        match &self.frozen {
+            Some(weight) => Head::Packed(weight.matrix().columns(tokens)),
+            None => {
+                let d = inputs[0].dims()[1];
+                let values = &inputs[1].values()[tokens.start * d..tokens.end * d];
+                Head::Dense(Mat::dense(values, tokens.len(), d))
+            }
         }
     }
+
+    /// Logits over τ of `chunk`, into `logits`.
+    fn logits(&self, inputs: &[Dense], chunk: &Chunk, logits: &mut [f32]) {
+        let hidden = hidden(inputs, chunk);
+        match self.head(inputs, chunk) {
+            Head::Dense(weight) => self.product().store(logits, chunk.tokens.len(), hidden, weight.t()),
+            Head::Packed(weight) => weight.multiply(logits, chunk.tokens.len(), 1.0 / self.temperature, hidden),
+        }
+    }
+
+    /// The logits of the forward pass's last chunk, if this is the first backward pass.
+    fn take_last_chunk(&self) -> Option<Vec<f32>> {
+        self.last_chunk.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The hidden states of a chunk.
+fn hidden<'a>(inputs: &'a [Dense], chunk: &Chunk) -> Mat<'a> {
+    let d = inputs[0].dims()[1];
+    Mat::dense(&inputs[0].values()[chunk.rows.start * d..chunk.rows.end * d], chunk.rows.len(), d)
 }
 
 impl Op for HeadLogprobs {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let (m, v) = (inputs[0].dims()[0], self.vocabulary(inputs));
-        let step = Self::chunk_rows(v).min(m.max(1));
-        let mut logits = vec![0.0f32; step * v];
-        let mut stacked = vec![0.0f32; ROWS * m];
-        let head = self.packed(inputs, m, true);
-        for from in (0..m).step_by(step) {
-            let to = (from + step).min(m);
-            let chunk = &mut logits[..(to - from) * v];
-            self.logits(inputs, head.as_ref(), from..to, chunk);
-            let numbers: Vec<[f32; ROWS]> = chunk
-                .par_chunks_exact(v)
-                .zip(&self.targets[from..to])
-                .map(|(row, &target)| row_numbers(row, target as usize))
-                .collect();
-            for (i, numbers) in numbers.iter().enumerate() {
-                for (r, &number) in numbers.iter().enumerate() {
-                    stacked[r * m + from + i] = number;
+        let chunks = Chunk::all(m, v);
+        let blocks_each = v.div_ceil(BLOCK);
+        let mut sums = vec![BlockSums::default(); m * blocks_each];
+        let mut targets = vec![Target::default(); m];
+        let mut logits = vec![0.0f32; chunks.iter().map(Chunk::values).max().unwrap_or(0)];
+        for chunk in &chunks {
+            let (rows, width, first) = (chunk.rows.clone(), chunk.tokens.len(), chunk.tokens.start / BLOCK);
+            let logits = &mut logits[..chunk.values()];
+            self.logits(inputs, chunk, logits);
+            let sums = sums[rows.start * blocks_each..rows.end * blocks_each].par_chunks_exact_mut(blocks_each);
+            let targets = targets[rows.clone()].par_iter_mut().zip(&self.targets[rows]);
+            logits.par_chunks_exact(width).zip(sums).zip(targets).for_each(|((row, sums), (target, &id))| {
+                for (sums, block) in sums[first..].iter_mut().zip(row.chunks(BLOCK)) {
+                    *sums = block_sums(block);
                 }
-            }
+                if let Some(at) = chunk.place(id) {
+                    let logit = row[at];
+                    *target = Target { logit, is_first: !row[at / BLOCK * BLOCK..at].contains(&logit) };
+                }
+            });
+        }
+        *self.last_chunk.lock().unwrap_or_else(PoisonError::into_inner) = Some(logits);
+        let mut stacked = vec![0.0f32; ROWS * m];
+        for (i, (target, sums)) in targets.into_iter().zip(sums.chunks_exact(blocks_each)).enumerate() {
+            let numbers = row_numbers(sums, target, self.targets[i] as usize / BLOCK, v);
+            numbers.into_iter().enumerate().for_each(|(r, number)| stacked[r * m + i] = number);
         }
         let output = Dense::new(stacked, &[ROWS, m]);
         let mut saved = inputs.to_vec();
@@ -248,46 +352,46 @@ impl Op for HeadLogprobs {
         let (numbers, inputs) = saved.split_last().expect("the output is saved last");
         let (m, d, v) = (inputs[0].dims()[0], inputs[0].dims()[1], self.vocabulary(inputs));
         let (numbers, grad) = (numbers.values(), grad.values());
-        let needed_weight = needed.get(1).copied().unwrap_or(false);
-        let step = Self::chunk_rows(v).min(m.max(1));
-        let mut logits = vec![0.0f32; step * v];
-        let mut grad_hidden = vec![0.0f32; if needed[0] { m * d } else { 0 }];
-        // The first chunk makes it; without one it is zero.
-        let mut grad_weight = vec![0.0f32; if needed_weight && m == 0 { v * d } else { 0 }];
-        let (head, turned_head) = (self.packed(inputs, m, true), self.packed(inputs, m, false));
-        // Once for all chunks.
-        let unpacked = self.frozen.as_ref().filter(|_| needed[0]).map(|weight| weight.matrix().unpacked());
-        for from in (0..m).step_by(step) {
-            let to = (from + step).min(m);
-            let chunk = &mut logits[..(to - from) * v];
-            self.logits(inputs, head.as_ref(), from..to, chunk);
-            chunk.par_chunks_exact_mut(v).enumerate().for_each(|(i, row)| {
-                let i = from + i;
+        let mut grad_hidden = needed[0].then(|| vec![0.0f32; m * d]);
+        let mut grad_weight = needed.get(1).is_some_and(|&needed| needed).then(|| vec![0.0f32; v * d]);
+        let chunks = Chunk::all(m, v);
+        let last = self.take_last_chunk();
+        let mut is_there = last.is_some();
+        let mut logits = last.unwrap_or_else(|| vec![0.0f32; chunks.iter().map(Chunk::values).max().unwrap_or(0)]);
+        for chunk in chunks.iter().rev() {
+            let (rows, tokens) = (chunk.rows.clone(), chunk.tokens.clone());
+            let logits = &mut logits[..chunk.values()];
+            if !std::mem::take(&mut is_there) {
+                self.logits(inputs, chunk, logits);
+            }
+            logits.par_chunks_exact_mut(tokens.len()).zip(rows.clone()).for_each(|(row, i)| {
                 let [a, e, l, mean] = [0, 1, 2, 3].map(|r| grad[r * m + i]);
                 let (entropy, log_partition) = (numbers[m + i], numbers[2 * m + i]);
                 row_gradient(row, [a, e, l, mean / v as f32], entropy, log_partition);
-                row[self.targets[i] as usize] += a;
+                if let Some(at) = chunk.place(self.targets[i]) {
+                    row[at] += a;
+                }
             });
-            let chunk = Mat::dense(chunk, to - from, v);
-            if needed[0] {
-                let target = &mut grad_hidden[from * d..to * d];
-                match (&unpacked, &turned_head) {
-                    (Some(weight_dv), _) => self.product().store(target, d, chunk, Mat::dense(weight_dv, d, v).t()),
-                    (None, Some(weight)) => weight.multiply(target, d, false, 1.0 / self.temperature, chunk),
-                    (None, None) => self.product().store(target, d, chunk, Mat::dense(inputs[1].values(), v, d)),
+            let grad_logits = Mat::dense(logits, rows.len(), tokens.len());
+            if let Some(grad_hidden) = &mut grad_hidden {
+                let target = &mut grad_hidden[rows.start * d..rows.end * d];
+                match self.head(inputs, chunk) {
+                    Head::Dense(weight) => self.product().add(target, d, grad_logits, weight),
+                    Head::Packed(weight) => weight.add_transposed(target, d, 1.0 / self.temperature, grad_logits),
                 }
             }
-            if needed_weight {
-                let rows = Mat::dense(&inputs[0].values()[from * d..to * d], to - from, d);
-                match from {
-                    0 => grad_weight = self.product().fresh(None, chunk.t(), rows),
-                    _ => self.product().add(&mut grad_weight, d, chunk.t(), rows),
+            if let Some(grad_weight) = &mut grad_weight {
+                let target = &mut grad_weight[tokens.start * d..tokens.end * d];
+                // All rows but those of the last chunk come later.
+                match rows.end == m {
+                    true => self.product().store(target, d, grad_logits.t(), hidden(inputs, chunk)),
+                    false => self.product().add(target, d, grad_logits.t(), hidden(inputs, chunk)),
                 }
             }
         }
-        let mut gradients = vec![needed[0].then(|| Dense::new(grad_hidden, &[m, d]))];
+        let mut gradients = vec![grad_hidden.map(|values| Dense::new(values, &[m, d]))];
         if inputs.len() == 2 {
-            gradients.push(needed_weight.then(|| Dense::new(grad_weight, &[v, d])));
+            gradients.push(grad_weight.map(|values| Dense::new(values, &[v, d])));
         }
         gradients
     }
@@ -296,7 +400,7 @@ impl Op for HeadLogprobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::testing::{check, leaf};
+    use crate::fused::testing::{assert_close, check, host, leaf};
 
     fn stack(numbers: TokenLogprobs) -> Tensor<2> {
         let rows = [numbers.logprobs_m, numbers.entropies_m, numbers.log_partitions_m, numbers.mean_logits_m];
@@ -342,11 +446,43 @@ mod tests {
 
     #[test]
     fn extreme_logits_stay_finite_and_ties_go_to_the_first() {
-        let numbers = row_numbers(&[1e4, 1e4, -1e4], 1);
-        assert!(
-            (numbers[0] + std::f32::consts::LN_2).abs() < 1e-6 && (numbers[1] - std::f32::consts::LN_2).abs() < 1e-6
-        );
-        assert_eq!(numbers[4], 0.0);
-        assert_eq!(row_numbers(&[0.0, 5.0, 1.0], 1)[4], 1.0);
+        let numbers = |row: &[f32], id: usize| {
+            let blocks: Vec<BlockSums> = row.chunks(BLOCK).map(block_sums).collect();
+            let is_first = !row[id / BLOCK * BLOCK..id].contains(&row[id]);
+            row_numbers(&blocks, Target { logit: row[id], is_first }, id / BLOCK, row.len())
+        };
+        let tie = numbers(&[1e4, 1e4, -1e4], 1);
+        assert!((tie[0] + std::f32::consts::LN_2).abs() < 1e-6 && (tie[1] - std::f32::consts::LN_2).abs() < 1e-6);
+        assert_eq!(tie[4], 0.0);
+        assert_eq!(numbers(&[0.0, 5.0, 1.0], 1)[4], 1.0);
+        // The same across blocks: the first of equal logits is the most likely token.
+        let mut row = vec![0.0f32; 3 * BLOCK + 5];
+        row[BLOCK + 7] = 3.0;
+        row[2 * BLOCK + 1] = 3.0;
+        assert_eq!((numbers(&row, BLOCK + 7)[4], numbers(&row, 2 * BLOCK + 1)[4]), (1.0, 0.0));
+    }
+
+    #[test]
+    fn chunks_change_nothing() {
+        // Several chunks of rows and of the vocabulary, against one row at a time.
+        let (m, d, v) = (CHUNK_ROWS + 3, 2, 2 * BLOCK + 77);
+        let targets: Vec<u32> = (0..m).map(|i| (i * 379 % v) as u32).collect();
+        assert_eq!(Chunk::all(m, v).len(), 3);
+        let (hidden, weight) = (leaf([m, d], 1), leaf([v, d], 2));
+        let head = LmHead::Dense(weight.clone(), Precision::F32);
+        let all = stack(token_logprobs(hidden.clone(), &head, &targets, 0.7));
+        for i in [0, 1, CHUNK_ROWS - 1, CHUNK_ROWS, m - 1] {
+            let alone = token_logprobs(hidden.clone().narrow(0, i, 1), &head, &targets[i..=i], 0.7);
+            assert_eq!(host(all.clone().narrow(1, i, 1).inner()), host(stack(alone).inner()), "row {i}");
+        }
+        let whole = stack(reference(hidden.clone(), weight.clone(), &targets, 0.7));
+        let [found, expected] = [all, whole].map(|numbers| {
+            let gradients = numbers.powi_scalar(2).sum().backward();
+            [&hidden, &weight].map(|leaf| host(leaf.grad(&gradients).expect("gradient")))
+        });
+        for (found, expected) in found.iter().zip(&expected) {
+            let largest = expected.iter().fold(0.0f32, |a, b| a.max(b.abs()));
+            assert_close("gradient", found, expected, 1e-4 * largest);
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::packed::{Format, PackedMatrix, Scaling};
+use super::packed::{Columns, Format, PackedMatrix, Scaling};
 use super::tile::{COLUMNS, Precision};
 use super::{Mat, Side, TURNED, pack, with_scratch};
 use crate::quantised::BLOCK;
@@ -15,7 +15,7 @@ pub(super) const CODES: usize = 8;
 /// Lines expanded at a time; no more than a block of NF4, so that each column meets two blocks at most.
 const LINES: usize = 64;
 
-impl PackedMatrix {
+impl Columns<'_> {
     /// Makes the words `depth` of panel `panel` of the matrix, or of its transpose, for tiles of the operands' precision.
     pub(super) fn expand(&self, side: Side, panel: usize, depth: &Range<usize>, words: &mut [u32]) {
         match side {
@@ -25,11 +25,11 @@ impl PackedMatrix {
     }
 
     fn expand_panel(&self, panel: usize, depth: &Range<usize>, words: &mut [u32]) {
-        let per_word = self.operand.per_word();
-        let lines = depth.start * per_word..(depth.end * per_word).min(self.rows);
+        let per_word = self.matrix.operand.per_word();
+        let lines = depth.start * per_word..(depth.end * per_word).min(self.matrix.rows);
         for (from, words) in lines.clone().step_by(LINES).zip(words.chunks_mut(LINES / per_word * COLUMNS)) {
             let lines = from..(from + LINES).min(lines.end);
-            match self.operand {
+            match self.matrix.operand {
                 Precision::F32 => self.numbers(panel, &lines, as_numbers(words), COLUMNS),
                 Precision::Bf16 => {
                     let mut numbers = [0.0; LINES * COLUMNS];
@@ -41,9 +41,9 @@ impl PackedMatrix {
     }
 
     fn expand_transposed(&self, panel: usize, depth: &Range<usize>, words: &mut [u32]) {
-        let per_word = self.operand.per_word();
+        let per_word = self.matrix.operand.per_word();
         let columns = depth.start * per_word..(depth.end * per_word).min(self.columns);
-        let lines = panel * COLUMNS..((panel + 1) * COLUMNS).min(self.rows);
+        let lines = panel * COLUMNS..((panel + 1) * COLUMNS).min(self.matrix.rows);
         let stride = columns.len().next_multiple_of(COLUMNS);
         with_scratch(&TURNED, lines.len() * stride, |turned| {
             let numbers = as_numbers(turned);
@@ -51,10 +51,17 @@ impl PackedMatrix {
                 self.numbers(from / COLUMNS, &lines, &mut numbers[from - columns.start..], stride);
             }
             let matrix = Mat::strided(numbers, lines.len(), columns.len(), stride).t();
-            pack::pack_panel(words, &matrix, 0, &(0..depth.len()), self.operand);
+            pack::pack_panels(words, words.len(), &matrix, 0, &(0..depth.len()), self.matrix.operand);
         });
     }
 
+    /// As [`PackedMatrix::numbers`], with panels counted from the first column.
+    fn numbers(&self, panel: usize, lines: &Range<usize>, target: &mut [f32], stride: usize) {
+        self.matrix.numbers(self.first + panel, lines, target, stride);
+    }
+}
+
+impl PackedMatrix {
     /// Lines `lines` of panel `panel` as numbers, [`COLUMNS`] a line, lines `stride` apart in `target`.
     ///
     /// At most [`LINES`] lines, beginning at a multiple of [`CODES`].

@@ -20,9 +20,10 @@ use std::thread::LocalKey;
 use rayon::prelude::*;
 
 pub use packed::Format;
-pub(crate) use packed::PackedMatrix;
+
+pub(crate) use packed::{COLUMNS_UNIT, Columns, PackedMatrix};
 pub use tile::Precision;
-use tile::{COLUMNS, DEPTH, Kernel, Lines, ROW_STRIDE, ROWS, Tile};
+use tile::{COLUMNS, DEPTH, DEPTH_UNIT, Kernel, Lines, ROW_STRIDE, ROWS, Tile};
 
 /// A matrix inside a slice: element `(r, c)` is `values[r · row_stride + c · column_stride]`, one stride being 1.
 #[derive(Clone, Copy, Debug)]
@@ -126,64 +127,33 @@ impl Product {
     fn run(self, output: Output, begin: Begin<'_>, a: Mat<'_>, b: Mat<'_>) {
         assert_eq!(a.columns, b.rows, "inner dimensions");
         let Self { precision, threads, scale } = self;
-        // Below this, waking the other threads costs more than they save.
-        let is_small = a.rows * a.columns * b.columns < SMALL;
-        let threads = if is_small { Threads::One } else { threads };
-        let (panels, inner) = (b.columns.div_ceil(COLUMNS), a.columns.div_ceil(precision.per_word()));
-        if a.rows == 0 || b.columns == 0 {
-            return;
-        }
-        let pack = |panel: usize, depth: &Range<usize>, words: &mut [u32]| {
-            pack::pack_panel(words, &b, panel * COLUMNS, depth, precision);
-        };
-        in_parts(threads, inner, panels, pack, |words, first, count, depth| {
-            let begin = if depth.start > 0 { Begin::There } else { begin };
-            let panels = Panels { words, scales: &[], first, count };
-            let (kernel, lines) = (Kernel::best(), precision.into());
-            Block { a, panels, depth, lines, kernel, output, columns: b.columns, scale, begin }.run(threads);
+        let task = Task::new(a, b.columns, precision.into(), output, scale, begin);
+        let threads = if task.is_small() { Threads::One } else { threads };
+        task.by_parts(threads, |panel, depth, words| {
+            pack::pack_panels(words, depth.len() * COLUMNS, &b, panel * COLUMNS, depth, precision);
         });
     }
 }
 
-/// Has `pack` make the words of [`PANELS_AT_ONCE`] panels at a time, one stretch of the inner dimension after the other,
-/// and hands them on: the words, the first panel, how many there are, the stretch.
-fn in_parts(
-    threads: Threads,
-    inner: usize,
-    panels: usize,
-    pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync,
-    multiply: impl Fn(Words<'_>, usize, usize, Range<usize>),
-) {
-    let size = inner.min(DEPTH) * COLUMNS * panels.min(PANELS_AT_ONCE);
-    with_scratch(&PANELS, size, |words| {
-        for first in (0..panels).step_by(PANELS_AT_ONCE) {
-            let count = (panels - first).min(PANELS_AT_ONCE);
-            for depth in depths(inner) {
-                let stride = depth.len() * COLUMNS;
-                let words = &mut words[..stride * count];
-                let pack_one = |(i, words): (usize, &mut [u32])| pack(first + i, &depth, words);
-                match threads {
-                    Threads::All => words.par_chunks_mut(stride).enumerate().for_each(pack_one),
-                    Threads::One => words.chunks_mut(stride).enumerate().for_each(pack_one),
-                }
-                multiply(Words::Stored { words, stride }, first, count, depth);
-            }
-        }
-    });
-}
-
 /// Multiply-adds of a product that one thread does alone: some ten microseconds.
 const SMALL: usize = 1 << 20;
-/// Rows of A that one task packs: their words fit the second-level cache.
+/// Rows of A that one thread takes at most.
 const TASK_ROWS: usize = 16 * ROWS;
+/// Words of A that one thread packs at a time: with what passes by of B and C they fit the second-level cache.
+const TASK_WORDS: usize = 96 << 10;
 /// Rows up to which a product with a packed matrix packs all of A.
 const FEW_ROWS: usize = 8 * ROWS;
-/// Panels of B that are packed at a time.
-const PANELS_AT_ONCE: usize = 64;
+/// Words of B that are packed at a time: they fit the last-level cache.
+const PART_WORDS: usize = 2 << 20;
+/// Stretches of a part at most. While a panel meets some rows, one stretch after the other, their results stay in the
+/// first-level cache.
+const PART_STRETCHES: usize = 4;
+/// Panels that one thread packs at a time: they are neighbours in memory.
+const PANELS_PACKED: usize = 8;
 
-/// The inner dimension in parts of [`DEPTH`] words.
-fn depths(inner: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..inner).step_by(DEPTH).map(move |from| from..(from + DEPTH).min(inner))
+/// Part `index` of `count` parts of `0..total` that differ by one at most.
+fn share(total: usize, count: usize, index: usize) -> Range<usize> {
+    index * total / count..(index + 1) * total / count
 }
 
 thread_local! {
@@ -260,7 +230,7 @@ enum Words<'a> {
     /// They lie there, panels `stride` words apart.
     Stored { words: &'a [u32], stride: usize },
     /// They are made of a packed matrix, one stretch of one panel at a time.
-    Expanded { matrix: &'a PackedMatrix, side: Side },
+    Expanded { matrix: Columns<'a>, side: Side },
 }
 
 /// Which matrix a product takes of the one that is packed.
@@ -270,105 +240,177 @@ enum Side {
     Transpose,
 }
 
-/// Panels of B.
+/// A product, but for where B comes from.
 #[derive(Clone, Copy)]
-struct Panels<'a> {
-    words: Words<'a>,
-    /// One for every column of the matrix, or none.
-    scales: &'a [f32],
-    /// The number of the first.
-    first: usize,
-    count: usize,
-}
-
-/// The part of a product that lies within one stretch of the inner dimension.
-#[derive(Clone)]
-struct Block<'a> {
+struct Task<'a> {
     a: Mat<'a>,
-    panels: Panels<'a>,
-    depth: Range<usize>,
     lines: Lines,
     kernel: Kernel,
+    /// Words of the inner dimension, and how many are summed up before they are added to the result.
+    inner: usize,
+    stretch: usize,
+    /// One for every column of B, or none.
+    scales: &'a [f32],
     output: Output,
     columns: usize,
     scale: f32,
     begin: Begin<'a>,
 }
 
-impl Block<'_> {
-    fn pack_rows(&self, rows: Range<usize>, packed: &mut [u32]) {
-        pack::pack_rows(packed, &self.a, &rows, &self.depth, self.lines.operand());
+impl<'a> Task<'a> {
+    fn new(a: Mat<'a>, columns: usize, lines: Lines, output: Output, scale: f32, begin: Begin<'a>) -> Self {
+        let inner = a.columns.div_ceil(lines.operand().per_word());
+        // Up to `DEPTH`, and alike in size.
+        let stretch = inner.div_ceil(inner.div_ceil(DEPTH).max(1)).next_multiple_of(DEPTH_UNIT);
+        Self { a, lines, kernel: Kernel::best(), inner, stretch, scales: &[], output, columns, scale, begin }
     }
 
-    /// Rows `rows`, packed in `packed`, times one panel (counted within the block).
-    fn panel(&self, panel: usize, rows: Range<usize>, packed: &[u32]) {
-        let (number, size) = (self.panels.first + panel, self.depth.len() * self.lines.width());
-        match self.panels.words {
-            Words::Stored { words, stride } => self.tiles(number, &words[panel * stride..][..size], rows, packed),
-            Words::Expanded { matrix, side } => with_scratch(&EXPANDED, size, |words| {
-                matrix.expand(side, number, &self.depth, words);
-                self.tiles(number, words, rows, packed);
-            }),
+    /// Whether waking the other threads would cost more than they save.
+    fn is_small(&self) -> bool {
+        self.a.rows * self.a.columns * self.columns < SMALL
+    }
+
+    fn panels(&self) -> usize {
+        self.columns.div_ceil(COLUMNS)
+    }
+
+    /// Calls `run` for all panels in parts that are small enough to stay in cache: which panels, which words of the inner
+    /// dimension. What lies further along the inner dimension comes later.
+    fn parts(&self, mut run: impl FnMut(Range<usize>, Range<usize>)) {
+        let depth = self.inner.min(self.stretch * PART_STRETCHES);
+        let count = (self.panels() * depth * COLUMNS).div_ceil(PART_WORDS);
+        for part in 0..count {
+            for from in (0..self.inner).step_by(depth) {
+                run(share(self.panels(), count, part), from..(from + depth).min(self.inner));
+            }
         }
     }
 
-    /// Rows `rows`, packed in `packed`, times the stretch `words` of panel `panel` of the matrix.
-    fn tiles(&self, panel: usize, words: &[u32], rows: Range<usize>, packed: &[u32]) {
+    /// Computes everything, with B as `pack` makes it: given the first panel, the words of the inner dimension, and where
+    /// as many panels go as fit there.
+    fn by_parts(&self, threads: Threads, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
+        if self.a.rows == 0 {
+            return;
+        }
+        self.parts(|panels, depth| {
+            let stride = depth.len() * COLUMNS;
+            with_scratch(&PANELS, stride * panels.len(), |words| {
+                let some = |(i, words): (usize, &mut [u32])| pack(panels.start + i * PANELS_PACKED, &depth, words);
+                match threads {
+                    Threads::All => words.par_chunks_mut(stride * PANELS_PACKED).enumerate().for_each(some),
+                    Threads::One => words.chunks_mut(stride * PANELS_PACKED).enumerate().for_each(some),
+                }
+                let words = Words::Stored { words, stride };
+                Part { task: *self, words, panels: panels.clone(), depth: depth.clone() }.run(threads);
+            });
+        });
+    }
+}
+
+/// Some panels of B and some of the inner dimension.
+#[derive(Clone)]
+struct Part<'a> {
+    task: Task<'a>,
+    /// From the first line of the first panel.
+    words: Words<'a>,
+    panels: Range<usize>,
+    depth: Range<usize>,
+}
+
+impl Part<'_> {
+    /// The inner dimension in the parts that are summed up at a time.
+    fn stretches(&self) -> impl Iterator<Item = Range<usize>> {
+        let (each, end) = (self.task.stretch, self.depth.end);
+        self.depth.clone().step_by(each).map(move |from| from..(from + each).min(end))
+    }
+
+    /// Memory for `rows` packed rows.
+    fn packed_size(&self, rows: usize) -> usize {
+        self.depth.len().div_ceil(self.task.stretch) * rows * ROW_STRIDE
+    }
+
+    fn pack_rows(&self, rows: &Range<usize>, packed: &mut [u32]) {
+        for (depth, packed) in self.stretches().zip(packed.chunks_exact_mut(rows.len() * ROW_STRIDE)) {
+            pack::pack_rows(packed, &self.task.a, rows, &depth, self.task.lines.operand());
+        }
+    }
+
+    /// Rows `rows`, packed in `packed`, times panels `panels`.
+    fn multiply(&self, rows: &Range<usize>, packed: &[u32], panels: Range<usize>) {
+        let width = self.task.lines.width();
+        for panel in panels {
+            for (depth, packed) in self.stretches().zip(packed.chunks_exact(rows.len() * ROW_STRIDE)) {
+                let size = depth.len() * width;
+                match self.words {
+                    Words::Stored { words, stride } => {
+                        let at = (panel - self.panels.start) * stride + (depth.start - self.depth.start) * width;
+                        self.tiles(panel, &words[at..at + size], &depth, rows, packed);
+                    }
+                    Words::Expanded { matrix, side } => with_scratch(&EXPANDED, size, |words| {
+                        matrix.expand(side, panel, &depth, words);
+                        self.tiles(panel, words, &depth, rows, packed);
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Rows `rows`, packed in `packed`, times the stretch `words` of panel `panel`.
+    fn tiles(&self, panel: usize, words: &[u32], depth: &Range<usize>, rows: &Range<usize>, packed: &[u32]) {
+        let Task { output, columns, scale, scales, begin, kernel, lines, .. } = self.task;
         let column = panel * COLUMNS;
-        let scales = match self.panels.scales {
-            [] => std::ptr::null(),
-            scales => scales[column..].as_ptr(),
-        };
+        let begin = if depth.start > 0 { Begin::There } else { begin };
+        let from_column = |values: &[f32]| if values.is_empty() { std::ptr::null() } else { values[column..].as_ptr() };
         for from in (0..rows.len()).step_by(ROWS) {
             let tile_rows = (rows.len() - from).min(ROWS);
             let a = &packed[from * ROW_STRIDE..(from + tile_rows) * ROW_STRIDE];
             let tile = Tile {
                 a: a.as_ptr(),
                 b: words.as_ptr(),
-                c: self.output.start.wrapping_add((rows.start + from) * self.output.stride + column),
-                c_stride: self.output.stride,
-                depth: self.depth.len(),
+                c: output.start.wrapping_add((rows.start + from) * output.stride + column),
+                c_stride: output.stride,
+                depth: depth.len(),
                 rows: tile_rows,
-                columns: (self.columns - column).min(COLUMNS),
-                scale: self.scale,
-                scales,
-                start: match self.begin {
-                    Begin::At([]) | Begin::There => std::ptr::null(),
-                    Begin::At(start) => start[column..].as_ptr(),
-                },
-                add: matches!(self.begin, Begin::There),
+                columns: (columns - column).min(COLUMNS),
+                scale,
+                scales: from_column(scales),
+                start: if let Begin::At(start) = begin { from_column(start) } else { std::ptr::null() },
+                add: matches!(begin, Begin::There),
             };
             // SAFETY: the slices above cover the operands, `Output::new` checked the result, and `Kernel::best` asked
             // the processor.
-            unsafe { self.kernel.run(self.lines, tile) };
+            unsafe { kernel.run(lines, tile) };
         }
     }
 
     /// Packs rows `rows` and multiplies them with panels `panels`.
-    fn part(&self, rows: Range<usize>, panels: Range<usize>) {
-        with_scratch(&PACKED_ROWS, rows.len() * ROW_STRIDE, |packed| {
-            self.pack_rows(rows.clone(), packed);
-            panels.for_each(|panel| self.panel(panel, rows.clone(), packed));
+    fn rows(&self, rows: Range<usize>, panels: Range<usize>) {
+        with_scratch(&PACKED_ROWS, self.packed_size(rows.len()), |packed| {
+            self.pack_rows(&rows, packed);
+            self.multiply(&rows, packed, panels);
         });
     }
 
-    /// Everything, in tasks for the pool where `threads` says so.
+    /// All rows, in tasks for the pool where `threads` says so.
     fn run(&self, threads: Threads) {
-        let (m, panels) = (self.a.rows, self.panels.count);
-        let workers = rayon::current_num_threads();
-        if threads == Threads::One || workers == 1 {
-            (0..m).step_by(TASK_ROWS).for_each(|from| self.part(from..(from + TASK_ROWS).min(m), 0..panels));
-            return;
+        let (m, panels) = (self.task.a.rows, self.panels.len());
+        let tiles = m.div_ceil(ROWS);
+        let most = (TASK_WORDS / self.depth.len()).clamp(ROWS, TASK_ROWS);
+        let workers = if threads == Threads::One { 1 } else { rayon::current_num_threads() };
+        // Parts of whole tiles, as many for one thread as for another, and alike in size.
+        let at_least = if workers == 1 { 1 } else { 2 * workers };
+        let row_tasks = m.div_ceil(most).max(at_least).next_multiple_of(workers).min(tiles);
+        let panel_tasks = at_least.div_ceil(row_tasks).min(panels);
+        let run = |task: usize| {
+            let rows = share(tiles, row_tasks, task / panel_tasks);
+            let panels = share(panels, panel_tasks, task % panel_tasks);
+            let first = self.panels.start;
+            self.rows(rows.start * ROWS..(rows.end * ROWS).min(m), first + panels.start..first + panels.end);
+        };
+        if workers == 1 {
+            return (0..row_tasks * panel_tasks).for_each(run);
         }
-        // Two tasks a thread at least, of whole tiles.
-        let rows_each = m.div_ceil(2 * workers).next_multiple_of(ROWS).min(TASK_ROWS);
-        let row_tasks = m.div_ceil(rows_each);
-        let panels_each = panels.div_ceil((2 * workers).div_ceil(row_tasks)).max(1);
-        let panel_tasks = panels.div_ceil(panels_each);
-        (0..row_tasks * panel_tasks).into_par_iter().for_each(|task| {
-            let (row, panel) = (task / panel_tasks * rows_each, task % panel_tasks * panels_each);
-            self.part(row..(row + rows_each).min(m), panel..(panel + panels_each).min(panels));
-        });
+        (0..row_tasks * panel_tasks).into_par_iter().for_each(run);
     }
 }
 

@@ -9,6 +9,9 @@ use crate::simd::simd;
 /// Words transposed at a time, in both directions.
 const BLOCK: usize = 16;
 
+/// Lines that are asked for ahead.
+const AHEAD: usize = 4;
+
 /// The bits of `x` as bf16, in the lower half: rounded to nearest even; NaN stays NaN.
 #[inline(always)]
 pub(crate) fn bf16_bits(x: f32) -> u32 {
@@ -26,11 +29,18 @@ pub(super) fn number(word: u32, index: usize, precision: Precision) -> f32 {
     }
 }
 
-/// Up to 16 words along a row: `values` are neighbours along the inner dimension.
+/// Words along a row: `values` are neighbours along the inner dimension.
+///
+/// Whole blocks have a size that the compiler knows: a copy of unknown size would be a call for every 64 bytes.
 #[inline(always)]
 fn along(values: &[f32], precision: Precision, words: &mut [u32]) {
     match precision {
-        Precision::F32 => words.iter_mut().zip(values).for_each(|(word, x)| *word = x.to_bits()),
+        Precision::F32 => {
+            let ((blocks, rest), (to, words)) = (values.as_chunks::<BLOCK>(), words.as_chunks_mut::<BLOCK>());
+            to.iter_mut().zip(blocks).for_each(|(words, block)| *words = block.map(f32::to_bits));
+            let words = to[blocks.len()..].as_flattened_mut().iter_mut().chain(words);
+            words.zip(rest).for_each(|(word, x)| *word = x.to_bits());
+        }
         Precision::Bf16 => {
             let (pairs, rest) = values.as_chunks::<2>();
             for (word, [a, b]) in words.iter_mut().zip(pairs) {
@@ -43,17 +53,24 @@ fn along(values: &[f32], precision: Precision, words: &mut [u32]) {
     }
 }
 
-/// One word for each of up to 16 columns: `rows` are one or two rows that are neighbours along the inner dimension.
+/// One word for each of `N` columns: `first` and `second` are rows that are neighbours along the inner dimension; a word
+/// of f32 holds the first alone.
 #[inline(always)]
-fn across(first: &[f32], second: Option<&[f32]>, precision: Precision, words: &mut [u32]) {
-    match (precision, second) {
-        (Precision::F32, _) => words.iter_mut().zip(first).for_each(|(word, x)| *word = x.to_bits()),
-        (Precision::Bf16, None) => words.iter_mut().zip(first).for_each(|(word, x)| *word = bf16_bits(*x)),
-        (Precision::Bf16, Some(second)) => {
-            for ((word, a), b) in words.iter_mut().zip(first).zip(second) {
-                *word = bf16_bits(*a) | bf16_bits(*b) << 16;
-            }
-        }
+fn across<const N: usize>(first: &[f32; N], second: &[f32; N], precision: Precision, words: &mut [u32; N]) {
+    for ((word, &a), &b) in words.iter_mut().zip(first).zip(second) {
+        *word = match precision {
+            Precision::F32 => a.to_bits(),
+            Precision::Bf16 => bf16_bits(a) | bf16_bits(b) << 16,
+        };
+    }
+}
+
+/// The first `N` of `values`, followed by zeros where there are fewer.
+#[inline(always)]
+fn padded<const N: usize>(values: &[f32]) -> [f32; N] {
+    match values.first_chunk() {
+        Some(values) => *values,
+        None => std::array::from_fn(|i| values.get(i).copied().unwrap_or(0.0)),
     }
 }
 
@@ -114,48 +131,87 @@ simd! {
                 let at = row * a.row_stride;
                 along(&a.values[at + from..at + to], precision, target);
             }
-        } else {
+            return;
+        }
+        // Blocks of rows one after the other: they are neighbours in memory.
+        for (j, words) in blocks(words).enumerate() {
             for (i, rows) in blocks(rows).enumerate() {
-                for words in blocks(words) {
-                    let mut block = lines(a, &rows, &words, precision);
-                    transpose(&mut block);
-                    for (r, row) in block.iter().take(rows.len()).enumerate() {
-                        let at = (i * BLOCK + r) * ROW_STRIDE + words.start - from / per_word;
-                        target[at..at + words.len()].copy_from_slice(&row[..words.len()]);
+                let mut block = lines(a, &rows, &words, precision);
+                transpose(&mut block);
+                for (r, row) in block.iter().take(rows.len()).enumerate() {
+                    let target = &mut target[(i * BLOCK + r) * ROW_STRIDE + j * BLOCK..];
+                    match target.first_chunk_mut() {
+                        Some(target) if words.len() == BLOCK => *target = *row,
+                        _ => target[..words.len()].copy_from_slice(&row[..words.len()]),
                     }
                 }
             }
         }
     }
 
-    /// Packs words `words` of the [`COLUMNS`] columns of `b` from `column`: a line of columns after the other.
-    pub(super) fn pack_panel(target: &mut [u32], b: &Mat<'_>, column: usize, words: &Range<usize>, precision: Precision) {
-        let columns = (b.columns - column).min(COLUMNS);
+    /// Packs words `words` of the columns of `b` from `column` into panels of [`COLUMNS`], `stride` words each: as many as
+    /// fit `target`. A panel is a line of columns after the other.
+    pub(super) fn pack_panels(
+        target: &mut [u32],
+        stride: usize,
+        b: &Mat<'_>,
+        column: usize,
+        words: &Range<usize>,
+        precision: Precision,
+    ) {
         let per_word = precision.per_word();
         if b.column_stride == 1 {
-            let row = |k: usize| &b.values[k * b.row_stride + column..][..columns];
-            for (word, line) in words.clone().zip(target.chunks_exact_mut(COLUMNS)) {
-                let second = (2 * word + 1 < b.rows && per_word == 2).then(|| row(2 * word + 1));
-                across(row(per_word * word), second, precision, line);
-                line[columns..].fill(0);
+            // Row by row, past all panels: they are neighbours in memory.
+            for (i, word) in words.clone().enumerate() {
+                let row = |k: usize| &b.values[k * b.row_stride..][..b.columns];
+                let first = row(per_word * word);
+                let second = (per_word == 2 && 2 * word + 1 < b.rows).then(|| row(2 * word + 1));
+                for (column, panel) in (column..).step_by(COLUMNS).zip(target.chunks_exact_mut(stride)) {
+                    for row in 0..per_word {
+                        let ahead = (AHEAD * per_word + row) * b.row_stride;
+                        prefetch(&first[column..], ahead);
+                        prefetch(&first[column..], ahead + COLUMNS / 2);
+                    }
+                    let line = panel[i * COLUMNS..].first_chunk_mut::<COLUMNS>().expect("a line");
+                    let second = second.map_or([0.0; COLUMNS], |row| padded(&row[column..]));
+                    across(&padded(&first[column..]), &second, precision, line);
+                }
             }
             return;
         }
-        for (j, words) in blocks(words).enumerate() {
-            let (from, to) = (words.start * per_word, (words.end * per_word).min(b.rows));
+        for (column, target) in (column..).step_by(COLUMNS).zip(target.chunks_exact_mut(stride)) {
+            let columns = (b.columns - column).min(COLUMNS);
             for i in (0..COLUMNS).step_by(BLOCK) {
-                let mut block = [[0u32; BLOCK]; BLOCK];
-                for (c, line) in block.iter_mut().enumerate().take(columns.saturating_sub(i)) {
-                    let at = (column + i + c) * b.column_stride;
-                    along(&b.values[at + from..at + to], precision, line);
-                }
-                transpose(&mut block);
-                for (line, target) in block.iter().take(words.len()).zip(target[j * BLOCK * COLUMNS..].chunks_exact_mut(COLUMNS)) {
-                    target[i..i + BLOCK].copy_from_slice(line);
+                for (j, words) in blocks(words).enumerate() {
+                    let (from, to) = (words.start * per_word, (words.end * per_word).min(b.rows));
+                    let mut block = [[0u32; BLOCK]; BLOCK];
+                    for (c, line) in block.iter_mut().enumerate().take(columns.saturating_sub(i)) {
+                        let row = &b.values[(column + i + c) * b.column_stride + from..];
+                        prefetch(row, 4 * BLOCK * per_word);
+                        along(&row[..to - from], precision, line);
+                    }
+                    transpose(&mut block);
+                    let lines = target[j * BLOCK * COLUMNS..].as_chunks_mut::<COLUMNS>().0;
+                    for (line, target) in block.iter().take(words.len()).zip(lines) {
+                        *target[i..].first_chunk_mut().expect("half a line") = *line;
+                    }
                 }
             }
         }
     }
+}
+
+/// Asks for what lies `ahead` values further on.
+#[inline(always)]
+fn prefetch(values: &[f32], ahead: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch may name any address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (values, ahead);
 }
 
 /// Packs the [`COLUMNS`] columns of `b` from `column` in INT8, two bytes a column and line, and says how large each is.
@@ -202,14 +258,15 @@ simd! {
 #[inline(always)]
 fn lines(a: &Mat<'_>, rows: &Range<usize>, words: &Range<usize>, precision: Precision) -> [[u32; BLOCK]; BLOCK] {
     let mut block = [[0u32; BLOCK]; BLOCK];
-    let column = |k: usize| (k < a.columns).then(|| &a.values[k * a.column_stride + rows.start..][..rows.len()]);
+    let per_word = precision.per_word();
+    let column = |k: usize| {
+        let values = &a.values[k * a.column_stride + rows.start..][..rows.len()];
+        prefetch(values, BLOCK * per_word * a.column_stride);
+        padded(values)
+    };
     for (word, line) in words.clone().zip(&mut block) {
-        match precision {
-            Precision::F32 => across(column(word).expect("within the matrix"), None, precision, line),
-            Precision::Bf16 => {
-                across(column(2 * word).expect("within the matrix"), column(2 * word + 1), precision, line)
-            }
-        }
+        let second = if per_word == 2 && 2 * word + 1 < a.columns { column(2 * word + 1) } else { [0.0; BLOCK] };
+        across(&column(per_word * word), &second, precision, line);
     }
     block
 }

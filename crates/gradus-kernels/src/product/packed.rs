@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::tile::{COLUMNS, Kernel, Lines, Precision, ROW_STRIDE};
-use super::{Begin, Block, FEW_ROWS, Mat, Output, PACKED_ROWS, Panels, SMALL, Side, Threads, Words};
-use super::{depths, expand, fresh, in_parts, pack, with_scratch};
+use super::tile::{COLUMNS, DEPTH_UNIT, Lines, Precision};
+use super::{Begin, FEW_ROWS, Mat, Output, PACKED_ROWS, PANELS_PACKED, Part, Side, Task, Threads, Words};
+use super::{expand, fresh, pack, with_scratch};
 use crate::quantised::{Absmax, Int8, Nf4, Quantised};
 
 /// How a packed matrix is held.
@@ -107,15 +107,18 @@ impl PackedMatrix {
         let mut absmax = vec![0.0; if format == Format::Int8 { panels * COLUMNS } else { 0 }];
         let operand = format.operand();
         let inner = b.rows.div_ceil(operand.per_word());
-        let by_panel = words.par_chunks_mut(panel.max(1)).enumerate();
         let scaling = if format == Format::Int8 {
             let pack = |((panel, words), absmax): ((usize, &mut [u32]), &mut [f32])| {
                 pack::pack_bytes(words, absmax, &b, panel * COLUMNS);
             };
+            let by_panel = words.par_chunks_mut(panel.max(1)).enumerate();
             by_panel.zip(absmax.par_chunks_mut(COLUMNS)).for_each(pack);
             Scaling::columns(absmax)
         } else {
-            by_panel.for_each(|(panel, words)| pack::pack_panel(words, &b, panel * COLUMNS, &(0..inner), operand));
+            let some = words.par_chunks_mut((panel * PANELS_PACKED).max(1)).enumerate();
+            some.for_each(|(i, words)| {
+                pack::pack_panels(words, panel, &b, i * PANELS_PACKED * COLUMNS, &(0..inner), operand);
+            });
             Scaling::None
         };
         Self::of([b.rows, b.columns], format, words, scaling)
@@ -199,13 +202,18 @@ impl PackedMatrix {
         size_of_val(&self.words[..]) + scaling
     }
 
-    /// `output = scale · a × self`, or `output += …` where `add`, on all threads; rows of `output` are `stride` apart.
+    /// All columns.
+    fn all(&self) -> Columns<'_> {
+        Columns { matrix: self, first: 0, columns: self.columns }
+    }
+
+    /// Columns `range`, which begins at a multiple of [`COLUMNS_UNIT`].
     ///
     /// # Panics
-    /// When the inner dimensions differ, or the result does not fit `output`.
-    pub(crate) fn multiply(&self, output: &mut [f32], stride: usize, add: bool, scale: f32, a: Mat<'_>) {
-        let begin = if add { Begin::There } else { Begin::At(&[]) };
-        self.run(Side::Itself, Output::new(output, stride, a.rows, self.columns), begin, scale, a);
+    /// When it begins elsewhere or ends outside.
+    pub(crate) fn columns(&self, range: Range<usize>) -> Columns<'_> {
+        assert!(range.start.is_multiple_of(COLUMNS_UNIT) && range.end <= self.columns, "columns {range:?}");
+        Columns { matrix: self, first: range.start / COLUMNS, columns: range.len() }
     }
 
     /// A new dense result `a × self`; see [`Product::fresh`](super::Product::fresh).
@@ -213,105 +221,125 @@ impl PackedMatrix {
     /// # Panics
     /// As there.
     pub(crate) fn fresh(&self, start: Option<&[f32]>, a: Mat<'_>) -> Vec<f32> {
-        fresh(a, self.columns, start, |output, start| self.run(Side::Itself, output, Begin::At(start), 1.0, a))
+        let all = self.all();
+        fresh(a, self.columns, start, |output, start| all.run(Side::Itself, output, Begin::At(start), 1.0, a))
     }
 
     /// A new dense result `a × selfᵀ`, of the numbers that the matrix stands for, in the precision of its operands: what
-    /// a matrix unpacked whole would give, bit for bit, with one stretch of one panel unpacked at a time.
+    /// a matrix unpacked whole would give, bit for bit, with a part of it unpacked at a time.
     ///
     /// # Panics
     /// As [`fresh`](Self::fresh).
     pub(crate) fn fresh_transposed(&self, a: Mat<'_>) -> Vec<f32> {
-        fresh(a, self.rows, None, |output, start| self.run(Side::Transpose, output, Begin::At(start), 1.0, a))
+        let all = self.all();
+        fresh(a, self.rows, None, |output, start| all.run(Side::Transpose, output, Begin::At(start), 1.0, a))
+    }
+}
+
+/// Where [`PackedMatrix::columns`] may begin: whole panels, and whole parts of the transpose's inner dimension.
+pub(crate) const COLUMNS_UNIT: usize = 2 * DEPTH_UNIT;
+
+/// Some columns of a packed matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns<'a> {
+    pub(super) matrix: &'a PackedMatrix,
+    /// The panel of the first.
+    pub(super) first: usize,
+    pub(super) columns: usize,
+}
+
+impl Columns<'_> {
+    /// `output = scale · a × self`, on all threads; rows of `output` are `stride` apart.
+    ///
+    /// # Panics
+    /// When the inner dimensions differ, or the result does not fit `output`.
+    pub(crate) fn multiply(&self, output: &mut [f32], stride: usize, scale: f32, a: Mat<'_>) {
+        let output = Output::new(output, stride, a.rows, self.columns);
+        self.run(Side::Itself, output, Begin::At(&[]), scale, a);
+    }
+
+    /// `output += scale · a × selfᵀ`, on all threads.
+    ///
+    /// # Panics
+    /// As [`multiply`](Self::multiply).
+    pub(crate) fn add_transposed(&self, output: &mut [f32], stride: usize, scale: f32, a: Mat<'_>) {
+        let output = Output::new(output, stride, a.rows, self.matrix.rows);
+        self.run(Side::Transpose, output, Begin::There, scale, a);
     }
 
     /// Inner dimension and columns of one side.
     fn dims_of(&self, side: Side) -> [usize; 2] {
         match side {
-            Side::Itself => [self.rows, self.columns],
-            Side::Transpose => [self.columns, self.rows],
+            Side::Itself => [self.matrix.rows, self.columns],
+            Side::Transpose => [self.columns, self.matrix.rows],
         }
     }
 
-    /// The part of a product with `side` that lies within `depth`.
-    pub(super) fn block<'a>(
-        &'a self,
-        side: Side,
-        depth: Range<usize>,
-        output: Output,
-        begin: Begin<'a>,
-        scale: f32,
-        a: Mat<'a>,
-    ) -> Block<'a> {
-        let columns = self.dims_of(side)[1];
-        let stored = self.format.lines().filter(|_| side == Side::Itself);
-        let words = match stored {
-            Some(lines) => {
-                let words = &self.words[depth.start * lines.width()..];
-                Words::Stored { words, stride: self.format.panel_words(self.rows) }
-            }
-            None => Words::Expanded { matrix: self, side },
-        };
-        let scales: &[f32] = match &*self.scaling {
-            Scaling::Columns { scales, .. } if stored.is_some() => scales,
+    /// The lines of a side that are read as they lie there; none where they are expanded.
+    fn stored(&self, side: Side) -> Option<Lines> {
+        self.matrix.format.lines().filter(|_| side == Side::Itself)
+    }
+
+    /// The product `scale · a × side`.
+    pub(super) fn task<'a>(&'a self, side: Side, output: Output, begin: Begin<'a>, scale: f32, a: Mat<'a>) -> Task<'a> {
+        let [rows, columns] = self.dims_of(side);
+        assert_eq!(a.columns, rows, "inner dimensions");
+        let scales: &[f32] = match &*self.matrix.scaling {
+            Scaling::Columns { scales, .. } if self.stored(side).is_some() => &scales[self.first * COLUMNS..],
             _ => &[],
         };
-        Block {
-            a,
-            panels: Panels { words, scales, first: 0, count: columns.div_ceil(COLUMNS) },
-            begin: if depth.start > 0 { Begin::There } else { begin },
-            depth,
-            lines: stored.unwrap_or(self.operand.into()),
-            kernel: Kernel::best(),
-            output,
-            columns,
-            scale,
-        }
+        let lines = self.stored(side).unwrap_or(self.matrix.operand.into());
+        Task { scales, ..Task::new(a, columns, lines, output, scale, begin) }
+    }
+
+    /// Some panels and some of the inner dimension of `task`.
+    pub(super) fn part<'a>(
+        &'a self,
+        side: Side,
+        task: Task<'a>,
+        panels: Range<usize>,
+        depth: Range<usize>,
+    ) -> Part<'a> {
+        let words = match self.stored(side) {
+            Some(lines) => {
+                let stride = self.matrix.format.panel_words(self.matrix.rows);
+                let first = (self.first + panels.start) * stride + depth.start * lines.width();
+                Words::Stored { words: &self.matrix.words[first..], stride }
+            }
+            None => Words::Expanded { matrix: *self, side },
+        };
+        Part { task, words, panels, depth }
     }
 
     fn run(&self, side: Side, output: Output, begin: Begin<'_>, scale: f32, a: Mat<'_>) {
-        let [rows, columns] = self.dims_of(side);
-        assert_eq!(a.columns, rows, "inner dimensions");
-        let inner = rows.div_ceil(self.operand.per_word());
-        let count = columns.div_ceil(COLUMNS);
-        if a.rows == 0 || count == 0 {
+        let task = self.task(side, output, begin, scale, a);
+        if a.rows == 0 || task.columns == 0 || task.inner == 0 {
             return;
         }
-        let block = |depth| self.block(side, depth, output, begin, scale, a);
-        let is_stored = self.format.lines().is_some() && side == Side::Itself;
-        if a.rows > FEW_ROWS && is_stored {
-            depths(inner).for_each(|depth| block(depth).run(Threads::All));
-            return;
-        }
-        if a.rows > FEW_ROWS {
+        if a.rows <= FEW_ROWS {
+            Self::run_few_rows(&self.part(side, task, 0..task.panels(), 0..task.inner));
+        } else if self.stored(side).is_some() {
+            task.parts(|panels, depth| self.part(side, task, panels, depth).run(Threads::All));
+        } else {
             // Every stretch of a panel is expanded once for all rows.
-            let expand = |panel: usize, depth: &Range<usize>, words: &mut [u32]| self.expand(side, panel, depth, words);
-            in_parts(Threads::All, inner, count, expand, |words, first, count, depth| {
-                let block = block(depth);
-                Block { panels: Panels { words, first, count, ..block.panels }, ..block }.run(Threads::All);
+            task.by_parts(Threads::All, |first, depth, words| {
+                let panels = words.chunks_exact_mut(depth.len() * COLUMNS);
+                (first..).zip(panels).for_each(|(panel, words)| self.expand(side, panel, depth, words));
             });
-            return;
         }
-        // Few rows: the matrix streams through once, panel after panel, past rows that are packed once.
-        let blocks: Vec<Block<'_>> = depths(inner).map(block).collect();
-        let size = a.rows * ROW_STRIDE;
-        with_scratch(&PACKED_ROWS, blocks.len() * size, |packed| {
-            for (block, packed) in blocks.iter().zip(packed.chunks_exact_mut(size)) {
-                block.pack_rows(0..a.rows, packed);
-            }
-            let part = |panels: Range<usize>| {
-                for panel in panels {
-                    for (block, packed) in blocks.iter().zip(packed.chunks_exact(size)) {
-                        block.panel(panel, 0..a.rows, packed);
-                    }
-                }
-            };
-            if a.rows * rows * columns < SMALL {
-                return part(0..count);
+    }
+
+    /// Few rows: the matrix streams through once, panel after panel, past rows that are packed once.
+    fn run_few_rows(part: &Part<'_>) {
+        let (rows, count) = (0..part.task.a.rows, part.panels.len());
+        with_scratch(&PACKED_ROWS, part.packed_size(rows.len()), |packed| {
+            part.pack_rows(&rows, packed);
+            if part.task.is_small() {
+                return part.multiply(&rows, packed, 0..count);
             }
             let each = count.div_ceil(2 * rayon::current_num_threads()).clamp(1, 64);
             let tasks = (0..count.div_ceil(each)).into_par_iter();
-            tasks.for_each(|task| part(task * each..((task + 1) * each).min(count)));
+            tasks.for_each(|task| part.multiply(&rows, packed, task * each..((task + 1) * each).min(count)));
         });
     }
 }

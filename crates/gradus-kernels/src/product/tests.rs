@@ -24,9 +24,11 @@ fn check(precision: Precision) {
             let mut single = vec![0.5f32; m * n];
             Product::single(precision).scaled(3.0).add(&mut single, n, a_mat, b_mat);
             assert!(found == single, "the threads change the result");
-            let mut packed = vec![0.5f32; m * n];
-            PackedMatrix::new(b_mat, precision.into()).multiply(&mut packed, n, true, 3.0, a_mat);
-            assert!(found == packed, "packing once changes the result");
+            let mut packed = vec![0.0f32; m * n];
+            PackedMatrix::new(b_mat, precision.into()).columns(0..n).multiply(&mut packed, n, 3.0, a_mat);
+            let mut fresh = vec![0.0f32; m * n];
+            Product::new(precision).scaled(3.0).store(&mut fresh, n, a_mat, b_mat);
+            assert!(fresh == packed, "packing once changes the result");
             for i in (0..m).step_by(m.div_ceil(20)) {
                 for j in (0..n).step_by(n.div_ceil(50)) {
                     let exact = 0.5 + 3.0 * (0..k).map(|l| a_at(i, l) * b_at(l, j)).sum::<f64>();
@@ -60,7 +62,8 @@ fn a_row_gives_the_same_bits_in_any_company() {
         let all_nf4 = nf4.fresh(None, Mat::dense(&a, m, k));
         for rows in [1, 5, 100] {
             let mut some = vec![0.0f32; rows * n];
-            PackedMatrix::new(b, precision.into()).multiply(&mut some, n, false, 1.0, Mat::dense(&a, rows, k));
+            let packed = PackedMatrix::new(b, precision.into());
+            packed.columns(0..n).multiply(&mut some, n, 1.0, Mat::dense(&a, rows, k));
             assert!(some == all[..rows * n], "{precision:?}, {rows} rows");
             let some = nf4.fresh(None, Mat::dense(&a, rows, k));
             assert!(some == all_nf4[..rows * n], "NF4 in {precision:?}, {rows} rows");
@@ -99,15 +102,13 @@ fn every_kernel_gives_the_portable_result() {
     let (a, b) = (Mat::dense(&a, m, k), Mat::dense(&b, k, n));
     for format in [Format::F32, Format::Bf16, Format::Int8, Format::Nf4] {
         let packed = PackedMatrix::new(b, format);
-        let inner = k.div_ceil(packed.precision().per_word());
         let start = values(n, 3);
         let compute = |kernel: Kernel| {
             let mut output = vec![0.0f32; m * n];
-            for depth in depths(inner) {
-                let output = Output::new(&mut output, n, m, n);
-                let block = packed.block(Side::Itself, depth, output, Begin::At(&start), 1.0, a);
-                Block { kernel, ..block }.run(Threads::One);
-            }
+            let columns = packed.columns(0..n);
+            let output_at = Output::new(&mut output, n, m, n);
+            let task = Task { kernel, ..columns.task(Side::Itself, output_at, Begin::At(&start), 1.0, a) };
+            columns.part(Side::Itself, task, 0..task.panels(), 0..task.inner).run(Threads::One);
             output
         };
         let portable = compute(Kernel::Portable);
@@ -135,7 +136,7 @@ fn int8_holds_every_column_to_half_a_step() {
     assert_eq!(PackedMatrix::new(Mat::dense(&turned, n, k).t(), Format::Int8).unpacked(), unpacked);
     let a = values(m * k, 1);
     let (mut found, mut expected) = (vec![0.0f32; m * n], vec![0.0f32; m * n]);
-    packed.multiply(&mut found, n, false, 1.0, Mat::dense(&a, m, k));
+    packed.columns(0..n).multiply(&mut found, n, 1.0, Mat::dense(&a, m, k));
     Product::new(Precision::F32).store(&mut expected, n, Mat::dense(&a, m, k), Mat::dense(&unpacked, k, n));
     for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert!((found - expected).abs() <= 0.05 * size(i % n).max(1e-9), "at {i}: {found}, not {expected}");
@@ -175,6 +176,32 @@ fn expanded_products_are_those_of_the_unpacked_matrix() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn products_with_some_columns_are_parts_of_the_product_with_all() {
+    let (m, n, k) = (110, 700, 90);
+    for format in [Format::F32, Format::Bf16, Format::Int8, Format::Nf4] {
+        let packed = quantised(k, n, format, if format == Format::Nf4 { Precision::F32 } else { Precision::Bf16 });
+        let (x, g) = (values(m * k, 1), values(m * n, 3));
+        let (whole, turned) = (packed.fresh(None, Mat::dense(&x, m, k)), packed.unpacked());
+        let mut found = vec![0.0f32; m * n];
+        let mut found_turned = vec![0.0f32; m * k];
+        let ranges = [0..256, 256..384, 384..n];
+        for range in ranges.clone() {
+            let columns = packed.columns(range.clone());
+            columns.multiply(&mut found[range.start..], n, 1.0, Mat::dense(&x, m, k));
+            columns.add_transposed(&mut found_turned, k, 1.0, Mat::strided(&g[range.start..], m, range.len(), n));
+        }
+        assert!(found == whole, "{format:?}");
+        let mut expected = vec![0.0f32; m * k];
+        for range in ranges {
+            let matrix = Mat::strided(&turned[range.start..], k, range.len(), n).t();
+            let g = Mat::strided(&g[range.start..], m, range.len(), n);
+            Product::new(packed.precision()).add(&mut expected, k, g, matrix);
+        }
+        assert!(found_turned == expected, "{format:?}, turned");
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) const ROWS: usize = 12;
 pub(super) const COLUMNS: usize = 32;
 /// Words of the inner dimension taken at a time: a panel of B (32 KiB) stays in the first-level cache.
 pub(super) const DEPTH: usize = 256;
+/// Parts of the inner dimension begin at multiples of this: whole blocks of everything that is packed or expanded.
+pub(super) const DEPTH_UNIT: usize = 64;
 /// Words from one packed row of A to the next: a little over [`DEPTH`], so that rows do not share cache sets.
 pub(super) const ROW_STRIDE: usize = DEPTH + 16;
 
