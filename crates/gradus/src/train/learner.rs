@@ -19,7 +19,8 @@ pub struct Learner<M: Module> {
 
 impl<M: Module> Learner<M> {
     /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
-    pub fn new(module: M, optimizer: AdamW) -> Self {
+    pub fn new(module: M, mut optimizer: AdamW) -> Self {
+        optimizer.reserve(&module);
         Self { module: Some(module), optimizer, gradients: GradientSum::default(), dropout: DropoutKey::default() }
     }
 

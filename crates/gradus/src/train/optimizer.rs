@@ -133,6 +133,14 @@ impl AdamW {
         Self { config, steps, moments }
     }
 
+    /// Makes room for the moments of every trained parameter of `module` that has none yet.
+    ///
+    /// Made before anything else is computed they lie side by side. Made in the first step, they would take the places
+    /// that activations just left, which then need others: a tenth more memory for the rest of the run.
+    pub fn reserve<M: Module>(&mut self, module: &M) {
+        module.visit(&mut Reserver { path: NamePath::default(), moments: &mut self.moments });
+    }
+
     /// One step: `module` with every parameter that has a gradient moved against it. The gradients are used up.
     pub fn step<M: Module>(&mut self, learning_rate: f64, module: M, gradients: GradientSum) -> M {
         self.steps += 1;
@@ -197,6 +205,28 @@ impl ModuleVisitor for Collector<'_> {
             None => {
                 self.sums.insert(self.path.name(), gradient);
             }
+        }
+    }
+}
+
+struct Reserver<'a> {
+    path: NamePath,
+    moments: &'a mut BTreeMap<String, Moments>,
+}
+
+impl ModuleVisitor for Reserver<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() {
+            let zeros = || vec![0.0; param.shape().num_elements()];
+            self.moments.entry(self.path.name()).or_insert_with(|| Moments { first: zeros(), second: zeros() });
         }
     }
 }
