@@ -9,6 +9,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use rayon::prelude::*;
 
 use crate::attention::AttentionShape;
+use crate::parts::one_in_parts;
 use crate::segments::Segments;
 use crate::simd::{simd, softmax_in_place};
 
@@ -218,16 +219,20 @@ impl LayerCache {
     ) -> Tensor<2> {
         assert_eq!(q.values.len(), rows.len() * q.stride, "one line per row");
         let (shape, width) = (self.shape, q.width);
+        let mut row_of_slot = vec![None; self.slots.len()];
         for (i, row) in rows.iter().enumerate() {
-            let slot = &mut self.slots[row.slot];
-            if slot.capacity == 0 {
-                *slot = Stretch::new(&shape, self.capacity);
-            }
-            slot.put(row.length, k.row(i), v.row(i), shape.head_dim);
+            assert!(row_of_slot[row.slot].replace(i).is_none(), "two rows share slot {}", row.slot);
         }
-        let mut output = vec![0.0f32; rows.len() * width];
-        output.par_chunks_mut(width).zip(rows).enumerate().for_each(|(i, (output, row))| {
-            self.attend(row, q.row(i), scale, output);
+        let capacity = self.capacity;
+        self.slots.par_iter_mut().zip(row_of_slot).for_each(|(slot, i)| {
+            let Some(i) = i else { return };
+            if slot.capacity == 0 {
+                *slot = Stretch::new(&shape, capacity);
+            }
+            slot.put(rows[i].length, k.row(i), v.row(i), shape.head_dim);
+        });
+        let output = one_in_parts(rows.len() * width, width, |i, output| {
+            self.attend(&rows[i], q.row(i), scale, output);
         });
         Tensor::from_data(TensorData::new(output, [rows.len(), width]), device)
     }

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::parts::{one_in_parts, part_of, zeros};
+
+/// Rows of one parallel task.
+const ROWS: usize = 64;
 
 /// Rows `ids_n` of `weight_vd`, `[N, D]`. The table carries gradient.
 ///
@@ -36,16 +40,17 @@ struct Embedding {
 impl Op for Embedding {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let (table, d) = (inputs[0].values(), inputs[0].dims()[1]);
-        let mut output = Vec::with_capacity(self.ids.len() * d);
-        for &id in self.ids.iter() {
-            output.extend_from_slice(&table[id as usize * d..(id as usize + 1) * d]);
-        }
+        let output = one_in_parts(self.ids.len() * d, ROWS * d, |i, output| {
+            for (row, &id) in output.chunks_exact_mut(d).zip(part_of(&self.ids, i, ROWS)) {
+                row.copy_from_slice(part_of(table, id as usize, d));
+            }
+        });
         (Dense::new(output, &[self.ids.len(), d]), Vec::new())
     }
 
     fn backward(&self, _: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
         let d = grad.dims()[1];
-        let mut table = vec![0.0f32; self.rows * d];
+        let mut table = zeros(self.rows * d);
         for (&id, row) in self.ids.iter().zip(grad.values().chunks_exact(d)) {
             let target = &mut table[id as usize * d..(id as usize + 1) * d];
             target.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);

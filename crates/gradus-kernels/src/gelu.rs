@@ -5,9 +5,9 @@
 //! `y' = σ(2u) + x·σ(2u)(1 − σ(2u))·2u'`. Hendrycks & Gimpel 2016, <https://arxiv.org/abs/1606.08415>.
 
 use burn::tensor::Tensor;
-use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::parts::{PART, one_in_parts, part_of};
 use crate::simd::{exp_or_zero, sigmoid, simd};
 
 /// Which form of GELU.
@@ -25,8 +25,6 @@ const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 const FRAC_1_SQRT_2_PI: f32 = 0.398_942_3;
 /// The cubic coefficient of the tanh form.
 const CUBIC: f32 = 0.044_715;
-/// Elements per parallel task.
-const CHUNK: usize = 16 * 1024;
 
 /// GELU of every element. The input carries gradient.
 pub fn gelu(x_nd: Tensor<2>, form: Gelu) -> Tensor<2> {
@@ -115,23 +113,25 @@ simd! {
 impl Op for GeluOp {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let x = &inputs[0];
-        let mut y = vec![0.0f32; x.values().len()];
-        y.par_chunks_mut(CHUNK).zip(x.values().par_chunks(CHUNK)).for_each(|(y, x)| match self.0 {
-            Gelu::Exact => exact_values(y, x),
-            Gelu::Tanh => tanh_values(y, x),
+        let y = one_in_parts(x.values().len(), PART, |i, y| {
+            let x = part_of(x.values(), i, PART);
+            match self.0 {
+                Gelu::Exact => exact_values(y, x),
+                Gelu::Tanh => tanh_values(y, x),
+            }
         });
         (Dense::new(y, &x.dims()), vec![x.clone()])
     }
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
-        let mut out = vec![0.0f32; grad.values().len()];
-        out.par_chunks_mut(CHUNK)
-            .zip(saved[0].values().par_chunks(CHUNK).zip(grad.values().par_chunks(CHUNK)))
-            .for_each(|(out, (x, g))| match self.0 {
-                Gelu::Exact => exact_gradients(out, x, g),
-                Gelu::Tanh => tanh_gradients(out, x, g),
-            });
-        vec![Some(Dense::new(out, &grad.dims()))]
+        let grad_x = one_in_parts(grad.values().len(), PART, |i, grad_x| {
+            let (x, g) = (part_of(saved[0].values(), i, PART), part_of(grad.values(), i, PART));
+            match self.0 {
+                Gelu::Exact => exact_gradients(grad_x, x, g),
+                Gelu::Tanh => tanh_gradients(grad_x, x, g),
+            }
+        });
+        vec![Some(Dense::new(grad_x, &grad.dims()))]
     }
 }
 

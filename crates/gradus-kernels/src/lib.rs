@@ -20,6 +20,7 @@ mod linear;
 mod low_rank;
 pub mod measure;
 mod norm;
+mod parts;
 mod product;
 mod quantised;
 mod recompute;

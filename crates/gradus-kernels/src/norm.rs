@@ -5,9 +5,9 @@
 //! RMS norm: `y = γ ∘ x̂` with `x̂ = x·r`, `r = (mean(x²) + ε)^(−½)`; `∂x = r·(h − x̂ · mean(h ∘ x̂))`.
 
 use burn::tensor::Tensor;
-use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::parts::{in_parts, one_in_parts, part_of};
 use crate::simd::simd;
 
 /// Rows per parallel task.
@@ -135,9 +135,8 @@ impl Op for Norm {
         let (x, gamma) = (&inputs[0], inputs[1].values());
         let beta = inputs.get(2).map(Dense::values);
         let (n, d) = (x.dims()[0], x.dims()[1]);
-        let mut y = vec![0.0f32; n * d];
-        y.par_chunks_mut(ROWS * d).zip(x.values().par_chunks(ROWS * d)).for_each(|(y, x)| {
-            forward_rows(y, x, gamma, beta, self);
+        let y = one_in_parts(n * d, ROWS * d, |i, y| {
+            forward_rows(y, part_of(x.values(), i, ROWS * d), gamma, beta, self);
         });
         (Dense::new(y, &[n, d]), vec![x.clone(), inputs[1].clone()])
     }
@@ -145,17 +144,13 @@ impl Op for Norm {
     fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
         let (x, gamma) = (&saved[0], saved[1].values());
         let (n, d) = (x.dims()[0], x.dims()[1]);
-        let mut grad_x = vec![0.0f32; n * d];
         // One partial sum of ∂γ and ∂β per block of rows, added in order: the same bits for any number of threads.
-        let partial: Vec<Sums> = grad_x
-            .par_chunks_mut(ROWS * d)
-            .zip(x.values().par_chunks(ROWS * d).zip(grad.values().par_chunks(ROWS * d)))
-            .map(|(grad_x, (x, grad))| {
-                let mut sums = (vec![0.0f32; d], vec![0.0f32; d]);
-                backward_rows(grad_x, x, grad, gamma, self, &mut sums);
-                sums
-            })
-            .collect();
+        let ([grad_x], partial): (_, Vec<Sums>) = in_parts(n * d, ROWS * d, |i, [grad_x]| {
+            let (x, grad) = (part_of(x.values(), i, ROWS * d), part_of(grad.values(), i, ROWS * d));
+            let mut sums = (vec![0.0f32; d], vec![0.0f32; d]);
+            backward_rows(grad_x, x, grad, gamma, self, &mut sums);
+            sums
+        });
         let total = |pick: fn(&Sums) -> &Vec<f32>| {
             let mut sums = vec![0.0f32; d];
             for block in &partial {

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
-use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::parts::{one_in_parts, part_of};
 
 /// Rotates every head of `x_nd` (`[N, H · head_dim]`) by its token's angles.
 ///
@@ -51,8 +51,8 @@ struct Rope {
 impl Rope {
     fn rotate(&self, x: &Dense, direction: f32) -> Dense {
         let (n, d, half) = (x.dims()[0], x.dims()[1], self.head_dim / 2);
-        let mut y = vec![0.0f32; n * d];
-        y.par_chunks_mut(d).zip(x.values().par_chunks(d)).enumerate().for_each(|(t, (y, x))| {
+        let y = one_in_parts(n * d, d, |t, y| {
+            let x = part_of(x.values(), t, d);
             let (cos, sin) = (&self.cos[t * half..(t + 1) * half], &self.sin[t * half..(t + 1) * half]);
             for (y, x) in y.chunks_exact_mut(self.head_dim).zip(x.chunks_exact(self.head_dim)) {
                 for i in 0..half {

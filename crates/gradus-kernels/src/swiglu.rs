@@ -3,13 +3,10 @@
 //! `∂a = g ∘ b ∘ σ(a)(1 + a(1 − σ(a)))`, `∂b = g ∘ silu(a)`. Shazeer 2020, <https://arxiv.org/abs/2002.05202>.
 
 use burn::tensor::{Tensor, activation};
-use rayon::prelude::*;
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::parts::{PART, in_parts, one_in_parts, part_of};
 use crate::simd::{sigmoid, simd};
-
-/// Elements per parallel task.
-const CHUNK: usize = 16 * 1024;
 
 /// `silu(gate) ∘ up`, element by element. Both inputs carry gradient.
 pub fn swiglu(gate_nd: Tensor<2>, up_nd: Tensor<2>) -> Tensor<2> {
@@ -47,23 +44,18 @@ simd! {
 impl Op for Swiglu {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
         let (a, b) = (&inputs[0], &inputs[1]);
-        let mut y = vec![0.0f32; a.values().len()];
-        y.par_chunks_mut(CHUNK)
-            .zip(a.values().par_chunks(CHUNK).zip(b.values().par_chunks(CHUNK)))
-            .for_each(|(y, (a, b))| forward(y, a, b));
+        let y = one_in_parts(a.values().len(), PART, |i, y| {
+            forward(y, part_of(a.values(), i, PART), part_of(b.values(), i, PART));
+        });
         (Dense::new(y, &a.dims()), inputs.to_vec())
     }
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
         let (a, b) = (saved[0].values(), saved[1].values());
-        let mut grad_a = vec![0.0f32; a.len()];
-        let mut grad_b = vec![0.0f32; a.len()];
-        grad_a
-            .par_chunks_mut(CHUNK)
-            .zip(grad_b.par_chunks_mut(CHUNK))
-            .zip(a.par_chunks(CHUNK).zip(b.par_chunks(CHUNK)).zip(grad.values().par_chunks(CHUNK)))
-            .for_each(|((grad_a, grad_b), ((a, b), g))| backward(grad_a, grad_b, a, b, g));
-        vec![Some(Dense::new(grad_a, &grad.dims())), Some(Dense::new(grad_b, &grad.dims()))]
+        let (gradients, _) = in_parts(a.len(), PART, |i, [grad_a, grad_b]| {
+            backward(grad_a, grad_b, part_of(a, i, PART), part_of(b, i, PART), part_of(grad.values(), i, PART));
+        });
+        gradients.map(|gradient| Some(Dense::new(gradient, &grad.dims()))).into()
     }
 }
 

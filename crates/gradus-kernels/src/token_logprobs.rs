@@ -16,6 +16,7 @@ use rayon::prelude::*;
 use crate::frozen::FrozenWeight;
 use crate::fused::{Dense, Op, apply, is_fused};
 use crate::linear::{Layout, linear};
+use crate::parts::zeros;
 use crate::product::{COLUMNS_UNIT, Columns, Mat, Precision, Product};
 use crate::simd::{exp, max, simd};
 
@@ -319,7 +320,7 @@ impl Op for HeadLogprobs {
         let blocks_each = v.div_ceil(BLOCK);
         let mut sums = vec![BlockSums::default(); m * blocks_each];
         let mut targets = vec![Target::default(); m];
-        let mut logits = vec![0.0f32; chunks.iter().map(Chunk::values).max().unwrap_or(0)];
+        let mut logits = zeros(chunks.iter().map(Chunk::values).max().unwrap_or(0));
         for chunk in &chunks {
             let (rows, width, first) = (chunk.rows.clone(), chunk.tokens.len(), chunk.tokens.start / BLOCK);
             let logits = &mut logits[..chunk.values()];
@@ -353,11 +354,11 @@ impl Op for HeadLogprobs {
         let (m, d, v) = (inputs[0].dims()[0], inputs[0].dims()[1], self.vocabulary(inputs));
         let (numbers, grad) = (numbers.values(), grad.values());
         let mut grad_hidden = needed[0].then(|| vec![0.0f32; m * d]);
-        let mut grad_weight = needed.get(1).is_some_and(|&needed| needed).then(|| vec![0.0f32; v * d]);
+        let mut grad_weight = needed.get(1).is_some_and(|&needed| needed).then(|| zeros(v * d));
         let chunks = Chunk::all(m, v);
         let last = self.take_last_chunk();
         let mut is_there = last.is_some();
-        let mut logits = last.unwrap_or_else(|| vec![0.0f32; chunks.iter().map(Chunk::values).max().unwrap_or(0)]);
+        let mut logits = last.unwrap_or_else(|| zeros(chunks.iter().map(Chunk::values).max().unwrap_or(0)));
         for chunk in chunks.iter().rev() {
             let (rows, tokens) = (chunk.rows.clone(), chunk.tokens.clone());
             let logits = &mut logits[..chunk.values()];

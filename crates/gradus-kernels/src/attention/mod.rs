@@ -23,6 +23,7 @@ pub use bias::{PositionBias, PositionBuckets};
 pub use mask::Mask;
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::parts::{one_in_parts, part_of};
 use crate::product::{Mat, Precision, Product};
 use crate::segments::{Segment, Segments, Tree};
 use crate::simd::{dot, exp, simd, softmax_in_place};
@@ -433,14 +434,32 @@ impl Attention {
         }
         Some(Dense::new(grad_hr, &[self.shape.heads, buckets]))
     }
+}
 
-    /// Copies a unit's `[T, width]` block into a packed tensor with rows `stride` apart, from column `offset`.
-    fn place(target: &mut [f32], (stride, offset): (usize, usize), unit: Unit<'_>, block: &[f32], width: usize) {
-        for (t, row) in block.chunks_exact(width).enumerate() {
-            let at = (unit.tree.start + t) * stride + offset + unit.kv_head * width;
-            target[at..at + width].copy_from_slice(row);
+/// What every unit has made, `[T, width]` each, and the column at which those of the first head go.
+struct Blocks<'a> {
+    offset: usize,
+    width: usize,
+    of_units: Vec<&'a [f32]>,
+}
+
+/// Puts the blocks of all units into one packed tensor `[n, stride]`.
+fn side_by_side(units: &[Unit<'_>], n: usize, stride: usize, blocks: &[Blocks<'_>]) -> Dense {
+    /// Rows of one parallel task.
+    const ROWS: usize = 32;
+    let values = one_in_parts(n * stride, ROWS * stride, |part, values| {
+        let rows = part * ROWS..part * ROWS + values.len() / stride;
+        for (i, unit) in units.iter().enumerate() {
+            let tree = unit.tree.start..unit.tree.start + unit.tree.length();
+            for row in rows.start.max(tree.start)..rows.end.min(tree.end) {
+                for Blocks { offset, width, of_units } in blocks {
+                    let at = (row - rows.start) * stride + offset + unit.kv_head * width;
+                    values[at..at + width].copy_from_slice(part_of(of_units[i], row - tree.start, *width));
+                }
+            }
         }
-    }
+    });
+    Dense::new(values, &[n, stride])
 }
 
 /// Nothing is left of what a query does not see.
@@ -466,15 +485,12 @@ impl Op for Attention {
         let units = self.units();
         let blocks: Vec<_> = units.par_iter().map(|&unit| self.forward_unit(&sources, unit)).collect();
         let (width, total) = (group * self.shape.head_dim, heads * self.shape.head_dim);
-        let mut output = vec![0.0f32; n * total];
-        let mut log_sums = vec![0.0f32; n * heads];
-        for (&unit, (block, sums)) in units.iter().zip(&blocks) {
-            Self::place(&mut output, (total, 0), unit, block, width);
-            Self::place(&mut log_sums, (heads, 0), unit, sums, group);
-        }
-        let output = Dense::new(output, &[n, total]);
+        let outputs = blocks.iter().map(|(output, _)| &output[..]).collect();
+        let output = side_by_side(&units, n, total, &[Blocks { offset: 0, width, of_units: outputs }]);
+        let log_sums = blocks.iter().map(|(_, log_sums)| &log_sums[..]).collect();
+        let log_sums = side_by_side(&units, n, heads, &[Blocks { offset: 0, width: group, of_units: log_sums }]);
         let mut saved = inputs.to_vec();
-        saved.extend([output.clone(), Dense::new(log_sums, &[n, heads])]);
+        saved.extend([output.clone(), log_sums]);
         (output, saved)
     }
 
@@ -485,17 +501,19 @@ impl Op for Attention {
         let blocks: Vec<_> =
             units.par_iter().map(|&unit| self.backward_unit(saved, &sources, grad.values(), unit)).collect();
         let widths = [self.group() * dim, dim, dim];
+        let of = |i: usize, offset| Blocks {
+            offset,
+            width: widths[i],
+            of_units: blocks.iter().map(|block| &block[i][..]).collect(),
+        };
         // One gradient with all side by side, or three: as the inputs were.
-        let side_by_side = inputs.len() == 1;
-        let strides = if side_by_side { vec![totals.iter().sum()] } else { totals.to_vec() };
-        let mut gradients: Vec<Vec<f32>> = strides.iter().map(|stride| vec![0.0f32; n * stride]).collect();
-        for (&unit, block) in units.iter().zip(&blocks) {
-            for i in 0..3 {
-                let (tensor, offset) = if side_by_side { (0, totals[..i].iter().sum()) } else { (i, 0) };
-                Self::place(&mut gradients[tensor], (strides[tensor], offset), unit, &block[i], widths[i]);
+        let gradients = match inputs {
+            [_] => {
+                let all = [of(0, 0), of(1, totals[0]), of(2, totals[0] + totals[1])];
+                vec![side_by_side(&units, n, totals.iter().sum(), &all)]
             }
-        }
-        let shaped = gradients.into_iter().zip(strides).map(|(values, stride)| Some(Dense::new(values, &[n, stride])));
-        shaped.chain(self.grad_bias(&units, &blocks).map(Some)).collect()
+            _ => (0..3).map(|i| side_by_side(&units, n, totals[i], &[of(i, 0)])).collect(),
+        };
+        gradients.into_iter().map(Some).chain(self.grad_bias(&units, &blocks).map(Some)).collect()
     }
 }

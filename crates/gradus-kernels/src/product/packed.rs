@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::tile::{COLUMNS, DEPTH_UNIT, Lines, Precision};
 use super::{Begin, FEW_ROWS, Mat, Output, PACKED_ROWS, PANELS_PACKED, Part, Side, Task, Threads, Words};
 use super::{expand, fresh, pack, with_scratch};
+use crate::parts::one_in_parts;
 use crate::quantised::{Absmax, Int8, Nf4, Quantised};
 
 /// How a packed matrix is held.
@@ -103,23 +104,22 @@ impl PackedMatrix {
         }
         let panel = format.panel_words(b.rows);
         let panels = b.columns.div_ceil(COLUMNS);
-        let mut words = vec![0u32; panel * panels];
         let mut absmax = vec![0.0; if format == Format::Int8 { panels * COLUMNS } else { 0 }];
         let operand = format.operand();
         let inner = b.rows.div_ceil(operand.per_word());
-        let scaling = if format == Format::Int8 {
+        let (words, scaling) = if format == Format::Int8 {
+            let mut words = vec![0u32; panel * panels];
             let pack = |((panel, words), absmax): ((usize, &mut [u32]), &mut [f32])| {
                 pack::pack_bytes(words, absmax, &b, panel * COLUMNS);
             };
             let by_panel = words.par_chunks_mut(panel.max(1)).enumerate();
             by_panel.zip(absmax.par_chunks_mut(COLUMNS)).for_each(pack);
-            Scaling::columns(absmax)
+            (words, Scaling::columns(absmax))
         } else {
-            let some = words.par_chunks_mut((panel * PANELS_PACKED).max(1)).enumerate();
-            some.for_each(|(i, words)| {
+            let words = one_in_parts(panel * panels, panel * PANELS_PACKED, |i, words| {
                 pack::pack_panels(words, panel, &b, i * PANELS_PACKED * COLUMNS, &(0..inner), operand);
             });
-            Scaling::None
+            (words, Scaling::None)
         };
         Self::of([b.rows, b.columns], format, words, scaling)
     }
