@@ -49,13 +49,19 @@ impl Machine {
     }
 }
 
-/// Computes on this many threads from now on.
+/// Computes on this many threads from now on, all processors where nothing is said. The calling thread is one of them.
+///
+/// As one of them it takes its share of every product itself; one that only waits is woken twice for each, a sixth of a
+/// small model's step.
 ///
 /// # Errors
 /// When threads have been started already.
-pub fn use_threads(threads: usize) -> Result<()> {
-    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-    built.map_err(|error| Error::input(format!("the computation cannot use {threads} threads: {error}")))
+pub fn use_threads(threads: Option<usize>) -> Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).use_current_thread();
+    pool.build_global().map_err(|error| {
+        let count = threads.map_or("all".to_owned(), |threads| threads.to_string());
+        Error::input(format!("the computation cannot use {count} threads: {error}"))
+    })
 }
 
 /// The value of `key` in a `key: value` listing, as Linux writes them.

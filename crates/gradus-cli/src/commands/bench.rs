@@ -59,9 +59,7 @@ pub struct BenchArgs {
 
 /// Measures, and prints tables, or JSON with `--json`.
 pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
-    if let Some(threads) = args.threads {
-        gradus::machine::use_threads(threads)?;
-    }
+    gradus::machine::use_threads(args.threads)?;
     let subject = match (args.model, args.preset) {
         (Some(model), _) => {
             fetch(&model, out)?;

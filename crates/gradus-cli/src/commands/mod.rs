@@ -162,5 +162,9 @@ pub const ENTRIES: &[Entry] = &[
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let (name, arguments) = matches.subcommand().expect("clap requires a command");
     let entry = ENTRIES.iter().find(|entry| entry.name == name).expect("clap accepts only commands of the table");
+    if matches!(entry.group, Group::Start | Group::Use) {
+        // The others are told how many, or compute nothing.
+        gradus::machine::use_threads(None)?;
+    }
     (entry.run)(arguments, out)
 }

@@ -19,9 +19,7 @@ pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::
 
 /// Trains, and says what came of it.
 pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
-    if let Some(threads) = plan.train().threads {
-        gradus::machine::use_threads(threads)?;
-    }
+    gradus::machine::use_threads(plan.train().threads)?;
     fetch(&plan.config().model, out)?;
     let outcome = gradus::train::run(plan, &mut Watcher::new(out))?;
     out.note(summary(&outcome.results));
