@@ -110,28 +110,39 @@ simd! {
     }
 }
 
-impl Op for GeluOp {
-    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let x = &inputs[0];
+impl Gelu {
+    /// y.
+    pub(crate) fn values(self, x: &Dense) -> Dense {
         let y = one_in_parts(x.values().len(), PART, |i, y| {
             let x = part_of(x.values(), i, PART);
-            match self.0 {
-                Gelu::Exact => exact_values(y, x),
-                Gelu::Tanh => tanh_values(y, x),
+            match self {
+                Self::Exact => exact_values(y, x),
+                Self::Tanh => tanh_values(y, x),
             }
         });
-        (Dense::new(y, &x.dims()), vec![x.clone()])
+        Dense::new(y, &x.dims())
+    }
+
+    /// ∂x.
+    pub(crate) fn gradient(self, x: &Dense, grad: &Dense) -> Dense {
+        let grad_x = one_in_parts(grad.values().len(), PART, |i, grad_x| {
+            let (x, g) = (part_of(x.values(), i, PART), part_of(grad.values(), i, PART));
+            match self {
+                Self::Exact => exact_gradients(grad_x, x, g),
+                Self::Tanh => tanh_gradients(grad_x, x, g),
+            }
+        });
+        Dense::new(grad_x, &grad.dims())
+    }
+}
+
+impl Op for GeluOp {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        (self.0.values(&inputs[0]), inputs.to_vec())
     }
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
-        let grad_x = one_in_parts(grad.values().len(), PART, |i, grad_x| {
-            let (x, g) = (part_of(saved[0].values(), i, PART), part_of(grad.values(), i, PART));
-            match self.0 {
-                Gelu::Exact => exact_gradients(grad_x, x, g),
-                Gelu::Tanh => tanh_gradients(grad_x, x, g),
-            }
-        });
-        vec![Some(Dense::new(grad_x, &grad.dims()))]
+        vec![Some(self.0.gradient(&saved[0], grad))]
     }
 }
 

@@ -9,6 +9,7 @@
 
 #![deny(missing_docs)]
 
+mod activation;
 mod adamw;
 mod attention;
 mod decode;
@@ -34,6 +35,7 @@ mod swiglu;
 mod tests;
 mod token_logprobs;
 
+pub use activation::Activated;
 pub use adamw::{AdamWStep, adamw};
 pub use attention::{
     AttentionShape, Mask, PositionBias, PositionBuckets, attention, attention_biased, attention_fused,
@@ -53,4 +55,4 @@ pub use rope::rope;
 pub use segments::{Segment, Segments};
 pub use simd::{exp_or_zero, maximum, sum_exp};
 pub use swiglu::swiglu;
-pub use token_logprobs::{LmHead, TokenLogprobs, token_logprobs};
+pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, token_logprobs};

@@ -49,9 +49,9 @@ pub fn reference(x_nd: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, la
 }
 
 #[derive(Debug)]
-struct Linear {
-    layout: Layout,
-    precision: Precision,
+pub(crate) struct Linear {
+    pub(crate) layout: Layout,
+    pub(crate) precision: Precision,
 }
 
 impl Op for Linear {

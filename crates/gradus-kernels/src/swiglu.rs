@@ -41,21 +41,30 @@ simd! {
     }
 }
 
+/// y.
+pub(crate) fn values(a: &Dense, b: &Dense) -> Dense {
+    let y = one_in_parts(a.values().len(), PART, |i, y| {
+        forward(y, part_of(a.values(), i, PART), part_of(b.values(), i, PART));
+    });
+    Dense::new(y, &a.dims())
+}
+
+/// ∂a and ∂b.
+pub(crate) fn gradients(a: &Dense, b: &Dense, grad: &Dense) -> [Dense; 2] {
+    let (gradients, _) = in_parts(a.values().len(), PART, |i, [grad_a, grad_b]| {
+        let (a, b) = (part_of(a.values(), i, PART), part_of(b.values(), i, PART));
+        backward(grad_a, grad_b, a, b, part_of(grad.values(), i, PART));
+    });
+    gradients.map(|gradient| Dense::new(gradient, &grad.dims()))
+}
+
 impl Op for Swiglu {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let (a, b) = (&inputs[0], &inputs[1]);
-        let y = one_in_parts(a.values().len(), PART, |i, y| {
-            forward(y, part_of(a.values(), i, PART), part_of(b.values(), i, PART));
-        });
-        (Dense::new(y, &a.dims()), inputs.to_vec())
+        (values(&inputs[0], &inputs[1]), inputs.to_vec())
     }
 
     fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
-        let (a, b) = (saved[0].values(), saved[1].values());
-        let (gradients, _) = in_parts(a.len(), PART, |i, [grad_a, grad_b]| {
-            backward(grad_a, grad_b, part_of(a, i, PART), part_of(b, i, PART), part_of(grad.values(), i, PART));
-        });
-        gradients.map(|gradient| Some(Dense::new(gradient, &grad.dims()))).into()
+        gradients(&saved[0], &saved[1], grad).map(Some).into()
     }
 }
 

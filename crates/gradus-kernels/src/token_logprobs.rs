@@ -4,11 +4,11 @@
 //! vocabulary (for label smoothing). Given their gradients `a`, `e`, `l` (of L) and `m`:
 //! `∂zᵥ = a([v = y] − pᵥ) − e·pᵥ(log pᵥ + H) + l·pᵥ + m/V`, then `∂h = ∂z W / τ`, `∂W = ∂zᵀ h / τ`.
 //! Logits are made in chunks of the vocabulary for all rows at once, so that each part of W is read once, forward and
-//! again backward, where the last chunk is still there. Sums over the vocabulary are in f32, over values shifted by
+//! again backward, where the last chunks are still there. Sums over the vocabulary are in f32, over values shifted by
 //! their block's maximum; blocks have one size, so a row's numbers do not depend on how many rows there are.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{Int, Tensor, TensorData, activation};
 use rayon::prelude::*;
@@ -66,11 +66,27 @@ impl LmHead {
     }
 }
 
+/// How many logits of `m` rows of `v` are in memory at a time at most: in a pass that is recorded for the backward pass,
+/// whose products are in `recorded`, or in one that is not.
+pub fn logits_held(m: usize, v: usize, recorded: Option<Precision>) -> usize {
+    let chunks = Chunk::all(m, v);
+    let kept = chunks.iter().rev().take(recorded.map_or(0, kept)).map(Chunk::values).sum();
+    largest(&chunks).max(kept)
+}
+
 /// Rows of the stacked result.
 const ROWS: usize = 5;
 
 /// Logits held at a time: 16 Mi values, 64 MiB.
 const CHUNK_VALUES: usize = 16 << 20;
+/// Chunks that the forward pass leaves for the backward pass, which computes the others again: in f32 one of GPT-2's is a
+/// fortieth of the step, in bf16 less, and memory counts for more.
+const fn kept(precision: Precision) -> usize {
+    match precision {
+        Precision::F32 => 3,
+        Precision::Bf16 => 1,
+    }
+}
 /// Rows taken together at most.
 const CHUNK_ROWS: usize = 4096;
 /// Tokens of the vocabulary over which sums are taken on their own; chunks hold whole blocks.
@@ -92,7 +108,8 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
         temperature,
         precision,
         frozen,
-        last_chunk: Mutex::default(),
+        kept: if hidden_md.is_autodiff() { kept(precision) } else { 0 },
+        last_chunks: Mutex::default(),
     };
     let stacked: Tensor<2> = match head {
         LmHead::Dense(weight_vd, _) if !is_fused(&hidden_md.device()) => {
@@ -140,8 +157,10 @@ struct HeadLogprobs {
     precision: Precision,
     /// The head, where it is not an input.
     frozen: Option<FrozenWeight>,
-    /// The logits that the forward pass made last; the backward pass begins with them, in the same memory.
-    last_chunk: Mutex<Option<Vec<f32>>>,
+    /// How many chunks of logits the forward pass keeps: those that it makes last.
+    kept: usize,
+    /// They, in order; the backward pass takes them, and the memory.
+    last_chunks: Mutex<Vec<Vec<f32>>>,
 }
 
 /// Some tokens of the vocabulary for some rows.
@@ -301,10 +320,15 @@ impl HeadLogprobs {
         }
     }
 
-    /// The logits of the forward pass's last chunk, if this is the first backward pass.
-    fn take_last_chunk(&self) -> Option<Vec<f32>> {
-        self.last_chunk.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// The logits that are kept.
+    fn last_chunks(&self) -> MutexGuard<'_, Vec<Vec<f32>>> {
+        self.last_chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Values of the largest chunk.
+fn largest(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(Chunk::values).max().unwrap_or(0)
 }
 
 /// The hidden states of a chunk.
@@ -320,10 +344,10 @@ impl Op for HeadLogprobs {
         let blocks_each = v.div_ceil(BLOCK);
         let mut sums = vec![BlockSums::default(); m * blocks_each];
         let mut targets = vec![Target::default(); m];
-        let mut logits = zeros(chunks.iter().map(Chunk::values).max().unwrap_or(0));
-        for chunk in &chunks {
+        let mut memory = zeros(largest(&chunks));
+        for (i, chunk) in chunks.iter().enumerate() {
             let (rows, width, first) = (chunk.rows.clone(), chunk.tokens.len(), chunk.tokens.start / BLOCK);
-            let logits = &mut logits[..chunk.values()];
+            let logits = &mut memory[..chunk.values()];
             self.logits(inputs, chunk, logits);
             let sums = sums[rows.start * blocks_each..rows.end * blocks_each].par_chunks_exact_mut(blocks_each);
             let targets = targets[rows.clone()].par_iter_mut().zip(&self.targets[rows]);
@@ -336,8 +360,11 @@ impl Op for HeadLogprobs {
                     *target = Target { logit, is_first: !row[at / BLOCK * BLOCK..at].contains(&logit) };
                 }
             });
+            if i + self.kept >= chunks.len() {
+                let next = chunks.get(i + 1).map_or(0, Chunk::values);
+                self.last_chunks().push(std::mem::replace(&mut memory, zeros(next)));
+            }
         }
-        *self.last_chunk.lock().unwrap_or_else(PoisonError::into_inner) = Some(logits);
         let mut stacked = vec![0.0f32; ROWS * m];
         for (i, (target, sums)) in targets.into_iter().zip(sums.chunks_exact(blocks_each)).enumerate() {
             let numbers = row_numbers(sums, target, self.targets[i] as usize / BLOCK, v);
@@ -356,13 +383,16 @@ impl Op for HeadLogprobs {
         let mut grad_hidden = needed[0].then(|| vec![0.0f32; m * d]);
         let mut grad_weight = needed.get(1).is_some_and(|&needed| needed).then(|| zeros(v * d));
         let chunks = Chunk::all(m, v);
-        let last = self.take_last_chunk();
-        let mut is_there = last.is_some();
-        let mut logits = last.unwrap_or_else(|| zeros(chunks.iter().map(Chunk::values).max().unwrap_or(0)));
+        let mut last_chunks = std::mem::take(&mut *self.last_chunks());
+        let mut memory = Vec::new();
         for chunk in chunks.iter().rev() {
             let (rows, tokens) = (chunk.rows.clone(), chunk.tokens.clone());
-            let logits = &mut logits[..chunk.values()];
-            if !std::mem::take(&mut is_there) {
+            let is_kept = last_chunks.pop().map(|logits| memory = logits).is_some();
+            if memory.len() < chunk.values() {
+                memory = zeros(largest(&chunks));
+            }
+            let logits = &mut memory[..chunk.values()];
+            if !is_kept {
                 self.logits(inputs, chunk, logits);
             }
             logits.par_chunks_exact_mut(tokens.len()).zip(rows.clone()).for_each(|(row, i)| {

@@ -184,7 +184,7 @@ impl Workload {
                 Some(model) => (model.frozen_weights(), model),
                 None => (self.policy.packed_to_sample(self.policy.weights), self.policy),
             };
-            let held = self.at_first("reference");
+            let held = self.before("reference");
             let working = model.forward(self.longest_pass(usize::MAX));
             phases.push(Phase { weights: held.weights + frozen, working, ..held });
         }
@@ -244,7 +244,7 @@ impl Workload {
         }
     }
 
-    /// What is there in all phases after the first step: weights, moments, the program.
+    /// What is there from the first step on: weights, moments, the program.
     fn held(&self, name: &'static str) -> Phase {
         let frozen = self.beside().into_iter().chain(self.rewards.iter().copied());
         let held = self.trained().map(|model| model.held()).chain(frozen.map(|model| model.frozen_weights()));
@@ -261,15 +261,20 @@ impl Workload {
         }
     }
 
-    /// What is there before it: no moments yet, and weights that are still shared.
+    /// What is there when the first step begins: weights that are still shared.
     fn at_first(&self, name: &'static str) -> Phase {
         let held = self.held(name);
-        Phase { weights: held.weights - self.shared_at_first, moments: 0, ..held }
+        Phase { weights: held.weights - self.shared_at_first, ..held }
+    }
+
+    /// What is there before training is set up: no moments yet.
+    fn before(&self, name: &'static str) -> Phase {
+        Phase { moments: 0, ..self.at_first(name) }
     }
 
     /// Reading the weights, tensor by tensor.
     fn load(&self) -> Phase {
-        Phase { working: 2 * self.policy.largest_tensor(), ..self.at_first("load") }
+        Phase { working: 2 * self.policy.largest_tensor(), ..self.before("load") }
     }
 
     /// Sampling: the weights packed for it, the cache, the prompts' forward pass or the logits of all prompts and rows.
@@ -295,8 +300,7 @@ impl Workload {
         Phase { working, ..self.held("scoring") }
     }
 
-    /// The pass of all steps that holds most, with what it holds: the moments after the first step, and the gradients of
-    /// the passes before it.
+    /// The pass of all steps that holds most, with what it holds: also the gradients of the passes before it.
     fn update(&self) -> (Phase, Pass) {
         let (first, later, sums) = (self.at_first("update"), self.held("update"), self.trained_weights());
         let mut most = (first, Pass::default());

@@ -4,16 +4,10 @@
 //! of all key heads, H query heads, I width of the feed-forward layer, L blocks, V vocabulary, P all weights. Numbers
 //! have four bytes. Buffers of a few numbers a token or a few megabytes in all are left out.
 
-use crate::model::{Block, ModelShape, QuantFormat, Weights};
+use crate::model::{Block, Compute, ModelShape, QuantFormat, Weights};
 
 /// Bytes of one number.
 const NUMBER: u64 = 4;
-
-/// Logits that the LM head holds at a time; see `gradus_kernels::token_logprobs`.
-const LOGITS_AT_A_TIME: u64 = 16 << 20;
-
-/// Rows of logits that the LM head makes at a time at most.
-const LOGIT_ROWS: u64 = 4096;
 
 /// A model by its sizes and its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +20,8 @@ pub struct Model {
     pub weights: Weights,
     /// Whether the backward pass runs each block again instead of keeping what it computed.
     pub recompute: bool,
+    /// How its products are computed where it is trained.
+    pub compute: Compute,
     /// What alone is trained, where that is not the model itself.
     pub adapter: Option<Adapter>,
 }
@@ -62,12 +58,12 @@ pub struct Pass {
 impl Model {
     /// A language model.
     pub fn language(shape: ModelShape, weights: Weights) -> Self {
-        Self { shape, head: Head::Language, weights, recompute: false, adapter: None }
+        Self { shape, head: Head::Language, weights, recompute: false, compute: Compute::F32, adapter: None }
     }
 
     /// A reward model or critic.
     pub fn scalar(shape: ModelShape, weights: Weights) -> Self {
-        Self { shape, head: Head::Scalar, weights, recompute: false, adapter: None }
+        Self { shape, head: Head::Scalar, weights, recompute: false, compute: Compute::F32, adapter: None }
     }
 
     /// P: the trunk, and an LM head of its own or the D weights of a scalar one.
@@ -164,8 +160,8 @@ impl Model {
     /// the input of several.
     ///
     /// A block: the residual stream and its norm, twice (4 D); queries and attention's output (2 Q), keys and values (2 K),
-    /// attention's normalisers (H); before and after the activation (2 I), or gate, up and their product (3 I); Qwen3 also
-    /// queries and keys before their norms (Q + K). Where blocks are computed again, only its first residual stream (D).
+    /// attention's normalisers (H); what the activation is of, I or gate and up (2 I); Qwen3 also queries and keys before
+    /// their norms (Q + K). Where blocks are computed again, only its first residual stream (D).
     /// Then the last residual stream, N D, and the hidden states that predict, M D.
     pub fn saved(&self, pass: Pass) -> u64 {
         let (d, _, _, _) = self.widths();
@@ -182,15 +178,19 @@ impl Model {
     fn block_numbers(&self) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
-            Block::Gpt2 => 2 * i,
-            Block::Llama => 3 * i,
+            Block::Gpt2 => i,
+            Block::Llama => 2 * i,
         };
         let before_norms = if self.shape.qk_norm { q + k } else { 0 };
-        // A frozen linear layer keeps no input: of the feed-forward layers the norm's output and the activation's.
-        if self.adapter.is_some_and(|adapter| !adapter.feed_forward) {
-            return 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward - i + before_norms;
-        }
-        4 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms
+        let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms;
+        common
+            + match self.adapter {
+                None => d,
+                // Adapted layers keep their inputs: the norm's output and the activation's.
+                Some(adapter) if adapter.feed_forward => d + i,
+                // A frozen layer keeps none.
+                Some(_) => 0,
+            }
     }
 
     /// What a block holds at once in a forward pass that keeps nothing: the residual stream beside the feed-forward
@@ -202,24 +202,22 @@ impl Model {
             Block::Llama => 3 * i,
         };
         let block = NUMBER * pass.tokens as u64 * (d + feed_forward.max(3 * q + 2 * k));
-        let head = NUMBER * (pass.tokens as u64 * d + pass.targets as u64 * d) + self.logits(pass.targets);
+        let head = NUMBER * (pass.tokens as u64 * d + pass.targets as u64 * d) + self.logits(pass.targets, None);
         block.max(head)
     }
 
-    /// A chunk of logits, 4 V times as many rows as fit.
-    pub fn logits(&self, targets: usize) -> u64 {
+    /// The logits that are there at a time, of a pass that is recorded or not.
+    pub fn logits(&self, targets: usize, recorded: Option<Compute>) -> u64 {
         match self.head {
-            Head::Language => {
-                let v = self.shape.vocabulary as u64;
-                NUMBER * v * (targets as u64).min((LOGITS_AT_A_TIME / v).clamp(1, LOGIT_ROWS))
-            }
+            Head::Language => NUMBER * Compute::logits_held(targets, self.shape.vocabulary, recorded) as u64,
             Head::Scalar => 0,
         }
     }
 
-    /// What the backward pass holds beside [`saved`](Self::saved) when it begins: a chunk of logits, the gradient of the
-    /// hidden states (M D) and that of the head (V D); or, a little later, those of the top block's feed-forward layer
-    /// (N (I + 2 D)) beside the head's, with all that the block keeps where it is computed again.
+    /// What the backward pass holds beside [`saved`](Self::saved) when it begins: logits, the gradient of the hidden states
+    /// (M D) and that of the head (V D); or, a little later, the top block's activation, computed again, and the gradients
+    /// of its feed-forward layer (N (2 I + 2 D), with gate and up N (3 I + 2 D)) beside the head's, with all that the
+    /// block keeps where it is computed again.
     pub fn backward_begin(&self, pass: Pass) -> u64 {
         let (d, _, _, i) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
@@ -229,11 +227,11 @@ impl Model {
         };
         let matrix = if self.adapter.is_some() { 0 } else { i * d };
         let block = match self.shape.block {
-            Block::Gpt2 => n * (i + 2 * d) + matrix,
-            Block::Llama => n * (2 * i + 2 * d) + matrix,
+            Block::Gpt2 => n * (2 * i + 2 * d) + matrix,
+            Block::Llama => n * (3 * i + 2 * d) + matrix,
         };
         let again = if self.recompute { n * self.block_numbers() } else { 0 };
-        head + (self.logits(pass.targets) + NUMBER * m * d).max(NUMBER * (block + again))
+        head + (self.logits(pass.targets, Some(self.compute)) + NUMBER * m * d).max(NUMBER * (block + again))
     }
 
     /// What it holds when it ends: the gradients of all weights (4 P), that of the embedding table once more before it is
@@ -271,17 +269,17 @@ mod tests {
         }));
         // Tables 110·8, blocks 2·(12·64 + 13·8), last norm 16.
         assert_eq!(model.weights(), 4 * (880 + 2 * 872 + 16));
-        // A block keeps 8·8 + 2 + 2·32 = 130 numbers a token; then the last residual stream and 3 predicting states.
-        assert_eq!(model.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 130 + 5 * 8 + 3 * 8));
+        // A block keeps 8·8 + 2 + 32 = 98 numbers a token; then the last residual stream and 3 predicting states.
+        assert_eq!(model.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 98 + 5 * 8 + 3 * 8));
         let again = Model { recompute: true, ..model };
         assert_eq!(again.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 8 + 5 * 8 + 3 * 8));
-        assert_eq!(again.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 496 + 5 * 130));
-        assert_eq!(model.logits(3), 4 * 300);
-        // The head's gradient and the larger of (logits, hidden states) and the top block's tensors, 5·48 + 256.
-        assert_eq!(model.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 496));
+        assert_eq!(again.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 656 + 5 * 98));
+        assert_eq!(model.logits(3, None), 4 * 300);
+        // The head's gradient and the larger of (logits, hidden states) and the top block's tensors, 5·80 + 256.
+        assert_eq!(model.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 656));
         assert_eq!(model.backward_end(Pass { tokens: 5, targets: 3 }), model.weights() + 4 * (800 + 40));
         let scalar = Model::scalar(model.shape, Weights::Bf16);
-        assert_eq!((scalar.weights(), scalar.logits(3)), (model.weights() + 4 * 8, 0));
+        assert_eq!((scalar.weights(), scalar.logits(3, None)), (model.weights() + 4 * 8, 0));
         // Blocks and head packed, in four bytes or two; tables, biases and norms as they are.
         assert_eq!(model.packed(Weights::F32), 4 * (2 * 768 + 800));
         assert_eq!((scalar.packed(Weights::Bf16), scalar.packed(Weights::Int8)), (2 * 2 * 768, 2 * 768));
@@ -301,7 +299,7 @@ mod tests {
         }));
         // Table and head 2·800; queries 8·12, keys and values 2·8·6, output 12·8, 3·8·20, norms 16 + 6, last norm 8.
         assert_eq!(model.weights(), 4 * (1600 + 96 + 96 + 96 + 480 + 22 + 8));
-        // 4·8 + 2·12 + 2·6 + 4 + 3·20, and 12 + 6 before the norms of queries and keys.
-        assert_eq!(model.saved(Pass { tokens: 7, targets: 0 }), 4 * (7 * (132 + 18) + 7 * 8));
+        // 4·8 + 2·12 + 2·6 + 4 + 2·20, and 12 + 6 before the norms of queries and keys.
+        assert_eq!(model.saved(Pass { tokens: 7, targets: 0 }), 4 * (7 * (112 + 18) + 7 * 8));
     }
 }

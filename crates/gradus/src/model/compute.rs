@@ -16,6 +16,12 @@ pub enum Compute {
 }
 
 impl Compute {
+    /// How many logits of `rows` rows are in memory at a time: in a pass recorded for the backward pass, whose products are
+    /// computed as `recorded` says, or in one that is not.
+    pub fn logits_held(rows: usize, vocabulary: usize, recorded: Option<Self>) -> usize {
+        gradus_kernels::logits_held(rows, vocabulary, recorded.map(Self::precision))
+    }
+
     /// For the kernels.
     pub fn precision(self) -> Precision {
         match self {

@@ -3,8 +3,8 @@
 //! Field names are those of `transformers`' `GPT2Model`, config keys those of its `config.json`.
 
 use burn::module::Module;
-use burn::tensor::{Tensor, activation};
-use gradus_kernels::{AttentionShape, Gelu, Mask, attention_fused, gelu, recompute};
+use burn::tensor::Tensor;
+use gradus_kernels::{Activated, AttentionShape, Gelu, Mask, attention_fused, recompute};
 use serde::Deserialize;
 
 use super::build::Builder;
@@ -184,11 +184,11 @@ impl Gpt2Model {
         self.ln_f.forward(x)
     }
 
-    fn activation(&self) -> fn(Tensor<2>) -> Tensor<2> {
+    fn activation(&self) -> fn(Tensor<2>) -> Activated {
         match self.config.activation_function.as_str() {
-            "relu" => activation::relu,
-            "gelu" => |x| gelu(x, Gelu::Exact),
-            _ => |x| gelu(x, Gelu::Tanh),
+            "relu" => Activated::Relu,
+            "gelu" => |x| Activated::Gelu(Gelu::Exact, x),
+            _ => |x| Activated::Gelu(Gelu::Tanh, x),
         }
     }
 }
@@ -199,12 +199,12 @@ impl Block {
     fn forward(
         &self,
         x_nd: Tensor<2>,
-        activate: fn(Tensor<2>) -> Tensor<2>,
+        activate: fn(Tensor<2>) -> Activated,
         attend: impl FnOnce(Tensor<2>) -> Tensor<2>,
     ) -> Tensor<2> {
         let qkv = self.attn.c_attn.forward(self.ln_1.forward(x_nd.clone()));
         let x = x_nd + self.attn.c_proj.forward(attend(qkv));
         let inner = self.mlp.c_fc.forward(self.ln_2.forward(x.clone()));
-        x + self.mlp.c_proj.forward(activate(inner))
+        x + self.mlp.c_proj.forward_activated(activate(inner))
     }
 }

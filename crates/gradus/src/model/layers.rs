@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Format, FrozenWeight, Layout, Precision};
+use gradus_kernels::{Activated, Format, FrozenWeight, Layout, Precision};
 
 use super::build::{Builder, Init};
 use super::lora::Lora;
@@ -66,6 +66,15 @@ impl Linear {
         let Some(lora) = &self.lora else { return self.base(x_nd, bias) };
         let fused = self.frozen.as_ref().and_then(|weight| lora.fused(&x_nd, &bias, weight, self.precision));
         fused.unwrap_or_else(|| lora.forward(x_nd, bias, self.precision, |x, bias| self.base(x, bias)))
+    }
+
+    /// [`forward`](Self::forward) of an activation.
+    pub fn forward_activated(&self, activated: Activated) -> Tensor<2> {
+        if self.lora.is_some() || self.frozen.is_some() {
+            return self.forward(activated.tensor());
+        }
+        let bias = self.bias.as_ref().map(Param::val);
+        activated.linear(self.weight.val(), bias, self.layout, self.precision)
     }
 
     /// `x_nd` times the weight, plus `bias`.

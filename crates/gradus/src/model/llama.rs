@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, Mask, attention, recompute, rope, swiglu};
+use gradus_kernels::{Activated, AttentionShape, Mask, attention, recompute, rope};
 use serde::Deserialize;
 
 use super::build::Builder;
@@ -271,7 +271,7 @@ impl Layer {
         let v = a.v_proj.forward(normed);
         let x = x_nd + a.o_proj.forward(attend(q, k, v));
         let normed = self.post_attention_layernorm.forward(x.clone());
-        let inner = swiglu(self.mlp.gate_proj.forward(normed.clone()), self.mlp.up_proj.forward(normed));
-        x + self.mlp.down_proj.forward(inner)
+        let inner = Activated::Swiglu(self.mlp.gate_proj.forward(normed.clone()), self.mlp.up_proj.forward(normed));
+        x + self.mlp.down_proj.forward_activated(inner)
     }
 }

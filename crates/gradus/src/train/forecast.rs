@@ -147,7 +147,7 @@ pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out
             online(plan, Workload { steps, ..workload }, held_out, config.max_new_tokens)?
         }
     };
-    let trained = |model: Model| Model { recompute: train.recompute, ..model };
+    let trained = |model: Model| Model { recompute: train.recompute, compute: train.compute, ..model };
     Ok(Workload { policy: trained(workload.policy), critic: workload.critic.map(trained), ..workload })
 }
 

@@ -1,0 +1,155 @@
+//! Activations of feed-forward layers, and the linear layer after one: `y = a(x…) Wᵀ + b`.
+//!
+//! The layer alone would keep `a(x…)` for the gradient of its weight, beside `x…` that the activation keeps. Here only
+//! `x…` is kept, and `a(x…)` computed again: a third to a half less memory of a feed-forward layer, for less than a
+//! hundredth of its arithmetic.
+
+use burn::tensor::{Tensor, activation};
+
+use crate::fused::{Dense, Op, apply, is_fused};
+use crate::linear::{Layout, Linear, linear};
+use crate::product::Precision;
+use crate::swiglu::{self, swiglu};
+use crate::{Gelu, gelu};
+
+/// What lies between the linear layers of a feed-forward layer.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "one is alive at a time, and tensors are passed by value everywhere")]
+pub enum Activated {
+    /// GELU of one tensor.
+    Gelu(Gelu, Tensor<2>),
+    /// max(x, 0).
+    Relu(Tensor<2>),
+    /// `silu(gate) ∘ up`.
+    Swiglu(Tensor<2>, Tensor<2>),
+}
+
+impl Activated {
+    /// The activation's value, `[N, I]`. What it is of carries gradient.
+    pub fn tensor(self) -> Tensor<2> {
+        match self {
+            Self::Gelu(form, x_nd) => gelu(x_nd, form),
+            Self::Relu(x_nd) => activation::relu(x_nd),
+            Self::Swiglu(gate_nd, up_nd) => swiglu(gate_nd, up_nd),
+        }
+    }
+
+    /// `self` times the weight, plus the bias: [`linear`] of [`tensor`](Self::tensor), with less memory. Same arguments,
+    /// same gradients, same bits.
+    pub fn linear(self, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout, precision: Precision) -> Tensor<2> {
+        let (activation, of) = match self {
+            _ if !is_fused(&weight.device()) => return linear(self.tensor(), weight, bias, layout, precision),
+            Self::Relu(_) => return linear(self.tensor(), weight, bias, layout, precision),
+            Self::Gelu(form, x_nd) => (Activation::Gelu(form), vec![x_nd]),
+            Self::Swiglu(gate_nd, up_nd) => (Activation::Swiglu, vec![gate_nd, up_nd]),
+        };
+        let mut inputs: Vec<_> = of.into_iter().map(Tensor::into_dispatch).collect();
+        inputs.push(weight.into_dispatch());
+        inputs.extend(bias.map(Tensor::into_dispatch));
+        apply(LinearOfActivation { activation, linear: Linear { layout, precision } }, inputs)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Activation {
+    Gelu(Gelu),
+    Swiglu,
+}
+
+impl Activation {
+    /// How many tensors it is of.
+    fn arity(self) -> usize {
+        match self {
+            Self::Gelu(_) => 1,
+            Self::Swiglu => 2,
+        }
+    }
+
+    fn value(self, of: &[Dense]) -> Dense {
+        match self {
+            Self::Gelu(form) => form.values(&of[0]),
+            Self::Swiglu => swiglu::values(&of[0], &of[1]),
+        }
+    }
+
+    fn gradients(self, of: &[Dense], grad: &Dense) -> Vec<Dense> {
+        match self {
+            Self::Gelu(form) => vec![form.gradient(&of[0], grad)],
+            Self::Swiglu => swiglu::gradients(&of[0], &of[1], grad).into(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LinearOfActivation {
+    activation: Activation,
+    linear: Linear,
+}
+
+impl Op for LinearOfActivation {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        let (of, parameters) = inputs.split_at(self.activation.arity());
+        let linear = [&[self.activation.value(of)], parameters].concat();
+        let (y, _) = self.linear.forward(&linear);
+        (y, inputs[..=of.len()].to_vec())
+    }
+
+    fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
+        let (weight, of) = saved.split_last().expect("the weight is saved last");
+        let (needed_of, needed_parameters) = needed.split_at(of.len());
+        let linear_needed = [&[needed_of.contains(&true)], needed_parameters].concat();
+        let linear = [self.activation.value(of), weight.clone()];
+        let mut gradients = self.linear.backward(&linear, grad, &linear_needed);
+        drop(linear);
+        let mut all: Vec<Option<Dense>> = match gradients.remove(0) {
+            Some(grad_x) => self.activation.gradients(of, &grad_x).into_iter().map(Some).collect(),
+            None => vec![None; of.len()],
+        };
+        all.append(&mut gradients);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fused::testing::{host, leaf};
+
+    /// Value and gradients of `run` over the same leaves.
+    fn all(inputs: &[Tensor<2>], run: impl Fn(&[Tensor<2>]) -> Tensor<2>) -> Vec<Vec<f32>> {
+        let y = run(inputs);
+        let gradients = y.clone().powi_scalar(2).sum().backward();
+        let of_inputs = inputs.iter().map(|input| host(input.grad(&gradients).expect("gradient")));
+        std::iter::once(host(y.inner())).chain(of_inputs).collect()
+    }
+
+    #[test]
+    fn it_is_the_linear_layer_of_the_activation_to_the_bit() {
+        type Make = fn(&[Tensor<2>]) -> Activated;
+        let kinds: [(usize, Make); 4] = [
+            (1, |x| Activated::Gelu(Gelu::Tanh, x[0].clone())),
+            (1, |x| Activated::Gelu(Gelu::Exact, x[0].clone())),
+            (1, |x| Activated::Relu(x[0].clone())),
+            (2, |x| Activated::Swiglu(x[0].clone(), x[1].clone())),
+        ];
+        for (n, width, out) in [(1, 1, 1), (7, 5, 3), (65, 33, 70)] {
+            for layout in [Layout::OutIn, Layout::InOut] {
+                for (arity, make) in kinds {
+                    let weight = if layout == Layout::OutIn { [out, width] } else { [width, out] };
+                    let mut inputs: Vec<Tensor<2>> = (0..arity).map(|i| leaf([n, width], 1 + i as u64)).collect();
+                    inputs.extend([leaf(weight, 3), leaf([1, out], 4)]);
+                    let parameters = |x: &[Tensor<2>]| (x[arity].clone(), Some(x[arity + 1].clone().reshape([out])));
+                    let fused = all(&inputs, |x| {
+                        let (weight, bias) = parameters(x);
+                        make(x).linear(weight, bias, layout, Precision::F32)
+                    });
+                    let apart = all(&inputs, |x| {
+                        let (weight, bias) = parameters(x);
+                        linear(make(x).tensor(), weight, bias, layout, Precision::F32)
+                    });
+                    assert!(fused == apart, "{n} {width} {out} {layout:?}");
+                }
+            }
+        }
+    }
+}
