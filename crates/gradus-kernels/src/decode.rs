@@ -9,6 +9,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use rayon::prelude::*;
 
 use crate::attention::AttentionShape;
+use crate::fused::{Dense, read};
 use crate::parts::one_in_parts;
 use crate::segments::Segments;
 use crate::simd::{simd, softmax_in_place};
@@ -127,9 +128,9 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Values on the host; not copied where the caller holds the only handle.
-fn host(tensor: Tensor<2>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("f32 activations")
+/// The values where they lie, also where others hold them too.
+fn dense(tensor: Tensor<2>) -> Dense {
+    read(tensor, Dense::clone)
 }
 
 impl LayerCache {
@@ -146,14 +147,14 @@ impl LayerCache {
     /// Stores the keys and values of whole prompts, which follow each other in `k_nd` and `v_nd` as `segments` says;
     /// prompts are numbered in the order they are added. Both are `[N, kv_heads · head_dim]`.
     pub fn add_prompts(&mut self, k_nd: Tensor<2>, v_nd: Tensor<2>, segments: &Segments) {
-        let (k, v, [_, width, _]) = (host(k_nd), host(v_nd), self.widths());
-        self.put_prompts(segments, [&k, &v].map(|values| Rows { values, stride: width, offset: 0, width }));
+        let (k, v, [_, width, _]) = (dense(k_nd), dense(v_nd), self.widths());
+        self.put_prompts(segments, [&k, &v].map(|x| Rows { values: x.values(), stride: width, offset: 0, width }));
     }
 
     /// [`add_prompts`](Self::add_prompts) for queries, keys and values side by side in one tensor.
     pub fn add_prompts_fused(&mut self, qkv_nd: Tensor<2>, segments: &Segments) {
-        let (qkv, widths) = (host(qkv_nd), self.widths());
-        let part = |offset, width| Rows { values: &qkv, stride: widths.iter().sum(), offset, width };
+        let (qkv, widths) = (dense(qkv_nd), self.widths());
+        let part = |offset, width| Rows { values: qkv.values(), stride: widths.iter().sum(), offset, width };
         self.put_prompts(segments, [part(widths[0], widths[1]), part(widths[0] + widths[1], widths[2])]);
     }
 
@@ -193,8 +194,8 @@ impl LayerCache {
         scale: f32,
     ) -> Tensor<2> {
         let device = q_bd.device();
-        let (parts, widths) = ([q_bd, k_bd, v_bd].map(host), self.widths());
-        let part = |i: usize| Rows { values: &parts[i], stride: widths[i], offset: 0, width: widths[i] };
+        let (parts, widths) = ([q_bd, k_bd, v_bd].map(dense), self.widths());
+        let part = |i: usize| Rows { values: parts[i].values(), stride: widths[i], offset: 0, width: widths[i] };
         self.put_and_attend([part(0), part(1), part(2)], rows, scale, &device)
     }
 
@@ -204,9 +205,9 @@ impl LayerCache {
     /// As [`extend`](Self::extend).
     pub fn extend_fused(&mut self, qkv_bd: Tensor<2>, rows: &[CacheRow], scale: f32) -> Tensor<2> {
         let device = qkv_bd.device();
-        let (qkv, widths) = (host(qkv_bd), self.widths());
+        let (qkv, widths) = (dense(qkv_bd), self.widths());
         let stride = widths.iter().sum();
-        let part = |i: usize| Rows { values: &qkv, stride, offset: widths[..i].iter().sum(), width: widths[i] };
+        let part = |i: usize| Rows { values: qkv.values(), stride, offset: widths[..i].iter().sum(), width: widths[i] };
         self.put_and_attend([part(0), part(1), part(2)], rows, scale, &device)
     }
 
