@@ -45,18 +45,29 @@ def llama_run(args, work, model, rows, weights=None):
     return python_run(args, args.llama_python, "llama_side.py", words)
 
 
+def gradus_int8_run(args, work, model, rows):
+    return gradus_side.generate(args.gradus, work, model, rows, args.work, "int8")
+
+
 def llama_q8_0_run(args, work, model, rows):
     return llama_run(args, work, model, rows, "q8_0")
 
 
-SIDES = {"gradus": gradus_run, "trl": trl_run, "llama": llama_run, "llama_q8_0": llama_q8_0_run}
+SIDES = {
+    "gradus": gradus_run,
+    "trl": trl_run,
+    "llama": llama_run,
+    "gradus_int8": gradus_int8_run,
+    "llama_q8_0": llama_q8_0_run,
+}
 
 
 def applies(args, side, work):
-    if side.startswith("llama"):
-        asked = args.llama_python is not None and work["kind"] == "generate"
-        return asked and (side == "llama" or work["precision"] == "bf16")
-    return True
+    if side in ("gradus", "trl"):
+        return True
+    # Weights of 8 bits beside those of 16.
+    asked = args.llama_python is not None and work["kind"] == "generate"
+    return asked and (side == "llama" or work["precision"] == "bf16")
 
 
 def measure(args, work):
@@ -123,7 +134,7 @@ def arguments():
     parser.add_argument("--work", type=pathlib.Path, default="/tmp/gradus-bench", help="folder for models and rows")
     parser.add_argument("--results", type=pathlib.Path, default=HERE / "results/cpu.json", help="file to write")
     parser.add_argument("--only", type=workloads.names, help="names, groups or kinds of workloads, with commas between")
-    parser.add_argument("--sides", type=workloads.names, default=list(SIDES), help="gradus, trl, llama, llama_q8_0")
+    parser.add_argument("--sides", type=workloads.names, default=list(SIDES), help=", ".join(SIDES))
     parser.add_argument("--repetitions", type=int, default=2, help="processes of each side; growth curves take one")
     parser.add_argument("--quick", action="store_true", help="one repetition of one step of a few workloads")
     chosen = parser.parse_args()

@@ -46,12 +46,12 @@ def train(binary, work, model, rows, folder):
     return {**ran, "command": shown(command), "step_s": step_s, "first": first}
 
 
-def generate(binary, work, model, _rows, folder):
+def generate(binary, work, model, _rows, folder, weights=None):
     """`gradus bench`: the median of several calls after one of warm-up, packing the weights and drawing included."""
     report = folder / "generation.json"
     command = [binary, "bench", "--json", "--quiet", "--no-training", "--model", model, "--repetitions", work["steps"]]
     command += ["--generate-batch", work["batch"], "--prompt-tokens", work["length"], "--new-tokens", work["new_tokens"]]
-    command += ["--threads", process.THREADS] + compute(work)
+    command += ["--threads", process.THREADS] + compute(work) + (["--weights", weights] if weights else [])
     ran = run(command, report)
     ran.pop("stamps")
     (measured,) = json.loads(report.read_text())["generation"]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gradus::bench::{Generation, Options, Report, Subject, Training};
-use gradus::model::Compute;
+use gradus::model::{Compute, Weights};
 use gradus::rng::Seed;
 
 use crate::output::Output;
@@ -49,6 +49,9 @@ pub struct BenchArgs {
     /// How products are computed: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Compute,
+    /// How weights are held while sampling: f32, bf16, int8 or nf4 [default: as products are computed]
+    #[arg(long, value_name = "TYPE")]
+    weights: Option<Weights>,
     /// Threads to compute with
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -79,6 +82,7 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
         new_tokens: args.new_tokens,
         repetitions: args.repetitions,
         compute: args.compute,
+        weights: args.weights,
         seed: Seed(args.seed),
     };
     let mut shown = None;
@@ -112,7 +116,11 @@ fn text(report: &Report) -> String {
         let sizes = [model.parameters, model.trunk_matrices, model.head_matrix].map(|n| count(n as f64));
         let [all, blocks, head] = sizes;
         line("model", format!("{}, {all} parameters: {blocks} in matrices of blocks, {head} in the head", model.name));
-        line("products", format!("in {}", model.compute.name()));
+        let sampled = match model.weights == model.compute.into() {
+            true => String::new(),
+            false => format!(", sampled from with weights in {}", model.weights.name()),
+        };
+        line("products", format!("in {}{sampled}", model.compute.name()));
     }
     if !report.training.is_empty() {
         let _ = write!(text, "\n{}", aligned(&training(&report.training)));
@@ -173,6 +181,7 @@ mod tests {
             model: Some(ModelReport {
                 name: "gpt2".into(),
                 compute: Compute::F32,
+                weights: Weights::Int8,
                 parameters: 124_439_808,
                 trunk_matrices: 84_934_656,
                 head_matrix: 38_597_376,
@@ -206,7 +215,7 @@ threads      1 of 2
 matrix peak  431 GFLOP/s in f32, 812 in bf16
 memory       38.2 GB/s read
 model        gpt2, 124.4 M parameters: 84.9 M in matrices of blocks, 38.6 M in the head
-products     in f32
+products     in f32, sampled from with weights in int8
 
 training    step  tokens/s  GFLOP/s  of matrix peak
 8 × 256   5.00 s       410      303            70 %

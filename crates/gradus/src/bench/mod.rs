@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::model::{self, CausalLm, Compute, ModelDir, ModelShape};
+use crate::model::{self, CausalLm, Compute, ModelDir, ModelShape, Weights};
 use crate::rng::{Purpose, Seed};
 
 /// Which model is measured.
@@ -58,6 +58,8 @@ pub struct Options {
     pub repetitions: usize,
     /// How products are computed.
     pub compute: Compute,
+    /// How the weights are held while sampling, where not as they are computed with.
+    pub weights: Option<Weights>,
     /// The seed of weights, rows and draws.
     pub seed: Seed,
 }
@@ -74,6 +76,7 @@ impl Default for Options {
             new_tokens: 64,
             repetitions: 3,
             compute: Compute::F32,
+            weights: None,
             seed: Seed(42),
         }
     }
@@ -126,6 +129,8 @@ pub struct ModelReport {
     pub name: String,
     /// How its products are computed.
     pub compute: Compute,
+    /// How its weights are held while sampling.
+    pub weights: Weights,
     /// All weights.
     pub parameters: usize,
     /// Weights of the blocks that enter matrix products, P.
@@ -204,14 +209,19 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     report.model = Some(ModelReport {
         name,
         compute: options.compute,
+        weights: options.weights.unwrap_or(options.compute.into()),
         parameters: shape.parameters(),
         trunk_matrices: shape.trunk_matrices(),
         head_matrix: shape.head_matrix(),
     });
+    // Weights as they are computed with are packed by each call, as in training; others are packed once.
+    let coarse = options.weights.map(|weights| model.clone().into_frozen(weights));
     for &batch_size in &options.generate_batches {
         progress(&format!("sampling, batch {batch_size}"));
-        report.generation.push(work::generation(&model, &shape, batch_size, options, &report.machine)?);
+        let sampled = coarse.as_ref().unwrap_or(&model);
+        report.generation.push(work::generation(sampled, &shape, batch_size, options, &report.machine)?);
     }
+    drop(coarse);
     let mut trainer = work::Trainer::new(model, options);
     for &length in &options.lengths {
         for &batch_size in &options.batch_sizes {

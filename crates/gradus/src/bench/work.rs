@@ -8,7 +8,7 @@ use super::{Generation, MachineReport, Options, Training};
 use crate::data::SftExample;
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
-use crate::model::{CausalLm, Compute, ModelShape};
+use crate::model::{CausalLm, Compute, ModelShape, Weights};
 use crate::rng::{Purpose, Seed};
 use crate::train::TrainConfig;
 use crate::train::learner::Learner;
@@ -18,10 +18,13 @@ use crate::train::settings::Settings;
 use crate::train::sft::{Sft, SftConfig};
 
 /// Bytes of one weight while decoding.
-fn weight_bytes(compute: Compute) -> f64 {
-    match compute {
-        Compute::F32 => 4.0,
-        Compute::Bf16 => 2.0,
+fn weight_bytes(weights: Weights) -> f64 {
+    match weights {
+        Weights::F32 => 4.0,
+        Weights::Bf16 => 2.0,
+        Weights::Int8 => 1.0,
+        // 64 codes of half a byte and the byte of their magnitude.
+        Weights::Nf4 => 33.0 / 64.0,
     }
 }
 
@@ -116,7 +119,10 @@ pub fn generation(
     let (trunk, head) = (shape.trunk_matrices() as f64, shape.head_matrix() as f64);
     let passed = batch_size * options.prompt_tokens + decoded;
     let gflops = 2.0 * (trunk * passed as f64 + head * new as f64) / seconds / 1e9;
-    let read_gb = weight_bytes(options.compute) * (trunk + head) * (options.new_tokens - 1) as f64 / 1e9;
+    let read_gb = weight_bytes(options.weights.unwrap_or(options.compute.into()))
+        * (trunk + head)
+        * (options.new_tokens - 1) as f64
+        / 1e9;
     Ok(Generation {
         batch_size,
         prompt_tokens: options.prompt_tokens,

@@ -54,6 +54,16 @@ pub enum Weights {
 }
 
 impl Weights {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+            Self::Nf4 => "nf4",
+        }
+    }
+
     /// For the kernels.
     pub fn format(self) -> Format {
         match self {
@@ -86,13 +96,10 @@ impl std::str::FromStr for Weights {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "f32" => Ok(Self::F32),
-            "bf16" => Ok(Self::Bf16),
-            "int8" => Ok(Self::Int8),
-            "nf4" => Ok(Self::Nf4),
-            _ => Err(format!("`{name}` is not known (f32, bf16, int8, nf4)")),
-        }
+        [Self::F32, Self::Bf16, Self::Int8, Self::Nf4]
+            .into_iter()
+            .find(|weights| weights.name() == name)
+            .ok_or_else(|| format!("`{name}` is not known (f32, bf16, int8, nf4)"))
     }
 }
 
