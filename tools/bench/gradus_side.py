@@ -47,11 +47,12 @@ def train(binary, work, model, rows, folder):
 
 
 def generate(binary, work, model, _rows, folder, weights=None):
-    """`gradus bench`: the median of several calls after one of warm-up, packing the weights and drawing included."""
+    """`gradus bench`: the median of several calls after one of warm-up. Weights are packed once, as by `gradus generate`."""
     report = folder / "generation.json"
     command = [binary, "bench", "--json", "--quiet", "--no-training", "--model", model, "--repetitions", work["steps"]]
     command += ["--generate-batch", work["batch"], "--prompt-tokens", work["length"], "--new-tokens", work["new_tokens"]]
-    command += ["--threads", process.THREADS] + compute(work) + (["--weights", weights] if weights else [])
+    command += ["--threads", process.THREADS] + compute(work)
+    command += ["--weights", weights or work["precision"]]
     ran = run(command, report)
     ran.pop("stamps")
     (measured,) = json.loads(report.read_text())["generation"]

@@ -241,6 +241,43 @@ def growth(results):
     return "## What growing costs\n\n" + "\n\n".join(parts) if parts else None
 
 
+def hot_spots(results, spots):
+    """Shares of all threads' time by what the code is for, and how fast gradus would be with the arithmetic alone."""
+    found = [(entry, spots[entry["work"]["name"]]) for entry in of_group(results, "main", "generate", "small")
+             if entry["work"]["name"] in spots]  # fmt: skip
+    if not found:
+        return None
+    kinds = list(found[0][1]["shares"])
+    rows = []
+    for entry, spot in found:
+        work, faster = entry["work"], summary.speedup(entry)
+        arithmetic = spot["shares"]["product arithmetic"]
+        title = TITLES.get(work["kind"], "generation")
+        shares = [f"{spot['shares'][kind] * 100:.0f} %" for kind in kinds] + [f"{spot['idle'] * 100:.0f} %"]
+        bound = times(faster / arithmetic) if faster else "–"
+        rows.append([title, work["model"], size(work), work["precision"], *shares, times(faster), bound])
+    head = ["", "model", "a step", "", *kinds, "idle", "against TRL or transformers", "with product arithmetic alone"]
+    text = (
+        "Shares of the time of both threads, sampled by `perf` over steady steps (`tools/bench/hot_spots.py`). Product "
+        "arithmetic is the inner loop of matrix products; in generation it includes waiting for weights to come from "
+        "memory. The last column is the most that could be reached without changing that loop, were everything else "
+        "free."
+    )
+    return f"## Where the time goes\n\n{text}{units(results)}\n\n{table(head, rows)}"
+
+
+def units(results):
+    """How near the inner loop is to what the processor's units can do."""
+    machine = (results.get("gradus_bench") or {}).get("machine") or {}
+    parts = []
+    for precision in PRECISIONS:
+        peak, limit = summary.peak_gflops(results, precision), machine.get(f"arithmetic_gflops_{precision}")
+        if peak and limit:
+            share = f"{peak / limit * 100:.0f} % of the {number(limit)} that the units give with all operands at hand"
+            parts.append(f"{precision}: {number(peak)} GFLOP/s, {share}")
+    return f" A product of 2048³ reaches, in {'; in '.join(parts)}." if parts else ""
+
+
 def agreement(results):
     same, differing, apart = summary.agreement(results)
     if not same and not differing:
@@ -266,7 +303,8 @@ def method(results):
         "- A process of gradus, a process of the other, and again; a figure is the median over processes of the mean step.",
         "- A training step is the time between the ends of two consecutive steps; a process's first two steps are not counted.",
         "- Generation is the time of a call in a running process, after one of warm-up: of `generate` in transformers, of "
-        "`gradus bench`, which packs the weights and draws in it, and of batched decoding in llama.cpp.",
+        "`gradus bench`, and of batched decoding in llama.cpp. Drawing is part of it; all three have prepared the weights "
+        "when they were loaded.",
         "- TRL's trainers run with their defaults, bf16 by autocast (generation: bf16 weights), but without gradient "
         "checkpointing where the table does not say so, which makes them faster; both sides without dropout.",
         "- DPO computes the reference within the step on both sides. GRPO's reward is a regular expression; "

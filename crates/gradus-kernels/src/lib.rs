@@ -4,8 +4,9 @@
 //! against a `reference` in plain tensors. On devices without a fused kernel the public function runs the reference,
 //! so every operation works everywhere; [`fused`] is the one mechanism that ties a kernel into autodiff.
 //!
-//! This is the only crate of gradus with `unsafe` code: tiles of matrix products in [`product`], and in [`simd`] the calls of
-//! functions compiled for the instruction sets that the processor was asked about.
+//! This is the only crate of gradus with `unsafe` code: tiles of matrix products in [`product`], memory that parallel tasks
+//! write first in [`parts`], and in [`simd`] the calls of functions compiled for the instruction sets that the processor
+//! was asked about.
 
 #![deny(missing_docs)]
 

@@ -4,11 +4,14 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use crate::product::{Mat, Precision, Product};
+use crate::product::{Mat, Precision, Product, one_tile};
 use crate::simd::simd;
 
 /// Rows and columns of the product: large enough that the cost of its edges vanishes, small enough to take moments.
 const SIZE: usize = 2048;
+
+/// Tiles of one thread: some tens of milliseconds.
+const TILES: usize = 50_000;
 
 /// Words read by the bandwidth probe: 512 MiB, more than any last-level cache a thread reaches.
 const WORDS: usize = 64 << 20;
@@ -31,6 +34,16 @@ pub fn matrix_gflops(precision: Precision, repetitions: usize) -> f64 {
         Product::new(precision).store(&mut output, SIZE, a, b);
     };
     2.0 * (SIZE as f64).powi(3) / fastest(repetitions, &mut product) / 1e9
+}
+
+/// GFLOP/s of the inner loop of products alone, on all threads, the best of `repetitions`: one tile again and again, whose
+/// operands stay in the first-level cache. What the units for multiply-adds give, which no product can pass.
+pub fn arithmetic_gflops(precision: Precision, repetitions: usize) -> f64 {
+    let threads = rayon::current_num_threads();
+    let mut work = 0;
+    let mut run = || work = (0..threads).into_par_iter().map(|_| one_tile(precision, TILES)).sum();
+    let seconds = fastest(repetitions, &mut run);
+    work as f64 / seconds / 1e9
 }
 
 /// GB/s (10⁹ bytes a second) that all threads together read from memory, the best of `repetitions` over 512 MiB.

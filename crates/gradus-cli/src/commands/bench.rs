@@ -111,6 +111,10 @@ fn text(report: &Report) -> String {
         let (single, half) = (machine.matrix_gflops_f32, machine.matrix_gflops_bf16);
         format!("{single:.0} GFLOP/s in f32, {half:.0} in bf16")
     });
+    line("of at most", {
+        let (single, half) = (machine.arithmetic_gflops_f32, machine.arithmetic_gflops_bf16);
+        format!("{single:.0} and {half:.0}, with all operands at hand")
+    });
     line("memory", format!("{:.1} GB/s read", machine.read_gb_s));
     if let Some(model) = &report.model {
         let sizes = [model.parameters, model.trunk_matrices, model.head_matrix].map(|n| count(n as f64));
@@ -176,6 +180,8 @@ mod tests {
                 threads: 1,
                 matrix_gflops_f32: 431.2,
                 matrix_gflops_bf16: 812.0,
+                arithmetic_gflops_f32: 519.6,
+                arithmetic_gflops_bf16: 1030.2,
                 read_gb_s: 38.25,
             },
             model: Some(ModelReport {
@@ -213,6 +219,7 @@ mod tests {
 processor    A Processor
 threads      1 of 2
 matrix peak  431 GFLOP/s in f32, 812 in bf16
+of at most   520 and 1030, with all operands at hand
 memory       38.2 GB/s read
 model        gpt2, 124.4 M parameters: 84.9 M in matrices of blocks, 38.6 M in the head
 products     in f32, sampled from with weights in int8

@@ -308,7 +308,6 @@ impl<'a> Task<'a> {
 }
 
 /// Some panels of B and some of the inner dimension.
-#[derive(Clone)]
 struct Part<'a> {
     task: Task<'a>,
     /// From the first line of the first panel.
@@ -412,6 +411,32 @@ impl Part<'_> {
         }
         (0..row_tasks * panel_tasks).into_par_iter().for_each(run);
     }
+}
+
+/// Computes one full tile `times` times, with zeros, and returns how many operations that took.
+pub(crate) fn one_tile(precision: Precision, times: usize) -> usize {
+    let (a, b) = (vec![0u32; ROWS * ROW_STRIDE], vec![0u32; DEPTH * COLUMNS]);
+    let mut output = vec![0.0f32; ROWS * COLUMNS];
+    let tile = Tile {
+        a: a.as_ptr(),
+        b: b.as_ptr(),
+        c: output.as_mut_ptr(),
+        c_stride: COLUMNS,
+        depth: DEPTH,
+        rows: ROWS,
+        columns: COLUMNS,
+        scale: 1.0,
+        scales: std::ptr::null(),
+        start: std::ptr::null(),
+        add: true,
+    };
+    let kernel = Kernel::best();
+    for _ in 0..times {
+        // SAFETY: the vectors have the sizes named, and `Kernel::best` asked the processor.
+        unsafe { kernel.run(precision.into(), tile) };
+    }
+    std::hint::black_box(&output);
+    2 * times * ROWS * COLUMNS * DEPTH * precision.per_word()
 }
 
 #[cfg(test)]

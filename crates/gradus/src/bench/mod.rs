@@ -108,6 +108,10 @@ pub struct MachineReport {
     pub matrix_gflops_f32: f64,
     /// The same with operands in bf16.
     pub matrix_gflops_bf16: f64,
+    /// 10⁹ operations a second of the inner loop of f32 products alone, with all operands at hand: the processor's limit.
+    pub arithmetic_gflops_f32: f64,
+    /// The same with operands in bf16.
+    pub arithmetic_gflops_bf16: f64,
     /// 10⁹ bytes a second that all threads together read from memory.
     pub read_gb_s: f64,
 }
@@ -195,6 +199,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         threads: rayon::current_num_threads(),
         matrix_gflops_f32: gradus_kernels::measure::matrix_gflops(Precision::F32, options.repetitions.max(5)),
         matrix_gflops_bf16: gradus_kernels::measure::matrix_gflops(Precision::Bf16, options.repetitions.max(5)),
+        arithmetic_gflops_f32: gradus_kernels::measure::arithmetic_gflops(Precision::F32, options.repetitions.max(5)),
+        arithmetic_gflops_bf16: gradus_kernels::measure::arithmetic_gflops(Precision::Bf16, options.repetitions.max(5)),
         read_gb_s: gradus_kernels::measure::read_gb_s(options.repetitions.max(5)),
     };
     let mut report = Report { machine, model: None, training: Vec::new(), generation: Vec::new() };
