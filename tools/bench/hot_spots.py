@@ -24,6 +24,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 WORKLOADS = ("sft_f32", "sft_bf16", "reward_f32", "dpo_f32", "grpo_f32", "grpo_bf16", "generate_8_f32",
              "generate_8_bf16", "generate_64_f32", "generate_64_bf16", "small_sft", "small_grpo")  # fmt: skip
 FREQUENCY = 499
+# Seconds of sampling before the samples count: the first call takes its memory from the system.
+GENERATION_WARM_UP_S = 7.0
 PROFILED_S = 8.0
 
 # The first that fits a symbol; what fits none is "other".
@@ -82,6 +84,7 @@ def profile(binary, work, args):
         if child.poll() is not None:
             raise process.Failed(f"{work['name']} ended with {child.returncode}")
         time.sleep(0.02)
+    time.sleep(GENERATION_WARM_UP_S if work["kind"] == "generate" else 0.0)
     command = ["perf", "record", "--quiet", "-e", "cpu-clock", "-F", str(FREQUENCY), "-o", data, "-p", str(child.pid)]
     perf = subprocess.Popen([str(word) for word in command], stderr=subprocess.DEVNULL)
     began = time.monotonic()

@@ -75,18 +75,26 @@ impl Stretch {
 simd! {
     /// `scores[t] = scale · Σ_d q[d] keys[d][from + t]`: for the tokens of a stretch from `from` on.
     fn scores_of(scores: &mut [f32], q: &[f32], keys: &[f32], capacity: usize, from: usize, scale: f32) {
-        const LANES: usize = 64;
-        let mut blocks = scores.chunks_exact_mut(LANES);
-        let (mut t, capacity) = (from, capacity.max(1));
-        for block in &mut blocks {
-            let mut sums = [0.0f32; LANES];
-            for (&q, keys) in q.iter().zip(keys.chunks_exact(capacity)) {
-                sums.iter_mut().zip(&keys[t..t + LANES]).for_each(|(sum, key)| *sum += q * key);
-            }
-            block.iter_mut().zip(sums).for_each(|(score, sum)| *score = scale * sum);
-            t += LANES;
+        let (blocks, rest) = scores.as_chunks_mut::<64>();
+        let mut t = from;
+        for block in blocks {
+            *block = side_by_side(q, keys, capacity, t, scale);
+            t += 64;
         }
-        let rest = blocks.into_remainder();
+        let (blocks, rest) = rest.as_chunks_mut::<16>();
+        for block in blocks {
+            *block = side_by_side(q, keys, capacity, t, scale);
+            t += 16;
+        }
+        if rest.is_empty() {
+            return;
+        }
+        if t + 16 <= capacity {
+            // What lies beyond the last token is computed and left.
+            let block: [f32; 16] = side_by_side(q, keys, capacity, t, scale);
+            rest.copy_from_slice(&block[..rest.len()]);
+            return;
+        }
         rest.fill(0.0);
         for (&q, keys) in q.iter().zip(keys.chunks_exact(capacity)) {
             rest.iter_mut().zip(&keys[t..]).for_each(|(score, key)| *score += q * key);
@@ -111,6 +119,16 @@ simd! {
             output.iter_mut().zip(values).for_each(|(output, value)| *output += p * value);
         }
     }
+}
+
+/// Scores of `N` tokens from `t` on, held in registers meanwhile.
+#[inline(always)]
+fn side_by_side<const N: usize>(q: &[f32], keys: &[f32], capacity: usize, t: usize, scale: f32) -> [f32; N] {
+    let mut sums = [0.0f32; N];
+    for (&q, keys) in q.iter().zip(keys.chunks_exact(capacity)) {
+        sums.iter_mut().zip(&keys[t..t + N]).for_each(|(sum, key)| *sum += q * key);
+    }
+    sums.map(|sum| scale * sum)
 }
 
 /// Rows of queries, keys or values inside a row-major tensor with rows `stride` apart.
@@ -276,6 +294,19 @@ mod tests {
             for prompt in [0, 1, 4] {
                 check(AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask }, prompt);
             }
+        }
+    }
+
+    #[test]
+    fn scores_are_dot_products_whatever_the_block_they_fall_into() {
+        let dim = 5;
+        for (capacity, from, count) in [(1, 0, 1), (7, 2, 5), (16, 0, 3), (40, 0, 40), (96, 3, 70), (200, 1, 150)] {
+            let (q, keys) = (values(dim, 1), values(dim * capacity, 2));
+            let mut scores = vec![f32::NAN; count];
+            scores_of(&mut scores, &q, &keys, capacity, from, 0.3);
+            let expected: Vec<f32> =
+                (0..count).map(|t| 0.3 * (0..dim).map(|d| q[d] * keys[d * capacity + from + t]).sum::<f32>()).collect();
+            assert_close("score", &scores, &expected, 1e-6);
         }
     }
 
