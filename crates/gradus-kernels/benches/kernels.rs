@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use gradus_kernels::{
-    AdamWStep, AttentionShape, CacheRow, Format, FrozenWeight, Gelu, LayerCache, Layout, LmHead, Mask, PositionBias,
-    PositionBuckets, Precision, Segments, TokenLogprobs, adamw, attention, attention_biased, embedding, gelu,
-    layer_norm, linear, reference, rms_norm, rope, swiglu, token_logprobs,
+    Activated, AdamWStep, AttentionShape, CacheRow, Format, FrozenWeight, Gelu, LayerCache, Layout, LmHead, Mask,
+    PositionBias, PositionBuckets, Precision, Segments, TokenLogprobs, adamw, attention, attention_biased, embedding,
+    gelu, layer_norm, linear, reference, rms_norm, rope, swiglu, token_logprobs,
 };
 use timing::{compare, medians, timed};
 
@@ -242,7 +242,13 @@ impl Bench<'_> {
         for (name, form) in [("gelu tanh", Gelu::Tanh), ("gelu exact", Gelu::Exact)] {
             self.rows(name, || gelu(x.clone(), form), || reference::gelu(x.clone(), form))?;
         }
-        self.rows("swiglu", || swiglu(x.clone(), up.clone()), || reference::swiglu(x.clone(), up.clone()))
+        self.rows("swiglu", || swiglu(x.clone(), up.clone()), || reference::swiglu(x.clone(), up.clone()))?;
+        let weight = leaf([4 * self.size.width, self.size.width], 3);
+        self.rows(
+            "linear of gelu",
+            || Activated::Gelu(Gelu::Tanh, x.clone()).linear(weight.clone(), None, Layout::InOut, Precision::F32),
+            || reference::linear(reference::gelu(x.clone(), Gelu::Tanh), weight.clone(), None, Layout::InOut),
+        )
     }
 
     fn positions(&mut self) -> io::Result<()> {

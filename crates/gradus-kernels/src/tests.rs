@@ -7,8 +7,8 @@ use burn::tensor::Tensor;
 use crate::fused::testing::{assert_close, check, given, host, leaf, values};
 use crate::simd::testing::every_level;
 use crate::{
-    AdamWStep, AttentionShape, Format, FrozenWeight, Gelu, Layout, LmHead, Mask, Precision, Segments, TokenLogprobs,
-    attention, embedding, gelu, layer_norm, linear, reference, rms_norm, rope, swiglu, token_logprobs,
+    Activated, AdamWStep, AttentionShape, Format, FrozenWeight, Gelu, Layout, LmHead, Mask, Precision, Segments,
+    TokenLogprobs, attention, embedding, gelu, layer_norm, linear, reference, rms_norm, rope, swiglu, token_logprobs,
 };
 
 type Run = Box<dyn Fn(&[Tensor<2>]) -> Tensor<2>>;
@@ -100,6 +100,11 @@ fn products(n: usize) -> Vec<Kernel> {
                 linear(x[0].clone(), x[1].clone(), Some(row(&x[2])), layout, precision)
             }));
         }
+        let inputs = vec![leaf([n, 70], 1), leaf([n, 70], 4), leaf(weight, 2), leaf([1, 35], 3)];
+        kernels.push(Kernel::new("linear of swiglu", inputs, move |x| {
+            let activated = Activated::Swiglu(x[0].clone(), x[1].clone());
+            activated.linear(x[2].clone(), Some(row(&x[3])), layout, Precision::F32)
+        }));
         for format in [Format::F32, Format::Bf16, Format::Int8, Format::Nf4] {
             kernels.push(Kernel::new("frozen linear", vec![leaf([n, 70], 1), leaf([1, 35], 3)], move |x| {
                 let frozen = FrozenWeight::new(leaf(weight, 2).inner(), layout, format);
