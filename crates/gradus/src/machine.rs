@@ -52,7 +52,7 @@ impl Machine {
 /// Computes on this many threads from now on, all processors where nothing is said. The calling thread is one of them.
 ///
 /// As one of them it takes its share of every product itself; one that only waits is woken twice for each, a sixth of a
-/// small model's step.
+/// small model's step. It must not wait for another thread that computes: with one thread in all there is nobody to do it.
 ///
 /// # Errors
 /// When threads have been started already.
