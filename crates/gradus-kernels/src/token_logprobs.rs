@@ -201,7 +201,7 @@ struct BlockSums {
     total: f32,
 }
 
-/// What is known of a row's target: its logit over τ, and whether none before it in its block is as large.
+/// What is known of a row's target: its logit over τ, and whether none before it in its block is equal.
 #[derive(Debug, Clone, Copy, Default)]
 struct Target {
     logit: f32,

@@ -9,7 +9,7 @@ use crate::simd::simd;
 /// Words transposed at a time, in both directions.
 const BLOCK: usize = 16;
 
-/// Lines that are asked for ahead.
+/// How many lines, or blocks along a row, are asked for ahead.
 const AHEAD: usize = 4;
 
 /// The bits of `x` as bf16, in the lower half: rounded to nearest even; NaN stays NaN.
@@ -187,7 +187,7 @@ simd! {
                     let mut block = [[0u32; BLOCK]; BLOCK];
                     for (c, line) in block.iter_mut().enumerate().take(columns.saturating_sub(i)) {
                         let row = &b.values[(column + i + c) * b.column_stride + from..];
-                        prefetch(row, 4 * BLOCK * per_word);
+                        prefetch(row, AHEAD * BLOCK * per_word);
                         along(&row[..to - from], precision, line);
                     }
                     transpose(&mut block);

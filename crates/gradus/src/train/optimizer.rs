@@ -104,6 +104,13 @@ pub struct Moments {
     pub second: Vec<f32>,
 }
 
+impl Moments {
+    /// Before the first step of `n` numbers.
+    fn zeros(n: usize) -> Self {
+        Self { first: vec![0.0; n], second: vec![0.0; n] }
+    }
+}
+
 /// AdamW in PyTorch's form, with the state of every parameter it has stepped.
 #[derive(Debug, Clone)]
 pub struct AdamW {
@@ -158,8 +165,7 @@ impl AdamW {
     ) -> Tensor<1> {
         let ([n], device) = (values.dims(), values.device());
         assert_eq!(gradient.len(), n, "gradient of `{name}`");
-        let Moments { first, second } =
-            self.moments.remove(name).unwrap_or_else(|| Moments { first: vec![0.0; n], second: vec![0.0; n] });
+        let Moments { first, second } = self.moments.remove(name).unwrap_or_else(|| Moments::zeros(n));
         assert_eq!((first.len(), second.len()), (n, n), "moments of `{name}`");
         let tensor = |values: Vec<f32>| Tensor::<1>::from_data(TensorData::new(values, [n]), &device);
         let step = AdamWStep {
@@ -225,8 +231,8 @@ impl ModuleVisitor for Reserver<'_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if param.is_require_grad() {
-            let zeros = || vec![0.0; param.shape().num_elements()];
-            self.moments.entry(self.path.name()).or_insert_with(|| Moments { first: zeros(), second: zeros() });
+            let n = param.shape().num_elements();
+            self.moments.entry(self.path.name()).or_insert_with(|| Moments::zeros(n));
         }
     }
 }
