@@ -4,22 +4,23 @@ use std::path::Path;
 
 use burn::tensor::Device;
 
+use crate::batches::MicroBatch;
 use crate::config::{MethodConfig, Plan};
 use crate::data::{self, Need};
 use crate::error::{Error, Result};
+use crate::evaluation::{Evaluated, Evaluation};
 use crate::generate::SamplingParams;
+use crate::model::open_model;
 use crate::model::{CausalLm, ModelDir, Weights};
 use crate::reward::{self, ModelReward, Reward, RewardError, Score};
 use crate::rollout::{Rollouts, Sampler};
 use crate::run::compare::{Comparison, Entry};
 use crate::run::samples::Sample;
 use crate::run::{Existing, RunDir};
+use crate::settings::Settings;
 use crate::train;
-use crate::train::batches::MicroBatch;
-use crate::train::evaluation::{Evaluated, Evaluation};
 use crate::train::observer::{Event, Observer};
-use crate::train::prepare::{Start, open_model, report, rows, tokenise_options};
-use crate::train::settings::Settings;
+use crate::train::prepare::{Start, report, rows, tokenise_options};
 
 /// The longest completion when no method samples any: TRL's default for GRPO.
 const MAX_NEW_TOKENS: usize = 256;
@@ -94,7 +95,7 @@ impl<'a> Judge<'a> {
     fn open(plan: &'a Plan, has_reward: bool, observer: &mut dyn Observer) -> Result<Self> {
         let device = Device::flex();
         let start = Start::open(plan)?;
-        let reference = CausalLm::load(&start.dir, &device)?;
+        let reference = CausalLm::load(&start.model.dir, &device)?;
         let (max_new_tokens, temperature, stop) = match plan.method() {
             MethodConfig::Ppo(config) => (config.max_new_tokens, config.temperature, config.stop.clone()),
             MethodConfig::Grpo(config) => (config.max_new_tokens, config.temperature, config.stop.clone()),
@@ -103,8 +104,12 @@ impl<'a> Judge<'a> {
         let longest = reference.max_positions().unwrap_or(usize::MAX).min(plan.train().max_length);
         let room = (longest + 1).saturating_sub(max_new_tokens);
         let held_out = rows(plan, Need::Prompt)?.held_out;
-        let found =
-            data::prompts(&held_out, &start.tokenizer, start.template.as_ref(), &tokenise_options(plan, Some(room)))?;
+        let found = data::prompts(
+            &held_out,
+            &start.model.tokenizer,
+            start.model.template.as_ref(),
+            &tokenise_options(plan, Some(room)),
+        )?;
         report("prompts to measure on", &found.counts, observer);
         if found.examples.is_empty() {
             return Err(Error::input("nothing is held out to measure the policies on")
@@ -113,7 +118,7 @@ impl<'a> Judge<'a> {
         let params = SamplingParams {
             temperature: temperature as f32,
             max_new_tokens,
-            stop_ids: start.stop_ids(),
+            stop_ids: start.model.stop_ids(),
             ..SamplingParams::default()
         };
         let settings = Settings::new(plan.train(), 1, plan.learning_rate(), plan.best_metric());
@@ -121,8 +126,12 @@ impl<'a> Judge<'a> {
     }
 
     fn measure(&self, policy: &CausalLm) -> Result<Evaluated> {
-        let sampler =
-            Sampler { tokenizer: &self.start.tokenizer, group_size: 1, params: self.params.clone(), stop: &self.stop };
+        let sampler = Sampler {
+            tokenizer: &self.start.model.tokenizer,
+            group_size: 1,
+            params: self.params.clone(),
+            stop: &self.stop,
+        };
         let evaluation = Evaluation {
             prompts: &self.prompts,
             sampler: &sampler,

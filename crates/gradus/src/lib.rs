@@ -6,24 +6,33 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
+pub mod batches;
 pub mod bench;
 pub mod compare;
 pub mod config;
 pub mod data;
 pub mod demo;
 pub mod error;
+pub mod evaluation;
 mod files;
 pub mod generate;
+mod host;
 pub mod inference;
+pub mod learner;
 pub mod loss;
 pub mod machine;
 pub mod math;
 pub mod memory;
 pub mod model;
+pub mod objective;
+pub mod pretrained;
 pub mod reward;
 pub mod rng;
 pub mod rollout;
 pub mod run;
+pub mod runs;
+pub mod settings;
+pub mod stats;
 pub mod task;
 #[cfg(test)]
 mod test_support;

@@ -12,22 +12,23 @@ use gradus::algorithm::critic::{Critic, SeparateCritic};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{CriticTrunk, KlConfig, Ppo, PpoConfig};
 use gradus::algorithm::{Actor, Algorithm};
+use gradus::batches::Order;
 use gradus::config::{Plan, RunConfig};
+use gradus::learner::Learner;
+use gradus::learner::optimizer::AdamW;
 use gradus::machine::Machine;
 use gradus::model::{CausalLm, Compute, ModelDir, RewardModel, named_tensors, save_causal};
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rng::{Purpose, Seed};
 use gradus::rollout::{Prompt, Rollouts};
 use gradus::run::{Existing, RunDir, read_metrics};
+use gradus::settings::Settings;
+use gradus::settings::TrainConfig;
 use gradus::text::Tokenizer;
-use gradus::train::batches::Order;
-use gradus::train::learner::Learner;
+use gradus::train::Outcome;
 use gradus::train::observer::{Event, Observer, Silent};
 use gradus::train::online::{Online, train};
-use gradus::train::optimizer::AdamW;
 use gradus::train::recorder::Recorder;
-use gradus::train::settings::Settings;
-use gradus::train::{Outcome, TrainConfig};
 use gradus::{Error, Result};
 
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -77,7 +78,7 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
     let tokenizer = Tokenizer::from_dir(&model("qwen3").path).unwrap();
     let config = TrainConfig {
         seed,
-        lr_schedule: gradus::train::LrSchedule::Constant,
+        lr_schedule: gradus::settings::LrSchedule::Constant,
         eval_steps: 0,
         micro_batch_tokens: 100,
         ..TrainConfig::default()

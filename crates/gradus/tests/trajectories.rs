@@ -12,15 +12,15 @@ use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
 use gradus::algorithm::{Actor, Algorithm, Experience, Update, actor};
 use gradus::config::{Plan, RunConfig};
+use gradus::learner::Learner;
+use gradus::learner::optimizer::AdamW;
 use gradus::machine::Machine;
 use gradus::model::{CausalLm, ModelDir, RewardModel, named_tensors};
 use gradus::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use gradus::run::read_metrics;
-use gradus::train::TrainConfig;
-use gradus::train::learner::Learner;
+use gradus::settings::Settings;
+use gradus::settings::TrainConfig;
 use gradus::train::observer::Silent;
-use gradus::train::optimizer::AdamW;
-use gradus::train::settings::Settings;
 use serde_json::Value;
 
 /// Relative to the size of the number or 1, whichever is larger.

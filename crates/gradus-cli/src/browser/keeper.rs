@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use gradus::run::claim::is_held;
 use gradus::run::database::{Query, RolloutDb, Sort, Table};
-use gradus::run::index::{
+use gradus::runs::{
     Entry, Library, Settings, Status, export, history, last_warnings, log_tail, metric_keys, snapshots,
 };
 

@@ -11,7 +11,7 @@ mod update;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use gradus::run::index::Library;
+use gradus::runs::Library;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use self::keeper::Keeper;

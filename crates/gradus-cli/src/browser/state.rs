@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gradus::run::MetricsRow;
 use gradus::run::database::{Record, Table};
-use gradus::run::index::{Entry, Key, Snapshot};
+use gradus::runs::{Entry, Key, Snapshot};
 
 /// The right side's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use gradus::run::database::{Record, Table};
-use gradus::run::index::{Entry, Figure, Key, Library, Snapshot, SnapshotKind, Status, metric_keys};
 use gradus::run::{Metrics, MetricsRow};
+use gradus::runs::{Entry, Figure, Key, Library, Snapshot, SnapshotKind, Status, metric_keys};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gradus::run::database::Table;
-use gradus::run::index::{Entry, Labels, Snapshot, SnapshotKind, Status};
+use gradus::runs::{Entry, Labels, Snapshot, SnapshotKind, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::state::{Action, Browser, Dialog, Tab};

@@ -3,10 +3,10 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use crate::batches::MicroBatch;
+use crate::host::{constant, read};
 use crate::model::{CausalLm, Packed, Targets, TokenLogprobs, Trunk};
 use crate::rollout::Rollouts;
-use crate::train::batches::MicroBatch;
-use crate::train::objective::read;
 
 /// A policy, and a value head where the critic shares its trunk.
 #[derive(Module, Debug)]
@@ -140,10 +140,4 @@ pub(crate) fn gather(lists: &[Vec<f32>], chosen: &[usize], device: &Device) -> T
 /// The lists of the chosen rollouts, end to end.
 pub(crate) fn concat(lists: &[Vec<f32>], chosen: &[usize]) -> Vec<f32> {
     chosen.iter().flat_map(|&i| lists[i].iter().copied()).collect()
-}
-
-/// Host values as a tensor without gradient.
-pub(crate) fn constant(values: Vec<f32>, device: &Device) -> Tensor<1> {
-    let length = values.len();
-    Tensor::from_data(TensorData::new(values, [length]), device)
 }

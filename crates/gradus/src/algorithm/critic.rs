@@ -5,14 +5,14 @@ use std::path::Path;
 use burn::tensor::Tensor;
 
 use super::actor::{Actor, Forward, per_rollout, positions};
+use crate::batches::MicroBatch;
 use crate::error::Result;
+use crate::host::read;
+use crate::learner::Learner;
 use crate::model::{ModelDir, Packed, RewardModel, Targets, save_reward_model};
 use crate::rollout::Rollouts;
 use crate::run::tensors::write_tensors;
 use crate::run::{NamedTensor, atomic};
-use crate::train::batches::MicroBatch;
-use crate::train::learner::Learner;
-use crate::train::objective::read;
 
 /// Says what the state before each token is worth.
 #[derive(Debug)]

@@ -7,19 +7,19 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::actor::{Actor, concat, constant, gather, lengths, pack};
+use super::actor::{Actor, concat, gather, lengths, pack};
 use super::ppo::finite;
 use super::{Advantages, Algorithm, Experience, Sampling, Update, mini_batches};
 use crate::error::Result;
+use crate::host::{constant, read};
+use crate::learner::Learner;
 use crate::loss::grpo::{ClipCounts, GrpoLoss, KlCorrection, kl_term, token_loss};
 use crate::loss::reduce::weighted_sum;
 use crate::math::weights::{micro_mean_weights, per_token};
 use crate::math::{Reduction, Scale, group_advantages, token_weights};
 use crate::rollout::StopReason;
-use crate::train::learner::Learner;
-use crate::train::objective::read;
-use crate::train::settings::Settings;
-use crate::train::stats::{NEW_TOKENS, Stats};
+use crate::settings::Settings;
+use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.grpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

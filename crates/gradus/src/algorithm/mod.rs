@@ -25,12 +25,12 @@ pub use actor::{Actor, Forward};
 pub use critic::Critic;
 
 use crate::error::Result;
+use crate::learner::Learner;
+use crate::learner::optimizer::AdamW;
 use crate::rng::Purpose;
 use crate::rollout::Rollouts;
-use crate::train::learner::Learner;
-use crate::train::optimizer::AdamW;
-use crate::train::settings::Settings;
-use crate::train::stats::Stats;
+use crate::settings::Settings;
+use crate::stats::Stats;
 
 /// How an algorithm wants its completions sampled. Nothing else may change the distribution: what is trained on must be
 /// what was sampled from.

@@ -9,20 +9,20 @@ use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::actor::{Actor, concat, constant, gather, lengths, pack};
+use super::actor::{Actor, concat, gather, lengths, pack};
 use super::critic::Critic;
 use super::{Advantages, Algorithm, Experience, Sampling, Update, mini_batches};
 use crate::error::Result;
+use crate::host::{constant, read};
+use crate::learner::Learner;
+use crate::learner::optimizer::AdamW;
 use crate::loss::{ppo, value};
 use crate::math::kl::{self, KlController};
 use crate::math::stats::{Variance, explained_variance, mean};
 use crate::math::{Whiten, gae, returns, whiten};
 use crate::rollout::StopReason;
-use crate::train::learner::Learner;
-use crate::train::objective::read;
-use crate::train::optimizer::AdamW;
-use crate::train::settings::Settings;
-use crate::train::stats::{NEW_TOKENS, Stats};
+use crate::settings::Settings;
+use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.ppo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -8,14 +8,14 @@ use super::{Generation, MachineReport, Options, Training};
 use crate::data::SftExample;
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
+use crate::learner::Learner;
+use crate::learner::optimizer::AdamW;
 use crate::model::{CausalLm, Compute, ModelShape, Weights};
+use crate::objective::sft::{Sft, SftConfig};
 use crate::rng::{Purpose, Seed};
-use crate::train::TrainConfig;
-use crate::train::learner::Learner;
+use crate::settings::Settings;
+use crate::settings::TrainConfig;
 use crate::train::offline::optimise;
-use crate::train::optimizer::AdamW;
-use crate::train::settings::Settings;
-use crate::train::sft::{Sft, SftConfig};
 
 /// Bytes of one weight while decoding.
 fn weight_bytes(weights: Weights) -> f64 {

@@ -36,8 +36,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{grpo::GrpoConfig, ppo::PpoConfig};
 use crate::model::adapter::LoraConfig;
+use crate::objective::{dpo::DpoConfig, reward_model::RewardModelConfig, sft::SftConfig};
 use crate::reward::config::RewardConfig;
-use crate::train::{TrainConfig, dpo::DpoConfig, reward_model::RewardModelConfig, sft::SftConfig};
+use crate::settings::TrainConfig;
 
 /// One training run, as written in a file and by flags.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

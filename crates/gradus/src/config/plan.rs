@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::rng::Seed;
 use crate::run::Existing;
-use crate::train::{TooLong, TrainConfig};
+use crate::settings::{TooLong, TrainConfig};
 
 /// A checked and resolved run; the only way into a trainer.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,7 +7,7 @@ use super::load::Written;
 use super::{MethodConfig, RunConfig};
 use crate::error::Diagnostic;
 use crate::machine::Machine;
-use crate::train::TrainConfig;
+use crate::settings::TrainConfig;
 
 mod adapter;
 mod methods;

@@ -14,11 +14,12 @@ use burn::tensor::Device;
 
 use transcript::{HUMAN, hh, said};
 
-use super::Files;
+use super::open_files;
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::generate::{SamplingParams, StopReason, StopRule, generate};
 use crate::model::{CausalLm, Weights};
+use crate::pretrained::Pretrained;
 use crate::rng::{Purpose, Seed};
 use crate::rollout::continuation;
 use crate::text::{RenderOptions, StopStrings, cut_at_stop, think, without_thoughts};
@@ -133,7 +134,7 @@ pub enum Flow {
 
 /// A model to talk to.
 pub struct ChatModel {
-    files: Files,
+    files: Pretrained,
     model: CausalLm,
     format: ChatFormat,
     directory: PathBuf,
@@ -147,7 +148,7 @@ impl ChatModel {
     pub fn open(options: &ChatOptions) -> Result<Self> {
         let directory = model_of(Path::new(&options.model))?;
         let name = directory.to_string_lossy();
-        let files = Files::open(&name, options.adapter.as_deref(), options.chat_template.as_deref())?;
+        let files = open_files(&name, options.adapter.as_deref(), options.chat_template.as_deref())?;
         if files.dir.is_reward_model() {
             let error = Error::model(&files.dir.path, "this is a reward model, which does not answer");
             return Err(error.with_hint("give it as `--reward-model`, and a language model as `--model`"));
@@ -270,7 +271,7 @@ fn model_of(path: &Path) -> Result<PathBuf> {
 
 /// Hands on the text of an answer as it grows.
 struct Listener<'a> {
-    files: &'a Files,
+    files: &'a Pretrained,
     prompt_ids: &'a [u32],
     strings: StopStrings<'a>,
     stop: &'a [String],

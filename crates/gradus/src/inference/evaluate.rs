@@ -5,23 +5,24 @@ use std::path::PathBuf;
 use burn::tensor::Device;
 use serde_json::{Map, Value};
 
-use super::{Files, PASSES};
+use super::{PASSES, open_files};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions, TooLong};
 use crate::error::Result;
+use crate::evaluation;
 use crate::generate::SamplingParams;
+use crate::model::open_model;
 use crate::model::{CausalLm, RewardModel, Weights};
+use crate::objective::Objective;
+use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
+use crate::objective::sft::{Sft, SftConfig};
+use crate::pretrained::Pretrained;
 use crate::reward::config::RewardConfig;
 use crate::reward::{self, ModelReward, Reward};
 use crate::rng::Seed;
 use crate::rollout::Sampler;
 use crate::run::Metrics;
-use crate::train::TrainConfig;
-use crate::train::evaluation;
-use crate::train::objective::Objective;
-use crate::train::prepare::open_model;
-use crate::train::reward_model::{BradleyTerry, RewardModelConfig};
-use crate::train::settings::Settings;
-use crate::train::sft::{Sft, SftConfig};
+use crate::settings::Settings;
+use crate::settings::TrainConfig;
 
 /// What to measure.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +76,7 @@ impl Evaluation {
 /// # Errors
 /// What is wrong with the model, the rows or the reward.
 pub fn evaluate(options: &EvalOptions) -> Result<Evaluation> {
-    let files = Files::open(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     match (&options.reward, files.dir.is_reward_model()) {
         (Some(reward), false) => samples(options, &files, reward),
         (_, true) => preferences(options, &files),
@@ -92,7 +93,7 @@ fn tokenise(options: &EvalOptions) -> TokeniseOptions {
     TokeniseOptions { max_length: Some(options.max_length), too_long: TooLong::Truncate, ..TokeniseOptions::default() }
 }
 
-fn texts(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
+fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Evaluation> {
     let rows = rows(options, Need::Sft)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
     let model = CausalLm::load(&files.dir, &Device::flex())?;
@@ -104,7 +105,7 @@ fn texts(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
     Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics })
 }
 
-fn preferences(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
+fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Evaluation> {
     let rows = rows(options, Need::Preference)?;
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
     let model = RewardModel::load(&files.dir, &Device::flex())?;
@@ -113,7 +114,7 @@ fn preferences(options: &EvalOptions, files: &Files) -> Result<Evaluation> {
     Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: stats.metrics("") })
 }
 
-fn samples(options: &EvalOptions, files: &Files, reward: &RewardConfig) -> Result<Evaluation> {
+fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> Result<Evaluation> {
     let device = Device::flex();
     let mut reward = reward::build(reward, &|name| {
         Ok(Box::new(ModelReward::load(&open_model(name)?, &device, Weights::F32, PASSES)?) as Box<dyn Reward>)

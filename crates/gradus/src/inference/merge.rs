@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use super::open;
 use crate::error::{Error, Result};
+use crate::host::read;
 use crate::model::adapter::Adaptable;
 use crate::model::{CausalLm, ModelDir, Packed, RewardModel, save_causal, save_reward_model};
+use crate::pretrained::{name_padding, pad_id};
 use crate::rng::{Purpose, Seed};
 use crate::run::atomic;
 use crate::text::Tokenizer;
-use crate::train::objective::read;
-use crate::train::prepare::{name_padding, pad_id};
 
 /// What to merge.
 #[derive(Debug, Clone, PartialEq)]

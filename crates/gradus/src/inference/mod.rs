@@ -18,10 +18,9 @@ pub use score::{LogprobRow, RewardRow, ScoreOptions, logprobs, rewards};
 use std::path::Path;
 
 use crate::Result;
-use crate::model::{ModelDir, resolve};
-use crate::text::{ChatTemplate, Tokenizer};
-use crate::train::batches::MicroBatch;
-use crate::train::prepare::{open_model, stop_ids};
+use crate::batches::MicroBatch;
+use crate::model::{ModelDir, open_model, resolve};
+use crate::pretrained::Pretrained;
 
 /// Tokens of one forward pass.
 const PASSES: MicroBatch = MicroBatch { tokens: 4096, rows: None };
@@ -35,28 +34,7 @@ fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {
     }
 }
 
-/// A model's directory with what turns text into ids.
-struct Files {
-    dir: ModelDir,
-    tokenizer: Tokenizer,
-    template: Option<ChatTemplate>,
-}
-
-impl Files {
-    /// Opens the directory `name`, with `adapter` on it; `template` replaces its chat template.
-    fn open(name: &str, adapter: Option<&str>, template: Option<&Path>) -> Result<Self> {
-        let dir = open(name, adapter)?;
-        let tokenizer = Tokenizer::from_dir(&dir.path)?;
-        dir.check_vocabulary(tokenizer.vocab_size())?;
-        let template = match template {
-            Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
-            None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,
-        };
-        Ok(Self { dir, tokenizer, template })
-    }
-
-    /// The ids that end a completion.
-    fn stop_ids(&self) -> Vec<u32> {
-        stop_ids(&self.dir, &self.tokenizer)
-    }
+/// The model `name` with its tokenizer, with `adapter` on it; `template` replaces its chat template.
+fn open_files(name: &str, adapter: Option<&str>, template: Option<&Path>) -> Result<Pretrained> {
+    Pretrained::of(open(name, adapter)?, template)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use burn::tensor::Device;
 use serde::Serialize;
 
-use super::Files;
+use super::open_files;
 use crate::data::{self, LoadOptions, Need, TokeniseOptions};
 use crate::error::Error;
 use crate::generate::SamplingParams;
@@ -67,7 +67,7 @@ pub fn sample<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(Sampled) -> Result<(), E>,
 ) -> Result<(), E> {
-    let files = Files::open(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     let mut params = options.params.clone();
     params.check()?;
     params.stop_ids.extend(files.stop_ids());

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use burn::tensor::Device;
 use serde::Serialize;
 
-use super::{Files, PASSES};
+use super::{PASSES, open_files};
 use crate::data::{self, LoadOptions, Need, SftExample};
 use crate::error::Error;
+use crate::host::read;
 use crate::model::{CausalLm, Packed, RewardModel, Targets};
-use crate::train::objective::read;
+use crate::pretrained::Pretrained;
 
 /// What to score.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +56,7 @@ pub fn logprobs<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(LogprobRow) -> Result<(), E>,
 ) -> Result<(), E> {
-    let files = Files::open(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     if files.dir.is_reward_model() {
         let error = Error::model(&files.dir.path, "this is a reward model, which gives no logprobs");
         return Err(error.with_hint("score with it as `--reward-model`").into());
@@ -91,7 +92,7 @@ pub fn rewards<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(RewardRow) -> Result<(), E>,
 ) -> Result<(), E> {
-    let files = Files::open(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     let examples = examples(options, &files)?;
     let model = RewardModel::load(&files.dir, &Device::flex())?;
     check_length(&examples, model.trunk.max_positions())?;
@@ -101,7 +102,7 @@ pub fn rewards<E: From<Error>>(
     })
 }
 
-fn examples(options: &ScoreOptions, files: &Files) -> Result<Vec<SftExample>, Error> {
+fn examples(options: &ScoreOptions, files: &Pretrained) -> Result<Vec<SftExample>, Error> {
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Score) };
     let rows = data::load(&options.data, &load)?.rows;
     let made = data::score_examples(&rows, &files.tokenizer, files.template.as_ref(), options.add_eos)?.examples;

@@ -10,9 +10,9 @@ mod way_out;
 use rand::seq::SliceRandom;
 use serde::Serialize;
 
+use crate::batches::{MicroBatch, Order};
 use crate::model::Weights;
 use crate::rng::Purpose;
-use crate::train::batches::{MicroBatch, Order};
 use terms::{Model, Pass};
 
 /// What a run computes, by the sizes that memory follows from.

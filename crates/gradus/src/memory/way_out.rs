@@ -2,7 +2,7 @@
 
 use super::terms::Model;
 use super::{Row, Sampling, Steps, Workload};
-use crate::train::batches::{MicroBatch, Order};
+use crate::batches::{MicroBatch, Order};
 
 /// Rows shorter than this teach nothing.
 const SHORTEST: usize = 32;

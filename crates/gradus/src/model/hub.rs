@@ -6,6 +6,7 @@ use hf_hub::api::Progress;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 use hf_hub::{Cache, Repo, RepoType};
 
+use super::ModelDir;
 use crate::error::{Error, Result};
 
 /// What a download tells its watcher: the file, bytes so far, bytes in all.
@@ -34,6 +35,14 @@ pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf> {
         Ok(directory) => Ok(directory),
         Err(error) => cached(name).ok_or_else(|| unreachable(name, &explain(&error))),
     }
+}
+
+/// The directory of a model given by name or path.
+///
+/// # Errors
+/// When there is none, or it is not a model's.
+pub fn open_model(name: &str) -> Result<ModelDir> {
+    ModelDir::open(&resolve(name, &mut |_, _, _| {})?)
 }
 
 /// `owner/name` or `name`, without anything that only paths have.

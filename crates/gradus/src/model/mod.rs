@@ -34,7 +34,7 @@ pub use context::{Context, KvCache};
 pub use directory::{AdapterDir, ModelDir};
 pub use dropout::DropoutKey;
 pub use gradus_kernels::{CacheRow, TokenLogprobs};
-pub use hub::{OnProgress, resolve};
+pub use hub::{OnProgress, open_model, resolve};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
 pub(crate) use packed::common_prefix;
 pub use packed::{Packed, Targets};

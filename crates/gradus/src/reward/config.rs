@@ -20,6 +20,17 @@ pub enum RewardConfig {
     Mix(Vec<WeightedReward>),
 }
 
+impl RewardConfig {
+    /// The learned rewards that it names.
+    pub fn models(&self) -> Vec<&str> {
+        match self {
+            Self::Model(name) => vec![name],
+            Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.models()).collect(),
+            Self::Rule(_) | Self::Command(_) => Vec::new(),
+        }
+    }
+}
+
 /// A reward and its weight in a mix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -3,13 +3,13 @@
 use burn::tensor::Device;
 
 use super::{Reward, RewardError, Score};
+use crate::batches::MicroBatch;
 use crate::data::Message;
 use crate::error::{Error, Result};
+use crate::host::read;
 use crate::model::{ModelDir, Packed, RewardModel, Weights};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
-use crate::train::batches::MicroBatch;
-use crate::train::objective::read;
 
 /// A scalar reward model with its own tokenizer and chat template.
 ///

@@ -13,7 +13,6 @@ pub mod compare;
 pub mod database;
 pub mod directory;
 mod html;
-pub mod index;
 pub mod metrics;
 pub mod plots;
 pub mod report;

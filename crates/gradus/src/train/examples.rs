@@ -2,11 +2,11 @@
 
 use super::observer::{Event, Observer};
 use super::prepare::{Split, Start, report, tokenise_options};
-use super::sft::SftConfig;
 use crate::config::Plan;
 use crate::data::{self, Examples, Need, PreferenceExample, Row, SftExample, TokeniseOptions};
 use crate::error::{Error, Result};
 use crate::model::ModelShape;
+use crate::objective::sft::SftConfig;
 use crate::rollout::Prompt;
 
 /// Examples to train on, and examples held out.
@@ -23,7 +23,7 @@ pub fn texts(plan: &Plan, start: &Start, config: &SftConfig, observer: &mut dyn 
         assistant_only_loss: config.assistant_only_loss,
         ..tokenise_options(plan, Some(plan.train().max_length))
     };
-    let make = |rows: &[Row]| data::sft_examples(rows, &start.tokenizer, start.template.as_ref(), &options);
+    let make = |rows: &[Row]| data::sft_examples(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     parts(&split, make, observer)
 }
 
@@ -34,7 +34,8 @@ pub fn texts(plan: &Plan, start: &Start, config: &SftConfig, observer: &mut dyn 
 pub fn scored_pairs(plan: &Plan, start: &Start, observer: &mut dyn Observer) -> Result<Parts<PreferenceExample>> {
     let split = start.rows(plan, Need::Preference)?;
     let options = tokenise_options(plan, Some(plan.train().max_length));
-    let make = |rows: &[Row]| data::reward_examples(rows, &start.tokenizer, start.template.as_ref(), &options);
+    let make =
+        |rows: &[Row]| data::reward_examples(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     parts(&split, make, observer)
 }
 
@@ -45,7 +46,8 @@ pub fn scored_pairs(plan: &Plan, start: &Start, observer: &mut dyn Observer) -> 
 pub fn pairs(plan: &Plan, start: &Start, observer: &mut dyn Observer) -> Result<Parts<PreferenceExample>> {
     let split = start.rows(plan, Need::Preference)?;
     let options = tokenise_options(plan, Some(plan.train().max_length));
-    let make = |rows: &[Row]| data::preference_examples(rows, &start.tokenizer, start.template.as_ref(), &options);
+    let make =
+        |rows: &[Row]| data::preference_examples(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     parts(&split, make, observer)
 }
 
@@ -61,7 +63,7 @@ pub fn prompts(
 ) -> Result<Parts<Prompt>> {
     let split = start.rows(plan, Need::Prompt)?;
     // A prompt is never cut: what leaves no room for a whole completion is left out.
-    let limit = ModelShape::of(&start.dir)?.max_positions;
+    let limit = ModelShape::of(&start.model.dir)?.max_positions;
     let longest = limit.unwrap_or(usize::MAX).min(plan.train().max_length);
     let room = (longest + 1).saturating_sub(max_new_tokens);
     if room < 2 {
@@ -70,7 +72,7 @@ pub fn prompts(
         )));
     }
     let options = tokenise_options(plan, Some(room));
-    let make = |rows: &[Row]| data::prompts(rows, &start.tokenizer, start.template.as_ref(), &options);
+    let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     parts(&split, make, observer)
 }
 

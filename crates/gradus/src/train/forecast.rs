@@ -1,11 +1,10 @@
 //! What a plan's run will hold in memory, and whether this machine has it.
 
-use super::batches::{MicroBatch, Order};
-use super::dpo::ReferenceLogprobs;
 use super::examples;
 use super::observer::Observer;
-use super::prepare::{Start, fetch_models, open_model, reward_models};
+use super::prepare::{Start, fetch_models};
 use crate::algorithm::ppo::{CriticTrunk, PpoConfig};
+use crate::batches::{MicroBatch, Order};
 use crate::config::{MethodConfig, Plan};
 use crate::data::{PreferenceExample, SftExample};
 use crate::error::{Error, Result};
@@ -13,7 +12,9 @@ use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
 use crate::model::adapter::TaskType;
-use crate::model::{Block, ModelDir, ModelShape, Weights, common_prefix};
+use crate::model::{Block, ModelDir, ModelShape, Weights, common_prefix, open_model};
+use crate::objective::dpo::ReferenceLogprobs;
+use crate::reward::config::RewardConfig;
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 
@@ -76,7 +77,7 @@ fn common(pair: &PreferenceExample) -> usize {
 
 /// What a run on `rows` will hold: of online methods one a prompt, of others one a row or pair. `held_out` are prompts.
 pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out: &[Row]) -> Result<Workload> {
-    let shape = ModelShape::of(&start.dir)?;
+    let shape = ModelShape::of(&start.model.dir)?;
     if shape.block == Block::Llama && shape.max_positions.is_some() {
         // Dynamic rotary scaling: angles depend on the whole sequence, so nothing is shared.
         rows.iter_mut().for_each(|row| (row.computed, row.computed_after) = (row.tokens, row.tokens));
@@ -93,7 +94,7 @@ pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out
     };
     let count = order.total_steps(train.epochs, train.max_steps);
     let frozen = frozen_weights(plan);
-    let adapter = adapter(plan, &start.dir, &shape)?;
+    let adapter = adapter(plan, &start.model.dir, &shape)?;
     let workload = Workload {
         policy: Model { adapter, ..Model::language(shape, frozen) },
         critic: None,
@@ -189,7 +190,7 @@ const BYTES_A_ROW: usize = 600;
 const TOKENIZER_FACTOR: u64 = 20;
 
 fn tokenizer_bytes(start: &Start) -> u64 {
-    let file = std::fs::metadata(start.dir.path.join("tokenizer.json"));
+    let file = std::fs::metadata(start.model.dir.path.join("tokenizer.json"));
     TOKENIZER_FACTOR * file.map_or(0, |file| file.len())
 }
 
@@ -211,7 +212,7 @@ fn with_critic(plan: &Plan, config: &PpoConfig, workload: Workload) -> Result<Wo
     if config.critic.trunk == CriticTrunk::Shared {
         return Ok(workload);
     }
-    let learned = plan.config().reward.as_ref().and_then(|reward| reward_models(reward).first().copied());
+    let learned = plan.config().reward.as_ref().and_then(|reward| reward.models().first().copied());
     Ok(match config.critic.model.as_deref().or(learned) {
         Some(name) => {
             let dir = open_model(name)?;
@@ -235,7 +236,7 @@ fn with_critic(plan: &Plan, config: &PpoConfig, workload: Workload) -> Result<Wo
 
 /// What online methods hold beside: reward models, and what sampling needs in iterations and evaluations.
 fn online(plan: &Plan, workload: Workload, held_out: &[Row], new_tokens: usize) -> Result<Workload> {
-    let names = plan.config().reward.iter().flat_map(reward_models);
+    let names = plan.config().reward.iter().flat_map(RewardConfig::models);
     let rewards = names.map(|name| scalar(plan, name)).collect::<Result<_>>()?;
     let sampling = |rows: &[Row], prompts: usize, group_size: usize| {
         let longest = rows.iter().map(|row| row.tokens).max().unwrap_or(0);

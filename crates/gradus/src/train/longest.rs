@@ -3,15 +3,15 @@
 //! One forward and one backward pass, whose gradients are dropped. No weight moves, no random stream is drawn from and
 //! nothing is recorded, so a run gives the same bits with and without it.
 
-use super::batches::MicroBatch;
-use super::learner::Learner;
-use super::objective::{Objective, totals};
 use super::observer::Event;
 use super::recorder::Recorder;
-use super::stats::Stats;
 use crate::algorithm::{Actor, Algorithm, Critic};
+use crate::batches::MicroBatch;
+use crate::learner::Learner;
 use crate::model::Targets;
+use crate::objective::{Objective, totals};
 use crate::rollout::Prompt;
+use crate::stats::Stats;
 
 /// Tries the longest pass over `examples` that a step of `batch_size` of them can hold.
 pub(super) fn offline<O: Objective>(

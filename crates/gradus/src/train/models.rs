@@ -8,18 +8,18 @@ use std::path::Path;
 use burn::module::Module;
 use burn::tensor::Device;
 
-use super::batches::MicroBatch;
-use super::learner::Learner;
-use super::optimizer::{AdamW, AdamWConfig};
-use super::prepare::{Start, open_model, reward_models};
+use super::prepare::Start;
 use super::recorder::restore_optimizer;
 use crate::algorithm::actor::ValueHead;
 use crate::algorithm::critic::{Critic, SeparateCritic, VALUE_HEAD_FILE};
 use crate::algorithm::ppo::{CRITIC_PREFIX, CriticTrunk, PpoConfig};
+use crate::batches::MicroBatch;
 use crate::config::{MethodConfig, Plan};
 use crate::error::{Error, Result};
+use crate::learner::Learner;
+use crate::learner::optimizer::{AdamW, AdamWConfig};
 use crate::model::adapter::{Adaptable, PeftConfig, TaskType};
-use crate::model::{CausalLm, Compute, DropoutKey, ModelDir, RewardModel, Weights};
+use crate::model::{CausalLm, Compute, DropoutKey, ModelDir, RewardModel, Weights, open_model};
 use crate::reward::{self, Reward};
 use crate::rng::Purpose;
 use crate::run::Checkpoint;
@@ -50,8 +50,8 @@ impl Models<'_> {
             true => CausalLm::load_packed(&dir, self.frozen_weights(), self.device)?,
             false => CausalLm::load(&dir, self.device)?,
         };
-        let fresh = self.fresh_adapter(model.adapter(), &self.start.dir, &self.plan.config().model)?;
-        self.trained(model.with_compute(self.compute()), &self.start.dir, fresh, POLICY_ADAPTER)
+        let fresh = self.fresh_adapter(model.adapter(), &self.start.model.dir, &self.plan.config().model)?;
+        self.trained(model.with_compute(self.compute()), &self.start.model.dir, fresh, POLICY_ADAPTER)
     }
 
     /// The policy with autodiff, and the reference without: the same weights where both start from one model.
@@ -61,11 +61,13 @@ impl Models<'_> {
         let reference = match (reference, self.checkpoint) {
             (Some(name), _) => CausalLm::load_packed(&open_model(name)?, self.frozen_weights(), &plain)?,
             // A new adapter is nothing at first.
-            (None, _) if policy.adapter().is_some() && self.start.dir.adapter.is_none() => policy.without_adapter(),
-            (None, Some(_)) if policy.adapter().is_some() => {
-                policy.without_adapter().with_saved_adapter(&self.start.dir)?
+            (None, _) if policy.adapter().is_some() && self.start.model.dir.adapter.is_none() => {
+                policy.without_adapter()
             }
-            (None, Some(_)) => CausalLm::load_packed(&self.start.dir, self.frozen_weights(), &plain)?,
+            (None, Some(_)) if policy.adapter().is_some() => {
+                policy.without_adapter().with_saved_adapter(&self.start.model.dir)?
+            }
+            (None, Some(_)) => CausalLm::load_packed(&self.start.model.dir, self.frozen_weights(), &plain)?,
             (None, None) => policy.valid(),
         };
         Ok((policy, reference.into_frozen(self.frozen_weights())))
@@ -74,8 +76,8 @@ impl Models<'_> {
     /// The reward model in training: as it is, or with a fresh head on a language model's trunk.
     pub fn scalar(&self) -> Result<RewardModel> {
         let model = self.load_scalar(&self.source()?)?;
-        let fresh = self.fresh_adapter(model.adapter(), &self.start.dir, &self.plan.config().model)?;
-        self.trained(model.with_compute(self.compute()), &self.start.dir, fresh, POLICY_ADAPTER)
+        let fresh = self.fresh_adapter(model.adapter(), &self.start.model.dir, &self.plan.config().model)?;
+        self.trained(model.with_compute(self.compute()), &self.start.model.dir, fresh, POLICY_ADAPTER)
     }
 
     /// PPO's critic, and the value head where it shares the policy's trunk.
@@ -97,11 +99,11 @@ impl Models<'_> {
             };
             return Ok((Critic::Shared, Some(head)));
         }
-        let learned = self.plan.config().reward.as_ref().and_then(|reward| reward_models(reward).first().copied());
+        let learned = self.plan.config().reward.as_ref().and_then(|reward| reward.models().first().copied());
         let named = config.critic.model.as_deref().or(learned);
         let source = match named {
             Some(name) => open_model(name)?,
-            None => self.start.dir.clone(),
+            None => self.start.model.dir.clone(),
         };
         let loaded = match (&kept, named) {
             (Some(path), _) if policy.adapter().is_some() => {
@@ -127,7 +129,8 @@ impl Models<'_> {
         };
         let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, optimizer)?);
         let learning_rate = config.critic.learning_rate.unwrap_or(learning_rate);
-        let pad_id = source.pad_id().filter(|id| !source.eos_ids().contains(id)).unwrap_or_else(|| self.start.pad_id());
+        let pad_id =
+            source.pad_id().filter(|id| !source.eos_ids().contains(id)).unwrap_or_else(|| self.start.model.pad_id());
         Ok((Critic::Separate(Box::new(SeparateCritic { learner, learning_rate, source, pad_id })), None))
     }
 
@@ -154,15 +157,15 @@ impl Models<'_> {
     /// Where the policy's weights come from: the checkpoint, or the start model.
     fn source(&self) -> Result<ModelDir> {
         match self.checkpoint {
-            Some(checkpoint) if self.adapts() => self.start.dir.without_adapter().with_adapter(&checkpoint.path),
+            Some(checkpoint) if self.adapts() => self.start.model.dir.without_adapter().with_adapter(&checkpoint.path),
             Some(checkpoint) => ModelDir::open(&checkpoint.path),
-            None => Ok(self.start.dir.clone()),
+            None => Ok(self.start.model.dir.clone()),
         }
     }
 
     /// Whether an adapter is trained, and not the model itself.
     fn adapts(&self) -> bool {
-        self.plan.config().lora.is_some() || self.start.dir.adapter.is_some()
+        self.plan.config().lora.is_some() || self.start.model.dir.adapter.is_some()
     }
 
     fn compute(&self) -> Compute {
@@ -185,7 +188,7 @@ impl Models<'_> {
             true => TaskType::SequenceClassification,
             false => TaskType::CausalLm,
         };
-        match (&self.plan.config().lora, &self.start.dir.adapter) {
+        match (&self.plan.config().lora, &self.start.model.dir.adapter) {
             (Some(lora), _) => Ok(Some(lora.peft_config(dir, task, base)?)),
             (None, Some(adapter)) => Ok(Some(adapter.config.based_on(base, task))),
             (None, None) => Ok(None),

@@ -4,17 +4,18 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::batches::Order;
-use super::learner::Learner;
 use super::longest;
-use super::objective::{Objective, read, totals};
 use super::observer::Event;
 use super::recorder::{Recorder, Verdict};
 use super::rescue;
-use super::settings::Settings;
-use super::stats::{NEW_TOKENS, Stats};
+use crate::batches::Order;
 use crate::error::{Error, Result};
+use crate::host::read;
+use crate::learner::Learner;
+use crate::objective::{Objective, totals};
 use crate::run::Metrics;
+use crate::settings::Settings;
+use crate::stats::{NEW_TOKENS, Stats};
 
 /// What the loop trains on, and how.
 pub struct Offline<'a, O: Objective> {

@@ -5,26 +5,26 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::batches::Order;
-use super::evaluation::{Evaluation, observe_rewards, observe_rollouts};
-use super::learner::Learner;
 use super::longest;
 use super::observer::Event;
 use super::recorder::{Recorder, Verdict};
 use super::rescue;
 use super::rollout_log::RolloutLog;
-use super::settings::Settings;
-use super::stats::Stats;
 use super::warnings::Shown;
 use crate::algorithm::actor::logprobs;
 use crate::algorithm::{Actor, Algorithm, Experience, Update};
+use crate::batches::Order;
 use crate::error::{Error, Result};
+use crate::evaluation::{Evaluation, observe_rewards, observe_rollouts};
 use crate::generate::SamplingParams;
+use crate::learner::Learner;
 use crate::model::CausalLm;
 use crate::reward::{self, Reward};
 use crate::rng::{Purpose, Stream};
 use crate::rollout::{self, Prompt, Rollouts, Sampler};
 use crate::run::Metrics;
+use crate::settings::Settings;
+use crate::stats::Stats;
 use crate::text::Tokenizer;
 
 /// Before the names of the actor's parameters in a checkpoint.

@@ -1,31 +1,25 @@
 //! What every run needs before its loop: the start model's directory, its tokenizer, and the rows.
 
 use std::cell::OnceCell;
-use std::path::Path;
 
 use rand::seq::SliceRandom;
-use serde_json::{Map, Value};
 
 use super::fingerprint;
 use super::observer::{Event, Observer};
 use crate::config::{MethodConfig, MixedData, Plan};
 use crate::data::{self, Counts, ImplicitPrompt, LoadOptions, Need, Row, TokeniseOptions};
 use crate::error::{Error, Result};
-use crate::model::{self, ModelDir};
+use crate::model::{self, open_model};
+use crate::pretrained::Pretrained;
 use crate::reward::config::RewardConfig;
 use crate::rng::{Purpose, Stream};
 use crate::run::DataPrint;
-use crate::text::{ChatTemplate, Tokenizer};
 
 /// The start model's directory with what turns text into ids.
 #[derive(Debug)]
 pub struct Start {
-    /// The directory: configuration, weights, tokenizer files.
-    pub dir: ModelDir,
-    /// Its tokenizer.
-    pub tokenizer: Tokenizer,
-    /// Its chat template, or the one that replaces it.
-    pub template: Option<ChatTemplate>,
+    /// The directory, its tokenizer and its chat template.
+    pub model: Pretrained,
     /// What the rows must be: those of the run so far.
     pub expected_data: Option<DataPrint>,
     /// What the rows are, once they were read.
@@ -49,13 +43,8 @@ impl Start {
                 adapter.path.display()
             )));
         }
-        let tokenizer = Tokenizer::from_dir(&dir.path)?;
-        dir.check_vocabulary(tokenizer.vocab_size())?;
-        let template = match &plan.train().chat_template {
-            Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
-            None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,
-        };
-        Ok(Self { dir, tokenizer, template, expected_data: None, data: OnceCell::new() })
+        let model = Pretrained::of(dir, plan.train().chat_template.as_deref())?;
+        Ok(Self { model, expected_data: None, data: OnceCell::new() })
     }
 
     /// [`rows`], which must be those of the run so far.
@@ -72,56 +61,6 @@ impl Start {
         let _ = self.data.set(found);
         Ok(split)
     }
-
-    /// The id that fills gaps in batches elsewhere, written into the configuration of reward models: never one that ends
-    /// a text, because `transformers` reads the reward at the last id that is no padding.
-    pub fn pad_id(&self) -> u32 {
-        pad_id(&self.dir, &self.tokenizer)
-    }
-
-    /// The ids that end a completion.
-    pub fn stop_ids(&self) -> Vec<u32> {
-        stop_ids(&self.dir, &self.tokenizer)
-    }
-}
-
-/// The ids that end a completion: the model's, and its tokenizer's.
-pub fn stop_ids(dir: &ModelDir, tokenizer: &Tokenizer) -> Vec<u32> {
-    let mut ids = dir.eos_ids();
-    ids.extend(tokenizer.eos_id().filter(|id| !ids.contains(id)));
-    ids
-}
-
-/// See [`Start::pad_id`].
-pub fn pad_id(dir: &ModelDir, tokenizer: &Tokenizer) -> u32 {
-    let tokens = tokenizer.vocab_size() as u32;
-    let named = [dir.pad_id(), tokenizer.pad_id()].into_iter().flatten();
-    let special = (0..tokens).filter(|&id| tokenizer.is_special(id));
-    let reserved = special.filter(|&id| tokenizer.token(id).is_some_and(|token| token.contains("pad")));
-    // Where nothing is reserved, the last token is the rarest, and no text ends with it: texts end with eos.
-    distinct(named.chain(reserved).chain((0..tokens).rev()), &stop_ids(dir, tokenizer))
-}
-
-/// The first candidate that ends no text; 0 where every one does.
-fn distinct(mut candidates: impl Iterator<Item = u32>, ends: &[u32]) -> u32 {
-    candidates.find(|id| !ends.contains(id)).unwrap_or(0)
-}
-
-/// Writes into `directory`, a reward model's, which token is the padding, where its tokenizer names another.
-///
-/// # Errors
-/// When the file is broken or cannot be written.
-pub fn name_padding(directory: &Path, tokenizer: &Tokenizer, pad_id: u32) -> Result<()> {
-    let path = directory.join("tokenizer_config.json");
-    if tokenizer.pad_id() == Some(pad_id) || !path.is_file() {
-        return Ok(());
-    }
-    let text = std::fs::read(&path).map_err(|source| Error::io(&path, source))?;
-    let mut config: Map<String, Value> =
-        serde_json::from_slice(&text).map_err(|error| Error::model(&path, format!("broken JSON: {error}")))?;
-    config.insert("pad_token".into(), tokenizer.token(pad_id).into());
-    let text = serde_json::to_string_pretty(&config).expect("JSON values serialise") + "\n";
-    std::fs::write(&path, text).map_err(|source| Error::io(&path, source))
 }
 
 /// Downloads the models that `plan` names on the hub, so that the observer sees it happen.
@@ -141,7 +80,7 @@ pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
         }
         MethodConfig::Sft(_) | MethodConfig::Reward(_) => {}
     }
-    names.extend(config.reward.iter().flat_map(reward_models));
+    names.extend(config.reward.iter().flat_map(RewardConfig::models));
     for name in names {
         let mut shown = String::new();
         model::resolve(name, &mut |file, done, total| {
@@ -154,23 +93,6 @@ pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
         })?;
     }
     Ok(())
-}
-
-/// The learned rewards that a configuration names.
-pub fn reward_models(config: &RewardConfig) -> Vec<&str> {
-    match config {
-        RewardConfig::Model(name) => vec![name],
-        RewardConfig::Mix(parts) => parts.iter().flat_map(|part| reward_models(&part.reward)).collect(),
-        RewardConfig::Rule(_) | RewardConfig::Command(_) => Vec::new(),
-    }
-}
-
-/// The directory of a model given by name or path.
-///
-/// # Errors
-/// When there is none, or it is not a model's.
-pub fn open_model(name: &str) -> Result<ModelDir> {
-    ModelDir::open(&model::resolve(name, &mut |_, _, _| {})?)
 }
 
 /// Training rows and held-out rows.
@@ -305,12 +227,5 @@ mod tests {
         assert_eq!(take(None, 1).expect("all"), (0..50).collect::<Vec<_>>());
         let error = take(Some(51), 1).expect_err("too many").to_string();
         assert_eq!(error, format!("`mix` asks for 51 rows of `{name}`, which has 50"));
-    }
-
-    #[test]
-    fn the_padding_of_a_reward_model_ends_no_text() {
-        assert_eq!(distinct([0, 1].into_iter(), &[2]), 0, "its own padding is kept");
-        assert_eq!(distinct([50256, 50256, 50255].into_iter(), &[50256]), 50255, "padding that is the end is replaced");
-        assert_eq!(distinct([2].into_iter(), &[2]), 0);
     }
 }

@@ -6,16 +6,16 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 
 use super::observer::{Event, Observer};
-use super::settings::Settings;
-use super::stats::{NEW_TOKENS, Stats};
 use crate::error::{Error, Result};
+use crate::learner::optimizer::{AdamW, AdamWConfig, Moments};
 use crate::run::checkpoint::{CheckpointParts, moments};
 use crate::run::metrics::smaller_is_better;
 use crate::run::trackers::Trackers;
 use crate::run::{
     Checkpoint, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic,
 };
-use crate::train::optimizer::{AdamW, AdamWConfig, Moments};
+use crate::settings::Settings;
+use crate::stats::{NEW_TOKENS, Stats};
 
 /// Whether training goes on after an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 
 use serde_json::{Map, Value};
 
-use super::evaluation::Evaluated;
 use super::warnings::{Shown, Warning, Watch};
 use crate::algorithm::{Advantages, Experience};
 use crate::error::Result;
+use crate::evaluation::Evaluated;
 use crate::math::kl;
 use crate::reward::Score;
 use crate::rollout::Rollouts;

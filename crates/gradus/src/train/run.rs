@@ -5,36 +5,37 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
-use super::batches::{MicroBatch, Order};
 use super::claimed::Claimed;
-use super::dpo::{self, Dpo, DpoConfig};
 use super::examples::{self, Parts};
 use super::forecast;
-use super::learner::Learner;
 use super::log::Logged;
 use super::models::Models;
-use super::objective::Objective;
 use super::observer::{Event, Observer};
 use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
-use super::prepare::{self, Start, fetch_models};
+use super::prepare::{Start, fetch_models};
 use super::recorder::Recorder;
-use super::reward_model::{BradleyTerry, RewardModelConfig};
-use super::settings::Settings;
-use super::sft::{Sft, SftConfig};
 use crate::algorithm::Algorithm;
 use crate::algorithm::actor::Actor;
 use crate::algorithm::grpo::{Grpo, GrpoConfig};
 use crate::algorithm::ppo::{Ppo, PpoConfig};
+use crate::batches::{MicroBatch, Order};
 use crate::config::{Effect, MethodConfig, Plan};
 use crate::data::PreferenceExample;
 use crate::error::{Error, Result};
+use crate::learner::Learner;
 use crate::machine::Machine;
 use crate::memory::Row;
 use crate::model::{CausalLm, DropoutKey, ModelDir, RewardModel, save_causal, save_reward_model};
+use crate::objective::Objective;
+use crate::objective::dpo::{self, Dpo, DpoConfig};
+use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
+use crate::objective::sft::{Sft, SftConfig};
+use crate::pretrained::name_padding;
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 use crate::run::{Checkpoint, Existing, MetricsRow, RunDir, atomic, read_metrics, report};
+use crate::settings::Settings;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,11 +151,11 @@ impl Job<'_> {
         let (train, held_out) = examples::scored_pairs(self.plan, self.start, observer)?;
         self.check_memory(forecast::of_scored_pairs(&train), &[], observer)?;
         let model = self.models().scalar()?;
-        let pad_id = self.start.pad_id();
-        let tokenizer = &self.start.tokenizer;
+        let pad_id = self.start.model.pad_id();
+        let tokenizer = &self.start.model.tokenizer;
         let save = |model: &RewardModel, source: &ModelDir, path: &Path| {
             save_reward_model(model, source, path, pad_id)?;
-            prepare::name_padding(path, tokenizer, pad_id)
+            name_padding(path, tokenizer, pad_id)
         };
         self.offline(&BradleyTerry::new(config), model, &train, &held_out, &save, observer)
     }
@@ -237,7 +238,7 @@ impl Job<'_> {
         let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
         let mut learner =
             Learner::new(model, self.models().optimizer("", settings.optimizer)?).dropping(self.dropout.clone());
-        let save = |model: &O::Model, path: &Path| save(model, &self.start.dir, path);
+        let save = |model: &O::Model, path: &Path| save(model, &self.start.model.dir, path);
         let mut recorder = self.recorder(observer)?;
         let task = Offline { objective, examples: train, held_out, order, settings: &settings, save: &save };
         offline::train(&task, &mut learner, &mut recorder)?;
@@ -261,14 +262,14 @@ impl Job<'_> {
         let by_epochs = (self.plan.train().epochs * per_epoch).ceil().max(1.0) as usize;
         let settings = self.settings(self.plan.train().max_steps.unwrap_or(by_epochs));
         let mut learner = Learner::new(actor, self.models().optimizer(ACTOR_PREFIX, settings.optimizer)?);
-        let save = |policy: &CausalLm, path: &Path| save_causal(policy, &self.start.dir, path);
-        let stop_ids = self.start.stop_ids();
+        let save = |policy: &CausalLm, path: &Path| save_causal(policy, &self.start.model.dir, path);
+        let stop_ids = self.start.model.stop_ids();
         let mut recorder = self.recorder(observer)?;
         let task = Online {
             prompts: &train,
             held_out: &held_out,
             order,
-            tokenizer: &self.start.tokenizer,
+            tokenizer: &self.start.model.tokenizer,
             stop_ids: &stop_ids,
             reference,
             settings: &settings,

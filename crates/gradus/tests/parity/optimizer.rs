@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus::train::optimizer::{AdamW, AdamWConfig, GradientSum};
+use gradus::learner::optimizer::{AdamW, AdamWConfig, GradientSum};
 use serde_json::Value;
 
 use crate::fixture::*;

@@ -1,6 +1,6 @@
 //! The curves of one metric, of all runs that are drawn.
 
-use gradus::run::index::{Series, series};
+use gradus::runs::{Series, series};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;

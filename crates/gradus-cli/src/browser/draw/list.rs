@@ -1,6 +1,6 @@
 //! The runs on the left.
 
-use gradus::run::index::Entry;
+use gradus::runs::Entry;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Color;

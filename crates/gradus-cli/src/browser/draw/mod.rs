@@ -9,7 +9,7 @@ mod text;
 
 #[cfg(test)]
 pub use dialog::KEYS;
-use gradus::run::index::Status;
+use gradus::runs::Status;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -193,7 +193,7 @@ fn one_run(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -
 }
 
 /// ` step 310/3000 ▐███░░░░░▌ 10 %   eval_loss 3.229, best 3.1 at 280`
-fn progress(entry: &gradus::run::index::Entry, width: u16, theme: Theme) -> Line<'static> {
+fn progress(entry: &gradus::runs::Entry, width: u16, theme: Theme) -> Line<'static> {
     let blocks = if width >= 70 { 14 } else { 8 };
     let mut spans = vec![Span::raw(format!(" step {}", crate::commands::runs::steps(entry)))];
     if let Some(share) = entry.progress() {

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use gradus::Error;
 use gradus::run::compare::{Comparison, Entry};
-use gradus::run::index::{Difference, Library, Settings, differences, history, metric_keys, series, sparkline};
 use gradus::run::metrics::Metrics;
 use gradus::run::{MetricsRow, RunDir};
+use gradus::runs::{Difference, Library, Settings, differences, history, metric_keys, series, sparkline};
 use serde_json::{Value, json};
 
 use super::show::{headed, section};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gradus::Error;
-use gradus::run::index::{Library, Snapshot, SnapshotKind, export, snapshots};
+use gradus::runs::{Library, Snapshot, SnapshotKind, export, snapshots};
 use serde_json::json;
 
 use crate::output::Output;

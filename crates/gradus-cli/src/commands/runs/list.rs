@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use gradus::run::index::{Entry, Figure, Library, Status};
 use gradus::run::metrics::smaller_is_better;
+use gradus::runs::{Entry, Figure, Library, Status};
 
 use super::{now, painted, short_model};
 use crate::output::{Output, Paint};

@@ -1,7 +1,7 @@
 //! `gradus runs tag`, `rename` and `rm`.
 
 use gradus::Error;
-use gradus::run::index::{Labels, Library};
+use gradus::runs::{Labels, Library};
 use serde_json::json;
 
 use crate::output::Output;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use gradus::run::index::{Library, Status};
+use gradus::runs::{Library, Status};
 
 use crate::browser;
 use crate::output::{Output, Paint};

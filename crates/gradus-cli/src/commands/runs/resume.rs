@@ -6,7 +6,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use gradus::Error;
 use gradus::config::{Flag, FlagSpec, Plan, Request, Resume, Schema, Scope, flags};
 use gradus::machine::Machine;
-use gradus::run::index::{Library, Status};
+use gradus::runs::{Library, Status};
 
 use crate::commands::train;
 use crate::output::Output;

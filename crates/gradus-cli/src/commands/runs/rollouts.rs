@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gradus::run::database::{Query, Record, RolloutDb, Sort, Table};
-use gradus::run::index::Library;
+use gradus::runs::Library;
 use serde_json::{Map, Value, json};
 
 use super::show::section;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gradus::run::MetricsRow;
-use gradus::run::index::{
+use gradus::runs::{
     Entry, Key, Library, Series, Settings, Snapshot, history, last_warnings, metric_keys, series, snapshots, sparkline,
 };
 use serde::Serialize;

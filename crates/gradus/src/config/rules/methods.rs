@@ -4,7 +4,7 @@ use super::Problems;
 use crate::algorithm::grpo::GrpoConfig;
 use crate::algorithm::ppo::{CriticTrunk, PpoConfig};
 use crate::config::{MethodConfig, RunConfig};
-use crate::train::dpo::{DpoConfig, DpoLossType};
+use crate::objective::dpo::{DpoConfig, DpoLossType};
 
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     match &config.method {

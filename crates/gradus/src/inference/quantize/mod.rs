@@ -12,13 +12,14 @@ use serde::Serialize;
 pub use policy::PolicyQuality;
 pub use reward::RewardQuality;
 
-use super::Files;
+use super::open_files;
 use crate::error::{Error, Result};
 use crate::generate::SamplingParams;
 use crate::model::{CausalLm, ModelDir, QuantFormat, RewardModel, Trunk, Weights, save_causal, save_reward_model};
+use crate::pretrained::Pretrained;
+use crate::pretrained::{name_padding, pad_id};
 use crate::rng::Seed;
 use crate::run::atomic;
-use crate::train::prepare::{name_padding, pad_id};
 
 /// The report, in the directory of the quantised model.
 pub const REPORT_FILE: &str = "quantization.json";
@@ -89,7 +90,7 @@ pub struct Side {
 /// When the model is quantised already or has an adapter, the output directory is not empty, or what is wrong with the
 /// model or the rows.
 pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Result<QuantizeReport> {
-    let files = Files::open(&options.model, None, options.chat_template.as_deref())?;
+    let files = open_files(&options.model, None, options.chat_template.as_deref())?;
     if files.dir.adapter.is_some() {
         return Err(Error::model(&options.model, "this is an adapter, not a whole model")
             .with_hint("fold it into its base with `gradus merge`, and quantise the result"));
@@ -187,7 +188,7 @@ fn weight_files(path: &Path) -> Result<u64> {
 /// The report on `before`, which lay in `files`, and `after`, which lies in `path`, with nothing compared yet.
 fn sizes<M: Module>(
     options: &QuantizeOptions,
-    files: &Files,
+    files: &Pretrained,
     before: (&M, &Trunk),
     after: (&M, &Trunk),
     path: &Path,

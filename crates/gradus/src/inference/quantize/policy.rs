@@ -10,10 +10,11 @@ use super::{HELD, QuantizeOptions, QuantizeReport, sizes};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions};
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
-use crate::inference::{Files, PASSES};
+use crate::host::read;
+use crate::inference::PASSES;
 use crate::model::{CausalLm, Packed, Targets, select_rows};
+use crate::pretrained::Pretrained;
 use crate::rng::{Purpose, Stream};
-use crate::train::objective::read;
 
 /// Prompts that are used unless told otherwise.
 const PROMPTS: usize = 64;
@@ -49,7 +50,7 @@ struct Sample {
 
 pub(super) fn compare(
     options: &QuantizeOptions,
-    files: &Files,
+    files: &Pretrained,
     before: CausalLm,
     after: CausalLm,
     path: &Path,
@@ -74,7 +75,11 @@ pub(super) fn compare(
 }
 
 /// What completions begin with, how many there are of each, and what happened to rows on the way.
-fn prompts(options: &QuantizeOptions, files: &Files, model: &CausalLm) -> Result<(Vec<Vec<u32>>, usize, Vec<String>)> {
+fn prompts(
+    options: &QuantizeOptions,
+    files: &Pretrained,
+    model: &CausalLm,
+) -> Result<(Vec<Vec<u32>>, usize, Vec<String>)> {
     options.params.check()?;
     let Some(data) = &options.data else {
         let start = files.tokenizer.bos_id().or(files.tokenizer.eos_id()).unwrap_or(0);

@@ -8,10 +8,11 @@ use serde::Serialize;
 use super::{HELD, QuantizeOptions, QuantizeReport, sizes};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions};
 use crate::error::{Error, Result};
-use crate::inference::{Files, PASSES};
+use crate::host::read;
+use crate::inference::PASSES;
 use crate::math::stats::{correlation, mean};
 use crate::model::{Packed, RewardModel};
-use crate::train::objective::read;
+use crate::pretrained::Pretrained;
 
 /// How the rewards of two models differ on the same pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -34,7 +35,7 @@ pub struct RewardQuality {
 
 pub(super) fn compare(
     options: &QuantizeOptions,
-    files: &Files,
+    files: &Pretrained,
     before: RewardModel,
     after: RewardModel,
     path: &Path,

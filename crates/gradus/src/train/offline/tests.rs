@@ -7,14 +7,14 @@ use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::learner::optimizer::AdamW;
+use crate::objective::Totals;
 use crate::rng::{Purpose, Seed};
 use crate::run::{Checkpoint, Existing, NamedTensor, RunDir, read_metrics, tensors};
-use crate::train::TrainConfig;
-use crate::train::objective::Totals;
+use crate::settings::TrainConfig;
+use crate::stats::NEW_TOKENS;
 use crate::train::observer::Silent;
-use crate::train::optimizer::AdamW;
 use crate::train::recorder::restore_optimizer;
-use crate::train::stats::NEW_TOKENS;
 
 #[derive(Module, Debug)]
 struct Line {
@@ -206,7 +206,7 @@ fn the_loss_falls_and_everything_is_recorded() {
 fn the_split_into_passes_changes_nothing_but_rounding() {
     let steps = |tokens, rows| {
         let mut settings = settings(12);
-        settings.passes = crate::train::batches::MicroBatch { tokens, rows };
+        settings.passes = crate::batches::MicroBatch { tokens, rows };
         run(&points(), &settings).bits.iter().map(|&bits| f32::from_bits(bits)).collect::<Vec<_>>()
     };
     let whole = steps(4096, None);

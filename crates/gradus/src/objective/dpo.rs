@@ -5,12 +5,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::batches::MicroBatch;
-use super::objective::{Objective, Totals, read};
-use super::stats::{NEW_TOKENS, Stats};
+use super::{Objective, Totals};
+use crate::batches::MicroBatch;
 use crate::data::PreferenceExample;
+use crate::host::read;
 use crate::loss::{dpo, reduce};
 use crate::model::{CausalLm, Packed, Targets, Trunk};
+use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.dpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,7 +1,5 @@
 //! What is measured of rollouts: while training, and on held-out prompts.
 
-use super::settings::Settings;
-use super::stats::Stats;
 use crate::algorithm::actor::logprobs;
 use crate::error::Result;
 use crate::math::kl;
@@ -10,6 +8,8 @@ use crate::model::CausalLm;
 use crate::reward::{self, Reward, Score};
 use crate::rng::Purpose;
 use crate::rollout::{self, Prompt, Rollouts, Sampler, StopReason};
+use crate::settings::Settings;
+use crate::stats::Stats;
 
 /// An evaluation on held-out prompts: one completion each, from streams that never change.
 pub struct Evaluation<'a> {

@@ -1,12 +1,17 @@
 //! What the offline loop needs to know of a method: from a batch of examples to a loss.
 
+pub mod dpo;
+pub mod reward_model;
+pub mod sft;
+
 use burn::module::Module;
 use burn::tensor::Tensor;
 use serde_json::Value;
 
-use super::batches::MicroBatch;
-use super::stats::Stats;
+use crate::batches::MicroBatch;
 use crate::error::Result;
+use crate::host::read;
+use crate::stats::Stats;
 
 /// How much one optimiser step holds. Every denominator comes from here, so a step's gradient does not depend on how it
 /// is split into forward passes.
@@ -79,9 +84,4 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     stats.last("loss", loss);
     stats.merge(&measured);
     stats
-}
-
-/// The values of a tensor on the host, without gradient.
-pub(crate) fn read(tensor: &Tensor<1>) -> Vec<f32> {
-    tensor.clone().inner().into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
 }

@@ -2,9 +2,9 @@
 
 use rand::Rng;
 
-use super::batches::MicroBatch;
-use super::optimizer::AdamWConfig;
 use super::{LrSchedule, TrainConfig};
+use crate::batches::MicroBatch;
+use crate::learner::optimizer::AdamWConfig;
 use crate::math::schedule;
 use crate::model::Weights;
 use crate::rng::{Purpose, Seed};

@@ -5,11 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::objective::{Objective, Totals, read};
-use super::stats::{NEW_TOKENS, Stats};
+use super::{Objective, Totals};
 use crate::data::SftExample;
+use crate::host::read;
 use crate::loss::sft;
 use crate::model::{CausalLm, Packed, Targets};
+use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.sft`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,11 +1,13 @@
 //! A module with what it takes to train it: the sum of its gradients and its optimiser.
 
+pub mod optimizer;
+
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::optimizer::{AdamW, GradientSum};
 use crate::model::DropoutKey;
 use crate::rng::Seed;
+use optimizer::{AdamW, GradientSum};
 
 /// A module in training. Losses are accumulated over micro-batches, then one step is taken.
 #[derive(Debug)]

@@ -5,15 +5,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::batches::MicroBatch;
 use super::dpo::together;
-use super::objective::{Objective, Totals, evaluate_loss, read};
-use super::stats::{NEW_TOKENS, Stats};
+use super::{Objective, Totals, evaluate_loss};
+use crate::batches::MicroBatch;
 use crate::data::PreferenceExample;
 use crate::error::Result;
+use crate::host::read;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
 use crate::model::RewardModel;
+use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.reward`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]

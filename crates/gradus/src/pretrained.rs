@@ -1,0 +1,98 @@
+//! A model's directory with what turns text into ids.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::model::ModelDir;
+use crate::text::{ChatTemplate, Tokenizer};
+
+/// A model's directory with what turns text into ids.
+#[derive(Debug)]
+pub struct Pretrained {
+    /// Configuration, weights, tokenizer files.
+    pub dir: ModelDir,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template, or the one that replaces it.
+    pub template: Option<ChatTemplate>,
+}
+
+impl Pretrained {
+    /// What lies in `dir`; `template` replaces its chat template.
+    ///
+    /// # Errors
+    /// When a file is missing or corrupt, or the vocabularies of model and tokenizer disagree.
+    pub fn of(dir: ModelDir, template: Option<&Path>) -> Result<Self> {
+        let tokenizer = Tokenizer::from_dir(&dir.path)?;
+        dir.check_vocabulary(tokenizer.vocab_size())?;
+        let template = match template {
+            Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
+            None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,
+        };
+        Ok(Self { dir, tokenizer, template })
+    }
+
+    /// The ids that end a completion.
+    pub fn stop_ids(&self) -> Vec<u32> {
+        stop_ids(&self.dir, &self.tokenizer)
+    }
+
+    /// The id that fills gaps in batches elsewhere; see [`pad_id`].
+    pub fn pad_id(&self) -> u32 {
+        pad_id(&self.dir, &self.tokenizer)
+    }
+}
+
+/// The ids that end a completion: the model's, and its tokenizer's.
+pub fn stop_ids(dir: &ModelDir, tokenizer: &Tokenizer) -> Vec<u32> {
+    let mut ids = dir.eos_ids();
+    ids.extend(tokenizer.eos_id().filter(|id| !ids.contains(id)));
+    ids
+}
+
+/// The id that fills gaps in batches elsewhere, written into the configuration of reward models: never one that ends a
+/// text, because `transformers` reads the reward at the last id that is no padding.
+pub fn pad_id(dir: &ModelDir, tokenizer: &Tokenizer) -> u32 {
+    let tokens = tokenizer.vocab_size() as u32;
+    let named = [dir.pad_id(), tokenizer.pad_id()].into_iter().flatten();
+    let special = (0..tokens).filter(|&id| tokenizer.is_special(id));
+    let reserved = special.filter(|&id| tokenizer.token(id).is_some_and(|token| token.contains("pad")));
+    // Where nothing is reserved, the last token is the rarest, and no text ends with it: texts end with eos.
+    distinct(named.chain(reserved).chain((0..tokens).rev()), &stop_ids(dir, tokenizer))
+}
+
+/// The first candidate that ends no text; 0 where every one does.
+fn distinct(mut candidates: impl Iterator<Item = u32>, ends: &[u32]) -> u32 {
+    candidates.find(|id| !ends.contains(id)).unwrap_or(0)
+}
+
+/// Writes into `directory`, a reward model's, which token is the padding, where its tokenizer names another.
+///
+/// # Errors
+/// When the file is broken or cannot be written.
+pub fn name_padding(directory: &Path, tokenizer: &Tokenizer, pad_id: u32) -> Result<()> {
+    let path = directory.join("tokenizer_config.json");
+    if tokenizer.pad_id() == Some(pad_id) || !path.is_file() {
+        return Ok(());
+    }
+    let text = std::fs::read(&path).map_err(|source| Error::io(&path, source))?;
+    let mut config: Map<String, Value> =
+        serde_json::from_slice(&text).map_err(|error| Error::model(&path, format!("broken JSON: {error}")))?;
+    config.insert("pad_token".into(), tokenizer.token(pad_id).into());
+    let text = serde_json::to_string_pretty(&config).expect("JSON values serialise") + "\n";
+    std::fs::write(&path, text).map_err(|source| Error::io(&path, source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_padding_of_a_reward_model_ends_no_text() {
+        assert_eq!(distinct([0, 1].into_iter(), &[2]), 0, "its own padding is kept");
+        assert_eq!(distinct([50256, 50256, 50255].into_iter(), &[50256]), 50255, "padding that is the end is replaced");
+        assert_eq!(distinct([2].into_iter(), &[2]), 0);
+    }
+}

@@ -1,0 +1,163 @@
+//! What all trainers share: the keys under `train`, and what the loops take from them.
+
+mod resolved;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use crate::data::TooLong;
+use crate::model::{Compute, Weights};
+pub use resolved::Settings;
+
+/// What all trainers share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Passes over the data. Default 1. `max_steps` wins where both are given.
+    pub epochs: f64,
+    /// Optimiser steps (online methods: iterations). Default: from `epochs`.
+    pub max_steps: Option<usize>,
+    /// Rows (offline: rows or pairs; online: prompts) a step. Default 8 (TRL).
+    pub batch_size: usize,
+    /// Rows of one forward and backward pass. Default: bounded by `micro_batch_tokens`. The result does not depend on it.
+    pub micro_batch_size: Option<usize>,
+    /// Tokens of one forward and backward pass at most. Default 4096.
+    pub micro_batch_tokens: usize,
+    /// Compute the longest pass once before the first step, without an update, so that memory trouble shows at once. Default true; the result does not depend on it.
+    pub try_longest: bool,
+    /// Refuse a run that needs more memory than the machine has, before anything is loaded. Default true.
+    pub memory_check: bool,
+    /// Gradient checkpointing (TRL's `gradient_checkpointing`): compute each transformer block again in the backward pass
+    /// instead of keeping its activations. Less memory for one more forward pass (about a third more arithmetic); the result is the same, to the bit. Default false (TRL: true).
+    pub recompute: bool,
+    /// Peak learning rate. Default by method, as in TRL: sft 2e-5, reward 1e-4, dpo 1e-6, ppo 3e-6, grpo 1e-6.
+    pub learning_rate: Option<f64>,
+    /// How the learning rate falls after warm-up. Default `linear` (TRL).
+    pub lr_schedule: LrSchedule,
+    /// Steps over which the learning rate rises from 0; below 1, a fraction of all steps. Default 0.
+    pub warmup_steps: f64,
+    /// Decoupled weight decay, never on biases and norms. Default 0 (TRL).
+    pub weight_decay: f64,
+    /// AdamW's decay rates of the two moments. Default [0.9, 0.999] (TRL).
+    pub adam_betas: [f64; 2],
+    /// AdamW's epsilon. Default 1e-8 (TRL).
+    pub adam_epsilon: f64,
+    /// Gradients are scaled down to this norm; 0 turns it off. Default 1 (TRL).
+    pub max_grad_norm: f64,
+    /// Longest row in tokens, prompt and completion together. Default 1024 (TRL).
+    pub max_length: usize,
+    /// What happens to longer rows. Default: as TRL does for the method (sft, dpo: `truncate`; reward: `skip`).
+    pub too_long: Option<TooLong>,
+    /// Use at most this many training rows.
+    pub max_rows: Option<usize>,
+    /// Use at most this many held-out rows. Default 1000; online methods 100, unless it is given.
+    pub max_eval_rows: usize,
+    /// The share of training rows held out when there is no `eval_data`; 0 turns it off. Default 0.05, but at least 16 rows (or a fifth of fewer than 80), and none without shuffling.
+    pub eval_fraction: f64,
+    /// Write an event file for TensorBoard, `tensorboard/`, beside `metrics.jsonl`. Default false.
+    pub tensorboard: bool,
+    /// Write an offline run of Weights & Biases, `wandb/offline-run-…`, for `wandb sync`. Default false.
+    pub wandb: bool,
+    /// Evaluate every so many steps; 0 only at the end; -1 never. Default 0.
+    pub eval_steps: i64,
+    /// Evaluate on so many held-out rows, drawn anew with replacement each time. Default: on all of them, every time the same.
+    pub eval_sample: Option<usize>,
+    /// Write a checkpoint every so many steps; 0 only at the end. Default 0.
+    pub save_steps: usize,
+    /// Keep this many checkpoints. Default 2.
+    pub keep_checkpoints: usize,
+    /// Append to `metrics.jsonl` every so many steps. Default 1.
+    pub logging_steps: usize,
+    /// Keep every completion that was trained on in `rollouts.sqlite` (online methods); those of evaluations and warnings
+    /// are kept there either way. Default true: they show what the reward really pays for, and a thousand steps of
+    /// 64 completions of 200 tokens take about 100 MB.
+    pub save_rollouts: bool,
+    /// The held-out metric that decides which model is `best/`, and whether larger or smaller is better follows from
+    /// its name. Default by method: sft `eval_loss`, reward `eval_accuracy`, dpo `eval_rewards/accuracies`, online `eval_reward`.
+    pub best_metric: Option<String>,
+    /// Stop when the best metric has not improved for so many evaluations; 0 never. Default 0.
+    pub early_stopping_patience: usize,
+    /// Shuffle the rows each epoch. Default true; `--no-shuffle` keeps the file's order.
+    pub shuffle: bool,
+    /// Dropout as the model's configuration says, instead of none. Default false.
+    pub dropout: bool,
+    /// The seed of every random stream. Default 42 (TRL).
+    pub seed: u64,
+    /// Where to compute: `cpu`. Default `cpu`.
+    pub device: String,
+    /// How the operands of matrix products are held: `f32` or `bf16` (about twice as fast where the processor
+    /// multiplies it; weights, sums and the optimiser stay in f32, frozen models are kept in bf16). Default `f32`.
+    pub compute: Compute,
+    /// How the weights that completions are sampled with are held: `f32`, `bf16`, `int8` or `nf4`. Coarser than `compute`,
+    /// sampling is faster, logprobs are computed again by the policy itself, and how far the two are apart is
+    /// reported. Default: as `compute`.
+    pub sampling_weights: Option<Weights>,
+    /// How weights are held that are not trained (the base under an adapter, reference, reward models): `f32`, `bf16`,
+    /// `int8` or `nf4` (under an adapter QLoRA, Dettmers et al. 2023). Default: as `compute`.
+    pub frozen_weights: Option<Weights>,
+    /// Threads. Default: one per core.
+    pub threads: Option<usize>,
+    /// The column that holds plain text for language modelling. Default `text`.
+    pub text_column: String,
+    /// A chat template file that replaces the model's own.
+    pub chat_template: Option<std::path::PathBuf>,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            epochs: 1.0,
+            max_steps: None,
+            batch_size: 8,
+            micro_batch_size: None,
+            micro_batch_tokens: 4096,
+            try_longest: true,
+            memory_check: true,
+            recompute: false,
+            learning_rate: None,
+            lr_schedule: LrSchedule::Linear,
+            warmup_steps: 0.0,
+            weight_decay: 0.0,
+            adam_betas: [0.9, 0.999],
+            adam_epsilon: 1e-8,
+            max_grad_norm: 1.0,
+            max_length: 1024,
+            too_long: None,
+            max_rows: None,
+            max_eval_rows: 1000,
+            eval_fraction: 0.05,
+            eval_steps: 0,
+            eval_sample: None,
+            save_steps: 0,
+            keep_checkpoints: 2,
+            logging_steps: 1,
+            save_rollouts: true,
+            tensorboard: false,
+            wandb: false,
+            best_metric: None,
+            early_stopping_patience: 0,
+            shuffle: true,
+            dropout: false,
+            seed: 42,
+            device: "cpu".into(),
+            compute: Compute::F32,
+            sampling_weights: None,
+            frozen_weights: None,
+            threads: None,
+            text_column: "text".into(),
+            chat_template: None,
+        }
+    }
+}
+
+/// The shape of the learning rate after warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LrSchedule {
+    /// Falls to 0 in a straight line: update k of N has the multiplier (N − k)/N.
+    Linear,
+    /// Falls to 0 along half a cosine.
+    Cosine,
+    /// Stays.
+    Constant,
+}
