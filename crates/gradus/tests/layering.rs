@@ -105,7 +105,7 @@ fn code_of(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
-        let opens_tests = lines.peek().is_some_and(|next| next.starts_with("mod ") && next.ends_with('{'));
+        let opens_tests = lines.peek().is_some_and(|next| next.contains("mod ") && next.ends_with("{"));
         if line.starts_with("#[cfg(") && line.contains("test") && opens_tests {
             break;
         }
