@@ -1,8 +1,10 @@
 //! Attention of new tokens over a key/value cache, for sampling.
 //!
 //! The cache of one layer has two parts: the keys and values of each prompt, stored once and shared by all rows that
-//! continue it, and a preallocated stretch for what each row has added. No gradient flows here.
+//! continue it, and a preallocated stretch for what each row has added, which doubles when it is full. No gradient flows
+//! here.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::tensor::{Device, Tensor, TensorData};
@@ -10,29 +12,42 @@ use rayon::prelude::*;
 
 use crate::attention::AttentionShape;
 use crate::fused::{Dense, read};
-use crate::parts::one_in_parts;
+use crate::parts::zeros;
+use crate::product::{Mat, Precision, Product};
 use crate::segments::Segments;
 use crate::simd::{simd, softmax_in_place};
 
-/// One row being continued: which prompt it shares, and where its own keys and values lie.
+/// One new token of a row being continued: which prompt the row shares, where its own keys and values lie, and how many
+/// come before.
+///
+/// A row that grows by several tokens at once (a user's next turn, a tool's answer) has one entry for each, next to each
+/// other, their `length`s counting up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheRow {
-    /// Index of the prompt given to [`LayerCache::add_prompt`].
+    /// The prompt's number, see [`LayerCache::add_prompts`].
     pub prompt: usize,
-    /// The row's slot, below the `slots` of [`LayerCache::new`].
+    /// The row's slot.
     pub slot: usize,
-    /// How many tokens the row has already added.
+    /// How many tokens the row has added before this one.
     pub length: usize,
 }
+
+/// Tokens of one row that one task attends from.
+const BLOCK: usize = 32;
+
+/// Scores decide between tokens: they stay in f32.
+const PRODUCT: Product = Product::single(Precision::F32);
 
 /// Keys and values of one layer.
 #[derive(Debug, Clone)]
 pub struct LayerCache {
     shape: AttentionShape,
+    /// Tokens that a slot is made for.
     capacity: usize,
-    prompts: Vec<Stretch>,
-    /// Prompts before this one are forgotten.
-    kept_from: usize,
+    /// By number.
+    prompts: BTreeMap<usize, Stretch>,
+    /// The number of the next.
+    next_prompt: usize,
     slots: Vec<Stretch>,
 }
 
@@ -51,6 +66,23 @@ impl Stretch {
     fn new(shape: &AttentionShape, capacity: usize) -> Self {
         let size = shape.kv_heads * capacity * shape.head_dim;
         Self { length: 0, capacity, keys: vec![0.0; size], values: vec![0.0; size] }
+    }
+
+    /// Makes room for `tokens`: `first` at first, then twice as many as there were.
+    fn reserve(&mut self, shape: &AttentionShape, tokens: usize, first: usize) {
+        if tokens <= self.capacity {
+            return;
+        }
+        let (old, dim) = (std::mem::take(self), shape.head_dim);
+        *self = Self::new(shape, tokens.max(first).max(2 * old.capacity));
+        self.length = old.length;
+        for head in 0..if old.length > 0 { shape.kv_heads } else { 0 } {
+            let ((keys, values), from) = (old.head(head, dim), head * self.capacity * dim);
+            for (d, keys) in keys.chunks_exact(old.capacity).enumerate() {
+                self.keys[from + d * self.capacity..][..old.length].copy_from_slice(&keys[..old.length]);
+            }
+            self.values[from..][..old.length * dim].copy_from_slice(&values[..old.length * dim]);
+        }
     }
 
     /// Stores one token's keys and values, `[kv_heads · head_dim]` each, at position `at`.
@@ -152,9 +184,10 @@ fn dense(tensor: Tensor<2>) -> Dense {
 }
 
 impl LayerCache {
-    /// An empty cache with `slots` rows of at most `capacity` new tokens each.
+    /// An empty cache whose rows have room for `capacity` new tokens each; a row that adds more gets more.
     pub fn new(shape: AttentionShape, slots: usize, capacity: usize) -> Self {
-        Self { shape, capacity, prompts: Vec::new(), kept_from: 0, slots: vec![Stretch::default(); slots] }
+        let slots = vec![Stretch::default(); slots];
+        Self { shape, capacity, prompts: BTreeMap::new(), next_prompt: 0, slots }
     }
 
     /// Widths of queries, keys and values.
@@ -163,7 +196,7 @@ impl LayerCache {
     }
 
     /// Stores the keys and values of whole prompts, which follow each other in `k_nd` and `v_nd` as `segments` says;
-    /// prompts are numbered in the order they are added. Both are `[N, kv_heads · head_dim]`.
+    /// prompts are numbered from 0 in the order they are added. Both are `[N, kv_heads · head_dim]`.
     pub fn add_prompts(&mut self, k_nd: Tensor<2>, v_nd: Tensor<2>, segments: &Segments) {
         let (k, v, [_, width, _]) = (dense(k_nd), dense(v_nd), self.widths());
         self.put_prompts(segments, [&k, &v].map(|x| Rows { values: x.values(), stride: width, offset: 0, width }));
@@ -186,23 +219,36 @@ impl LayerCache {
             stretch
         });
         let stretches: Vec<Stretch> = stretches.collect();
-        self.prompts.extend(stretches);
+        let first = self.next_prompt;
+        self.next_prompt += stretches.len();
+        self.prompts.extend((first..).zip(stretches));
     }
 
     /// Forgets the prompts before `prompt`, which no row continues any more; their numbers stay taken.
     pub fn drop_prompts_before(&mut self, prompt: usize) {
-        let kept = self.kept_from.max(prompt.min(self.prompts.len()));
-        self.prompts[self.kept_from..kept].fill(Stretch::default());
-        self.kept_from = kept;
+        self.prompts = self.prompts.split_off(&prompt);
     }
 
-    /// Adds one token to each row, and attends from it over the row's prompt and everything the row has added.
+    /// Forgets one prompt, which no row continues any more; its number stays taken.
+    pub fn drop_prompt(&mut self, prompt: usize) {
+        self.prompts.remove(&prompt);
+    }
+
+    /// Gives back the memory of a slot whose row has ended. A slot whose memory is kept serves its next row as well.
+    pub fn clear_slot(&mut self, slot: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            *slot = Stretch::default();
+        }
+    }
+
+    /// Adds tokens to rows, and attends from each over its row's prompt, everything the row added before it, and itself.
     ///
-    /// `q_bd` is `[B, H · head_dim]`, `k_bd` and `v_bd` `[B, kv_heads · head_dim]`, one line a row. `scale` multiplies
-    /// the scores: it may differ by layer, so it is the caller's, not the cache's.
+    /// `q_bd` is `[B, H · head_dim]`, `k_bd` and `v_bd` `[B, kv_heads · head_dim]`, one line for each of the B new tokens,
+    /// which `rows` describes. `scale` multiplies the scores: it may differ by layer, so it is the caller's, not the
+    /// cache's.
     ///
     /// # Panics
-    /// When the shapes do not fit, two rows share a slot, or a row is longer than the capacity.
+    /// When the shapes do not fit, a prompt is not there, or the tokens of a slot do not follow each other.
     pub fn extend(
         &mut self,
         q_bd: Tensor<2>,
@@ -238,27 +284,44 @@ impl LayerCache {
     ) -> Tensor<2> {
         assert_eq!(q.values.len(), rows.len() * q.stride, "one line per row");
         let (shape, width) = (self.shape, q.width);
-        let mut row_of_slot = vec![None; self.slots.len()];
-        for (i, row) in rows.iter().enumerate() {
-            assert!(row_of_slot[row.slot].replace(i).is_none(), "two rows share slot {}", row.slot);
+        let runs = runs(rows);
+        let slots = runs.iter().map(|run| rows[run.start].slot + 1).max().unwrap_or(0).max(self.slots.len());
+        self.slots.resize(slots, Stretch::default());
+        let mut run_of_slot = vec![None; slots];
+        for run in &runs {
+            let slot = rows[run.start].slot;
+            assert!(run_of_slot[slot].replace(run.clone()).is_none(), "two rows share slot {slot}");
         }
         let capacity = self.capacity;
-        self.slots.par_iter_mut().zip(row_of_slot).for_each(|(slot, i)| {
-            let Some(i) = i else { return };
-            if slot.capacity == 0 {
-                *slot = Stretch::new(&shape, capacity);
+        self.slots.par_iter_mut().zip(run_of_slot).for_each(|(slot, run)| {
+            let Some(run) = run else { return };
+            slot.reserve(&shape, rows[run.end - 1].length + 1, capacity);
+            for i in run {
+                slot.put(rows[i].length, k.row(i), v.row(i), shape.head_dim);
             }
-            slot.put(rows[i].length, k.row(i), v.row(i), shape.head_dim);
         });
-        let output = one_in_parts(rows.len() * width, width, |i, output| {
-            self.attend(&rows[i], q.row(i), scale, output);
+        let mut output = zeros(rows.len() * width);
+        let mut rest = &mut output[..];
+        let blocks = runs.iter().flat_map(|run| run.clone().step_by(BLOCK).map(|from| from..run.end.min(from + BLOCK)));
+        let blocks = blocks.map(|block| {
+            let output = rest.split_off_mut(..block.len() * width).expect("one line a token");
+            (block, output)
+        });
+        let blocks: Vec<_> = blocks.collect();
+        blocks.into_par_iter().for_each(|(block, output)| match block.len() {
+            1 => self.attend(&rows[block.start], q.row(block.start), scale, output),
+            _ => self.attend_together(rows, block, q, scale, output),
         });
         Tensor::from_data(TensorData::new(output, [rows.len(), width]), device)
     }
 
+    fn prompt(&self, row: &CacheRow) -> &Stretch {
+        self.prompts.get(&row.prompt).unwrap_or_else(|| panic!("prompt {} is not in the cache", row.prompt))
+    }
+
     fn attend(&self, row: &CacheRow, q: &[f32], scale: f32, output: &mut [f32]) {
         let (dim, group) = (self.shape.head_dim, self.shape.heads / self.shape.kv_heads);
-        let (prompt, slot) = (&self.prompts[row.prompt], &self.slots[row.slot]);
+        let (prompt, slot) = (self.prompt(row), &self.slots[row.slot]);
         let length = prompt.length + row.length + 1;
         let seen = self.shape.mask.keys(length - 1, length);
         // Where the window, if there is one, begins in each stretch.
@@ -276,6 +339,64 @@ impl LayerCache {
             add_weighted(output, of_own, &own_values[from_own * dim..]);
         }
     }
+
+    /// [`attend`](Self::attend) for neighbouring tokens of one row, as products of matrices.
+    fn attend_together(&self, rows: &[CacheRow], block: Range<usize>, q: Rows<'_>, scale: f32, output: &mut [f32]) {
+        let (AttentionShape { heads, kv_heads, head_dim: dim, mask, .. }, rows) = (self.shape, &rows[block.clone()]);
+        let (prompt, slot) = (self.prompt(&rows[0]), &self.slots[rows[0].slot]);
+        let seen: Vec<Range<usize>> = rows
+            .iter()
+            .map(|row| prompt.length + row.length)
+            .map(|position| mask.keys(position, position + 1))
+            .collect();
+        let (first, end) = (seen[0].start, seen[seen.len() - 1].end);
+        let columns = end - first;
+        // Each stretch with the tokens of it that are seen.
+        let of_prompt = first.min(prompt.length)..prompt.length;
+        let of_own = first.max(prompt.length) - prompt.length..end - prompt.length;
+        let stretches = [(prompt, of_prompt.clone(), 0), (slot, of_own, of_prompt.len())];
+        let stretches = || stretches.iter().filter(|(_, tokens, _)| !tokens.is_empty());
+        let mut scores = vec![0.0f32; rows.len() * columns];
+        for head in 0..heads {
+            let queries = &q.values[block.start * q.stride + q.offset + head * dim..];
+            let queries = Mat::strided(queries, rows.len(), dim, q.stride);
+            for (stretch, tokens, column) in stretches() {
+                let keys = &stretch.head(head / (heads / kv_heads), dim).0[tokens.start..];
+                let keys = Mat::strided(keys, dim, tokens.len(), stretch.capacity);
+                PRODUCT.scaled(scale).store(&mut scores[*column..], columns, queries, keys);
+            }
+            for (row, seen) in scores.chunks_exact_mut(columns).zip(&seen) {
+                let seen = seen.start - first..seen.end - first;
+                softmax_in_place(&mut row[seen.clone()]);
+                row[..seen.start].fill(0.0);
+                row[seen.end..].fill(0.0);
+            }
+            for (stretch, tokens, column) in stretches() {
+                let values = &stretch.head(head / (heads / kv_heads), dim).1[tokens.start * dim..];
+                let p = Mat::strided(&scores[*column..], rows.len(), tokens.len(), columns);
+                PRODUCT.add(&mut output[head * dim..], q.width, p, Mat::dense(values, tokens.len(), dim));
+            }
+        }
+    }
+}
+
+/// The entries of each row: neighbours with the same slot.
+///
+/// # Panics
+/// When they do not follow each other.
+fn runs(rows: &[CacheRow]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::with_capacity(rows.len());
+    for (i, row) in rows.iter().enumerate() {
+        match runs.last_mut() {
+            Some(run) if rows[run.start].slot == row.slot => {
+                let next = CacheRow { length: rows[i - 1].length + 1, ..rows[i - 1] };
+                assert_eq!(*row, next, "tokens of slot {} follow each other", row.slot);
+                run.end = i + 1;
+            }
+            _ => runs.push(i..i + 1),
+        }
+    }
+    runs
 }
 
 #[cfg(test)]
@@ -307,6 +428,100 @@ mod tests {
             let expected: Vec<f32> =
                 (0..count).map(|t| 0.3 * (0..dim).map(|d| q[d] * keys[d * capacity + from + t]).sum::<f32>()).collect();
             assert_close("score", &scores, &expected, 1e-6);
+        }
+    }
+
+    #[test]
+    fn several_tokens_at_once_equal_the_whole_sequence() {
+        let windows = [1, 5, 40].map(|tokens| Mask::CausalWindow(NonZeroUsize::new(tokens).expect("not zero")));
+        for mask in [Mask::Causal].into_iter().chain(windows) {
+            let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask };
+            // Turns of one token, of some, and of more than a block, beside a row that goes on by one token a turn; both
+            // outgrow the room that slots begin with.
+            for (prompt, turns) in [(0, [1, 70, 2]), (5, [33, 1, 32]), (40, [3, 4, 5])] {
+                let total = prompt + turns.iter().sum::<usize>();
+                let x = Sequence::new(total);
+                let whole = x.whole(shape);
+                let mut cache = LayerCache::new(shape, 1, 2);
+                cache.add_prompts(x.keys(0..prompt), x.values(0..prompt), &Segments::sequences([prompt]));
+                let mut at = prompt;
+                for (turn, count) in turns.into_iter().enumerate() {
+                    let mut tokens: Vec<usize> = (at..at + count).collect();
+                    let mut rows: Vec<CacheRow> =
+                        tokens.iter().map(|t| CacheRow { prompt: 0, slot: 3, length: t - prompt }).collect();
+                    tokens.push(prompt + turn);
+                    rows.push(CacheRow { prompt: 0, slot: 1, length: turn });
+                    let [q, k, v] = x.of(&tokens);
+                    let out = host(cache.extend(q, k, v, &rows, shape.scale));
+                    let expected: Vec<f32> =
+                        tokens.iter().flat_map(|t| &whole[t * 12..(t + 1) * 12]).copied().collect();
+                    assert_close(&format!("{mask:?}, turn {turn}"), &out, &expected, 2e-6);
+                    at += count;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn prompts_and_slots_are_forgotten_one_by_one() {
+        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask: Mask::Causal };
+        let (x, mut cache) = (Sequence::new(6), LayerCache::new(shape, 1, 4));
+        cache.add_prompts(x.keys(0..6), x.values(0..6), &Segments::sequences([1, 2, 3]));
+        cache.drop_prompt(1);
+        let next = |cache: &mut LayerCache, prompt| {
+            let ([q, k, v], rows) = (x.of(&[5]), [CacheRow { prompt, slot: 0, length: 0 }]);
+            host(cache.extend(q, k, v, &rows, shape.scale))
+        };
+        let (first, third) = (next(&mut cache, 0), next(&mut cache, 2));
+        cache.clear_slot(0);
+        cache.clear_slot(9);
+        assert_eq!((next(&mut cache, 0), next(&mut cache, 2)), (first, third.clone()));
+        cache.drop_prompts_before(2);
+        assert_eq!(cache.prompts.len(), 1);
+        assert_eq!(next(&mut cache, 2), third);
+        cache.add_prompts(x.keys(0..1), x.values(0..1), &Segments::sequences([1]));
+        assert!(cache.prompts.contains_key(&3), "numbers stay taken");
+    }
+
+    #[test]
+    #[should_panic(expected = "tokens of slot 0 follow each other")]
+    fn tokens_of_a_row_follow_each_other() {
+        runs(&[0, 2].map(|length| CacheRow { prompt: 0, slot: 0, length }));
+    }
+
+    /// Queries, keys and values of one sequence, four heads and two of three numbers.
+    struct Sequence([Vec<f32>; 3]);
+
+    impl Sequence {
+        const WIDTHS: [usize; 3] = [12, 6, 6];
+
+        fn new(total: usize) -> Self {
+            Self(std::array::from_fn(|i| values(total * Self::WIDTHS[i], i as u64 + 1)))
+        }
+
+        fn of(&self, tokens: &[usize]) -> [Tensor<2>; 3] {
+            std::array::from_fn(|i| {
+                let width = Self::WIDTHS[i];
+                let rows = tokens.iter().flat_map(|t| &self.0[i][t * width..(t + 1) * width]).copied().collect();
+                Tensor::from_data(TensorData::new::<f32, _>(rows, [tokens.len(), width]), &Device::flex())
+            })
+        }
+
+        fn keys(&self, tokens: Range<usize>) -> Tensor<2> {
+            let [_, k, _] = self.of(&tokens.collect::<Vec<_>>());
+            k
+        }
+
+        fn values(&self, tokens: Range<usize>) -> Tensor<2> {
+            let [.., v] = self.of(&tokens.collect::<Vec<_>>());
+            v
+        }
+
+        /// What every token of the whole sequence attends to.
+        fn whole(&self, shape: AttentionShape) -> Vec<f32> {
+            let total = self.0[0].len() / 12;
+            let [q, k, v] = self.of(&(0..total).collect::<Vec<_>>());
+            host(attention(q, k, v, &Segments::sequences([total]), shape))
         }
     }
 
