@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::fused::{Dense, Op, apply, read};
-use crate::linear::Layout;
+use crate::fused::{Dense, Op, apply, is_fused, read};
+use crate::linear::{self, Layout};
 use crate::product::{Format, Mat, PackedMatrix, Precision};
 use crate::quantised::Quantised;
 
-/// A linear layer's weight, packed and shared; only for CPU tensors.
+/// A linear layer's weight, packed and shared. It lies in host memory.
 #[derive(Debug, Clone)]
 pub struct FrozenWeight(Arc<PackedMatrix>);
 
@@ -61,7 +61,13 @@ impl FrozenWeight {
     }
 
     /// `x_nd` times the weight, plus the bias: `[N, in]` to `[N, out]`. `x_nd` and `bias` carry gradient.
+    ///
+    /// Devices without fused kernels are given the whole weight in f32 for the product.
     pub fn apply(&self, x_nd: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+        let device = x_nd.device();
+        if !is_fused(&device) {
+            return linear::reference(x_nd, self.dense_on(&device), bias, Layout::InOut);
+        }
         let mut inputs = vec![x_nd.into_dispatch()];
         inputs.extend(bias.map(Tensor::into_dispatch));
         apply(FrozenLinear(self.clone()), inputs)
@@ -71,6 +77,11 @@ impl FrozenWeight {
     pub fn dense(&self) -> Tensor<2> {
         let [width, out] = self.dims();
         Dense::new(self.0.unpacked(), &[width, out]).tensor()
+    }
+
+    /// [`dense`](Self::dense) on `device`.
+    pub(crate) fn dense_on(&self, device: &Device) -> Tensor<2> {
+        Tensor::from_data(TensorData::new(self.0.unpacked(), self.dims()), device)
     }
 
     pub(crate) fn matrix(&self) -> &PackedMatrix {

@@ -5,7 +5,7 @@
 //! are float tensors. An op has one output: several results are stacked as rows of one tensor.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -305,9 +305,11 @@ fn tracked<B: HostBackend, C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// Whether tensors on `device` run fused kernels; elsewhere the references run.
+/// Whether tensors on `device` run fused kernels; elsewhere the references run, and everywhere where the environment
+/// variable `GRADUS_KERNELS` is `off`. It is read once.
 pub fn is_fused(device: &Device) -> bool {
-    *device == Device::flex() || device.clone().inner() == Device::flex()
+    static IS_OFF: LazyLock<bool> = LazyLock::new(|| std::env::var_os("GRADUS_KERNELS").is_some_and(|it| it == "off"));
+    !*IS_OFF && (*device == Device::flex() || device.clone().inner() == Device::flex())
 }
 
 /// Applies `op` to inputs already turned into dispatch tensors.
@@ -315,11 +317,15 @@ pub(crate) fn apply<const R: usize>(op: impl Op, inputs: Vec<DispatchTensor>) ->
     Tensor::from_dispatch(<Dispatch as FusedBackend>::fused(Inputs::new(inputs), OpHandle(Arc::new(op))))
 }
 
-/// Gives `read` the values of a CPU tensor where they lie, without a copy.
+/// Gives `read` the values of a tensor: where they lie, without a copy, if the device has fused kernels.
 pub(crate) fn read<const R: usize, T: Send + 'static>(
     tensor: Tensor<R>,
     read: impl FnOnce(&Dense) -> T + Send + 'static,
 ) -> T {
+    if !is_fused(&tensor.device()) {
+        let dims = tensor.dims();
+        return read(&Dense::new(tensor.into_data().try_into_vec().expect("f32"), &dims));
+    }
     let result = Arc::new(Mutex::new(None));
     let into = Arc::clone(&result);
     let reader: Reader = Box::new(move |dense| *into.lock().expect("one reader") = Some(read(dense)));

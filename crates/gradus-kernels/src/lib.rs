@@ -2,7 +2,8 @@
 //!
 //! Each file reads in one order: the mathematics, the public function, the CPU forward and backward pass, and tests
 //! against a `reference` in plain tensors. On devices without a fused kernel the public function runs the reference,
-//! so every operation works everywhere; [`fused`] is the one mechanism that ties a kernel into autodiff.
+//! so every operation works everywhere; [`fused`] is the one mechanism that ties a kernel into autodiff. With
+//! `GRADUS_KERNELS=off` in the environment the CPU is such a device: what a GPU would compute can be tested without one.
 //!
 //! This is the only crate of gradus with `unsafe` code: tiles of matrix products in [`product`], memory that parallel tasks
 //! write first in [`parts`], and in [`simd`] the calls of functions compiled for the instruction sets that the processor

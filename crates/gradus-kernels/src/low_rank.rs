@@ -32,6 +32,9 @@ impl FrozenWeight {
         scale: f32,
         precision: Precision,
     ) -> Tensor<2> {
+        if !is_fused(&x_nd.device()) {
+            return self.apply(x_nd.clone(), bias) + reference(x_nd, a_rd, b_or, scale);
+        }
         let mut inputs = [x_nd, a_rd, b_or].map(Tensor::into_dispatch).to_vec();
         inputs.extend(bias.map(Tensor::into_dispatch));
         apply(LowRank { base: Some(self.clone()), scale, precision }, inputs)

@@ -8,8 +8,11 @@ use crate::fused::testing::{assert_close, check, given, host, leaf, values};
 use crate::simd::testing::every_level;
 use crate::{
     Activated, AdamWStep, AttentionShape, Format, FrozenWeight, Gelu, Layout, LmHead, Mask, Precision, Segments,
-    TokenLogprobs, attention, embedding, gelu, layer_norm, linear, reference, rms_norm, rope, swiglu, token_logprobs,
+    TokenLogprobs, attention, embedding, gelu, layer_norm, linear, low_rank, reference, rms_norm, rope, swiglu,
+    token_logprobs,
 };
+
+mod off;
 
 type Run = Box<dyn Fn(&[Tensor<2>]) -> Tensor<2>>;
 
@@ -88,15 +91,23 @@ fn products(n: usize) -> Vec<Kernel> {
         Kernel::new("token logprobs", vec![leaf([n, 16], 1), leaf([301, 16], 2)], move |x| {
             stack(token_logprobs(x[0].clone(), &LmHead::Dense(x[1].clone(), Precision::F32), &targets, 0.7))
         }),
-        Kernel::new("token logprobs, frozen", vec![leaf([n, 16], 1)], move |x| {
+        Kernel::new("token logprobs, int8", vec![leaf([n, 16], 1)], move |x| {
             let weight = FrozenWeight::new(leaf([301, 16], 2).inner(), Layout::OutIn, Format::Int8);
             stack(token_logprobs(x[0].clone(), &LmHead::Frozen(weight), &of_frozen, 0.7))
         }),
     ];
+    let adapted = |extra: &[Tensor<2>]| [&[leaf([n, 16], 1), leaf([3, 16], 2), leaf([9, 3], 3)], extra].concat();
+    kernels.push(Kernel::new("low rank", adapted(&[]), |x| {
+        low_rank(x[0].clone(), x[1].clone(), x[2].clone(), 0.7, Precision::F32)
+    }));
+    kernels.push(Kernel::new("frozen linear, adapted", adapted(&[leaf([1, 9], 4)]), |x| {
+        let weight = FrozenWeight::new(leaf([9, 16], 5).inner(), Layout::OutIn, Format::F32);
+        weight.apply_adapted(x[0].clone(), Some(row(&x[3])), [x[1].clone(), x[2].clone()], 0.7, Precision::F32)
+    }));
     for (layout, weight) in [(Layout::OutIn, [35, 70]), (Layout::InOut, [70, 35])] {
-        for precision in [Precision::F32, Precision::Bf16] {
+        for (name, precision) in [("linear", Precision::F32), ("linear, bf16", Precision::Bf16)] {
             let inputs = vec![leaf([n, 70], 1), leaf(weight, 2), leaf([1, 35], 3)];
-            kernels.push(Kernel::new("linear", inputs, move |x| {
+            kernels.push(Kernel::new(name, inputs, move |x| {
                 linear(x[0].clone(), x[1].clone(), Some(row(&x[2])), layout, precision)
             }));
         }
@@ -105,8 +116,13 @@ fn products(n: usize) -> Vec<Kernel> {
             let activated = Activated::Swiglu(x[0].clone(), x[1].clone());
             activated.linear(x[2].clone(), Some(row(&x[3])), layout, Precision::F32)
         }));
-        for format in [Format::F32, Format::Bf16, Format::Int8, Format::Nf4] {
-            kernels.push(Kernel::new("frozen linear", vec![leaf([n, 70], 1), leaf([1, 35], 3)], move |x| {
+        for (name, format) in [
+            ("frozen linear", Format::F32),
+            ("frozen linear, bf16", Format::Bf16),
+            ("frozen linear, int8", Format::Int8),
+            ("frozen linear, nf4", Format::Nf4),
+        ] {
+            kernels.push(Kernel::new(name, vec![leaf([n, 70], 1), leaf([1, 35], 3)], move |x| {
                 let frozen = FrozenWeight::new(leaf(weight, 2).inner(), layout, format);
                 frozen.apply(x[0].clone(), Some(row(&x[1])))
             }));

@@ -111,10 +111,15 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
         kept: if hidden_md.is_autodiff() { kept(precision) } else { 0 },
         last_chunks: Mutex::default(),
     };
+    let device = hidden_md.device();
+    if !is_fused(&device) {
+        let weight_vd = match head {
+            LmHead::Dense(weight_vd, _) => weight_vd.clone(),
+            LmHead::Frozen(weight) => weight.dense_on(&device).transpose(),
+        };
+        return reference(hidden_md, weight_vd, targets_m, temperature);
+    }
     let stacked: Tensor<2> = match head {
-        LmHead::Dense(weight_vd, _) if !is_fused(&hidden_md.device()) => {
-            return reference(hidden_md, weight_vd.clone(), targets_m, temperature);
-        }
         LmHead::Dense(weight_vd, precision) => {
             apply(op(*precision, None), vec![hidden_md.into_dispatch(), weight_vd.clone().into_dispatch()])
         }
