@@ -72,6 +72,9 @@ struct TokenArgs {
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE", requires = "model")]
     chat_template: Option<PathBuf>,
+    /// Read transcripts as conversations, as `train.transcripts_as_messages` does
+    #[arg(long, requires = "model")]
+    transcripts_as_messages: bool,
     /// Longest row in tokens
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_length: usize,
@@ -132,6 +135,7 @@ impl TokenArgs {
         TokeniseOptions {
             max_length: Some(self.max_length),
             too_long: TooLong::Truncate,
+            transcripts_as_messages: self.transcripts_as_messages,
             implicit_prompt: rule,
             ..TokeniseOptions::default()
         }

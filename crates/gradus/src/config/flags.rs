@@ -102,7 +102,13 @@ fn section(key: &str) -> &'static str {
         }
         "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "adam_betas" | "adam_epsilon"
         | "max_grad_norm" | "dropout" => "Optimiser",
-        "max_length" | "too_long" | "max_rows" | "shuffle" | "text_column" | "chat_template" => "Rows",
+        "max_length"
+        | "too_long"
+        | "max_rows"
+        | "shuffle"
+        | "text_column"
+        | "transcripts_as_messages"
+        | "chat_template" => "Rows",
         "device" | "threads" | "seed" => "Machine and randomness",
         "early_stopping_patience" => "Evaluation, checkpoints, records",
         key if key.contains("eval") || key.contains("steps") || key.contains("checkpoint") || key.contains("best") => {

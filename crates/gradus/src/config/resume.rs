@@ -199,6 +199,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.max_length"
             | "train.too_long"
             | "train.text_column"
+            | "train.transcripts_as_messages"
             | "train.chat_template"
             | "train.best_metric",
             _,

@@ -1,16 +1,19 @@
 //! Texts and conversations to ids, as TRL encodes them.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use super::Message;
 use super::maker::{Failure, Ids, Maker};
 use super::row::Row;
 use crate::Error;
-use crate::text::{ChatTemplate, RenderOptions};
+use crate::text::think::without_empty_thoughts;
+use crate::text::{ChatTemplate, RenderOptions, Rendered};
 
 impl Maker<'_> {
     /// The text with the eos token's text behind it, unless it ends with it or the tokenizer adds its own.
-    pub(super) fn with_eos<'t>(&self, text: &'t str) -> std::borrow::Cow<'t, str> {
+    pub(super) fn with_eos<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.tokenizer.eos_token() {
             Some(eos) if self.options.add_eos && !self.tokenizer.appends_eos() && !text.ends_with(eos) => {
                 format!("{text}{eos}").into()
@@ -33,12 +36,7 @@ impl Maker<'_> {
         Ok(ids)
     }
 
-    pub(super) fn render(
-        &self,
-        messages: &[Message],
-        row: &Row,
-        prompt: bool,
-    ) -> Result<crate::text::Rendered, Failure> {
+    pub(super) fn render(&self, messages: &[Message], row: &Row, prompt: bool) -> Result<Rendered, Failure> {
         let Some(template) = self.template else {
             return Err(Failure::All(row.place.error("conversations need a chat template, and the model has none").with_hint(
                 "give one with `--chat-template FILE`, or turn the rows into text: `gradus data convert --to prompt-completion`",
@@ -55,7 +53,15 @@ impl Maker<'_> {
             _ => None,
         };
         let variables = row.columns.get("chat_template_kwargs").and_then(Value::as_object);
-        Ok(template.render(messages, &RenderOptions { tools, add_generation_prompt: prompt, variables, now: None })?)
+        let mut rendered =
+            template.render(messages, &RenderOptions { tools, add_generation_prompt: prompt, variables, now: None })?;
+        if self.options.for_reward
+            && let Cow::Owned(text) = without_empty_thoughts(&rendered.text)
+        {
+            // Where the assistant speaks in it is only asked for in training texts.
+            rendered = Rendered { text, assistant: Vec::new() };
+        }
+        Ok(rendered)
     }
 
     pub(super) fn conversation(

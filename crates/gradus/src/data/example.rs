@@ -70,6 +70,10 @@ pub struct TokeniseOptions {
     pub assistant_only_loss: bool,
     /// Whether string rows end with the eos token's text. Default true (TRL).
     pub add_eos: bool,
+    /// Whether a reward model reads the rows, which never sees what stands between `<think>` and `</think>`.
+    pub for_reward: bool,
+    /// Whether transcripts (`Human:`, `Assistant:`) become conversations, which the chat template renders. Default false.
+    pub transcripts_as_messages: bool,
     /// Where the prompt ends that `chosen` and `rejected` share.
     pub implicit_prompt: super::ImplicitPrompt,
 }
@@ -82,6 +86,8 @@ impl Default for TokeniseOptions {
             completion_only_loss: None,
             assistant_only_loss: false,
             add_eos: true,
+            for_reward: false,
+            transcripts_as_messages: false,
             implicit_prompt: super::ImplicitPrompt::default(),
         }
     }

@@ -18,6 +18,7 @@ mod message;
 mod parquet;
 mod place;
 mod reader;
+mod reading;
 mod recognise;
 mod report;
 mod row;

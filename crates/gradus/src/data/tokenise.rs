@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use super::example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions};
 use super::maker::{Failure, Made, Maker, Outcome};
+use super::reading;
 use super::report::RowErrors;
 use super::row::{Row, RowData};
 use crate::text::{ChatTemplate, Tokenizer};
@@ -34,7 +35,8 @@ pub fn sft_examples(
 }
 
 /// Prompt–completion rows, or tokens with a mask, to be scored: tokenised as one text with the tokenizer's own special
-/// tokens, never cut; nothing is added but, where `options.add_eos` says so, the eos text.
+/// tokens, never cut; nothing is added but, where `options.add_eos` says so, the eos text. With
+/// `options.for_reward`, what was thought is left out.
 ///
 /// # Errors
 /// As [`sft_examples`].
@@ -42,9 +44,9 @@ pub fn score_examples(
     rows: &[Row],
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
-    add_eos: bool,
+    options: &TokeniseOptions,
 ) -> Result<Examples<SftExample>> {
-    let options = TokeniseOptions { max_length: None, add_eos, ..TokeniseOptions::default() };
+    let options = TokeniseOptions { max_length: None, ..options.clone() };
     sft_examples(rows, tokenizer, template, &options)
 }
 
@@ -75,6 +77,7 @@ pub fn reward_examples(
     template: Option<&ChatTemplate>,
     options: &TokeniseOptions,
 ) -> Result<Examples<PreferenceExample>> {
+    let options = &TokeniseOptions { for_reward: true, ..options.clone() };
     let maker = Maker { tokenizer, template, options };
     run(rows, options, |row| {
         let pair = maker.whole_pair(row)?;
@@ -122,6 +125,7 @@ pub(super) fn row_sequences(
     template: Option<&ChatTemplate>,
     options: &TokeniseOptions,
 ) -> Result<Vec<RowSequence>, String> {
+    let row = &*reading::read(row, options)?;
     let maker = Maker { tokenizer, template, options };
     let made = match &row.data {
         RowData::Preference { .. } | RowData::TokenPreference { .. } => maker.pair(row).map(|(pair, mismatch)| {
@@ -183,7 +187,7 @@ fn run<E: Send + Measured>(
     let made: Vec<Result<Made<E>, Failure>> = rows
         .par_iter()
         .map(|row| {
-            let made = make(row);
+            let made = reading::read(row, options).map_err(Failure::Row).and_then(|row| make(&row));
             if made.is_err() {
                 failures.fetch_add(1, Ordering::Relaxed);
             }

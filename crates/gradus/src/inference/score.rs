@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use serde::Serialize;
 
 use super::{PASSES, open_files};
-use crate::data::{self, LoadOptions, Need, SftExample};
+use crate::data::{self, LoadOptions, Need, SftExample, TokeniseOptions};
 use crate::error::Error;
 use crate::host::read;
 use crate::model::{CausalLm, Packed, RewardModel, Targets};
@@ -61,7 +61,7 @@ pub fn logprobs<E: From<Error>>(
         let error = Error::model(&files.dir.path, "this is a reward model, which gives no logprobs");
         return Err(error.with_hint("score with it as `--reward-model`").into());
     }
-    let examples = examples(options, &files)?;
+    let examples = examples(options, &files, false)?;
     let model = CausalLm::load(&files.dir, &Device::flex())?;
     check_length(&examples, model.max_positions())?;
     in_passes(&examples, progress, &mut |examples| {
@@ -93,7 +93,7 @@ pub fn rewards<E: From<Error>>(
     each: &mut dyn FnMut(RewardRow) -> Result<(), E>,
 ) -> Result<(), E> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
-    let examples = examples(options, &files)?;
+    let examples = examples(options, &files, true)?;
     let model = RewardModel::load(&files.dir, &Device::flex())?;
     check_length(&examples, model.trunk.max_positions())?;
     in_passes(&examples, progress, &mut |examples| {
@@ -102,10 +102,11 @@ pub fn rewards<E: From<Error>>(
     })
 }
 
-fn examples(options: &ScoreOptions, files: &Pretrained) -> Result<Vec<SftExample>, Error> {
+fn examples(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> Result<Vec<SftExample>, Error> {
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Score) };
     let rows = data::load(&options.data, &load)?.rows;
-    let made = data::score_examples(&rows, &files.tokenizer, files.template.as_ref(), options.add_eos)?.examples;
+    let read = TokeniseOptions { add_eos: options.add_eos, for_reward, ..TokeniseOptions::default() };
+    let made = data::score_examples(&rows, &files.tokenizer, files.template.as_ref(), &read)?.examples;
     // One result a row is a promise: nothing may have been left out on the way.
     let missing = rows.iter().enumerate().find(|(i, _)| made.get(*i).is_none_or(|example| example.row != *i));
     match missing {

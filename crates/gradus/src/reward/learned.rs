@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::host::read;
 use crate::model::{ModelDir, Packed, RewardModel, Weights};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
+use crate::text::think::{without_empty_thoughts, without_thoughts_after};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
 
 /// A scalar reward model with its own tokenizer and chat template.
@@ -37,17 +38,20 @@ impl ModelReward {
     }
 
     fn ids(&self, prompt: &Prompt, rollout: &Rollout) -> Result<Vec<u32>> {
-        let completion = without_thoughts(&rollout.completion);
+        let (asked, said) = without_thoughts_after(&prompt.text, &rollout.completion);
         if let (Some(messages), Some(template)) = (&prompt.messages, &self.template) {
-            let answer =
-                Message { role: "assistant".into(), content: completion.into_owned(), extra: serde_json::Map::new() };
-            let messages: Vec<&Message> = messages.iter().chain([&answer]).collect();
-            return self.tokenizer.encode(&template.render(&messages, &RenderOptions::default())?.text, false);
+            let mut messages = messages.clone();
+            for earlier in messages.iter_mut().filter(|message| message.role == "assistant") {
+                earlier.content = without_thoughts(&earlier.content).into_owned();
+            }
+            messages.push(Message::new("assistant", said));
+            let rendered = template.render(&messages, &RenderOptions::default())?.text;
+            return self.tokenizer.encode(&without_empty_thoughts(&rendered), false);
         }
         // What reached the length limit has no end: the model is not told that it has one.
         let ended = rollout.stop != StopReason::Length && !self.tokenizer.appends_eos();
         let eos = self.tokenizer.eos_token().filter(|_| ended).unwrap_or("");
-        self.tokenizer.encode(&format!("{}{completion}{eos}", prompt.text), true)
+        self.tokenizer.encode(&format!("{asked}{said}{eos}"), true)
     }
 
     /// The ids of every text, or why it cannot be scored.

@@ -99,6 +99,9 @@ pub struct TrainConfig {
     pub threads: Option<usize>,
     /// The column that holds plain text for language modelling. Default `text`.
     pub text_column: String,
+    /// Read transcripts (`\n\nHuman: …\n\nAssistant: …`, as in HH-RLHF) as conversations, which the model's chat template
+    /// renders. Default false: they are trained on as they are written.
+    pub transcripts_as_messages: bool,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<std::path::PathBuf>,
 }
@@ -145,6 +148,7 @@ impl Default for TrainConfig {
             frozen_weights: None,
             threads: None,
             text_column: "text".into(),
+            transcripts_as_messages: false,
             chat_template: None,
         }
     }

@@ -27,6 +27,43 @@ pub fn without_thoughts(text: &str) -> Cow<'_, str> {
     (answer + rest).into()
 }
 
+/// A prompt and its completion as a reward model reads them: without what was thought in either.
+///
+/// A prompt that ends within a thought (chat templates may open the block) gives up the block's beginning, and what its
+/// completion says before the end of that thought is reasoning. Unlike in an answer, a lone `</think>` in a prompt is
+/// text: what stands before it is what was asked.
+pub fn without_thoughts_after<'t>(prompt: &'t str, completion: &'t str) -> (Cow<'t, str>, Cow<'t, str>) {
+    let opens_last = |text: &str| text.rfind(OPEN).is_some_and(|open| !text[open..].contains(CLOSE));
+    let asked = match prompt.find(OPEN) {
+        // From the first opened block on, every close has its beginning.
+        Some(open) => (prompt[..open].to_owned() + &without_thoughts(&prompt[open..])).into(),
+        None => prompt.into(),
+    };
+    let said = match opens_last(prompt) && !completion.contains(CLOSE) {
+        true => "".into(),
+        false => without_thoughts(completion),
+    };
+    (asked, said)
+}
+
+/// `text`, which a chat template rendered, without the blocks in which nothing is thought: templates open and close them
+/// for models that answer at once.
+pub fn without_empty_thoughts(text: &str) -> Cow<'_, str> {
+    let (mut kept, mut rest) = (String::new(), text);
+    while let Some(open) = rest.find(OPEN) {
+        let (before, inside) = (&rest[..open], &rest[open + OPEN.len()..]);
+        kept += before;
+        rest = match inside.trim_start().strip_prefix(CLOSE) {
+            Some(after) => after.trim_start(),
+            None => {
+                kept += OPEN;
+                inside
+            }
+        };
+    }
+    if kept.is_empty() && rest.len() == text.len() { text.into() } else { (kept + rest).into() }
+}
+
 /// A stretch of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'t> {
@@ -71,6 +108,34 @@ mod tests {
             ("a < think > b", "a < think > b"),
         ] {
             assert_eq!(without_thoughts(text), answer, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_may_open_the_thought_that_its_completion_ends() {
+        for (prompt, completion, asked, said) in [
+            ("2 + 2?", " It is 4.", "2 + 2?", " It is 4."),
+            ("2 + 2? <think>\n", "hm</think> It is 4.", "2 + 2? ", "It is 4."),
+            ("2 + 2? <think>\n", "hm, it is", "2 + 2? ", ""),
+            ("2 + 2?", "hm</think>It is 4.", "2 + 2?", "It is 4."),
+            ("1 + 1? <think>a</think>2. And 2 + 2?", "<think>b</think>4", "1 + 1? 2. And 2 + 2?", "4"),
+            ("What does </think> end?", "A thought.", "What does </think> end?", "A thought."),
+        ] {
+            let found = without_thoughts_after(prompt, completion);
+            assert_eq!((&*found.0, &*found.1), (asked, said), "{prompt:?} {completion:?}");
+        }
+    }
+
+    #[test]
+    fn only_empty_blocks_leave_a_rendered_conversation() {
+        for (text, left) in [
+            ("<|im_start|>assistant\n<think>\n\n</think>\n\n4<|im_end|>\n", "<|im_start|>assistant\n4<|im_end|>\n"),
+            ("a <think>b</think> <think></think>c", "a <think>b</think> c"),
+            ("<think></think>", ""),
+            ("no thought", "no thought"),
+            ("an open <think>", "an open <think>"),
+        ] {
+            assert_eq!(without_empty_thoughts(text), left, "{text:?}");
         }
     }
 

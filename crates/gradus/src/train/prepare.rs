@@ -192,6 +192,7 @@ pub fn tokenise_options(plan: &Plan, max_length: Option<usize>) -> TokeniseOptio
     TokeniseOptions {
         max_length,
         too_long: plan.too_long(),
+        transcripts_as_messages: plan.train().transcripts_as_messages,
         implicit_prompt: ImplicitPrompt::default(),
         ..TokeniseOptions::default()
     }

@@ -1,0 +1,174 @@
+//! How a row is read before it becomes ids: transcripts as conversations, answers without what was thought.
+
+use std::borrow::Cow;
+
+use super::example::TokeniseOptions;
+use super::implicit::split_shared_prompt;
+use super::transcript::{content_as_messages, turns};
+use super::{Content, Message, Row, RowData};
+use crate::text::think::without_thoughts_after;
+use crate::text::without_thoughts;
+
+/// The row as `options` want it read; as it is where they want nothing.
+pub(super) fn read<'r>(row: &'r Row, options: &TokeniseOptions) -> Result<Cow<'r, Row>, String> {
+    let mut read = Cow::Borrowed(row);
+    if options.transcripts_as_messages {
+        if let Some(data) = as_conversation(&row.data, options)? {
+            read.to_mut().data = data;
+        }
+    }
+    if options.for_reward {
+        if let Some(data) = without_reasoning(&read.data) {
+            read.to_mut().data = data;
+        }
+    }
+    Ok(read)
+}
+
+/// A transcript as messages; `None` for anything that is none.
+fn as_conversation(data: &RowData, options: &TokeniseOptions) -> Result<Option<RowData>, String> {
+    let is_transcript = |content: &Content| matches!(content, Content::Text(text) if !turns(text).is_empty());
+    let prompt_of = |prompt: &Content| Content::Messages(content_as_messages(prompt, "user"));
+    let answer_of = |answer: &Content| Content::Messages(content_as_messages(answer, "assistant"));
+    Ok(match data {
+        RowData::Text(text) if !turns(text).is_empty() => {
+            Some(RowData::Messages(content_as_messages(&Content::Text(text.clone()), "user")))
+        }
+        RowData::Prompt(prompt) if is_transcript(prompt) => Some(RowData::Prompt(prompt_of(prompt))),
+        RowData::PromptCompletion { prompt, completion } if is_transcript(prompt) => {
+            Some(RowData::PromptCompletion { prompt: prompt_of(prompt), completion: answer_of(completion) })
+        }
+        RowData::Preference { prompt: Some(prompt), chosen, rejected, margin } if is_transcript(prompt) => {
+            let (prompt, chosen, rejected) = (prompt_of(prompt), answer_of(chosen), answer_of(rejected));
+            Some(RowData::Preference { prompt: Some(prompt), chosen, rejected, margin: *margin })
+        }
+        RowData::Preference { prompt: None, chosen, rejected, margin } if is_transcript(chosen) => {
+            // Split as text first: a turn that both begin alike belongs to the answers, whole.
+            let (prompt, chosen, rejected) = split_shared_prompt(chosen, rejected, options.implicit_prompt)?;
+            let (prompt, chosen, rejected) = (prompt_of(&prompt), answer_of(&chosen), answer_of(&rejected));
+            Some(RowData::Preference { prompt: Some(prompt), chosen, rejected, margin: *margin })
+        }
+        _ => None,
+    })
+}
+
+/// The row without `<think>…</think>` blocks; `None` where there are none to take out.
+fn without_reasoning(data: &RowData) -> Option<RowData> {
+    Some(match data {
+        RowData::Text(text) => RowData::Text(whole(text)?),
+        RowData::Messages(messages) => RowData::Messages(said(messages)),
+        RowData::PromptCompletion { prompt, completion } => {
+            let (prompt, completion) = answered(prompt, completion);
+            RowData::PromptCompletion { prompt, completion }
+        }
+        RowData::Preference { prompt: Some(prompt), chosen, rejected, margin } => {
+            let ((prompt, chosen), (_, rejected)) = (answered(prompt, chosen), answered(prompt, rejected));
+            RowData::Preference { prompt: Some(prompt), chosen, rejected, margin: *margin }
+        }
+        RowData::Preference { prompt: None, chosen, rejected, margin } => {
+            let alone = |content: &Content| match content {
+                Content::Text(text) => Content::Text(whole(text).unwrap_or_else(|| text.clone())),
+                Content::Messages(messages) => Content::Messages(said(messages)),
+            };
+            RowData::Preference { prompt: None, chosen: alone(chosen), rejected: alone(rejected), margin: *margin }
+        }
+        _ => return None,
+    })
+}
+
+/// A text that holds prompt and answer; `None` where nothing was thought.
+fn whole(text: &str) -> Option<String> {
+    match without_thoughts_after(text, "").0 {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(text) => Some(text),
+    }
+}
+
+fn answered(prompt: &Content, answer: &Content) -> (Content, Content) {
+    match (prompt, answer) {
+        (Content::Text(prompt), Content::Text(answer)) => {
+            let (prompt, answer) = without_thoughts_after(prompt, answer);
+            (Content::Text(prompt.into_owned()), Content::Text(answer.into_owned()))
+        }
+        (prompt, Content::Messages(answer)) => {
+            let prompt = match prompt {
+                Content::Messages(messages) => Content::Messages(said(messages)),
+                Content::Text(_) => prompt.clone(),
+            };
+            (prompt, Content::Messages(said(answer)))
+        }
+        (prompt, answer) => (prompt.clone(), answer.clone()),
+    }
+}
+
+/// Messages of which the assistant's hold only what it said.
+fn said(messages: &[Message]) -> Vec<Message> {
+    let mut messages = messages.to_vec();
+    for message in messages.iter_mut().filter(|message| message.role == "assistant") {
+        if let Cow::Owned(answer) = without_thoughts(&message.content) {
+            message.content = answer;
+        }
+    }
+    messages
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::super::Place;
+    use super::*;
+
+    fn read_as(data: RowData, options: &TokeniseOptions) -> RowData {
+        let row = Row {
+            place: Place::new(&std::sync::Arc::from(std::path::Path::new("rows.jsonl")), 1),
+            index: 0,
+            data,
+            columns: Map::new(),
+        };
+        read(&row, options).expect("readable").into_owned().data
+    }
+
+    fn text(text: &str) -> Content {
+        Content::Text(text.into())
+    }
+
+    fn messages(turns: &[(&str, &str)]) -> Content {
+        Content::Messages(turns.iter().map(|(role, text)| Message::new(*role, *text)).collect())
+    }
+
+    #[test]
+    fn transcripts_become_conversations_where_that_is_wanted() {
+        let options = TokeniseOptions { transcripts_as_messages: true, ..TokeniseOptions::default() };
+        let pair = |prompt, chosen, rejected| RowData::Preference { prompt, chosen, rejected, margin: Some(1.0) };
+        let hh = pair(
+            None,
+            text("\n\nHuman: Hi\n\nAssistant: Hello there."),
+            text("\n\nHuman: Hi\n\nAssistant: Hello, what?"),
+        );
+        let wanted = pair(
+            Some(messages(&[("user", "Hi")])),
+            messages(&[("assistant", "Hello there.")]),
+            messages(&[("assistant", "Hello, what?")]),
+        );
+        assert_eq!(read_as(hh.clone(), &options), wanted);
+        assert_eq!(read_as(hh.clone(), &TokeniseOptions::default()), hh, "nothing unless asked");
+        let plain = RowData::PromptCompletion { prompt: text("2 + 2"), completion: text(" 4") };
+        assert_eq!(read_as(plain.clone(), &options), plain, "no transcript");
+        let row = RowData::Prompt(text("\n\nHuman: a?\n\nAssistant:"));
+        assert_eq!(read_as(row, &options), RowData::Prompt(messages(&[("user", "a?")])));
+    }
+
+    #[test]
+    fn a_reward_model_reads_what_was_said() {
+        let options = TokeniseOptions { for_reward: true, ..TokeniseOptions::default() };
+        let pair = |prompt, chosen, rejected| RowData::Preference { prompt, chosen, rejected, margin: None };
+        let text_pair = pair(Some(text("2 + 2?")), text(" <think>hm</think>4"), text(" 5"));
+        assert_eq!(read_as(text_pair, &options), pair(Some(text("2 + 2?")), text(" 4"), text(" 5")));
+        let thought = messages(&[("user", "What is <think>?"), ("assistant", "<think>a tag</think>\n\nA tag.")]);
+        let plain = messages(&[("user", "What is <think>?"), ("assistant", "A tag.")]);
+        assert_eq!(read_as(pair(None, thought.clone(), plain.clone()), &options), pair(None, plain.clone(), plain));
+        let alone = pair(None, thought.clone(), thought);
+        assert_eq!(read_as(alone.clone(), &TokeniseOptions::default()), alone);
+    }
+}
