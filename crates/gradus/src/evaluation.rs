@@ -86,10 +86,10 @@ pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
     }
 }
 
-/// Lengths of completions under TRL's names, and how the sampler's logprobs differ from the policy's own.
+/// Lengths of completions under TRL's names: as there, only of what carries loss.
 pub fn observe_rollouts(rollouts: &Rollouts, stats: &mut Stats) {
     for rollout in &rollouts.rollouts {
-        let length = rollout.completion_ids.len() as f64;
+        let length = rollout.counted() as f64;
         let truncated = rollout.stop == StopReason::Length;
         stats.mean("completions/mean_length", length, 1.0);
         stats.min("completions/min_length", length);

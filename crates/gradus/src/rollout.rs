@@ -3,6 +3,8 @@
 //! [`Rollouts`] is the struct that rewards, advantages and updates take; nothing after sampling goes back to text
 //! or to the sampler.
 
+use std::borrow::Cow;
+
 pub use crate::data::Prompt;
 pub use crate::generate::StopReason;
 
@@ -25,8 +27,53 @@ pub struct Rollout {
     pub sampled_logprobs: Vec<f32>,
     /// Log-probability of each id under the policy at the training temperature, unwarped: what the trainer recomputes.
     pub logprobs: Vec<f32>,
+    /// Which ids carry loss; none: all of them. What the policy did not write (a tool's answer) carries none. At least one does.
+    pub counts: Option<Vec<bool>>,
     /// Why it ended.
     pub stop: StopReason,
+}
+
+impl Rollout {
+    /// How many ids carry loss.
+    pub fn counted(&self) -> usize {
+        match &self.counts {
+            None => self.completion_ids.len(),
+            Some(counts) => counts.iter().filter(|counts| **counts).count(),
+        }
+    }
+
+    /// [`logprobs`](Self::logprobs) of the ids that carry loss.
+    pub fn counted_logprobs(&self) -> Cow<'_, [f32]> {
+        match &self.counts {
+            None => Cow::Borrowed(&self.logprobs),
+            Some(counts) => self.logprobs.iter().zip(counts).filter(|(_, counts)| **counts).map(|(x, _)| *x).collect(),
+        }
+    }
+
+    /// Puts the logprobs of the ids that carry loss in the place of those recorded.
+    pub fn replace_logprobs(&mut self, counted: &[f32]) {
+        assert_eq!(counted.len(), self.counted(), "one logprob per id that carries loss");
+        let mut counted = counted.iter();
+        for (t, logprob) in self.logprobs.iter_mut().enumerate() {
+            if self.counts.as_ref().is_none_or(|counts| counts[t]) {
+                *logprob = *counted.next().expect("as many as carry loss");
+            }
+        }
+    }
+
+    /// Rewards per id as rewards of the ids that carry loss: what others got goes to the one before them, or to the first.
+    pub fn rewards_of_counted(&self, rewards_t: &[f32]) -> Vec<f32> {
+        let Some(counts) = &self.counts else { return rewards_t.to_vec() };
+        let (mut found, mut early) = (Vec::with_capacity(rewards_t.len()), 0.0);
+        for (&reward, &counts) in rewards_t.iter().zip(counts) {
+            match found.last_mut() {
+                _ if counts => found.push(reward + std::mem::take(&mut early)),
+                Some(last) => *last += reward,
+                None => early += reward,
+            }
+        }
+        found
+    }
 }
 
 /// `P` prompts with `G` rollouts each, group after group: rollout `i` belongs to prompt `i / group_size`.
@@ -92,6 +139,7 @@ pub fn sample(
             completion_ids: completion.ids,
             sampled_logprobs: completion.sampled_logprobs,
             logprobs: completion.logprobs,
+            counts: None,
             stop: completion.stop,
         });
     }
@@ -120,6 +168,25 @@ impl StopRule for StopStrings<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rewards_of_what_a_tool_wrote_go_to_the_policy_before_it() {
+        let rollout = |counts: &[bool]| Rollout {
+            prompt: 0,
+            completion: String::new(),
+            completion_ids: vec![1; counts.len()],
+            sampled_logprobs: Vec::new(),
+            logprobs: (0..counts.len()).map(|t| -(t as f32)).collect(),
+            counts: Some(counts.to_vec()),
+            stop: StopReason::Length,
+        };
+        let mut answered = rollout(&[true, false, true, false]);
+        assert_eq!(answered.rewards_of_counted(&[1.0, 2.0, 4.0, 8.0]), [3.0, 12.0]);
+        assert_eq!(rollout(&[false, true]).rewards_of_counted(&[1.0, 2.0]), [3.0]);
+        assert_eq!((answered.counted(), &*answered.counted_logprobs()), (2, &[0.0, -2.0][..]));
+        answered.replace_logprobs(&[5.0, 6.0]);
+        assert_eq!(answered.logprobs, [5.0, -1.0, 6.0, -3.0]);
+    }
 
     #[test]
     fn a_completion_keeps_the_space_it_begins_with() {

@@ -10,7 +10,7 @@ use burn::tensor::{Device, Gradients, Tensor};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
 use gradus::model::{
-    CausalLm, ModelDir, NamePath, Packed, RewardModel, Targets, Weights, save_causal, save_reward_model,
+    CausalLm, ModelDir, NamePath, RewardModel, Rows, Sequence, Weights, save_causal, save_reward_model,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
@@ -127,17 +127,17 @@ fn logits_and_merged_logits_agree() {
         let merged = model.merged();
         let frozen = model.clone().into_frozen(Weights::F32);
         for (i, ids) in case.sequences.iter().enumerate() {
-            let (packed, expected) = (Packed::new([ids]), &case.tensors[&format!("logits.{i}")]);
-            let found = host(model.logits(&packed));
+            let (batch, expected) = (model.batch(&Rows::texts(&[ids])), &case.tensors[&format!("logits.{i}")]);
+            let found = host(model.logits(&batch));
             assert_close(&format!("{}: logits {i}", case.name), &found, expected, 1e-5);
-            let merged = host(merged.logits(&packed));
+            let merged = host(merged.logits(&batch));
             assert_close(&format!("{}: merged {i}", case.name), &merged, &case.tensors[&format!("merged.{i}")], 1e-5);
             assert_close(&format!("{}: merged against unmerged {i}", case.name), &merged, &found, 1e-5);
-            assert_close(&format!("{}: frozen {i}", case.name), &host(frozen.logits(&packed)), expected, 1e-5);
+            assert_close(&format!("{}: frozen {i}", case.name), &host(frozen.logits(&batch)), expected, 1e-5);
         }
         let plain = CausalLm::load(&case.dir.without_adapter(), &Device::flex()).expect("loads");
-        let packed = Packed::new(&case.sequences);
-        assert_eq!(host(model.without_adapter().logits(&packed)), host(plain.logits(&packed)), "{}", case.name);
+        let batch = model.batch(&Rows::texts(&case.sequences));
+        assert_eq!(host(model.without_adapter().logits(&batch)), host(plain.logits(&batch)), "{}", case.name);
     }
 }
 
@@ -148,10 +148,8 @@ fn only_the_adapter_has_gradients_and_they_agree() {
             let model = CausalLm::load(&case.dir, &Device::flex().autodiff()).expect("loads");
             let mut model = model.train_adapter(Weights::F32);
             model.trunk.set_recompute(recompute);
-            let packed = Packed::new(&case.sequences);
-            let mask: Vec<bool> = case.sequences.iter().flat_map(|ids| (0..ids.len()).map(|t| t > 0)).collect();
-            let targets = Targets::new(&packed, &mask);
-            let loss = -model.logprobs(&packed, &targets, 1.0).logprobs_m.mean();
+            let batch = model.batch(&Rows::texts(&case.sequences));
+            let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
             assert_close(
                 &case.name,
                 &host(loss.clone().inner()),
@@ -168,12 +166,13 @@ fn reward_models_agree() {
     for case in cases(true) {
         let model =
             RewardModel::load(&case.dir, &Device::flex().autodiff()).expect("loads").train_adapter(Weights::F32);
-        let scores = model.rewards(&Packed::new(&case.sequences));
+        let scores = model.rewards(&model.batch(&Rows::scored(&case.sequences)));
         let expected: Vec<f32> = serde_json::from_value(case.expected["scores"].clone()).expect("scores");
         assert_close(&case.name, &host(scores.clone().inner()), &expected, 1e-5);
         check_gradients(&case, &gradients(&model, &scores.sum().backward(), prefix(&case.dir)));
         let merged = RewardModel::load(&case.dir, &Device::flex()).expect("loads").merged();
-        assert_close(&case.name, &host(merged.rewards(&Packed::new(&case.sequences))), &expected, 1e-5);
+        let batch = merged.batch(&Rows::scored(&case.sequences));
+        assert_close(&case.name, &host(merged.rewards(&batch)), &expected, 1e-5);
     }
 }
 
@@ -204,14 +203,13 @@ fn a_fresh_adapter_changes_nothing_and_learns() {
         let lora = LoraConfig { rank: 4, targets: vec!["all-linear".into()], dora, ..LoraConfig::default() };
         let mut stream = Seed(1).stream(Purpose::Init, 0, 0);
         let plain = CausalLm::load(&dir, &device).expect("loads");
-        let packed = Packed::new([[3u32, 4, 5, 6, 7, 8]]);
-        let before = host(plain.logits(&packed).inner());
+        let batch = plain.batch(&Rows::texts(&[[3u32, 4, 5, 6, 7, 8]]));
+        let before = host(plain.logits(&batch).inner());
         let config = lora.peft_config(&dir, TaskType::CausalLm, name.into()).expect("known");
         let model = plain.with_fresh_adapter(&dir, config, &mut stream).expect("adapted");
         let model = model.train_adapter(Weights::F32);
-        assert_close(name, &host(model.logits(&packed).inner()), &before, 1e-6);
-        let targets = Targets::new(&packed, &[false, true, true, true, true, true]);
-        let loss = -model.logprobs(&packed, &targets, 1.0).logprobs_m.mean();
+        assert_close(name, &host(model.logits(&batch).inner()), &before, 1e-6);
+        let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
         let found = gradients(&model, &loss.backward(), prefix(&dir));
         let largest = |part: &str| {
             let of_part = found.iter().filter(|(key, _)| key.contains(part));
@@ -234,10 +232,8 @@ fn sampled_logprobs_are_those_of_training() {
         let prompts: Vec<&[u32]> = case.sequences.iter().map(Vec::as_slice).collect();
         let sampled = generate(&model.valid(), &prompts, 1, &params, &mut NoStopRule, &stream).expect("sampled");
         for (i, (prompt, completion)) in prompts.iter().zip(&sampled).enumerate() {
-            let ids = [&prompt[..], &completion.ids[..]].concat();
-            let packed = Packed::new([&ids]);
-            let targets = Targets::completions(&packed, &[completion.ids.len()]);
-            let found = host(model.logprobs(&packed, &targets, 1.0).logprobs_m.inner());
+            let batch = model.batch(&Rows::Alone(vec![Sequence::completion(prompt, &completion.ids)]));
+            let found = host(model.logprobs(&batch, 1.0).logprobs_m.inner());
             assert_close(&format!("{} {i}", case.name), &completion.logprobs, &found, 1e-5);
         }
     }

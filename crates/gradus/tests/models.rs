@@ -9,7 +9,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::{
-    CausalLm, ModelDir, NamePath, Packed, RewardModel, Targets, named_tensors, save_causal, save_reward_model,
+    Batch, CausalLm, ModelDir, NamePath, RewardModel, Rows, Sequence, named_tensors, save_causal, save_reward_model,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
@@ -121,18 +121,17 @@ fn logits_and_gradients_agree_packed_and_alone() {
         let sequences = sequences(&expected);
         let plain = CausalLm::load(&dir, &Device::flex()).expect("loads");
         let vocabulary = plain.vocab_size();
-        let packed = Packed::new(&sequences);
-        let together = host(plain.logits(&packed));
+        let batch = plain.batch(&Rows::texts(&sequences));
+        let together = host(plain.logits(&batch));
         for (i, ids) in sequences.iter().enumerate() {
-            let alone = host(plain.logits(&Packed::new([ids])));
+            let alone = host(plain.logits(&plain.batch(&Rows::texts(&[ids]))));
             assert_close(&format!("{name}: logits {i}"), &alone, &reference[&format!("logits.{i}")], LOGITS, 1.0);
-            let from = packed.index(i, 0) * vocabulary;
-            let part = &together[from..from + packed.length(i) * vocabulary];
+            let from = batch.packed().index(i, 0) * vocabulary;
+            let part = &together[from..from + ids.len() * vocabulary];
             assert_close(&format!("{name}: packed logits {i}"), part, &alone, 1e-5, 1.0);
         }
         let model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
-        let targets = Targets::new(&packed, &vec![true; packed.tokens()]);
-        let loss = -model.logprobs(&packed, &targets, 1.0).logprobs_m.mean();
+        let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
         let value = host(loss.clone())[0];
         let wanted = expected["loss"].as_f64().expect("loss") as f32;
         assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
@@ -146,23 +145,22 @@ fn a_shared_prompt_gives_the_same_logprobs_and_gradients() {
         let name = path.file_name().expect("name").to_string_lossy().into_owned();
         let dir = ModelDir::open(&path).expect("opens");
         let model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
-        let sequences: Vec<Vec<u32>> = (0..4u32)
-            .map(|i| (0..6).map(|t| (t * 5 + 1) % 29).chain((0..i + 2).map(|t| (t * 7 + i * 3) % 29)).collect())
-            .collect();
-        let completions: Vec<usize> = (2..6).collect();
-        let run = |packed: &Packed| {
-            let targets = Targets::completions(packed, &completions);
-            let logprobs_m = model.logprobs(packed, &targets, 1.0).logprobs_m;
+        let prompt: Vec<u32> = (0..6).map(|t| (t * 5 + 1) % 29).collect();
+        let completions: Vec<Vec<u32>> =
+            (0..4u32).map(|i| (0..i + 2).map(|t| (t * 7 + i * 3) % 29).collect()).collect();
+        let sequences: Vec<Sequence<'_>> = completions.iter().map(|ids| Sequence::completion(&prompt, ids)).collect();
+        let run = |batch: &Batch| {
+            let logprobs_m = model.logprobs(batch, 1.0).logprobs_m;
             let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
             let mut collect = Collect { path: NamePath::default(), gradients: &gradients, found: BTreeMap::new() };
             model.visit(&mut collect);
             (host(logprobs_m), collect.found)
         };
-        let (alone, expected) = run(&Packed::new(&sequences));
-        let packed = model.trunk.pack(&sequences, &[vec![0, 1, 2], vec![3]]);
+        let (alone, expected) = run(&model.batch(&Rows::Alone(sequences.clone())));
+        let batch = model.batch(&Rows::Groups(vec![sequences[..3].to_vec(), sequences[3..].to_vec()]));
         let depends_on_length = name.contains("dynamic");
-        assert_eq!(packed.tokens() < alone.len() + 4 * 6, !depends_on_length, "{name}: who shares");
-        let (together, found) = run(&packed);
+        assert_eq!(batch.tokens() < alone.len() + 4 * 6, !depends_on_length, "{name}: who shares");
+        let (together, found) = run(&batch);
         assert_close(&format!("{name}: logprobs"), &together, &alone, 1e-5, 1.0);
         for (key, found) in &found {
             assert_close(&format!("{name}: gradient of {key}"), found, &expected[key], 1e-4, 1e-2);
@@ -178,13 +176,11 @@ fn recomputed_blocks_give_the_same_bits() {
         let mut model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
         let sequences = sequences(&expected(&path));
         // Everything twice, so that prompts are shared too.
-        let packed =
-            model.trunk.pack(&[&sequences[..], &sequences[..]].concat(), &[(0..2 * sequences.len()).collect()]);
-        let counts: Vec<usize> = (0..packed.sequences()).map(|i| packed.length(i) - 1).collect();
-        let targets = Targets::completions(&packed, &counts);
+        let twice = sequences.iter().chain(&sequences).map(|ids| Sequence::text(ids)).collect();
+        let batch = model.batch(&Rows::Groups(vec![twice]));
         let runs = [false, true].map(|recompute| {
             model.trunk.set_recompute(recompute);
-            let logprobs_m = model.logprobs(&packed, &targets, 1.0).logprobs_m;
+            let logprobs_m = model.logprobs(&batch, 1.0).logprobs_m;
             let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
             let mut collect = Collect { path: NamePath::default(), gradients: &gradients, found: BTreeMap::new() };
             model.visit(&mut collect);
@@ -207,12 +203,13 @@ fn recomputed_blocks_keep_little_in_memory() {
         (dir.config[layers], dir.config[width]) = (24.into(), 64.into());
         let device = Device::flex().autodiff();
         let mut model = CausalLm::random(&dir, &mut Seed(1).stream(Purpose::Init, 0, 0), &device).expect("builds");
-        let packed = Packed::new((0..128).map(|i| vec![i % 20; 32]));
+        let sequences: Vec<Vec<u32>> = (0..128).map(|i| vec![i % 20; 32]).collect();
+        let batch = model.batch(&Rows::texts(&sequences));
         // Recomputed first: pages that the allocator holds on to would only make the second less.
         let [recomputed, kept] = [true, false].map(|recompute| {
             model.trunk.set_recompute(recompute);
             let before = resident();
-            let hidden_nd = model.hidden(&packed);
+            let hidden_nd = model.hidden(&batch);
             let held = resident().saturating_sub(before);
             drop(hidden_nd);
             held
@@ -229,11 +226,11 @@ fn rewards_and_their_gradients_agree() {
         let name = path.file_name().expect("name").to_string_lossy().into_owned();
         let (dir, expected, reference) =
             (ModelDir::open(&path).expect("opens"), expected(&path), tensors(&path.join("expected.safetensors")));
-        let packed = Packed::new(sequences(&expected));
+        let sequences = sequences(&expected);
         let model = RewardModel::load(&dir, &Device::flex().autodiff()).expect("loads").train();
-        let rewards = model.rewards(&packed);
+        let rewards = model.rewards(&model.batch(&Rows::scored(&sequences)));
         let wanted: Vec<f32> =
-            (0..packed.sequences()).map(|i| *reference[&format!("scores.{i}")].last().expect("a score")).collect();
+            (0..sequences.len()).map(|i| *reference[&format!("scores.{i}")].last().expect("a score")).collect();
         assert_close(&format!("{name}: rewards"), &host(rewards.clone()), &wanted, LOGITS, 1.0);
         check_gradients(&name, &model, &rewards.sum().backward(), prefix(&dir), &reference);
     }
@@ -283,8 +280,11 @@ fn the_older_spelling_of_rotary_parameters_gives_the_same_logits() {
         let dir = ModelDir::open(&path).expect("opens");
         let text = std::fs::read_to_string(legacy).expect("legacy");
         let old = ModelDir { config: serde_json::from_str(&text).expect("JSON"), ..dir.clone() };
-        let packed = Packed::new(sequences(&expected(&path)));
-        let logits = |dir: &ModelDir| host(CausalLm::load(dir, &Device::flex()).expect("loads").logits(&packed));
+        let sequences = sequences(&expected(&path));
+        let logits = |dir: &ModelDir| {
+            let model = CausalLm::load(dir, &Device::flex()).expect("loads");
+            host(model.logits(&model.batch(&Rows::texts(&sequences))))
+        };
         assert_eq!(logits(&dir), logits(&old), "{}", path.display());
     }
     assert!(seen >= 3, "no legacy configurations found");
@@ -326,11 +326,8 @@ fn the_sampler_records_the_logprobs_that_training_computes() {
         let params = SamplingParams { temperature: 0.7, max_new_tokens: 9, stop_ids: vec![3], ..Default::default() };
         let stream = |i| Seed(5).stream(Purpose::Rollout, 0, i as u64);
         let all = generate(&model, &prompts, 4, &params, &mut NoStopRule, &stream).expect("generates");
-        let whole: Vec<Vec<u32>> =
-            all.iter().enumerate().map(|(i, c)| [prompts[i / 4], c.ids.as_slice()].concat()).collect();
-        let lengths: Vec<usize> = all.iter().map(|c| c.ids.len()).collect();
-        let packed = Packed::new(&whole);
-        let trained = host(model.logprobs(&packed, &Targets::completions(&packed, &lengths), 0.7).logprobs_m);
+        let whole = all.iter().enumerate().map(|(i, c)| Sequence::completion(prompts[i / 4], &c.ids)).collect();
+        let trained = host(model.logprobs(&model.batch(&Rows::Alone(whole)), 0.7).logprobs_m);
         let recorded: Vec<f32> = all.iter().flat_map(|c| c.logprobs.clone()).collect();
         for (i, (r, t)) in recorded.iter().zip(&trained).enumerate() {
             assert!((r - t).abs() <= SAMPLER * t.abs().max(1.0), "{}: token {i}: {r} and {t}", path.display());
@@ -357,10 +354,8 @@ fn packed_prompts_give_what_left_padded_ones_give() {
         let (prompts, tokens) = (rows("prompts"), rows("tokens"));
         let model =
             CausalLm::load(&ModelDir::open(&fixtures().join(name)).expect("opens"), &Device::flex()).expect("loads");
-        let whole: Vec<Vec<u32>> = prompts.iter().zip(&tokens).map(|(a, b)| [&a[..], &b[..]].concat()).collect();
-        let packed = Packed::new(&whole);
-        let targets = Targets::completions(&packed, &tokens.iter().map(Vec::len).collect::<Vec<_>>());
-        let scored = host(model.logprobs(&packed, &targets, 1.0).logprobs_m);
+        let whole = prompts.iter().zip(&tokens).map(|(a, b)| Sequence::completion(a, b)).collect();
+        let scored = host(model.logprobs(&model.batch(&Rows::Alone(whole)), 1.0).logprobs_m);
         assert_close(&format!("{name}: scored"), &scored, &logprobs.concat(), 1e-5, 1.0);
         let count = tokens[0].len();
         let params = SamplingParams {

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::batches::MicroBatch;
 use crate::host::{constant, read};
-use crate::model::{CausalLm, Packed, Targets, TokenLogprobs, Trunk};
+use crate::model::{Batch, CausalLm, Counted, Rows, Sequence, Targets, TokenLogprobs, Trunk};
 use crate::rollout::Rollouts;
 
 /// A policy, and a value head where the critic shares its trunk.
@@ -58,48 +58,46 @@ pub struct Forward {
 }
 
 impl Actor {
-    /// One pass over packed sequences.
-    pub fn forward(&self, packed: &Packed, targets: &Targets, temperature: f32) -> Forward {
-        let hidden_nd = self.policy.hidden(packed);
+    /// One pass over a batch.
+    pub fn forward(&self, batch: &Batch, temperature: f32) -> Forward {
+        let hidden_nd = self.policy.hidden(batch);
         let values_m = self
             .value_head
             .as_ref()
-            .map(|head| head.values(hidden_nd.clone().select(0, positions(&hidden_nd.device(), targets))));
-        Forward { logprobs: self.policy.token_logprobs(hidden_nd, targets, temperature), values_m }
+            .map(|head| head.values(hidden_nd.clone().select(0, positions(&hidden_nd.device(), batch.targets()))));
+        Forward { logprobs: self.policy.token_logprobs(hidden_nd, batch.targets(), temperature), values_m }
     }
 
-    /// The values of the states before all completion tokens, one list per rollout; no gradient is kept.
+    /// The values of the states before all completion tokens that count, one list per rollout; no gradient is kept.
     pub fn values(&self, rollouts: &Rollouts, passes: MicroBatch) -> Option<Vec<Vec<f32>>> {
         let head = self.value_head.as_ref()?;
-        Some(per_rollout(&self.policy.trunk, rollouts, passes, |packed, targets| {
-            let hidden_nd = self.policy.hidden(packed);
+        Some(per_rollout(&self.policy.trunk, rollouts, passes, |batch| {
+            let hidden_nd = self.policy.hidden(batch);
             let device = hidden_nd.device();
-            read(&head.values(hidden_nd.select(0, positions(&device, targets))))
+            read(&head.values(hidden_nd.select(0, positions(&device, batch.targets()))))
         }))
     }
 }
 
-/// The logprobs of all completion tokens under `model`, one list per rollout.
+/// The logprobs of all completion tokens that count under `model`, one list per rollout.
 pub fn logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
-    per_rollout(&model.trunk, rollouts, passes, |packed, targets| {
-        read(&model.logprobs(packed, targets, temperature).logprobs_m)
-    })
+    per_rollout(&model.trunk, rollouts, passes, |batch| read(&model.logprobs(batch, temperature).logprobs_m))
 }
 
-/// Runs `pass` over all rollouts and deals its values, one per completion token, to them.
+/// Runs `pass` over all rollouts and deals its values, one per completion token that counts, to them.
 pub(crate) fn per_rollout(
     trunk: &Trunk,
     rollouts: &Rollouts,
     passes: MicroBatch,
-    mut pass: impl FnMut(&Packed, &Targets) -> Vec<f32>,
+    mut pass: impl FnMut(&Batch) -> Vec<f32>,
 ) -> Vec<Vec<f32>> {
     let all: Vec<usize> = (0..rollouts.len()).collect();
     let mut lists = Vec::with_capacity(rollouts.len());
     for range in passes.split(&lengths(rollouts, &all)) {
-        let (packed, targets) = pack(trunk, rollouts, &all[range]);
-        let values_m = pass(&packed, &targets);
+        let batch = batch(trunk, rollouts, &all[range]);
+        let values_m = pass(&batch);
         let mut rest = values_m.as_slice();
-        for &count in &targets.counts_b {
+        for &count in batch.counts_b() {
             let (own, others) = rest.split_at(count);
             lists.push(own.to_vec());
             rest = others;
@@ -108,17 +106,16 @@ pub(crate) fn per_rollout(
     lists
 }
 
-/// Prompt and completion of each chosen rollout; the completions are the targets. Neighbours with one prompt share it.
-pub(crate) fn pack(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> (Packed, Targets) {
-    let sequence = |&i: &usize| [&rollouts.prompt(i).ids[..], &rollouts.rollouts[i].completion_ids[..]].concat();
-    let sequences: Vec<Vec<u32>> = chosen.iter().map(sequence).collect();
-    let prompt = |&at: &usize| rollouts.rollouts[chosen[at]].prompt;
-    let order: Vec<usize> = (0..chosen.len()).collect();
-    let groups: Vec<Vec<usize>> = order.chunk_by(|a, b| prompt(a) == prompt(b)).map(<[usize]>::to_vec).collect();
-    let packed = trunk.pack(&sequences, &groups);
-    let completions: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].completion_ids.len()).collect();
-    let targets = Targets::completions(&packed, &completions);
-    (packed, targets)
+/// Prompt and completion of each chosen rollout. Neighbours with one prompt share it.
+pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Batch {
+    let sequence = |&i: &usize| {
+        let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
+        assert!(!prompt.ids.is_empty(), "a completion follows at least one prompt token");
+        let counted = rollout.counts.as_deref().map_or(Counted::All, Counted::Mask);
+        Sequence { counted, ..Sequence::completion(&prompt.ids, &rollout.completion_ids) }
+    };
+    let groups = chosen.chunk_by(|&a, &b| rollouts.rollouts[a].prompt == rollouts.rollouts[b].prompt);
+    trunk.batch(&Rows::Groups(groups.map(|group| group.iter().map(sequence).collect()).collect()))
 }
 
 /// Tokens of prompt and completion of each chosen rollout.
@@ -130,6 +127,11 @@ pub(crate) fn lengths(rollouts: &Rollouts, chosen: &[usize]) -> Vec<usize> {
 pub(crate) fn positions(device: &Device, targets: &Targets) -> Tensor<1, Int> {
     let positions: Vec<i64> = targets.positions.iter().map(|&position| position as i64).collect();
     Tensor::from_data(TensorData::new(positions, [targets.len()]), device)
+}
+
+/// The recorded logprobs of the chosen rollouts' tokens that count, end to end.
+pub(crate) fn old_logprobs(rollouts: &Rollouts, chosen: &[usize]) -> Vec<f32> {
+    chosen.iter().flat_map(|&i| rollouts.rollouts[i].counted_logprobs().into_owned()).collect()
 }
 
 /// The lists of the chosen rollouts, end to end, as a tensor without gradient.

@@ -9,7 +9,7 @@ use crate::batches::MicroBatch;
 use crate::error::Result;
 use crate::host::read;
 use crate::learner::Learner;
-use crate::model::{ModelDir, Packed, RewardModel, Targets, save_reward_model};
+use crate::model::{Batch, ModelDir, RewardModel, save_reward_model};
 use crate::rollout::Rollouts;
 use crate::run::tensors::write_tensors;
 use crate::run::{NamedTensor, atomic};
@@ -37,24 +37,22 @@ pub struct SeparateCritic {
 }
 
 impl Critic {
-    /// The values of the states before all completion tokens, one list per rollout.
+    /// The values of the states before all completion tokens that count, one list per rollout.
     pub fn values(&self, actor: &Actor, rollouts: &Rollouts, passes: MicroBatch) -> Vec<Vec<f32>> {
         match self {
             Self::Shared => actor.values(rollouts, passes).expect("a shared critic is the actor's value head"),
             Self::Separate(critic) => {
                 let model = critic.learner.frozen();
-                per_rollout(&model.trunk, rollouts, passes, |packed, targets| {
-                    read(&at_targets(&model, packed, targets))
-                })
+                per_rollout(&model.trunk, rollouts, passes, |batch| read(&at_targets(&model, batch)))
             }
         }
     }
 
-    /// The same for one packed micro-batch, with gradient.
-    pub fn forward(&self, actor: &mut Forward, packed: &Packed, targets: &Targets) -> Tensor<1> {
+    /// The same for one micro-batch, with gradient.
+    pub fn forward(&self, actor: &mut Forward, batch: &Batch) -> Tensor<1> {
         match self {
             Self::Shared => actor.values_m.take().expect("a shared critic is the actor's value head"),
-            Self::Separate(critic) => at_targets(critic.learner.module(), packed, targets),
+            Self::Separate(critic) => at_targets(critic.learner.module(), batch),
         }
     }
 
@@ -81,8 +79,8 @@ impl Critic {
 /// Where a value head that shares the policy's trunk is kept.
 pub const VALUE_HEAD_FILE: &str = "value_head.safetensors";
 
-fn at_targets(model: &RewardModel, packed: &Packed, targets: &Targets) -> Tensor<1> {
-    let values_n = model.values(packed);
+fn at_targets(model: &RewardModel, batch: &Batch) -> Tensor<1> {
+    let values_n = model.values(batch);
     let device = values_n.device();
-    values_n.select(0, positions(&device, targets))
+    values_n.select(0, positions(&device, batch.targets()))
 }

@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::actor::{Actor, concat, gather, lengths, pack};
+use super::actor::{self, Actor, concat, gather, lengths};
 use super::ppo::finite;
 use super::{Advantages, Algorithm, Experience, Sampling, Update, mini_batches};
 use crate::error::Result;
@@ -142,7 +142,7 @@ impl Grpo {
             batch.iter().partition(|&&i| self.counts(rollouts.rollouts[i].stop));
         // Groups together: their prompts are computed once.
         chosen.sort_unstable();
-        let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].completion_ids.len()).collect();
+        let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).collect();
         let tokens: usize = counts_b.iter().sum();
         let passes = update.settings.passes.split(&lengths(rollouts, &chosen));
         let all_counts = [&counts_b[..], &vec![0; masked.len()]].concat();
@@ -161,11 +161,11 @@ impl Grpo {
         let (mut total, mut policy_total, mut measured) = (0.0, 0.0, Stats::default());
         for pass in passes {
             let (part, counts_b) = (&chosen[pass.clone()], &counts_b[pass.clone()]);
-            let (packed, targets) = pack(&actor.module().policy.trunk, rollouts, part);
-            let found = actor.module().forward(&packed, &targets, config.temperature as f32).logprobs;
+            let batch = actor::batch(&actor.module().policy.trunk, rollouts, part);
+            let found = actor.module().forward(&batch, config.temperature as f32).logprobs;
             let device = found.logprobs_m.device();
 
-            let old: Vec<f32> = part.iter().flat_map(|&i| rollouts.rollouts[i].logprobs.iter().copied()).collect();
+            let old = actor::old_logprobs(rollouts, part);
             let advantages_m = concat(&advantages.advantages, part);
             let weights_m = constant(per_token(&weights_b[pass], counts_b), &device);
             let losses_m = token_loss(
@@ -234,8 +234,7 @@ impl Algorithm for Grpo {
         let mut stats = Stats::default();
         stats.mean("frac_reward_zero_std", groups.zero_std_fraction(), 1.0);
         let rollouts = &experience.rollouts.rollouts;
-        let repeat =
-            |(rollout, &advantage): (&crate::rollout::Rollout, &f32)| vec![advantage; rollout.completion_ids.len()];
+        let repeat = |(rollout, &advantage): (&crate::rollout::Rollout, &f32)| vec![advantage; rollout.counted()];
         let advantages = rollouts.iter().zip(&groups.advantages_b).map(repeat).collect();
         Advantages { advantages, stats, ..Advantages::default() }
     }

@@ -51,7 +51,7 @@ pub struct Sampling {
 pub struct Experience {
     /// The rollouts.
     pub rollouts: Rollouts,
-    /// One list per rollout, one reward per completion token; `None` where a rollout could not be scored.
+    /// One list per rollout, one reward per completion token that counts; `None` where a rollout could not be scored.
     pub rewards: Vec<Option<Vec<f32>>>,
     /// The reference's logprobs, one list per rollout; `None` when the algorithm needs no reference.
     pub reference: Option<Vec<Vec<f32>>>,
@@ -64,7 +64,7 @@ impl Experience {
     }
 }
 
-/// What each completion token is worth learning; one list per rollout everywhere.
+/// What each completion token that counts is worth learning; one list per rollout everywhere.
 #[derive(Debug, Clone, Default)]
 pub struct Advantages {
     /// One advantage per completion token.
@@ -157,3 +157,6 @@ pub trait Algorithm {
 pub(crate) fn mini_batches(order: &[usize], count: usize) -> impl Iterator<Item = &[usize]> {
     order.chunks(order.len().div_ceil(count.max(1)).max(1))
 }
+
+#[cfg(test)]
+mod tests;

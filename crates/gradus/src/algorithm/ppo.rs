@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::actor::{Actor, concat, gather, lengths, pack};
+use super::actor::{self, Actor, concat, gather, lengths};
 use super::critic::Critic;
 use super::{Advantages, Algorithm, Experience, Sampling, Update, mini_batches};
 use crate::error::Result;
@@ -211,17 +211,17 @@ impl Ppo {
         let rollouts = &experience.rollouts;
         let lengths = lengths(rollouts, chosen);
         // The denominator of every mean: the tokens of this mini-batch, however it is split.
-        let tokens: usize = chosen.iter().map(|&i| rollouts.rollouts[i].completion_ids.len()).sum();
+        let tokens: usize = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).sum();
         let (mut policy_loss, mut value_loss) = (0.0, 0.0);
         for pass in update.settings.passes.split(&lengths) {
             let part = &chosen[pass];
-            let (packed, targets) = pack(&actor.module().policy.trunk, rollouts, part);
-            let mut forward = actor.module().forward(&packed, &targets, self.config.temperature as f32);
-            let values_m = self.critic.forward(&mut forward, &packed, &targets);
+            let batch = actor::batch(&actor.module().policy.trunk, rollouts, part);
+            let mut forward = actor.module().forward(&batch, self.config.temperature as f32);
+            let values_m = self.critic.forward(&mut forward, &batch);
             let found = forward.logprobs;
             let device = found.logprobs_m.device();
 
-            let old: Vec<f32> = part.iter().flat_map(|&i| rollouts.rollouts[i].logprobs.iter().copied()).collect();
+            let old = actor::old_logprobs(rollouts, part);
             let advantages_m = concat(&advantages.advantages, part);
             let losses_m = ppo::clipped_surrogate(
                 found.logprobs_m.clone(),
@@ -338,9 +338,10 @@ impl Algorithm for Ppo {
         let mut rewards: Vec<Vec<f32>> = Vec::with_capacity(rollouts.len());
         let (mut kl_sum, mut kl_tokens) = (0.0, 0);
         for (i, rollout) in rollouts.rollouts.iter().enumerate() {
-            let mut rewards_t = vec![0.0; rollout.completion_ids.len()];
+            let logprobs_t = rollout.counted_logprobs();
+            let mut rewards_t = vec![0.0; logprobs_t.len()];
             if let Some(reference) = &experience.reference {
-                let kl_t = self.kl(&rollout.logprobs, &reference[i]);
+                let kl_t = self.kl(&logprobs_t, &reference[i]);
                 for (reward, kl) in rewards_t.iter_mut().zip(&kl_t) {
                     *reward -= coefficient as f32 * kl;
                 }
@@ -349,7 +350,7 @@ impl Algorithm for Ppo {
             }
             let non_score: f64 = rewards_t.iter().map(|&x| f64::from(x)).sum();
             stats.mean("objective/non_score_reward", non_score, 1.0);
-            stats.mean("objective/entropy", -rollout.logprobs.iter().map(|&x| f64::from(x)).sum::<f64>(), 1.0);
+            stats.mean("objective/entropy", -logprobs_t.iter().map(|&x| f64::from(x)).sum::<f64>(), 1.0);
             if let Some(score_t) = &experience.rewards[i] {
                 for (reward, score) in rewards_t.iter_mut().zip(score_t) {
                     *reward += score;

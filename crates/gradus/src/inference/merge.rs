@@ -10,7 +10,7 @@ use super::open;
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::model::adapter::Adaptable;
-use crate::model::{CausalLm, ModelDir, Packed, RewardModel, save_causal, save_reward_model};
+use crate::model::{CausalLm, ModelDir, RewardModel, Rows, save_causal, save_reward_model};
 use crate::pretrained::{name_padding, pad_id};
 use crate::rng::{Purpose, Seed};
 use crate::run::atomic;
@@ -63,16 +63,16 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let probes = probes(&dir);
     let (found, expected) = if dir.is_reward_model() {
         let model = RewardModel::load(&dir, &Device::flex())?;
-        let expected = answers(&probes, |packed| model.values(packed));
+        let expected = answers(&probes, |rows| model.values(&model.batch(rows)));
         let merged = model.merged();
         atomic::write_dir(&options.output, |path| save_scalar(&merged, &base, path))?;
-        (answers(&probes, |packed| merged.values(packed)), expected)
+        (answers(&probes, |rows| merged.values(&merged.batch(rows))), expected)
     } else {
         let model = CausalLm::load(&dir, &Device::flex())?;
-        let expected = answers(&probes, |packed| model.logits(packed));
+        let expected = answers(&probes, |rows| model.logits(&model.batch(rows)));
         let merged = model.merged();
         atomic::write_dir(&options.output, |path| save_causal(&merged, &base, path))?;
-        (answers(&probes, |packed| merged.logits(packed)), expected)
+        (answers(&probes, |rows| merged.logits(&merged.batch(rows))), expected)
     };
     let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0f32, |max, value| max.max(value.abs()));
     Ok(Merged {
@@ -101,8 +101,8 @@ fn probes(dir: &ModelDir) -> Vec<Vec<u32>> {
 }
 
 /// One sequence at a time: the logits of all would be large.
-fn answers<const R: usize>(probes: &[Vec<u32>], ask: impl Fn(&Packed) -> Tensor<R>) -> Vec<f32> {
-    probes.iter().flat_map(|ids| read_all(&ask(&Packed::new([ids])))).collect()
+fn answers<const R: usize>(probes: &[Vec<u32>], ask: impl Fn(&Rows<'_>) -> Tensor<R>) -> Vec<f32> {
+    probes.iter().flat_map(|ids| read_all(&ask(&Rows::texts(&[ids])))).collect()
 }
 
 fn read_all<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {

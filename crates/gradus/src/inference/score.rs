@@ -9,7 +9,8 @@ use super::{PASSES, open_files};
 use crate::data::{self, LoadOptions, Need, SftExample, TokeniseOptions};
 use crate::error::Error;
 use crate::host::read;
-use crate::model::{CausalLm, Packed, RewardModel, Targets};
+use crate::model::{CausalLm, RewardModel, Rows};
+use crate::objective::sft;
 use crate::pretrained::Pretrained;
 
 /// What to score.
@@ -65,15 +66,13 @@ pub fn logprobs<E: From<Error>>(
     let model = CausalLm::load(&files.dir, &Device::flex())?;
     check_length(&examples, model.max_positions())?;
     in_passes(&examples, progress, &mut |examples| {
-        let packed = Packed::new(examples.iter().map(|example| &example.ids));
-        let loss_mask_n: Vec<bool> = examples.iter().flat_map(|example| example.loss_mask.iter().copied()).collect();
-        let targets = Targets::new(&packed, &loss_mask_n);
-        let logprobs_m = match targets.is_empty() {
+        let batch = model.batch(&Rows::Alone(examples.iter().map(sft::sequence).collect()));
+        let logprobs_m = match batch.targets().is_empty() {
             true => Vec::new(),
-            false => read(&model.logprobs(&packed, &targets, 1.0).logprobs_m),
+            false => read(&model.logprobs(&batch, 1.0).logprobs_m),
         };
         let mut rest = logprobs_m.as_slice();
-        for &count in &targets.counts_b {
+        for &count in batch.counts_b() {
             let (own, others) = rest.split_at(count);
             rest = others;
             let sum = own.iter().map(|&logprob| f64::from(logprob)).sum::<f64>();
@@ -97,8 +96,10 @@ pub fn rewards<E: From<Error>>(
     let model = RewardModel::load(&files.dir, &Device::flex())?;
     check_length(&examples, model.trunk.max_positions())?;
     in_passes(&examples, progress, &mut |examples| {
-        let packed = Packed::new(examples.iter().map(|example| &example.ids));
-        read(&model.rewards(&packed)).into_iter().try_for_each(|reward| each(RewardRow { reward }))
+        let ids: Vec<&[u32]> = examples.iter().map(|example| example.ids.as_slice()).collect();
+        read(&model.rewards(&model.batch(&Rows::scored(&ids))))
+            .into_iter()
+            .try_for_each(|reward| each(RewardRow { reward }))
     })
 }
 

@@ -7,13 +7,13 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, is_fused};
 
 use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
+use super::batch::{Batch, Rows, Targets};
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
 use super::compute::{Compute, Weights};
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
 use super::trunk::{Family, Trunk};
-use super::{Packed, Targets};
 use crate::error::{Error, Result};
 use crate::rng::Stream;
 
@@ -157,9 +157,14 @@ impl CausalLm {
         self.trunk.max_positions()
     }
 
-    /// Final hidden states of a packed batch, `[N, D]`.
-    pub fn hidden(&self, packed: &Packed) -> Tensor<2> {
-        self.trunk.forward(&mut Context::Packed(packed))
+    /// What is computed of `rows`; see [`Trunk::batch`].
+    pub fn batch(&self, rows: &Rows<'_>) -> Batch {
+        self.trunk.batch(rows)
+    }
+
+    /// Final hidden states of a batch, `[N, D]`.
+    pub fn hidden(&self, batch: &Batch) -> Tensor<2> {
+        self.trunk.forward(&mut Context::Packed(batch.packed()))
     }
 
     /// Logprobs and entropies of `targets` given final hidden states; logits are never whole in memory.
@@ -168,14 +173,14 @@ impl CausalLm {
         gradus_kernels::token_logprobs(hidden_md, &self.head(), &targets.ids, temperature)
     }
 
-    /// Logprobs and entropies of `targets` in a packed batch.
-    pub fn logprobs(&self, packed: &Packed, targets: &Targets, temperature: f32) -> TokenLogprobs {
-        self.token_logprobs(self.hidden(packed), targets, temperature)
+    /// Logprobs and entropies of the tokens of a batch that count.
+    pub fn logprobs(&self, batch: &Batch, temperature: f32) -> TokenLogprobs {
+        self.token_logprobs(self.hidden(batch), batch.targets(), temperature)
     }
 
     /// Logits of every token, `[N, V]`: for tests and small models.
-    pub fn logits(&self, packed: &Packed) -> Tensor<2> {
-        self.head().logits(self.hidden(packed))
+    pub fn logits(&self, batch: &Batch) -> Tensor<2> {
+        self.head().logits(self.hidden(batch))
     }
 
     /// Logits of the rows of `hidden_bd`, `[B, V]`: for sampling.

@@ -1,11 +1,14 @@
 //! Models: one family a file, Hugging Face directories in and out.
 //!
 //! A model is a [`Trunk`] (token ids in, hidden states out) and a head: [`CausalLm`] predicts tokens, [`RewardModel`]
-//! scores sequences and serves as the critic. Layers are written once and run in a [`Context`]: packed sequences when
-//! training, a cache when sampling. Encoder–decoder families (T5, BART) will add a second trunk beside the first, with
-//! a cross-attention context; encoders (BERT, Longformer) the bidirectional mask and a window in the attention shape.
+//! scores sequences and serves as the critic. What they compute is a [`Batch`], which the model makes of the [`Rows`] that
+//! a method hands over. Layers are written once and run in a [`Context`]: packed sequences when training, a cache when
+//! sampling. Encoder–decoder families (T5, BART) will add a second trunk beside the first, with a cross-attention context
+//! and the sources packed in the batch; encoders (BERT, Longformer) the bidirectional mask and a window in the attention
+//! shape.
 
 pub mod adapter;
+mod batch;
 mod build;
 mod causal;
 mod checkpoint;
@@ -27,6 +30,7 @@ mod save;
 mod shape;
 mod trunk;
 
+pub use batch::{Batch, Counted, Rows, Sequence, Targets};
 pub(crate) use causal::select_rows;
 pub use causal::{CausalLm, Head};
 pub use compute::{Compute, Weights};
@@ -36,8 +40,7 @@ pub use dropout::DropoutKey;
 pub use gradus_kernels::{CacheRow, TokenLogprobs};
 pub use hub::{OnProgress, open_model, resolve};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
-pub(crate) use packed::common_prefix;
-pub use packed::{Packed, Targets};
+pub use packed::Packed;
 pub use parameters::{NamePath, NamedTensor, named_tensors};
 pub use quant::QuantFormat;
 pub use reward_model::RewardModel;

@@ -37,7 +37,7 @@ impl Packed {
     ///
     /// # Panics
     /// When there is no sequence, one is empty, or `groups` does not name each once.
-    pub fn sharing<S: AsRef<[u32]>>(sequences: &[S], groups: &[Vec<usize>]) -> Self {
+    pub(super) fn sharing<S: AsRef<[u32]>>(sequences: &[S], groups: &[Vec<usize>]) -> Self {
         let (mut ids, mut segments) = (Vec::new(), Segments::default());
         let mut placed = vec![None; sequences.len()];
         for group in groups.iter().filter(|group| !group.is_empty()) {
@@ -105,72 +105,10 @@ impl Packed {
 }
 
 /// How many ids all members begin with. One alone shares all of its own.
-pub(crate) fn common_prefix(members: &[&[u32]]) -> usize {
+pub(super) fn common_prefix(members: &[&[u32]]) -> usize {
     let first = members[0];
     let common = |other: &&[u32]| first.iter().zip(*other).take_while(|(a, b)| a == b).count();
     members[1..].iter().map(common).min().unwrap_or(first.len())
-}
-
-/// Which tokens of a packed batch are predicted, and from where.
-///
-/// The token at packed index `i` is predicted by the hidden state at `i − 1` of the same sequence; the first token of
-/// a sequence is never a target.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Targets {
-    /// Packed indices of the hidden states, `[M]`.
-    pub positions: Vec<usize>,
-    /// The ids they predict, `[M]`.
-    pub ids: Vec<u32>,
-    /// How many targets each sequence has, `[B]`; they sum to `M`.
-    pub counts_b: Vec<usize>,
-}
-
-impl Targets {
-    /// The tokens at which `loss_mask` is true, except each sequence's first; it holds one entry for every token of every
-    /// sequence, one sequence after the other.
-    ///
-    /// # Panics
-    /// When the mask has another length.
-    pub fn new(packed: &Packed, loss_mask: &[bool]) -> Self {
-        let mut targets = Self::default();
-        let mut rest = loss_mask;
-        for sequence in 0..packed.sequences() {
-            let (own, others) = rest.split_at_checked(packed.length(sequence)).expect("one loss mask entry per token");
-            rest = others;
-            let before = targets.ids.len();
-            for (t, _) in own.iter().enumerate().skip(1).filter(|(_, counts)| **counts) {
-                targets.positions.push(packed.index(sequence, t - 1));
-                targets.ids.push(packed.ids()[packed.index(sequence, t)]);
-            }
-            targets.counts_b.push(targets.ids.len() - before);
-        }
-        assert!(rest.is_empty(), "one loss mask entry per token");
-        targets
-    }
-
-    /// The last `completion_lengths[i]` tokens of each sequence.
-    ///
-    /// # Panics
-    /// When a completion is as long as its sequence: its first token has nothing to be predicted from.
-    pub fn completions(packed: &Packed, completion_lengths: &[usize]) -> Self {
-        assert_eq!(completion_lengths.len(), packed.sequences(), "one completion length per sequence");
-        let mut loss_mask = Vec::new();
-        for (i, &length) in completion_lengths.iter().enumerate() {
-            assert!(length < packed.length(i), "a completion follows at least one prompt token");
-            loss_mask.extend((0..packed.length(i)).map(|t| t >= packed.length(i) - length));
-        }
-        Self::new(packed, &loss_mask)
-    }
-
-    /// How many targets, `M`.
-    pub fn len(&self) -> usize {
-        self.ids.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -186,9 +124,6 @@ mod tests {
         assert_eq!(packed.last_indices(), [2, 5, 4, 1]);
         let read = |i: usize| (0..packed.length(i)).map(|t| packed.ids()[packed.index(i, t)]).collect::<Vec<_>>();
         assert_eq!((0..4).map(read).collect::<Vec<_>>(), sequences);
-        let targets = Targets::completions(&packed, &[1, 0, 3, 1]);
-        assert_eq!((targets.positions, targets.ids), (vec![1, 0, 1, 3, 0], vec![3, 2, 4, 5, 2]));
-        assert_eq!(targets.counts_b, [1, 0, 3, 1]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{Layout, Precision};
 
 use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
+use super::batch::{Batch, Rows};
+use super::build;
 use super::build::{Builder, Init, Source, normal};
 use super::causal::{CausalLm, Head, select_rows};
 use super::checkpoint::Checkpoint;
@@ -17,7 +19,6 @@ use super::compute::{Compute, Weights};
 use super::context::Context;
 use super::directory::ModelDir;
 use super::trunk::{Family, Trunk};
-use super::{Packed, build};
 use crate::error::{Error, Result};
 use crate::rng::Stream;
 
@@ -151,15 +152,24 @@ impl RewardModel {
         frozen
     }
 
+    /// What is computed of `rows`; see [`Trunk::batch`].
+    pub fn batch(&self, rows: &Rows<'_>) -> Batch {
+        self.trunk.batch(rows)
+    }
+
     /// The head's output at every token, `[N]`: a critic's values.
-    pub fn values(&self, packed: &Packed) -> Tensor<1> {
-        self.head(self.trunk.forward(&mut Context::Packed(packed)))
+    pub fn values(&self, batch: &Batch) -> Tensor<1> {
+        self.head(self.hidden(batch))
     }
 
     /// The head's output at each sequence's last token, `[B]`: rewards.
-    pub fn rewards(&self, packed: &Packed) -> Tensor<1> {
-        let hidden_nd = self.trunk.forward(&mut Context::Packed(packed));
-        self.head(select_rows(hidden_nd, &packed.last_indices()))
+    pub fn rewards(&self, batch: &Batch) -> Tensor<1> {
+        self.head(select_rows(self.hidden(batch), &batch.last_indices()))
+    }
+
+    /// Final hidden states of a batch, `[N, D]`.
+    fn hidden(&self, batch: &Batch) -> Tensor<2> {
+        self.trunk.forward(&mut Context::Packed(batch.packed()))
     }
 
     /// The head's output for each row of `hidden_nd`.

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Packed;
+use super::batch::{Batch, Beginnings, Rows};
 use super::build::Builder;
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
@@ -193,13 +193,16 @@ impl Trunk {
         }
     }
 
-    /// Packs `sequences`; those of each group share the tokens that they all begin with, where this trunk gives such
-    /// tokens the same numbers in all of them. See [`Packed::sharing`].
-    pub fn pack<S: AsRef<[u32]>>(&self, sequences: &[S], groups: &[Vec<usize>]) -> Packed {
+    /// What is computed of `rows`. Sequences that are handed over together share the tokens that they all begin with, where
+    /// this trunk gives such tokens the same numbers in all of them.
+    ///
+    /// # Panics
+    /// When there is no sequence, one has no ids, or a mask has another length than its target.
+    pub fn batch(&self, rows: &Rows<'_>) -> Batch {
         match self {
             // The angles of every token depend on how long its sequence becomes.
-            Self::Llama(model) if model.depends_on_length() => Packed::new(sequences),
-            _ => Packed::sharing(sequences, groups),
+            Self::Llama(model) if model.depends_on_length() => Batch::joined(rows, Beginnings::Apart),
+            _ => Batch::joined(rows, Beginnings::Shared),
         }
     }
 

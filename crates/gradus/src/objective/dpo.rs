@@ -10,7 +10,7 @@ use crate::batches::MicroBatch;
 use crate::data::PreferenceExample;
 use crate::host::read;
 use crate::loss::{dpo, reduce};
-use crate::model::{CausalLm, Packed, Targets, Trunk};
+use crate::model::{Batch, CausalLm, Rows, Sequence};
 use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.dpo`.
@@ -111,28 +111,22 @@ pub fn pairs(
 
 /// Summed logprobs of both completions of each pair under the reference.
 fn reference_sums(reference: &CausalLm, pairs: &[&PreferenceExample]) -> Vec<[f32; 2]> {
-    let (packed, targets) = pack(&reference.trunk, pairs);
-    let found = reference.logprobs(&packed, &targets, 1.0);
-    let sums_b = read(&reduce::segment_sum(found.logprobs_m, &targets.counts_b));
+    let batch = batch(reference, pairs);
+    let found = reference.logprobs(&batch, 1.0);
+    let sums_b = read(&reduce::segment_sum(found.logprobs_m, batch.counts_b()));
     (0..pairs.len()).map(|p| [sums_b[p], sums_b[pairs.len() + p]]).collect()
 }
 
-/// All chosen sequences, then all rejected ones; the completions are the targets. The two of a pair share their prompt.
-fn pack(trunk: &Trunk, pairs: &[&PreferenceExample]) -> (Packed, Targets) {
-    let chosen = pairs.iter().map(|pair| (&pair.chosen_ids, pair.prompt_len));
-    let sequences: Vec<(&Vec<u32>, usize)> =
-        chosen.chain(pairs.iter().map(|pair| (&pair.rejected_ids, pair.prompt_len))).collect();
-    let ids: Vec<&Vec<u32>> = sequences.iter().map(|(ids, _)| *ids).collect();
-    let packed = trunk.pack(&ids, &together(pairs.len()));
-    let loss_mask: Vec<bool> =
-        sequences.iter().flat_map(|(ids, prompt_len)| (0..ids.len()).map(move |t| t >= *prompt_len)).collect();
-    let targets = Targets::new(&packed, &loss_mask);
-    (packed, targets)
+fn batch(model: &CausalLm, pairs: &[&PreferenceExample]) -> Batch {
+    model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()))
 }
 
-/// The groups of `pairs` pairs whose chosen sequences all come before the rejected ones.
-pub(super) fn together(pairs: usize) -> Vec<Vec<usize>> {
-    (0..pairs).map(|pair| vec![pair, pairs + pair]).collect()
+/// The chosen and the rejected completion of a prompt.
+pub(crate) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
+    [&pair.chosen_ids, &pair.rejected_ids].map(|ids| {
+        let (prompt, completion) = ids.split_at(pair.prompt_len);
+        Sequence::completion(prompt, completion)
+    })
 }
 
 fn tokens(pair: &PreferenceExample) -> usize {
@@ -157,12 +151,12 @@ impl Objective for Dpo {
             Some(reference) => reference_sums(reference, &pairs),
             None => examples.iter().map(|example| example.reference.expect("prepared by `pairs`")).collect(),
         };
-        let (packed, targets) = pack(&model.trunk, &pairs);
-        let found = model.logprobs(&packed, &targets, 1.0);
+        let batch = batch(model, &pairs);
+        let found = model.logprobs(&batch, 1.0);
         let p = pairs.len();
         let device = found.logprobs_m.device();
 
-        let sums_b = reduce::segment_sum(found.logprobs_m.clone(), &targets.counts_b);
+        let sums_b = reduce::segment_sum(found.logprobs_m.clone(), batch.counts_b());
         let reference_b: Vec<f32> =
             reference.iter().map(|sums| sums[0]).chain(reference.iter().map(|sums| sums[1])).collect();
         let ratios_b = sums_b.clone() - Tensor::<1>::from_data(TensorData::new(reference_b, [2 * p]), &device);
@@ -171,13 +165,13 @@ impl Objective for Dpo {
             DpoLossType::Sigmoid => dpo::sigmoid(difference(ratios_b.clone()), beta, self.config.label_smoothing),
             DpoLossType::Hinge => dpo::hinge(difference(ratios_b.clone()), beta),
             DpoLossType::Ipo => {
-                let shares_b: Vec<f32> = targets.counts_b.iter().map(|&count| 1.0 / count.max(1) as f32).collect();
+                let shares_b: Vec<f32> = batch.counts_b().iter().map(|&count| 1.0 / count.max(1) as f32).collect();
                 let shares_b = Tensor::<1>::from_data(TensorData::new(shares_b, [2 * p]), &device);
                 dpo::ipo(difference(ratios_b.clone() * shares_b), beta)
             }
         };
 
-        let chosen_tokens: usize = targets.counts_b[..p].iter().sum();
+        let chosen_tokens: usize = batch.counts_b()[..p].iter().sum();
         observe(&read(&ratios_b), &read(&sums_b), beta, stats);
         let mean_logits_m = read(&found.mean_logits_m);
         stats.mean_of("logits/chosen", &mean_logits_m[..chosen_tokens]);

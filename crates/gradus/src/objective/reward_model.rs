@@ -5,7 +5,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::dpo::together;
 use super::{Objective, Totals, evaluate_loss};
 use crate::batches::MicroBatch;
 use crate::data::PreferenceExample;
@@ -13,7 +12,7 @@ use crate::error::Result;
 use crate::host::read;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
-use crate::model::RewardModel;
+use crate::model::{RewardModel, Rows, Sequence};
 use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.reward`.
@@ -41,12 +40,15 @@ impl BradleyTerry {
 
     /// Rewards of the chosen and the rejected texts, `[P]` each, from one forward pass over both.
     fn rewards(model: &RewardModel, pairs: &[&PreferenceExample]) -> [Tensor<1>; 2] {
-        let chosen = pairs.iter().map(|pair| &pair.chosen_ids);
-        let sequences: Vec<&Vec<u32>> = chosen.chain(pairs.iter().map(|pair| &pair.rejected_ids)).collect();
-        let packed = model.trunk.pack(&sequences, &together(pairs.len()));
-        let rewards_b = model.rewards(&packed);
+        let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()));
+        let rewards_b = model.rewards(&batch);
         [rewards_b.clone().narrow(0, 0, pairs.len()), rewards_b.narrow(0, pairs.len(), pairs.len())]
     }
+}
+
+/// The chosen and the rejected text.
+pub(crate) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
+    [&pair.chosen_ids, &pair.rejected_ids].map(|ids| Sequence::scored(ids))
 }
 
 impl Objective for BradleyTerry {

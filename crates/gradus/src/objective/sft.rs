@@ -9,7 +9,7 @@ use super::{Objective, Totals};
 use crate::data::SftExample;
 use crate::host::read;
 use crate::loss::sft;
-use crate::model::{CausalLm, Packed, Targets};
+use crate::model::{CausalLm, Counted, Rows, Sequence};
 use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.sft`.
@@ -43,6 +43,11 @@ impl Sft {
     }
 }
 
+/// A text and which of its tokens carry loss.
+pub(crate) fn sequence(example: &SftExample) -> Sequence<'_> {
+    Sequence { counted: Counted::Mask(&example.loss_mask), ..Sequence::text(&example.ids) }
+}
+
 impl Objective for Sft {
     type Model = CausalLm;
     type Example = SftExample;
@@ -52,19 +57,16 @@ impl Objective for Sft {
     }
 
     fn targets(&self, example: &SftExample) -> usize {
-        // The first token has nothing to be predicted from.
-        example.loss_mask.iter().skip(1).filter(|counts| **counts).count()
+        sequence(example).targets()
     }
 
     fn loss(&self, model: &CausalLm, rows: &[&SftExample], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
-        let packed = Packed::new(rows.iter().map(|row| &row.ids));
-        let loss_mask_n: Vec<bool> = rows.iter().flat_map(|row| row.loss_mask.iter().copied()).collect();
-        let targets = Targets::new(&packed, &loss_mask_n);
-        stats.sum(NEW_TOKENS, packed.tokens() as f64);
-        if targets.is_empty() {
+        let batch = model.batch(&Rows::Alone(rows.iter().map(|row| sequence(row)).collect()));
+        stats.sum(NEW_TOKENS, batch.tokens() as f64);
+        if batch.targets().is_empty() {
             return None;
         }
-        let found = model.logprobs(&packed, &targets, 1.0);
+        let found = model.logprobs(&batch, 1.0);
         stats.mean_of("entropy", &read(&found.entropies_m));
         stats.mean_of("mean_token_accuracy", &read(&found.correct_m));
         let nll_m = match self.label_smoothing {

@@ -7,7 +7,7 @@ use crate::batches::MicroBatch;
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::host::read;
-use crate::model::{ModelDir, Packed, RewardModel, Weights};
+use crate::model::{ModelDir, RewardModel, Rows, Weights};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::think::{without_empty_thoughts, without_thoughts_after};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
@@ -83,7 +83,7 @@ impl Reward for ModelReward {
         let lengths: Vec<usize> = good.iter().map(|ids| ids.len()).collect();
         let mut rewards = Vec::with_capacity(good.len());
         for pass in self.passes.split(&lengths) {
-            rewards.extend(read(&self.model.rewards(&Packed::new(&good[pass]))));
+            rewards.extend(read(&self.model.rewards(&self.model.batch(&Rows::scored(&good[pass])))));
         }
         let mut rewards = rewards.into_iter();
         let mut score = |(text, rollout): (Result<Vec<u32>, RewardError>, &Rollout)| {

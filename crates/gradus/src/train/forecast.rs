@@ -12,8 +12,9 @@ use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
 use crate::model::adapter::TaskType;
-use crate::model::{Block, ModelDir, ModelShape, Weights, common_prefix, open_model};
-use crate::objective::dpo::ReferenceLogprobs;
+use crate::model::{Block, ModelDir, ModelShape, Rows, Weights, open_model};
+use crate::objective::dpo::{self, ReferenceLogprobs};
+use crate::objective::{reward_model, sft};
 use crate::reward::config::RewardConfig;
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
@@ -41,38 +42,32 @@ pub fn workload(plan: &Plan, observer: &mut dyn Observer) -> Result<Workload> {
 
 /// Texts: every token is computed.
 pub(crate) fn of_texts(texts: &[SftExample]) -> Vec<Row> {
-    let targets = |text: &SftExample| text.loss_mask.iter().skip(1).filter(|counts| **counts).count();
-    texts.iter().map(|text| row(text.ids.len(), targets(text), 0)).collect()
+    texts.iter().map(|text| row(&Rows::Alone(vec![sft::sequence(text)]))).collect()
 }
 
 /// Pairs of a reward model, which predicts nothing.
 pub(crate) fn of_scored_pairs(pairs: &[PreferenceExample]) -> Vec<Row> {
-    pairs.iter().map(|pair| row(both(pair), 0, common(pair))).collect()
+    pairs.iter().map(|pair| row(&Rows::Pairs(vec![reward_model::sequences(pair)]))).collect()
 }
 
 /// Pairs with the tokens of both completions as targets.
 pub(crate) fn of_pairs(pairs: &[PreferenceExample]) -> Vec<Row> {
-    pairs.iter().map(|pair| row(both(pair), both(pair) - 2 * pair.prompt_len, common(pair))).collect()
+    pairs.iter().map(|pair| row(&Rows::Pairs(vec![dpo::sequences(pair)]))).collect()
 }
 
 /// Prompts with a completion that goes to the end.
 pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<Row> {
-    let one = |prompt: &Prompt| Row { computed_after: new_tokens, ..row(prompt.ids.len() + new_tokens, new_tokens, 0) };
+    let one = |prompt: &Prompt| {
+        let tokens = prompt.ids.len() + new_tokens;
+        Row { tokens, targets: new_tokens, computed: tokens, computed_after: new_tokens }
+    };
     prompts.iter().map(one).collect()
 }
 
-/// A row of which `shared` tokens are computed once instead of twice.
-fn row(tokens: usize, targets: usize, shared: usize) -> Row {
-    Row { tokens, targets, computed: tokens - shared, computed_after: tokens - shared }
-}
-
-fn both(pair: &PreferenceExample) -> usize {
-    pair.chosen_ids.len() + pair.rejected_ids.len()
-}
-
-/// What both sequences begin with, and packed batches store once.
-fn common(pair: &PreferenceExample) -> usize {
-    common_prefix(&[&pair.chosen_ids, &pair.rejected_ids])
+/// What is handed over to the model as one row.
+fn row(rows: &Rows<'_>) -> Row {
+    let computed = rows.computed();
+    Row { tokens: rows.tokens(), targets: rows.targets(), computed, computed_after: computed }
 }
 
 /// What a run on `rows` will hold: of online methods one a prompt, of others one a row or pair. `held_out` are prompts.
@@ -293,7 +288,7 @@ mod tests {
             "model_type": "gpt2", "vocab_size": 1000, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 1024
         });
         let dir = ModelDir::unsaved(config.as_object().expect("an object").clone());
-        let rows = vec![row(tokens, tokens - 1, 0); 100];
+        let rows = vec![row(&Rows::texts(&[vec![0; tokens]])); 100];
         let (seed, purpose) = (crate::rng::Seed(1), Purpose::DataOrder);
         Workload {
             policy: Model::language(ModelShape::of(&dir).expect("a known family"), Weights::F32),

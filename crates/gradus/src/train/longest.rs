@@ -5,12 +5,12 @@
 
 use super::observer::Event;
 use super::recorder::Recorder;
+use crate::algorithm::actor::batch;
 use crate::algorithm::{Actor, Algorithm, Critic};
 use crate::batches::MicroBatch;
 use crate::learner::Learner;
-use crate::model::Targets;
 use crate::objective::{Objective, totals};
-use crate::rollout::Prompt;
+use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::stats::Stats;
 
 /// Tries the longest pass over `examples` that a step of `batch_size` of them can hold.
@@ -46,26 +46,19 @@ pub(super) fn online(
     // Prompts that cannot be sampled from are refused by the sampler, with its own words.
     let limit = actor.module().policy.max_positions().unwrap_or(usize::MAX);
     let fits = |prompt: &&Prompt| !prompt.ids.is_empty() && prompt.ids.len() + new <= limit;
-    let rollouts: Vec<&Prompt> = prompts.iter().filter(fits).flat_map(|prompt| vec![prompt; group]).collect();
-    let lengths: Vec<usize> = rollouts.iter().map(|prompt| prompt.ids.len() + new).collect();
+    let candidates: Vec<&Prompt> = prompts.iter().filter(fits).flat_map(|prompt| vec![prompt; group]).collect();
+    let lengths: Vec<usize> = candidates.iter().map(|prompt| prompt.ids.len() + new).collect();
     let chosen = passes.longest(&lengths, batch_size * group);
     if chosen.is_empty() {
         return;
     }
-    // Completions of one prompt share it and nothing else, as those that are sampled.
     let policy = &actor.module().policy;
-    let other_id = |i: usize| (i % policy.vocab_size()) as u32;
-    let sequence = |&i: &usize| [&rollouts[i].ids[..], &vec![other_id(i); new]].concat();
-    let sequences: Vec<Vec<u32>> = chosen.iter().map(sequence).collect();
-    let order: Vec<usize> = (0..chosen.len()).collect();
-    let prompt = |&at: &usize| chosen[at] / group;
-    let groups: Vec<Vec<usize>> = order.chunk_by(|a, b| prompt(a) == prompt(b)).map(<[usize]>::to_vec).collect();
-    let packed = policy.trunk.pack(&sequences, &groups);
-    let targets = Targets::completions(&packed, &vec![new; chosen.len()]);
-    let mut forward = actor.module().forward(&packed, &targets, sampling.temperature);
+    let rollouts = made_up(&candidates, &chosen, (group, new), policy.vocab_size());
+    let batch = batch(&policy.trunk, &rollouts, &(0..rollouts.len()).collect::<Vec<_>>());
+    let mut forward = actor.module().forward(&batch, sampling.temperature);
     // As in an update: a critic on the policy's trunk goes back together with it, another after it, but both forward
     // passes are in memory at once.
-    let values_m = algorithm.critic().map(|critic| critic.forward(&mut forward, &packed, &targets));
+    let values_m = algorithm.critic().map(|critic| critic.forward(&mut forward, &batch));
     let loss = forward.logprobs.logprobs_m.sum();
     match (algorithm.critic(), values_m) {
         (Some(Critic::Separate(_)), Some(values_m)) => {
@@ -75,6 +68,26 @@ pub(super) fn online(
         (_, Some(values_m)) => drop((loss + values_m.sum()).backward()),
         (_, None) => drop(loss.backward()),
     }
+}
+
+/// Completions of `new` ids to the `chosen` candidates, of which each prompt has `group`. Those of one prompt share it and
+/// nothing else, as those that are sampled.
+fn made_up(candidates: &[&Prompt], chosen: &[usize], (group, new): (usize, usize), vocabulary: usize) -> Rollouts {
+    let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: group };
+    for neighbours in chosen.chunk_by(|a, b| a / group == b / group) {
+        let rollout = |&i: &usize| Rollout {
+            prompt: made.prompts.len(),
+            completion: String::new(),
+            completion_ids: vec![(i % vocabulary) as u32; new],
+            sampled_logprobs: Vec::new(),
+            logprobs: Vec::new(),
+            counts: None,
+            stop: StopReason::Length,
+        };
+        made.rollouts.extend(neighbours.iter().map(rollout));
+        made.prompts.push(candidates[neighbours[0]].clone());
+    }
+    made
 }
 
 fn tell(recorder: &mut Recorder<'_>) {

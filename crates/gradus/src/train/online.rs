@@ -152,7 +152,10 @@ fn steps(
             (true, Some(model)) => Some(logprobs(model, &rollouts, algorithm.sampling().temperature, settings.passes)),
             _ => None,
         };
-        let rewards = scores.iter().map(|score| score.rewards_t.clone()).collect();
+        let of_counted = |(score, rollout): (&reward::Score, &rollout::Rollout)| {
+            score.rewards_t.as_ref().map(|rewards_t| rollout.rewards_of_counted(rewards_t))
+        };
+        let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
         let experience = Experience { rollouts, rewards, reference };
         let advantages = algorithm.advantages(&actor.frozen(), &experience, settings);
         lap(&mut measured, "advantages");
@@ -229,9 +232,9 @@ fn sample(
     let own = logprobs(&policy, &rollouts, sampler.params.temperature, settings.passes);
     for (rollout, own_t) in rollouts.rollouts.iter_mut().zip(own) {
         let errors_t: Vec<f32> =
-            rollout.logprobs.iter().zip(&own_t).map(|(coarse, own)| (coarse - own).abs()).collect();
+            rollout.counted_logprobs().iter().zip(&own_t).map(|(coarse, own)| (coarse - own).abs()).collect();
         measured.mean_of("sampling/logprob_error", &errors_t);
-        rollout.logprobs = own_t;
+        rollout.replace_logprobs(&own_t);
     }
     Ok(rollouts)
 }

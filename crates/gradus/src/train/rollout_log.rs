@@ -74,7 +74,7 @@ impl RolloutLog {
         let rollouts = &experience.rollouts;
         let kl = |i: usize| {
             let reference = experience.reference.as_ref()?;
-            Some(kl::k1(&rollouts.rollouts[i].logprobs, &reference[i]).iter().map(|&kl| f64::from(kl)).sum())
+            Some(kl::k1(&rollouts.rollouts[i].counted_logprobs(), &reference[i]).iter().map(|&kl| f64::from(kl)).sum())
         };
         let record = |i: usize| {
             let advantages_t = &advantages.advantages[i];

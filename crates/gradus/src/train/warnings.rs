@@ -58,13 +58,13 @@ impl Shown {
         let rollouts = &experience.rollouts;
         let each = || rollouts.rollouts.iter();
         let count = rollouts.len().max(1) as f64;
-        let tokens: usize = each().map(|rollout| rollout.completion_ids.len()).sum();
-        let logprobs: f64 = each().flat_map(|rollout| &rollout.logprobs).map(|&logprob| f64::from(logprob)).sum();
+        let tokens: usize = each().map(|rollout| rollout.counted()).sum();
+        let logprobs: f64 = each().flat_map(|rollout| rollout.counted_logprobs().into_owned()).map(f64::from).sum();
         let groups = experience.totals();
         let groups: Vec<_> = groups.chunks(rollouts.group_size.max(1)).collect();
         let flat = groups.iter().filter(|group| group.windows(2).all(|pair| pair[0] == pair[1])).count();
         let of_one = |(rollout, reference_t): (&crate::rollout::Rollout, &Vec<f32>)| -> f64 {
-            kl::k1(&rollout.logprobs, reference_t).iter().map(|&kl| f64::from(kl)).sum()
+            kl::k1(&rollout.counted_logprobs(), reference_t).iter().map(|&kl| f64::from(kl)).sum()
         };
         let mut parts: Vec<(&str, Vec<f32>)> = Vec::new();
         for (name, value) in scores.iter().flat_map(|score| &score.components).filter(|(_, value)| value.is_finite()) {

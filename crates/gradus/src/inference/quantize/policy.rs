@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
 use crate::host::read;
 use crate::inference::PASSES;
-use crate::model::{CausalLm, Packed, Targets, select_rows};
+use crate::model::{Batch, CausalLm, Rows, Sequence, select_rows};
 use crate::pretrained::Pretrained;
 use crate::rng::{Purpose, Stream};
 
@@ -122,23 +122,23 @@ fn sample(
     Ok((samples.collect(), (seconds > 0.0).then(|| tokens as f64 / seconds)))
 }
 
-/// The samples in passes, each packed with its targets: the sampled tokens.
-fn passes(samples: &[Sample]) -> impl Iterator<Item = (Packed, Targets)> + '_ {
+/// The samples in passes; the sampled tokens count.
+fn passes<'a>(model: &'a CausalLm, samples: &'a [Sample]) -> impl Iterator<Item = Batch> + 'a {
     let lengths: Vec<usize> = samples.iter().map(|sample| sample.ids.len()).collect();
     PASSES.split(&lengths).into_iter().map(move |pass| {
-        let samples = &samples[pass];
-        let is_sampled = |sample: &Sample| (0..sample.ids.len()).map(|t| t >= sample.prompt_len).collect::<Vec<_>>();
-        let packed = Packed::new(samples.iter().map(|sample| &sample.ids));
-        let targets = Targets::new(&packed, &samples.iter().flat_map(is_sampled).collect::<Vec<bool>>());
-        (packed, targets)
+        let sequence = |sample: &'a Sample| {
+            let (prompt, completion) = sample.ids.split_at(sample.prompt_len);
+            Sequence::completion(prompt, completion)
+        };
+        model.batch(&Rows::Alone(samples[pass].iter().map(sequence).collect()))
     })
 }
 
 /// Tokens a second when scoring the samples.
 fn score(model: &CausalLm, samples: &[Sample]) -> Option<f64> {
     let start = Instant::now();
-    for (packed, targets) in passes(samples) {
-        read(&model.logprobs(&packed, &targets, 1.0).logprobs_m);
+    for batch in passes(model, samples) {
+        read(&model.logprobs(&batch, 1.0).logprobs_m);
     }
     let tokens = samples.iter().map(|sample| sample.ids.len()).sum::<usize>();
     let seconds = start.elapsed().as_secs_f64();
@@ -157,8 +157,9 @@ fn quality(before: &CausalLm, after: &CausalLm, samples: &[Sample]) -> PolicyQua
     let vocabulary = before.vocab_size();
     let rows = (LOGITS / vocabulary).max(1);
     let mut found = Vec::new();
-    for (packed, targets) in passes(samples) {
-        let hidden = [before, after].map(|model| model.hidden(&packed));
+    for batch in passes(before, samples) {
+        let hidden = [before, after].map(|model| model.hidden(&batch));
+        let targets = batch.targets();
         for (positions, ids) in targets.positions.chunks(rows).zip(targets.ids.chunks(rows)) {
             let logits = |model: &CausalLm, side: usize| {
                 let logits = model.logits_of(select_rows(hidden[side].clone(), positions));

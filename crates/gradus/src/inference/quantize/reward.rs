@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::host::read;
 use crate::inference::PASSES;
 use crate::math::stats::{correlation, mean};
-use crate::model::{Packed, RewardModel};
+use crate::model::{RewardModel, Rows};
 use crate::pretrained::Pretrained;
 
 /// How the rewards of two models differ on the same pairs.
@@ -70,7 +70,7 @@ pub(super) fn compare(
 fn rewards(model: &RewardModel, sequences: &[&[u32]]) -> (Vec<f32>, Option<f64>) {
     let lengths: Vec<usize> = sequences.iter().map(|ids| ids.len()).collect();
     let start = Instant::now();
-    let pass = |pass: std::ops::Range<usize>| read(&model.rewards(&Packed::new(&sequences[pass])));
+    let pass = |pass: std::ops::Range<usize>| read(&model.rewards(&model.batch(&Rows::scored(&sequences[pass]))));
     let found = PASSES.split(&lengths).into_iter().flat_map(pass).collect();
     let seconds = start.elapsed().as_secs_f64();
     (found, (seconds > 0.0).then(|| lengths.iter().sum::<usize>() as f64 / seconds))

@@ -9,7 +9,7 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 
 use super::QuantFormat;
-use crate::model::{CausalLm, Compute, ModelDir, Packed, RewardModel, Weights, save_causal, save_reward_model};
+use crate::model::{CausalLm, Compute, ModelDir, RewardModel, Rows, Weights, save_causal, save_reward_model};
 
 const NAMES: [&str; 5] = ["gpt2-nf4", "llama-nf4", "llama-nf4-plain", "gpt2-int8", "llama-int8"];
 
@@ -97,7 +97,7 @@ fn what_bitsandbytes_wrote_holds_the_numbers_that_it_says() {
         let tolerance = if format == QuantFormat::Int8 { 2e-2 } else { 1e-5 };
         for (i, ids) in sequences(name).iter().enumerate() {
             let (_, _, logits) = &expected[&format!("logits.{i}")];
-            let found = host(model.logits(&Packed::new([ids])));
+            let found = host(model.logits(&model.batch(&Rows::texts(&[ids]))));
             assert_close(&format!("{name}: logits {i}"), &found, &floats(logits), tolerance);
         }
     }
@@ -164,8 +164,8 @@ fn saving_keeps_every_bit_of_codes_and_scales() {
         let quantisation = &config["quantization_config"];
         assert_eq!(quantisation["quant_method"], "bitsandbytes");
         assert_eq!(quantisation["load_in_8bit"], name.contains("int8"));
-        let packed = Packed::new(sequences(name));
-        assert!(host(load(to.path()).logits(&packed)) == host(model.logits(&packed)), "{name}: logits");
+        let batch = model.batch(&Rows::texts(&sequences(name)));
+        assert!(host(load(to.path()).logits(&batch)) == host(model.logits(&batch)), "{name}: logits");
     }
 }
 
@@ -174,32 +174,33 @@ fn a_reward_model_keeps_its_head_in_floats() {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models/gpt2-reward");
     let (dir, to) = (ModelDir::open(&from).expect("opens"), tempfile::tempdir().expect("directory"));
     let model = RewardModel::load(&dir, &Device::flex()).expect("loads");
-    let packed = Packed::new([vec![5u32, 9, 40, 7], vec![3, 11]]);
-    let before = host(model.rewards(&packed));
+    let batch = model.batch(&Rows::scored(&[vec![5u32, 9, 40, 7], vec![3, 11]]));
+    let before = host(model.rewards(&batch));
     for format in [QuantFormat::Int8, QuantFormat::Nf4] {
         let quantised = model.clone().quantised(format);
         save_reward_model(&quantised, &dir, to.path(), 0).expect("saved");
         let written = tensors(&to.path().join("model.safetensors"));
         assert_eq!(written["score.weight"].0, "F32");
         let again = RewardModel::load(&ModelDir::open(to.path()).expect("opens"), &Device::flex()).expect("loads");
-        assert!(host(again.rewards(&packed)) == host(quantised.rewards(&packed)), "{format:?}");
-        assert_close("rewards", &host(again.rewards(&packed)), &before, 0.3);
+        assert!(host(again.rewards(&batch)) == host(quantised.rewards(&batch)), "{format:?}");
+        assert_close("rewards", &host(again.rewards(&batch)), &before, 0.3);
     }
 }
 
 #[test]
 fn quantised_layers_stay_what_they_are() {
     for name in ["gpt2-nf4", "llama-int8"] {
-        let (model, packed) = (load(&fixture(name)), Packed::new(sequences(name)));
-        let before = host(model.logits(&packed));
+        let model = load(&fixture(name));
+        let batch = model.batch(&Rows::texts(&sequences(name)));
+        let before = host(model.logits(&batch));
         for weights in [Weights::F32, Weights::Nf4, Weights::Int8, Weights::Bf16] {
             let frozen = model.clone().into_frozen(weights);
             assert_eq!(frozen.trunk.quantisation(), model.trunk.quantisation());
             if weights == Weights::F32 {
-                assert!(host(frozen.logits(&packed)) == before, "{name}");
+                assert!(host(frozen.logits(&batch)) == before, "{name}");
             }
         }
-        let coarse = host(model.clone().with_compute(Compute::Bf16).logits(&packed));
+        let coarse = host(model.clone().with_compute(Compute::Bf16).logits(&batch));
         assert!(coarse != before, "{name}: the head at least is computed in bf16");
         assert_close(name, &coarse, &before, 2e-2);
         // Panels of 32 outputs are filled up.

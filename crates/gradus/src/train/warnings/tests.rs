@@ -153,6 +153,7 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
         completion_ids: ids.to_vec(),
         sampled_logprobs: vec![0.0; ids.len()],
         logprobs: vec![logprob; ids.len()],
+        counts: None,
         stop: StopReason::StopId,
     };
     let prompt = |row| Prompt { row, text: String::new(), ids: vec![1], messages: None, columns: Map::new() };

@@ -1,0 +1,114 @@
+//! What a tool wrote within a completion is read by the model and taught to nobody.
+
+use std::path::Path;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use super::grpo::{Grpo, GrpoConfig, ScaleRewards};
+use super::ppo::{Ppo, PpoConfig};
+use super::*;
+use crate::algorithm::actor::ValueHead;
+use crate::host::read;
+use crate::learner::optimizer::AdamW;
+use crate::model::{CausalLm, ModelDir, Rows, named_tensors};
+use crate::rollout::{Prompt, Rollout, StopReason};
+use crate::settings::TrainConfig;
+
+const PROMPT: [u32; 2] = [5, 6];
+const ANSWERED: [u32; 5] = [7, 8, 9, 10, 2];
+const PLAIN: [u32; 4] = [11, 7, 12, 2];
+
+fn policy() -> CausalLm {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/qwen3");
+    CausalLm::load(&ModelDir::open(&path).expect("opens"), &Device::flex().autodiff()).expect("loads").train()
+}
+
+/// Two completions of one prompt; a tool wrote the third and fourth id of the first, whose logprobs are recorded as
+/// `of_tool`.
+fn experience(policy: &CausalLm, settings: &Settings, of_tool: f32) -> Experience {
+    let prompt =
+        Prompt { row: 0, text: String::new(), ids: PROMPT.to_vec(), messages: None, columns: serde_json::Map::new() };
+    let rollout = |ids: &[u32], counts: Option<Vec<bool>>| Rollout {
+        prompt: 0,
+        completion: String::new(),
+        completion_ids: ids.to_vec(),
+        sampled_logprobs: vec![of_tool; ids.len()],
+        logprobs: vec![of_tool; ids.len()],
+        counts,
+        stop: StopReason::StopId,
+    };
+    let answered = rollout(&ANSWERED, Some(vec![true, true, false, false, true]));
+    let mut rollouts =
+        Rollouts { prompts: vec![prompt], rollouts: vec![answered, rollout(&PLAIN, None)], group_size: 2 };
+    let own = actor::logprobs(policy, &rollouts, 1.0, settings.passes);
+    assert_eq!(own.iter().map(Vec::len).collect::<Vec<_>>(), [3, 4]);
+    for (rollout, own_t) in rollouts.rollouts.iter_mut().zip(&own) {
+        rollout.replace_logprobs(own_t);
+    }
+    assert!(rollouts.rollouts[0].logprobs[2].to_bits() == of_tool.to_bits());
+    let rewards = [vec![0.0, 0.0, 0.0, 0.0, 1.0], vec![0.0; 4]];
+    let rewards = rollouts.rollouts.iter().zip(&rewards).map(|(rollout, r)| Some(rollout.rewards_of_counted(r)));
+    Experience { rewards: rewards.collect(), rollouts, reference: None }
+}
+
+fn settings() -> Settings {
+    let config = TrainConfig { shuffle: false, max_grad_norm: 1e6, ..TrainConfig::default() };
+    Settings::new(&config, 1, 0.01, "eval_reward")
+}
+
+/// The actor after one update on what `of_tool` was recorded of.
+fn updated(algorithm: &mut dyn Algorithm, value_head: bool, of_tool: f32) -> (Actor, Advantages) {
+    let (policy, settings) = (policy(), settings());
+    let value_head = value_head.then(|| ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
+    let experience = experience(&policy, &settings, of_tool);
+    let mut learner = Learner::new(Actor { policy, value_head }, AdamW::new(settings.optimizer));
+    let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
+    let at = Update { iteration: 0, multiplier: 1.0, settings: &settings };
+    algorithm.update(&mut learner, &experience, &advantages, at).expect("finite");
+    (learner.frozen(), advantages)
+}
+
+#[test]
+fn grpo_learns_from_what_the_policy_wrote() {
+    let mut grpo = Grpo::new(&GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, ..GrpoConfig::default() });
+    let (found, advantages) = updated(&mut grpo, false, f32::NAN);
+    assert_eq!(advantages.advantages, [vec![0.5; 3], vec![-0.5; 4]]);
+
+    // At ratio 1 the gradient is that of −(½ Σ logp of 7, 8, 2 − ½ Σ logp of all of the second) / 7.
+    let (model, settings) = (policy(), settings());
+    let whole = [[&PROMPT[..], &ANSWERED].concat(), [&PROMPT[..], &PLAIN].concat()];
+    let [answered, plain] = whole.map(|ids| model.logprobs(&model.batch(&Rows::texts(&[ids])), 1.0).logprobs_m);
+    let written = Tensor::cat(vec![answered.clone().narrow(0, 1, 2), answered.narrow(0, 5, 1)], 0);
+    let loss = (plain.narrow(0, 1, 4).sum() - written.sum()) * (0.5 / 7.0);
+    let mut learner = Learner::new(Actor { policy: model, value_head: None }, AdamW::new(settings.optimizer));
+    learner.accumulate(&loss);
+    learner.step(settings.learning_rate, settings.max_grad_norm).expect("finite");
+
+    let (found, expected) = (named_tensors(&found.policy), named_tensors(&learner.frozen().policy));
+    let start = named_tensors(&policy());
+    let mut moved = 0.0f32;
+    for ((found, expected), start) in found.iter().zip(&expected).zip(&start) {
+        for ((f, e), s) in found.values.iter().zip(expected.values.iter()).zip(start.values.iter()) {
+            moved = moved.max((e - s).abs());
+            // AdamW turns rounding in a gradient near 0 into a step; most of it stays below a thousandth of one.
+            assert!((f - e).abs() <= 1e-3 * 0.01, "{}: {f} instead of {e}", found.name);
+        }
+    }
+    assert!(moved > 0.005, "the step moves weights by {moved}");
+}
+
+#[test]
+fn ppo_counts_time_in_what_the_policy_wrote() {
+    let config = PpoConfig { whiten_advantages: false, update_epochs: 1, ..PpoConfig::default() };
+    let run = |of_tool| updated(&mut Ppo::new(&config, Critic::Shared, None), true, of_tool);
+    let (actor, advantages) = run(f32::NAN);
+    // A critic that says 0, γ = 1, λ = 0.95, and 1 at the third of three steps: 0.95², 0.95, 1.
+    let expected = [vec![0.9025, 0.95, 1.0], vec![0.0; 4]];
+    for (found, expected) in advantages.advantages.concat().iter().zip(expected.concat()) {
+        assert!((found - expected).abs() < 1e-6, "{found} instead of {expected}");
+    }
+    let (other, _) = run(0.0);
+    assert_eq!(named_tensors(&actor.policy), named_tensors(&other.policy), "what was recorded of a tool is not read");
+    assert!(read(&actor.value_head.expect("a head").weight.val()).iter().any(|weight| *weight != 0.0));
+}
