@@ -40,7 +40,7 @@ mod token_logprobs;
 pub use activation::Activated;
 pub use adamw::{AdamWStep, adamw};
 pub use attention::{
-    AttentionShape, Mask, PositionBias, PositionBuckets, attention, attention_biased, attention_fused,
+    AttentionShape, Mask, PositionBias, PositionBuckets, attention, attention_across, attention_biased, attention_fused,
 };
 pub use decode::{CacheRow, LayerCache};
 pub use embedding::embedding;
@@ -54,7 +54,7 @@ pub use product::{Format, Precision};
 pub use quantised::{Absmax, BLOCK, Int8, NESTED_BLOCK, NF4_MAP, NestedAbsmax, Nf4, Quantised};
 pub use recompute::recompute;
 pub use rope::rope;
-pub use segments::{Segment, Segments};
+pub use segments::{CrossSegments, Segment, Segments};
 pub use simd::{exp_or_zero, maximum, sum_exp};
 pub use swiglu::swiglu;
 pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, token_logprobs};

@@ -1,7 +1,7 @@
 //! The definitions of the kernels in plain tensors: what tests and benchmarks compare with. Not part of the interface.
 
 pub use crate::adamw::reference as adamw;
-pub use crate::attention::{reference as attention, reference_biased as attention_biased};
+pub use crate::attention::reference::{across as attention_across, attention, biased as attention_biased};
 pub use crate::embedding::reference as embedding;
 pub use crate::gelu::reference as gelu;
 pub use crate::linear::reference as linear;

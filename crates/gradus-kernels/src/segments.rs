@@ -10,6 +10,8 @@ use std::ops::Range;
 pub struct Segments {
     trees: Vec<Tree>,
     tokens: usize,
+    /// Global tokens, in order.
+    global: Vec<usize>,
 }
 
 /// A root with its continuations, next to each other.
@@ -72,6 +74,20 @@ impl Segments {
         self.trees.push(tree);
     }
 
+    /// The same segments with `tokens` global: where the mask has a window, they see beyond it, and are seen from beyond
+    /// it, by everything of their sequence (Longformer's global attention).
+    ///
+    /// # Panics
+    /// When there is no such token.
+    pub fn with_global(mut self, tokens: impl IntoIterator<Item = usize>) -> Self {
+        self.global = tokens.into_iter().collect();
+        self.global.sort_unstable();
+        self.global.dedup();
+        let last = self.global.last();
+        assert!(last.is_none_or(|&last| last < self.tokens), "a global token lies outside {} tokens", self.tokens);
+        self
+    }
+
     /// All tokens, N.
     pub fn tokens(&self) -> usize {
         self.tokens
@@ -84,6 +100,48 @@ impl Segments {
 
     pub(crate) fn trees(&self) -> &[Tree] {
         &self.trees
+    }
+
+    /// Global tokens among `tokens`.
+    pub(crate) fn global(&self, tokens: &Range<usize>) -> &[usize] {
+        let before = |end: usize| self.global.partition_point(|&token| token < end);
+        &self.global[before(tokens.start)..before(tokens.end)]
+    }
+}
+
+/// Queries of one packed batch that read the sequences of another: each tree of segments reads one of them whole, and
+/// several may read the same. The targets of a group share their source, which an encoder packs once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CrossSegments {
+    targets: Segments,
+    sources: Segments,
+    /// Which source each tree of the targets reads.
+    source_of: Vec<usize>,
+}
+
+impl CrossSegments {
+    /// Root `t` of `targets`, with all that continues it, reads sequence `source_of[t]` of `sources`.
+    ///
+    /// # Panics
+    /// When there is not one source a root, a source does not exist, or one is continued by others.
+    pub fn new(targets: Segments, sources: Segments, source_of: Vec<usize>) -> Self {
+        assert_eq!(source_of.len(), targets.trees.len(), "one source a root");
+        assert!(source_of.iter().all(|&source| source < sources.trees.len()), "a source does not exist");
+        assert!(sources.trees.iter().all(|tree| tree.continuations.is_empty()), "sources are whole sequences");
+        Self { targets, sources, source_of }
+    }
+
+    /// Tokens that read, N, and tokens that are read, M.
+    pub fn tokens(&self) -> [usize; 2] {
+        [self.targets.tokens, self.sources.tokens]
+    }
+
+    /// Every tree that reads with the tokens that it reads, in the order of its tokens.
+    pub(crate) fn trees(&self) -> impl Iterator<Item = (&Tree, Range<usize>)> {
+        self.targets.trees.iter().zip(&self.source_of).map(|(tree, &source)| {
+            let source = &self.sources.trees[source];
+            (tree, source.start..source.start + source.root)
+        })
     }
 }
 
@@ -98,5 +156,21 @@ mod tests {
         let found: Vec<(Range<usize>, Range<usize>)> = segments.iter().map(|s| (s.tokens, s.prefix)).collect();
         assert_eq!(found, [(0..3, 0..0), (3..5, 3..3), (5..9, 3..5), (9..10, 3..5)]);
         assert_eq!(segments.tokens(), 10);
+    }
+
+    #[test]
+    fn global_tokens_are_those_of_a_range() {
+        let segments = Segments::sequences([3, 4]).with_global([5, 0, 3, 5]);
+        assert_eq!(segments.global(&(0..3)), [0]);
+        assert_eq!(segments.global(&(3..7)), [3, 5]);
+        assert!(segments.global(&(1..3)).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "sources are whole sequences")]
+    fn a_source_is_whole() {
+        let mut sources = Segments::default();
+        sources.push(2, vec![1]);
+        CrossSegments::new(Segments::sequences([1]), sources, vec![0]);
     }
 }

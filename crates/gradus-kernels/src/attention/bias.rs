@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::fused::Dense;
 use crate::simd::simd;
@@ -75,6 +75,15 @@ impl PositionBuckets {
         }
     }
 
+    /// The buckets of distances, which lie on a device.
+    pub(super) fn of_distances(&self, distances: Tensor<2, Int>) -> Tensor<2, Int> {
+        let ([t, seen], reach) = (distances.dims(), self.table.len() / 2);
+        let table: Vec<i32> = self.table.iter().map(|&bucket| bucket as i32).collect();
+        let table = Tensor::<1, Int>::from_data(TensorData::new(table, [self.table.len()]), &distances.device());
+        let places = distances.clamp(-(reach as i64), reach as i64) + reach as i64;
+        table.select(0, places.reshape([t * seen])).reshape([t, seen])
+    }
+
     /// The biases of one head by distance, from `1 − length` to `length − 1`: those of one query and neighbouring keys
     /// lie side by side.
     fn by_distance(&self, bias_r: &[f32], length: usize) -> Vec<f32> {
@@ -82,7 +91,7 @@ impl PositionBuckets {
     }
 
     /// Adds the gradients by distance to those of the buckets.
-    pub(super) fn collect(&self, grad_r: &mut [f32], by_distance: &[f32]) {
+    pub(crate) fn collect(&self, grad_r: &mut [f32], by_distance: &[f32]) {
         let buckets = self.distances(by_distance.len().div_ceil(2));
         buckets.zip(by_distance).for_each(|(bucket, gradient)| grad_r[bucket] += gradient);
     }
@@ -93,7 +102,7 @@ impl PositionBuckets {
 }
 
 /// The biases of a pass by head and distance.
-pub(super) struct DistanceBias {
+pub(crate) struct DistanceBias {
     values: Vec<f32>,
     /// Tokens of the longest sequence.
     length: usize,
@@ -101,24 +110,24 @@ pub(super) struct DistanceBias {
 
 impl DistanceBias {
     /// For sequences of at most `length` tokens.
-    pub(super) fn new(buckets: &PositionBuckets, weight_hr: &Dense, length: usize) -> Self {
+    pub(crate) fn new(buckets: &PositionBuckets, weight_hr: &Dense, length: usize) -> Self {
         let rows = weight_hr.values().chunks_exact(buckets.buckets);
         Self { values: rows.flat_map(|bias_r| buckets.by_distance(bias_r, length)).collect(), length }
     }
 
     /// Distances of one head.
-    pub(super) fn distances(&self) -> usize {
+    pub(crate) fn distances(&self) -> usize {
         (2 * self.length).saturating_sub(1)
     }
 
     /// Where the distances from `query` to `keys` lie among those of one head.
-    pub(super) fn range(&self, query: usize, keys: &Range<usize>) -> Range<usize> {
+    pub(crate) fn range(&self, query: usize, keys: &Range<usize>) -> Range<usize> {
         let from = self.length - 1 + keys.start - query;
         from..from + keys.len()
     }
 
     /// Biases of one head.
-    pub(super) fn of(&self, head: usize, distances: Range<usize>) -> &[f32] {
+    pub(crate) fn of(&self, head: usize, distances: Range<usize>) -> &[f32] {
         &self.values[head * self.distances()..][distances]
     }
 }
@@ -136,7 +145,7 @@ fn t5_bucket(distance: usize, buckets: usize, max_distance: usize) -> usize {
 
 simd! {
     /// `target += values`.
-    pub(super) fn add(target: &mut [f32], values: &[f32]) {
+    pub(crate) fn add(target: &mut [f32], values: &[f32]) {
         target.iter_mut().zip(values).for_each(|(target, value)| *target += value);
     }
 }

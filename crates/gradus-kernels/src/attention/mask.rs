@@ -19,20 +19,24 @@ pub enum Mask {
 }
 
 impl Mask {
-    /// The keys that the query at `position` of `length` tokens sees; both ends grow with the position.
+    /// The keys that the query at `position` sees of `length`; both ends grow with the position.
     pub(crate) fn keys(self, position: usize, length: usize) -> Range<usize> {
-        match self {
-            Self::Causal => 0..position + 1,
-            Self::CausalWindow(window) => (position + 1).saturating_sub(window.get())..position + 1,
-            Self::Bidirectional => 0..length,
+        let (start, end) = match self {
+            Self::Causal => (0, position + 1),
+            Self::CausalWindow(window) => ((position + 1).saturating_sub(window.get()), position + 1),
+            Self::Bidirectional => (0, length),
             Self::BidirectionalWindow(distance) => {
-                position.saturating_sub(distance)..position.saturating_add(distance).saturating_add(1).min(length)
+                (position.saturating_sub(distance), position.saturating_add(distance).saturating_add(1))
             }
-        }
+        };
+        start.min(length)..end.min(length)
     }
 
-    /// The keys that any of the queries `positions` sees.
-    pub(crate) fn keys_of_any(self, positions: &Range<usize>, length: usize) -> Range<usize> {
-        self.keys(positions.start, length).start..self.keys(positions.end - 1, length).end
+    /// The mask without its window: what global tokens see, and who sees them.
+    pub(crate) fn without_window(self) -> Self {
+        match self {
+            Self::Causal | Self::CausalWindow(_) => Self::Causal,
+            Self::Bidirectional | Self::BidirectionalWindow(_) => Self::Bidirectional,
+        }
     }
 }

@@ -1,5 +1,7 @@
 use std::num::NonZeroUsize;
 
+use std::ops::Range;
+
 use super::*;
 use crate::fused::testing::{assert_close, check, given, host, leaf};
 
@@ -41,7 +43,7 @@ fn agrees_with_the_reference() {
                 &format!("attention, {mask:?}"),
                 &inputs,
                 |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
-                |x| reference(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+                |x| reference::attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
                 1e-5,
             );
             let part = |x: &Tensor<2>, from, width| x.clone().narrow(1, from, width);
@@ -51,7 +53,13 @@ fn agrees_with_the_reference() {
                 |x| attention_fused(x[0].clone(), &segments, shape),
                 |x| {
                     let (q, kv) = (heads * 5, kv * 5);
-                    reference(part(&x[0], 0, q), part(&x[0], q, kv), part(&x[0], q + kv, kv), &segments, shape)
+                    reference::attention(
+                        part(&x[0], 0, q),
+                        part(&x[0], q, kv),
+                        part(&x[0], q + kv, kv),
+                        &segments,
+                        shape,
+                    )
                 },
                 1e-5,
             );
@@ -77,7 +85,7 @@ fn a_bias_agrees_with_the_reference() {
                 |x| attention_biased(x[0].clone(), x[1].clone(), x[2].clone(), bias(&x[3]), &segments, shape),
                 |x| {
                     let bias = bias(&x[3]);
-                    reference_biased(x[0].clone(), x[1].clone(), x[2].clone(), Some(&bias), &segments, shape)
+                    reference::biased(x[0].clone(), x[1].clone(), x[2].clone(), Some(&bias), &segments, shape)
                 },
                 2e-5,
             );
@@ -142,8 +150,119 @@ fn large_scores_agree_with_the_reference() {
             "attention",
             &[leaf([71, 8], 1), leaf([71, 4], 2), leaf([71, 4], 3)],
             |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
-            |x| reference(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+            |x| reference::attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
             2e-3,
         );
+    }
+}
+
+/// Targets with the sources that they read: one of each, a group that shares a source, continuations, sources of nothing,
+/// of more than a block, and one that nobody reads.
+fn crossings() -> Vec<CrossSegments> {
+    let mut trees = Segments::sequences([3, 70]);
+    trees.push(2, vec![5, 0, 66]);
+    trees.push(1, vec![2]);
+    vec![
+        CrossSegments::new(Segments::sequences([1]), Segments::sequences([1]), vec![0]),
+        CrossSegments::new(Segments::sequences([2, 0, 65, 4]), Segments::sequences([0, 7, 90]), vec![2, 0, 2, 1]),
+        CrossSegments::new(Segments::sequences([2, 3]), Segments::sequences([0, 4]), vec![0, 0]),
+        CrossSegments::new(trees, Segments::sequences([70, 3, 9]), vec![2, 0, 0, 2]),
+    ]
+}
+
+#[test]
+fn across_batches_it_agrees_with_the_reference() {
+    let masks = [Mask::Bidirectional, Mask::Causal, window(3), window(100), Mask::BidirectionalWindow(2)];
+    for (cross, mask) in crossings().into_iter().flat_map(|cross| masks.map(|mask| (cross.clone(), mask))) {
+        for (heads, kv) in [(4, 2), (3, 3)] {
+            let ([n, m], shape) = (cross.tokens(), shape(heads, kv, 5, mask));
+            let inputs = [leaf([n, heads * 5], 1), leaf([m, kv * 5], 2), leaf([m, kv * 5], 3)];
+            check(
+                &format!("attention across, {mask:?}"),
+                &inputs,
+                |x| attention_across(x[0].clone(), x[1].clone(), x[2].clone(), None, &cross, shape),
+                |x| {
+                    // Also where no source has a token, every input is part of the graph.
+                    let nothing = (x[1].clone().sum() + x[2].clone().sum() + x[0].clone().sum()) * 0.0;
+                    let y = reference::across(x[0].clone(), x[1].clone(), x[2].clone(), None, &cross, shape);
+                    y + nothing.unsqueeze()
+                },
+                1e-5,
+            );
+            let buckets = PositionBuckets::t5_bidirectional(10, 40);
+            let bias = |x: &[Tensor<2>]| PositionBias { weight_hr: x[3].clone(), buckets: buckets.clone() };
+            check(
+                &format!("attention across with a bias, {mask:?}"),
+                &[&inputs[..], &[leaf([heads, 10], 4)]].concat(),
+                |x| attention_across(x[0].clone(), x[1].clone(), x[2].clone(), Some(bias(x)), &cross, shape),
+                |x| {
+                    let nothing = x.iter().map(|x| x.clone().sum() * 0.0).reduce(|a, b| a + b).expect("inputs");
+                    let y = reference::across(x[0].clone(), x[1].clone(), x[2].clone(), Some(&bias(x)), &cross, shape);
+                    y + nothing.unsqueeze()
+                },
+                2e-5,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_reads_itself_across_is_self_attention_to_the_bit() {
+    let segments = Segments::sequences([7, 70, 0, 1]);
+    let cross = CrossSegments::new(segments.clone(), segments.clone(), vec![0, 1, 2, 3]);
+    for mask in masks() {
+        let shape = shape(4, 2, 5, mask);
+        let all = |run: &dyn Fn([Tensor<2>; 3]) -> Tensor<2>| {
+            let inputs = [leaf([78, 20], 1), leaf([78, 10], 2), leaf([78, 10], 3)];
+            let y = run(inputs.clone());
+            let gradients = y.clone().powi_scalar(2).sum().backward();
+            (host(y.inner()), inputs.map(|input| host(input.grad(&gradients).expect("gradient"))))
+        };
+        let within = all(&|[q, k, v]| attention(q, k, v, &segments, shape));
+        assert!(within == all(&|[q, k, v]| attention_across(q, k, v, None, &cross, shape)), "{mask:?}");
+    }
+}
+
+/// The cases with some tokens global: the first of a sequence, neighbours, the last, none of a continuation.
+fn globals() -> Vec<(Segments, usize, usize)> {
+    let global = [vec![0], vec![0, 1, 5], vec![0, 3, 69, 70, 150, 199], vec![6, 7, 30, 80, 82, 172]];
+    let cases = cases().into_iter().zip(global);
+    cases.map(|((segments, heads, kv), global)| (segments.with_global(global), heads, kv)).collect()
+}
+
+#[test]
+fn global_tokens_agree_with_the_reference() {
+    for (segments, heads, kv) in globals() {
+        for mask in masks() {
+            let (n, shape) = (segments.tokens(), shape(heads, kv, 5, mask));
+            let inputs = [leaf([n, heads * 5], 1), leaf([n, kv * 5], 2), leaf([n, kv * 5], 3)];
+            check(
+                &format!("attention with global tokens, {mask:?}"),
+                &inputs,
+                |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+                |x| reference::attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+                1e-5,
+            );
+            let buckets = PositionBuckets::t5_bidirectional(10, 40);
+            let bias = |x: &[Tensor<2>]| PositionBias { weight_hr: x[3].clone(), buckets: buckets.clone() };
+            check(
+                &format!("attention with global tokens and a bias, {mask:?}"),
+                &[&inputs[..], &[leaf([heads, 10], 4)]].concat(),
+                |x| attention_biased(x[0].clone(), x[1].clone(), x[2].clone(), bias(x), &segments, shape),
+                |x| reference::biased(x[0].clone(), x[1].clone(), x[2].clone(), Some(&bias(x)), &segments, shape),
+                2e-5,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_window_with_every_token_global_is_no_window() {
+    let segments = Segments::sequences([5, 80]);
+    let x = leaf([85, 16], 1).inner();
+    for (narrow, wide) in [(window(2), Mask::Causal), (Mask::BidirectionalWindow(1), Mask::Bidirectional)] {
+        let of = |segments: &Segments, mask| host(attention_fused(x.clone(), segments, shape(2, 1, 4, mask)));
+        let all = segments.clone().with_global(0..85);
+        assert_close(&format!("{narrow:?}"), &of(&all, narrow), &of(&segments, wide), 1e-6);
     }
 }

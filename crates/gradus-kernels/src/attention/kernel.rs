@@ -1,0 +1,411 @@
+//! Attention on the CPU, forward and backward.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::AttentionShape;
+use super::bias::{DistanceBias, PositionBuckets, add};
+use super::stretches::{Reader, Stretch, Stretches};
+use crate::fused::{Dense, Op};
+use crate::parts::{one_in_parts, part_of};
+use crate::product::{Mat, Precision, Product};
+use crate::simd::{dot, exp, simd, softmax_in_place};
+
+/// Queries per block.
+const BLOCK: usize = 64;
+
+/// Scores decide between tokens: they stay in f32.
+const PRODUCT: Product = Product::single(Precision::F32);
+
+#[derive(Debug)]
+pub(super) struct Attention {
+    stretches: Stretches,
+    shape: AttentionShape,
+    /// Of the bias, where there is one.
+    buckets: Option<PositionBuckets>,
+}
+
+/// One stretch of keys and one key/value head: the unit of parallel work.
+#[derive(Clone, Copy)]
+struct Unit<'a> {
+    stretch: &'a Stretch,
+    kv_head: usize,
+}
+
+impl<'a> Unit<'a> {
+    /// What one query head of the unit computes, block by block.
+    fn blocks(self, group: usize) -> impl Iterator<Item = (usize, Block<'a>)> {
+        self.stretch
+            .readers
+            .iter()
+            .flat_map(move |reader| (0..group).flat_map(move |g| Block::all(reader).map(move |block| (g, block))))
+    }
+
+    /// Scores that a block has at most.
+    fn block_size(self) -> usize {
+        self.blocks(1).map(|(_, block)| block.queries.len() * block.keys).max().unwrap_or(0)
+    }
+
+    fn keys(self) -> usize {
+        self.stretch.keys.len()
+    }
+}
+
+/// A block of queries of one reader, and the keys it sees: what the sequence continues, its own, and copies of global
+/// tokens, in columns side by side.
+struct Block<'a> {
+    reader: &'a Reader,
+    /// Queries, as numbers within the reader.
+    queries: Range<usize>,
+    /// Where the first key stands in the sequence.
+    first: usize,
+    /// Keys, counted from the beginning of the stretch, and the column of the block's scores at which they begin.
+    stretches: [(Range<usize>, usize); 4],
+    /// Columns before those of global tokens, and all.
+    near: usize,
+    keys: usize,
+}
+
+impl<'a> Block<'a> {
+    /// The blocks of a reader; those that see nothing are left out.
+    fn all(reader: &'a Reader) -> impl Iterator<Item = Self> {
+        let n = reader.queries.len();
+        let blocks = (0..n).step_by(BLOCK).map(move |from| Self::new(reader, from..(from + BLOCK).min(n)));
+        blocks.filter(|block| block.keys > 0)
+    }
+
+    fn new(reader: &'a Reader, queries: Range<usize>) -> Self {
+        let Reader { prefix, own, mask, global, .. } = reader;
+        let of = |i: usize| mask.keys(reader.position(i), reader.length());
+        let seen = of(queries.start).start..of(queries.end - 1).end;
+        // Positions in the sequence: the prefix comes first.
+        let continued = prefix.len();
+        let of_prefix = prefix.start + seen.start.min(continued)..prefix.start + seen.end.min(continued);
+        let of_own = own.start + seen.start.max(continued) - continued..own.start + seen.end.max(continued) - continued;
+        let (column, near) = (of_prefix.len(), seen.len());
+        let [of_global, own_global] = global.copies.clone();
+        let after = near + of_global.len();
+        let keys = after + own_global.len();
+        let stretches = [(of_prefix, 0), (of_own, column), (of_global, near), (own_global, after)];
+        Self { reader, queries, first: seen.start, stretches, near, keys }
+    }
+
+    fn stretches(&self) -> impl Iterator<Item = &(Range<usize>, usize)> {
+        self.stretches.iter().filter(|(keys, _)| !keys.is_empty())
+    }
+
+    /// Where query `i` of the block stands in its sequence.
+    fn position(&self, i: usize) -> usize {
+        self.reader.position(self.queries.start + i)
+    }
+
+    /// Row of the first query, and its number among all queries of the stretch.
+    fn places(&self) -> [usize; 2] {
+        [self.reader.queries.start, self.reader.at].map(|first| first + self.queries.start)
+    }
+
+    /// Which columns before those of global tokens query `i` sees, but for the originals of those.
+    fn seen(&self, i: usize) -> Range<usize> {
+        let keys = self.reader.mask.keys(self.position(i), self.reader.length());
+        keys.start - self.first..keys.end - self.first
+    }
+
+    /// Where the keys of columns before those of global tokens stand in the sequence.
+    fn standing(&self, columns: &Range<usize>) -> Range<usize> {
+        self.first + columns.start..self.first + columns.end
+    }
+
+    /// Where global tokens that query `i` sees stand in the sequence: the first columns of theirs.
+    fn global(&self, i: usize) -> &'a [usize] {
+        let positions = &self.reader.global.positions;
+        let seen = self.reader.mask.without_window().keys(self.position(i), self.reader.length());
+        &positions[..positions.partition_point(|&position| position < seen.end)]
+    }
+
+    /// Puts `value` where query `i`, whose columns `row` are, sees nothing.
+    fn hide(&self, row: &mut [f32], i: usize, seen: &Range<usize>, value: f32) {
+        row[..seen.start].fill(value);
+        row[seen.end..self.near].fill(value);
+        row[self.near + self.global(i).len()..].fill(value);
+        for &original in &self.reader.global.positions {
+            if let Some(column) = original.checked_sub(self.first).filter(|&column| column < self.near) {
+                row[column] = value;
+            }
+        }
+    }
+
+    fn has_global(&self) -> bool {
+        self.near < self.keys
+    }
+}
+
+/// Queries, keys or values inside a row-major tensor: head `h` of row `n` starts at `n · stride + offset + h · dim`.
+#[derive(Clone, Copy)]
+struct Operand<'a> {
+    values: &'a [f32],
+    stride: usize,
+    offset: usize,
+    dim: usize,
+}
+
+impl<'a> Operand<'a> {
+    /// `rows` rows of one head from row `row`.
+    fn head(&self, head: usize, row: usize, rows: usize) -> Mat<'a> {
+        let from = row * self.stride + self.offset + head * self.dim;
+        Mat::strided(&self.values[from..], rows, self.dim, self.stride)
+    }
+}
+
+/// What scores are made of.
+struct Sources<'a> {
+    /// Queries, keys and values.
+    operands: [Operand<'a>; 3],
+    bias: Option<DistanceBias>,
+}
+
+impl Attention {
+    pub(super) fn new(stretches: Stretches, shape: AttentionShape, buckets: Option<PositionBuckets>) -> Self {
+        Self { stretches, shape, buckets }
+    }
+
+    /// What scores are made of, from `inputs`: queries, keys and values as three tensors or one with all side by side,
+    /// and the bias.
+    fn sources<'a>(&self, inputs: &'a [Dense]) -> Sources<'a> {
+        let (widths, dim) = (self.shape.widths(), self.shape.head_dim);
+        let (qkv, bias) = inputs.split_at(inputs.len() - usize::from(self.buckets.is_some()));
+        let operands = std::array::from_fn(|i| match qkv {
+            [all] => {
+                Operand { values: all.values(), stride: widths.iter().sum(), offset: widths[..i].iter().sum(), dim }
+            }
+            _ => Operand { values: qkv[i].values(), stride: widths[i], offset: 0, dim },
+        });
+        let longest = self.stretches.longest();
+        let bias = self.buckets.as_ref().map(|buckets| DistanceBias::new(buckets, &bias[0], longest));
+        Sources { operands, bias }
+    }
+
+    fn units(&self) -> Vec<Unit<'_>> {
+        let heads = self.shape.kv_heads;
+        let of_stretch = |stretch| (0..heads).map(move |kv_head| Unit { stretch, kv_head });
+        self.stretches.list.iter().flat_map(of_stretch).collect()
+    }
+
+    /// Scores of a block of queries, `[queries, keys]`, unmasked; the bias is added to those that are seen.
+    fn scores(&self, from: &Sources<'_>, unit: Unit<'_>, head: usize, block: &Block<'_>, scores: &mut [f32]) {
+        let [q, k, _] = from.operands;
+        let queries = q.head(head, block.places()[0], block.queries.len());
+        for (keys, column) in block.stretches() {
+            let keys = k.head(unit.kv_head, unit.stretch.keys.start + keys.start, keys.len());
+            PRODUCT.scaled(self.shape.scale).store(&mut scores[*column..], block.keys, queries, keys.t());
+        }
+        if let Some(bias) = &from.bias {
+            for (i, row) in scores.chunks_exact_mut(block.keys).enumerate() {
+                let (seen, position) = (block.seen(i), block.position(i));
+                let (near, global) = row.split_at_mut(block.near);
+                add(&mut near[seen.clone()], bias.of(head, bias.range(position, &block.standing(&seen))));
+                for (score, &key) in global.iter_mut().zip(block.global(i)) {
+                    *score += bias.of(head, bias.range(position, &(key..key + 1)))[0];
+                }
+            }
+        }
+    }
+
+    fn forward_unit(&self, sources: &Sources<'_>, unit: Unit<'_>) -> (Vec<f32>, Vec<f32>) {
+        let (dim, group, length) = (self.shape.head_dim, self.shape.group(), unit.stretch.queries());
+        let mut output = vec![0.0f32; length * group * dim];
+        let mut log_sums = vec![0.0f32; length * group];
+        let mut buffer = vec![0.0f32; unit.block_size()];
+        for (g, block) in unit.blocks(group) {
+            let (rows, [_, from]) = (block.queries.len(), block.places());
+            let scores = &mut buffer[..rows * block.keys];
+            self.scores(sources, unit, unit.kv_head * group + g, &block, scores);
+            for (i, row) in scores.chunks_exact_mut(block.keys).enumerate() {
+                let seen = block.seen(i);
+                let of_seen = match block.has_global() {
+                    true => {
+                        block.hide(row, i, &seen, f32::NEG_INFINITY);
+                        &mut *row
+                    }
+                    false => &mut row[seen.clone()],
+                };
+                log_sums[(from + i) * group + g] = softmax_in_place(of_seen);
+                block.hide(row, i, &seen, 0.0);
+            }
+            let target = &mut output[from * group * dim + g * dim..];
+            for (keys, column) in block.stretches() {
+                let from = unit.stretch.keys.start + keys.start;
+                let values = sources.operands[2].head(unit.kv_head, from, keys.len());
+                let p = Mat::strided(&scores[*column..], rows, keys.len(), block.keys);
+                PRODUCT.add(target, group * dim, p, values);
+            }
+        }
+        (output, log_sums)
+    }
+
+    /// ∂Q `[T, group · dim]`, ∂K and ∂V `[T, dim]` of one unit, and ∂bias `[group, R]`.
+    fn backward_unit(&self, saved: &[Dense], sources: &Sources<'_>, grad: &[f32], unit: Unit<'_>) -> [Vec<f32>; 4] {
+        let Sources { operands, bias } = sources;
+        let [.., output, log_sums] = saved else { unreachable!("output and log-sums are saved last") };
+        let (output, log_sums) = (output.values(), log_sums.values());
+        let (dim, group, heads, start) =
+            (self.shape.head_dim, self.shape.group(), self.shape.heads, unit.stretch.keys.start);
+        let grad_operand = Operand { values: grad, stride: heads * dim, offset: 0, dim };
+        let mut grad_q = vec![0.0f32; unit.stretch.queries() * group * dim];
+        let mut grad_k = vec![0.0f32; unit.keys() * dim];
+        let mut grad_v = vec![0.0f32; unit.keys() * dim];
+        let distances = bias.as_ref().map_or(0, DistanceBias::distances);
+        let mut grad_bias = vec![0.0f32; group * distances];
+        let mut probabilities = vec![0.0f32; unit.block_size()];
+        let mut grad_scores = probabilities.clone();
+        for (g, block) in unit.blocks(group) {
+            let (rows, [row, from], head) = (block.queries.len(), block.places(), unit.kv_head * group + g);
+            let p = &mut probabilities[..rows * block.keys];
+            let ds = &mut grad_scores[..rows * block.keys];
+            self.scores(sources, unit, head, &block, p);
+            let grad_rows = grad_operand.head(head, row, rows);
+            for (keys, column) in block.stretches() {
+                let values = operands[2].head(unit.kv_head, start + keys.start, keys.len());
+                PRODUCT.store(&mut ds[*column..], block.keys, grad_rows, values.t());
+            }
+            for (i, (p, ds)) in p.chunks_exact_mut(block.keys).zip(ds.chunks_exact_mut(block.keys)).enumerate() {
+                let at = ((row + i) * heads + head) * dim;
+                let d = dot(&grad[at..at + dim], &output[at..at + dim]);
+                let (seen, log_sum) = (block.seen(i), log_sums[(row + i) * heads + head]);
+                let of_seen = if block.has_global() { 0..block.keys } else { seen.clone() };
+                probabilities_and_gradient(&mut p[of_seen.clone()], &mut ds[of_seen], log_sum, d);
+                block.hide(p, i, &seen, 0.0);
+                block.hide(ds, i, &seen, 0.0);
+                if let Some(bias) = bias {
+                    let (position, (near, global)) = (block.position(i), ds.split_at(block.near));
+                    let grad_bias = &mut grad_bias[g * distances..][..distances];
+                    add(&mut grad_bias[bias.range(position, &block.standing(&seen))], &near[seen]);
+                    for (ds, &key) in global.iter().zip(block.global(i)) {
+                        grad_bias[bias.range(position, &(key..key + 1)).start] += ds;
+                    }
+                }
+            }
+            let scaled = PRODUCT.scaled(self.shape.scale);
+            let queries = operands[0].head(head, row, rows);
+            for (keys, column) in block.stretches() {
+                let keys_view = operands[1].head(unit.kv_head, start + keys.start, keys.len());
+                let p = Mat::strided(&p[*column..], rows, keys.len(), block.keys);
+                let ds = Mat::strided(&ds[*column..], rows, keys.len(), block.keys);
+                PRODUCT.add(&mut grad_v[keys.start * dim..], dim, p.t(), grad_rows);
+                scaled.add(&mut grad_q[(from * group + g) * dim..], group * dim, ds, keys_view);
+                scaled.add(&mut grad_k[keys.start * dim..], dim, ds.t(), queries);
+            }
+        }
+        [grad_q, grad_k, grad_v, self.by_bucket(&grad_bias, distances)]
+    }
+
+    /// The gradient of the bias of a group of heads, `[group, R]`, from that of its distances.
+    fn by_bucket(&self, grad_bias: &[f32], distances: usize) -> Vec<f32> {
+        let Some(buckets) = &self.buckets else { return Vec::new() };
+        let mut grad_gr = vec![0.0f32; self.shape.group() * buckets.buckets()];
+        let heads = grad_gr.chunks_exact_mut(buckets.buckets().max(1)).zip(grad_bias.chunks_exact(distances.max(1)));
+        heads.for_each(|(grad_r, by_distance)| buckets.collect(grad_r, by_distance));
+        grad_gr
+    }
+
+    /// The gradient of the bias, summed over the units in order.
+    fn grad_bias(&self, units: &[Unit<'_>], blocks: &[[Vec<f32>; 4]]) -> Option<Dense> {
+        let buckets = self.buckets.as_ref()?.buckets();
+        let mut grad_hr = vec![0.0f32; self.shape.heads * buckets];
+        for (unit, [.., of_group]) in units.iter().zip(blocks) {
+            add(&mut grad_hr[unit.kv_head * of_group.len()..], of_group);
+        }
+        Some(Dense::new(grad_hr, &[self.shape.heads, buckets]))
+    }
+}
+
+simd! {
+    /// From scores to probabilities, and from the gradient of the probabilities to that of the scores.
+    fn probabilities_and_gradient(p: &mut [f32], ds: &mut [f32], log_sum: f32, d: f32) {
+        for (p, ds) in p.iter_mut().zip(ds) {
+            *p = exp(*p - log_sum);
+            *ds = *p * (*ds - d);
+        }
+    }
+}
+
+/// Rows of a tensor that a unit makes, and where each range begins in what it has made.
+type Places = Vec<(Range<usize>, usize)>;
+
+/// What every unit has made, `[T, width]` each, and the column at which those of the first head go.
+struct Blocks<'a> {
+    offset: usize,
+    width: usize,
+    of_units: Vec<&'a [f32]>,
+}
+
+/// Puts the blocks of all units into one packed tensor `[n, stride]`.
+fn side_by_side(units: &[(Unit<'_>, Places)], n: usize, stride: usize, blocks: &[Blocks<'_>]) -> Dense {
+    /// Rows of one parallel task.
+    const ROWS: usize = 32;
+    let values = one_in_parts(n * stride, ROWS * stride, |part, values| {
+        let rows = part * ROWS..part * ROWS + values.len() / stride;
+        for (i, (unit, places)) in units.iter().enumerate() {
+            for (range, from) in places {
+                for row in rows.start.max(range.start)..rows.end.min(range.end) {
+                    for Blocks { offset, width, of_units } in blocks {
+                        let at = (row - rows.start) * stride + offset + unit.kv_head * width;
+                        let made = part_of(of_units[i], from + row - range.start, *width);
+                        values[at..at + width].copy_from_slice(made);
+                    }
+                }
+            }
+        }
+    });
+    Dense::new(values, &[n, stride])
+}
+
+impl Op for Attention {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        let sources = self.sources(inputs);
+        let (n, heads, group) = (self.stretches.queries, self.shape.heads, self.shape.group());
+        let units = self.units();
+        let blocks: Vec<_> = units.par_iter().map(|&unit| self.forward_unit(&sources, unit)).collect();
+        let (width, total) = (group * self.shape.head_dim, heads * self.shape.head_dim);
+        let units: Vec<_> = units.into_iter().map(|unit| (unit, unit.stretch.query_rows())).collect();
+        let outputs = blocks.iter().map(|(output, _)| &output[..]).collect();
+        let output = side_by_side(&units, n, total, &[Blocks { offset: 0, width, of_units: outputs }]);
+        let log_sums = blocks.iter().map(|(_, log_sums)| &log_sums[..]).collect();
+        let log_sums = side_by_side(&units, n, heads, &[Blocks { offset: 0, width: group, of_units: log_sums }]);
+        let mut saved = inputs.to_vec();
+        saved.extend([output.clone(), log_sums]);
+        (output, saved)
+    }
+
+    fn backward(&self, saved: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
+        let (dim, totals) = (self.shape.head_dim, self.shape.widths());
+        let (inputs, units) = (&saved[..saved.len() - 2], self.units());
+        let sources = self.sources(inputs);
+        let blocks: Vec<_> =
+            units.par_iter().map(|&unit| self.backward_unit(saved, &sources, grad.values(), unit)).collect();
+        let grad_bias = self.grad_bias(&units, &blocks);
+        let widths = [self.shape.group() * dim, dim, dim];
+        let of = |i: usize, offset| Blocks {
+            offset,
+            width: widths[i],
+            of_units: blocks.iter().map(|block| &block[i][..]).collect(),
+        };
+        let queries: Vec<_> = units.iter().map(|&unit| (unit, unit.stretch.query_rows())).collect();
+        // One gradient with all side by side, or three: as the inputs were.
+        let gradients = match inputs.len() - usize::from(self.buckets.is_some()) {
+            1 => {
+                let all = [of(0, 0), of(1, totals[0]), of(2, totals[0] + totals[1])];
+                vec![side_by_side(&queries, self.stretches.queries, totals.iter().sum(), &all)]
+            }
+            _ => {
+                let keys: Vec<_> = units.iter().map(|&unit| (unit, vec![(unit.stretch.keys.clone(), 0)])).collect();
+                let sides =
+                    [(&queries, self.stretches.queries), (&keys, self.stretches.keys), (&keys, self.stretches.keys)];
+                let of_side =
+                    |(i, (places, n)): (usize, (&Vec<_>, usize))| side_by_side(places, n, totals[i], &[of(i, 0)]);
+                sides.into_iter().enumerate().map(of_side).collect()
+            }
+        };
+        gradients.into_iter().map(Some).chain(grad_bias.map(Some)).collect()
+    }
+}

@@ -1,0 +1,200 @@
+//! Which stretches of keys the queries of a pass attend to: what the kernel walks through, whatever it came from.
+
+use std::ops::Range;
+
+use super::Mask;
+use crate::segments::{CrossSegments, Segments};
+
+/// Stretches of keys with the queries that read them.
+#[derive(Debug, Clone)]
+pub(super) struct Stretches {
+    /// Rows of queries.
+    pub queries: usize,
+    /// Rows of keys.
+    pub keys: usize,
+    pub list: Vec<Stretch>,
+}
+
+/// Neighbouring keys and all queries that read any of them. With one key/value head it is the unit of parallel work:
+/// nothing of its output or of its gradients is shared with another.
+#[derive(Debug, Clone)]
+pub(super) struct Stretch {
+    /// Rows of the keys.
+    pub keys: Range<usize>,
+    pub readers: Vec<Reader>,
+}
+
+/// Neighbouring queries of one sequence.
+#[derive(Debug, Clone)]
+pub(super) struct Reader {
+    /// Rows of the queries.
+    pub queries: Range<usize>,
+    /// Where the first lies among all queries of its stretch.
+    pub at: usize,
+    pub positions: Positions,
+    pub mask: Mask,
+    /// The keys of its sequence in order, counted from the beginning of the stretch: what it continues, and its own.
+    pub prefix: Range<usize>,
+    pub own: Range<usize>,
+    /// Copies of the global tokens among them, which it sees wherever they stand.
+    pub global: Global,
+}
+
+/// Where queries stand in their sequence.
+#[derive(Debug, Clone)]
+pub(super) enum Positions {
+    /// Next to each other, from this one on.
+    From(usize),
+    /// One by one, in order.
+    At(Vec<usize>),
+}
+
+/// Global tokens of one sequence.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Global {
+    /// Rows of the copies, counted from the beginning of the stretch: of what is continued, and its own.
+    pub copies: [Range<usize>; 2],
+    /// Where they stand in the sequence, in order.
+    pub positions: Vec<usize>,
+}
+
+impl Reader {
+    /// Tokens of the sequence.
+    pub fn length(&self) -> usize {
+        self.prefix.len() + self.own.len()
+    }
+
+    /// Where query `i` stands in the sequence.
+    pub fn position(&self, i: usize) -> usize {
+        match &self.positions {
+            Positions::From(first) => first + i,
+            Positions::At(positions) => positions[i],
+        }
+    }
+}
+
+impl Stretch {
+    /// All queries.
+    pub fn queries(&self) -> usize {
+        self.readers.iter().map(|reader| reader.queries.len()).sum()
+    }
+
+    /// Rows of the queries in as few ranges as hold them, and where each begins among all queries of the stretch.
+    pub fn query_rows(&self) -> Vec<(Range<usize>, usize)> {
+        let mut rows: Vec<(Range<usize>, usize)> = Vec::with_capacity(1);
+        for Reader { queries, at, .. } in self.readers.iter().filter(|reader| !reader.queries.is_empty()) {
+            match rows.last_mut() {
+                Some((last, from)) if last.end == queries.start && *from + last.len() == *at => last.end = queries.end,
+                _ => rows.push((queries.clone(), *at)),
+            }
+        }
+        rows
+    }
+}
+
+impl Stretches {
+    /// Every token of `segments` reads its own sequence.
+    pub fn within(segments: &Segments, mask: Mask) -> Self {
+        let stretch = |(keys, readers)| Stretch { keys, readers };
+        let of_trees = segments.trees().iter().map(|tree| {
+            let readers = tree.segments(0).map(|segment| Reader {
+                queries: tree.start + segment.tokens.start..tree.start + segment.tokens.end,
+                at: segment.tokens.start,
+                positions: Positions::From(segment.prefix.len()),
+                mask,
+                prefix: segment.prefix,
+                own: segment.tokens,
+                global: Global::default(),
+            });
+            (tree.start..tree.start + tree.length(), readers.collect())
+        });
+        Self { queries: segments.tokens(), keys: segments.tokens(), list: of_trees.map(stretch).collect() }
+    }
+
+    /// [`within`](Self::within) with global tokens. Each tree's are copied to its end, where they lie side by side: the
+    /// copies see everything and are seen by everything, and the originals are as if they were not there.
+    ///
+    /// With the stretches come the row that each row of theirs is a copy of, and the row at which each token's result lies.
+    pub fn with_global(segments: &Segments, mask: Mask) -> (Self, Vec<u32>, Vec<u32>) {
+        let mut stretches = Self { queries: 0, keys: 0, list: Vec::new() };
+        let (mut rows, mut places) = (Vec::new(), Vec::new());
+        for tree in segments.trees() {
+            let (base, length) = (stretches.keys, tree.length());
+            let global = segments.global(&(tree.start..tree.start + length));
+            let copies = |tokens: &Range<usize>| {
+                let before = |end: usize| global.partition_point(|&token| token < tree.start + end);
+                before(tokens.start)..before(tokens.end)
+            };
+            let mut readers = Vec::new();
+            for segment in tree.segments(0) {
+                let continued = segment.prefix.len();
+                let [of_prefix, of_own] = [copies(&segment.prefix), copies(&segment.tokens)];
+                let standing = |copy: usize| continued + global[copy] - tree.start - segment.tokens.start;
+                let own: Vec<usize> = of_own.clone().map(standing).collect();
+                let before = of_prefix.clone().map(|copy| global[copy] - tree.start);
+                let rows = |copies: Range<usize>| length + copies.start..length + copies.end;
+                let reader = |tokens: Range<usize>, positions, mask, global| Reader {
+                    queries: base + tokens.start..base + tokens.end,
+                    at: tokens.start,
+                    positions,
+                    mask,
+                    prefix: segment.prefix.clone(),
+                    own: segment.tokens.clone(),
+                    global,
+                };
+                let global = Global {
+                    positions: before.chain(own.iter().copied()).collect(),
+                    copies: [rows(of_prefix), rows(of_own.clone())],
+                };
+                readers.push(reader(segment.tokens.clone(), Positions::From(continued), mask, global));
+                if !own.is_empty() {
+                    let positions = Positions::At(own);
+                    readers.push(reader(rows(of_own), positions, mask.without_window(), Global::default()));
+                }
+            }
+            let tokens = tree.start..tree.start + length;
+            rows.extend(tokens.clone().chain(global.iter().copied()).map(|token| token as u32));
+            places.extend(tokens.map(|token| match global.binary_search(&token) {
+                Ok(copy) => (base + length + copy) as u32,
+                Err(_) => (base + token - tree.start) as u32,
+            }));
+            stretches.keys += length + global.len();
+            stretches.list.push(Stretch { keys: base..stretches.keys, readers });
+        }
+        stretches.queries = stretches.keys;
+        (stretches, rows, places)
+    }
+
+    /// Queries read the sequences of another batch.
+    pub fn across(cross: &CrossSegments, mask: Mask) -> Self {
+        let [queries, keys] = cross.tokens();
+        let mut list: Vec<Stretch> = Vec::new();
+        let mut of_source = std::collections::BTreeMap::new();
+        for (tree, source) in cross.trees() {
+            let i = *of_source.entry((source.start, source.end)).or_insert_with(|| {
+                list.push(Stretch { keys: source.clone(), readers: Vec::new() });
+                list.len() - 1
+            });
+            let first = list[i].queries();
+            list[i].readers.extend(tree.segments(0).map(|segment| Reader {
+                queries: tree.start + segment.tokens.start..tree.start + segment.tokens.end,
+                at: first + segment.tokens.start,
+                positions: Positions::From(segment.prefix.len()),
+                mask,
+                prefix: 0..0,
+                own: 0..source.len(),
+                global: Global::default(),
+            }));
+        }
+        Self { queries, keys, list }
+    }
+
+    /// Positions that occur: below this number.
+    pub fn longest(&self) -> usize {
+        let of_reader = |reader: &Reader| match reader.queries.len() {
+            0 => reader.length(),
+            n => reader.length().max(reader.position(n - 1) + 1),
+        };
+        self.list.iter().flat_map(|stretch| &stretch.readers).map(of_reader).max().unwrap_or(0)
+    }
+}
