@@ -104,7 +104,7 @@ simd! {
 pub struct OpHandle(Arc<dyn Op>);
 
 /// How many inputs an operation has that has more than four; empty tensors fill the rest.
-pub(crate) const MANY: usize = 24;
+pub(crate) const MANY: usize = 32;
 
 /// The inputs of a fused operation: one to four tensors, or [`MANY`].
 #[derive(ExtensionType)]
@@ -118,7 +118,12 @@ pub enum Inputs<B: Backend> {
     /// Four.
     Four(FloatTensor<B>, FloatTensor<B>, FloatTensor<B>, FloatTensor<B>),
     /// A whole block and its parameters.
-    Many(#[extension_type] Eight<B>, #[extension_type] Eight<B>, #[extension_type] Eight<B>),
+    Many(
+        #[extension_type] Eight<B>,
+        #[extension_type] Eight<B>,
+        #[extension_type] Eight<B>,
+        #[extension_type] Eight<B>,
+    ),
 }
 
 /// Eight tensors.
@@ -154,7 +159,7 @@ impl<B: Backend> Inputs<B> {
             Self::Two(a, b) => vec![a, b],
             Self::Three(a, b, c) => vec![a, b, c],
             Self::Four(a, b, c, d) => vec![a, b, c, d],
-            Self::Many(a, b, c) => [a, b, c].into_iter().flat_map(Eight::into_array).collect(),
+            Self::Many(a, b, c, d) => [a, b, c, d].into_iter().flat_map(Eight::into_array).collect(),
         }
     }
 }
@@ -169,7 +174,10 @@ impl Inputs<Dispatch> {
             2 => Self::Two(next(), next()),
             3 => Self::Three(next(), next(), next()),
             4 => Self::Four(next(), next(), next(), next()),
-            MANY => Self::Many(Eight::new(&mut next), Eight::new(&mut next), Eight::new(&mut next)),
+            MANY => {
+                let mut eight = || Eight::new(&mut next);
+                Self::Many(eight(), eight(), eight(), eight())
+            }
             _ => unreachable!("a fused operation has one to four inputs, or {MANY}"),
         }
     }

@@ -52,7 +52,7 @@ pub use low_rank::low_rank;
 pub use norm::{layer_norm, rms_norm};
 pub use product::{Format, Precision};
 pub use quantised::{Absmax, BLOCK, Int8, NESTED_BLOCK, NF4_MAP, NestedAbsmax, Nf4, Quantised};
-pub use recompute::recompute;
+pub use recompute::{branch, recompute, recompute_of};
 pub use rope::rope;
 pub use segments::{CrossSegments, Segment, Segments};
 pub use simd::{exp_or_zero, maximum, sum_exp};

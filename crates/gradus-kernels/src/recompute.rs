@@ -1,6 +1,6 @@
 //! Recomputation: of a block of layers, only the input is kept for the backward pass, which runs the block once more.
 //!
-//! For `y = f(x, θ)` the forward pass keeps x alone. Given `g = ∂L/∂y`, the backward pass computes `y` again, this time
+//! For `y = f(x, θ)` the forward pass keeps x alone, one tensor or several. Given `g = ∂L/∂y`, the backward pass computes `y` again, this time
 //! recorded, and goes back through `⟨g, y⟩`: `∂L/∂x = ∂⟨g, y⟩/∂x`, `∂L/∂θ = ∂⟨g, y⟩/∂θ`. The kernels give the same bits
 //! every time, so the gradients are those of a block whose activations were kept. The price is one more forward pass of
 //! the block: about a third more arithmetic. Chen et al. 2016, <https://arxiv.org/abs/1604.06174>.
@@ -20,54 +20,95 @@ use crate::fused::{Dense, MANY, Op, apply, is_fused, read};
 /// on devices without fused kernels, this is `run` itself.
 ///
 /// # Panics
-/// When more than 23 parameters of the module take a gradient.
+/// When more than 31 parameters of the module take a gradient.
 pub fn recompute<M, F>(module: &M, x_nd: Tensor<2>, run: F) -> Tensor<2>
 where
     M: Module + Sync + 'static,
     F: Fn(&M, Tensor<2>) -> Tensor<2> + Send + Sync + 'static,
 {
-    let device = x_nd.device();
-    if !x_nd.is_autodiff() || !is_fused(&device) {
-        return run(module, x_nd);
-    }
-    let (mut inputs, mut trained) = (vec![x_nd.into_dispatch()], Vec::new());
+    recompute_of(module, [x_nd], move |module, [x_nd]| run(module, x_nd))
+}
+
+/// [`recompute`] with several inputs, each carrying gradient where it is tracked: a decoder's block reads what the encoder
+/// gave, and a bias that all blocks share.
+///
+/// An input that other blocks read too is given as a [`branch`]: then the gradients are the same to the bit.
+///
+/// # Panics
+/// When more than 32 inputs and parameters of the module take a gradient.
+pub fn recompute_of<M, F, const N: usize>(module: &M, inputs: [Tensor<2>; N], run: F) -> Tensor<2>
+where
+    M: Module + Sync + 'static,
+    F: Fn(&M, [Tensor<2>; N]) -> Tensor<2> + Send + Sync + 'static,
+{
+    let tracked = inputs.iter().find(|input| input.is_autodiff()).map(Tensor::device);
+    let Some(device) = tracked.filter(is_fused) else {
+        return run(module, inputs);
+    };
+    let track = |input: Tensor<2>| if input.is_autodiff() { input } else { input.autodiff() };
+    let (mut inputs, mut trained) = (inputs.map(|input| track(input).into_dispatch()).to_vec(), Vec::new());
     module.visit(&mut Parameters { inputs: &mut inputs, trained: &mut trained });
-    assert!(inputs.len() <= MANY, "a recomputed block trains at most {} parameters", MANY - 1);
+    assert!(inputs.len() <= MANY, "a recomputed block has at most {MANY} inputs and trained parameters");
     inputs.resize_with(MANY, || Tensor::<1>::empty([0], &device).into_dispatch());
     apply(Recompute { module: module.valid(), trained, run }, inputs)
 }
 
-struct Recompute<M, F> {
+/// The same tensor as an input of one block among several that read it: the gradients that the block gives it are summed
+/// before they meet those of the others, whether the block is recomputed or not.
+pub fn branch(x_nd: Tensor<2>) -> Tensor<2> {
+    match x_nd.is_autodiff() && is_fused(&x_nd.device()) {
+        true => apply(Branch, vec![x_nd.into_dispatch()]),
+        false => x_nd,
+    }
+}
+
+#[derive(Debug)]
+struct Branch;
+
+impl Op for Branch {
+    fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
+        (inputs[0].clone(), Vec::new())
+    }
+
+    fn backward(&self, _: &[Dense], grad: &Dense, _: &[bool]) -> Vec<Option<Dense>> {
+        vec![Some(grad.clone())]
+    }
+}
+
+struct Recompute<M, F, const N: usize> {
     /// Without autodiff; shares the weights.
     module: M,
-    /// Which of its parameters take a gradient: the inputs after the first.
+    /// Which of its parameters take a gradient: the inputs after the first N.
     trained: Vec<bool>,
     run: F,
 }
 
-impl<M, F> Debug for Recompute<M, F> {
+impl<M, F, const N: usize> Debug for Recompute<M, F, N> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         f.write_str("Recompute")
     }
 }
 
-impl<M, F> Op for Recompute<M, F>
+impl<M, F, const N: usize> Op for Recompute<M, F, N>
 where
     M: Module + Sync + 'static,
-    F: Fn(&M, Tensor<2>) -> Tensor<2> + Send + Sync + 'static,
+    F: Fn(&M, [Tensor<2>; N]) -> Tensor<2> + Send + Sync + 'static,
 {
     fn forward(&self, inputs: &[Dense]) -> (Dense, Vec<Dense>) {
-        let y = (self.run)(&self.module, inputs[0].tensor());
-        (read(y, Dense::clone), vec![inputs[0].clone()])
+        let y = (self.run)(&self.module, std::array::from_fn(|i| inputs[i].tensor()));
+        (read(y, Dense::clone), inputs[..N].to_vec())
     }
 
     fn backward(&self, saved: &[Dense], grad: &Dense, needed: &[bool]) -> Vec<Option<Dense>> {
         // Leaves of a graph of its own: the one that is on its way back stays untouched.
         let module = self.module.clone().train();
-        let x = saved[0].tensor::<2>().autodiff().set_require_grad(needed[0]);
-        let y = (self.run)(&module, x.clone());
+        let inputs: [Tensor<2>; N] =
+            std::array::from_fn(|i| saved[i].tensor::<2>().autodiff().set_require_grad(needed[i]));
+        let y = (self.run)(&module, inputs.clone());
         let mut gradients = (y * grad.tensor().autodiff()).sum().backward();
-        let mut found = vec![x.grad_remove(&mut gradients).map(|gradient| read(gradient, Dense::clone))];
+        let of_inputs = inputs.iter().map(|input| input.grad_remove(&mut gradients));
+        let mut found: Vec<_> =
+            of_inputs.map(|gradient| gradient.map(|gradient| read(gradient, Dense::clone))).collect();
         let trained = &mut self.trained.iter();
         module.visit(&mut Found { trained, found: &mut found, gradients: &mut gradients });
         found
@@ -174,6 +215,49 @@ mod tests {
         assert_eq!(kept.len(), 2 + 12 - 1);
         assert_eq!(recomputed, kept);
         assert_eq!(runs.load(Ordering::Relaxed), 8, "four forward and four backward");
+    }
+
+    /// A block that reads what an encoder gave twice, and a bias that every block shares.
+    fn decode(block: &Block, [x, encoded, bias]: [Tensor<2>; 3]) -> Tensor<2> {
+        let scores = block.forward(x).matmul(encoded.clone().transpose()) + bias;
+        scores.matmul(gelu(encoded, Gelu::Exact))
+    }
+
+    #[test]
+    fn several_inputs_get_the_bits_of_kept_activations() {
+        let blocks: Vec<Block> = [10, 20, 30].into_iter().map(Block::new).collect();
+        let gradients = |is_tracked: bool, step: &dyn Fn(&Block, [Tensor<2>; 3]) -> Tensor<2>| {
+            let (x, encoded, bias) = (leaf([5, 6], 1), leaf([4, 6], 2), leaf([5, 4], 3));
+            let source = if is_tracked { encoded.clone() * 0.5 } else { (encoded.clone() * 0.5).inner() };
+            let y = blocks.iter().fold(x.clone(), |x, block| {
+                let source = if is_tracked { branch(source.clone()) } else { source.clone().autodiff() };
+                step(block, [x, source, branch(bias.clone())])
+            });
+            let mut gradients = y.powi_scalar(2).sum().backward();
+            let of_blocks: Vec<_> = blocks.iter().flat_map(|b| [b.norm.val(), b.bias.val()]).collect();
+            let mut found: Vec<_> = [x, encoded, bias].map(|x| x.grad_remove(&mut gradients).map(host)).into();
+            found.extend(of_blocks.into_iter().map(|x| x.grad_remove(&mut gradients).map(host)));
+            found
+        };
+        for is_tracked in [true, false] {
+            let kept = gradients(is_tracked, &decode);
+            let recomputed = gradients(is_tracked, &|block, inputs| recompute_of(block, inputs, decode));
+            assert!(kept.iter().enumerate().all(|(i, gradient)| gradient.is_some() == (i != 1 || is_tracked)));
+            assert!(kept == recomputed, "the encoder's output is tracked: {is_tracked}");
+        }
+    }
+
+    #[test]
+    fn an_input_that_is_not_tracked_needs_no_preparation() {
+        let (x, encoded, block) = (leaf([5, 6], 1), leaf([4, 6], 2).inner(), Block::new(3));
+        let run = |block: &Block, [x, encoded]: [Tensor<2>; 2]| {
+            // In the forward pass nothing is tracked.
+            let encoded = if x.is_autodiff() && !encoded.is_autodiff() { encoded.autodiff() } else { encoded };
+            block.forward(x).matmul(encoded.transpose())
+        };
+        let gradient = |y: Tensor<2>| host(x.grad(&y.powi_scalar(2).sum().backward()).expect("gradient"));
+        let kept = gradient(run(&block, [x.clone(), encoded.clone()]));
+        assert_eq!(gradient(recompute_of(&block, [x.clone(), encoded], run)), kept);
     }
 
     #[test]

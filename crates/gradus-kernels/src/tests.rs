@@ -7,9 +7,9 @@ use burn::tensor::Tensor;
 use crate::fused::testing::{assert_close, check, given, host, leaf, values};
 use crate::simd::testing::every_level;
 use crate::{
-    Activated, AdamWStep, AttentionShape, Format, FrozenWeight, Gelu, Layout, LmHead, Mask, Precision, Segments,
-    TokenLogprobs, attention, embedding, gelu, layer_norm, linear, low_rank, reference, rms_norm, rope, swiglu,
-    token_logprobs,
+    Activated, AdamWStep, AttentionShape, CrossSegments, Format, FrozenWeight, Gelu, Layout, LmHead, Mask,
+    PositionBias, PositionBuckets, Precision, Segments, TokenLogprobs, attention, attention_across, attention_biased,
+    embedding, gelu, layer_norm, linear, low_rank, reference, rms_norm, rope, swiglu, token_logprobs,
 };
 
 mod off;
@@ -82,11 +82,26 @@ fn products(n: usize) -> Vec<Kernel> {
     let of_frozen = targets.clone();
     // Two sequences and one without tokens between them.
     let segments = Segments::sequences([n / 2, 0, n - n / 2]);
+    let windowed = segments.clone().with_global(0..n.min(2));
+    let cross = CrossSegments::new(segments.clone(), segments.clone(), vec![2, 1, 2]);
+    let with_bias = || vec![leaf([n, 20], 1), leaf([n, 10], 2), leaf([n, 10], 3), leaf([4, 6], 4)];
+    let bias = |weight_hr: &Tensor<2>| PositionBias {
+        weight_hr: weight_hr.clone(),
+        buckets: PositionBuckets::t5_causal(6, 9),
+    };
     let (heads, mask) = (4, Mask::Causal);
     let shape = AttentionShape { heads, kv_heads: 2, head_dim: 5, scale: 0.5, mask };
     let mut kernels = vec![
         Kernel::new("attention", vec![leaf([n, 20], 1), leaf([n, 10], 2), leaf([n, 10], 3)], move |x| {
             attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape)
+        }),
+        Kernel::new("attention, biased", with_bias(), move |x| {
+            let shape = AttentionShape { mask: Mask::BidirectionalWindow(3), ..shape };
+            attention_biased(x[0].clone(), x[1].clone(), x[2].clone(), bias(&x[3]), &windowed, shape)
+        }),
+        Kernel::new("attention across", with_bias(), move |x| {
+            let shape = AttentionShape { mask: Mask::Bidirectional, ..shape };
+            attention_across(x[0].clone(), x[1].clone(), x[2].clone(), Some(bias(&x[3])), &cross, shape)
         }),
         Kernel::new("token logprobs", vec![leaf([n, 16], 1), leaf([301, 16], 2)], move |x| {
             stack(token_logprobs(x[0].clone(), &LmHead::Dense(x[1].clone(), Precision::F32), &targets, 0.7))

@@ -32,6 +32,15 @@ impl Mask {
         start.min(length)..end.min(length)
     }
 
+    /// The mask without what comes later.
+    pub(crate) fn up_to_itself(self) -> Self {
+        match self {
+            Self::Causal | Self::Bidirectional => Self::Causal,
+            Self::CausalWindow(window) => Self::CausalWindow(window),
+            Self::BidirectionalWindow(distance) => Self::CausalWindow(NonZeroUsize::MIN.saturating_add(distance)),
+        }
+    }
+
     /// The mask without its window: what global tokens see, and who sees them.
     pub(crate) fn without_window(self) -> Self {
         match self {

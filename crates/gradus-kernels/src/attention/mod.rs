@@ -20,6 +20,7 @@ mod tests;
 
 use burn::tensor::Tensor;
 
+pub(crate) use bias::{DistanceBias, add};
 pub use bias::{PositionBias, PositionBuckets};
 use kernel::Attention;
 pub use mask::Mask;

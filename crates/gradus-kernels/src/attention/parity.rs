@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fused::testing::{assert_close, given, host};
-use crate::{Layout, Precision, linear};
+use crate::{CacheRow, LayerCache, Layout, Precision, linear};
 
 /// Tensors by name.
 struct Fixture(Vec<(String, [usize; 2], Vec<f32>)>);
@@ -115,4 +115,32 @@ fn a_bias_and_a_source_are_t5s() {
     );
     let y = project(&cross, "cross.o");
     fixture.check(y, &[(&hidden, "grad_hidden"), (&encoded, "grad_encoded"), (&bias, "grad_bias")]);
+}
+
+#[test]
+fn a_cache_gives_token_by_token_what_t5_gives() {
+    let fixture = Fixture::read("t5");
+    let project = |x: &Tensor<2>, name: &str| fixture.linear(x, name, None).inner();
+    let (hidden, encoded) = (fixture.leaf("hidden"), fixture.leaf("encoded"));
+    let weight_hr = fixture.leaf("bias").transpose().inner();
+    let bias = PositionBias { weight_hr, buckets: PositionBuckets::t5_causal(6, 10) };
+    let mut own = LayerCache::new(t5(Mask::Causal), 1, 17);
+    let mut cross = LayerCache::new(t5(Mask::Bidirectional), 0, 0);
+    own.add_prompts(
+        project(&hidden, "own.k").narrow(0, 0, 1),
+        project(&hidden, "own.v").narrow(0, 0, 1),
+        &Segments::sequences([1]),
+    );
+    cross.add_prompts(project(&encoded, "cross.k"), project(&encoded, "cross.v"), &Segments::sequences([6]));
+    for tokens in [1..2, 2..3, 3..12, 12..17] {
+        let rows: Vec<CacheRow> = tokens.clone().map(|t| CacheRow { prompt: 0, slot: 0, length: t - 1 }).collect();
+        let x = hidden.clone().narrow(0, tokens.start, tokens.len());
+        let [q, k, v] = ["own.q", "own.k", "own.v"].map(|name| project(&x, name));
+        let middle = fixture.linear(&own.extend_biased(q, k, v, Some(&bias), &rows, 1.0).autodiff(), "own.o", None);
+        let read = cross.attend(project(&middle, "cross.q"), None, &rows, 1.0);
+        let out = fixture.linear(&read.autodiff(), "cross.o", None);
+        let expected = |name: &str| &fixture.numbers(name)[tokens.start * 8..tokens.end * 8];
+        assert_close("middle", &host(middle.inner()), expected("middle"), 2e-5);
+        assert_close("out", &host(out.inner()), expected("out"), 2e-5);
+    }
 }

@@ -48,14 +48,32 @@ fn recomputed() -> Vec<f32> {
     [of(x), of(weight.val())].concat()
 }
 
-/// What two tokens of one row and one of another attend to in a cache.
+/// What tokens attend to in a cache: one at a time and several, with a bias, in a slot that another row has left, and of
+/// the prompts alone.
 fn decoded() -> Vec<f32> {
-    let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.5, mask: Mask::Causal };
     let tensor = |rows, width, seed| leaf([rows, width], seed).inner();
-    let mut cache = LayerCache::new(shape, 2, 1);
-    cache.add_prompts(tensor(4, 6, 1), tensor(4, 6, 2), &Segments::sequences([4]));
-    let rows = [(0, 0), (0, 1), (1, 0)].map(|(slot, length)| CacheRow { prompt: 0, slot, length });
-    host(cache.extend(tensor(3, 12, 3), tensor(3, 6, 4), tensor(3, 6, 5), &rows, shape.scale))
+    let bias = PositionBias { weight_hr: tensor(4, 6, 20), buckets: PositionBuckets::t5_causal(6, 9) };
+    let window = Mask::CausalWindow(std::num::NonZeroUsize::new(3).expect("not zero"));
+    let mut all = Vec::new();
+    for mask in [Mask::Causal, window, Mask::Bidirectional, Mask::BidirectionalWindow(1)] {
+        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.5, mask };
+        let mut cache = LayerCache::new(shape, 2, 1);
+        cache.add_prompts(tensor(5, 6, 1), tensor(5, 6, 2), &Segments::sequences([4, 0, 1]));
+        for (seed, rows) in [&[(0, 0, 0), (0, 0, 1), (2, 1, 0)][..], &[(2, 1, 1), (0, 0, 2)], &[(1, 0, 0), (1, 0, 1)]]
+            .into_iter()
+            .enumerate()
+        {
+            let row = |&(prompt, slot, length): &(usize, usize, usize)| CacheRow { prompt, slot, length };
+            let rows: Vec<CacheRow> = rows.iter().map(row).collect();
+            let [q, k, v] = [(12, 3), (6, 4), (6, 5)].map(|(width, i)| tensor(rows.len(), width, 10 * seed as u64 + i));
+            all.extend(host(cache.extend_biased(q.clone(), k, v, Some(&bias), &rows, shape.scale)));
+            all.extend(host(cache.attend(q, None, &rows, shape.scale)));
+        }
+        let rows = [CacheRow { prompt: 0, slot: 3, length: 0 }];
+        cache.add_prompts_fused(tensor(2, 24, 6), &Segments::sequences([2]));
+        all.extend(host(cache.extend_fused(tensor(1, 24, 7), &rows.map(|row| CacheRow { prompt: 3, ..row }), 0.5)));
+    }
+    all
 }
 
 #[test]
