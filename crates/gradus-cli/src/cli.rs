@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::Styles, builder::styling::Style};
 
-use crate::commands::{ENTRIES, Group};
+use crate::commands::{Entry, Group, entries};
 
 /// Options that every command understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,7 @@ impl From<&ArgMatches> for Global {
 
 /// The whole command line. The arguments of a command are built only when that command is asked for.
 pub fn command() -> Command {
+    let entries = entries();
     Command::new("gradus")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Train language models from human feedback: SFT, reward models, DPO, PPO, GRPO")
@@ -48,11 +49,11 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .help_template(template())
+        .help_template(template(&entries))
         .args(global())
         .subcommands(
-            ENTRIES
-                .iter()
+            entries
+                .into_iter()
                 .map(|entry| Command::new(entry.name).about(entry.about).styles(styles()).defer(entry.arguments)),
         )
 }
@@ -82,11 +83,11 @@ fn styles() -> Styles {
 }
 
 /// clap lists all commands under one heading; this template puts them in groups.
-fn template() -> String {
+fn template(entries: &[Entry]) -> String {
     let bold = Style::new().bold();
     let mut text = format!("{{about}}\n\n{bold}Usage:{bold:#} {{usage}}\n");
     for group in Group::ALL {
-        let mut entries = ENTRIES.iter().filter(|entry| entry.group == group).peekable();
+        let mut entries = entries.iter().filter(|entry| entry.group == group).peekable();
         if entries.peek().is_some() {
             text += &format!("\n{bold}{}:{bold:#}\n", group.title());
         }

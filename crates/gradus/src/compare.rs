@@ -5,7 +5,7 @@ use std::path::Path;
 use burn::tensor::Device;
 
 use crate::batches::MicroBatch;
-use crate::config::{MethodConfig, Plan};
+use crate::config::Plan;
 use crate::data::{self, Need};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation};
@@ -96,10 +96,9 @@ impl<'a> Judge<'a> {
         let device = Device::flex();
         let start = Start::open(plan)?;
         let reference = CausalLm::load(&start.model.dir, &device)?;
-        let (max_new_tokens, temperature, stop) = match plan.method() {
-            MethodConfig::Ppo(config) => (config.max_new_tokens, config.temperature, config.stop.clone()),
-            MethodConfig::Grpo(config) => (config.max_new_tokens, config.temperature, config.stop.clone()),
-            _ => (MAX_NEW_TOKENS, 1.0, Vec::new()),
+        let (max_new_tokens, temperature, stop) = match plan.method().iteration() {
+            Some(iteration) => (iteration.max_new_tokens, iteration.temperature, iteration.stop.to_vec()),
+            None => (MAX_NEW_TOKENS, 1.0, Vec::new()),
         };
         let longest = reference.max_positions().unwrap_or(usize::MAX).min(plan.train().max_length);
         let room = (longest + 1).saturating_sub(max_new_tokens);
@@ -197,15 +196,12 @@ fn samples(found: &Evaluated, step: usize) -> Vec<Sample> {
 fn budget(runs: &[Plan], entries: &[Entry]) -> String {
     let one = |(plan, entry): (&Plan, &Entry)| {
         let (batch, steps) = (plan.train().batch_size, entry.steps);
-        let given = match plan.method() {
-            MethodConfig::Ppo(config) => {
-                format!("{steps} iterations of {batch} prompts × {} completions", config.group_size)
+        let given = match (plan.method().iteration(), plan.method().method().need()) {
+            (Some(iteration), _) => {
+                format!("{steps} iterations of {batch} prompts × {} completions", iteration.group_size)
             }
-            MethodConfig::Grpo(config) => {
-                format!("{steps} iterations of {batch} prompts × {} completions", config.group_size)
-            }
-            MethodConfig::Dpo(_) => format!("{steps} steps of {batch} pairs"),
-            MethodConfig::Sft(_) | MethodConfig::Reward(_) => format!("{steps} steps of {batch} rows"),
+            (None, Need::Preference) => format!("{steps} steps of {batch} pairs"),
+            (None, _) => format!("{steps} steps of {batch} rows"),
         };
         format!("{} {given}", plan.method().name())
     };

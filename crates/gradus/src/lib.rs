@@ -23,6 +23,7 @@ pub mod loss;
 pub mod machine;
 pub mod math;
 pub mod memory;
+pub mod method;
 pub mod model;
 pub mod objective;
 pub mod pretrained;

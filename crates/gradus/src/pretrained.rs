@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use burn::tensor::Device;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::model::ModelDir;
+use crate::model::adapter::Adaptable;
+use crate::model::{CausalLm, Compute, ModelDir, RewardModel, Weights, save_causal, save_reward_model};
+use crate::rng::Stream;
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// A model's directory with what turns text into ids.
@@ -42,6 +45,72 @@ impl Pretrained {
     /// The id that fills gaps in batches elsewhere; see [`pad_id`].
     pub fn pad_id(&self) -> u32 {
         pad_id(&self.dir, &self.tokenizer)
+    }
+}
+
+/// A model that can be trained: a directory holds it before and after.
+pub trait Trainable: Adaptable {
+    /// Reads the model in `dir`; `packed` says how its linear layers are held where they are not trained. A head that is
+    /// not there is drawn from `head`.
+    ///
+    /// # Errors
+    /// When a file is missing or corrupt.
+    fn open(dir: &ModelDir, packed: Option<Weights>, head: &mut Stream, device: &Device) -> Result<Self>;
+
+    /// Writes it into `directory` with the configuration and the tokenizer of `source`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn save(&self, source: &Pretrained, directory: &Path) -> Result<()>;
+
+    /// The same model with the operands of its products held as `compute` says.
+    #[must_use]
+    fn computing(self, compute: Compute) -> Self;
+
+    /// The language model that it is, if it is one.
+    fn language(&self) -> Option<&CausalLm> {
+        None
+    }
+}
+
+impl Trainable for CausalLm {
+    fn open(dir: &ModelDir, packed: Option<Weights>, _head: &mut Stream, device: &Device) -> Result<Self> {
+        match packed {
+            Some(weights) => Self::load_packed(dir, weights, device),
+            None => Self::load(dir, device),
+        }
+    }
+
+    fn save(&self, source: &Pretrained, directory: &Path) -> Result<()> {
+        save_causal(self, &source.dir, directory)
+    }
+
+    fn computing(self, compute: Compute) -> Self {
+        self.with_compute(compute)
+    }
+
+    fn language(&self) -> Option<&CausalLm> {
+        Some(self)
+    }
+}
+
+impl Trainable for RewardModel {
+    fn open(dir: &ModelDir, packed: Option<Weights>, head: &mut Stream, device: &Device) -> Result<Self> {
+        match packed {
+            _ if !dir.is_reward_model() => Self::from_causal(dir, packed, head, device),
+            Some(weights) => Self::load_packed(dir, weights, device),
+            None => Self::load(dir, device),
+        }
+    }
+
+    fn save(&self, source: &Pretrained, directory: &Path) -> Result<()> {
+        let pad_id = source.pad_id();
+        save_reward_model(self, &source.dir, directory, pad_id)?;
+        name_padding(directory, &source.tokenizer, pad_id)
+    }
+
+    fn computing(self, compute: Compute) -> Self {
+        self.with_compute(compute)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use gradus::config::MethodConfig;
+
 /// Who may use whom: each module of the library and what it uses, from the ground up. A module may only use modules
 /// above its own line, so the table is also the proof that there is no circle. Within one module, anything goes.
 const PARTS: &[(&str, &[&str])] = &[
@@ -29,10 +31,18 @@ const PARTS: &[(&str, &[&str])] = &[
     ("settings", &["batches", "data", "learner", "math", "model", "run"]),
     // What is learned from: rewards, fixed examples, rollouts.
     ("reward", &["batches", "data", "host", "model", "rollout", "text"]),
-    ("objective", &["batches", "data", "host", "loss", "math", "model", "stats"]),
-    ("algorithm", &["batches", "host", "learner", "loss", "math", "model", "rollout", "run", "settings", "stats"]),
+    // What a method says of itself, whatever it learns from.
+    ("method", &["data", "memory", "model", "reward", "settings"]),
+    ("objective", &["batches", "data", "host", "loss", "math", "method", "model", "pretrained", "settings", "stats"]),
+    (
+        "algorithm",
+        &[
+            "batches", "data", "host", "learner", "loss", "math", "method", "model", "rollout", "run", "settings",
+            "stats",
+        ],
+    ),
     ("evaluation", &["algorithm", "math", "model", "reward", "rollout", "settings", "stats"]),
-    ("config", &["algorithm", "machine", "model", "objective", "reward", "run", "settings"]),
+    ("config", &["algorithm", "machine", "method", "model", "objective", "reward", "run", "settings"]),
     ("runs", &["config", "run"]),
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
@@ -236,6 +246,41 @@ fn the_binary_uses_the_library_and_not_its_kernels() {
     }
 }
 
+/// A variant of `MethodConfig` that the code of a file names, as `MethodConfig::Sft`.
+fn variant(code: &str) -> Option<&str> {
+    let named = code.match_indices("MethodConfig::").map(|(at, found)| &code[at + found.len()..]);
+    named.into_iter().find(|rest| rest.starts_with(char::is_uppercase))
+}
+
+#[test]
+fn a_method_is_named_in_its_own_file_and_in_one_match() {
+    let mut wrong = Vec::new();
+    let methods = MethodConfig::all();
+    for (crate_name, source) in
+        ["gradus", "gradus-cli"].iter().flat_map(|name| sources(name).into_iter().map(move |source| (name, source)))
+    {
+        if let Some(found) = variant(&source.code) {
+            let name: String = found.chars().take_while(|c| c.is_alphanumeric()).collect();
+            wrong.push(format!("{crate_name}/{}: `MethodConfig::{name}`", source.path));
+        }
+        // The demonstration tells a story of its own; a comparison is judged as one of the methods samples.
+        let tells = ["demo/recipe.rs", "demo/report.rs", "config/comparison.rs"].contains(&source.path.as_str());
+        let says = |name: &&str| source.code.contains(&format!("\"{name}\""));
+        let is_own =
+            |name: &str| source.code.contains(&format!("fn name(&self) -> &'static str {{\n        \"{name}\""));
+        for name in methods.iter().map(MethodConfig::name).filter(|name| *name != "reward").filter(says) {
+            if !tells && !is_own(name) {
+                wrong.push(format!("{crate_name}/{}: \"{name}\"", source.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(variant("let x = MethodConfig::Dpo(y);").is_some() && variant("MethodConfig::all()").is_none());
+    let files = sources("gradus");
+    let list = files.iter().find(|source| source.path == "config/method.rs").expect("the list of methods");
+    assert_eq!(list.code.matches("match self").count(), 1, "config/method.rs has the only `match` on the method");
+}
+
 fn names_in(folder: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder);
     let files = std::fs::read_dir(path).expect("a source folder");
@@ -293,13 +338,11 @@ fn every_default_stands_in_the_papers_as_it_is() {
         })
         .collect();
     let json = |value: Result<serde_json::Value, serde_json::Error>| value.expect("a configuration is JSON");
-    let methods = [
-        ("sft", json(serde_json::to_value(gradus::objective::sft::SftConfig::default()))),
-        ("reward", json(serde_json::to_value(gradus::objective::reward_model::RewardModelConfig::default()))),
-        ("dpo", json(serde_json::to_value(gradus::objective::dpo::DpoConfig::default()))),
-        ("ppo", json(serde_json::to_value(gradus::algorithm::ppo::PpoConfig::default()))),
-        ("grpo", json(serde_json::to_value(gradus::algorithm::grpo::GrpoConfig::default()))),
-    ];
+    let keys = |method: MethodConfig| {
+        let name = method.name();
+        (name, json(serde_json::to_value(method))[name].take())
+    };
+    let methods: Vec<_> = MethodConfig::all().into_iter().map(keys).collect();
     let mut wrong = Vec::new();
     let mut known = BTreeSet::new();
     for (method, config) in &methods {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use gradus::compare::Job;
-use gradus::config::{ComparisonRequest, Flag, FlagSpec, Plan, Schema, Scope, WrittenComparison, flags};
+use gradus::config::{ComparisonRequest, Flag, FlagSpec, MethodConfig, Plan, Schema, Scope, WrittenComparison, flags};
 use gradus::machine::Machine;
 use gradus::run::compare::Comparison;
 use gradus::run::{Existing, RunDir};
@@ -12,9 +12,6 @@ use gradus::run::{Existing, RunDir};
 use crate::flags as arguments;
 use crate::output::Output;
 use crate::watch::Watcher;
-
-/// The methods whose keys are flags here; a flag reaches every method that has it.
-const METHODS: [&str; 3] = ["dpo", "ppo", "grpo"];
 
 /// Adds the arguments of `gradus compare`.
 pub fn arguments(command: Command) -> Command {
@@ -87,11 +84,13 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     Ok((comparison, written.output_dir.join("comparison")))
 }
 
-/// Every key of every method, and of `train`, the reward and the rest.
+/// Every key of every method that makes a policy, and of `train`, the reward and the rest. A flag reaches every method
+/// that has its key.
 fn specs() -> Vec<FlagSpec> {
     let schema = Schema::run_config();
     let shared = flags(&schema, Scope::Shared);
-    let methods = METHODS.into_iter().flat_map(|method| flags(&schema, Scope::Method(method)));
+    let policies = MethodConfig::all().into_iter().filter(MethodConfig::makes_policy);
+    let methods = policies.flat_map(|method| flags(&schema, Scope::Method(method.name())));
     let own: Vec<FlagSpec> = methods.filter(|spec| spec.key.starts_with("method.")).collect();
     own.into_iter().chain(shared).collect()
 }

@@ -1,10 +1,11 @@
 //! One file a command; this one lists them.
 //!
 //! A command turns its arguments into a plan or an options struct, calls the library once and shows the result.
-//! To add one: a file with its `clap::Args` struct and `pub fn run(args, out)`, and one entry in [`ENTRIES`].
+//! To add one: a file with its `clap::Args` struct and `pub fn run(args, out)`, and one entry in [`entries`]. A training
+//! method has its command already: what the library says of it is all there is to say.
 
 use clap::{ArgMatches, FromArgMatches};
-use gradus::config::Scope;
+use gradus::config::{MethodConfig, Scope};
 
 use crate::output::Output;
 
@@ -36,7 +37,7 @@ pub struct Entry {
     /// Adds its arguments; called only when the command is asked for.
     pub arguments: fn(clap::Command) -> clap::Command,
     /// Does it.
-    pub run: fn(&ArgMatches, &Output) -> anyhow::Result<()>,
+    pub run: Box<dyn Fn(&ArgMatches, &Output) -> anyhow::Result<()>>,
 }
 
 /// The headings of `gradus --help`.
@@ -80,88 +81,95 @@ macro_rules! entry {
             arguments: |command| {
                 <$module::$arguments as clap::Args>::augment_args(command).about($about).long_about(None)
             },
-            run: |matches, out| $module::run($module::$arguments::from_arg_matches(matches)?, out),
+            run: Box::new(|matches, out| $module::run($module::$arguments::from_arg_matches(matches)?, out)),
         }
     };
 }
 
 /// An entry for a method: its flags are the keys of the configuration.
-macro_rules! method {
-    ($name:literal, $about:literal) => {
-        Entry {
-            name: $name,
-            group: Group::Train,
-            about: $about,
-            arguments: |command| crate::flags::add(command, Scope::Method($name)),
-            run: |matches, out| train::run(Some($name), matches, out),
-        }
-    };
+fn method(method: &MethodConfig) -> Entry {
+    let (name, about) = (method.name(), method.method().about());
+    Entry {
+        name,
+        group: Group::Train,
+        about,
+        arguments: |command| {
+            let name = command.get_name().to_owned();
+            crate::flags::add(command, Scope::Method(&name))
+        },
+        run: Box::new(move |matches, out| train::run(Some(name), matches, out)),
+    }
 }
 
 /// Every command, in the order of the help.
-pub const ENTRIES: &[Entry] = &[
-    entry!(Start, "demo", demo::DemoArgs, "Take a built-in task from nothing to aligned models, in minutes"),
-    method!("sft", "Fine-tune a model on texts, conversations or completions"),
-    method!("reward", "Train a reward model on preferences"),
-    method!("dpo", "Train a policy on preferences directly"),
-    method!("ppo", "Train a policy on rewards, with a critic"),
-    method!("grpo", "Train a policy on rewards, with groups of completions"),
-    Entry {
-        name: "train",
-        group: Group::Train,
-        about: "Train what a configuration file says",
-        arguments: |command| crate::flags::add(command, Scope::Shared),
-        run: |matches, out| train::run(None, matches, out),
-    },
-    Entry {
-        name: "plan",
-        group: Group::Train,
-        about: "Show what a run will need in memory, phase by phase, and whether it fits",
-        arguments: |command| crate::flags::add(command, Scope::Shared),
-        run: plan::run,
-    },
-    Entry {
-        name: "compare",
-        group: Group::Train,
-        about: "Train several methods from one start and compare them",
-        arguments: compare::arguments,
-        run: compare::run,
-    },
-    Entry {
-        name: "runs",
-        group: Group::Train,
-        about: "Browse, compare, tag, resume, export and remove runs",
-        arguments: runs::arguments,
-        run: runs::run,
-    },
-    entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
-    entry!(Use, "chat", chat::ChatArgs, "Talk to a model, or to two side by side"),
-    entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),
-    Entry {
-        name: "eval",
-        group: Group::Use,
-        about: "Measure a model on a data set",
-        arguments: |command| eval::arguments(command).about("Measure a model on a data set").long_about(None),
-        run: eval::run,
-    },
-    entry!(Use, "merge", merge::MergeArgs, "Fold an adapter into its base"),
-    entry!(
-        Use,
-        "quantize",
-        quantize::QuantizeArgs,
-        "Write a model with its linear layers in 8 or 4 bits, and say what that costs"
-    ),
-    entry!(Data, "data", data::DataArgs, "Look at a data set, lint it, change its format"),
-    entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
-    entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
-    entry!(Setup, "bench", bench::BenchArgs, "Measure this machine, and how fast a model trains and samples on it"),
-    entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),
-];
+pub fn entries() -> Vec<Entry> {
+    let mut entries =
+        vec![entry!(Start, "demo", demo::DemoArgs, "Take a built-in task from nothing to aligned models, in minutes")];
+    entries.extend(MethodConfig::all().iter().map(method));
+    entries.extend(others());
+    entries
+}
+
+fn others() -> Vec<Entry> {
+    vec![
+        Entry {
+            name: "train",
+            group: Group::Train,
+            about: "Train what a configuration file says",
+            arguments: |command| crate::flags::add(command, Scope::Shared),
+            run: Box::new(|matches, out| train::run(None, matches, out)),
+        },
+        Entry {
+            name: "plan",
+            group: Group::Train,
+            about: "Show what a run will need in memory, phase by phase, and whether it fits",
+            arguments: |command| crate::flags::add(command, Scope::Shared),
+            run: Box::new(plan::run),
+        },
+        Entry {
+            name: "compare",
+            group: Group::Train,
+            about: "Train several methods from one start and compare them",
+            arguments: compare::arguments,
+            run: Box::new(compare::run),
+        },
+        Entry {
+            name: "runs",
+            group: Group::Train,
+            about: "Browse, compare, tag, resume, export and remove runs",
+            arguments: runs::arguments,
+            run: Box::new(runs::run),
+        },
+        entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
+        entry!(Use, "chat", chat::ChatArgs, "Talk to a model, or to two side by side"),
+        entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),
+        Entry {
+            name: "eval",
+            group: Group::Use,
+            about: "Measure a model on a data set",
+            arguments: |command| eval::arguments(command).about("Measure a model on a data set").long_about(None),
+            run: Box::new(eval::run),
+        },
+        entry!(Use, "merge", merge::MergeArgs, "Fold an adapter into its base"),
+        entry!(
+            Use,
+            "quantize",
+            quantize::QuantizeArgs,
+            "Write a model with its linear layers in 8 or 4 bits, and say what that costs"
+        ),
+        entry!(Data, "data", data::DataArgs, "Look at a data set, lint it, change its format"),
+        entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
+        entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
+        entry!(Setup, "bench", bench::BenchArgs, "Measure this machine, and how fast a model trains and samples on it"),
+        entry!(Setup, "completions", completions::CompletionsArgs, "Print a completion script for a shell"),
+    ]
+}
 
 /// Runs the command that `matches` names.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let (name, arguments) = matches.subcommand().expect("clap requires a command");
-    let entry = ENTRIES.iter().find(|entry| entry.name == name).expect("clap accepts only commands of the table");
+    let entries = entries();
+    let entry = entries.iter().find(|entry| entry.name == name).expect("clap accepts only commands of the table");
     if matches!(entry.group, Group::Start | Group::Use) {
         // The others are told how many, or compute nothing.
         gradus::machine::use_threads(None)?;

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::actor::{self, Actor, concat, gather, lengths};
 use super::ppo::finite;
-use super::{Advantages, Algorithm, Experience, Sampling, Update, mini_batches};
+use super::{Advantages, Algorithm, Critic, Experience, OnlineMethod, Sampling, Update, mini_batches};
+use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::host::{constant, read};
 use crate::learner::Learner;
@@ -17,8 +18,9 @@ use crate::loss::grpo::{ClipCounts, GrpoLoss, KlCorrection, kl_term, token_loss}
 use crate::loss::reduce::weighted_sum;
 use crate::math::weights::{micro_mean_weights, per_token};
 use crate::math::{Reduction, Scale, group_advantages, token_weights};
+use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, Shared, Stay};
 use crate::rollout::StopReason;
-use crate::settings::Settings;
+use crate::settings::{Settings, TrainConfig};
 use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.grpo`.
@@ -106,6 +108,75 @@ pub enum ScaleRewards {
     Batch,
     /// Nothing.
     None,
+}
+
+impl Method for GrpoConfig {
+    fn name(&self) -> &'static str {
+        "grpo"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on rewards, with groups of completions"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-6, too_long: TooLong::Skip, best_metric: "eval_reward" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Prompt
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
+        // Without a KL term only evaluations ask the reference.
+        match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
+            true => cast.with_reference(shared, self.reference_model.as_deref(), Stay::Whole),
+            false => cast,
+        }
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        problems.unless(self.group_size >= 2, &["method.grpo.group_size"], || {
+            let reason = "an advantage is the distance from the mean of the group, which is always 0 in a group of one";
+            let message = format!("`method.grpo.group_size` is {}, but must be at least 2: {reason}", self.group_size);
+            (message, Some("8 is usual; `gradus ppo` works with one completion a prompt".into()))
+        });
+        problems.between("method.grpo.clip_range", self.clip_range, 0.0, 1.0);
+        problems.at_least("method.grpo.entropy_coefficient", self.entropy_coefficient, 0.0);
+        self.iteration().rules(problems, self.name(), train);
+        problems.at_least("method.grpo.kl_coefficient", self.kl_coefficient, 0.0);
+        if let Some(high) = self.clip_range_high {
+            problems.above_zero("method.grpo.clip_range_high", high);
+        }
+        if let Some(delta) = self.delta {
+            let least = 1.0 + self.clip_range_high.unwrap_or(self.clip_range);
+            problems.unless(delta > least, &["method.grpo.delta", "method.grpo.clip_range_high"], || {
+                let message = format!(
+                    "`method.grpo.delta` is {delta}, but must be above 1 + the upper clip range ({least}), which bounds the ratio already"
+                );
+                (message, None)
+            });
+        }
+    }
+}
+
+impl OnlineMethod for GrpoConfig {
+    fn iteration(&self) -> Iteration<'_> {
+        Iteration {
+            group_size: self.group_size,
+            max_new_tokens: self.max_new_tokens,
+            temperature: self.temperature,
+            stop: &self.stop,
+            update_epochs: self.update_epochs,
+            mini_batches: self.mini_batches,
+            regroups: true,
+        }
+    }
+
+    fn algorithm(&self, _critic: Option<Critic>, _kl_coefficient: Option<f64>) -> Box<dyn Algorithm> {
+        Box::new(Grpo::new(self))
+    }
 }
 
 /// The algorithm. It has no state: everything it needs comes with the rollouts.

@@ -27,10 +27,20 @@ pub use critic::Critic;
 use crate::error::Result;
 use crate::learner::Learner;
 use crate::learner::optimizer::AdamW;
+use crate::method::{Iteration, Method};
 use crate::rng::Purpose;
 use crate::rollout::Rollouts;
 use crate::settings::Settings;
 use crate::stats::Stats;
+
+/// A method that learns from what it samples, by its keys.
+pub trait OnlineMethod: Method {
+    /// What it does in one iteration.
+    fn iteration(&self) -> Iteration<'_>;
+
+    /// The algorithm, with the critic that its cast asks for and the KL coefficient of a resumed run.
+    fn algorithm(&self, critic: Option<Critic>, kl_coefficient: Option<f64>) -> Box<dyn Algorithm>;
+}
 
 /// How an algorithm wants its completions sampled. Nothing else may change the distribution: what is trained on must be
 /// what was sampled from.

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::actor::{self, Actor, concat, gather, lengths};
 use super::critic::Critic;
-use super::{Advantages, Algorithm, Experience, Sampling, Update, mini_batches};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Sampling, Update, mini_batches};
+use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::host::{constant, read};
 use crate::learner::Learner;
@@ -20,8 +21,9 @@ use crate::loss::{ppo, value};
 use crate::math::kl::{self, KlController};
 use crate::math::stats::{Variance, explained_variance, mean};
 use crate::math::{Whiten, gae, returns, whiten};
+use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, Role, Shared, Source, Stay, Trainer};
 use crate::rollout::StopReason;
-use crate::settings::Settings;
+use crate::settings::{Settings, TrainConfig};
 use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.ppo`.
@@ -164,6 +166,106 @@ pub enum CriticTrunk {
     Shared,
     /// A model of its own.
     Separate,
+}
+
+impl Method for PpoConfig {
+    fn name(&self) -> &'static str {
+        "ppo"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on rewards, with a critic"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 3e-6, too_long: TooLong::Skip, best_metric: "eval_reward" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Prompt
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        let cast = Cast::alone(shared, Head::Language)
+            .with_reference(shared, self.reference_model.as_deref(), Stay::Whole)
+            .with_rewards(shared);
+        let learned = cast.rewards.first().map(|reward| reward.source.clone());
+        let (source, trainer) = match self.critic.trunk {
+            CriticTrunk::Shared => (Source::Trunk, Trainer::Run),
+            CriticTrunk::Separate => {
+                let named = self.critic.model.clone().map(Source::Named);
+                (named.or(learned).unwrap_or(Source::Policy), Trainer::Own(self.critic.learning_rate))
+            }
+        };
+        let critic = Role { head: Head::Scalar, trainer, ..Role::frozen(source, shared) };
+        Cast { critic: Some(critic), ..cast }
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        problems.at_least("method.ppo.group_size", self.group_size, 1);
+        problems.between("method.ppo.clip_range", self.clip_range, 0.0, 1.0);
+        problems.at_least("method.ppo.entropy_coefficient", self.entropy_coefficient, 0.0);
+        self.iteration().rules(problems, self.name(), train);
+        problems.at_least("method.ppo.value_clip_range", self.value_clip_range, 0.0);
+        problems.at_least("method.ppo.value_coefficient", self.value_coefficient, 0.0);
+        problems.within("method.ppo.discount", self.discount, 0.0..=1.0);
+        problems.within("method.ppo.gae_lambda", self.gae_lambda, 0.0..=1.0);
+        problems.at_least("method.ppo.missing_eos_penalty", self.missing_eos_penalty.unwrap_or(0.0), 0.0);
+        problems.above_zero("method.ppo.target_kl", self.target_kl.unwrap_or(1.0));
+        self.kl.rules(problems);
+        self.critic.rules(problems);
+    }
+}
+
+impl KlConfig {
+    fn rules(&self, problems: &mut Problems<'_>) {
+        problems.at_least("method.ppo.kl.coefficient", self.coefficient, 0.0);
+        problems.above_zero("method.ppo.kl.horizon", self.horizon);
+        let Some(target) = self.target else { return };
+        problems.above_zero("method.ppo.kl.target", target);
+        let fine = self.coefficient != 0.0;
+        problems.unless(fine, &["method.ppo.kl.target", "method.ppo.kl.coefficient"], || {
+            let message = format!(
+                "`method.ppo.kl.target` is {target}, but `method.ppo.kl.coefficient` is 0: the controller multiplies the coefficient, so it would stay 0"
+            );
+            (message, Some("start from a small coefficient such as 0.05".into()))
+        });
+    }
+}
+
+impl CriticConfig {
+    fn rules(&self, problems: &mut Problems<'_>) {
+        problems.at_least("method.ppo.critic.learning_rate", self.learning_rate.unwrap_or(0.0), 0.0);
+        let shared = self.trunk == CriticTrunk::Shared;
+        let (model, learning_rate) = ("method.ppo.critic.model", "method.ppo.critic.learning_rate");
+        for (key, given, reason) in [
+            (model, self.model.is_some(), "it is a head on the policy and starts from no other model"),
+            (learning_rate, self.learning_rate.is_some(), "one optimiser steps policy and critic"),
+        ] {
+            problems.unless(!(shared && given), &[key, "method.ppo.critic.trunk"], || {
+                let message = format!("`{key}` is given, but the critic shares the policy's trunk: {reason}");
+                (message, Some("leave it out, or use `trunk: separate`".into()))
+            });
+        }
+    }
+}
+
+impl OnlineMethod for PpoConfig {
+    fn iteration(&self) -> Iteration<'_> {
+        Iteration {
+            group_size: self.group_size,
+            max_new_tokens: self.max_new_tokens,
+            temperature: self.temperature,
+            stop: &self.stop,
+            update_epochs: self.update_epochs,
+            mini_batches: self.mini_batches,
+            regroups: false,
+        }
+    }
+
+    fn algorithm(&self, critic: Option<Critic>, kl_coefficient: Option<f64>) -> Box<dyn Algorithm> {
+        Box::new(Ppo::new(self, critic.expect("its cast has a critic"), kl_coefficient))
+    }
 }
 
 /// How far beyond `target_kl` the policy may move before the remaining passes are left out (Spinning Up's PPO).

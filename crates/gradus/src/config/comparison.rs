@@ -18,8 +18,10 @@ use std::path::{Path, PathBuf};
 
 use super::flags::{Flag, overlay};
 use super::load::{Request, Written, resolve, text};
+use super::method::names;
 use super::node::{Entry, Node, Value, parse};
 use super::schema::Schema;
+use super::{MethodConfig, plan::free_directory};
 use crate::error::{Diagnostic, Error, Place, Result};
 
 /// What the user asked for.
@@ -44,10 +46,8 @@ pub struct WrittenComparison {
     pub judge: Option<Written>,
 }
 
-/// The methods that make a policy out of a policy.
-const METHODS: [&str; 4] = ["dpo", "ppo", "grpo", "sft"];
-/// Those that take a reward.
-const ONLINE: [&str; 2] = ["ppo", "grpo"];
+/// What policies are sampled as where only a reward is given to measure them with.
+const JUDGE: &str = "grpo";
 
 impl WrittenComparison {
     /// Reads a file and lays flags over it, once for each method.
@@ -92,9 +92,9 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     for (name, keys) in &sides {
         runs.extend(add(name, keys.clone()));
     }
-    let mut judge = runs.iter().find(|written: &&Written| ONLINE.contains(&written.config.method.name())).cloned();
-    if judge.is_none() && has_reward && sides.iter().all(|(name, _)| !ONLINE.contains(&name.as_str())) {
-        judge = add("grpo", Node::empty());
+    let mut judge = runs.iter().find(|written: &&Written| written.config.method.is_online()).cloned();
+    if judge.is_none() && has_reward && !sides.iter().any(|(name, _)| is_online(name)) {
+        judge = add(JUDGE, Node::empty());
     }
     let mut reached: Vec<&str> = sides.iter().map(|(name, _)| name.as_str()).collect();
     reached.extend(judge.as_ref().map(|judge| judge.config.method.name()));
@@ -103,7 +103,7 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
         return Err(Error::Config(problems));
     }
     let first = &runs.first().expect("there is a method").config;
-    let output_dir = first.output_dir.clone().unwrap_or_else(|| super::plan::free_directory("compare", &first.model));
+    let output_dir = first.output_dir.clone().unwrap_or_else(|| free_directory("compare", &first.model));
     for run in &mut runs {
         run.config.output_dir = Some(output_dir.join(run.config.method.name()));
     }
@@ -134,9 +134,13 @@ fn of_reward(flag: &Flag) -> bool {
     flag.spec.key.split('.').next() == Some("reward")
 }
 
+fn is_online(name: &str) -> bool {
+    MethodConfig::named(name).is_some_and(|method| method.is_online())
+}
+
 /// The run of one method.
 fn one(base: &Node, name: &str, mut keys: Node, flags: &[Flag]) -> Result<Written> {
-    let is_online = ONLINE.contains(&name);
+    let is_online = is_online(name);
     let mut base = base.clone();
     if !is_online {
         // What the policies are measured with is nothing that this one learns from.
@@ -210,14 +214,12 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<(String, Node
 }
 
 fn known(name: &str, place: Option<Place>) -> Result<()> {
-    if METHODS.contains(&name) {
-        return Ok(());
-    }
-    let message = match name {
-        "reward" => "`reward` trains a reward model, which is no policy to compare".to_owned(),
-        _ => format!("there is no method `{name}` to compare"),
+    let message = match MethodConfig::named(name) {
+        Some(method) if method.makes_policy() => return Ok(()),
+        Some(_) => format!("`{name}` trains a reward model, which is no policy to compare"),
+        None => format!("there is no method `{name}` to compare"),
     };
-    Err(refuse(message, place, "the methods are `dpo`, `ppo`, `grpo` and `sft`"))
+    Err(refuse(message, place, &format!("the methods are {}", names("and", MethodConfig::makes_policy))))
 }
 
 /// `ppo:` with nothing behind it is PPO with its defaults.
@@ -239,7 +241,6 @@ fn refuse(message: String, place: Option<Place>, hint: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MethodConfig;
 
     const FILE: &str = "\
 model: gpt2

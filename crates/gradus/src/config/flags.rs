@@ -6,6 +6,7 @@
 
 use serde_json::Value as Json;
 
+use super::MethodConfig;
 use super::node::{Entry, Node, Value, parse};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::error::{Diagnostic, Place};
@@ -79,7 +80,7 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
                     collect(schema, field, &key, "", "Method", &mut specs);
                 }
             }
-            "reward" if matches!(scope, Scope::Method("sft" | "reward" | "dpo")) => {}
+            "reward" if is_offline(scope) => {}
             "reward" => collect(schema, field, "", "", "Reward", &mut specs),
             "train" => {
                 for field in schema.fields(&field.shape) {
@@ -92,6 +93,11 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
     }
     specs.extend(later);
     specs
+}
+
+fn is_offline(scope: Scope<'_>) -> bool {
+    let Scope::Method(name) = scope else { return false };
+    MethodConfig::named(name).is_some_and(|method| !method.is_online())
 }
 
 /// Where help lists a key of `train`.
@@ -322,7 +328,7 @@ mod tests {
     #[test]
     fn every_method_has_flags_with_names_of_their_own() {
         let schema = Schema::run_config();
-        for method in ["sft", "reward", "dpo", "ppo", "grpo"] {
+        for method in MethodConfig::all().iter().map(MethodConfig::name) {
             let mut names: Vec<_> = flags(&schema, Scope::Method(method)).into_iter().map(|flag| flag.name).collect();
             let count = names.len();
             names.sort();
@@ -361,8 +367,8 @@ mod tests {
             "eval-steps",
             "device",
         ];
-        for method in ["sft", "reward", "dpo", "ppo", "grpo"] {
-            has(method, &shared);
+        for method in MethodConfig::all() {
+            has(method.name(), &shared);
         }
         has("dpo", &["beta", "loss-type"]);
         has("grpo", &["group-size", "max-new-tokens", "temperature", "kl-coefficient", "clip-range", "reward-model"]);

@@ -164,7 +164,7 @@ fn patched(mut value: serde_json::Value, method: Option<&str>) -> serde_json::Va
 fn other_method(base: &Node, method: &str) -> Option<Diagnostic> {
     let entry = base.entry("method")?;
     let Value::Map(sides) = &entry.node.value else { return None };
-    let other = sides.iter().find(|side| side.key != method && MethodConfig::NAMES.contains(&side.key.as_str()))?;
+    let other = sides.iter().find(|side| side.key != method && MethodConfig::named(&side.key).is_some())?;
     Some(Diagnostic {
         message: format!("the file configures `{}`, but the command is `gradus {method}`", other.key),
         places: other.place.clone().into_iter().collect(),

@@ -8,6 +8,7 @@
 mod comparison;
 mod flags;
 mod load;
+mod method;
 mod node;
 mod plan;
 mod read;
@@ -23,6 +24,7 @@ mod write;
 pub use comparison::{ComparisonRequest, WrittenComparison};
 pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use load::{Request, Written};
+pub use method::{MethodConfig, Visitor};
 pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
 pub use resume::{Change, Effect, Resume};
@@ -34,9 +36,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{grpo::GrpoConfig, ppo::PpoConfig};
+use crate::method::Shared;
 use crate::model::adapter::LoraConfig;
-use crate::objective::{dpo::DpoConfig, reward_model::RewardModelConfig, sft::SftConfig};
 use crate::reward::config::RewardConfig;
 use crate::settings::TrainConfig;
 
@@ -57,7 +58,7 @@ pub struct RunConfig {
     /// Where the run directory is written. Default: `runs/<method>-<model>-<n>`.
     #[serde(default)]
     pub output_dir: Option<PathBuf>,
-    /// What is trained and how: one of `sft`, `reward`, `dpo`, `ppo`, `grpo`.
+    /// What is trained and how: the method is the key, and holds keys of its own.
     pub method: MethodConfig,
     /// An adapter to go on with, on `model`: a directory in peft's format or a hub name. Nothing else is trained.
     #[serde(default)]
@@ -84,39 +85,12 @@ pub struct MixedData {
     pub rows: Option<usize>,
 }
 
-/// The method and its own keys.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum MethodConfig {
-    /// Supervised fine-tuning.
-    Sft(SftConfig),
-    /// A Bradley–Terry reward model.
-    Reward(RewardModelConfig),
-    /// Direct preference optimisation.
-    Dpo(DpoConfig),
-    /// Proximal policy optimisation with a critic.
-    Ppo(PpoConfig),
-    /// Group relative policy optimisation.
-    Grpo(GrpoConfig),
-}
-
-impl MethodConfig {
-    /// The names of all methods: keys of `method`, and commands.
-    pub const NAMES: [&str; 5] = ["sft", "reward", "dpo", "ppo", "grpo"];
-
-    /// The key that names it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Sft(_) => "sft",
-            Self::Reward(_) => "reward",
-            Self::Dpo(_) => "dpo",
-            Self::Ppo(_) => "ppo",
-            Self::Grpo(_) => "grpo",
-        }
-    }
-}
-
 impl RunConfig {
+    /// What a method has to know of the rest.
+    pub fn shared(&self) -> Shared<'_> {
+        Shared { train: &self.train, reward: self.reward.as_ref() }
+    }
+
     /// The JSON schema of configuration files.
     pub fn json_schema() -> String {
         serde_json::to_string_pretty(&schemars::schema_for!(Self)).expect("a schema is plain data")

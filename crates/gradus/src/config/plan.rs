@@ -36,11 +36,10 @@ impl Plan {
             return Err(Error::Config(problems.into_iter().map(|found| found.diagnostic).collect()));
         }
         let mut config = written.config.clone();
-        let (learning_rate, too_long, best_metric) = by_method(&config.method);
-        let train = &mut config.train;
-        let learning_rate = *train.learning_rate.get_or_insert(learning_rate);
-        let too_long = *train.too_long.get_or_insert(too_long);
-        let best_metric = train.best_metric.get_or_insert(best_metric.to_owned()).clone();
+        let (train, defaults) = (&mut config.train, config.method.method().defaults());
+        let learning_rate = *train.learning_rate.get_or_insert(defaults.learning_rate);
+        let too_long = *train.too_long.get_or_insert(defaults.too_long);
+        let best_metric = train.best_metric.get_or_insert(defaults.best_metric.to_owned()).clone();
         let output_dir =
             config.output_dir.clone().unwrap_or_else(|| free_directory(config.method.name(), &config.model));
         config.output_dir = Some(output_dir.clone());
@@ -134,17 +133,6 @@ impl Plan {
     /// The content of `config.yml`: every key, those that were asked for marked.
     pub fn to_yaml(&self) -> String {
         write::to_yaml(&self.config, &self.set)
-    }
-}
-
-/// Defaults that depend on the method, as in TRL 1.16: peak learning rate, over-long rows, the metric for `best/`.
-fn by_method(method: &MethodConfig) -> (f64, TooLong, &'static str) {
-    match method {
-        MethodConfig::Sft(_) => (2e-5, TooLong::Truncate, "eval_loss"),
-        MethodConfig::Reward(_) => (1e-4, TooLong::Skip, "eval_accuracy"),
-        MethodConfig::Dpo(_) => (1e-6, TooLong::Truncate, "eval_rewards/accuracies"),
-        MethodConfig::Ppo(_) => (3e-6, TooLong::Skip, "eval_reward"),
-        MethodConfig::Grpo(_) => (1e-6, TooLong::Skip, "eval_reward"),
     }
 }
 

@@ -1,92 +1,27 @@
 //! What the types cannot say: bounds of single keys, and keys that do not go together.
 
-use std::fmt::Debug;
-use std::ops::RangeInclusive;
-
+use super::RunConfig;
 use super::load::Written;
-use super::{MethodConfig, RunConfig};
-use crate::error::Diagnostic;
 use crate::machine::Machine;
-use crate::settings::TrainConfig;
+use crate::method::{Found, Problems};
 
 mod adapter;
-mod methods;
 mod rewards;
-
-/// A problem, and the keys it is about.
-pub(super) struct Found {
-    pub keys: Vec<String>,
-    pub diagnostic: Diagnostic,
-}
 
 /// Every problem, in the order of the configuration.
 pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
-    let mut problems = Problems { written, found: Vec::new() };
+    let place = |key: &str| written.place(key).cloned();
+    let mut problems = Problems::new(&place);
     let config = &written.config;
     for (key, value) in [("model", &config.model), ("data", &config.data)] {
         problems.unless(!value.trim().is_empty(), &[key], || (format!("`{key}` is empty"), None));
     }
-    methods::check(&mut problems, config);
+    config.method.method().rules(&mut problems, &config.train);
     rewards::check(&mut problems, config);
     adapter::check(&mut problems, config);
     train(&mut problems, config, machine);
-    problems.found
-}
-
-/// Collects problems; dotted keys become places.
-struct Problems<'a> {
-    written: &'a Written,
-    found: Vec<Found>,
-}
-
-impl Problems<'_> {
-    /// Notes a problem with `keys` unless `fine`. The message names values and bounds; the hint says the way out.
-    fn unless(&mut self, fine: bool, keys: &[&str], problem: impl FnOnce() -> (String, Option<String>)) {
-        if fine {
-            return;
-        }
-        let (message, hint) = problem();
-        let places = keys.iter().filter_map(|key| self.written.place(key).cloned()).collect();
-        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        self.found.push(Found { keys, diagnostic: Diagnostic { message, places, hint } });
-    }
-
-    fn at_least<T: PartialOrd + Debug>(&mut self, key: &str, value: T, least: T) {
-        self.unless(value >= least, &[key], || {
-            (format!("`{key}` is {}, but must be at least {}", number(value), number(least)), None)
-        });
-    }
-
-    fn above_zero(&mut self, key: &str, value: f64) {
-        self.unless(value > 0.0, &[key], || (format!("`{key}` is {}, but must be above 0", number(value)), None));
-    }
-
-    fn within(&mut self, key: &str, value: f64, bounds: RangeInclusive<f64>) {
-        let (low, high) = (bounds.start(), bounds.end());
-        self.unless(bounds.contains(&value), &[key], || {
-            (format!("`{key}` is {}, but must be from {low} to {high}", number(value)), None)
-        });
-    }
-
-    /// From 0, which is allowed, to `high`, which is not.
-    fn zero_to_below(&mut self, key: &str, value: f64, high: f64) {
-        self.unless((0.0..high).contains(&value), &[key], || {
-            (format!("`{key}` is {}, but must be at least 0 and below {high}", number(value)), None)
-        });
-    }
-
-    /// Both ends excluded.
-    fn between(&mut self, key: &str, value: f64, low: f64, high: f64) {
-        self.unless(value > low && value < high, &[key], || {
-            (format!("`{key}` is {}, but must lie between {low} and {high}", number(value)), None)
-        });
-    }
-}
-
-/// As people write it: `1` and `-1e-6`, neither `1.0` nor `-0.000001`.
-fn number(value: impl Debug) -> String {
-    let text = format!("{value:?}");
-    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+    evaluation(&mut problems, config, !written.is_default("train.best_metric"));
+    problems.into_found()
 }
 
 fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
@@ -129,10 +64,11 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
         let message = format!("`train.device` is `{}`, but this build has {}", train.device, known.join(", "));
         (message, Some("`gradus doctor` shows what this build can use".into()))
     });
-    evaluation(problems, config, train);
 }
 
-fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, train: &TrainConfig) {
+/// `asks_best`: whether the user, if anyone, gave `train.best_metric`.
+fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, asks_best: bool) {
+    let train = &config.train;
     problems.zero_to_below("train.eval_fraction", train.eval_fraction, 1.0);
     problems.at_least("train.eval_steps", train.eval_steps, -1);
     let nothing_held_out = config.eval_data.is_none() && train.eval_fraction == 0.0;
@@ -160,16 +96,8 @@ fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, train: &TrainConf
             let message = format!("`train.best_metric` is `{metric}`, but must be a held-out metric");
             (message, Some(format!("held-out metrics start with `eval_`, such as `eval_{metric}`")))
         });
-        let asked = !problems.written.is_default("train.best_metric");
-        problems.unless(train.eval_steps >= 0 || !asked, &["train.best_metric", "train.eval_steps"], || {
+        problems.unless(train.eval_steps >= 0 || !asks_best, &["train.best_metric", "train.eval_steps"], || {
             ("`train.best_metric` is given, but `train.eval_steps` is -1: nothing is evaluated".into(), None)
         });
-    }
-}
-
-impl MethodConfig {
-    /// Whether it samples completions and so needs a reward.
-    pub fn is_online(&self) -> bool {
-        matches!(self, Self::Ppo(_) | Self::Grpo(_))
     }
 }

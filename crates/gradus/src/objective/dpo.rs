@@ -5,12 +5,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, Totals};
+use super::{Objective, OfflineMethod, Totals};
 use crate::batches::MicroBatch;
-use crate::data::PreferenceExample;
+use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
+use crate::error::Result;
 use crate::host::read;
 use crate::loss::{dpo, reduce};
+use crate::method::{Cast, Defaults, Head, Method, Problems, Shared, Stay};
 use crate::model::{Batch, CausalLm, Rows, Sequence};
+use crate::pretrained::Pretrained;
+use crate::settings::TrainConfig;
 use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.dpo`.
@@ -61,6 +65,81 @@ pub enum ReferenceLogprobs {
     Precomputed,
     /// A forward pass of the reference beside every step.
     Live,
+}
+
+impl Method for DpoConfig {
+    fn name(&self) -> &'static str {
+        "dpo"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on preferences directly"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_rewards/accuracies" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Preference
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        let stay = match self.reference {
+            ReferenceLogprobs::Precomputed => Stay::Before,
+            ReferenceLogprobs::Live => Stay::Whole,
+        };
+        Cast::alone(shared, Head::Language).with_reference(shared, self.reference_model.as_deref(), stay)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+        problems.above_zero("method.dpo.beta", self.beta);
+        problems.zero_to_below("method.dpo.label_smoothing", self.label_smoothing, 0.5);
+        let name = match self.loss_type {
+            DpoLossType::Sigmoid => return,
+            DpoLossType::Hinge => "hinge",
+            DpoLossType::Ipo => "ipo",
+        };
+        problems.unless(self.label_smoothing == 0.0, &["method.dpo.label_smoothing", "method.dpo.loss_type"], || {
+            let message = format!(
+                "`method.dpo.label_smoothing` is {}, but `loss_type: {name}` has no label smoothing: only `sigmoid` reads a label as a probability",
+                self.label_smoothing
+            );
+            (message, Some("use `loss_type: sigmoid`, or set `label_smoothing` to 0".into()))
+        });
+    }
+}
+
+impl OfflineMethod for DpoConfig {
+    type Example = PreferenceExample;
+    type Objective = Dpo;
+
+    fn examples(
+        &self,
+        rows: &[Row],
+        from: &Pretrained,
+        options: TokeniseOptions,
+    ) -> Result<Examples<PreferenceExample>> {
+        data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
+    }
+
+    fn rows(pair: &PreferenceExample) -> Rows<'_> {
+        Rows::Pairs(vec![sequences(pair)])
+    }
+
+    fn prepare(
+        &self,
+        examples: Vec<PreferenceExample>,
+        reference: Option<&CausalLm>,
+        passes: MicroBatch,
+        progress: &mut dyn FnMut(usize),
+    ) -> Vec<DpoPair> {
+        pairs(self, reference.expect("its cast has a reference"), examples, passes, progress)
+    }
+
+    fn objective(&self, reference: Option<CausalLm>) -> Dpo {
+        Dpo::new(self, reference.expect("its cast has a reference"))
+    }
 }
 
 /// A pair with the reference's summed logprobs of both completions.
@@ -122,7 +201,7 @@ fn batch(model: &CausalLm, pairs: &[&PreferenceExample]) -> Batch {
 }
 
 /// The chosen and the rejected completion of a prompt.
-pub(crate) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
+fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
     [&pair.chosen_ids, &pair.rejected_ids].map(|ids| {
         let (prompt, completion) = ids.split_at(pair.prompt_len);
         Sequence::completion(prompt, completion)
@@ -189,10 +268,6 @@ impl Objective for Dpo {
             "prompt_len": example.pair.prompt_len,
             "reference_logps": example.reference,
         })
-    }
-
-    fn best_metric(&self) -> &'static str {
-        "eval_rewards/accuracies"
     }
 }
 

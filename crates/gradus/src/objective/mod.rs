@@ -9,9 +9,42 @@ use burn::tensor::Tensor;
 use serde_json::Value;
 
 use crate::batches::MicroBatch;
+use crate::data::{Examples, Row, TokeniseOptions};
 use crate::error::Result;
 use crate::host::read;
+use crate::method::Method;
+use crate::model::{CausalLm, Rows};
+use crate::pretrained::{Pretrained, Trainable};
 use crate::stats::Stats;
+
+/// A method that learns from fixed examples, by its keys.
+pub trait OfflineMethod: Method {
+    /// What its rows become.
+    type Example;
+    /// What it minimises.
+    type Objective: Objective<Model: Trainable>;
+
+    /// Rows as ids.
+    ///
+    /// # Errors
+    /// When no row is left, or one cannot be read.
+    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<Self::Example>>;
+
+    /// One example as it is handed over to the model.
+    fn rows(example: &Self::Example) -> Rows<'_>;
+
+    /// What is learned from: `examples`, and what the reference says of them. `progress` is told how many are done.
+    fn prepare(
+        &self,
+        examples: Vec<Self::Example>,
+        reference: Option<&CausalLm>,
+        passes: MicroBatch,
+        progress: &mut dyn FnMut(usize),
+    ) -> Vec<<Self::Objective as Objective>::Example>;
+
+    /// The objective, with the reference where it goes on asking it.
+    fn objective(&self, reference: Option<CausalLm>) -> Self::Objective;
+}
 
 /// How much one optimiser step holds. Every denominator comes from here, so a step's gradient does not depend on how it
 /// is split into forward passes.
@@ -56,9 +89,6 @@ pub trait Objective {
 
     /// The example for a person to read: ids and masks, as they entered the loss.
     fn describe(&self, example: &Self::Example) -> Value;
-
-    /// The held-out metric that decides which model is best, unless the configuration names another.
-    fn best_metric(&self) -> &'static str;
 }
 
 /// Sums over examples what one step needs for its denominators.

@@ -5,14 +5,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, Totals, evaluate_loss};
+use super::{Objective, OfflineMethod, Totals, evaluate_loss};
 use crate::batches::MicroBatch;
-use crate::data::PreferenceExample;
+use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
 use crate::error::Result;
 use crate::host::read;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
-use crate::model::{RewardModel, Rows, Sequence};
+use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
+use crate::model::{CausalLm, RewardModel, Rows, Sequence};
+use crate::pretrained::Pretrained;
+use crate::settings::TrainConfig;
 use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.reward`.
@@ -21,6 +24,69 @@ use crate::stats::{NEW_TOKENS, Stats};
 pub struct RewardModelConfig {
     /// Weight of the term (r_chosen + r_rejected)² that keeps rewards near 0. Default 0; 0.01 is usual (TRL).
     pub center_rewards_coefficient: f64,
+}
+
+impl Method for RewardModelConfig {
+    fn name(&self) -> &'static str {
+        "reward"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a reward model on preferences"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-4, too_long: TooLong::Skip, best_metric: "eval_accuracy" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Preference
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        Cast::alone(shared, Head::Scalar)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+        let key = "method.reward.center_rewards_coefficient";
+        problems.at_least(key, self.center_rewards_coefficient, 0.0);
+    }
+
+    fn drops_out(&self) -> bool {
+        true
+    }
+}
+
+impl OfflineMethod for RewardModelConfig {
+    type Example = PreferenceExample;
+    type Objective = BradleyTerry;
+
+    fn examples(
+        &self,
+        rows: &[Row],
+        from: &Pretrained,
+        options: TokeniseOptions,
+    ) -> Result<Examples<PreferenceExample>> {
+        data::reward_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
+    }
+
+    fn rows(pair: &PreferenceExample) -> Rows<'_> {
+        Rows::Pairs(vec![sequences(pair)])
+    }
+
+    fn prepare(
+        &self,
+        examples: Vec<PreferenceExample>,
+        _reference: Option<&CausalLm>,
+        _passes: MicroBatch,
+        _progress: &mut dyn FnMut(usize),
+    ) -> Vec<PreferenceExample> {
+        examples
+    }
+
+    fn objective(&self, _reference: Option<CausalLm>) -> BradleyTerry {
+        BradleyTerry::new(self)
+    }
 }
 
 /// Bins of the calibration error.
@@ -47,7 +113,7 @@ impl BradleyTerry {
 }
 
 /// The chosen and the rejected text.
-pub(crate) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
+fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
     [&pair.chosen_ids, &pair.rejected_ids].map(|ids| Sequence::scored(ids))
 }
 
@@ -99,10 +165,6 @@ impl Objective for BradleyTerry {
 
     fn describe(&self, pair: &PreferenceExample) -> Value {
         json!({ "chosen_ids": pair.chosen_ids, "rejected_ids": pair.rejected_ids, "margin": pair.margin })
-    }
-
-    fn best_metric(&self) -> &'static str {
-        "eval_accuracy"
     }
 }
 

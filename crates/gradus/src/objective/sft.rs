@@ -5,11 +5,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, Totals};
-use crate::data::SftExample;
+use super::{Objective, OfflineMethod, Totals};
+use crate::batches::MicroBatch;
+use crate::data::{self, Examples, Need, Row, SftExample, TokeniseOptions, TooLong};
+use crate::error::Result;
 use crate::host::read;
 use crate::loss::sft;
+use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Counted, Rows, Sequence};
+use crate::pretrained::Pretrained;
+use crate::settings::TrainConfig;
 use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.sft`.
@@ -27,6 +32,68 @@ pub struct SftConfig {
 impl Default for SftConfig {
     fn default() -> Self {
         Self { completion_only_loss: None, assistant_only_loss: false, label_smoothing: 0.0 }
+    }
+}
+
+impl Method for SftConfig {
+    fn name(&self) -> &'static str {
+        "sft"
+    }
+
+    fn about(&self) -> &'static str {
+        "Fine-tune a model on texts, conversations or completions"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 2e-5, too_long: TooLong::Truncate, best_metric: "eval_loss" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Sft
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        Cast::alone(shared, Head::Language)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+        problems.zero_to_below("method.sft.label_smoothing", self.label_smoothing, 1.0);
+    }
+
+    fn drops_out(&self) -> bool {
+        true
+    }
+}
+
+impl OfflineMethod for SftConfig {
+    type Example = SftExample;
+    type Objective = Sft;
+
+    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<SftExample>> {
+        let options = TokeniseOptions {
+            completion_only_loss: self.completion_only_loss,
+            assistant_only_loss: self.assistant_only_loss,
+            ..options
+        };
+        data::sft_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
+    }
+
+    fn rows(text: &SftExample) -> Rows<'_> {
+        Rows::Alone(vec![sequence(text)])
+    }
+
+    fn prepare(
+        &self,
+        examples: Vec<SftExample>,
+        _reference: Option<&CausalLm>,
+        _passes: MicroBatch,
+        _progress: &mut dyn FnMut(usize),
+    ) -> Vec<SftExample> {
+        examples
+    }
+
+    fn objective(&self, _reference: Option<CausalLm>) -> Sft {
+        Sft::new(self)
     }
 }
 
@@ -78,9 +145,5 @@ impl Objective for Sft {
 
     fn describe(&self, row: &SftExample) -> Value {
         json!({ "input_ids": row.ids, "loss_mask": row.loss_mask.iter().map(|&counts| u8::from(counts)).collect::<Vec<_>>() })
-    }
-
-    fn best_metric(&self) -> &'static str {
-        "eval_loss"
     }
 }

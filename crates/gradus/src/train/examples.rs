@@ -3,58 +3,34 @@
 use super::observer::{Event, Observer};
 use super::prepare::{Split, Start, report, tokenise_options};
 use crate::config::Plan;
-use crate::data::{self, Examples, Need, PreferenceExample, Row, SftExample, TokeniseOptions};
+use crate::data::{self, Examples, Need, Row};
 use crate::error::{Error, Result};
 use crate::model::ModelShape;
-use crate::objective::sft::SftConfig;
+use crate::objective::OfflineMethod;
 use crate::rollout::Prompt;
 
 /// Examples to train on, and examples held out.
 pub type Parts<E> = (Vec<E>, Vec<E>);
 
-/// Texts for supervised fine-tuning.
+/// What an offline method learns from.
 ///
 /// # Errors
 /// When the rows cannot be read, or none is left to train on.
-pub fn texts(plan: &Plan, start: &Start, config: &SftConfig, observer: &mut dyn Observer) -> Result<Parts<SftExample>> {
-    let split = start.rows(plan, Need::Sft)?;
-    let options = TokeniseOptions {
-        completion_only_loss: config.completion_only_loss,
-        assistant_only_loss: config.assistant_only_loss,
-        ..tokenise_options(plan, Some(plan.train().max_length))
-    };
-    let make = |rows: &[Row]| data::sft_examples(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
-    parts(&split, make, observer)
-}
-
-/// Pairs of whole sequences for a reward model.
-///
-/// # Errors
-/// As [`texts`].
-pub fn scored_pairs(plan: &Plan, start: &Start, observer: &mut dyn Observer) -> Result<Parts<PreferenceExample>> {
-    let split = start.rows(plan, Need::Preference)?;
+pub fn fixed<M: OfflineMethod>(
+    method: &M,
+    plan: &Plan,
+    start: &Start,
+    observer: &mut dyn Observer,
+) -> Result<Parts<M::Example>> {
+    let split = start.rows(plan, method.need())?;
     let options = tokenise_options(plan, Some(plan.train().max_length));
-    let make =
-        |rows: &[Row]| data::reward_examples(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
-    parts(&split, make, observer)
-}
-
-/// Pairs of completions for DPO.
-///
-/// # Errors
-/// As [`texts`].
-pub fn pairs(plan: &Plan, start: &Start, observer: &mut dyn Observer) -> Result<Parts<PreferenceExample>> {
-    let split = start.rows(plan, Need::Preference)?;
-    let options = tokenise_options(plan, Some(plan.train().max_length));
-    let make =
-        |rows: &[Row]| data::preference_examples(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
-    parts(&split, make, observer)
+    parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)
 }
 
 /// Prompts for online methods, with room for `max_new_tokens`.
 ///
 /// # Errors
-/// As [`texts`]; or when there is no room for any prompt.
+/// As [`fixed`]; or when there is no room for any prompt.
 pub fn prompts(
     plan: &Plan,
     start: &Start,

@@ -1,21 +1,20 @@
 //! What a plan's run will hold in memory, and whether this machine has it.
 
+use super::cast::{self, Player};
 use super::examples;
+use super::models::task;
 use super::observer::Observer;
 use super::prepare::{Start, fetch_models};
-use crate::algorithm::ppo::{CriticTrunk, PpoConfig};
+use crate::algorithm::OnlineMethod;
 use crate::batches::{MicroBatch, Order};
-use crate::config::{MethodConfig, Plan};
-use crate::data::{PreferenceExample, SftExample};
+use crate::config::{Plan, Visitor};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
-use crate::model::adapter::TaskType;
-use crate::model::{Block, ModelDir, ModelShape, Rows, Weights, open_model};
-use crate::objective::dpo::{self, ReferenceLogprobs};
-use crate::objective::{reward_model, sft};
-use crate::reward::config::RewardConfig;
+use crate::method::{Cast, Iteration, Stay, Trainer};
+use crate::model::{Block, Rows};
+use crate::objective::OfflineMethod;
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 
@@ -26,33 +25,32 @@ use crate::rollout::Prompt;
 pub fn workload(plan: &Plan, observer: &mut dyn Observer) -> Result<Workload> {
     fetch_models(plan, observer)?;
     let start = Start::open(plan)?;
-    let of_prompts = |new: usize, observer: &mut dyn Observer| {
-        let (train, held_out) = examples::prompts(plan, &start, new, observer)?;
-        Ok::<_, Error>((of_prompts(&train, new), of_prompts(&held_out, new)))
-    };
-    let (rows, held_out) = match plan.method() {
-        MethodConfig::Sft(config) => (of_texts(&examples::texts(plan, &start, config, observer)?.0), Vec::new()),
-        MethodConfig::Reward(_) => (of_scored_pairs(&examples::scored_pairs(plan, &start, observer)?.0), Vec::new()),
-        MethodConfig::Dpo(_) => (of_pairs(&examples::pairs(plan, &start, observer)?.0), Vec::new()),
-        MethodConfig::Ppo(config) => of_prompts(config.max_new_tokens, observer)?,
-        MethodConfig::Grpo(config) => of_prompts(config.max_new_tokens, observer)?,
-    };
-    with_rows(plan, &start, rows, &held_out)
+    let cast = cast::open(plan, &start)?;
+    let (rows, held_out) = plan.method().visit(Sizes { plan, start: &start, observer })?;
+    with_rows(plan, &start, &cast, rows, &held_out)
 }
 
-/// Texts: every token is computed.
-pub(crate) fn of_texts(texts: &[SftExample]) -> Vec<Row> {
-    texts.iter().map(|text| row(&Rows::Alone(vec![sft::sequence(text)]))).collect()
+/// Reads the rows of a plan, and says what each costs.
+struct Sizes<'a> {
+    plan: &'a Plan,
+    start: &'a Start,
+    observer: &'a mut dyn Observer,
 }
 
-/// Pairs of a reward model, which predicts nothing.
-pub(crate) fn of_scored_pairs(pairs: &[PreferenceExample]) -> Vec<Row> {
-    pairs.iter().map(|pair| row(&Rows::Pairs(vec![reward_model::sequences(pair)]))).collect()
-}
+impl<'m> Visitor<'m> for Sizes<'_> {
+    /// Of the training rows, and of held-out prompts.
+    type Output = Result<(Vec<Row>, Vec<Row>)>;
 
-/// Pairs with the tokens of both completions as targets.
-pub(crate) fn of_pairs(pairs: &[PreferenceExample]) -> Vec<Row> {
-    pairs.iter().map(|pair| row(&Rows::Pairs(vec![dpo::sequences(pair)]))).collect()
+    fn offline<M: OfflineMethod>(self, method: &'m M) -> Self::Output {
+        let (train, _) = examples::fixed(method, self.plan, self.start, self.observer)?;
+        Ok((train.iter().map(|example| of_example(&M::rows(example))).collect(), Vec::new()))
+    }
+
+    fn online<M: OnlineMethod>(self, method: &'m M) -> Self::Output {
+        let new = method.iteration().max_new_tokens;
+        let (train, held_out) = examples::prompts(self.plan, self.start, new, self.observer)?;
+        Ok((of_prompts(&train, new), of_prompts(&held_out, new)))
+    }
 }
 
 /// Prompts with a completion that goes to the end.
@@ -64,15 +62,21 @@ pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<Row> {
     prompts.iter().map(one).collect()
 }
 
-/// What is handed over to the model as one row.
-fn row(rows: &Rows<'_>) -> Row {
+/// An example as it is handed over to the model.
+pub(crate) fn of_example(rows: &Rows<'_>) -> Row {
     let computed = rows.computed();
     Row { tokens: rows.tokens(), targets: rows.targets(), computed, computed_after: computed }
 }
 
 /// What a run on `rows` will hold: of online methods one a prompt, of others one a row or pair. `held_out` are prompts.
-pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out: &[Row]) -> Result<Workload> {
-    let shape = ModelShape::of(&start.model.dir)?;
+pub(crate) fn with_rows(
+    plan: &Plan,
+    start: &Start,
+    cast: &Cast<Player>,
+    mut rows: Vec<Row>,
+    held_out: &[Row],
+) -> Result<Workload> {
+    let shape = cast.policy.shape;
     if shape.block == Block::Llama && shape.max_positions.is_some() {
         // Dynamic rotary scaling: angles depend on the whole sequence, so nothing is shared.
         rows.iter_mut().for_each(|row| (row.computed, row.computed_after) = (row.tokens, row.tokens));
@@ -88,13 +92,11 @@ pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out
         batch_size: train.batch_size,
     };
     let count = order.total_steps(train.epochs, train.max_steps);
-    let frozen = frozen_weights(plan);
-    let adapter = adapter(plan, &start.model.dir, &shape)?;
     let workload = Workload {
-        policy: Model { adapter, ..Model::language(shape, frozen) },
+        policy: model(plan, start, &cast.policy)?,
         critic: None,
         reference: Reference::None,
-        rewards: Vec::new(),
+        rewards: cast.rewards.iter().map(bare).collect(),
         shared_at_first: 0,
         rows,
         steps: Steps { order, count, group_size: 1, mini_batches: 1, update_epochs: 1, regroups: false },
@@ -104,52 +106,23 @@ pub(crate) fn with_rows(plan: &Plan, start: &Start, mut rows: Vec<Row>, held_out
         sampling_weights: train.sampling_weights.unwrap_or(train.compute.into()),
         host_bytes,
     };
-    let own = |name: &Option<String>| name.as_deref().map(|name| language(plan, name)).transpose();
-    let workload = match plan.method() {
-        MethodConfig::Sft(_) => workload,
-        MethodConfig::Reward(_) => Workload { policy: Model { adapter, ..Model::scalar(shape, frozen) }, ..workload },
-        MethodConfig::Dpo(config) => {
-            let model = own(&config.reference_model)?;
-            let reference = match config.reference {
-                ReferenceLogprobs::Precomputed => Reference::First(model),
-                ReferenceLogprobs::Live => Reference::None,
-            };
-            let workload = Workload { reference, ..workload };
-            if config.reference == ReferenceLogprobs::Live { beside(workload, model) } else { workload }
-        }
-        MethodConfig::Ppo(config) => {
-            let workload = beside(workload, own(&config.reference_model)?);
-            let steps = Steps {
-                group_size: config.group_size,
-                mini_batches: config.mini_batches,
-                update_epochs: config.update_epochs,
-                regroups: false,
-                ..workload.steps
-            };
-            let workload = with_critic(plan, config, Workload { steps, ..workload })?;
-            online(plan, workload, held_out, config.max_new_tokens)?
-        }
-        MethodConfig::Grpo(config) => {
-            // Without a KL term only evaluations ask the reference.
-            let asked = config.kl_coefficient != 0.0 || train.eval_steps >= 0;
-            let workload = if asked { beside(workload, own(&config.reference_model)?) } else { workload };
-            let steps = Steps {
-                group_size: config.group_size,
-                mini_batches: config.mini_batches,
-                update_epochs: config.update_epochs,
-                regroups: true,
-                ..workload.steps
-            };
-            online(plan, Workload { steps, ..workload }, held_out, config.max_new_tokens)?
-        }
+    let workload = with_critic(plan, start, cast, with_reference(cast, workload))?;
+    let workload = match plan.method().iteration() {
+        Some(iteration) => online(plan, workload, held_out, &iteration),
+        None => workload,
     };
     let trained = |model: Model| Model { recompute: train.recompute, compute: train.compute, ..model };
     Ok(Workload { policy: trained(workload.policy), critic: workload.critic.map(trained), ..workload })
 }
 
-/// A reference beside the policy: a model of its own, or the policy as it was at the start.
-fn beside(workload: Workload, own: Option<Model>) -> Workload {
+/// The frozen reference: a model of its own, or the policy as it was at the start.
+fn with_reference(cast: &Cast<Player>, workload: Workload) -> Workload {
+    let Some(player) = &cast.reference else { return workload };
+    let own = player.is_named().then(|| bare(player));
     let policy = workload.policy;
+    if player.role.stay == Stay::Before {
+        return Workload { reference: Reference::First(own), ..workload };
+    }
     if own.is_none() && policy.adapter.is_some() {
         return Workload { reference: Reference::Beside(on_shared_base(policy)), ..workload };
     }
@@ -162,19 +135,26 @@ fn on_shared_base(model: Model) -> Model {
     Model { adapter: model.adapter.map(|adapter| Adapter { shares_base: true, ..adapter }), ..model }
 }
 
-/// What the plan's adapter has to hold, on the model in `dir`.
-fn adapter(plan: &Plan, dir: &ModelDir, shape: &ModelShape) -> Result<Option<Adapter>> {
-    let task = match plan.method() {
-        MethodConfig::Reward(_) => TaskType::SequenceClassification,
-        _ => TaskType::CausalLm,
+/// A model by its sizes, without an adapter.
+fn bare(player: &Player) -> Model {
+    match player.role.head {
+        Head::Language => Model::language(player.shape, player.role.weights),
+        Head::Scalar => Model::scalar(player.shape, player.role.weights),
+    }
+}
+
+/// A model that is trained: with the adapter that the plan puts on it, or goes on with.
+fn model(plan: &Plan, start: &Start, player: &Player) -> Result<Model> {
+    let config = match (&plan.config().lora, &player.dir.adapter, &start.model.dir.adapter) {
+        (Some(lora), _, _) => lora.peft_config(&player.dir, task(player), String::new())?,
+        (None, Some(own), Some(_)) => own.config.clone(),
+        // A critic gets what the policy has.
+        (None, None, Some(policys)) => policys.config.based_on(String::new(), task(player)),
+        (None, _, None) => return Ok(bare(player)),
     };
-    let config = match (&plan.config().lora, &dir.adapter) {
-        (Some(lora), _) => lora.peft_config(dir, task, String::new())?,
-        (None, Some(adapter)) => adapter.config.clone(),
-        (None, None) => return Ok(None),
-    };
-    let (numbers, feed_forward) = config.size(dir, shape)?;
-    Ok(Some(Adapter { numbers: numbers as u64, feed_forward, shares_base: false }))
+    let (numbers, feed_forward) = config.size(&player.dir, &player.shape)?;
+    let adapter = Adapter { numbers: numbers as u64, feed_forward, shares_base: false };
+    Ok(Model { adapter: Some(adapter), ..bare(player) })
 }
 
 /// Bytes that a token takes as text and as ids, and that a row takes beside them.
@@ -189,50 +169,22 @@ fn tokenizer_bytes(start: &Start) -> u64 {
     TOKENIZER_FACTOR * file.map_or(0, |file| file.len())
 }
 
-fn language(plan: &Plan, name: &str) -> Result<Model> {
-    Ok(Model::language(ModelShape::of(&open_model(name)?)?, frozen_weights(plan)))
-}
-
-fn scalar(plan: &Plan, name: &str) -> Result<Model> {
-    Ok(Model::scalar(ModelShape::of(&open_model(name)?)?, frozen_weights(plan)))
-}
-
-/// How weights are held that are not trained.
-fn frozen_weights(plan: &Plan) -> Weights {
-    plan.train().frozen_weights.unwrap_or(plan.train().compute.into())
-}
-
 /// A critic with a trunk of its own; it starts as a model that is named, as the reward model, or as the policy.
-fn with_critic(plan: &Plan, config: &PpoConfig, workload: Workload) -> Result<Workload> {
-    if config.critic.trunk == CriticTrunk::Shared {
+fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Workload) -> Result<Workload> {
+    let Some(player) = cast.critic.as_ref().filter(|player| matches!(player.role.trainer, Trainer::Own(_))) else {
         return Ok(workload);
-    }
-    let learned = plan.config().reward.as_ref().and_then(|reward| reward.models().first().copied());
-    Ok(match config.critic.model.as_deref().or(learned) {
-        Some(name) => {
-            let dir = open_model(name)?;
-            let shape = ModelShape::of(&dir)?;
-            let adapter = match workload.policy.adapter {
-                Some(_) => adapter(plan, &dir, &shape)?.or(workload.policy.adapter),
-                None => None,
-            };
-            Workload { critic: Some(Model { adapter, ..Model::scalar(shape, frozen_weights(plan)) }), ..workload }
-        }
-        None if workload.policy.adapter.is_some() => {
-            let critic = Model { head: Head::Scalar, ..on_shared_base(workload.policy) };
-            Workload { critic: Some(critic), ..workload }
-        }
-        None => {
-            let critic = Model::scalar(workload.policy.shape, frozen_weights(plan));
-            Workload { critic: Some(critic), shared_at_first: workload.shared_at_first + critic.weights(), ..workload }
-        }
-    })
+    };
+    let (critic, shared) = match workload.policy.adapter {
+        _ if player.is_named() => (model(plan, start, player)?, 0),
+        Some(_) => (Model { head: Head::Scalar, ..on_shared_base(workload.policy) }, 0),
+        None => (bare(player), bare(player).weights()),
+    };
+    Ok(Workload { critic: Some(critic), shared_at_first: workload.shared_at_first + shared, ..workload })
 }
 
-/// What online methods hold beside: reward models, and what sampling needs in iterations and evaluations.
-fn online(plan: &Plan, workload: Workload, held_out: &[Row], new_tokens: usize) -> Result<Workload> {
-    let names = plan.config().reward.iter().flat_map(RewardConfig::models);
-    let rewards = names.map(|name| scalar(plan, name)).collect::<Result<_>>()?;
+/// What online methods sample, in iterations and in evaluations, and how they go over it.
+fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iteration<'_>) -> Workload {
+    let &Iteration { group_size, mini_batches, update_epochs, regroups, max_new_tokens: new_tokens, .. } = iteration;
     let sampling = |rows: &[Row], prompts: usize, group_size: usize| {
         let longest = rows.iter().map(|row| row.tokens).max().unwrap_or(0);
         Sampling { prompts, group_size, prompt_tokens: longest.saturating_sub(new_tokens), new_tokens }
@@ -240,15 +192,12 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], new_tokens: usize) 
     let train = plan.train();
     let order = Order { purpose: Purpose::PromptOrder, ..workload.steps.order };
     let by_epochs = (train.epochs * order.rows as f64 / order.batch_size as f64).ceil().max(1.0) as usize;
-    Ok(Workload {
-        rewards,
-        sampling: vec![
-            sampling(&workload.rows, order.batch_size, workload.steps.group_size),
-            sampling(held_out, held_out.len(), 1),
-        ],
-        steps: Steps { order, count: train.max_steps.unwrap_or(by_epochs), ..workload.steps },
+    let count = train.max_steps.unwrap_or(by_epochs);
+    Workload {
+        sampling: vec![sampling(&workload.rows, order.batch_size, group_size), sampling(held_out, held_out.len(), 1)],
+        steps: Steps { order, count, group_size, mini_batches, update_epochs, regroups },
         ..workload
-    })
+    }
 }
 
 /// Refuses what `machine` has no memory for, with the numbers and a way out.
@@ -282,13 +231,14 @@ fn gigabytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{ModelDir, ModelShape, Weights};
 
     fn workload(tokens: usize, micro_batch_tokens: usize) -> Workload {
         let config = serde_json::json!({
             "model_type": "gpt2", "vocab_size": 1000, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 1024
         });
         let dir = ModelDir::unsaved(config.as_object().expect("an object").clone());
-        let rows = vec![row(&Rows::texts(&[vec![0; tokens]])); 100];
+        let rows = vec![of_example(&Rows::texts(&[vec![0; tokens]])); 100];
         let (seed, purpose) = (crate::rng::Seed(1), Purpose::DataOrder);
         Workload {
             policy: Model::language(ModelShape::of(&dir).expect("a known family"), Weights::F32),

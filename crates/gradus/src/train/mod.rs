@@ -1,5 +1,6 @@
 //! Training: the two loops ([`offline`] and [`online`]) and what surrounds them; [`run`] is the way in.
 
+pub(crate) mod cast;
 mod claimed;
 pub(crate) mod examples;
 pub(crate) mod fingerprint;

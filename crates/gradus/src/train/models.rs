@@ -8,27 +8,32 @@ use std::path::Path;
 use burn::module::Module;
 use burn::tensor::Device;
 
+use super::cast::Player;
 use super::prepare::Start;
 use super::recorder::restore_optimizer;
 use crate::algorithm::actor::ValueHead;
 use crate::algorithm::critic::{Critic, SeparateCritic, VALUE_HEAD_FILE};
-use crate::algorithm::ppo::{CRITIC_PREFIX, CriticTrunk, PpoConfig};
+use crate::algorithm::ppo::CRITIC_PREFIX;
 use crate::batches::MicroBatch;
-use crate::config::{MethodConfig, Plan};
+use crate::config::Plan;
 use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::learner::optimizer::{AdamW, AdamWConfig};
+use crate::method::{Cast, Head, Trainer};
 use crate::model::adapter::{Adaptable, PeftConfig, TaskType};
-use crate::model::{CausalLm, Compute, DropoutKey, ModelDir, RewardModel, Weights, open_model};
+use crate::model::{CausalLm, DropoutKey, ModelDir, RewardModel};
+use crate::pretrained::Trainable;
 use crate::reward::{self, Reward};
 use crate::rng::Purpose;
 use crate::run::Checkpoint;
 use crate::run::tensors::read_tensors;
+use crate::settings::Settings;
 
-/// Makes the models that a plan names.
+/// Loads the models of a cast.
 pub(super) struct Models<'a> {
     pub plan: &'a Plan,
     pub start: &'a Start,
+    pub cast: &'a Cast<Player>,
     /// Where a resumed run goes on.
     pub checkpoint: Option<&'a Checkpoint>,
     /// With autodiff.
@@ -43,95 +48,67 @@ const POLICY_ADAPTER: u64 = 1;
 const CRITIC_ADAPTER: u64 = 2;
 
 impl Models<'_> {
-    /// The policy, set up for training.
-    pub fn policy(&self) -> Result<CausalLm> {
-        let dir = self.source()?;
-        let model = match self.adapts() {
-            true => CausalLm::load_packed(&dir, self.frozen_weights(), self.device)?,
-            false => CausalLm::load(&dir, self.device)?,
-        };
-        let fresh = self.fresh_adapter(model.adapter(), &self.start.model.dir, &self.plan.config().model)?;
-        self.trained(model.with_compute(self.compute()), &self.start.model.dir, fresh, POLICY_ADAPTER)
+    /// What is trained, set up for it.
+    pub fn policy<M: Trainable>(&self) -> Result<M> {
+        let player = &self.cast.policy;
+        let model: M = self.open(player, &self.source()?)?;
+        let fresh = self.fresh_adapter(model.adapter(), player)?;
+        self.trained(model, player, fresh, POLICY_ADAPTER)
     }
 
-    /// The policy with autodiff, and the reference without: the same weights where both start from one model.
-    pub fn policy_and_reference(&self, reference: Option<&str>) -> Result<(CausalLm, CausalLm)> {
-        let policy = self.policy()?;
+    /// The reference, without autodiff: the same weights as the policy's where both start from one model.
+    pub fn reference(&self, policy: &CausalLm) -> Result<Option<CausalLm>> {
+        let Some(player) = &self.cast.reference else { return Ok(None) };
+        let (start, weights) = (&self.start.model.dir, player.role.weights);
         let plain = self.device.clone().inner();
-        let reference = match (reference, self.checkpoint) {
-            (Some(name), _) => CausalLm::load_packed(&open_model(name)?, self.frozen_weights(), &plain)?,
+        let reference = match self.checkpoint {
+            _ if player.is_named() => CausalLm::load_packed(&player.dir, weights, &plain)?,
             // A new adapter is nothing at first.
-            (None, _) if policy.adapter().is_some() && self.start.model.dir.adapter.is_none() => {
-                policy.without_adapter()
-            }
-            (None, Some(_)) if policy.adapter().is_some() => {
-                policy.without_adapter().with_saved_adapter(&self.start.model.dir)?
-            }
-            (None, Some(_)) => CausalLm::load_packed(&self.start.model.dir, self.frozen_weights(), &plain)?,
-            (None, None) => policy.valid(),
+            _ if policy.adapter().is_some() && start.adapter.is_none() => policy.without_adapter(),
+            Some(_) if policy.adapter().is_some() => policy.without_adapter().with_saved_adapter(start)?,
+            Some(_) => CausalLm::load_packed(start, weights, &plain)?,
+            None => policy.valid(),
         };
-        Ok((policy, reference.into_frozen(self.frozen_weights())))
+        Ok(Some(reference.into_frozen(weights)))
     }
 
-    /// The reward model in training: as it is, or with a fresh head on a language model's trunk.
-    pub fn scalar(&self) -> Result<RewardModel> {
-        let model = self.load_scalar(&self.source()?)?;
-        let fresh = self.fresh_adapter(model.adapter(), &self.start.model.dir, &self.plan.config().model)?;
-        self.trained(model.with_compute(self.compute()), &self.start.model.dir, fresh, POLICY_ADAPTER)
-    }
-
-    /// PPO's critic, and the value head where it shares the policy's trunk.
-    pub fn critic(
-        &self,
-        config: &PpoConfig,
-        policy: &CausalLm,
-        optimizer: AdamWConfig,
-        learning_rate: f64,
-    ) -> Result<(Critic, Option<ValueHead>)> {
+    /// The critic, and the value head where it shares the policy's trunk.
+    pub fn critic(&self, policy: &CausalLm, settings: &Settings) -> Result<(Option<Critic>, Option<ValueHead>)> {
+        let Some(player) = &self.cast.critic else { return Ok((None, None)) };
         let kept = self.checkpoint.map(|checkpoint| checkpoint.path.join("critic"));
-        if config.critic.trunk == CriticTrunk::Shared {
-            let head = match kept {
-                Some(path) => {
-                    let tensors = read_tensors(&path.join(VALUE_HEAD_FILE))?;
-                    ValueHead::new(tensors[1].values.to_vec(), tensors[0].values[0], self.device)
-                }
-                None => ValueHead::zeros(policy.trunk.dims().1, self.device),
-            };
-            return Ok((Critic::Shared, Some(head)));
-        }
-        let learned = self.plan.config().reward.as_ref().and_then(|reward| reward.models().first().copied());
-        let named = config.critic.model.as_deref().or(learned);
-        let source = match named {
-            Some(name) => open_model(name)?,
-            None => self.start.model.dir.clone(),
+        let Trainer::Own(learning_rate) = player.role.trainer else {
+            return Ok((Some(Critic::Shared), Some(self.value_head(kept.as_deref(), policy)?)));
         };
-        let loaded = match (&kept, named) {
-            (Some(path), _) if policy.adapter().is_some() => {
-                Some(self.load_scalar(&source.without_adapter().with_adapter(path)?)?)
-            }
-            (Some(path), _) => Some(self.load_scalar(&ModelDir::open(path)?)?),
-            (None, Some(_)) => Some(self.load_scalar(&source)?),
-            (None, None) => None,
+        let adapts = policy.adapter().is_some();
+        let loaded: Option<RewardModel> = match kept {
+            Some(path) if adapts => Some(self.open(player, &player.dir.without_adapter().with_adapter(&path)?)?),
+            Some(path) => Some(self.open(player, &ModelDir::open(&path)?)?),
+            None if player.is_named() => Some(self.open(player, &player.dir)?),
+            None => None,
         };
-        let model = match loaded {
-            Some(model) => {
-                let name = named.unwrap_or(&self.plan.config().model);
-                let fresh = match policy.adapter() {
-                    Some(_) => self.fresh_adapter(model.adapter(), &source, name)?,
-                    None => None,
-                };
-                self.trained(model.with_compute(self.compute()), &source, fresh, CRITIC_ADAPTER)?
+        let (model, fresh) = match loaded {
+            Some(model) if adapts => {
+                let fresh = self.fresh_adapter(model.adapter(), player)?;
+                (model, fresh)
             }
-            None => {
-                let model = RewardModel::critic_from(policy).with_compute(self.compute());
-                self.trained(model, &source, None, CRITIC_ADAPTER)?
-            }
+            Some(model) => (model, None),
+            None => (RewardModel::critic_from(policy), None),
         };
-        let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, optimizer)?);
-        let learning_rate = config.critic.learning_rate.unwrap_or(learning_rate);
+        let model = self.trained(model, player, fresh, CRITIC_ADAPTER)?;
+        let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, settings.optimizer)?);
+        let learning_rate = learning_rate.unwrap_or(settings.learning_rate);
+        let source = player.dir.clone();
         let pad_id =
             source.pad_id().filter(|id| !source.eos_ids().contains(id)).unwrap_or_else(|| self.start.model.pad_id());
-        Ok((Critic::Separate(Box::new(SeparateCritic { learner, learning_rate, source, pad_id })), None))
+        let critic = SeparateCritic { learner, learning_rate, source, pad_id };
+        Ok((Some(Critic::Separate(Box::new(critic))), None))
+    }
+
+    /// The value head on the policy's trunk: as the checkpoint left it, or nothing yet.
+    fn value_head(&self, kept: Option<&Path>, policy: &CausalLm) -> Result<ValueHead> {
+        let Some(path) = kept else { return Ok(ValueHead::zeros(policy.trunk.dims().1, self.device)) };
+        let tensors = read_tensors(&path.join(VALUE_HEAD_FILE))?;
+        Ok(ValueHead::new(tensors[1].values.to_vec(), tensors[0].values[0], self.device))
     }
 
     /// What completions are worth.
@@ -140,9 +117,11 @@ impl Models<'_> {
             return Err(Error::input(format!("`{}` needs a reward", self.plan.method().name()))
                 .with_hint("set `reward:` in the file, or `--reward-model DIR`"));
         };
-        let (weights, device) = (self.frozen_weights(), self.device.clone().inner());
+        let device = self.device.clone().inner();
         reward::build(config, &|name| {
-            Ok(Box::new(reward::ModelReward::load(&open_model(name)?, &device, weights, passes)?) as Box<dyn Reward>)
+            let player = self.cast.rewards.iter().find(|player| player.name == name);
+            let Player { dir, role, .. } = player.expect("the cast has every reward model");
+            Ok(Box::new(reward::ModelReward::load(dir, &device, role.weights, passes)?) as Box<dyn Reward>)
         })
     }
 
@@ -168,70 +147,58 @@ impl Models<'_> {
         self.plan.config().lora.is_some() || self.start.model.dir.adapter.is_some()
     }
 
-    fn compute(&self) -> Compute {
-        self.plan.train().compute
-    }
-
-    /// How weights are held that are not trained.
-    fn frozen_weights(&self) -> Weights {
-        self.plan.train().frozen_weights.unwrap_or(self.compute().into())
-    }
-
-    /// The adapter that a model without one gets: what `lora` says, or for a critic what the policy's is. `name` is what the
-    /// user calls the model in `dir`.
-    fn fresh_adapter(&self, present: Option<&PeftConfig>, dir: &ModelDir, name: &str) -> Result<Option<PeftConfig>> {
+    /// The adapter that a model without one gets: what `lora` says, or for a critic what the policy's is.
+    fn fresh_adapter(&self, present: Option<&PeftConfig>, player: &Player) -> Result<Option<PeftConfig>> {
         if present.is_some() {
             return Ok(None);
         }
-        let base = full_name(name);
-        let task = match dir.is_reward_model() || matches!(self.plan.method(), MethodConfig::Reward(_)) {
-            true => TaskType::SequenceClassification,
-            false => TaskType::CausalLm,
-        };
+        let (base, task) = (full_name(&player.name), task(player));
         match (&self.plan.config().lora, &self.start.model.dir.adapter) {
-            (Some(lora), _) => Ok(Some(lora.peft_config(dir, task, base)?)),
+            (Some(lora), _) => Ok(Some(lora.peft_config(&player.dir, task, base)?)),
             (None, Some(adapter)) => Ok(Some(adapter.config.based_on(base, task))),
             (None, None) => Ok(None),
         }
     }
 
-    /// Masks belong to training on texts and pairs of a reward model; elsewhere they would make the policy's logprobs
-    /// disagree with the sampler's and the reference's.
-    fn dropout_of(&self, adapter: &PeftConfig) -> f32 {
-        match self.plan.method() {
-            MethodConfig::Sft(_) | MethodConfig::Reward(_) => {
-                self.plan.config().lora.as_ref().map_or(adapter.dropout, |lora| lora.dropout) as f32
-            }
-            MethodConfig::Dpo(_) | MethodConfig::Ppo(_) | MethodConfig::Grpo(_) => 0.0,
-        }
+    fn open<M: Trainable>(&self, player: &Player, dir: &ModelDir) -> Result<M> {
+        let packed = self.adapts().then_some(player.role.weights);
+        let mut head = self.plan.seed().stream(Purpose::Init, 0, HEAD);
+        M::open(dir, packed, &mut head, self.device)
     }
 
-    fn load_scalar(&self, dir: &ModelDir) -> Result<RewardModel> {
-        let weights = self.adapts().then(|| self.frozen_weights());
-        if dir.is_reward_model() {
-            return match weights {
-                Some(weights) => RewardModel::load_packed(dir, weights, self.device),
-                None => RewardModel::load(dir, self.device),
-            };
-        }
-        let mut stream = self.plan.seed().stream(Purpose::Init, 0, HEAD);
-        RewardModel::from_causal(dir, weights, &mut stream, self.device)
-    }
-
-    /// `model`, read from `dir`, set up for training: with a `fresh` adapter drawn from this stream, or as it is.
-    fn trained<M: Adaptable>(&self, mut model: M, dir: &ModelDir, fresh: Option<PeftConfig>, stream: u64) -> Result<M> {
+    /// `model`, which plays `player`, set up for training: with a `fresh` adapter drawn from this stream, or as it is.
+    fn trained<M: Trainable>(
+        &self,
+        mut model: M,
+        player: &Player,
+        fresh: Option<PeftConfig>,
+        stream: u64,
+    ) -> Result<M> {
         if let Some(adapter) = fresh {
             let mut stream = self.plan.seed().stream(Purpose::Init, 0, stream);
-            model = model.with_fresh_adapter(dir, adapter, &mut stream)?;
+            model = model.with_fresh_adapter(&player.dir, adapter, &mut stream)?;
         }
+        model = model.computing(self.plan.train().compute);
         model.adapted_mut().0.set_recompute(self.plan.train().recompute);
         let Some(adapter) = model.adapter() else {
-            model.adapted().0.check_trainable(dir)?;
+            model.adapted().0.check_trainable(&player.dir)?;
             return Ok(model);
         };
-        let dropout = self.dropout_of(adapter);
+        let config = self.plan.config();
+        let dropout = match self.plan.method().method().drops_out() {
+            true => config.lora.as_ref().map_or(adapter.dropout, |lora| lora.dropout) as f32,
+            false => 0.0,
+        };
         model.set_dropout(dropout, &self.dropout);
-        Ok(model.train_adapter(self.frozen_weights()))
+        Ok(model.train_adapter(player.role.weights))
+    }
+}
+
+/// What an adapter on a model is for.
+pub(super) fn task(player: &Player) -> TaskType {
+    match player.role.head {
+        Head::Scalar => TaskType::SequenceClassification,
+        Head::Language => TaskType::CausalLm,
     }
 }
 

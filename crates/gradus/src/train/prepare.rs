@@ -6,12 +6,11 @@ use rand::seq::SliceRandom;
 
 use super::fingerprint;
 use super::observer::{Event, Observer};
-use crate::config::{MethodConfig, MixedData, Plan};
+use crate::config::{MixedData, Plan};
 use crate::data::{self, Counts, ImplicitPrompt, LoadOptions, Need, Row, TokeniseOptions};
 use crate::error::{Error, Result};
 use crate::model::{self, open_model};
 use crate::pretrained::Pretrained;
-use crate::reward::config::RewardConfig;
 use crate::rng::{Purpose, Stream};
 use crate::run::DataPrint;
 
@@ -71,16 +70,8 @@ pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
     let config = plan.config();
     let mut names = vec![config.model.as_str()];
     names.extend(config.adapter.as_deref());
-    match plan.method() {
-        MethodConfig::Dpo(dpo) => names.extend(dpo.reference_model.as_deref()),
-        MethodConfig::Grpo(grpo) => names.extend(grpo.reference_model.as_deref()),
-        MethodConfig::Ppo(ppo) => {
-            names.extend(ppo.reference_model.as_deref());
-            names.extend(ppo.critic.model.as_deref());
-        }
-        MethodConfig::Sft(_) | MethodConfig::Reward(_) => {}
-    }
-    names.extend(config.reward.iter().flat_map(RewardConfig::models));
+    let cast = plan.method().method().cast(&config.shared());
+    names.extend(cast.names());
     for name in names {
         let mut shown = String::new();
         model::resolve(name, &mut |file, done, total| {

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
+use super::cast::{self, Player};
 use super::claimed::Claimed;
-use super::examples::{self, Parts};
+use super::examples;
 use super::forecast;
 use super::log::Logged;
 use super::models::Models;
@@ -15,25 +16,19 @@ use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::prepare::{Start, fetch_models};
 use super::recorder::Recorder;
-use crate::algorithm::Algorithm;
+use crate::algorithm::OnlineMethod;
 use crate::algorithm::actor::Actor;
-use crate::algorithm::grpo::{Grpo, GrpoConfig};
-use crate::algorithm::ppo::{Ppo, PpoConfig};
 use crate::batches::{MicroBatch, Order};
-use crate::config::{Effect, MethodConfig, Plan};
-use crate::data::PreferenceExample;
+use crate::config::{Effect, Plan, Visitor};
 use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::machine::Machine;
 use crate::memory::Row;
-use crate::model::{CausalLm, DropoutKey, ModelDir, RewardModel, save_causal, save_reward_model};
-use crate::objective::Objective;
-use crate::objective::dpo::{self, Dpo, DpoConfig};
-use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
-use crate::objective::sft::{Sft, SftConfig};
-use crate::pretrained::name_padding;
+use crate::method::Cast;
+use crate::model::{CausalLm, DropoutKey};
+use crate::objective::{Objective, OfflineMethod};
+use crate::pretrained::Trainable;
 use crate::rng::Purpose;
-use crate::rollout::Prompt;
 use crate::run::{Checkpoint, Existing, MetricsRow, RunDir, atomic, read_metrics, report};
 use crate::settings::Settings;
 
@@ -89,22 +84,17 @@ fn run_in(
     fetch_models(plan, observer)?;
     let mut start = Start::open(plan)?;
     start.expected_data = checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.data.clone());
+    let cast = cast::open(plan, &start)?;
     let job = Job {
         plan,
         start: &start,
+        cast: &cast,
         directory,
         checkpoint,
         device: Device::flex().autodiff(),
         dropout: DropoutKey::default(),
     };
-    // The only `match` on the method in the program.
-    match plan.method() {
-        MethodConfig::Sft(config) => job.sft(config, observer),
-        MethodConfig::Reward(config) => job.reward_model(config, observer),
-        MethodConfig::Dpo(config) => job.dpo(config, observer),
-        MethodConfig::Ppo(config) => job.ppo(config, observer),
-        MethodConfig::Grpo(config) => job.grpo(config, observer),
-    }
+    plan.method().visit(Training { job, observer })
 }
 
 /// Says where a run goes on, and with what that it did not have before.
@@ -123,13 +113,11 @@ fn tell_resumption(plan: &Plan, checkpoint: Option<&Checkpoint>, observer: &mut 
     }
 }
 
-/// Writes a model, made from a source directory, into a directory.
-type SaveModel<'a, M> = dyn Fn(&M, &ModelDir, &Path) -> Result<()> + 'a;
-
 /// A run on its way: what all methods share.
 struct Job<'a> {
     plan: &'a Plan,
     start: &'a Start,
+    cast: &'a Cast<Player>,
     directory: RunDir,
     checkpoint: Option<Checkpoint>,
     /// With autodiff.
@@ -138,81 +126,33 @@ struct Job<'a> {
     dropout: DropoutKey,
 }
 
+/// A run, and who watches it.
+struct Training<'a> {
+    job: Job<'a>,
+    observer: &'a mut dyn Observer,
+}
+
+impl<'m> Visitor<'m> for Training<'_> {
+    type Output = Result<Outcome>;
+
+    fn offline<M: OfflineMethod>(self, method: &'m M) -> Result<Outcome> {
+        self.job.offline(method, self.observer)
+    }
+
+    fn online<M: OnlineMethod>(self, method: &'m M) -> Result<Outcome> {
+        self.job.online(method, self.observer)
+    }
+}
+
 impl Job<'_> {
-    fn sft(self, config: &SftConfig, observer: &mut dyn Observer) -> Result<Outcome> {
-        let (train, held_out) = examples::texts(self.plan, self.start, config, observer)?;
-        self.check_memory(forecast::of_texts(&train), &[], observer)?;
-        let model = self.models().policy()?;
-        let objective = Sft::new(config);
-        self.offline(&objective, model, &train, &held_out, &save_causal, observer)
-    }
-
-    fn reward_model(self, config: &RewardModelConfig, observer: &mut dyn Observer) -> Result<Outcome> {
-        let (train, held_out) = examples::scored_pairs(self.plan, self.start, observer)?;
-        self.check_memory(forecast::of_scored_pairs(&train), &[], observer)?;
-        let model = self.models().scalar()?;
-        let pad_id = self.start.model.pad_id();
-        let tokenizer = &self.start.model.tokenizer;
-        let save = |model: &RewardModel, source: &ModelDir, path: &Path| {
-            save_reward_model(model, source, path, pad_id)?;
-            name_padding(path, tokenizer, pad_id)
-        };
-        self.offline(&BradleyTerry::new(config), model, &train, &held_out, &save, observer)
-    }
-
-    fn dpo(self, config: &DpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
-        let (train, held_out) = examples::pairs(self.plan, self.start, observer)?;
-        self.check_memory(forecast::of_pairs(&train), &[], observer)?;
-        let (model, reference) = self.models().policy_and_reference(config.reference_model.as_deref())?;
-        let passes = self.passes();
-        let total = train.len() + held_out.len();
-        observer.event(&Event::Phase { name: "reference", total: Some(total), done: 0 });
-        let mut prepare = |examples: Vec<PreferenceExample>, before: usize| {
-            dpo::pairs(config, &reference, examples, passes, |done| {
-                observer.event(&Event::Progress { done: before + done });
-            })
-        };
-        let before = train.len();
-        let (train, held_out) = (prepare(train, 0), prepare(held_out, before));
-        let objective = Dpo::new(config, reference);
-        self.offline(&objective, model, &train, &held_out, &save_causal, observer)
-    }
-
-    fn ppo(self, config: &PpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
-        let prompts = self.prompts(config.max_new_tokens, observer)?;
-        let (policy, reference) = self.models().policy_and_reference(config.reference_model.as_deref())?;
-        let settings = self.settings(1);
-        let (critic, value_head) = self.models().critic(config, &policy, settings.optimizer, settings.learning_rate)?;
-        let kl_coefficient = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
-        let mut algorithm = Ppo::new(config, critic, kl_coefficient);
-        self.online(&mut algorithm, Actor { policy, value_head }, Some(&reference), prompts, observer)
-    }
-
-    fn grpo(self, config: &GrpoConfig, observer: &mut dyn Observer) -> Result<Outcome> {
-        let prompts = self.prompts(config.max_new_tokens, observer)?;
-        let (policy, reference) = self.models().policy_and_reference(config.reference_model.as_deref())?;
-        // Without a KL term only evaluations ask the reference.
-        let asked = config.kl_coefficient != 0.0 || self.plan.train().eval_steps >= 0;
-        let reference = asked.then_some(reference);
-        let actor = Actor { policy, value_head: None };
-        self.online(&mut Grpo::new(config), actor, reference.as_ref(), prompts, observer)
-    }
-
-    /// The prompts of online methods, which fit into memory with their completions.
-    fn prompts(&self, max_new_tokens: usize, observer: &mut dyn Observer) -> Result<Parts<Prompt>> {
-        let prompts = examples::prompts(self.plan, self.start, max_new_tokens, observer)?;
-        let rows = |prompts: &[Prompt]| forecast::of_prompts(prompts, max_new_tokens);
-        self.check_memory(rows(&prompts.0), &rows(&prompts.1), observer)?;
-        Ok(prompts)
-    }
-
     /// Refuses what does not fit into memory, before any weights are loaded.
     fn check_memory(&self, rows: Vec<Row>, held_out: &[Row], observer: &mut dyn Observer) -> Result<()> {
         if !self.plan.train().memory_check {
             return Ok(());
         }
         let machine = Machine::detect();
-        let forecast = forecast::check(&forecast::with_rows(self.plan, self.start, rows, held_out)?, &machine)?;
+        let forecast =
+            forecast::check(&forecast::with_rows(self.plan, self.start, self.cast, rows, held_out)?, &machine)?;
         if let Some(free) = machine.memory_free_bytes.filter(|&free| free < forecast.peak_bytes) {
             let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
             observer.event(&Event::Warning(&format!(
@@ -224,45 +164,67 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Offline methods: the loop, then what it leaves behind.
-    fn offline<O: Objective>(
-        self,
-        objective: &O,
-        model: O::Model,
-        train: &[O::Example],
-        held_out: &[O::Example],
-        save: &SaveModel<'_, O::Model>,
-        observer: &mut dyn Observer,
-    ) -> Result<Outcome> {
+    /// Offline methods: examples and models, the loop, then what it leaves behind.
+    fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
+        let (train, held_out) = examples::fixed(method, self.plan, self.start, observer)?;
+        let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
+        self.check_memory(sizes.collect(), &[], observer)?;
+        let model: <M::Objective as Objective>::Model = self.models().policy()?;
+        let reference = match model.language() {
+            Some(policy) => self.models().reference(policy)?,
+            None => None,
+        };
+        if reference.is_some() {
+            let total = Some(train.len() + held_out.len());
+            observer.event(&Event::Phase { name: "reference", total, done: 0 });
+        }
+        let mut prepare = |examples: Vec<M::Example>, before: usize| {
+            let mut progress = |done| observer.event(&Event::Progress { done: before + done });
+            method.prepare(examples, reference.as_ref(), self.passes(), &mut progress)
+        };
+        let before = train.len();
+        let (train, held_out) = (prepare(train, 0), prepare(held_out, before));
+        let objective = method.objective(reference);
+
         let order = self.order(Purpose::DataOrder, train.len());
         let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
         let mut learner =
             Learner::new(model, self.models().optimizer("", settings.optimizer)?).dropping(self.dropout.clone());
-        let save = |model: &O::Model, path: &Path| save(model, &self.start.model.dir, path);
+        let save = |model: &<M::Objective as Objective>::Model, path: &Path| model.save(&self.start.model, path);
         let mut recorder = self.recorder(observer)?;
-        let task = Offline { objective, examples: train, held_out, order, settings: &settings, save: &save };
+        let task = Offline {
+            objective: &objective,
+            examples: &train,
+            held_out: &held_out,
+            order,
+            settings: &settings,
+            save: &save,
+        };
         offline::train(&task, &mut learner, &mut recorder)?;
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
         atomic::write_dir(&self.directory.model(), |path| save(&learner.frozen(), path))?;
         self.finish(&mut recorder, &settings)
     }
 
-    /// Online methods: prompts and reward, the loop, then what it leaves behind.
-    fn online(
-        &self,
-        algorithm: &mut dyn Algorithm,
-        actor: Actor,
-        reference: Option<&CausalLm>,
-        (train, held_out): Parts<Prompt>,
-        observer: &mut dyn Observer,
-    ) -> Result<Outcome> {
+    /// Online methods: prompts, models and reward, the loop, then what it leaves behind.
+    fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
+        let new = method.iteration().max_new_tokens;
+        let (train, held_out) = examples::prompts(self.plan, self.start, new, observer)?;
+        self.check_memory(forecast::of_prompts(&train, new), &forecast::of_prompts(&held_out, new), observer)?;
+        let policy: CausalLm = self.models().policy()?;
+        let reference = self.models().reference(&policy)?;
+        let (critic, value_head) = self.models().critic(&policy, &self.settings(1))?;
+        let kl_coefficient = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
+        let mut algorithm = method.algorithm(critic, kl_coefficient);
         let mut reward = self.models().reward(self.passes())?;
+
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
         let by_epochs = (self.plan.train().epochs * per_epoch).ceil().max(1.0) as usize;
         let settings = self.settings(self.plan.train().max_steps.unwrap_or(by_epochs));
+        let actor = Actor { policy, value_head };
         let mut learner = Learner::new(actor, self.models().optimizer(ACTOR_PREFIX, settings.optimizer)?);
-        let save = |policy: &CausalLm, path: &Path| save_causal(policy, &self.start.model.dir, path);
+        let save = |policy: &CausalLm, path: &Path| policy.save(&self.start.model, path);
         let stop_ids = self.start.model.stop_ids();
         let mut recorder = self.recorder(observer)?;
         let task = Online {
@@ -271,11 +233,11 @@ impl Job<'_> {
             order,
             tokenizer: &self.start.model.tokenizer,
             stop_ids: &stop_ids,
-            reference,
+            reference: reference.as_ref(),
             settings: &settings,
             save: &save,
         };
-        online::train(&task, algorithm, &mut *reward, &mut learner, &mut recorder)?;
+        online::train(&task, &mut *algorithm, &mut *reward, &mut learner, &mut recorder)?;
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
         let frozen = learner.frozen();
         atomic::write_dir(&self.directory.model(), |path| save(&frozen.policy, path))?;
@@ -287,6 +249,7 @@ impl Job<'_> {
         Models {
             plan: self.plan,
             start: self.start,
+            cast: self.cast,
             checkpoint: self.checkpoint.as_ref(),
             device: &self.device,
             dropout: self.dropout.clone(),

@@ -1,7 +1,8 @@
 //! Rules of adapters.
 
-use super::Problems;
-use crate::config::{MethodConfig, RunConfig};
+use crate::config::RunConfig;
+use crate::config::method::names;
+use crate::method::Problems;
 
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let adapts = config.adapter.is_some() || config.lora.is_some();
@@ -22,14 +23,15 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         &["lora.targets", "lora.target_pattern"],
         || ("`lora.targets` and `lora.target_pattern` both say which layers are meant".into(), None),
     );
-    let fine = lora.dropout == 0.0 || matches!(config.method, MethodConfig::Sft(_) | MethodConfig::Reward(_));
+    let fine = lora.dropout == 0.0 || config.method.method().drops_out();
     problems.unless(fine, &["lora.dropout"], || {
         let message = format!(
             "`lora.dropout` is {}, but {} compares logprobs of one text under several models: with dropout they would differ by chance",
             lora.dropout,
             config.method.name()
         );
-        (message, Some("leave it out; it is for `sft` and `reward`".into()))
+        let takers = names("and", |method| method.method().drops_out());
+        (message, Some(format!("leave it out; it is for {takers}")))
     });
     let fine = lora.dropout == 0.0 || !config.train.recompute;
     problems.unless(fine, &["lora.dropout", "train.recompute"], || {

@@ -1,7 +1,8 @@
 //! Rules of rewards.
 
-use super::Problems;
-use crate::config::RunConfig;
+use crate::config::method::names;
+use crate::config::{MethodConfig, RunConfig};
+use crate::method::Problems;
 use crate::reward::config::{RewardConfig, RuleConfig};
 
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
@@ -20,7 +21,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         (Some(_), false) => problems.unless(false, &["reward"], || {
             let message =
                 format!("`reward` is given, but `{method}` samples nothing to reward: it learns from its data alone");
-            (message, Some("leave it out, or use `ppo` or `grpo`".into()))
+            (message, Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online))))
         }),
         (Some(reward), true) => check_reward(problems, reward, "reward"),
         (None, false) => {}

@@ -72,10 +72,6 @@ impl Objective for Watched {
     fn describe(&self, point: &Point) -> Value {
         SquaredError.describe(point)
     }
-
-    fn best_metric(&self) -> &'static str {
-        SquaredError.best_metric()
-    }
 }
 
 /// Mean squared error; an example weighs as many tokens as `x[1]` says, so that passes split unevenly.
@@ -107,10 +103,6 @@ impl Objective for SquaredError {
 
     fn describe(&self, point: &Point) -> Value {
         json!({ "x": point.x, "y": point.y.to_string() })
-    }
-
-    fn best_metric(&self) -> &'static str {
-        "eval_loss"
     }
 }
 

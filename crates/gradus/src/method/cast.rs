@@ -1,0 +1,121 @@
+//! The models of a run: which parts there are, where each comes from, how its weights lie, who trains it.
+
+use super::Shared;
+pub use crate::memory::terms::Head;
+use crate::model::Weights;
+
+/// The models of a run. `R` is what is known of each: its [`Role`] at first, and once it was opened its files too.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cast<R = Role> {
+    /// What is trained, and left behind.
+    pub policy: R,
+    /// Says what states are worth.
+    pub critic: Option<R>,
+    /// The policy is held to it, or measured against it.
+    pub reference: Option<R>,
+    /// Say what completions are worth.
+    pub rewards: Vec<R>,
+}
+
+/// One part.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Role {
+    /// Where its weights come from.
+    pub source: Source,
+    /// What stands on its trunk.
+    pub head: Head,
+    /// How weights lie that nobody trains: all of a frozen model's, the base of one with an adapter.
+    pub weights: Weights,
+    /// Who changes its weights.
+    pub trainer: Trainer,
+    /// How long it is held.
+    pub stay: Stay,
+}
+
+/// Where weights come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The model that the run starts from.
+    Start,
+    /// A model by its directory or hub name.
+    Named(String),
+    /// The policy as it starts: its own weights until the first step; with an adapter, its base with the adapter off.
+    Policy,
+    /// No weights but the head's, on the policy's trunk.
+    Trunk,
+}
+
+/// Who changes weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Trainer {
+    /// Nobody: the model is frozen.
+    Nobody,
+    /// The run's optimiser.
+    Run,
+    /// An optimiser of its own, with this peak learning rate; `None`: the run's.
+    Own(Option<f64>),
+}
+
+/// How long a model is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stay {
+    /// As long as the run.
+    Whole,
+    /// It is asked once, before training, and then forgotten.
+    Before,
+}
+
+impl Cast {
+    /// A run of a policy alone, with `head` on it.
+    pub fn alone(shared: &Shared<'_>, head: Head) -> Self {
+        let policy = Role { head, trainer: Trainer::Run, ..Role::frozen(Source::Start, shared) };
+        Self { policy, critic: None, reference: None, rewards: Vec::new() }
+    }
+
+    /// With a frozen reference: the model `name`, or the policy as it starts.
+    #[must_use]
+    pub fn with_reference(self, shared: &Shared<'_>, name: Option<&str>, stay: Stay) -> Self {
+        let source = name.map_or(Source::Policy, |name| Source::Named(name.to_owned()));
+        Self { reference: Some(Role { stay, ..Role::frozen(source, shared) }), ..self }
+    }
+
+    /// With the reward models that the configuration names.
+    #[must_use]
+    pub fn with_rewards(self, shared: &Shared<'_>) -> Self {
+        let names = shared.reward.map(|reward| reward.models()).unwrap_or_default();
+        let role = |name: &str| Role { head: Head::Scalar, ..Role::frozen(Source::Named(name.to_owned()), shared) };
+        Self { rewards: names.into_iter().map(role).collect(), ..self }
+    }
+
+    /// Where the weights of all parts come from that are no part of another's.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let roles = self.reference.iter().chain(&self.critic).chain(&self.rewards);
+        roles.filter_map(|role| match &role.source {
+            Source::Named(name) => Some(name.as_str()),
+            Source::Start | Source::Policy | Source::Trunk => None,
+        })
+    }
+}
+
+impl Role {
+    /// A language model that nobody trains.
+    pub fn frozen(source: Source, shared: &Shared<'_>) -> Self {
+        let weights = shared.train.frozen_weights.unwrap_or(shared.train.compute.into());
+        Self { source, head: Head::Language, weights, trainer: Trainer::Nobody, stay: Stay::Whole }
+    }
+}
+
+impl<R> Cast<R> {
+    /// The same parts with something else known of each.
+    ///
+    /// # Errors
+    /// The first of `open`.
+    pub fn try_map<S, E>(&self, mut open: impl FnMut(&R) -> Result<S, E>) -> Result<Cast<S>, E> {
+        Ok(Cast {
+            policy: open(&self.policy)?,
+            critic: self.critic.as_ref().map(&mut open).transpose()?,
+            reference: self.reference.as_ref().map(&mut open).transpose()?,
+            rewards: self.rewards.iter().map(&mut open).collect::<Result<_, E>>()?,
+        })
+    }
+}

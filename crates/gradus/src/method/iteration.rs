@@ -1,0 +1,67 @@
+//! What online methods do in one iteration: how they sample, and how often they go over the samples.
+
+use super::Problems;
+use crate::settings::TrainConfig;
+
+/// One iteration of an online method. `'a` is the life of its configuration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Iteration<'a> {
+    /// Completions of each prompt.
+    pub group_size: usize,
+    /// Longest completion in tokens.
+    pub max_new_tokens: usize,
+    /// Sampling temperature.
+    pub temperature: f64,
+    /// Strings that end a completion.
+    pub stop: &'a [String],
+    /// Passes over the completions.
+    pub update_epochs: usize,
+    /// Mini-batches (optimiser steps) of one pass.
+    pub mini_batches: usize,
+    /// Whether each mini-batch puts the completions of a prompt together again.
+    pub regroups: bool,
+}
+
+impl Iteration<'_> {
+    /// Notes what is wrong with the keys of `method`.
+    pub fn rules(&self, problems: &mut Problems<'_>, method: &str, train: &TrainConfig) {
+        let key = |name: &str| format!("method.{method}.{name}");
+        problems.at_least(&key("max_new_tokens"), self.max_new_tokens, 1);
+        problems.at_least(&key("update_epochs"), self.update_epochs, 1);
+        problems.at_least(&key("mini_batches"), self.mini_batches, 1);
+        problems.unless(self.temperature > 0.0, &[&key("temperature")], || {
+            let reason = "training needs completions that differ";
+            (format!("`{}` is {}, but must be above 0: {reason}", key("temperature"), self.temperature), None)
+        });
+        for (i, stop) in self.stop.iter().enumerate() {
+            let key = key(&format!("stop[{i}]"));
+            problems.unless(!stop.is_empty(), &[&key], || {
+                (format!("`{key}` is empty, which would end every completion before it starts"), None)
+            });
+        }
+        let (batch, mini_batches) = (train.batch_size * self.group_size, self.mini_batches);
+        let divides = mini_batches == 0 || batch.is_multiple_of(mini_batches);
+        problems.unless(divides, &["train.batch_size", &key("group_size"), &key("mini_batches")], || {
+            let divisors: Vec<_> = (1..=batch).filter(|n| batch.is_multiple_of(*n)).collect();
+            let below = divisors.iter().rev().find(|n| **n < mini_batches);
+            let above = divisors.iter().find(|n| **n > mini_batches);
+            let near: Vec<_> = below.into_iter().chain(above).map(ToString::to_string).collect();
+            let message = format!(
+                "`train.batch_size` × `{}` ({} × {} = {batch} completions) is not a multiple of `{}` ({mini_batches})",
+                key("group_size"),
+                train.batch_size,
+                self.group_size,
+                key("mini_batches"),
+            );
+            (message, Some(format!("{} mini-batches would divide it", near.join(" or "))))
+        });
+        let (prompt_and_completion, new) = (train.max_length, self.max_new_tokens);
+        problems.unless(new < prompt_and_completion, &[&key("max_new_tokens"), "train.max_length"], || {
+            let message = format!(
+                "`{}` is {new}, but `train.max_length` is {prompt_and_completion}, prompt and completion together: no prompt fits",
+                key("max_new_tokens")
+            );
+            (message, Some(format!("raise `train.max_length` above {new}")))
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! What the rest of the program has to know of a method, said once, by the method's own keys.
+//!
+//! A method is a configuration struct in a file of its own, beside its objective or its algorithm. It says here what it
+//! is called, which rows and models it needs and which keys do not go together; as an
+//! [`OfflineMethod`](crate::objective::OfflineMethod) or an [`OnlineMethod`](crate::algorithm::OnlineMethod) it says how
+//! it learns. [`MethodConfig`](crate::config::MethodConfig) lists all of them.
+
+mod cast;
+mod iteration;
+mod problems;
+
+pub use cast::{Cast, Head, Role, Source, Stay, Trainer};
+pub use iteration::Iteration;
+pub use problems::{Found, Problems};
+
+use crate::data::{Need, TooLong};
+use crate::reward::config::RewardConfig;
+use crate::settings::TrainConfig;
+
+/// A method, by its keys.
+pub trait Method {
+    /// The key that names it, which is also its command.
+    fn name(&self) -> &'static str;
+
+    /// What its command does, in one line.
+    fn about(&self) -> &'static str;
+
+    /// What keys of `train` are, unless they are given.
+    fn defaults(&self) -> Defaults;
+
+    /// What its rows must have.
+    fn need(&self) -> Need;
+
+    /// The models of a run.
+    fn cast(&self, shared: &Shared<'_>) -> Cast;
+
+    /// Notes what is wrong with its keys, and with those of `train` beside them.
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig);
+
+    /// Whether masks of dropout may be drawn in training. They may not where logprobs of one text under several models
+    /// are compared: those would differ by chance.
+    fn drops_out(&self) -> bool {
+        false
+    }
+}
+
+/// Defaults of `train` that depend on the method.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Defaults {
+    /// The peak learning rate.
+    pub learning_rate: f64,
+    /// What happens to rows over `max_length`.
+    pub too_long: TooLong,
+    /// The held-out metric that decides which model is `best/`.
+    pub best_metric: &'static str,
+}
+
+/// What the rest of a configuration says that a cast depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Shared<'a> {
+    /// What all trainers share.
+    pub train: &'a TrainConfig,
+    /// What completions are worth.
+    pub reward: Option<&'a RewardConfig>,
+}

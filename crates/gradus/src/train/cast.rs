@@ -1,0 +1,43 @@
+//! The models of a run by their files: opened once, for those who load them, forecast their size and check them.
+
+use super::prepare::Start;
+use crate::config::Plan;
+use crate::error::Result;
+use crate::method::{Cast, Role, Source};
+use crate::model::{ModelDir, ModelShape, open_model};
+
+/// One part of a run, and the model that plays it.
+#[derive(Debug, Clone)]
+pub struct Player {
+    /// The part.
+    pub role: Role,
+    /// What the user calls the model.
+    pub name: String,
+    /// Its files. What starts as the policy has the policy's.
+    pub dir: ModelDir,
+    /// Its sizes.
+    pub shape: ModelShape,
+}
+
+impl Player {
+    /// Whether its weights come from files of its own.
+    pub fn is_named(&self) -> bool {
+        matches!(self.role.source, Source::Named(_))
+    }
+}
+
+/// Opens the models of `plan`; no weights are read.
+///
+/// # Errors
+/// When a model is missing, or its configuration is broken.
+pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
+    let config = plan.config();
+    config.method.method().cast(&config.shared()).try_map(|role| {
+        let (name, dir) = match &role.source {
+            Source::Named(name) => (name, open_model(name)?),
+            Source::Start | Source::Policy | Source::Trunk => (&config.model, start.model.dir.clone()),
+        };
+        let shape = ModelShape::of(&dir)?;
+        Ok(Player { role: role.clone(), name: name.clone(), dir, shape })
+    })
+}
