@@ -281,6 +281,25 @@ fn a_method_is_named_in_its_own_file_and_in_one_match() {
     assert_eq!(list.code.matches("match self").count(), 1, "config/method.rs has the only `match` on the method");
 }
 
+#[test]
+fn a_test_that_is_left_out_says_so_in_one_way() {
+    let mut folders = vec![workspace().join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+                continue;
+            }
+            let is_code = entry.extension().is_some_and(|extension| extension == "rs");
+            if is_code && !entry.ends_with("support/skip.rs") && !entry.ends_with("layering.rs") {
+                let text = std::fs::read_to_string(&entry).expect("a source file");
+                let says = ["print!(\"skip", "println!(\"skip"].into_iter().find(|says| text.contains(says));
+                assert_eq!(says, None, "{}: `support/skip.rs` says that a test is left out", entry.display());
+            }
+        }
+    }
+}
+
 fn names_in(folder: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder);
     let files = std::fs::read_dir(path).expect("a source folder");

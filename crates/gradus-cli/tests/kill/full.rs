@@ -65,7 +65,7 @@ fn a_full_file_system() {
         command.status().is_ok_and(|status| status.success())
     };
     if !mount("size=640k") {
-        eprintln!("skipped: no file system of its own can be mounted here (it takes root)");
+        crate::skip::skipped("mount", "no file system of its own can be mounted here (it takes root)");
         return;
     }
     // Unmounted whatever happens.

@@ -10,6 +10,8 @@
 mod compare;
 mod full;
 mod process;
+#[path = "../../../gradus/tests/support/skip.rs"]
+mod skip;
 
 use compare::{differences, snapshot};
 use process::{Killer, Lab};

@@ -324,7 +324,7 @@ mod tests {
     fn a_process_is_known_by_more_than_its_number() {
         let current = Process::current();
         if current.start_ticks.is_none() {
-            eprintln!("skipped: this system does not tell when a process started");
+            crate::test_support::skipped("proc", "this system does not tell when a process started");
             return;
         }
         assert!(current.is_alive());

@@ -1,11 +1,11 @@
 //! Data sets from files to rows: formats, bad input with the exact messages, the linter, and real data.
 
-#![expect(clippy::print_stderr, reason = "a test without its material says so")]
-
 mod bad_input;
 mod formats;
 mod lints;
 mod material;
+#[path = "../support/mod.rs"]
+mod support;
 mod tokenizers;
 
 use std::path::PathBuf;

@@ -3,8 +3,6 @@
 //! Each module reads one folder of `tests/fixtures/parity`; the `meta` key of a fixture names versions, script and seed.
 //! Tolerances are those of DESIGN.md, section 4: losses 1e-6, their gradients 1e-5.
 
-#![expect(clippy::print_stderr, reason = "a skipped case is named where the test runs")]
-
 mod advantages;
 mod chat_templates;
 mod fixture;
@@ -14,4 +12,6 @@ mod losses_of_tokens;
 mod optimizer;
 mod rows;
 mod sampling;
+#[path = "../support/skip.rs"]
+mod skip;
 mod trackers;
