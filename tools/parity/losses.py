@@ -18,7 +18,7 @@ from common import arguments, meta, write_json
 import torch
 from torch.nn.functional import logsigmoid
 from transformers import TrainingArguments, get_scheduler
-from trl import DPOTrainer, GRPOTrainer, RewardTrainer, SFTTrainer
+from trl import DPOTrainer, GRPOTrainer, RewardTrainer, RLOOTrainer, SFTTrainer
 from trl.trainer.utils import FusedCausalLMOutput, add_fused_lm_head
 
 SEED = 7
@@ -402,6 +402,34 @@ def advantages():
 # ---------------------------------------------------------------------------------------------------------------- PPO
 
 
+def rloo():
+    """TRL's own leave-one-out baseline: `RLOOTrainer._generate_and_score_completions` with recorded rewards."""
+    none = float("nan")
+    sets = {
+        "fours": ([1.0, 0.0, 0.0, 1.0, 0.5, 0.5, 0.5, 0.5], 4),
+        "threes": ([0.25, 8.0, -3.5, 1.0, 1.5, 0.0], 3),
+        "pairs": ([0.1, 0.3, -5.0, 7.0, 2.0, 2.0], 2),
+        "unscorable": ([1.0, none, 2.0, 0.0, none, 1.0, none, none], 4),
+    }
+    cases = []
+    for name, (rewards, group) in sets.items():
+        trainer = bare(RLOOTrainer, pad_to_multiple_of=None, mask_truncated_completions=False, eos_token_ids=[2], beta=0.0,
+                       _tokenizer=namespace(pad_token_id=0, eos_token_id=2), num_generations=group, num_iterations=1,
+                       reward_weights=torch.ones(1, dtype=DOUBLE), reward_clip_range=None, normalize_advantages=False,
+                       reward_funcs=[None], reward_func_names=["f"], _is_vlm=False, _pending_extra_logs={}, _pending_metrics={},
+                       _logs=defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list)),
+                       args=namespace(per_device_train_batch_size=len(rewards), steps_per_generation=1,
+                                      gradient_accumulation_steps=1, gradient_checkpointing_kwargs=None))
+        trainer._generate = lambda prompts: ([[5]] * len(prompts), [[6, 2]] * len(prompts), ["x"] * len(prompts))
+        trainer._calculate_rewards = lambda *_, rewards=rewards: torch.tensor(rewards, dtype=DOUBLE)[:, None]
+        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (torch.zeros(len(rewards), 2, dtype=DOUBLE), None, None)
+        out = trainer._generate_and_score_completions([{"prompt": "p"} for _ in rewards])
+        clean = lambda x: None if isinstance(x, float) and math.isnan(x) else x  # noqa: E731
+        cases.append({"name": name, "num_generations": group, "rewards": [clean(x) for x in rewards],
+                      "advantages": out["advantages"], "metrics": {k: clean(v[-1]) for k, v in trainer._metrics["train"].items()}})
+    return {"cases": cases}
+
+
 def ppo():
     generator = torch.Generator().manual_seed(SEED + 4)
     lengths = (5, 3, 4, 1)
@@ -562,7 +590,7 @@ def optimizer():
 
 def main():
     out = arguments("losses")
-    for build in (sft, head, reward, dpo, grpo, advantages, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
+    for build in (sft, head, reward, dpo, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
         answer = build()
         write_json(out / f"{build.__name__}.json", {"meta": meta(SEED, "trl", accumulate="float64 from float32 inputs"), **answer})
         print(build.__name__, len(answer.get("cases", [])))

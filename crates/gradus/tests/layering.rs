@@ -27,7 +27,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("batches", &[]),
     ("memory", &["model", "batches"]),
     ("stats", &["run"]),
-    ("learner", &["model", "gradus_kernels"]),
+    ("learner", &["host", "model", "gradus_kernels"]),
     ("settings", &["batches", "data", "learner", "math", "model", "run"]),
     // What is learned from: rewards, fixed examples, rollouts.
     ("reward", &["batches", "data", "host", "model", "rollout", "text"]),

@@ -7,17 +7,15 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::actor::{self, Actor, concat, gather, lengths};
-use super::ppo::finite;
+use super::actor::{Actor, lengths};
+use super::advantage::of_groups;
+use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen};
 use super::{Advantages, Algorithm, Critic, Experience, OnlineMethod, Sampling, Update, mini_batches};
 use crate::data::{Need, TooLong};
-use crate::error::Result;
-use crate::host::{constant, read};
 use crate::learner::Learner;
-use crate::loss::grpo::{ClipCounts, GrpoLoss, KlCorrection, kl_term, token_loss};
-use crate::loss::reduce::weighted_sum;
-use crate::math::weights::{micro_mean_weights, per_token};
-use crate::math::{Reduction, Scale, group_advantages, token_weights};
+use crate::loss::kl::KlCorrection;
+use crate::loss::surrogate::{Clip, Statistics};
+use crate::math::{Baseline, Reduction, Scale};
 use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, Shared, Stay};
 use crate::rollout::StopReason;
 use crate::settings::{Settings, TrainConfig};
@@ -29,7 +27,7 @@ use crate::stats::{NEW_TOKENS, Stats};
 pub struct GrpoConfig {
     /// Completions of each prompt, G. Default 8 (TRL).
     pub group_size: usize,
-    /// Longest completion in tokens. Default 256 (TRL).
+    /// Longest completion in tokens. Default 512 (TRL).
     pub max_new_tokens: usize,
     /// Sampling temperature, also that of the logprobs trained on. Default 1 (TRL).
     pub temperature: f64,
@@ -49,6 +47,8 @@ pub struct GrpoConfig {
     pub kl_bias_correction: bool,
     /// Reduction of the token losses. Default `dapo` (TRL).
     pub loss_type: GrpoLossType,
+    /// What a reward is compared with. Default `group_mean` (TRL).
+    pub baseline: GroupBaseline,
     /// What advantages are divided by. Default `group` (TRL).
     pub scale_rewards: ScaleRewards,
     /// Leave completions without a stop id out of the loss. Default false (TRL).
@@ -65,7 +65,7 @@ impl Default for GrpoConfig {
     fn default() -> Self {
         Self {
             group_size: 8,
-            max_new_tokens: 256,
+            max_new_tokens: 512,
             temperature: 1.0,
             update_epochs: 1,
             mini_batches: 1,
@@ -75,6 +75,7 @@ impl Default for GrpoConfig {
             kl_coefficient: 0.0,
             kl_bias_correction: true,
             loss_type: GrpoLossType::Dapo,
+            baseline: GroupBaseline::GroupMean,
             scale_rewards: ScaleRewards::Group,
             mask_truncated_completions: false,
             entropy_coefficient: 0.0,
@@ -96,6 +97,16 @@ pub enum GrpoLossType {
     Bnpo,
     /// Mean over the tokens of the step (Yu et al. 2025).
     Dapo,
+}
+
+/// What a completion's reward is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupBaseline {
+    /// The mean of its group, itself included (Shao et al. 2024).
+    GroupMean,
+    /// The mean of the others of its group; with `scale_rewards: none` it is RLOO's advantage (Ahmadian et al. 2024).
+    LeaveOneOut,
 }
 
 /// What advantages are divided by.
@@ -196,89 +207,37 @@ impl Grpo {
         !(self.config.mask_truncated_completions && stop == StopReason::Length)
     }
 
-    /// One optimiser step on the rollouts `batch`.
-    fn step(
-        &self,
-        actor: &mut Learner<Actor>,
-        experience: &Experience,
-        advantages: &Advantages,
-        batch: &[usize],
-        update: Update<'_>,
-        seen: &mut Seen,
-    ) -> Result<(), String> {
+    /// The loss of a step.
+    fn loss(&self) -> PolicyLoss {
         let config = &self.config;
-        let rollouts = &experience.rollouts;
-        // Rollouts without loss are not passed through the model, but count among the sequences.
-        let (mut chosen, masked): (Vec<usize>, Vec<usize>) =
-            batch.iter().partition(|&&i| self.counts(rollouts.rollouts[i].stop));
-        // Groups together: their prompts are computed once.
-        chosen.sort_unstable();
-        let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).collect();
-        let tokens: usize = counts_b.iter().sum();
-        let passes = update.settings.passes.split(&lengths(rollouts, &chosen));
-        let all_counts = [&counts_b[..], &vec![0; masked.len()]].concat();
-        let weights_b = match config.loss_type {
-            GrpoLossType::Grpo => token_weights(&all_counts, Reduction::SequenceMean),
-            GrpoLossType::DrGrpo => token_weights(&all_counts, Reduction::FixedLength(config.max_new_tokens)),
-            GrpoLossType::Dapo => token_weights(&all_counts, Reduction::TokenMean),
-            GrpoLossType::Bnpo => micro_mean_weights(&counts_b, &passes, Reduction::TokenMean),
-        };
-        let bounds = GrpoLoss {
-            clip_low: config.clip_range,
-            clip_high: config.clip_range_high.unwrap_or(config.clip_range),
-            delta: config.delta,
-        };
         let correction = if config.kl_bias_correction { KlCorrection::ImportanceRatio } else { KlCorrection::None };
-        let (mut total, mut policy_total, mut measured) = (0.0, 0.0, Stats::default());
-        for pass in passes {
-            let (part, counts_b) = (&chosen[pass.clone()], &counts_b[pass.clone()]);
-            let batch = actor::batch(&actor.module().policy.trunk, rollouts, part);
-            let found = actor.module().forward(&batch, config.temperature as f32).logprobs;
-            let device = found.logprobs_m.device();
-
-            let old = actor::old_logprobs(rollouts, part);
-            let advantages_m = concat(&advantages.advantages, part);
-            let weights_m = constant(per_token(&weights_b[pass], counts_b), &device);
-            let losses_m = token_loss(
-                found.logprobs_m.clone(),
-                constant(old.clone(), &device),
-                constant(advantages_m.clone(), &device),
-                &bounds,
-            );
-            let mut loss = weighted_sum(losses_m, weights_m.clone());
-            if let Some(reference) = experience.reference.as_ref().filter(|_| config.kl_coefficient != 0.0) {
-                let reference_m = gather(reference, part, &device);
-                let kl_m = kl_term(found.logprobs_m.clone(), reference_m, constant(old.clone(), &device), correction);
-                measured.mean_of("kl", &read(&kl_m));
-                loss = loss + weighted_sum(kl_m, weights_m) * config.kl_coefficient;
-            }
-            policy_total += f64::from(read(&loss)[0]);
-            measured.mean_of("entropy", &read(&found.entropies_m));
-            seen.clips.add(&ClipCounts::new(&read(&found.logprobs_m), &old, &advantages_m, counts_b, &bounds));
-            if config.entropy_coefficient != 0.0 {
-                loss = loss - found.entropies_m.sum() * (config.entropy_coefficient / tokens as f64);
-            }
-            finite("loss", &loss)?;
-            total += f64::from(read(&loss)[0]);
-            actor.accumulate(&loss);
+        PolicyLoss {
+            temperature: config.temperature as f32,
+            clip: Clip {
+                low: config.clip_range,
+                high: config.clip_range_high.unwrap_or(config.clip_range),
+                delta: config.delta,
+            },
+            denominator: match config.loss_type {
+                GrpoLossType::Grpo => Denominator::Weights(Reduction::SequenceMean),
+                GrpoLossType::DrGrpo => Denominator::Weights(Reduction::FixedLength(config.max_new_tokens)),
+                GrpoLossType::Dapo => Denominator::Weights(Reduction::TokenMean),
+                GrpoLossType::Bnpo => Denominator::MicroBatches(Reduction::TokenMean),
+            },
+            kl: Some((config.kl_coefficient, correction)).filter(|(coefficient, _)| *coefficient != 0.0),
+            entropy_coefficient: config.entropy_coefficient,
+            value: None,
         }
-        let norm = actor.step(update.settings.learning_rate * update.multiplier, update.settings.max_grad_norm)?;
-        seen.stats.mean("loss", total, 1.0);
-        seen.stats.mean("grad_norm", norm, 1.0);
-        seen.stats.merge(&measured);
-        if config.entropy_coefficient != 0.0 {
-            seen.stats.mean("policy_loss", policy_total, 1.0);
-            seen.stats.last("entropy_coef", config.entropy_coefficient);
-        }
-        Ok(())
     }
-}
 
-/// What the passes over one batch of rollouts measured.
-#[derive(Default)]
-struct Seen {
-    stats: Stats,
-    clips: ClipCounts,
+    /// The rollouts of a step that carry loss, groups together: their prompts are computed once. And how many do not.
+    fn split(&self, experience: &Experience, batch: &[usize]) -> (Vec<usize>, usize) {
+        let counts = |i: &usize| self.counts(experience.rollouts.rollouts[*i].stop);
+        let mut chosen: Vec<usize> = batch.iter().copied().filter(counts).collect();
+        chosen.sort_unstable();
+        let silent = batch.len() - chosen.len();
+        (chosen, silent)
+    }
 }
 
 impl Algorithm for Grpo {
@@ -296,18 +255,16 @@ impl Algorithm for Grpo {
     }
 
     fn advantages(&mut self, _actor: &Actor, experience: &Experience, _settings: &Settings) -> Advantages {
+        let baseline = match self.config.baseline {
+            GroupBaseline::GroupMean => Baseline::Mean,
+            GroupBaseline::LeaveOneOut => Baseline::LeaveOneOut,
+        };
         let scale = match self.config.scale_rewards {
             ScaleRewards::Group => Scale::Group,
             ScaleRewards::Batch => Scale::Batch,
             ScaleRewards::None => Scale::None,
         };
-        let groups = group_advantages(&experience.totals(), experience.rollouts.group_size, scale);
-        let mut stats = Stats::default();
-        stats.mean("frac_reward_zero_std", groups.zero_std_fraction(), 1.0);
-        let rollouts = &experience.rollouts.rollouts;
-        let repeat = |(rollout, &advantage): (&crate::rollout::Rollout, &f32)| vec![advantage; rollout.counted()];
-        let advantages = rollouts.iter().zip(&groups.advantages_b).map(repeat).collect();
-        Advantages { advantages, stats, ..Advantages::default() }
+        of_groups(experience, baseline, scale)
     }
 
     fn update(
@@ -317,26 +274,39 @@ impl Algorithm for Grpo {
         advantages: &Advantages,
         update: Update<'_>,
     ) -> Result<Stats, String> {
+        let GrpoConfig { update_epochs, mini_batches: count, entropy_coefficient, .. } = self.config;
         let all: Vec<usize> = (0..experience.rollouts.len()).collect();
-        let mut seen = Seen::default();
-        for epoch in 0..self.config.update_epochs {
-            let order = update.order(&all, self.config.mini_batches, epoch);
-            for batch in mini_batches(&order, self.config.mini_batches) {
-                if batch.iter().all(|&i| !self.counts(experience.rollouts.rollouts[i].stop)) {
+        let (loss, mut learners) = (self.loss(), Learners { actor, critic: None });
+        let (mut stats, mut ratios) = (Stats::default(), Statistics::default());
+        for epoch in 0..update_epochs {
+            let order = update.order(&all, count, epoch);
+            for batch in mini_batches(&order, count) {
+                let (chosen, silent) = self.split(experience, batch);
+                if chosen.is_empty() {
                     continue;
                 }
-                if let Err(what) = self.step(actor, experience, advantages, batch, update, &mut seen) {
-                    actor.discard();
-                    return Err(what);
+                let (batch, mut seen) =
+                    (MiniBatch { experience, advantages, chosen: &chosen, silent }, Seen::default());
+                let (losses, norms) = loss.step(&mut learners, batch, update, &mut seen)?;
+                let tokens = seen.ratios.tokens as f64;
+                stats.mean("loss", losses.total, 1.0);
+                stats.mean("grad_norm", norms.actor, 1.0);
+                if let Some(kl) = seen.kl {
+                    stats.mean("kl", kl, tokens);
                 }
+                stats.mean("entropy", seen.entropy, tokens);
+                if entropy_coefficient != 0.0 {
+                    stats.mean("policy_loss", losses.policy, 1.0);
+                    stats.last("entropy_coef", entropy_coefficient);
+                }
+                ratios.add(&seen.ratios);
             }
         }
-        let Seen { mut stats, clips } = seen;
-        let tokens = clips.tokens as f64;
-        stats.mean("clip_ratio/low_mean", clips.low_fraction() * tokens, tokens);
-        stats.mean("clip_ratio/high_mean", clips.high_fraction() * tokens, tokens);
-        stats.mean("clip_ratio/region_mean", clips.region_fraction() * tokens, tokens);
-        if let (Some(low), Some(high)) = (clips.low_min, clips.high_max) {
+        let tokens = ratios.tokens as f64;
+        stats.mean("clip_ratio/low_mean", ratios.low_fraction() * tokens, tokens);
+        stats.mean("clip_ratio/high_mean", ratios.high_fraction() * tokens, tokens);
+        stats.mean("clip_ratio/region_mean", ratios.clip_fraction() * tokens, tokens);
+        if let (Some(low), Some(high)) = (ratios.low_min, ratios.high_max) {
             stats.min("clip_ratio/low_min", low);
             stats.max("clip_ratio/high_max", high);
         }

@@ -5,16 +5,19 @@
 //! reference, evaluation, records. What comes later fits here:
 //!
 //! - NLPO is PPO's update with a sampling mask: a file that owns the lagged policy, hands the mask to the sampler
-//!   through [`Sampling`] and keeps it beside the rollouts, and calls `loss::ppo`.
-//! - A2C is [`ppo`]'s advantages with one plain policy-gradient step in `update`.
-//! - TRPO replaces the optimiser step in `update`: Fisher-vector products from two first-order passes through
-//!   [`Actor::forward`], and the parameters set along the line search.
+//!   through [`Sampling`] and keeps it beside the rollouts, and picks PPO's parts.
+//! - A2C is [`advantage::of_critic`] and one [`step`] at ratio 1, whose gradient is the plain policy gradient.
+//! - TRPO takes [`step::PolicyLoss::accumulate`] without its optimiser step: Fisher-vector products from two first-order
+//!   passes through [`Actor::forward`], and [`Learner::set_parameters`] along the line search.
 //! - Encoder–decoder policies change [`actor`] alone: it is the only place that turns rollouts into forward passes.
 
 pub mod actor;
+pub mod advantage;
 pub mod critic;
 pub mod grpo;
 pub mod ppo;
+pub mod shaping;
+pub mod step;
 
 use std::path::Path;
 
@@ -25,8 +28,7 @@ pub use actor::{Actor, Forward};
 pub use critic::Critic;
 
 use crate::error::Result;
-use crate::learner::Learner;
-use crate::learner::optimizer::AdamW;
+use crate::learner::{Learner, Trained};
 use crate::method::{Iteration, Method};
 use crate::rng::Purpose;
 use crate::rollout::Rollouts;
@@ -71,6 +73,11 @@ impl Experience {
     /// The sum of each rollout's rewards.
     pub fn totals(&self) -> Vec<Option<f32>> {
         self.rewards.iter().map(|rewards_t| rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())).collect()
+    }
+
+    /// The rollouts that could be scored.
+    pub fn scored(&self) -> Vec<usize> {
+        (0..self.rollouts.len()).filter(|&i| self.rewards[i].is_some()).collect()
     }
 }
 
@@ -139,8 +146,8 @@ pub trait Algorithm {
         None
     }
 
-    /// Optimisers of its own (the critic's), for checkpoints, each with a prefix that tells it apart.
-    fn optimizers(&self) -> Vec<(&str, &AdamW)> {
+    /// Learners of its own (the critic's), for checkpoints, each with a prefix that tells it apart.
+    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
         Vec::new()
     }
 

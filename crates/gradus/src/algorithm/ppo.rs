@@ -5,22 +5,20 @@
 
 use std::path::Path;
 
-use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::actor::{self, Actor, concat, gather, lengths};
+use super::actor::{Actor, lengths};
+use super::advantage::of_critic;
 use super::critic::Critic;
+use super::shaping::{KlPenalty, Penalties, add_scores, whiten_lists};
+use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, ValueLoss};
 use super::{Advantages, Algorithm, Experience, OnlineMethod, Sampling, Update, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
-use crate::host::{constant, read};
-use crate::learner::Learner;
-use crate::learner::optimizer::AdamW;
-use crate::loss::{ppo, value};
-use crate::math::kl::{self, KlController};
-use crate::math::stats::{Variance, explained_variance, mean};
-use crate::math::{Whiten, gae, returns, whiten};
+use crate::learner::{Learner, Trained};
+use crate::loss::surrogate::Clip;
+use crate::math::Whiten;
 use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, Role, Shared, Source, Stay, Trainer};
 use crate::rollout::StopReason;
 use crate::settings::{Settings, TrainConfig};
@@ -275,144 +273,46 @@ const TARGET_KL_SLACK: f64 = 1.5;
 #[derive(Debug)]
 pub struct Ppo {
     config: PpoConfig,
-    controller: KlController,
+    kl: KlPenalty,
     critic: Critic,
 }
 
 impl Ppo {
     /// The algorithm that `config` asks for; `kl_coefficient` is that of a resumed run.
     pub fn new(config: &PpoConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
-        let coefficient = kl_coefficient.unwrap_or(config.kl.coefficient);
-        let controller = match config.kl.target {
-            Some(target) => KlController::Adaptive { coefficient, target, horizon: config.kl.horizon },
-            None => KlController::Fixed { coefficient },
-        };
-        Self { config: config.clone(), controller, critic }
+        Self { config: config.clone(), kl: KlPenalty::new(&config.kl, kl_coefficient), critic }
     }
 
-    /// The penalty of one rollout, per token and not yet weighted.
-    fn kl(&self, logprobs_t: &[f32], reference_t: &[f32]) -> Vec<f32> {
-        match self.config.kl.estimator {
-            KlEstimator::K1 => kl::k1(logprobs_t, reference_t),
-            KlEstimator::K2 => kl::k2(logprobs_t, reference_t),
-            KlEstimator::K3 => kl::k3(logprobs_t, reference_t),
+    /// The loss of a mini-batch; its means run over its tokens.
+    fn loss(&self) -> PolicyLoss {
+        let config = &self.config;
+        PolicyLoss {
+            temperature: config.temperature as f32,
+            clip: Clip::symmetric(config.clip_range),
+            denominator: Denominator::Tokens,
+            kl: None,
+            entropy_coefficient: config.entropy_coefficient,
+            value: Some(ValueLoss {
+                coefficient: config.value_coefficient,
+                clip_range: Some(config.value_clip_range).filter(|&range| range != 0.0),
+            }),
         }
-    }
-
-    /// One optimiser step on the rollouts `chosen`; adds to what the pass over the batch measured.
-    fn step(
-        &mut self,
-        actor: &mut Learner<Actor>,
-        experience: &Experience,
-        advantages: &Advantages,
-        chosen: &[usize],
-        update: Update<'_>,
-        seen: &mut Seen,
-    ) -> Result<(), String> {
-        let PpoConfig { clip_range, value_clip_range, value_coefficient, entropy_coefficient, .. } = self.config;
-        let rollouts = &experience.rollouts;
-        let lengths = lengths(rollouts, chosen);
-        // The denominator of every mean: the tokens of this mini-batch, however it is split.
-        let tokens: usize = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).sum();
-        let (mut policy_loss, mut value_loss) = (0.0, 0.0);
-        for pass in update.settings.passes.split(&lengths) {
-            let part = &chosen[pass];
-            let batch = actor::batch(&actor.module().policy.trunk, rollouts, part);
-            let mut forward = actor.module().forward(&batch, self.config.temperature as f32);
-            let values_m = self.critic.forward(&mut forward, &batch);
-            let found = forward.logprobs;
-            let device = found.logprobs_m.device();
-
-            let old = actor::old_logprobs(rollouts, part);
-            let advantages_m = concat(&advantages.advantages, part);
-            let losses_m = ppo::clipped_surrogate(
-                found.logprobs_m.clone(),
-                constant(old.clone(), &device),
-                constant(advantages_m.clone(), &device),
-                clip_range,
-                clip_range,
-            );
-            let mut loss = losses_m.sum() / tokens as f64;
-            policy_loss += f64::from(read(&loss)[0]);
-            let values = read(&values_m);
-            let returns_m = gather(&advantages.returns, part, &device);
-            let old_values = concat(&advantages.values, part);
-            let value_losses_m = match value_clip_range {
-                0.0 => value::plain(values_m, returns_m),
-                range => value::clipped(values_m, constant(old_values.clone(), &device), returns_m, range),
-            };
-            let critic_loss = value_losses_m.sum() / tokens as f64;
-            value_loss += f64::from(read(&critic_loss)[0]);
-
-            seen.add_pass(&read(&found.logprobs_m), &old, &advantages_m, &read(&found.entropies_m), clip_range);
-            seen.value_clipped += match value_clip_range {
-                0.0 => 0.0,
-                range => {
-                    value::clip_fraction(&values, &old_values, &concat(&advantages.returns, part), range)
-                        * values.len() as f64
-                }
-            };
-            if entropy_coefficient != 0.0 {
-                loss = loss - found.entropies_m.sum() * (entropy_coefficient / tokens as f64);
-            }
-            finite("policy loss", &loss)?;
-            finite("value loss", &critic_loss)?;
-            match &mut self.critic {
-                Critic::Shared => actor.accumulate(&(loss + critic_loss * value_coefficient)),
-                Critic::Separate(critic) => {
-                    actor.accumulate(&loss);
-                    critic.learner.accumulate(&(critic_loss * value_coefficient));
-                }
-            }
-        }
-        let settings = update.settings;
-        let norm = actor.step(settings.learning_rate * update.multiplier, settings.max_grad_norm)?;
-        let mut critic_norm = None;
-        if let Critic::Separate(critic) = &mut self.critic {
-            critic_norm = Some(critic.learner.step(critic.learning_rate * update.multiplier, settings.max_grad_norm)?);
-        }
-        let entropy = seen.entropy / seen.ppo.tokens.max(1) as f64;
-        let loss = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy;
-        seen.stats.mean("loss", loss, 1.0);
-        seen.stats.mean("grad_norm", norm, 1.0);
-        if let Some(norm) = critic_norm {
-            seen.stats.mean("critic/grad_norm", norm, 1.0);
-        }
-        seen.stats.mean("loss/policy_avg", policy_loss, 1.0);
-        seen.stats.mean("loss/value_avg", value_loss, 1.0);
-        Ok(())
     }
 }
 
-/// What the passes over one batch of rollouts measured.
-#[derive(Default)]
-struct Seen {
-    stats: Stats,
-    ppo: ppo::Statistics,
-    entropy: f64,
-    value_clipped: f64,
-}
-
-impl Seen {
-    fn add_pass(&mut self, logprobs: &[f32], old: &[f32], advantages: &[f32], entropies: &[f32], clip_range: f64) {
-        self.ppo.add(&ppo::Statistics::new(logprobs, old, advantages, clip_range, clip_range));
-        self.entropy += entropies.iter().map(|&entropy| f64::from(entropy)).sum::<f64>();
-    }
-
-    /// Closes one pass over the batch: its mean k3, and its numbers into `total`.
-    fn close(self, total: &mut Stats) -> f64 {
-        let (ppo, tokens) = (self.ppo, self.ppo.tokens as f64);
-        total.merge(&self.stats);
-        total.mean("policy/approxkl_avg", ppo.approx_kl() * tokens, tokens);
-        total.mean("policy/clipfrac_avg", ppo.clip_fraction() * tokens, tokens);
-        total.mean("policy/entropy_avg", self.entropy, tokens);
-        total.mean("entropy", self.entropy, tokens);
-        total.mean("val/clipfrac_avg", self.value_clipped, tokens);
-        total.mean("val/ratio", ppo.ratio() * tokens, tokens);
-        total.mean("val/ratio_var", ppo.ratio_variance() * tokens, tokens);
-        total.max("val/ratio_max", ppo.ratio_max);
-        ppo.k3()
-    }
+/// Closes one pass over the rollouts: its mean k3, and its numbers into `total`.
+fn close(seen: &Seen, steps: &Stats, total: &mut Stats) -> f64 {
+    let (ratios, tokens) = (&seen.ratios, seen.ratios.tokens as f64);
+    total.merge(steps);
+    total.mean("policy/approxkl_avg", ratios.approx_kl() * tokens, tokens);
+    total.mean("policy/clipfrac_avg", ratios.clip_fraction() * tokens, tokens);
+    total.mean("policy/entropy_avg", seen.entropy, tokens);
+    total.mean("entropy", seen.entropy, tokens);
+    total.mean("val/clipfrac_avg", seen.value_clipped, tokens);
+    total.mean("val/ratio", ratios.ratio() * tokens, tokens);
+    total.mean("val/ratio_var", ratios.ratio_variance() * tokens, tokens);
+    total.max("val/ratio_max", ratios.ratio_max);
+    ratios.k3()
 }
 
 impl Algorithm for Ppo {
@@ -431,71 +331,25 @@ impl Algorithm for Ppo {
 
     fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
         let config = &self.config;
-        let rollouts = &experience.rollouts;
-        let coefficient = self.controller.coefficient();
+        let values = self.critic.values(actor, &experience.rollouts, settings.passes);
         let mut stats = Stats::default();
-        let values = self.critic.values(actor, rollouts, settings.passes);
-
         // Rewards per token: what the reward says, less the penalties.
-        let mut rewards: Vec<Vec<f32>> = Vec::with_capacity(rollouts.len());
-        let (mut kl_sum, mut kl_tokens) = (0.0, 0);
-        for (i, rollout) in rollouts.rollouts.iter().enumerate() {
-            let logprobs_t = rollout.counted_logprobs();
-            let mut rewards_t = vec![0.0; logprobs_t.len()];
-            if let Some(reference) = &experience.reference {
-                let kl_t = self.kl(&logprobs_t, &reference[i]);
-                for (reward, kl) in rewards_t.iter_mut().zip(&kl_t) {
-                    *reward -= coefficient as f32 * kl;
-                }
-                kl_sum += kl_t.iter().map(|&kl| f64::from(kl)).sum::<f64>();
-                kl_tokens += kl_t.len();
-            }
-            let non_score: f64 = rewards_t.iter().map(|&x| f64::from(x)).sum();
-            stats.mean("objective/non_score_reward", non_score, 1.0);
-            stats.mean("objective/entropy", -logprobs_t.iter().map(|&x| f64::from(x)).sum::<f64>(), 1.0);
-            if let Some(score_t) = &experience.rewards[i] {
-                for (reward, score) in rewards_t.iter_mut().zip(score_t) {
-                    *reward += score;
-                }
-                let missing = rollout.stop == StopReason::Length;
-                let penalty = config.missing_eos_penalty.filter(|_| missing).unwrap_or(0.0);
-                *rewards_t.last_mut().expect("a completion is never empty") -= penalty as f32;
-                let score = score_t.iter().map(|&x| f64::from(x)).sum::<f64>() - penalty;
-                stats.mean("objective/scores", score, 1.0);
-                stats.mean("objective/rlhf_reward", score + non_score, 1.0);
-            }
-            rewards.push(rewards_t);
+        let Penalties { mut rewards, kl } = self.kl.penalties(experience);
+        add_scores(&mut rewards, experience, config.missing_eos_penalty, &mut stats);
+        if let Some(measured) = kl {
+            self.kl.adapt(measured, &mut stats);
         }
-        let sequences = rollouts.len();
-        if experience.reference.is_some() {
-            stats.mean("objective/kl", kl_sum, sequences as f64);
-            stats.mean("kl", kl_sum, sequences as f64);
-            stats.last("kl_coef", coefficient);
-            let measured = match config.kl.unit {
-                KlUnit::Sequence => kl_sum / sequences as f64,
-                KlUnit::Token => kl_sum / kl_tokens.max(1) as f64,
-            };
-            self.controller.update(measured, sequences);
-        }
-
         // Unscored rollouts teach nothing: they enter neither whitening nor the critic's targets.
-        let scored: Vec<usize> = (0..sequences).filter(|&i| experience.rewards[i].is_some()).collect();
+        let scored = experience.scored();
         if config.whiten_rewards {
             whiten_lists(&mut rewards, &scored, Whiten::KeepMean);
         }
-        let mut advantages: Vec<Vec<f32>> =
-            (0..sequences).map(|i| gae(&rewards[i], &values[i], 0.0, config.discount, config.gae_lambda)).collect();
-        let returns: Vec<Vec<f32>> = (0..sequences).map(|i| returns(&advantages[i], &values[i])).collect();
-        let (said, wanted) = (concat(&values, &scored), concat(&returns, &scored));
-        if let Some(explained) = explained_variance(&said, &wanted) {
-            stats.mean("explained_variance", explained, 1.0);
-        }
-        stats.mean("values/mean", mean(&said).unwrap_or(0.0), 1.0);
-        stats.mean("returns/mean", mean(&wanted).unwrap_or(0.0), 1.0);
+        let mut found = of_critic(&rewards, values, &scored, (config.discount, config.gae_lambda));
         if config.whiten_advantages {
-            whiten_lists(&mut advantages, &scored, Whiten::ZeroMean);
+            whiten_lists(&mut found.advantages, &scored, Whiten::ZeroMean);
         }
-        Advantages { advantages, returns, values, stats }
+        stats.merge(&found.stats);
+        Advantages { stats, ..found }
     }
 
     fn update(
@@ -505,21 +359,27 @@ impl Algorithm for Ppo {
         advantages: &Advantages,
         update: Update<'_>,
     ) -> Result<Stats, String> {
-        let scored: Vec<usize> = (0..experience.rollouts.len()).filter(|&i| experience.rewards[i].is_some()).collect();
-        let mut stats = Stats::default();
-        let mut passes = 0;
+        let PpoConfig { value_coefficient, entropy_coefficient, mini_batches: count, .. } = self.config;
+        let (loss, scored) = (self.loss(), experience.scored());
+        let mut learners = Learners { actor, critic: Some(&mut self.critic) };
+        let (mut stats, mut passes) = (Stats::default(), 0);
         for epoch in 0..self.config.update_epochs {
-            let order = update.order(&scored, self.config.mini_batches, epoch);
-            let mut seen = Seen::default();
-            for chosen in mini_batches(&order, self.config.mini_batches) {
-                let stepped = self.step(actor, experience, advantages, chosen, update, &mut seen);
-                if let Err(what) = stepped {
-                    self.discard(actor);
-                    return Err(what);
+            let order = update.order(&scored, count, epoch);
+            let (mut steps, mut seen) = (Stats::default(), Seen::default());
+            for chosen in mini_batches(&order, count) {
+                let batch = MiniBatch { experience, advantages, chosen, silent: 0 };
+                let (losses, norms) = loss.step(&mut learners, batch, update, &mut seen)?;
+                let bonus = entropy_coefficient * losses.entropy;
+                steps.mean("loss", losses.policy + value_coefficient * losses.value - bonus, 1.0);
+                steps.mean("grad_norm", norms.actor, 1.0);
+                if let Some(norm) = norms.critic {
+                    steps.mean("critic/grad_norm", norm, 1.0);
                 }
+                steps.mean("loss/policy_avg", losses.policy, 1.0);
+                steps.mean("loss/value_avg", losses.value, 1.0);
             }
             passes += 1;
-            let moved = seen.close(&mut stats);
+            let moved = close(&seen, &steps, &mut stats);
             if self.config.target_kl.is_some_and(|target| moved > TARGET_KL_SLACK * target) {
                 break;
             }
@@ -536,10 +396,10 @@ impl Algorithm for Ppo {
         Some(&self.critic)
     }
 
-    fn optimizers(&self) -> Vec<(&str, &AdamW)> {
+    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
         match &self.critic {
             Critic::Shared => Vec::new(),
-            Critic::Separate(critic) => vec![(CRITIC_PREFIX, critic.learner.optimizer())],
+            Critic::Separate(critic) => vec![(CRITIC_PREFIX, critic.learner.trained())],
         }
     }
 
@@ -548,35 +408,9 @@ impl Algorithm for Ppo {
     }
 
     fn kl_coefficient(&self) -> Option<f64> {
-        Some(self.controller.coefficient())
+        Some(self.kl.coefficient())
     }
 }
 
 /// Before the names of a separate critic's parameters in a checkpoint.
 pub const CRITIC_PREFIX: &str = "critic.";
-
-impl Ppo {
-    fn discard(&mut self, actor: &mut Learner<Actor>) {
-        actor.discard();
-        if let Critic::Separate(critic) = &mut self.critic {
-            critic.learner.discard();
-        }
-    }
-}
-
-/// Whitens over all values of the chosen lists together.
-fn whiten_lists(lists: &mut [Vec<f32>], chosen: &[usize], mean_becomes: Whiten) {
-    let whitened = whiten(&concat(lists, chosen), mean_becomes, Variance::Unbiased);
-    let mut rest = whitened.as_slice();
-    for &i in chosen {
-        let (own, others) = rest.split_at(lists[i].len());
-        lists[i].copy_from_slice(own);
-        rest = others;
-    }
-}
-
-/// Refuses a loss that is not a number.
-pub(super) fn finite(name: &str, loss: &Tensor<1>) -> Result<(), String> {
-    let value = read(loss)[0];
-    if value.is_finite() { Ok(()) } else { Err(format!("the {name} is {value}")) }
-}

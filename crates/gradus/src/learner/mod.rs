@@ -1,5 +1,6 @@
 //! A module with what it takes to train it: the sum of its gradients and its optimiser.
 
+pub mod flat;
 pub mod optimizer;
 
 use burn::module::Module;
@@ -12,18 +13,29 @@ use optimizer::{AdamW, GradientSum};
 /// A module in training. Losses are accumulated over micro-batches, then one step is taken.
 #[derive(Debug)]
 pub struct Learner<M: Module> {
-    /// `None` only while a step moves the module through the optimiser.
+    /// `None` only while [`change`](Self::change) moves the module.
     module: Option<M>,
     optimizer: AdamW,
     gradients: GradientSum,
     dropout: DropoutKey,
+    version: u64,
+}
+
+/// What a checkpoint keeps of a learner, whatever it trains.
+#[derive(Debug, Clone, Copy)]
+pub struct Trained<'a> {
+    /// Its optimiser.
+    pub optimizer: &'a AdamW,
+    /// Which parameters these are.
+    pub version: u64,
 }
 
 impl<M: Module> Learner<M> {
     /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
     pub fn new(module: M, mut optimizer: AdamW) -> Self {
         optimizer.reserve(&module);
-        Self { module: Some(module), optimizer, gradients: GradientSum::default(), dropout: DropoutKey::default() }
+        let (gradients, dropout) = (GradientSum::default(), DropoutKey::default());
+        Self { module: Some(module), optimizer, gradients, dropout, version: 0 }
     }
 
     /// The same learner, whose module draws its masks of dropout from `key`.
@@ -52,9 +64,15 @@ impl<M: Module> Learner<M> {
         &self.optimizer
     }
 
-    /// Whether the module is in its place: it is not after a panic within a step.
-    pub fn is_whole(&self) -> bool {
-        self.module.is_some()
+    /// Counts the changes of the parameters since this learner was made. It moves before the first of them does, so
+    /// equal versions mean equal parameters, whatever changed them and wherever that was interrupted.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// What a checkpoint keeps of it.
+    pub fn trained(&self) -> Trained<'_> {
+        Trained { optimizer: &self.optimizer, version: self.version }
     }
 
     /// Goes back `loss` and adds the gradients to the step's sum.
@@ -74,9 +92,15 @@ impl<M: Module> Learner<M> {
             let name = gradients.first_not_finite().unwrap_or("several parameters together");
             return Err(format!("the gradient of `{name}` is not finite"));
         }
-        let module = self.module.take().expect("the module is in its place between steps");
-        self.module = Some(self.optimizer.step(learning_rate, module, gradients));
+        self.change(|optimizer, module| optimizer.step(learning_rate, module, gradients));
         Ok(norm)
+    }
+
+    /// The one way for parameters to change.
+    fn change(&mut self, changed: impl FnOnce(&mut AdamW, M) -> M) {
+        self.version += 1;
+        let module = self.module.take().expect("the module is in its place between steps");
+        self.module = Some(changed(&mut self.optimizer, module));
     }
 
     /// Forgets the accumulated gradients.

@@ -5,6 +5,8 @@
 
 use burn::tensor::Tensor;
 
+use super::surrogate::ratio;
+
 fn difference(logprobs_m: Tensor<1>, reference_m: Tensor<1>) -> Tensor<1> {
     let [m] = logprobs_m.dims();
     assert_eq!(reference_m.dims(), [m], "reference_m");
@@ -42,6 +44,34 @@ pub fn k3(logprobs_m: Tensor<1>, reference_m: Tensor<1>) -> Tensor<1> {
     (-difference_m.clone()).exp() - 1.0 + difference_m
 }
 
+/// Whether the KL term of a loss is multiplied by the importance ratio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KlCorrection {
+    /// Yes: its gradient becomes that of the reverse KL (DeepSeek-V3.2, section 3.1; TRL's default).
+    ImportanceRatio,
+    /// No: plain k3, as in the GRPO paper.
+    None,
+}
+
+/// The KL term of GRPO, one value per token: k3 of the policy against the reference, times the ratio when corrected.
+///
+/// All tensors are `[M]`; `logprobs_m` carries gradient, the others do not. Follows TRL 1.16.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn kl_term(
+    logprobs_m: Tensor<1>,
+    reference_m: Tensor<1>,
+    old_logprobs_m: Tensor<1>,
+    correction: KlCorrection,
+) -> Tensor<1> {
+    let k3_m = k3(logprobs_m.clone(), reference_m);
+    match correction {
+        KlCorrection::ImportanceRatio => k3_m * ratio(logprobs_m, old_logprobs_m),
+        KlCorrection::None => k3_m,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +92,20 @@ mod tests {
         ] {
             close(&values(&loss_m), &expected, VALUE_TOLERANCE);
             close(&gradient(&loss_m, &logprobs_m), &slopes, GRADIENT_TOLERANCE);
+        }
+    }
+
+    #[test]
+    fn the_term_of_a_loss_as_in_trl() {
+        // Five counted tokens; TRL 1.16.0 logs the mean of the corrected term as `kl`. The rest is that of `loss/surrogate`
+        // (−0.394 211 95), by which the loss with β = 0.04 differs.
+        let (logprobs_m, old_m) = (plain(&[-1.0, -0.5, -2.0, -0.2, -1.5]), plain(&[-1.1, -0.9, -1.7, -0.5, -1.2]));
+        let reference_m = plain(&[-1.2, -0.6, -1.5, -0.4, -1.0]);
+        for (correction, loss) in [(KlCorrection::ImportanceRatio, -0.392_023_53), (KlCorrection::None, -0.391_494_02)]
+        {
+            let kl_m = kl_term(logprobs_m.clone(), reference_m.clone(), old_m.clone(), correction);
+            let mean = values(&kl_m).iter().map(|&kl| f64::from(kl)).sum::<f64>() / 5.0;
+            assert!((mean * 0.04 - 0.394_211_95 - loss).abs() < VALUE_TOLERANCE, "{correction:?}: {mean}");
         }
     }
 }

@@ -5,13 +5,12 @@
 //! that is masked out ever enters the arithmetic. A loss sees no model, no text and no configuration.
 
 pub mod dpo;
-pub mod grpo;
 pub mod kl;
 pub mod numeric;
-pub mod ppo;
 pub mod reduce;
 pub mod reward;
 pub mod sft;
+pub mod surrogate;
 pub mod value;
 
 #[cfg(test)]

@@ -8,7 +8,17 @@ use super::stats::{self, Variance};
 /// Added to the standard deviation before dividing, as TRL does (verl 1e-6, OpenRLHF 1e-9).
 pub const SCALE_EPSILON: f64 = 1e-4;
 
-/// What the difference from the group's mean is divided by.
+/// What a reward is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Baseline {
+    /// The mean of its group (Shao et al. 2024).
+    Mean,
+    /// The mean of the others of its group, which makes the baseline independent of the completion: RLOO. Kool et al.
+    /// 2019; Ahmadian et al. 2024, equation 7, <https://arxiv.org/abs/2402.14740>.
+    LeaveOneOut,
+}
+
+/// What the difference from the baseline is divided by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// The unbiased standard deviation of the group.
@@ -39,14 +49,19 @@ impl GroupAdvantages {
     }
 }
 
-/// `Âᵢ = (rᵢ − mean) / (std + 1e-4)`, the mean over the scored completions of the group.
+/// `Âᵢ = (rᵢ − bᵢ) / (std + 1e-4)`, the baseline `bᵢ` and the deviation over scored completions.
 ///
 /// `rewards_b` is `[P·G]`, group after group; `None` marks a completion that could not be scored: it enters no mean
 /// and has advantage 0. So has a group of one scored completion.
 ///
 /// # Panics
 /// When `group_size` is 0 or does not divide the number of rewards.
-pub fn group_advantages(rewards_b: &[Option<f32>], group_size: usize, scale: Scale) -> GroupAdvantages {
+pub fn group_advantages(
+    rewards_b: &[Option<f32>],
+    group_size: usize,
+    baseline: Baseline,
+    scale: Scale,
+) -> GroupAdvantages {
     assert!(group_size > 0 && rewards_b.len().is_multiple_of(group_size), "whole groups");
     let all: Vec<f32> = rewards_b.iter().flatten().copied().collect();
     let batch_std = stats::std(&all, Variance::Unbiased);
@@ -64,33 +79,21 @@ pub fn group_advantages(rewards_b: &[Option<f32>], group_size: usize, scale: Sca
             Scale::Batch => batch_std.map(|std| std + SCALE_EPSILON),
             Scale::None => Some(1.0),
         };
-        let advantage = |reward: Option<f32>| -> Option<f32> { Some(((f64::from(reward?) - mean?) / divisor?) as f32) };
+        let sum: f64 = scored.iter().map(|&reward| f64::from(reward)).sum();
+        let others = |reward: f64| (scored.len() > 1).then(|| (sum - reward) / (scored.len() - 1) as f64);
+        let advantage = |reward: Option<f32>| -> Option<f32> {
+            let reward = f64::from(reward?);
+            let baseline = match baseline {
+                Baseline::Mean => mean?,
+                Baseline::LeaveOneOut => others(reward)?,
+            };
+            Some(((reward - baseline) / divisor?) as f32)
+        };
         result.advantages_b.extend(rewards_g.iter().map(|&reward| advantage(reward).unwrap_or(0.0)));
         result.means_p.push(mean);
         result.stds_p.push(std);
     }
     result
-}
-
-/// `Âᵢ = rᵢ − mean of the other scored rewards of the group` (RLOO).
-///
-/// Kool et al. 2019; Ahmadian et al. 2024, equation 7, <https://arxiv.org/abs/2402.14740>. A completion without a
-/// scored sibling has advantage 0.
-///
-/// # Panics
-/// When `group_size` is 0 or does not divide the number of rewards.
-pub fn leave_one_out(rewards_b: &[Option<f32>], group_size: usize) -> Vec<f32> {
-    assert!(group_size > 0 && rewards_b.len().is_multiple_of(group_size), "whole groups");
-    let mut advantages_b = Vec::with_capacity(rewards_b.len());
-    for rewards_g in rewards_b.chunks_exact(group_size) {
-        let scored = rewards_g.iter().flatten().count();
-        let sum: f64 = rewards_g.iter().flatten().map(|&r| f64::from(r)).sum();
-        advantages_b.extend(rewards_g.iter().map(|reward| match reward {
-            Some(r) if scored > 1 => (f64::from(*r) - (sum - f64::from(*r)) / (scored - 1) as f64) as f32,
-            _ => 0.0,
-        }));
-    }
-    advantages_b
 }
 
 #[cfg(test)]
@@ -112,7 +115,7 @@ mod tests {
     #[test]
     fn two_right_two_wrong() {
         // Mean ½, unbiased std √(1/3) = 0.57735, 0.5 / 0.57745 = 0.865875 (TRL 1.16).
-        let found = group_advantages(&some(&[1.0, 0.0, 0.0, 1.0]), 4, Scale::Group);
+        let found = group_advantages(&some(&[1.0, 0.0, 0.0, 1.0]), 4, Baseline::Mean, Scale::Group);
         close(&found.advantages_b, &[0.865_875_3, -0.865_875_3, -0.865_875_3, 0.865_875_3]);
         assert_eq!(found.means_p, [Some(0.5)]);
         assert_eq!(found.zero_std_fraction(), 0.0);
@@ -123,8 +126,8 @@ mod tests {
         // Groups (0, 2) and (5, 5): all rewards have mean 3 and unbiased variance (9 + 1 + 4 + 4)/3 = 6.
         let rewards = some(&[0.0, 2.0, 5.0, 5.0]);
         let scaled = (1.0 / (6.0f64.sqrt() + 1e-4)) as f32;
-        close(&group_advantages(&rewards, 2, Scale::Batch).advantages_b, &[-scaled, scaled, 0.0, 0.0]);
-        let plain = group_advantages(&rewards, 2, Scale::None);
+        close(&group_advantages(&rewards, 2, Baseline::Mean, Scale::Batch).advantages_b, &[-scaled, scaled, 0.0, 0.0]);
+        let plain = group_advantages(&rewards, 2, Baseline::Mean, Scale::None);
         close(&plain.advantages_b, &[-1.0, 1.0, 0.0, 0.0]);
         assert_eq!(plain.zero_std_fraction(), 0.5);
     }
@@ -132,16 +135,17 @@ mod tests {
     #[test]
     fn what_was_not_scored_enters_nothing() {
         let rewards = [Some(1.0), None, Some(3.0), None, Some(7.0), None, None, None, None];
-        let found = group_advantages(&rewards, 3, Scale::None);
+        let found = group_advantages(&rewards, 3, Baseline::Mean, Scale::None);
         close(&found.advantages_b, &[-1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         assert_eq!(found.means_p, [Some(2.0), Some(7.0), None]);
         assert_eq!(found.stds_p[1..], [None, None]);
         for scale in [Scale::Group, Scale::Batch] {
-            let advantages_b = group_advantages(&rewards, 3, scale).advantages_b;
+            let advantages_b = group_advantages(&rewards, 3, Baseline::Mean, scale).advantages_b;
             assert!(advantages_b.iter().all(|a| a.is_finite()), "{advantages_b:?}");
             close(&advantages_b[3..], &[0.0; 6]);
         }
-        close(&leave_one_out(&rewards, 3), &[-2.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        let others = group_advantages(&rewards, 3, Baseline::LeaveOneOut, Scale::None);
+        close(&others.advantages_b, &[-2.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
     }
 
     proptest! {
@@ -149,25 +153,27 @@ mod tests {
         fn advantages_sum_to_zero_and_ignore_a_constant(
             rewards in prop::collection::vec(-2.0f32..2.0, 8), constant in -3.0f32..3.0,
         ) {
-            for scale in [Scale::Group, Scale::None] {
-                let plain = group_advantages(&some(&rewards), 4, scale).advantages_b;
+            for (baseline, scale) in [
+                (Baseline::Mean, Scale::Group),
+                (Baseline::Mean, Scale::None),
+                (Baseline::LeaveOneOut, Scale::Group),
+                (Baseline::LeaveOneOut, Scale::None),
+            ] {
+                let plain = group_advantages(&some(&rewards), 4, baseline, scale).advantages_b;
                 for group in plain.chunks(4) {
                     prop_assert!(group.iter().sum::<f32>().abs() < 1e-5);
                 }
                 let shifted: Vec<f32> = rewards.iter().map(|r| r + constant).collect();
-                for (a, b) in plain.iter().zip(group_advantages(&some(&shifted), 4, scale).advantages_b) {
+                for (a, b) in plain.iter().zip(group_advantages(&some(&shifted), 4, baseline, scale).advantages_b) {
                     prop_assert!((a - b).abs() < 1e-3, "{} against {}", a, b);
                 }
-            }
-            for group in leave_one_out(&some(&rewards), 4).chunks(4) {
-                prop_assert!(group.iter().sum::<f32>().abs() < 1e-5);
             }
         }
 
         #[test]
         fn equal_rewards_teach_nothing(reward in -5.0f32..5.0, group in 1usize..9) {
             for scale in [Scale::Group, Scale::Batch, Scale::None] {
-                let found = group_advantages(&vec![Some(reward); group], group, scale);
+                let found = group_advantages(&vec![Some(reward); group], group, Baseline::Mean, scale);
                 prop_assert!(found.advantages_b.iter().all(|a| *a == 0.0));
             }
         }

@@ -12,6 +12,6 @@ pub mod weights;
 pub mod whiten;
 
 pub use gae::{gae, returns};
-pub use group::{GroupAdvantages, Scale, group_advantages, leave_one_out};
+pub use group::{Baseline, GroupAdvantages, Scale, group_advantages};
 pub use weights::{Reduction, token_weights};
 pub use whiten::{Whiten, whiten};

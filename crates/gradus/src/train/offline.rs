@@ -47,7 +47,7 @@ pub fn train<O: Objective>(
         recorder,
         |learner, recorder| steps(task, learner, recorder),
         |learner, recorder| {
-            let settled = learner.is_whole() && recorder.is_settled(learner.optimizer().steps());
+            let settled = recorder.is_settled(learner.version());
             if settled {
                 save_checkpoint(task, learner, recorder, false)?;
             }
@@ -62,7 +62,7 @@ fn steps<O: Objective>(
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
     let settings = task.settings;
-    recorder.settle(learner.optimizer().steps());
+    recorder.settle(learner.version());
     recorder.tidy(settings)?;
     if recorder.has_stopped(settings) {
         return Ok(());
@@ -105,7 +105,7 @@ fn steps<O: Objective>(
         };
 
         // 6. Keep what is needed to go on from here.
-        recorder.settle(learner.optimizer().steps());
+        recorder.settle(learner.version());
         let planned = settings.saves_after(done) || verdict == Verdict::Stop;
         let interrupted = done < settings.steps && recorder.should_stop();
         if planned || interrupted {

@@ -86,7 +86,7 @@ pub fn train(
         recorder,
         |(algorithm, actor, log), recorder| steps(task, *algorithm, reward, actor, log, recorder),
         |(algorithm, actor, log), recorder| {
-            let settled = actor.is_whole() && recorder.is_settled(optimizer_steps(*algorithm, actor));
+            let settled = recorder.is_settled(version(*algorithm, actor));
             if settled {
                 save_checkpoint(task, *algorithm, actor, log, recorder, false)?;
             }
@@ -96,9 +96,9 @@ pub fn train(
     log.finish()
 }
 
-/// Steps of all optimisers together.
-fn optimizer_steps(algorithm: &dyn Algorithm, actor: &Learner<Actor>) -> u64 {
-    actor.optimizer().steps() + algorithm.optimizers().iter().map(|(_, optimizer)| optimizer.steps()).sum::<u64>()
+/// That of all learners together: each only grows, so an equal sum means that none has changed.
+fn version(algorithm: &dyn Algorithm, actor: &Learner<Actor>) -> u64 {
+    actor.version() + algorithm.learners().iter().map(|(_, trained)| trained.version).sum::<u64>()
 }
 
 fn steps(
@@ -110,7 +110,7 @@ fn steps(
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
     let settings = task.settings;
-    recorder.settle(optimizer_steps(algorithm, actor));
+    recorder.settle(version(algorithm, actor));
     recorder.tidy(settings)?;
     if recorder.has_stopped(settings) {
         return Ok(());
@@ -200,7 +200,7 @@ fn steps(
         };
 
         // 8. Keep what is needed to go on from here.
-        recorder.settle(optimizer_steps(algorithm, actor));
+        recorder.settle(version(algorithm, actor));
         let planned = settings.saves_after(done) || verdict == Verdict::Stop;
         let interrupted = done < settings.steps && recorder.should_stop();
         if planned || interrupted {
@@ -273,7 +273,7 @@ fn save_checkpoint(
     recorder.state.method.extend(log.state());
     let frozen = actor.frozen();
     let mut optimizers = vec![(ACTOR_PREFIX, actor.optimizer())];
-    optimizers.extend(algorithm.optimizers());
+    optimizers.extend(algorithm.learners().into_iter().map(|(prefix, trained)| (prefix, trained.optimizer)));
     recorder.checkpoint(task.settings, planned, &optimizers, |path| {
         (task.save)(&frozen.policy, path)?;
         algorithm.save(&frozen, path)

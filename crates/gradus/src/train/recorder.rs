@@ -41,7 +41,7 @@ pub struct Recorder<'a> {
     started: Instant,
     elapsed_before: f64,
     saved: Option<usize>,
-    /// The optimisers' steps when the last step was complete, in the weights and in every file; `None` within a step.
+    /// The learners' version when the last step was complete, in the weights and in every file; `None` within a step.
     settled: Option<u64>,
     /// Opened with the first row of this process.
     trackers: Option<Trackers>,
@@ -152,15 +152,15 @@ impl<'a> Recorder<'a> {
         self.saved.map_or(Ok(()), |step| Checkpoint::tidy(&self.run, step, settings.keep_checkpoints))
     }
 
-    /// Everything up to here is complete: the weights, the state and every file. `optimizer_steps` are those of all
-    /// optimisers together.
-    pub fn settle(&mut self, optimizer_steps: u64) {
-        self.settled = Some(optimizer_steps);
+    /// Everything up to here is complete: the weights, the state and every file. `version` is that of all learners
+    /// together.
+    pub fn settle(&mut self, version: u64) {
+        self.settled = Some(version);
     }
 
-    /// Whether weights after `optimizer_steps` are those of the last complete step, so that a checkpoint can be written.
-    pub fn is_settled(&self, optimizer_steps: u64) -> bool {
-        self.settled == Some(optimizer_steps)
+    /// Whether weights of `version` are those of the last complete step, so that a checkpoint can be written.
+    pub fn is_settled(&self, version: u64) -> bool {
+        self.settled == Some(version)
     }
 
     /// Whether an evaluation before a resumption has ended the run already.

@@ -2,7 +2,7 @@
 
 use gradus::math::kl::KlController;
 use gradus::math::stats::Variance;
-use gradus::math::{Scale, Whiten, gae, group_advantages, returns, schedule, stats, whiten};
+use gradus::math::{Baseline, Scale, Whiten, gae, group_advantages, returns, schedule, stats, whiten};
 use serde_json::Value;
 
 use crate::fixture::*;
@@ -31,7 +31,7 @@ fn group_advantages_of_trl() {
             "none" => Scale::None,
             other => panic!("{other}"),
         };
-        let found = group_advantages(&rewards_b, number(&options["num_generations"]) as usize, scale);
+        let found = group_advantages(&rewards_b, number(&options["num_generations"]) as usize, Baseline::Mean, scale);
         assert_all(name, &found.advantages_b, &flat(&case["advantages"]), VALUE, 1.0);
 
         let scored: Vec<f32> = rewards_b.iter().flatten().copied().collect();
@@ -44,6 +44,21 @@ fn group_advantages_of_trl() {
         }
     }
     name_skipped("advantages", &skipped);
+}
+
+/// `tools/parity/rloo.py`: TRL's own RLOO trainer on recorded rewards.
+#[test]
+fn leave_one_out_advantages_of_trl() {
+    let fixture = read("losses/rloo.json");
+    for case in list(&fixture["cases"]) {
+        let name = text(&case["name"]);
+        let rewards_b: Vec<Option<f32>> =
+            list(&case["rewards"]).iter().map(|reward| reward.as_f64().map(|reward| reward as f32)).collect();
+        let group_size = number(&case["num_generations"]) as usize;
+        let found = group_advantages(&rewards_b, group_size, Baseline::LeaveOneOut, Scale::None);
+        assert_all(name, &found.advantages_b, &flat(&case["advantages"]), VALUE, 1.0);
+        assert_value(name, found.zero_std_fraction(), number(&case["metrics"]["frac_reward_zero_std"]));
+    }
 }
 
 #[test]

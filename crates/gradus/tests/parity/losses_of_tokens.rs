@@ -1,8 +1,9 @@
 //! SFT, GRPO, PPO and KL losses against TRL: one value per token, reduced over a step.
 
 use burn::tensor::Tensor;
-use gradus::loss::grpo::{ClipCounts, GrpoLoss, KlCorrection};
-use gradus::loss::{grpo, kl, ppo, reduce, sft, value};
+use gradus::loss::kl::{KlCorrection, kl_term};
+use gradus::loss::surrogate::{Clip, Statistics, clipped_surrogate};
+use gradus::loss::{kl, reduce, sft, value};
 use gradus::math::{Reduction, stats, token_weights, weights::per_token};
 use serde_json::Value;
 
@@ -98,9 +99,9 @@ fn grpo_losses_of_trl() {
             false => counted(&inputs["old"], &keep).0,
         };
         let advantages = per_token(&flat32(&inputs["advantages"]), &counts_b);
-        let bounds = GrpoLoss {
-            clip_low: number(&options["epsilon"]),
-            clip_high: number(&options["epsilon_high"]),
+        let clip = Clip {
+            low: number(&options["epsilon"]),
+            high: number(&options["epsilon_high"]),
             delta: options["delta"].as_f64(),
         };
         let correction = match options["use_bias_correction_kl"] == Value::Bool(true) {
@@ -111,9 +112,9 @@ fn grpo_losses_of_trl() {
 
         let logprobs_m = leaf(&logprobs);
         let entropies_m = leaf(&counted(&inputs["entropies"], &keep).0);
-        let policy_m = grpo::token_loss(logprobs_m.clone(), tensor(&old), tensor(&advantages), &bounds);
+        let policy_m = clipped_surrogate(logprobs_m.clone(), tensor(&old), tensor(&advantages), &clip);
         let reference_m = tensor(&counted(&inputs["reference"], &keep).0);
-        let kl_m = grpo::kl_term(logprobs_m.clone(), reference_m, tensor(&old), correction);
+        let kl_m = kl_term(logprobs_m.clone(), reference_m, tensor(&old), correction);
         let loss = reduce::weighted_sum(policy_m + kl_m.clone() * kl_coefficient, weights(&counts_b, reduction));
         let entropy = reduce::weighted_sum(entropies_m.clone(), weights(&counts_b, Reduction::TokenMean));
         let loss = loss - entropy * entropy_coefficient;
@@ -126,11 +127,11 @@ fn grpo_losses_of_trl() {
         }
 
         let metrics = &case["metrics"];
-        let counts = ClipCounts::new(&logprobs, &old, &advantages, &counts_b, &bounds);
+        let counts = Statistics::new(&logprobs, &old, &advantages, &counts_b, &clip);
         for (key, found) in [
             ("clip_ratio/low_mean", counts.low_fraction()),
             ("clip_ratio/high_mean", counts.high_fraction()),
-            ("clip_ratio/region_mean", counts.region_fraction()),
+            ("clip_ratio/region_mean", counts.clip_fraction()),
             ("clip_ratio/low_min", counts.low_min.expect("tokens")),
             ("clip_ratio/high_max", counts.high_max.expect("tokens")),
             ("entropy", stats::mean(&values(&entropies_m)).expect("tokens")),
@@ -153,15 +154,15 @@ fn ppo_losses_of_trl() {
     let whole = [logprobs.len()];
     for case in list(&fixture["policy"]) {
         let (low, high) = (number(&case["options"]["cliprange_low"]), number(&case["options"]["cliprange_high"]));
-        let name = format!("policy, clip {low} {high}");
+        let (name, clip) = (format!("policy, clip {low} {high}"), Clip { low, high, delta: None });
         let logprobs_m = leaf(&logprobs);
-        let loss_m = ppo::clipped_surrogate(logprobs_m.clone(), tensor(&old), tensor(&advantages), low, high);
+        let loss_m = clipped_surrogate(logprobs_m.clone(), tensor(&old), tensor(&advantages), &clip);
         let loss = reduce::weighted_sum(loss_m, weights(&whole, Reduction::TokenMean));
         assert_value(&name, f64::from(values(&loss)[0]), number(&case["loss"]));
         let [found] = gradients(&loss, [&logprobs_m]);
         assert_gradient(&name, &found, &flat(&case["grad"]));
 
-        let statistics = ppo::Statistics::new(&logprobs, &old, &advantages, low, high);
+        let statistics = Statistics::new(&logprobs, &old, &advantages, &whole, &clip);
         for (key, found) in [
             ("clipfrac", statistics.clip_fraction()),
             ("approxkl", statistics.approx_kl()),

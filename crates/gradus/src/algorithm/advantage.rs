@@ -1,0 +1,42 @@
+//! From rewards per token to advantages: a critic's, or those over the other completions of a prompt.
+
+use super::actor::concat;
+use super::{Advantages, Experience};
+use crate::math::stats::{explained_variance, mean};
+use crate::math::{Baseline, Scale, gae, group_advantages, returns};
+use crate::stats::Stats;
+
+/// Generalised advantage estimates: `values` are what a critic said of the state before each token, and every rollout
+/// ends with its last. What is measured is measured over the rollouts `scored`.
+pub fn of_critic(
+    rewards: &[Vec<f32>],
+    values: Vec<Vec<f32>>,
+    scored: &[usize],
+    (discount, gae_lambda): (f64, f64),
+) -> Advantages {
+    let mut stats = Stats::default();
+    let advantages: Vec<Vec<f32>> = rewards
+        .iter()
+        .zip(&values)
+        .map(|(rewards_t, values_t)| gae(rewards_t, values_t, 0.0, discount, gae_lambda))
+        .collect();
+    let returns: Vec<Vec<f32>> =
+        advantages.iter().zip(&values).map(|(advantages_t, values_t)| returns(advantages_t, values_t)).collect();
+    let (said, wanted) = (concat(&values, scored), concat(&returns, scored));
+    if let Some(explained) = explained_variance(&said, &wanted) {
+        stats.mean("explained_variance", explained, 1.0);
+    }
+    stats.mean("values/mean", mean(&said).unwrap_or(0.0), 1.0);
+    stats.mean("returns/mean", mean(&wanted).unwrap_or(0.0), 1.0);
+    Advantages { advantages, returns, values, stats }
+}
+
+/// One advantage per completion, the same for all of its tokens: its whole reward against those of its group.
+pub fn of_groups(experience: &Experience, baseline: Baseline, scale: Scale) -> Advantages {
+    let groups = group_advantages(&experience.totals(), experience.rollouts.group_size, baseline, scale);
+    let mut stats = Stats::default();
+    stats.mean("frac_reward_zero_std", groups.zero_std_fraction(), 1.0);
+    let rollouts = experience.rollouts.rollouts.iter().zip(&groups.advantages_b);
+    let advantages = rollouts.map(|(rollout, &advantage)| vec![advantage; rollout.counted()]).collect();
+    Advantages { advantages, stats, ..Advantages::default() }
+}

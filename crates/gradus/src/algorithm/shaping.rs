@@ -1,0 +1,137 @@
+//! From what a reward says to what an algorithm learns from: penalties and whitening, per token and on the host.
+//!
+//! Parts to pick from. The KL penalty and its controller: Ziegler et al. 2019, section 2.2,
+//! <https://arxiv.org/abs/1909.08593>. The names of the numbers are those of TRL 1.12's PPO trainer.
+
+use super::Experience;
+use super::actor::concat;
+use super::ppo::{KlConfig, KlEstimator, KlUnit};
+use crate::math::kl::{self, KlController};
+use crate::math::stats::Variance;
+use crate::math::{Whiten, whiten};
+use crate::rollout::StopReason;
+use crate::stats::Stats;
+
+/// The KL penalty of every token, and what decides its weight.
+#[derive(Debug, Clone)]
+pub struct KlPenalty {
+    estimator: KlEstimator,
+    unit: KlUnit,
+    controller: KlController,
+}
+
+/// Rewards of penalties alone, and the KL they are made from.
+#[derive(Debug, Clone)]
+pub struct Penalties {
+    /// `−β·k` of every token, one list per rollout; 0 without a reference.
+    pub rewards: Vec<Vec<f32>>,
+    /// Over all tokens, not yet weighted; `None` without a reference.
+    pub kl: Option<MeasuredKl>,
+}
+
+/// The KL of a batch of rollouts.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MeasuredKl {
+    /// Over all tokens.
+    pub sum: f64,
+    /// How many tokens.
+    pub tokens: usize,
+    /// How many sequences.
+    pub sequences: usize,
+}
+
+impl KlPenalty {
+    /// The penalty that `config` asks for; `coefficient` is that of a resumed run.
+    pub fn new(config: &KlConfig, coefficient: Option<f64>) -> Self {
+        let coefficient = coefficient.unwrap_or(config.coefficient);
+        let controller = match config.target {
+            Some(target) => KlController::Adaptive { coefficient, target, horizon: config.horizon },
+            None => KlController::Fixed { coefficient },
+        };
+        Self { estimator: config.estimator, unit: config.unit, controller }
+    }
+
+    /// The weight now, β.
+    pub fn coefficient(&self) -> f64 {
+        self.controller.coefficient()
+    }
+
+    /// The penalty of one rollout, per token and not yet weighted.
+    fn estimate(&self, logprobs_t: &[f32], reference_t: &[f32]) -> Vec<f32> {
+        match self.estimator {
+            KlEstimator::K1 => kl::k1(logprobs_t, reference_t),
+            KlEstimator::K2 => kl::k2(logprobs_t, reference_t),
+            KlEstimator::K3 => kl::k3(logprobs_t, reference_t),
+        }
+    }
+
+    /// What moving away from the reference costs.
+    pub fn penalties(&self, experience: &Experience) -> Penalties {
+        let coefficient = self.coefficient() as f32;
+        let rollouts = &experience.rollouts.rollouts;
+        let mut rewards: Vec<Vec<f32>> = rollouts.iter().map(|rollout| vec![0.0; rollout.counted()]).collect();
+        let Some(reference) = &experience.reference else { return Penalties { rewards, kl: None } };
+        let mut measured = MeasuredKl { sequences: rollouts.len(), ..MeasuredKl::default() };
+        for ((rollout, reference_t), rewards_t) in rollouts.iter().zip(reference).zip(&mut rewards) {
+            let kl_t = self.estimate(&rollout.counted_logprobs(), reference_t);
+            for (reward, kl) in rewards_t.iter_mut().zip(&kl_t) {
+                *reward -= coefficient * kl;
+            }
+            measured.sum += sum(&kl_t);
+            measured.tokens += kl_t.len();
+        }
+        Penalties { rewards, kl: Some(measured) }
+    }
+
+    /// Lets the controller choose the weight of the next iteration.
+    pub fn adapt(&mut self, measured: MeasuredKl, stats: &mut Stats) {
+        let MeasuredKl { sum, tokens, sequences } = measured;
+        stats.mean("objective/kl", sum, sequences as f64);
+        stats.mean("kl", sum, sequences as f64);
+        stats.last("kl_coef", self.coefficient());
+        let measured = match self.unit {
+            KlUnit::Sequence => sum / sequences as f64,
+            KlUnit::Token => sum / tokens.max(1) as f64,
+        };
+        self.controller.update(measured, sequences);
+    }
+}
+
+/// Adds what the reward said to penalties; a completion without a stop id loses `missing_eos_penalty` at its last token.
+pub fn add_scores(
+    rewards: &mut [Vec<f32>],
+    experience: &Experience,
+    missing_eos_penalty: Option<f64>,
+    stats: &mut Stats,
+) {
+    for (i, (rollout, rewards_t)) in experience.rollouts.rollouts.iter().zip(rewards).enumerate() {
+        let non_score = sum(rewards_t);
+        stats.mean("objective/non_score_reward", non_score, 1.0);
+        stats.mean("objective/entropy", -sum(&rollout.counted_logprobs()), 1.0);
+        let Some(score_t) = &experience.rewards[i] else { continue };
+        for (reward, score) in rewards_t.iter_mut().zip(score_t) {
+            *reward += score;
+        }
+        let missing = rollout.stop == StopReason::Length;
+        let penalty = missing_eos_penalty.filter(|_| missing).unwrap_or(0.0);
+        *rewards_t.last_mut().expect("a completion is never empty") -= penalty as f32;
+        let score = sum(score_t) - penalty;
+        stats.mean("objective/scores", score, 1.0);
+        stats.mean("objective/rlhf_reward", score + non_score, 1.0);
+    }
+}
+
+/// Whitens over all values of the chosen lists together.
+pub fn whiten_lists(lists: &mut [Vec<f32>], chosen: &[usize], mean_becomes: Whiten) {
+    let whitened = whiten(&concat(lists, chosen), mean_becomes, Variance::Unbiased);
+    let mut rest = whitened.as_slice();
+    for &i in chosen {
+        let (own, others) = rest.split_at(lists[i].len());
+        lists[i].copy_from_slice(own);
+        rest = others;
+    }
+}
+
+fn sum(values: &[f32]) -> f64 {
+    values.iter().map(|&value| f64::from(value)).sum()
+}

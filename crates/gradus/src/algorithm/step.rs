@@ -1,0 +1,297 @@
+//! One step of the policy, and of the critic beside it: what all online algorithms share.
+//!
+//! An algorithm plugs in the parts of its loss ([`PolicyLoss`]) and says which rollouts make a step ([`MiniBatch`]).
+//! [`PolicyLoss::accumulate`] goes forward and back, micro-batch by micro-batch, and leaves the gradients with their
+//! learners; [`PolicyLoss::step`] then moves the weights. The result does not depend on how passes split a mini-batch.
+
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+
+use super::actor::{self, Actor, Forward, concat, gather, lengths};
+use super::critic::Critic;
+use super::{Advantages, Experience, Update};
+use crate::batches::MicroBatch;
+use crate::host::{constant, read_all};
+use crate::learner::Learner;
+use crate::loss::kl::{KlCorrection, kl_term};
+use crate::loss::reduce::weighted_sum;
+use crate::loss::surrogate::{Clip, Statistics, clipped_surrogate};
+use crate::loss::value;
+use crate::math::weights::{micro_mean_weights, per_token};
+use crate::math::{Reduction, token_weights};
+
+/// The parts of a policy's loss.
+#[derive(Debug, Clone)]
+pub struct PolicyLoss {
+    /// Temperature of the logprobs: that of the sampler.
+    pub temperature: f32,
+    /// The bounds of the surrogate.
+    pub clip: Clip,
+    /// Who divides by what.
+    pub denominator: Denominator,
+    /// The weight of a KL term in the loss, and its form; it needs the reference's logprobs.
+    pub kl: Option<(f64, KlCorrection)>,
+    /// Weight of the entropy bonus, a mean over the mini-batch's tokens.
+    pub entropy_coefficient: f64,
+    /// The critic's loss, where one learns too.
+    pub value: Option<ValueLoss>,
+}
+
+/// The critic's part of the loss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ValueLoss {
+    /// Its weight.
+    pub coefficient: f64,
+    /// How far a value may move from what it was; `None` for the plain squared error.
+    pub clip_range: Option<f64>,
+}
+
+/// How the losses of a mini-batch's tokens become one number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Denominator {
+    /// Their sum is divided by the tokens (PPO).
+    Tokens,
+    /// Each has the weight that the reduction gives it (GRPO and most relatives).
+    Weights(Reduction),
+    /// Reduced within each micro-batch, then averaged over micro-batches (BNPO).
+    MicroBatches(Reduction),
+}
+
+/// The rollouts of one step.
+#[derive(Debug, Clone, Copy)]
+pub struct MiniBatch<'a> {
+    /// Where they come from.
+    pub experience: &'a Experience,
+    /// What their tokens are worth.
+    pub advantages: &'a Advantages,
+    /// Which they are, in the order of the passes.
+    pub chosen: &'a [usize],
+    /// Further rollouts that carry no loss: they are not passed through the model, but count among the sequences.
+    pub silent: usize,
+}
+
+/// Who learns.
+pub struct Learners<'a> {
+    /// The policy.
+    pub actor: &'a mut Learner<Actor>,
+    /// The critic, where there is one.
+    pub critic: Option<&'a mut Critic>,
+}
+
+/// The losses of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Losses {
+    /// The surrogate and the KL term.
+    pub policy: f64,
+    /// The same less the entropy bonus: what the policy's gradient is of.
+    pub total: f64,
+    /// The critic's, not yet weighted; 0 without one.
+    pub value: f64,
+    /// The mean entropy of the tokens.
+    pub entropy: f64,
+}
+
+/// The norms of a step's gradients, before they were clipped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Norms {
+    /// The actor's.
+    pub actor: f64,
+    /// That of a critic with weights of its own.
+    pub critic: Option<f64>,
+}
+
+/// What passes over tokens measured; several steps are added up in one.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Seen {
+    /// What the ratios were.
+    pub ratios: Statistics,
+    /// Σ entropy.
+    pub entropy: f64,
+    /// Σ of the KL term, not yet weighted; `None` without one.
+    pub kl: Option<f64>,
+    /// Tokens whose value loss was clipped.
+    pub value_clipped: f64,
+}
+
+impl PolicyLoss {
+    /// One optimiser step of everyone who learns. On an error no gradient is left behind.
+    ///
+    /// # Errors
+    /// What was not finite.
+    pub fn step(
+        &self,
+        learners: &mut Learners<'_>,
+        batch: MiniBatch<'_>,
+        update: Update<'_>,
+        seen: &mut Seen,
+    ) -> Result<(Losses, Norms), String> {
+        let stepped = self
+            .accumulate(learners, batch, update.settings.passes, seen)
+            .and_then(|losses| Ok((losses, learners.step(update)?)));
+        if stepped.is_err() {
+            learners.discard();
+        }
+        stepped
+    }
+
+    /// Adds the gradients of the mini-batch to those that the learners have gathered, and moves no weight.
+    ///
+    /// # Errors
+    /// A loss that is not finite.
+    pub fn accumulate(
+        &self,
+        learners: &mut Learners<'_>,
+        batch: MiniBatch<'_>,
+        passes: MicroBatch,
+        seen: &mut Seen,
+    ) -> Result<Losses, String> {
+        let MiniBatch { experience, advantages, chosen, silent } = batch;
+        let rollouts = &experience.rollouts;
+        let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).collect();
+        let tokens: usize = counts_b.iter().sum();
+        let passes = passes.split(&lengths(rollouts, chosen));
+        let reducer = Reducer::new(self.denominator, &counts_b, silent, &passes);
+        let mut losses = Losses::default();
+        for pass in passes {
+            let (part, counts_b) = (&chosen[pass.clone()], &counts_b[pass.clone()]);
+            // 1. Forward.
+            let rows = actor::batch(&learners.actor.module().policy.trunk, rollouts, part);
+            let mut forward = learners.actor.module().forward(&rows, self.temperature);
+            let values_m = learners.critic.as_ref().map(|critic| critic.forward(&mut forward, &rows));
+            let Forward { logprobs: found, .. } = forward;
+            let device = found.logprobs_m.device();
+
+            // 2. The loss of each token, and its part of the step's.
+            let old = actor::old_logprobs(rollouts, part);
+            let old_m = constant(old.clone(), &device);
+            let advantages_m = concat(&advantages.advantages, part);
+            let own_m = constant(advantages_m.clone(), &device);
+            let losses_m = clipped_surrogate(found.logprobs_m.clone(), old_m.clone(), own_m, &self.clip);
+            let mut policy = reducer.reduce(losses_m, &pass, counts_b);
+            let mut kl_m = None;
+            if let (Some((coefficient, correction)), Some(reference)) = (self.kl, &experience.reference) {
+                let reference_m = gather(reference, part, &device);
+                let term_m = kl_term(found.logprobs_m.clone(), reference_m, old_m, correction);
+                policy = policy + reducer.reduce(term_m.clone(), &pass, counts_b) * coefficient;
+                kl_m = Some(term_m);
+            }
+            let mut total = policy.clone();
+            if self.entropy_coefficient != 0.0 {
+                total = total - found.entropies_m.clone().sum() * (self.entropy_coefficient / tokens as f64);
+            }
+            let returns_m = || gather(&advantages.returns, part, &device);
+            let value = self.value.zip(values_m).map(|(loss, values_m)| {
+                let losses_m = match loss.clip_range {
+                    None => value::plain(values_m.clone(), returns_m()),
+                    Some(range) => {
+                        value::clipped(values_m.clone(), gather(&advantages.values, part, &device), returns_m(), range)
+                    }
+                };
+                (values_m, reducer.reduce(losses_m, &pass, counts_b), loss)
+            });
+
+            // 3. Look at everything at once.
+            let mut wanted = vec![&policy, &total, &found.logprobs_m, &found.entropies_m];
+            wanted.extend(&kl_m);
+            wanted.extend(value.iter().flat_map(|(values_m, loss, _)| [loss, values_m]));
+            let mut read = read_all(&wanted).into_iter();
+            let mut next = || read.next().expect("one list per tensor");
+            losses.policy += f64::from(next()[0]);
+            losses.total += finite("policy loss", next()[0])?;
+            seen.ratios.add(&Statistics::new(&next(), &old, &advantages_m, counts_b, &self.clip));
+            let entropy = sum(&next());
+            (losses.entropy, seen.entropy) = (losses.entropy + entropy, seen.entropy + entropy);
+            if kl_m.is_some() {
+                *seen.kl.get_or_insert_default() += sum(&next());
+            }
+
+            // 4. Back.
+            let Some((_, critic_loss, ValueLoss { coefficient, clip_range })) = value else {
+                learners.actor.accumulate(&total);
+                continue;
+            };
+            losses.value += finite("value loss", next()[0])?;
+            if let Some(range) = clip_range {
+                let (values, old_values) = (next(), concat(&advantages.values, part));
+                let fraction = value::clip_fraction(&values, &old_values, &concat(&advantages.returns, part), range);
+                seen.value_clipped += fraction * values.len() as f64;
+            }
+            learners.accumulate(total, critic_loss * coefficient);
+        }
+        losses.entropy /= tokens.max(1) as f64;
+        Ok(losses)
+    }
+}
+
+impl Learners<'_> {
+    /// Goes back both losses: together where the critic is a head on the policy, one after the other where it is not.
+    fn accumulate(&mut self, policy: Tensor<1>, value: Tensor<1>) {
+        match &mut self.critic {
+            Some(Critic::Separate(critic)) => {
+                self.actor.accumulate(&policy);
+                critic.learner.accumulate(&value);
+            }
+            _ => self.actor.accumulate(&(policy + value)),
+        }
+    }
+
+    fn step(&mut self, update: Update<'_>) -> Result<Norms, String> {
+        let (settings, multiplier) = (update.settings, update.multiplier);
+        let actor = self.actor.step(settings.learning_rate * multiplier, settings.max_grad_norm)?;
+        let critic = match &mut self.critic {
+            Some(Critic::Separate(critic)) => {
+                Some(critic.learner.step(critic.learning_rate * multiplier, settings.max_grad_norm)?)
+            }
+            _ => None,
+        };
+        Ok(Norms { actor, critic })
+    }
+
+    fn discard(&mut self) {
+        self.actor.discard();
+        if let Some(Critic::Separate(critic)) = &mut self.critic {
+            critic.learner.discard();
+        }
+    }
+}
+
+/// A [`Denominator`] over the sequences of one step.
+enum Reducer {
+    /// The divisor of every sum.
+    Divide(usize),
+    /// The weight of each sequence's tokens.
+    Weigh(Vec<f32>),
+}
+
+impl Reducer {
+    fn new(denominator: Denominator, counts_b: &[usize], silent: usize, passes: &[Range<usize>]) -> Self {
+        match denominator {
+            Denominator::Tokens => Self::Divide(counts_b.iter().sum()),
+            Denominator::Weights(reduction) => {
+                Self::Weigh(token_weights(&[counts_b, &vec![0; silent]].concat(), reduction))
+            }
+            Denominator::MicroBatches(reduction) => Self::Weigh(micro_mean_weights(counts_b, passes, reduction)),
+        }
+    }
+
+    /// What the tokens of one pass contribute to the step's loss, `[1]`.
+    fn reduce(&self, values_m: Tensor<1>, pass: &Range<usize>, counts_b: &[usize]) -> Tensor<1> {
+        match self {
+            Self::Divide(tokens) => values_m.sum() / *tokens as f64,
+            Self::Weigh(weights_b) => {
+                let weights_m = constant(per_token(&weights_b[pass.clone()], counts_b), &values_m.device());
+                weighted_sum(values_m, weights_m)
+            }
+        }
+    }
+}
+
+fn sum(values: &[f32]) -> f64 {
+    values.iter().map(|&value| f64::from(value)).sum()
+}
+
+/// Refuses a loss that is not a number.
+fn finite(name: &str, loss: f32) -> Result<f64, String> {
+    if loss.is_finite() { Ok(f64::from(loss)) } else { Err(format!("the {name} is {loss}")) }
+}

@@ -1,0 +1,204 @@
+//! A learner's parameters and gradient as one vector each, for steps that are no optimiser's: conjugate gradients, line
+//! searches.
+//!
+//! Parameters follow each other in the order of their names. What is not trained (frozen weights, the base under an
+//! adapter) is no part of the vectors.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+
+use super::Learner;
+use crate::host::constant;
+use crate::model::NamePath;
+
+/// Where one parameter lies in the vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its path in the module.
+    pub name: String,
+    /// Its numbers.
+    pub range: Range<usize>,
+    /// Its shape, outer to inner.
+    pub shape: Vec<usize>,
+}
+
+impl<M: Module> Learner<M> {
+    /// Where each trained parameter lies, in order.
+    pub fn layout(&self) -> Vec<Place> {
+        let mut found = Found::default();
+        self.module().visit(&mut found);
+        let mut end = 0;
+        let place = |(name, (shape, _)): (String, (Vec<usize>, _))| {
+            let start = end;
+            end += shape.iter().product::<usize>();
+            Place { name, range: start..end, shape }
+        };
+        found.parameters.into_iter().map(place).collect()
+    }
+
+    /// All trained parameters, end to end, without gradient.
+    pub fn parameters(&self) -> Tensor<1> {
+        let mut found = Found::default();
+        self.module().visit(&mut found);
+        Tensor::cat(found.parameters.into_values().map(|(_, values)| values).collect(), 0)
+    }
+
+    /// The accumulated gradient, not clipped, end to end; 0 where no loss came back to a parameter. It stays accumulated.
+    pub fn gradient(&self) -> Tensor<1> {
+        let device = self.parameters().device();
+        let of = |place: Place| match self.gradients.get(&place.name) {
+            Some(values) => constant(values, &device),
+            None => Tensor::zeros([place.range.len()], &device),
+        };
+        Tensor::cat(self.layout().into_iter().map(of).collect(), 0)
+    }
+
+    /// Puts `flat` in the place of all trained parameters, to the bit. What the optimiser remembers stays.
+    ///
+    /// # Panics
+    /// When it has not one number per parameter.
+    pub fn set_parameters(&mut self, flat: &Tensor<1>) {
+        let layout = self.layout();
+        assert_eq!(flat.dims(), [layout.last().map_or(0, |place| place.range.end)], "one number per parameter");
+        let places = layout.into_iter().map(|place| (place.name, place.range)).collect();
+        self.change(|_, module| module.map(&mut Setter { path: NamePath::default(), places, flat }));
+    }
+}
+
+/// Shapes and values of trained parameters, by name.
+#[derive(Default)]
+struct Found {
+    path: NamePath,
+    parameters: BTreeMap<String, (Vec<usize>, Tensor<1>)>,
+}
+
+impl ModuleVisitor for Found {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() {
+            let values = param.val().inner();
+            let shape = values.dims().to_vec();
+            let n = shape.iter().product::<usize>();
+            self.parameters.insert(self.path.name(), (shape, values.reshape([n])));
+        }
+    }
+}
+
+struct Setter<'a> {
+    path: NamePath,
+    places: BTreeMap<String, Range<usize>>,
+    flat: &'a Tensor<1>,
+}
+
+impl ModuleMapper for Setter<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(range) = self.places.remove(&self.path.name()) else { return param };
+        param.map(|value| {
+            let (shape, tracked, n) = (value.dims(), value.is_autodiff(), range.len());
+            // A copy: a view would keep the whole vector in memory.
+            let own = Tensor::<1>::zeros([n], &value.device().inner());
+            let set = own.slice_assign([0..n], self.flat.clone().inner().slice([range])).reshape(shape);
+            if tracked { set.autodiff().require_grad() } else { set }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::host::read;
+    use crate::learner::optimizer::{AdamW, AdamWConfig};
+
+    #[derive(Module, Debug)]
+    struct Curve {
+        slope: Param<Tensor<2>>,
+        frozen: Param<Tensor<1>>,
+        bias: Param<Tensor<1>>,
+    }
+
+    fn learner() -> Learner<Curve> {
+        let device = Device::flex().autodiff();
+        let module = Curve {
+            slope: Param::from_tensor(Tensor::from_floats([[1.0, -2.0], [-0.0, 1e-40]], &device)),
+            frozen: Param::from_tensor(Tensor::from_floats([7.0], &device)).set_require_grad(false),
+            bias: Param::from_tensor(Tensor::from_floats([0.5], &device)),
+        };
+        Learner::new(module, AdamW::new(AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.0 }))
+    }
+
+    /// `(w₀₀ + 2·w₀₁ − 1)² + frozen`: at (1, −2) the inner value is −4, so the gradient is −8 and −16 there.
+    fn loss(learner: &Learner<Curve>) -> Tensor<1> {
+        let Curve { slope, frozen, .. } = learner.module();
+        let x = Tensor::<2>::from_floats([[1.0, 2.0], [0.0, 0.0]], &slope.val().device());
+        ((slope.val() * x).sum() - 1.0).square() + frozen.val().sum()
+    }
+
+    fn bits(values: &Tensor<1>) -> Vec<u32> {
+        read(values).iter().map(|value| value.to_bits()).collect()
+    }
+
+    #[test]
+    fn parameters_lie_in_the_order_of_their_names() {
+        let learner = learner();
+        let place = |name: &str, range, shape: &[usize]| Place { name: name.into(), range, shape: shape.to_vec() };
+        assert_eq!(learner.layout(), [place("bias", 0..1, &[1]), place("slope", 1..5, &[2, 2])]);
+        assert_eq!(read(&learner.parameters()), [0.5, 1.0, -2.0, 0.0, 1e-40]);
+    }
+
+    #[test]
+    fn setting_what_was_read_changes_no_bit() {
+        let mut learner = learner();
+        let (before, version) = (learner.parameters(), learner.version());
+        learner.set_parameters(&(before.clone() + 1.0));
+        assert_eq!(read(&learner.parameters())[1..3], [2.0, -1.0]);
+        learner.set_parameters(&before);
+        assert_eq!(bits(&learner.parameters()), bits(&before), "−0 and a subnormal number included");
+        assert_eq!(read(&learner.module().frozen.val()), [7.0]);
+        assert_eq!(learner.version(), version + 2);
+        assert!(learner.module().slope.val().is_require_grad() && !learner.module().frozen.is_require_grad());
+    }
+
+    #[test]
+    fn against_the_gradient_the_loss_falls() {
+        let mut learner = learner();
+        let first = loss(&learner);
+        learner.accumulate(&first);
+        assert_eq!(read(&learner.gradient()), [0.0, -8.0, -16.0, 0.0, 0.0], "no loss came back to the bias");
+        // (1 + 0.08) + 2·(−2 + 0.16) − 1 = −3.6
+        learner.set_parameters(&(learner.parameters() - learner.gradient() * 0.01));
+        let second = read(&loss(&learner))[0];
+        assert!(read(&first)[0] == 23.0 && (second - 19.96).abs() < 1e-5, "{second}");
+        learner.accumulate(&loss(&learner));
+        let twice = read(&learner.gradient());
+        assert!((twice[1] + 8.0 + 7.2).abs() < 1e-5, "gradients add up: {twice:?}");
+        learner.discard();
+        assert_eq!(read(&learner.gradient()), [0.0; 5]);
+    }
+
+    #[test]
+    #[should_panic(expected = "one number per parameter")]
+    fn a_vector_of_another_length_is_refused() {
+        let mut learner = learner();
+        learner.set_parameters(&(learner.parameters().slice([0..4])));
+    }
+}
