@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::Experience;
 use crate::math::{kl, stats};
 use crate::reward::{Reward, Score};
+use crate::rollout::StopReason;
 
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,9 @@ pub struct Shown {
     pub flat_groups: Option<f64>,
     /// [`repeated`], on average over completions.
     pub repetition: f64,
+    /// The share of completions that reached `max_new_tokens`; older runs did not keep it.
+    #[serde(default)]
+    pub cut_off: f64,
     /// Nats a completion; none without a reference.
     pub kl: Option<f64>,
     /// The parts of the reward, as far as they were given.
@@ -63,6 +67,7 @@ impl Shown {
         let groups = experience.totals();
         let groups: Vec<_> = groups.chunks(rollouts.group_size.max(1)).collect();
         let flat = groups.iter().filter(|group| group.windows(2).all(|pair| pair[0] == pair[1])).count();
+        let cut_off = each().filter(|rollout| rollout.stop == StopReason::Length).count();
         let of_one = |(rollout, reference_t): (&crate::rollout::Rollout, &Vec<f32>)| -> f64 {
             kl::k1(&rollout.counted_logprobs(), reference_t).iter().map(|&kl| f64::from(kl)).sum()
         };
@@ -84,6 +89,7 @@ impl Shown {
             entropy: -logprobs / tokens.max(1) as f64,
             flat_groups: (rollouts.group_size > 1).then(|| flat as f64 / groups.len().max(1) as f64),
             repetition: each().map(|rollout| repeated(&rollout.completion_ids)).sum::<f64>() / count,
+            cut_off: cut_off as f64 / count,
             kl: experience.reference.as_ref().map(|reference| each().zip(reference).map(of_one).sum::<f64>() / count),
             parts: parts.into_iter().map(part).collect(),
         }
@@ -119,11 +125,12 @@ pub struct Reading {
 type Check = fn(&[Shown], &[Shown]) -> Option<Reading>;
 
 /// The kinds of warnings, and their checks.
-const CHECKS: [(&str, Check); 6] = [
+const CHECKS: [(&str, Check); 7] = [
     ("length_drift", length_drift),
     ("entropy_collapse", entropy_collapse),
     ("flat_groups", flat_groups),
     ("repetition", repetition),
+    ("cut_off", cut_off),
     ("kl_bounds", kl_bounds),
     ("parts_diverge", parts_diverge),
 ];
@@ -189,6 +196,22 @@ pub fn repetition(_: &[Shown], last: &[Shown]) -> Option<Reading> {
         message: format!(
             "completions repeat themselves: {:.0} % of their {N_GRAM}-grams of tokens over the last {} steps stand \
              earlier in the same completion",
+            100.0 * share,
+            last.len()
+        ),
+    })
+}
+
+/// More than half of all completions reach `max_new_tokens`; calm below 35 %.
+pub fn cut_off(_: &[Shown], last: &[Shown]) -> Option<Reading> {
+    let share = mean(last, |shown| shown.cut_off);
+    (last.len() >= FEW).then(|| Reading {
+        value: share,
+        fires: 0.5f64.next_up(),
+        calm: 0.35,
+        message: format!(
+            "{:.0} % of the completions of the last {} steps were cut off at `max_new_tokens`: they were rewarded for an \
+             unfinished text, and the policy does not learn to end it; give it more tokens",
             100.0 * share,
             last.len()
         ),

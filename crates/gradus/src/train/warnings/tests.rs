@@ -13,6 +13,7 @@ fn healthy() -> Shown {
         entropy: 2.0,
         flat_groups: Some(0.1),
         repetition: 0.02,
+        cut_off: 0.2,
         kl: Some(0.5),
         parts: vec![part("helpful", 1.0), part("harmless", 1.0), part("length", -1.0)],
     }
@@ -57,6 +58,7 @@ fn each_kind_fires_past_its_bound_and_not_before() {
     check("entropy_collapse", |shown| shown.entropy = 0.61, |shown| shown.entropy = 0.59);
     check("flat_groups", |shown| shown.flat_groups = Some(0.49), |shown| shown.flat_groups = Some(0.51));
     check("repetition", |shown| shown.repetition = 0.29, |shown| shown.repetition = 0.31);
+    check("cut_off", |shown| shown.cut_off = 0.5, |shown| shown.cut_off = 0.51);
     // Thirty tokens: half a nat a token is 15 a completion.
     check("kl_bounds", |shown| shown.kl = Some(14.9), |shown| shown.kl = Some(15.1));
     check("kl_bounds", |shown| shown.kl = Some(-0.9), |shown| shown.kl = Some(-1.1));
@@ -118,6 +120,18 @@ fn a_resumed_watch_says_the_same() {
 }
 
 #[test]
+fn a_watch_of_a_run_that_did_not_look_for_cut_completions_goes_on() {
+    let mut watch = Watch::default();
+    watch.observe(healthy());
+    let mut kept = serde_json::to_value(&watch).unwrap();
+    for shown in ["first", "last"] {
+        assert_eq!(kept[shown][0].as_object_mut().unwrap().remove("cut_off"), Some(0.2.into()));
+    }
+    let found: Watch = serde_json::from_value(kept).unwrap();
+    assert_eq!((found.first[0].cut_off, found.first[0].length), (0.0, 30.0));
+}
+
+#[test]
 fn messages_say_what_was_found() {
     let message = |later: Shown| {
         let mut watch = Watch::default();
@@ -147,6 +161,7 @@ fn repeated_n_grams_are_counted() {
 
 #[test]
 fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
+    // Five ids or more are cut off.
     let rollout = |prompt: usize, ids: &[u32], logprob: f32| Rollout {
         prompt,
         completion: String::new(),
@@ -154,7 +169,7 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
         sampled_logprobs: vec![0.0; ids.len()],
         logprobs: vec![logprob; ids.len()],
         counts: None,
-        stop: StopReason::StopId,
+        stop: if ids.len() >= 5 { StopReason::Length } else { StopReason::StopId },
     };
     let prompt = |row| Prompt { row, text: String::new(), ids: vec![1], messages: None, columns: Map::new() };
     let rollouts = Rollouts {
@@ -180,7 +195,7 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
     // 6 + 2 + 1 + 3 = 12 tokens with −Σ logprob = 6 + 4 + 0.5 + 4.5 = 15.
     // KL: 6 · 1 + 2 · 0 + 1 · 1.5 + 3 · 0.5 = 9 nats in 4 completions. Six equal ids: two of three 4-grams repeat.
     assert_eq!((shown.length, shown.entropy, shown.kl), (3.0, 1.25, Some(2.25)));
-    assert_eq!(shown.flat_groups, Some(0.5));
+    assert_eq!((shown.flat_groups, shown.cut_off), (Some(0.5), 0.25));
     assert!((shown.repetition - (2.0 / 3.0) / 4.0).abs() < 1e-15);
     // 1 and 3 lie 1 from their mean; with one degree of freedom the variance is 2.
     let parts: Vec<_> = shown.parts.iter().map(|part| (part.name.as_str(), part.mean, part.std)).collect();
