@@ -1,13 +1,13 @@
-"""Ten optimiser steps of PPO on recorded rollouts, policy and value model apart.
+"""Ten optimiser steps of PPO on recorded rollouts of one length, policy and value model apart.
 
 TRL 1.16 has no PPO any more, so the loop is written out here, after TRL 1.12: rewards, GAE and whitening once per
 iteration, then epochs of mini-batches in file order, AdamW over both models together, no gradient clipping, a linear
 schedule that moves once per iteration. Every mean runs over the completion tokens of the mini-batch.
 
-`ppo/` has completions of one length; there TRL 1.12's own trainer must give the same numbers. To check it, unpack TRL 1.12
+Completions have one length, and TRL 1.12's own trainer must give the same numbers. To check it, unpack TRL 1.12
   pip install --no-deps --target DIR trl==1.12.0
-and set TRL_PPO=DIR. `ppo_ragged/` has different lengths, where TRL 1.12 places the score one position later and counts
-one value more; gradus does neither, and this file follows gradus.
+and set TRL_PPO=DIR. With different lengths TRL 1.12 places the score one position later and counts one value more;
+`ppo_ragged.py` asks another implementation there.
 """
 
 import math
@@ -33,24 +33,16 @@ RUNS = {
     "ppo": {"num_ppo_epochs": 2, "num_mini_batches": 1, "learning_rate": 2e-3, "temperature": 0.7, "kl_coef": 0.05,
             "kl_estimator": "k1", "cliprange": 0.2, "cliprange_value": 0.2, "vf_coef": 0.1, "gamma": 1.0, "lam": 0.95,
             "whiten_rewards": False, "missing_eos_penalty": None},
-    "ppo_ragged": {"num_ppo_epochs": 1, "num_mini_batches": 2, "learning_rate": 3e-3, "temperature": 1.0, "kl_coef": 0.1,
-                   "kl_estimator": "k3", "cliprange": 0.1, "cliprange_value": 0.05, "vf_coef": 0.5, "gamma": 0.98,
-                   "lam": 0.9, "whiten_rewards": True, "missing_eos_penalty": 1.0},
 }
 
 
-def rollouts(name, generator):
+def rollouts(generator):
     pick = lambda low, high: torch.randint(low, high, (1,), generator=generator).item()  # noqa: E731
     rows = []
     for iteration in range(ITERATIONS):
-        for member in range(BATCH):
+        for _ in range(BATCH):
             prompt = [pick(5, 320) for _ in range(pick(3, 9))]
-            if name == "ppo":
-                answer = [pick(5, 320) for _ in range(6)]
-            else:
-                answer = [pick(5, 320) for _ in range(pick(0, 7))] + [2]
-                if member % 4 == 3:  # no eos: the length limit ended it
-                    answer = [pick(5, 320) for _ in range(8)]
+            answer = [pick(5, 320) for _ in range(6)]
             rows.append({"iteration": iteration, "prompt_ids": prompt, "completion_ids": answer,
                          "score": round(torch.randn(1, generator=generator).item(), 3)})
     return rows
@@ -216,14 +208,14 @@ def main():
     for name, options in RUNS.items():
         out = root / name
         out.mkdir(exist_ok=True)
-        rows = rollouts(name, torch.Generator().manual_seed(SEED))
+        rows = rollouts(torch.Generator().manual_seed(SEED))
         replay.write_rows(out / "rollouts.jsonl", rows)
         policy, critic, iterations, steps = train(root / "models", rows, options, torch.float32)
         exact = train(root / "models", rows, options, torch.float64)[3]
         drift = {key: max(abs(a[key] - b[key]) for a, b in zip(steps, exact))
                  for key in ("loss", "grad_norm_policy", "grad_norm_value")}
         check = None
-        if name == "ppo" and (theirs := trl_steps(root / "models", rows, options)) is not None:
+        if (theirs := trl_steps(root / "models", rows, options)) is not None:
             assert len(theirs) == len(steps)
             check = {"trl": "1.12.0", "largest_difference_of_loss": max(abs(a - b["loss"]) for a, b in zip(theirs, steps))}
             assert math.isfinite(check["largest_difference_of_loss"]) and check["largest_difference_of_loss"] < 1e-5, check
