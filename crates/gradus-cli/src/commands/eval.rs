@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::config::{Flag, Request, RunConfig};
-use gradus::inference::{EvalOptions, Evaluation, evaluate};
+use gradus::inference::{EvalOptions, Measured, evaluate};
 use gradus::reward::config::RewardConfig;
 
 use super::generate::SamplingArgs;
@@ -82,7 +82,7 @@ fn reward(given: &[Flag]) -> anyhow::Result<Option<RewardConfig>> {
     Ok(RunConfig::read(base, &Request { flags: given, ..Request::default() })?.config.reward)
 }
 
-fn table(found: &Evaluation) -> String {
+fn table(found: &Measured) -> String {
     let mut text = format!("{:<24} {}\n", "rows", found.rows);
     for (name, value) in found.metrics.iter() {
         let _ = writeln!(text, "{name:<24} {}", short(value));
