@@ -18,6 +18,7 @@ pub mod evaluation;
 mod files;
 pub mod generate;
 mod host;
+pub mod hub;
 pub mod inference;
 pub mod learner;
 pub mod loss;

@@ -11,7 +11,7 @@ use gradus::reward::config::RewardConfig;
 use super::generate::SamplingArgs;
 use crate::flags;
 use crate::output::Output;
-use crate::watch::{fetch, short};
+use crate::watch::{fetch, fetch_data, short};
 
 /// Arguments of `gradus eval`, beside the flags of rewards.
 #[derive(Debug, clap::Args)]
@@ -64,6 +64,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         chat_template: args.chat_template,
     };
     fetch(&options.model, out)?;
+    fetch_data(&options.data, out)?;
     let spinner = out.spinner("measuring");
     let found = evaluate(&options)?;
     drop(spinner);
