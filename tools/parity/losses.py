@@ -227,29 +227,40 @@ def dpo():
     ref_chosen = random_rows((3, 4, 1), -2.5, -0.05, generator)
     ref_rejected = random_rows((2, 3, 6), -2.5, -0.05, generator)
     rows, ref_rows = chosen + rejected, ref_chosen + ref_rejected
+    # log Σ p² of each token's distribution: at least that of its own share, at most 0.
+    log_sum_sq_probs = [[x * (0.4 + 0.3 * y) for x, y in zip(row, share)]
+                        for row, share in zip(rows, random_rows(map(len, rows), 0.0, 1.0, generator))]
+    log_sum_sq_probs = single(log_sum_sq_probs)
 
-    def case(name, loss_types, beta, weights=None, smoothing=0.0, ld_alpha=None, divergence="reverse_kl"):
-        lp = padded(rows).requires_grad_()
+    def case(name, loss_types, beta=0.1, weights=None, smoothing=0.0, ld_alpha=None, divergence="reverse_kl", coef=0.5,
+             tau=0.05, weighting=False):
+        # TRL's α-divergence takes no float64.
+        dtype = torch.float32 if divergence == "alpha_divergence" else DOUBLE
+        lp = padded(rows, dtype=dtype).requires_grad_()
         mask = lengths_mask(rows)
         zero = torch.zeros_like(lp)
 
         def outputs(x):
-            return FusedCausalLMOutput(log_probs=x, entropy=zero, mean_logits=zero, is_top1=zero.bool())
+            return FusedCausalLMOutput(log_probs=x, entropy=zero, mean_logits=zero, is_top1=zero.bool(),
+                                       log_sum_sq_probs=padded(log_sum_sq_probs, dtype=dtype))
 
         # One prompt token in front: TRL drops the first column when it shifts.
         front = lambda x, value: torch.cat([torch.full((len(rows), 1), value), x], 1)  # noqa: E731
         inputs = {"input_ids": front(mask * 5, 5), "attention_mask": front(mask, 1), "completion_mask": front(mask, 0)}
         trainer = bare(DPOTrainer, beta=beta, ld_alpha=ld_alpha, precompute_ref_logps=False, f_divergence_type=divergence,
-                       f_alpha_divergence_coef=0.5, loss_types=loss_types, loss_weights=weights or [1.0] * len(loss_types),
-                       label_smoothing=smoothing, use_weighting=False,
-                       ref_model=lambda **_: outputs(padded(ref_rows)),
-                       args=namespace(discopop_tau=0.05, gradient_checkpointing_kwargs=None))
+                       f_alpha_divergence_coef=coef, loss_types=loss_types, loss_weights=weights or [1.0] * len(loss_types),
+                       label_smoothing=smoothing, use_weighting=weighting,
+                       ref_model=lambda **_: outputs(padded(ref_rows, dtype=dtype)),
+                       args=namespace(discopop_tau=tau, gradient_checkpointing_kwargs=None))
         loss = trainer._compute_loss(lambda **_: outputs(lp), inputs, False)
         loss.backward()
         half = len(chosen)
         gradients = {"chosen": ragged(lp.grad[:half], chosen), "rejected": ragged(lp.grad[half:], rejected)}
-        options = {"loss_type": loss_types, "beta": beta, "loss_weights": weights, "label_smoothing": smoothing,
-                   "ld_alpha": ld_alpha, "f_divergence_type": divergence}
+        options = {"loss_type": loss_types, "beta": beta}
+        given = {"loss_weights": (weights, None), "label_smoothing": (smoothing, 0.0), "ld_alpha": (ld_alpha, None),
+                 "f_divergence_type": (divergence, "reverse_kl"), "f_alpha_divergence_coef": (coef, 0.5),
+                 "discopop_tau": (tau, 0.05), "use_weighting": (weighting, False)}
+        options.update({key: value for key, (value, default) in given.items() if value != default})
         entry = result(name, options, loss, gradients, trainer)
         for key in ("entropy", "num_tokens", "logits/chosen", "logits/rejected", "mean_token_accuracy"):
             del entry["metrics"][key]
@@ -258,28 +269,51 @@ def dpo():
     cases = []
     for kind in DPO_LOSSES:
         smoothing = 0.1 if kind in ("exo_pair", "robust", "aot", "aot_unpaired") else 0.0
-        cases.append(case(kind, [kind], 0.1, smoothing=smoothing))
+        cases.append(case(kind, [kind], smoothing=smoothing))
     for kind in ("sigmoid", "hinge", "ipo"):
         cases.append(case(f"{kind}_beta_0.5", [kind], 0.5))
-    cases.append(case("mpo", ["sigmoid", "bco_pair", "sft"], 0.1, weights=[0.8, 0.2, 1.0]))
-    cases.append(case("sigmoid_ld_alpha_0.5", ["sigmoid"], 0.1, ld_alpha=0.5))
-    cases.append(case("sigmoid_forward_kl", ["sigmoid"], 0.1, divergence="forward_kl"))
-    cases.append(case("sigmoid_js_divergence", ["sigmoid"], 0.1, divergence="js_divergence"))
+    for kind in ("robust", "aot", "aot_unpaired"):
+        cases.append(case(f"{kind}_without_smoothing", [kind], 0.5))
+    cases.append(case("discopop_tau_0.5", ["discopop"], 0.5, tau=0.5))
 
-    # Not in TRL: conservative DPO and IPO on sums.
-    for name, smoothing, beta in (("cdpo", 0.1, 0.1), ("cdpo", 0.3, 0.5), ("ipo_sum", 0.0, 0.1)):
+    cases.append(case("mpo", ["sigmoid", "bco_pair", "sft"], weights=[0.8, 0.2, 1.0]))
+    cases.append(case("sigmoid_and_sft", ["sigmoid", "sft"]))
+    cases.append(case("three_with_smoothing", ["exo_pair", "aot_unpaired", "ipo"], 0.3, weights=[0.5, 2.0, 0.01], smoothing=0.05))
+    # TRL has no smoothing in `sigmoid`, gradus does: `cdpo` below.
+    rest = [kind for kind in DPO_LOSSES if kind != "sigmoid"]
+    cases.append(case("all_but_sigmoid", rest, 0.2, weights=[0.1 * (i + 1) for i in range(len(rest))], smoothing=0.02,
+                      ld_alpha=0.7))
+
+    for alpha in (0.0, 0.5, 1.0):
+        cases.append(case(f"sigmoid_ld_alpha_{alpha}", ["sigmoid"], ld_alpha=alpha))
+    for kind in ("ipo", "bco_pair", "aot", "aot_unpaired"):
+        cases.append(case(f"{kind}_ld_alpha_0.3", [kind], ld_alpha=0.3))
+
+    for divergence in ("forward_kl", "js_divergence", "alpha_divergence"):
+        for kind in ("sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "robust", "discopop"):
+            smoothing = 0.1 if kind in ("exo_pair", "robust") else 0.0
+            cases.append(case(f"{kind}_{divergence}", [kind], smoothing=smoothing, divergence=divergence))
+    for coef in (0.0, 1.0, 1.5):
+        cases.append(case(f"sigmoid_alpha_divergence_{coef}", ["sigmoid"], divergence="alpha_divergence", coef=coef))
+    cases.append(case("sigmoid_and_sft_forward_kl_ld_alpha_0.5", ["sigmoid", "sft"], weights=[1.0, 0.25], ld_alpha=0.5,
+                      divergence="forward_kl"))
+
+    for kind in ("sigmoid", "sppo_hard"):
+        cases.append(case(f"{kind}_weighted_pairs", [kind], weighting=True))
+    cases.append(case("two_losses_weighted_pairs", ["sigmoid_norm", "apo_zero"], weights=[1.0, 0.5], weighting=True, ld_alpha=0.5))
+
+    # Not in TRL: conservative DPO.
+    for smoothing, beta in ((0.1, 0.1), (0.3, 0.5)):
         lp = padded(rows).requires_grad_()
         ratio = lp.sum(1) - padded(ref_rows).sum(1)
         delta = ratio[: len(chosen)] - ratio[len(chosen):]
-        if name == "cdpo":
-            losses = -(1 - smoothing) * logsigmoid(beta * delta) - smoothing * logsigmoid(-beta * delta)
-        else:
-            losses = (delta - 1 / (2 * beta)) ** 2
+        losses = -(1 - smoothing) * logsigmoid(beta * delta) - smoothing * logsigmoid(-beta * delta)
         losses.mean().backward()
         gradients = {"chosen": ragged(lp.grad[: len(chosen)], chosen), "rejected": ragged(lp.grad[len(chosen):], rejected)}
-        options = {"loss_type": [name], "beta": beta, "label_smoothing": smoothing, "formula": "written out, not from TRL"}
-        cases.append(result(f"{name}_{smoothing}_beta_{beta}", options, losses.mean(), gradients))
-    inputs = {"chosen": chosen, "rejected": rejected, "ref_chosen": ref_chosen, "ref_rejected": ref_rejected}
+        options = {"loss_type": ["sigmoid"], "beta": beta, "label_smoothing": smoothing, "formula": "written out, not from TRL"}
+        cases.append(result(f"cdpo_{smoothing}_beta_{beta}", options, losses.mean(), gradients))
+    inputs = {"chosen": chosen, "rejected": rejected, "ref_chosen": ref_chosen, "ref_rejected": ref_rejected,
+              "log_sum_sq_probs": log_sum_sq_probs}
     return {"inputs": inputs, "cases": cases}
 
 

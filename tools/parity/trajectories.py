@@ -64,6 +64,14 @@ RUNS = {
     "dpo": (DPOTrainer, DPOConfig, "qwen3", preference_rows, {"beta": 0.1}),
     "dpo_chat_gpt2_ipo": (DPOTrainer, DPOConfig, "gpt2", chat_preference_rows, {
         "beta": 0.2, "loss_type": ["ipo"], "lr_scheduler_type": "constant", "max_grad_norm": 100.0}),
+    "sft_dft": (SFTTrainer, SFTConfig, "qwen3", sft_rows, {"learning_rate": 2e-3, "loss_type": "dft"}),
+    "dpo_and_sft": (DPOTrainer, DPOConfig, "qwen3", preference_rows, {
+        "loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.5]}),
+    "dpo_aot_unpaired_ld": (DPOTrainer, DPOConfig, "qwen3", preference_rows, {
+        "loss_type": ["aot_unpaired"], "label_smoothing": 0.1, "ld_alpha": 0.5}),
+    "dpo_js_weighted_pairs": (DPOTrainer, DPOConfig, "gpt2", chat_preference_rows, {
+        "beta": 0.5, "loss_type": ["exo_pair", "discopop"], "loss_weights": [1.0, 0.25], "label_smoothing": 0.01,
+        "f_divergence_type": "js_divergence", "use_weighting": True}),
 }
 
 

@@ -94,6 +94,10 @@ pub fn arguments(spec: &FlagSpec) -> Vec<Arg> {
             let values = words.iter().map(|word| PossibleValue::new(word.name.clone())).collect();
             vec![arg.value_name(names.join("|")).hide_possible_values(true).value_parser(AnyText(values))]
         }
+        FlagKind::WordList(words) => {
+            let values = words.iter().map(|word| PossibleValue::new(word.name.clone())).collect();
+            vec![arg.value_name("WORD,WORD").value_parser(AnyText(values))]
+        }
         FlagKind::Repeated => vec![arg.value_name("TEXT").action(ArgAction::Append).allow_hyphen_values(true)],
         FlagKind::Arguments => vec![arg.value_name("PROGRAM ARGS")],
         FlagKind::Numbers => vec![arg.value_name("X,Y").allow_hyphen_values(true)],

@@ -24,12 +24,22 @@ struct Method {
     rows: &'static str,
 }
 
-const OFFLINE: [Method; 5] = [
+const OFFLINE: [Method; 7] = [
     Method { name: "sft", written: "sft: {label_smoothing: 0.1}", rows: "sft" },
     Method { name: "reward", written: "reward: {center_rewards_coefficient: 0.01}", rows: "reward_margin" },
     Method { name: "dpo", written: "dpo: {}", rows: "dpo" },
     Method { name: "dpo hinge", written: "dpo: {loss_type: hinge, reference: live}", rows: "dpo" },
     Method { name: "dpo ipo", written: "dpo: {loss_type: ipo}", rows: "dpo" },
+    Method {
+        name: "dpo sorted over the step",
+        written: "dpo: {loss_type: [aot, aot_unpaired, sft], loss_weights: [1, 0.5, 0.2], ld_alpha: 0.5, reference: live}",
+        rows: "dpo",
+    },
+    Method {
+        name: "dpo of weighted pairs",
+        written: "dpo: {loss_type: [exo_pair, sigmoid_norm], label_smoothing: 0.01, f_divergence_type: js_divergence, use_weighting: true}",
+        rows: "dpo",
+    },
 ];
 
 const ONLINE: [Method; 5] = [

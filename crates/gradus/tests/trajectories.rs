@@ -116,6 +116,13 @@ fn supervised_fine_tuning_on_assistant_turns_with_cosine_and_decay() {
     offline("sft_chat_cosine_decay", method, "", &["entropy", "mean_token_accuracy", "num_tokens"]);
 }
 
+#[test]
+fn dynamic_fine_tuning() {
+    offline("sft_dft", "sft: {loss_type: dft}", "", &["entropy", "mean_token_accuracy", "num_tokens"]);
+    let split = "  micro_batch_size: 3\n";
+    offline("sft_dft", "sft: {loss_type: dft}", split, &["entropy", "mean_token_accuracy", "num_tokens"]);
+}
+
 const REWARD: [&str; 6] = ["num_tokens", "min_reward", "mean_reward", "max_reward", "accuracy", "margin"];
 
 #[test]
@@ -153,6 +160,23 @@ fn direct_preference_optimisation_on_conversations_with_ipo() {
     offline("dpo_chat_gpt2_ipo", "dpo: {loss_type: ipo, beta: 0.2}", "", &DPO);
 }
 
+#[test]
+fn direct_preference_optimisation_with_several_losses() {
+    let method = "dpo: {loss_type: [sigmoid, sft], loss_weights: [1, 0.5]}";
+    offline("dpo_and_sft", method, "", &DPO);
+    offline("dpo_and_sft", method, "  micro_batch_size: 3\n", &DPO);
+    let method = "dpo: {beta: 0.5, loss_type: [exo_pair, discopop], loss_weights: [1, 0.25], label_smoothing: 0.01, \
+                  f_divergence_type: js_divergence, use_weighting: true}";
+    offline("dpo_js_weighted_pairs", method, "", &DPO);
+}
+
+#[test]
+fn direct_preference_optimisation_that_sorts_the_step() {
+    let method = "dpo: {loss_type: aot_unpaired, label_smoothing: 0.1, ld_alpha: 0.5}";
+    offline("dpo_aot_unpaired_ld", method, "", &DPO);
+    offline("dpo_aot_unpaired_ld", method, "  micro_batch_size: 1\n", &DPO);
+}
+
 /// Recorded rollouts, scored by recorded rewards; logprobs are the policy's own.
 fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f32, settings: &Settings) -> Rollouts {
     let ids =
@@ -182,7 +206,6 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
         prompts: rows.iter().step_by(group_size).map(prompt).collect(),
         rollouts: rows.iter().enumerate().map(rollout).collect(),
         group_size,
-        tokenizer: None,
     };
     let logprobs = actor::logprobs(policy, &rollouts, temperature, settings.passes);
     for (rollout, logprobs) in rollouts.rollouts.iter_mut().zip(logprobs) {

@@ -37,6 +37,8 @@ pub enum FlagKind {
     Value(&'static str),
     /// One of some words.
     Words(Vec<Word>),
+    /// One of some words, or several with commas between them.
+    WordList(Vec<Word>),
     /// A text, and may be given several times.
     Repeated,
     /// A program with its arguments in one text, split as a shell splits words.
@@ -151,6 +153,10 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
         }
         Shape::Bool => FlagKind::Switch,
         Shape::Word(words) => FlagKind::Words(words.clone()),
+        Shape::OneOrMore(item) => match schema.resolve(item) {
+            Shape::Word(words) => FlagKind::WordList(words.clone()),
+            _ => FlagKind::Yaml,
+        },
         Shape::List { item, .. } => match schema.resolve(item) {
             Shape::Text if field.name == "command" => FlagKind::Arguments,
             Shape::Text => FlagKind::Repeated,
@@ -221,6 +227,8 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
     Ok(match &flag.spec.kind {
         FlagKind::Switch => scalar(last, false),
         FlagKind::Words(_) => scalar(last, false),
+        FlagKind::WordList(_) if !last.contains(',') => scalar(last, false),
+        FlagKind::WordList(_) => list(last.split(',').map(|text| scalar(text, false)).collect()),
         // Only an empty text is `null`: a directory may be called `null`.
         FlagKind::Value("N" | "X") => scalar(last, false),
         FlagKind::Value(_) => {

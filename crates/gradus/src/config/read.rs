@@ -54,6 +54,8 @@ impl Reader<'_> {
             (Shape::List { item, length }, Value::List(items)) => {
                 return self.list(item, *length, items, node, path);
             }
+            (Shape::OneOrMore(item), Value::List(items)) => return self.list(item, None, items, node, path),
+            (Shape::OneOrMore(item), _) => return self.value(item, false, node, path),
             (Shape::ListOrMap(list, _), Value::List(_)) => return self.value(list, false, node, path),
             (Shape::ListOrMap(_, map), Value::Map(_)) => return self.value(map, false, node, path),
             (shape, Value::Scalar { text, quoted }) => scalar(shape, text, *quoted, node.is_null()),
@@ -198,6 +200,7 @@ impl Reader<'_> {
                 "a list".into()
             }
             (Shape::List { .. }, _) => "a list".into(),
+            (Shape::OneOrMore(_), _) => unreachable!("one of it is read as what it is"),
             (Shape::ListOrMap(..), _) => "a list `[program, arguments…]`".into(),
             (Shape::Integer { minimum: Some(least) }, _) => format!("a whole number of at least {least}").into(),
             (Shape::Integer { minimum: None }, _) => "a whole number".into(),

@@ -43,6 +43,8 @@ pub enum Shape {
         /// How many, where that is fixed.
         length: Option<usize>,
     },
+    /// A value, or a list of such values.
+    OneOrMore(Box<Shape>),
     /// A list, or a mapping of which the list is one key.
     ListOrMap(Box<Shape>, Box<Shape>),
     /// A shape by name; see [`Schema::resolve`].
@@ -134,6 +136,7 @@ fn shape(schema: &Value) -> (Shape, bool) {
         let first = shapes.next().expect("a choice has options");
         return match shapes.next() {
             None => (first, nullable),
+            Some(Shape::List { item, .. }) if *item == first => (Shape::OneOrMore(item), nullable),
             Some(second) => (Shape::ListOrMap(Box::new(first), Box::new(second)), nullable),
         };
     }

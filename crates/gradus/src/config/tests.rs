@@ -34,6 +34,10 @@ fn any_value(schema: &Schema, shape: &Shape, depth: usize) -> BoxedStrategy<Json
             let size = length.map_or(0..4, |length| length..length + 1);
             prop::collection::vec(any_value(schema, item, depth + 1), size).prop_map(Json::Array).boxed()
         }
+        Shape::OneOrMore(item) => {
+            let several = prop::collection::vec(any_value(schema, item, depth), 1..4).prop_map(Json::Array);
+            prop_oneof![any_value(schema, item, depth), several].boxed()
+        }
         Shape::ListOrMap(list, map) => {
             prop_oneof![any_value(schema, list, depth), any_value(schema, map, depth)].boxed()
         }
@@ -157,7 +161,7 @@ fn wrong_types() {
     check(
         "method: {dpo: {loss_type: hing}}\n",
         &[
-            "3:27+4 `method.dpo.loss_type` is the word `hing`, but one of `sigmoid`, `hinge`, `ipo` is needed (did you mean `hinge`?)",
+            "3:27+4 `method.dpo.loss_type` is the word `hing`, but one of `sigmoid`, `hinge`, `ipo`, `exo_pair`, `nca_pair`, `robust`, `bco_pair`, `sppo_hard`, `aot`, `aot_unpaired`, `apo_zero`, `apo_down`, `discopop`, `sft`, `sigmoid_norm` is needed (did you mean `hinge`?)",
         ],
     );
     check(
@@ -250,9 +254,15 @@ fn impossible_combinations() {
         ],
     );
     check(
+        "method: {dpo: {loss_type: [sigmoid, stf]}}\n",
+        &[
+            "3:37+3 `method.dpo.loss_type[1]` is the word `stf`, but one of `sigmoid`, `hinge`, `ipo`, `exo_pair`, `nca_pair`, `robust`, `bco_pair`, `sppo_hard`, `aot`, `aot_unpaired`, `apo_zero`, `apo_down`, `discopop`, `sft`, `sigmoid_norm` is needed (did you mean `sft`?)",
+        ],
+    );
+    check(
         "method: {dpo: {loss_type: ipo, label_smoothing: 0.1}}\n",
         &[
-            "3:32+15 3:16+9 `method.dpo.label_smoothing` is 0.1, but `loss_type: ipo` has no label smoothing: only `sigmoid` reads a label as a probability (use `loss_type: sigmoid`, or set `label_smoothing` to 0)",
+            "3:32+15 3:16+9 `method.dpo.label_smoothing` is 0.1, but `loss_type: ipo` has no label smoothing: only `sigmoid`, `robust`, `exo_pair`, `aot` and `aot_unpaired` read a label as a probability (use one of them, or set `label_smoothing` to 0)",
         ],
     );
     check(
@@ -272,6 +282,50 @@ fn impossible_combinations() {
         &[
             "4:37+6 `train.device` is `gpu`, but this build has `cpu` (`gradus doctor` shows what this build can use)",
             "4:9+23 `train.early_stopping_patience` is 3, but `train.eval_steps` is 0: nothing is evaluated during training (set `train.eval_steps` to the steps between evaluations)",
+        ],
+    );
+}
+
+#[test]
+fn losses_of_dpo_and_the_keys_they_read() {
+    let message = |keys: &str| shown(&format!("{MINIMAL}method: {{dpo: {{{keys}}}}}\n")).join("\n");
+    for fine in [
+        "loss_type: sigmoid, label_smoothing: 0.1",
+        "loss_type: [robust, sft], label_smoothing: 0.1, loss_weights: [1, 0]",
+        "loss_type: exo_pair, label_smoothing: 1e-3, f_divergence_type: alpha_divergence, f_alpha_divergence_coef: 2",
+        "loss_type: [discopop], discopop_tau: 0.1, ld_alpha: 0, use_weighting: true",
+        "loss_type: [sigmoid, sft], f_divergence_type: forward_kl, ld_alpha: 1",
+        "loss_type: [aot, aot_unpaired, bco_pair, sppo_hard, apo_zero, apo_down, nca_pair]",
+    ] {
+        let config = format!("{MINIMAL}method: {{dpo: {{{fine}}}}}\n");
+        Plan::check(&RunConfig::parse(&config).expect(fine), &Machine::detect()).expect(fine);
+    }
+    for (wrong, expected) in [
+        ("loss_type: []", "`method.dpo.loss_type` is an empty list"),
+        ("loss_type: [sft, ipo, sft]", "3:38+3 `method.dpo.loss_type` names `sft` twice (name it once"),
+        ("loss_type: exo_pair", "`loss_type: exo_pair` needs `method.dpo.label_smoothing` above 0"),
+        ("label_smoothing: 0.5", "`method.dpo.label_smoothing` is 0.5, but must be at least 0 and below 0.5"),
+        ("loss_type: [ipo, sft], label_smoothing: 0.1", "but `loss_type: [ipo, sft]` has no label smoothing"),
+        ("loss_weights: [1, 2]", "has 2 entries, but `loss_type: sigmoid` names 1: one weight a loss is needed"),
+        ("loss_weights: [-1]", "`method.dpo.loss_weights[0]` is -1, but must be at least 0"),
+        ("loss_weights: [0]", "`method.dpo.loss_weights` are all 0"),
+        ("ld_alpha: 1.5", "`method.dpo.ld_alpha` is 1.5, but must be from 0 to 1"),
+        ("loss_type: sft, ld_alpha: 0.5", "`method.dpo.ld_alpha` is 0.5, but `loss_type: sft` has no pairs of lengths"),
+        ("discopop_tau: 0.1", "`method.dpo.discopop_tau` is given, but only `discopop` reads it"),
+        ("loss_type: discopop, discopop_tau: 0", "`method.dpo.discopop_tau` is 0, but must be above 0"),
+        ("f_alpha_divergence_coef: 2", "`method.dpo.f_alpha_divergence_coef` is given, but only `alpha_divergence`"),
+        ("loss_type: [sft, aot], f_divergence_type: forward_kl", "but `aot` has no form for another divergence"),
+        ("loss_type: sft, f_divergence_type: js_divergence", "but `loss_type: sft` reads no reference"),
+        ("loss_type: aot, use_weighting: true", "weighs pairs, but `aot` has none to weigh"),
+        ("loss_type: [sigmoid, sft], use_weighting: true", "weighs pairs, but `sft` has none to weigh"),
+    ] {
+        let found = message(wrong);
+        assert!(found.contains(expected) && found.lines().count() == 1, "{wrong}: {found}");
+    }
+    check(
+        "method: {sft: {loss_type: dft, label_smoothing: 0.1}}\n",
+        &[
+            "3:32+15 3:16+9 `method.sft.label_smoothing` is 0.1, but `loss_type: dft` has no label smoothing (use `loss_type: nll`, or set `label_smoothing` to 0)",
         ],
     );
 }
@@ -312,6 +366,23 @@ fn flags_make_a_configuration() {
     assert_eq!(written.place("method.ppo.kl.target"), Some(&Place::Flag("--kl-target".into())));
     let reward = serde_json::to_value(&written.config.reward).expect("plain data");
     assert!(reward.to_string().contains(r#"["sh","my score.sh"]"#), "{reward}");
+}
+
+#[test]
+fn a_flag_names_one_loss_or_several() {
+    let dpo = |values: &[(&str, &str)]| {
+        let mut flags = vec![flag("dpo", "model", &["gpt2"]), flag("dpo", "data", &["d.jsonl"])];
+        flags.extend(values.iter().map(|(name, value)| flag("dpo", name, &[value])));
+        let written = RunConfig::load(&Request { file: None, method: Some("dpo"), flags: &flags })?;
+        let MethodConfig::Dpo(dpo) = written.config.method else { panic!("dpo was asked for") };
+        Ok::<_, Error>((dpo.loss_type.to_string(), dpo.loss_weights))
+    };
+    assert_eq!(dpo(&[("loss-type", "hinge")]).expect("fine"), ("hinge".to_owned(), None));
+    let several = dpo(&[("loss-type", "sigmoid,sft"), ("loss-weights", "1,0.5")]).expect("fine");
+    assert_eq!(several, ("[sigmoid, sft]".to_owned(), Some(vec![1.0, 0.5])));
+    let Err(Error::Config(found)) = dpo(&[("loss-type", "sigmoid,hing")]) else { panic!("no loss is called `hing`") };
+    assert!(found[0].message.starts_with("`method.dpo.loss_type[1]` is the word `hing`"), "{}", found[0].message);
+    assert_eq!(found[0].places, [Place::Flag("--loss-type".into())]);
 }
 
 #[test]

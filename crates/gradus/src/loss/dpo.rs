@@ -6,8 +6,10 @@
 //! over their counted tokens; `Δ = s_w − s_l`. `w` is better than `l`. All tensors are `[P]` and carry gradient. `beta` is
 //! the strength of the tie to the reference.
 //!
+//! Under another divergence than the reverse KL, the losses of Δ take the scores of [`super::divergence`] for `s`.
+//!
 //! Differs from TRL: `sigmoid` honours `label_smoothing` (the conservative DPO of Mitchell 2023), where TRL ignores it.
-//! Left out: `aot` and `aot_unpaired`, which sort over the batch.
+//! TRL's `sft`, the negative log-likelihood of the chosen completions, is [`super::sft::nll`].
 
 use burn::tensor::{Tensor, activation};
 
@@ -63,15 +65,12 @@ pub fn exo_pair(delta_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1
         + rejected_p.clone().exp() * (rejected_p - label_smoothing.ln())
 }
 
-/// Temperature of the modulation in [`discopop`] (Lu et al. 2024, section 5).
-const DISCOPOP_TEMPERATURE: f64 = 0.05;
-
-/// `−log σ(βΔ)·(1−g) + e^(−βΔ)·g` with `g = σ(βΔ/0.05)`: log-ratio modulated loss.
+/// `−log σ(βΔ)·(1−g) + e^(−βΔ)·g` with `g = σ(βΔ/τ)`: log-ratio modulated loss.
 ///
-/// Lu et al. 2024, <https://arxiv.org/abs/2406.08414>.
-pub fn discopop(delta_p: Tensor<1>, beta: f64) -> Tensor<1> {
+/// Lu et al. 2024, equation 5, <https://arxiv.org/abs/2406.08414>, where τ = 0.05.
+pub fn discopop(delta_p: Tensor<1>, beta: f64, tau: f64) -> Tensor<1> {
     let logits_p = delta_p * beta;
-    let gate_p = activation::sigmoid(logits_p.clone() / DISCOPOP_TEMPERATURE);
+    let gate_p = activation::sigmoid(logits_p.clone() / tau);
     let logistic_p = -log_sigmoid(logits_p.clone());
     // The exponential is only ever weighed in where βΔ is not far below 0; bounded, so that 0·∞ cannot arise.
     let exponential_p = (-logits_p).clamp_max(80.0).exp();
@@ -115,6 +114,33 @@ pub fn apo_down(chosen_p: Tensor<1>, rejected_p: Tensor<1>, beta: f64) -> Tensor
     activation::sigmoid(chosen_p.clone() * beta) + activation::sigmoid((chosen_p - rejected_p) * -beta)
 }
 
+/// [`sigmoid`] of `d − d̂`: the distribution of preferences under the policy against that under the reference.
+///
+/// `d = Σ logprobs of w − Σ logprobs of l` under the policy; `d̂`, which carries no gradient, is the same under the
+/// reference, of the pair that has `d`'s rank in the step ([`crate::math::rank`]).
+/// Melnyk et al. 2024 (alignment via optimal transport, paired), <https://arxiv.org/abs/2406.05882>.
+pub fn aot(differences_p: Tensor<1>, beside_p: Tensor<1>, beta: f64, label_smoothing: f64) -> Tensor<1> {
+    sigmoid(differences_p - beside_p, beta, label_smoothing)
+}
+
+/// [`sigmoid`] of `s_w − ŝ_l`, where `ŝ_l` is the rejected log-ratio of the same rank in the step: the distribution of
+/// the chosen against that of the rejected.
+///
+/// `beside_chosen_p` is `ŝ_l`; `beside_rejected_p` the chosen log-ratio that has the rank of `s_l`. Neither carries
+/// gradient: a term of the sorted sum stands once with each of its two completions, which may lie in different passes.
+/// Its value is counted with the chosen one.
+/// Melnyk et al. 2024 (alignment via optimal transport, unpaired), <https://arxiv.org/abs/2406.05882>.
+pub fn aot_unpaired(
+    [chosen_p, beside_chosen_p]: [Tensor<1>; 2],
+    [rejected_p, beside_rejected_p]: [Tensor<1>; 2],
+    beta: f64,
+    label_smoothing: f64,
+) -> Tensor<1> {
+    let of_chosen_p = sigmoid(chosen_p - beside_chosen_p, beta, label_smoothing);
+    let of_rejected_p = sigmoid(beside_rejected_p - rejected_p, beta, label_smoothing);
+    of_chosen_p + (of_rejected_p.clone() - of_rejected_p.detach())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,7 +164,7 @@ mod tests {
         mean_is(&sigmoid_norm(plain(&MEAN_DELTA_P), BETA), 0.693_411_98);
         mean_is(&robust(delta_p(), BETA, 0.1), 0.699_859_60);
         mean_is(&exo_pair(delta_p(), BETA, 0.1), 0.516_775_96);
-        mean_is(&discopop(delta_p(), BETA), 0.835_969_75);
+        mean_is(&discopop(delta_p(), BETA, 0.05), 0.835_969_75);
     }
 
     #[test]
@@ -178,6 +204,21 @@ mod tests {
     }
 
     #[test]
+    fn a_sorted_pair_of_two_passes_has_the_gradient_of_both() {
+        // Chosen 0.25 and −0.2, rejected −0.25 and 0.5: sorted, −0.2 stands beside −0.25 and 0.25 beside 0.5.
+        let (chosen_p, rejected_p) = (leaf(&CHOSEN_P), leaf(&REJECTED_P));
+        let loss_p = || {
+            let chosen = [chosen_p.clone(), plain(&[0.5, -0.25])];
+            aot_unpaired(chosen, [rejected_p.clone(), plain(&[-0.2, 0.25])], BETA, 0.0)
+        };
+        let loss = |delta: f64| (1.0 + (-BETA * delta).exp()).ln();
+        mean_is(&loss_p(), (loss(-0.25) + loss(0.05)) / 2.0);
+        let wrong = |delta: f64| BETA / (1.0 + (BETA * delta).exp());
+        close(&gradient(&loss_p(), &chosen_p), &[-wrong(-0.25), -wrong(0.05)], GRADIENT_TOLERANCE);
+        close(&gradient(&loss_p(), &rejected_p), &[wrong(0.05), wrong(-0.25)], GRADIENT_TOLERANCE);
+    }
+
+    #[test]
     fn at_the_reference_the_loss_is_log_two() {
         for smoothing in [0.0, 0.1, 0.4] {
             let loss = values(&sigmoid(plain(&[0.0]), BETA, smoothing))[0];
@@ -194,7 +235,7 @@ mod tests {
             |delta_p| ipo(delta_p, 1.0),
             |delta_p| robust(delta_p, 1.0, 0.1),
             |delta_p| exo_pair(delta_p, 1.0, 0.1),
-            |delta_p| discopop(delta_p, 1.0),
+            |delta_p| discopop(delta_p, 1.0, 0.05),
             |delta_p| nca_pair(delta_p.clone(), -delta_p, 1.0),
             |delta_p| bco_pair(delta_p.clone(), -delta_p, 1.0),
             |delta_p| apo_zero(delta_p.clone(), -delta_p, 1.0),

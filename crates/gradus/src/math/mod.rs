@@ -6,6 +6,7 @@
 pub mod gae;
 pub mod group;
 pub mod kl;
+pub mod rank;
 pub mod schedule;
 pub mod stats;
 pub mod weights;

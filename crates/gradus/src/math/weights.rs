@@ -60,6 +60,45 @@ pub fn per_token(weights_b: &[f32], counts_b: &[usize]) -> Vec<f32> {
     weights_b.iter().zip(counts_b).flat_map(|(&weight, &count)| std::iter::repeat_n(weight, count)).collect()
 }
 
+/// The weight of each token of `[2P]` completions (all chosen ones, then all rejected ones), `[M]`: 1 up to the length of
+/// the shorter one of the pair, `alpha` beyond it.
+///
+/// Liu et al. 2024 (length-desensitised DPO), <https://arxiv.org/abs/2409.06411>.
+///
+/// # Panics
+/// When the completions are not pairs.
+pub fn beyond_shared(counts_b: &[usize], alpha: f32) -> Vec<f32> {
+    assert!(counts_b.len().is_multiple_of(2), "chosen and rejected completions are equally many");
+    let (chosen, rejected) = counts_b.split_at(counts_b.len() / 2);
+    let shared: Vec<usize> = chosen.iter().zip(rejected).map(|(chosen, rejected)| *chosen.min(rejected)).collect();
+    let shared = shared.iter().chain(&shared);
+    let weight = |(&count, &shared): (&usize, &usize)| (0..count).map(move |t| if t < shared { 1.0 } else { alpha });
+    counts_b.iter().zip(shared).flat_map(weight).collect()
+}
+
+/// The weight of each of P pairs, `[P]`: how likely the policy itself is to write completions like its two.
+///
+/// `exp(meanₜ aₜ)` of the chosen times that of the rejected, where `aₜ = log pₜ − log Σᵥ pᵥ²` is a token's logprob beside
+/// the one to be expected. Zhou et al. 2024 (WPO), equation 2, <https://arxiv.org/abs/2406.11827>.
+///
+/// `aligned_m` holds `aₜ` of all chosen completions, then of all rejected ones; `counts_b` says how many each has.
+///
+/// # Panics
+/// When the completions are not pairs, or the counts do not sum to `M`.
+pub fn on_policy(aligned_m: &[f32], counts_b: &[usize]) -> Vec<f32> {
+    assert!(counts_b.len().is_multiple_of(2), "chosen and rejected completions are equally many");
+    let mut rest = aligned_m;
+    let mut mean = |&count: &usize| {
+        let (tokens, after) = rest.split_at(count);
+        rest = after;
+        tokens.iter().map(|&a| f64::from(a)).sum::<f64>() / count.max(1) as f64
+    };
+    let means_b: Vec<f64> = counts_b.iter().map(&mut mean).collect();
+    assert!(rest.is_empty(), "counts_b sum to M");
+    let (chosen, rejected) = means_b.split_at(means_b.len() / 2);
+    chosen.iter().zip(rejected).map(|(chosen, rejected)| (chosen + rejected).exp() as f32).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +128,20 @@ mod tests {
         // Micro-batches of 1 and of 2 + 3 tokens.
         let found = micro_mean_weights(&[1, 2, 3], &[0..1, 1..3], Reduction::TokenMean);
         assert_eq!(found, [0.5, 0.1, 0.1]);
+    }
+
+    #[test]
+    fn tokens_beyond_the_shorter_completion_weigh_less() {
+        // Pairs of 3 and 1, of 2 and 4 tokens.
+        assert_eq!(beyond_shared(&[3, 2, 1, 4], 0.25), [1.0, 0.25, 0.25, 1.0, 1.0, 1.0, 1.0, 1.0, 0.25, 0.25]);
+        assert!(beyond_shared(&[], 0.5).is_empty());
+    }
+
+    #[test]
+    fn a_pair_weighs_what_its_completions_are_likely() {
+        // e^((−1 − 3)/2) · e^(−1) and e^(½) · e^0
+        let found = on_policy(&[-1.0, -3.0, 0.5, -1.0], &[2, 1, 1, 0]);
+        assert!((found[0] - (-3.0f32).exp()).abs() < 1e-7 && (found[1] - 0.5f32.exp()).abs() < 1e-6, "{found:?}");
     }
 
     proptest! {

@@ -1,8 +1,6 @@
-//! Direct preference optimisation: the keys it has, its objective, and where the reference's logprobs come from.
+//! Direct preference optimisation: its objective, and where the reference's logprobs come from.
 
-use burn::tensor::{Tensor, TensorData};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use burn::tensor::Tensor;
 use serde_json::{Value, json};
 
 use super::{Objective, OfflineMethod, Totals};
@@ -10,62 +8,19 @@ use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
 use crate::error::Result;
 use crate::host::read;
-use crate::loss::{dpo, reduce};
+use crate::math::weights::on_policy;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared, Stay};
-use crate::model::{Batch, CausalLm, Rows, Sequence};
+use crate::model::{Batch, CausalLm, Rows, Sequence, TokenLogprobs};
 use crate::pretrained::Pretrained;
 use crate::settings::TrainConfig;
 use crate::stats::{NEW_TOKENS, Stats};
 
-/// Keys of `method.dpo`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct DpoConfig {
-    /// How strongly the policy is held to the reference. Default 0.1 (Rafailov et al. 2023).
-    pub beta: f64,
-    /// The loss on the difference of log-ratios. Default `sigmoid`.
-    pub loss_type: DpoLossType,
-    /// The probability that a label is wrong (conservative DPO; `sigmoid` only). Default 0.
-    pub label_smoothing: f64,
-    /// Where the reference's logprobs come from. Default `precomputed`: one pass before training, then the reference is dropped.
-    pub reference: ReferenceLogprobs,
-    /// The reference: a model directory. Default: the model training starts from.
-    pub reference_model: Option<String>,
-}
+mod keys;
+mod pass;
+mod rules;
 
-impl Default for DpoConfig {
-    fn default() -> Self {
-        Self {
-            beta: 0.1,
-            loss_type: DpoLossType::Sigmoid,
-            label_smoothing: 0.0,
-            reference: ReferenceLogprobs::Precomputed,
-            reference_model: None,
-        }
-    }
-}
-
-/// The loss on the difference of log-ratios Δ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DpoLossType {
-    /// −log σ(βΔ), Rafailov et al. 2023.
-    Sigmoid,
-    /// max(0, 1 − βΔ), Zhao et al. 2023 (SLiC).
-    Hinge,
-    /// (Δ̄ − 1/(2β))² on length-normalised log-ratios, Azar et al. 2023.
-    Ipo,
-}
-
-/// Where the reference's logprobs come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ReferenceLogprobs {
-    /// One pass over the data before training.
-    Precomputed,
-    /// A forward pass of the reference beside every step.
-    Live,
-}
+pub use keys::{Divergence, DpoConfig, DpoLossType, DpoLosses, ReferenceLogprobs};
+pub use pass::{Beside, Completions, Found, beside, sums};
 
 impl Method for DpoConfig {
     fn name(&self) -> &'static str {
@@ -93,20 +48,7 @@ impl Method for DpoConfig {
     }
 
     fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
-        problems.above_zero("method.dpo.beta", self.beta);
-        problems.zero_to_below("method.dpo.label_smoothing", self.label_smoothing, 0.5);
-        let name = match self.loss_type {
-            DpoLossType::Sigmoid => return,
-            DpoLossType::Hinge => "hinge",
-            DpoLossType::Ipo => "ipo",
-        };
-        problems.unless(self.label_smoothing == 0.0, &["method.dpo.label_smoothing", "method.dpo.loss_type"], || {
-            let message = format!(
-                "`method.dpo.label_smoothing` is {}, but `loss_type: {name}` has no label smoothing: only `sigmoid` reads a label as a probability",
-                self.label_smoothing
-            );
-            (message, Some("use `loss_type: sigmoid`, or set `label_smoothing` to 0".into()))
-        });
+        rules::check(problems, self);
     }
 }
 
@@ -149,6 +91,14 @@ pub struct DpoPair {
     pub pair: PreferenceExample,
     /// Of the chosen and the rejected completion; `None` when the reference is asked beside every step.
     pub reference: Option<[f32; 2]>,
+    /// What its step has beside it, for losses that sort; `None` when all of the step is in one pass.
+    pub beside: Option<Beside>,
+}
+
+impl DpoPair {
+    fn new(pair: PreferenceExample, reference: Option<[f32; 2]>) -> Self {
+        Self { pair, reference, beside: None }
+    }
 }
 
 /// The objective.
@@ -165,6 +115,15 @@ impl Dpo {
         let live = config.reference == ReferenceLogprobs::Live;
         Self { config: config.clone(), reference: live.then_some(reference) }
     }
+
+    /// Summed logprobs of both completions of each pair under the reference.
+    fn reference_of(&self, examples: &[&DpoPair], pairs: &[&PreferenceExample]) -> Vec<[f32; 2]> {
+        if let Some(known) = examples.iter().map(|example| example.reference).collect() {
+            return known;
+        }
+        let reference = self.reference.as_ref().expect("`pairs` asked it before training unless it is kept");
+        sums_of_pairs(reference, pairs, self.config.ld_alpha)
+    }
 }
 
 /// Completes `examples` with the reference's logprobs, unless they are to be live. `progress` is told how many are done.
@@ -176,24 +135,39 @@ pub fn pairs(
     mut progress: impl FnMut(usize),
 ) -> Vec<DpoPair> {
     if config.reference == ReferenceLogprobs::Live {
-        return examples.into_iter().map(|pair| DpoPair { pair, reference: None }).collect();
+        return examples.into_iter().map(|pair| DpoPair::new(pair, None)).collect();
     }
     let lengths: Vec<usize> = examples.iter().map(tokens).collect();
     let mut sums = Vec::with_capacity(examples.len());
     for pass in passes.split(&lengths) {
         let batch: Vec<&PreferenceExample> = examples[pass.clone()].iter().collect();
-        sums.extend(reference_sums(reference, &batch));
+        sums.extend(sums_of_pairs(reference, &batch, config.ld_alpha));
         progress(pass.end);
     }
-    examples.into_iter().zip(sums).map(|(pair, sums)| DpoPair { pair, reference: Some(sums) }).collect()
+    examples.into_iter().zip(sums).map(|(pair, sums)| DpoPair::new(pair, Some(sums))).collect()
 }
 
-/// Summed logprobs of both completions of each pair under the reference.
-fn reference_sums(reference: &CausalLm, pairs: &[&PreferenceExample]) -> Vec<[f32; 2]> {
-    let batch = batch(reference, pairs);
-    let found = reference.logprobs(&batch, 1.0);
-    let sums_b = read(&reduce::segment_sum(found.logprobs_m, batch.counts_b()));
+/// Summed logprobs of both completions of each pair, without gradient.
+fn sums_of_pairs(model: &CausalLm, pairs: &[&PreferenceExample], ld_alpha: Option<f64>) -> Vec<[f32; 2]> {
+    let batch = batch(model, pairs);
+    let found = model.logprobs(&batch, 1.0);
+    let sums_b = read(&sums(found.logprobs_m, batch.counts_b(), ld_alpha));
     (0..pairs.len()).map(|p| [sums_b[p], sums_b[pairs.len() + p]]).collect()
+}
+
+/// `[P]` of two sides to `[2P]`: the chosen ones, then the rejected ones.
+fn one_after_the_other(sides_p: &[[f32; 2]]) -> Vec<f32> {
+    sides_p.iter().map(|sides| sides[0]).chain(sides_p.iter().map(|sides| sides[1])).collect()
+}
+
+/// What the losses of each pair are multiplied with (WPO).
+fn pair_weights(model: &CausalLm, hidden_nd: Tensor<2>, batch: &Batch, found: &TokenLogprobs) -> Vec<f32> {
+    // log Σ p² = logsumexp(2z) − 2·logsumexp(z), and half the temperature doubles the logits.
+    let doubled_m = read(&model.token_logprobs(hidden_nd.detach(), batch.targets(), 0.5).log_partitions_m);
+    let (logprobs_m, partitions_m) = (read(&found.logprobs_m), read(&found.log_partitions_m));
+    let aligned = |((logprob, partition), doubled): ((&f32, &f32), &f32)| logprob - (doubled - 2.0 * partition);
+    let aligned_m: Vec<f32> = logprobs_m.iter().zip(&partitions_m).zip(&doubled_m).map(aligned).collect();
+    on_policy(&aligned_m, batch.counts_b())
 }
 
 fn batch(model: &CausalLm, pairs: &[&PreferenceExample]) -> Batch {
@@ -220,45 +194,59 @@ impl Objective for Dpo {
         tokens(&example.pair)
     }
 
+    /// Those of the chosen completion, over which `sft` is a mean.
     fn targets(&self, example: &DpoPair) -> usize {
-        tokens(&example.pair) - 2 * example.pair.prompt_len
+        example.pair.chosen_ids.len() - example.pair.prompt_len
+    }
+
+    /// For losses that sort: a pass without gradient, to know the order of the step.
+    fn acquainted(&self, model: &CausalLm, examples: &[&DpoPair], passes: MicroBatch) -> Option<Vec<DpoPair>> {
+        let lengths: Vec<usize> = examples.iter().map(|example| self.tokens(example)).collect();
+        let passes = passes.split(&lengths);
+        if !self.config.sorts() || passes.len() < 2 {
+            return None;
+        }
+        let (mut policy, mut reference) = (Vec::new(), Vec::new());
+        for pass in passes {
+            let pairs: Vec<&PreferenceExample> = examples[pass.clone()].iter().map(|example| &example.pair).collect();
+            policy.extend(sums_of_pairs(model, &pairs, self.config.ld_alpha));
+            reference.extend(self.reference_of(&examples[pass], &pairs));
+        }
+        let order = beside(&one_after_the_other(&policy), &one_after_the_other(&reference));
+        let completed = examples.iter().zip(reference).zip(order).map(|((example, reference), beside)| DpoPair {
+            pair: example.pair.clone(),
+            reference: Some(reference),
+            beside: Some(beside),
+        });
+        Some(completed.collect())
     }
 
     fn loss(&self, model: &CausalLm, examples: &[&DpoPair], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
         let pairs: Vec<&PreferenceExample> = examples.iter().map(|example| &example.pair).collect();
-        let reference: Vec<[f32; 2]> = match &self.reference {
-            Some(reference) => reference_sums(reference, &pairs),
-            None => examples.iter().map(|example| example.reference.expect("prepared by `pairs`")).collect(),
-        };
+        let reference = self.reference_of(examples, &pairs);
         let batch = batch(model, &pairs);
-        let found = model.logprobs(&batch, 1.0);
-        let p = pairs.len();
-        let device = found.logprobs_m.device();
-
-        let sums_b = reduce::segment_sum(found.logprobs_m.clone(), batch.counts_b());
-        let reference_b: Vec<f32> =
-            reference.iter().map(|sums| sums[0]).chain(reference.iter().map(|sums| sums[1])).collect();
-        let ratios_b = sums_b.clone() - Tensor::<1>::from_data(TensorData::new(reference_b, [2 * p]), &device);
-        let beta = self.config.beta;
-        let losses_p = match self.config.loss_type {
-            DpoLossType::Sigmoid => dpo::sigmoid(difference(ratios_b.clone()), beta, self.config.label_smoothing),
-            DpoLossType::Hinge => dpo::hinge(difference(ratios_b.clone()), beta),
-            DpoLossType::Ipo => {
-                let shares_b: Vec<f32> = batch.counts_b().iter().map(|&count| 1.0 / count.max(1) as f32).collect();
-                let shares_b = Tensor::<1>::from_data(TensorData::new(shares_b, [2 * p]), &device);
-                dpo::ipo(difference(ratios_b.clone() * shares_b), beta)
-            }
+        let hidden_nd = model.hidden(&batch);
+        let kept_nd = self.config.use_weighting.then(|| hidden_nd.clone());
+        let found = model.token_logprobs(hidden_nd, batch.targets(), 1.0);
+        let weights_p = kept_nd.map(|hidden_nd| pair_weights(model, hidden_nd, &batch, &found));
+        let completions = Completions {
+            logprobs_m: found.logprobs_m,
+            counts_b: batch.counts_b(),
+            reference_b: one_after_the_other(&reference),
+            beside_p: examples.iter().map(|example| example.beside).collect(),
+            weights_p,
         };
+        let Found { loss, sums_b, log_ratios_b } = completions.loss(&self.config, totals);
 
-        let chosen_tokens: usize = batch.counts_b()[..p].iter().sum();
-        observe(&read(&ratios_b), &read(&sums_b), beta, stats);
+        let chosen_tokens: usize = batch.counts_b()[..pairs.len()].iter().sum();
+        observe(&log_ratios_b, &sums_b, self.config.beta, stats);
         let mean_logits_m = read(&found.mean_logits_m);
         stats.mean_of("logits/chosen", &mean_logits_m[..chosen_tokens]);
         stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
         stats.mean_of("entropy", &read(&found.entropies_m));
         stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
         stats.sum(NEW_TOKENS, pairs.iter().map(|pair| tokens(pair)).sum::<usize>() as f64);
-        Some(losses_p.sum() / totals.examples as f64)
+        Some(loss)
     }
 
     fn describe(&self, example: &DpoPair) -> Value {
@@ -269,12 +257,6 @@ impl Objective for Dpo {
             "reference_logps": example.reference,
         })
     }
-}
-
-/// Chosen minus rejected: `[2P]` to `[P]`.
-fn difference(values_b: Tensor<1>) -> Tensor<1> {
-    let p = values_b.dims()[0] / 2;
-    values_b.clone().narrow(0, 0, p) - values_b.narrow(0, p, p)
 }
 
 /// TRL's metrics: implicit rewards are `β` times the log-ratios; equal ones count as wrong.

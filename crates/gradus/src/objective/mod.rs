@@ -4,8 +4,6 @@ pub mod dpo;
 pub mod reward_model;
 pub mod sft;
 
-pub use reward_model::{CALIBRATION_BINS, PairScore};
-
 use burn::module::Module;
 use burn::tensor::Tensor;
 use serde_json::Value;
@@ -71,6 +69,17 @@ pub trait Objective {
     /// Tokens of one example that carry loss.
     fn targets(&self, example: &Self::Example) -> usize;
 
+    /// The examples of a step, each with what its loss must know of the others, where that takes a look at all of them
+    /// before the first pass. `None`, which is usual: a pass needs nothing but the totals.
+    fn acquainted(
+        &self,
+        _model: &Self::Model,
+        _examples: &[&Self::Example],
+        _passes: MicroBatch,
+    ) -> Option<Vec<Self::Example>> {
+        None
+    }
+
     /// The examples' share of the step's loss, `[1]`; the shares of a step's micro-batches sum to its loss.
     /// `None` when nothing in them carries loss.
     fn loss(
@@ -87,11 +96,6 @@ pub trait Objective {
     /// What computing them may fail with.
     fn evaluate(&self, model: &Self::Model, examples: &[&Self::Example], passes: MicroBatch) -> Result<Stats> {
         Ok(evaluate_loss(self, model, examples, passes))
-    }
-
-    /// What the model makes of every pair, for methods that score pairs. `model` carries no gradient.
-    fn scores(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> Vec<PairScore> {
-        Vec::new()
     }
 
     /// The example for a person to read: ids and masks, as they entered the loss.
@@ -111,6 +115,8 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     passes: MicroBatch,
 ) -> Stats {
     let totals = totals(objective, examples);
+    let acquainted: Option<Vec<O::Example>> = objective.acquainted(model, examples, passes);
+    let examples = acquainted.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
     let (mut stats, mut loss) = (Stats::default(), 0.0);
     let mut measured = Stats::default();

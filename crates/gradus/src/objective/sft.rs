@@ -21,18 +21,35 @@ use crate::stats::{NEW_TOKENS, Stats};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SftConfig {
+    /// The loss of a token. Default `nll` (TRL).
+    pub loss_type: SftLossType,
     /// Loss on the completion only. Default: true for prompt–completion rows, false otherwise (TRL).
     pub completion_only_loss: Option<bool>,
     /// Loss on assistant turns only; the chat template must mark them. Default false (TRL).
     pub assistant_only_loss: bool,
-    /// Mix this share of the uniform distribution into the target. Default 0.
+    /// Mix this share of the uniform distribution into the target (`nll` only). Default 0.
     pub label_smoothing: f64,
 }
 
 impl Default for SftConfig {
     fn default() -> Self {
-        Self { completion_only_loss: None, assistant_only_loss: false, label_smoothing: 0.0 }
+        Self {
+            loss_type: SftLossType::Nll,
+            completion_only_loss: None,
+            assistant_only_loss: false,
+            label_smoothing: 0.0,
+        }
     }
+}
+
+/// The loss of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SftLossType {
+    /// Its negative log-likelihood.
+    Nll,
+    /// Dynamic fine-tuning: the same, weighed by the token's own probability, Wu et al. 2025.
+    Dft,
 }
 
 impl Method for SftConfig {
@@ -58,6 +75,14 @@ impl Method for SftConfig {
 
     fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
         problems.zero_to_below("method.sft.label_smoothing", self.label_smoothing, 1.0);
+        let fine = self.loss_type == SftLossType::Nll || self.label_smoothing == 0.0;
+        problems.unless(fine, &["method.sft.label_smoothing", "method.sft.loss_type"], || {
+            let message = format!(
+                "`method.sft.label_smoothing` is {}, but `loss_type: dft` has no label smoothing",
+                self.label_smoothing
+            );
+            (message, Some("use `loss_type: nll`, or set `label_smoothing` to 0".into()))
+        });
     }
 
     fn drops_out(&self) -> bool {
@@ -97,16 +122,17 @@ impl OfflineMethod for SftConfig {
     }
 }
 
-/// The objective: mean negative log-likelihood of the step's loss tokens.
+/// The objective: the mean loss of the step's loss tokens.
 #[derive(Debug, Clone)]
 pub struct Sft {
+    loss_type: SftLossType,
     label_smoothing: f64,
 }
 
 impl Sft {
     /// The objective that `config` asks for.
     pub fn new(config: &SftConfig) -> Self {
-        Self { label_smoothing: config.label_smoothing }
+        Self { loss_type: config.loss_type, label_smoothing: config.label_smoothing }
     }
 }
 
@@ -136,11 +162,14 @@ impl Objective for Sft {
         let found = model.logprobs(&batch, 1.0);
         stats.mean_of("entropy", &read(&found.entropies_m));
         stats.mean_of("mean_token_accuracy", &read(&found.correct_m));
-        let nll_m = match self.label_smoothing {
-            0.0 => sft::nll(found.logprobs_m),
-            share => sft::nll_smoothed(found.logprobs_m, found.mean_logits_m, found.log_partitions_m, share),
+        let losses_m = match (self.loss_type, self.label_smoothing) {
+            (SftLossType::Dft, _) => sft::dft(found.logprobs_m),
+            (SftLossType::Nll, 0.0) => sft::nll(found.logprobs_m),
+            (SftLossType::Nll, share) => {
+                sft::nll_smoothed(found.logprobs_m, found.mean_logits_m, found.log_partitions_m, share)
+            }
         };
-        Some(nll_m.sum() / totals.targets as f64)
+        Some(losses_m.sum() / totals.targets as f64)
     }
 
     fn describe(&self, row: &SftExample) -> Value {

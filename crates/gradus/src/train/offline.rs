@@ -133,6 +133,8 @@ pub fn optimise<O: Objective>(
     settings: &Settings,
 ) -> Result<Stats, String> {
     let totals = totals(objective, batch);
+    let acquainted = objective.acquainted(learner.module(), batch, settings.passes);
+    let batch: Vec<&O::Example> = acquainted.as_ref().map_or_else(|| batch.to_vec(), |batch| batch.iter().collect());
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
     let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
     for (index, pass) in settings.passes.split(&lengths).into_iter().enumerate() {

@@ -9,7 +9,6 @@ use super::cast::{self, Player};
 use super::claimed::Claimed;
 use super::examples;
 use super::forecast;
-use super::held_out;
 use super::log::Logged;
 use super::models::Models;
 use super::observer::{Event, Observer};
@@ -203,10 +202,7 @@ impl Job<'_> {
         };
         offline::train(&task, &mut learner, &mut recorder)?;
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
-        let model = learner.frozen();
-        atomic::write_dir(&self.directory.model(), |path| save(&model, path))?;
-        let examples: Vec<_> = held_out.iter().collect();
-        held_out::write(&self.directory, &objective.scores(&model, &examples, settings.passes))?;
+        atomic::write_dir(&self.directory.model(), |path| save(&learner.frozen(), path))?;
         self.finish(&mut recorder, &settings)
     }
 

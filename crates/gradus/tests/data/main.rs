@@ -4,7 +4,6 @@ mod bad_input;
 mod formats;
 mod lints;
 mod material;
-mod places;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokenizers;

@@ -1,86 +1,124 @@
-//! DPO and reward-model losses against TRL: one value per pair, averaged over the pairs.
+//! DPO and reward-model losses against TRL: from the logprobs of tokens to the loss of a step.
 
 use burn::tensor::Tensor;
-use gradus::loss::{dpo, reduce, reward};
+use gradus::loss::reward;
+use gradus::math::weights::on_policy;
+use gradus::objective::Totals;
+use gradus::objective::dpo::{Beside, Completions, DpoConfig, Found, beside, sums};
 use serde_json::Value;
 
 use crate::fixture::*;
 
-/// A pair's two completions, as sums and as means over tokens of policy minus reference.
-struct Sides {
-    chosen_p: Tensor<1>,
-    rejected_p: Tensor<1>,
-    mean_delta_p: Tensor<1>,
+/// The pairs of the fixture, and what a case says of them.
+struct Step {
+    config: DpoConfig,
+    chosen: Vec<Tensor<1>>,
+    rejected: Vec<Tensor<1>>,
+    /// Under the reference, `[2P]`.
+    reference_b: Vec<f32>,
+    weights_p: Option<Vec<f32>>,
+    totals: Totals,
 }
 
-impl Sides {
-    fn delta_p(&self) -> Tensor<1> {
-        self.chosen_p.clone() - self.rejected_p.clone()
+impl Step {
+    fn new(inputs: &Value, config: DpoConfig) -> Self {
+        let leaves = |side: &str| list(&inputs[side]).iter().map(|row| leaf(&flat32(row))).collect::<Vec<_>>();
+        let both = |chosen: &str, rejected: &str| [flat32(&inputs[chosen]), flat32(&inputs[rejected])].concat();
+        let counts_b = [lengths(&inputs["chosen"]), lengths(&inputs["rejected"])].concat();
+        let pairs = counts_b.len() / 2;
+        let reference_m = tensor(&both("ref_chosen", "ref_rejected"));
+        let expected_m = flat32(&inputs["log_sum_sq_probs"]);
+        let aligned = both("chosen", "rejected").iter().zip(&expected_m).map(|(a, b)| a - b).collect::<Vec<_>>();
+        Self {
+            weights_p: config.use_weighting.then(|| on_policy(&aligned, &counts_b)),
+            reference_b: values(&sums(reference_m, &counts_b, config.ld_alpha)),
+            totals: Totals { examples: pairs, targets: counts_b[..pairs].iter().sum() },
+            chosen: leaves("chosen"),
+            rejected: leaves("rejected"),
+            config,
+        }
+    }
+
+    /// The share of the pairs `of` in the loss of the step.
+    fn pass(&self, of: std::ops::Range<usize>, beside_p: Option<&[Beside]>) -> Found {
+        let pairs = self.chosen.len();
+        let rows: Vec<Tensor<1>> = [&self.chosen[of.clone()], &self.rejected[of.clone()]].concat();
+        let counts_b: Vec<usize> = rows.iter().map(|row| row.dims()[0]).collect();
+        let rejected = pairs + of.start..pairs + of.end;
+        let completions = Completions {
+            logprobs_m: Tensor::cat(rows, 0),
+            counts_b: &counts_b,
+            reference_b: [&self.reference_b[of.clone()], &self.reference_b[rejected]].concat(),
+            beside_p: beside_p.map(|beside_p| beside_p[of.clone()].to_vec()),
+            weights_p: self.weights_p.as_ref().map(|weights_p| weights_p[of].to_vec()),
+        };
+        completions.loss(&self.config, self.totals)
+    }
+
+    fn gradient(&self, loss: &Tensor<1>) -> Vec<f32> {
+        let gradients = loss.backward();
+        let of = |leaf: &Tensor<1>| {
+            leaf.grad(&gradients).map_or_else(|| vec![0.0; leaf.dims()[0]], |gradient| values(&gradient))
+        };
+        self.chosen.iter().chain(&self.rejected).flat_map(of).collect()
     }
 }
 
-fn log_ratios(logprobs_m: &Tensor<1>, reference: &Value, counts_p: &[usize]) -> (Tensor<1>, Tensor<1>) {
-    let reference_p = reduce::segment_sum(tensor(&flat32(reference)), counts_p);
-    let sums_p = reduce::segment_sum(logprobs_m.clone(), counts_p) - reference_p.clone();
-    let lengths_p: Vec<f32> = counts_p.iter().map(|&count| count as f32).collect();
-    (sums_p.clone(), sums_p / tensor(&lengths_p))
+/// The options of a case are keys of gradus by TRL's names.
+fn config(options: &Value) -> DpoConfig {
+    let mut options = options.clone();
+    options.as_object_mut().expect("options by name").remove("formula");
+    serde_json::from_value(options).expect("keys of `method.dpo`")
 }
 
-fn loss(name: &str, options: &Value, sides: &Sides) -> Option<Tensor<1>> {
-    let plain = |key: &str| options.get(key).is_none_or(Value::is_null);
-    let is_here = plain("ld_alpha")
-        && plain("loss_weights")
-        && options.get("f_divergence_type").is_none_or(|kind| kind == "reverse_kl");
-    if !is_here {
-        return None;
+fn dpo_cases(mut check: impl FnMut(&str, &Step, &Value)) {
+    let fixture = read("losses/dpo.json");
+    let cases = list(&fixture["cases"]);
+    assert_eq!(cases.len(), 63, "every case of the fixture");
+    for case in cases {
+        check(text(&case["name"]), &Step::new(&fixture["inputs"], config(&case["options"])), case);
     }
-    let (beta, smoothing) = (number(&options["beta"]), number(&options["label_smoothing"]));
-    let (chosen_p, rejected_p) = (sides.chosen_p.clone(), sides.rejected_p.clone());
-    Some(match name {
-        // TRL's `sigmoid` leaves the smoothing aside; `cdpo` is the same loss with it.
-        "sigmoid" => dpo::sigmoid(sides.delta_p(), beta, 0.0),
-        "cdpo" => dpo::sigmoid(sides.delta_p(), beta, smoothing),
-        "hinge" => dpo::hinge(sides.delta_p(), beta),
-        "ipo" => dpo::ipo(sides.mean_delta_p.clone(), beta),
-        "ipo_sum" => dpo::ipo(sides.delta_p(), beta),
-        "exo_pair" => dpo::exo_pair(sides.delta_p(), beta, smoothing),
-        "robust" => dpo::robust(sides.delta_p(), beta, smoothing),
-        "discopop" => dpo::discopop(sides.delta_p(), beta),
-        "sigmoid_norm" => dpo::sigmoid_norm(sides.mean_delta_p.clone(), beta),
-        "nca_pair" => dpo::nca_pair(chosen_p, rejected_p, beta),
-        "bco_pair" => dpo::bco_pair(chosen_p, rejected_p, beta),
-        "sppo_hard" => dpo::sppo_hard(chosen_p, rejected_p, beta),
-        "apo_zero" => dpo::apo_zero(chosen_p, rejected_p, beta),
-        "apo_down" => dpo::apo_down(chosen_p, rejected_p, beta),
-        _ => return None,
-    })
 }
 
 #[test]
 fn dpo_losses_of_trl() {
-    let fixture = read("losses/dpo.json");
-    let inputs = &fixture["inputs"];
-    let (mut skipped, mut ran) = (Vec::new(), 0);
-    for case in list(&fixture["cases"]) {
-        let (name, options) = (text(&case["name"]), &case["options"]);
-        let (chosen_m, rejected_m) = (leaf(&flat32(&inputs["chosen"])), leaf(&flat32(&inputs["rejected"])));
-        let (chosen_p, chosen_mean_p) = log_ratios(&chosen_m, &inputs["ref_chosen"], &lengths(&inputs["chosen"]));
-        let (rejected_p, rejected_mean_p) =
-            log_ratios(&rejected_m, &inputs["ref_rejected"], &lengths(&inputs["rejected"]));
-        let sides = Sides { chosen_p, rejected_p, mean_delta_p: chosen_mean_p - rejected_mean_p };
-        let Some(loss_p) = loss(text(&options["loss_type"][0]), options, &sides) else {
-            skipped.push(name.to_owned());
-            continue;
-        };
-        let loss = loss_p.mean();
-        assert_value(name, f64::from(values(&loss)[0]), number(&case["loss"]));
-        let [chosen, rejected] = gradients(&loss, [&chosen_m, &rejected_m]);
+    dpo_cases(|name, step, case| {
+        let pairs = step.chosen.len();
+        let found = step.pass(0..pairs, None);
+        assert_value(name, f64::from(values(&found.loss)[0]), number(&case["loss"]));
         let expected = [flat(&case["grad"]["chosen"]), flat(&case["grad"]["rejected"])].concat();
-        assert_gradient(name, &[chosen, rejected].concat(), &expected);
-        ran += 1;
-    }
-    name_skipped("dpo", &skipped);
-    assert!(ran >= 18, "most cases ran");
+        assert_gradient(name, &step.gradient(&found.loss), &expected);
+        let Some(metrics) = case.get("metrics") else { return };
+        let mean = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / pairs as f64;
+        for (key, found) in [
+            ("logps/chosen", mean(&found.sums_b[..pairs])),
+            ("logps/rejected", mean(&found.sums_b[pairs..])),
+            ("rewards/chosen", step.config.beta * mean(&found.log_ratios_b[..pairs])),
+            ("rewards/rejected", step.config.beta * mean(&found.log_ratios_b[pairs..])),
+        ] {
+            assert_value(&format!("{name}, {key}"), found, number(&metrics[key]));
+        }
+    });
+}
+
+#[test]
+fn dpo_losses_pass_by_pass() {
+    dpo_cases(|name, step, case| {
+        let pairs = step.chosen.len();
+        let order = beside(&step.pass(0..pairs, None).sums_b, &step.reference_b);
+        let (mut share, mut gradient) =
+            (0.0, vec![0.0; step.chosen.iter().chain(&step.rejected).map(|row| row.dims()[0]).sum()]);
+        for of in [0..1, 1..pairs] {
+            let loss = step.pass(of, Some(&order)).loss;
+            share += f64::from(values(&loss)[0]);
+            for (sum, value) in gradient.iter_mut().zip(step.gradient(&loss)) {
+                *sum += value;
+            }
+        }
+        assert_value(name, share, number(&case["loss"]));
+        let expected = [flat(&case["grad"]["chosen"]), flat(&case["grad"]["rejected"])].concat();
+        assert_gradient(name, &gradient, &expected);
+    });
 }
 
 #[test]

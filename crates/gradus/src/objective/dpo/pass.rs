@@ -1,0 +1,179 @@
+//! The loss of one forward pass, from the logprobs of its tokens: which losses, of which log-ratios, with which weights.
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::keys::{Divergence, DpoConfig, DpoLossType};
+use crate::host::read;
+use crate::loss::{divergence, dpo, reduce, sft};
+use crate::math::rank::of_same_rank;
+use crate::math::weights::beyond_shared;
+use crate::objective::Totals;
+
+/// The completions of a pass: all chosen ones, then all rejected ones, in the order of their pairs.
+#[derive(Debug)]
+pub struct Completions<'a> {
+    /// Logprobs of their tokens, `[M]`; carries gradient.
+    pub logprobs_m: Tensor<1>,
+    /// How many tokens each has, `[2P]`.
+    pub counts_b: &'a [usize],
+    /// What [`sums`] makes of their logprobs under the reference, `[2P]`.
+    pub reference_b: Vec<f32>,
+    /// What the sorted step has beside each pair; `None`: these pairs are the whole step. Only for losses that sort.
+    pub beside_p: Option<Vec<Beside>>,
+    /// What the losses of each pair are multiplied with; `None`: nothing.
+    pub weights_p: Option<Vec<f32>>,
+}
+
+/// What stands beside a pair when those of its step are sorted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Beside {
+    /// The reference's difference of chosen and rejected that has the rank of the policy's.
+    pub difference: f32,
+    /// The rejected log-ratio that has the rank of the chosen one.
+    pub chosen: f32,
+    /// The chosen log-ratio that has the rank of the rejected one.
+    pub rejected: f32,
+}
+
+/// What a pass gave.
+#[derive(Debug)]
+pub struct Found {
+    /// Its share of the step's loss, `[1]`.
+    pub loss: Tensor<1>,
+    /// What [`sums`] made of the logprobs, `[2P]`.
+    pub sums_b: Vec<f32>,
+    /// Of policy and reference, `[2P]`.
+    pub log_ratios_b: Vec<f32>,
+}
+
+/// The logprob of each completion, `[2P]`; tokens beyond the length of the pair's shorter one weigh `ld_alpha`.
+pub fn sums(logprobs_m: Tensor<1>, counts_b: &[usize], ld_alpha: Option<f64>) -> Tensor<1> {
+    let Some(alpha) = ld_alpha else { return reduce::segment_sum(logprobs_m, counts_b) };
+    let shares_m = on(&logprobs_m.device(), beyond_shared(counts_b, alpha as f32));
+    reduce::segment_sum(logprobs_m * shares_m, counts_b)
+}
+
+/// Sorts the pairs of a step by their logprobs under policy and reference, `[2P]` each.
+pub fn beside(sums_b: &[f32], reference_b: &[f32]) -> Vec<Beside> {
+    let p = sums_b.len() / 2;
+    let minus = |a: &[f32], b: &[f32]| -> Vec<f32> { a.iter().zip(b).map(|(a, b)| a - b).collect() };
+    let differences = of_same_rank(&minus(&sums_b[..p], &sums_b[p..]), &minus(&reference_b[..p], &reference_b[p..]));
+    let log_ratios_b = minus(sums_b, reference_b);
+    let (chosen, rejected) = log_ratios_b.split_at(p);
+    let (beside_chosen, beside_rejected) = (of_same_rank(chosen, rejected), of_same_rank(rejected, chosen));
+    let sides = differences.into_iter().zip(beside_chosen).zip(beside_rejected);
+    sides.map(|((difference, chosen), rejected)| Beside { difference, chosen, rejected }).collect()
+}
+
+impl Completions<'_> {
+    /// The loss that `config` asks for. `totals` are those of the step: pairs, and tokens of chosen completions.
+    pub fn loss(&self, config: &DpoConfig, totals: Totals) -> Found {
+        let sums_b = sums(self.logprobs_m.clone(), self.counts_b, config.ld_alpha);
+        let log_ratios_b = sums_b.clone() - on(&self.logprobs_m.device(), self.reference_b.clone());
+        let scores_b = match config.f_divergence_type {
+            Divergence::ReverseKl => log_ratios_b.clone(),
+            Divergence::ForwardKl => divergence::forward_kl(log_ratios_b.clone()),
+            Divergence::JsDivergence => divergence::jensen_shannon(log_ratios_b.clone()),
+            Divergence::AlphaDivergence => divergence::alpha(log_ratios_b.clone(), config.f_alpha_divergence_coef),
+        };
+        let sides = Sides { pass: self, config, sums_b, log_ratios_b, scores_b };
+        let term = |(loss, weight): (DpoLossType, f64)| sides.term(loss, totals) * weight;
+        let loss = config.losses().map(term).reduce(|sum, term| sum + term).expect("there is a loss");
+        Found { loss, sums_b: read(&sides.sums_b), log_ratios_b: read(&sides.log_ratios_b) }
+    }
+}
+
+/// Values of each completion, `[2P]`: the chosen ones, then the rejected ones.
+struct Sides<'a> {
+    pass: &'a Completions<'a>,
+    config: &'a DpoConfig,
+    sums_b: Tensor<1>,
+    log_ratios_b: Tensor<1>,
+    scores_b: Tensor<1>,
+}
+
+impl Sides<'_> {
+    /// The share that the pairs of this pass have in `loss` over the step, `[1]`.
+    fn term(&self, loss: DpoLossType, totals: Totals) -> Tensor<1> {
+        if loss == DpoLossType::Sft {
+            let tokens = self.pass.counts_b[..self.pass.counts_b.len() / 2].iter().sum();
+            return sft::nll(self.pass.logprobs_m.clone().narrow(0, 0, tokens)).sum() / totals.targets.max(1) as f64;
+        }
+        let mut losses_p = self.losses(loss);
+        if let Some(weights_p) = &self.pass.weights_p {
+            losses_p = losses_p * self.host(weights_p.clone());
+        }
+        losses_p.sum() / totals.examples as f64
+    }
+
+    /// One value a pair.
+    fn losses(&self, loss: DpoLossType) -> Tensor<1> {
+        let DpoConfig { beta, label_smoothing, discopop_tau, .. } = *self.config;
+        let delta_p = || difference(self.scores_b.clone());
+        let log_ratios = || halves(self.log_ratios_b.clone());
+        let pair = |loss: fn(Tensor<1>, Tensor<1>, f64) -> Tensor<1>| {
+            let [chosen_p, rejected_p] = log_ratios();
+            loss(chosen_p, rejected_p, beta)
+        };
+        match loss {
+            DpoLossType::Sigmoid => dpo::sigmoid(delta_p(), beta, label_smoothing),
+            DpoLossType::Hinge => dpo::hinge(delta_p(), beta),
+            DpoLossType::Ipo => dpo::ipo(self.mean_delta(), beta),
+            DpoLossType::SigmoidNorm => dpo::sigmoid_norm(self.mean_delta(), beta),
+            DpoLossType::ExoPair => dpo::exo_pair(delta_p(), beta, label_smoothing),
+            DpoLossType::Robust => dpo::robust(delta_p(), beta, label_smoothing),
+            DpoLossType::Discopop => dpo::discopop(delta_p(), beta, discopop_tau),
+            DpoLossType::NcaPair => pair(dpo::nca_pair),
+            DpoLossType::BcoPair => pair(dpo::bco_pair),
+            DpoLossType::SppoHard => pair(dpo::sppo_hard),
+            DpoLossType::ApoZero => pair(dpo::apo_zero),
+            DpoLossType::ApoDown => pair(dpo::apo_down),
+            DpoLossType::Aot => {
+                let beside_p = self.beside(|beside| beside.difference);
+                dpo::aot(difference(self.sums_b.clone()), beside_p, beta, label_smoothing)
+            }
+            DpoLossType::AotUnpaired => {
+                let [chosen_p, rejected_p] = log_ratios();
+                let chosen = [chosen_p, self.beside(|beside| beside.chosen)];
+                let rejected = [rejected_p, self.beside(|beside| beside.rejected)];
+                dpo::aot_unpaired(chosen, rejected, beta, label_smoothing)
+            }
+            DpoLossType::Sft => unreachable!("it has no pairs"),
+        }
+    }
+
+    /// The difference of the scores over the tokens of each completion.
+    fn mean_delta(&self) -> Tensor<1> {
+        let shares_b = self.pass.counts_b.iter().map(|&count| 1.0 / count.max(1) as f32).collect();
+        difference(self.scores_b.clone() * self.host(shares_b))
+    }
+
+    fn beside(&self, of: fn(&Beside) -> f32) -> Tensor<1> {
+        let beside_p = match &self.pass.beside_p {
+            Some(beside_p) => beside_p.iter().map(of).collect(),
+            None => beside(&read(&self.sums_b), &self.pass.reference_b).iter().map(of).collect(),
+        };
+        self.host(beside_p)
+    }
+
+    fn host(&self, values: Vec<f32>) -> Tensor<1> {
+        on(&self.pass.logprobs_m.device(), values)
+    }
+}
+
+fn on(device: &Device, values: Vec<f32>) -> Tensor<1> {
+    let n = values.len();
+    Tensor::from_data(TensorData::new(values, [n]), device)
+}
+
+/// `[2P]` to chosen and rejected, `[P]` each.
+fn halves(values_b: Tensor<1>) -> [Tensor<1>; 2] {
+    let p = values_b.dims()[0] / 2;
+    [values_b.clone().narrow(0, 0, p), values_b.narrow(0, p, p)]
+}
+
+/// Chosen minus rejected: `[2P]` to `[P]`.
+fn difference(values_b: Tensor<1>) -> Tensor<1> {
+    let [chosen_p, rejected_p] = halves(values_b);
+    chosen_p - rejected_p
+}
