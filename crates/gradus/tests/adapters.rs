@@ -5,19 +5,20 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Tensor};
+use burn::module::Module;
+use burn::tensor::{Device, Gradients};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
-use gradus::model::{
-    CausalLm, ModelDir, NamePath, RewardModel, Rows, Sequence, Weights, save_causal, save_reward_model,
-};
+use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, Sequence, Weights, save_causal, save_reward_model};
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
+use support::{assert_close, fixtures, host, prefix, tensors};
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
-}
+#[path = "support/models.rs"]
+mod support;
+
+/// Values are compared relative to the largest, at least this.
+const SCALE: f32 = 1e-3;
 
 fn base(name: &str) -> ModelDir {
     ModelDir::open(&fixtures().join("models").join(name)).expect("opens")
@@ -53,70 +54,22 @@ fn case(path: PathBuf) -> Case {
     Case { name, tensors: tensors(&path.join("expected.safetensors")), path, dir, expected, sequences }
 }
 
-fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
-    let bytes = std::fs::read(path).expect("tensors");
-    let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
-    let values = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-    file.tensors().into_iter().map(|(name, view)| (name, values(view.data()))).collect()
-}
-
-fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
-    tensor.into_data().try_to_vec().expect("f32")
-}
-
-#[track_caller]
-fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32) {
-    assert_eq!(found.len(), expected.len(), "{what}: length");
-    let scale = expected.iter().fold(1e-3f32, |max, value| max.max(value.abs()));
-    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
-        assert!((f - e).abs() <= tolerance * scale, "{what}[{i}]: {f} instead of {e} (scale {scale})");
-    }
-}
-
-/// Gradients under the names of the adapter's file, and the parameters that have none.
-struct Collect<'a> {
-    path: NamePath,
-    gradients: &'a Gradients,
-    found: BTreeMap<String, Vec<f32>>,
-}
-
-impl ModuleVisitor for Collect<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
-        let gradient = param.val().grad(self.gradients);
-        assert_eq!(gradient.is_some(), param.is_require_grad(), "{}", self.path.name());
-        if let Some(gradient) = gradient {
-            self.found.insert(self.path.name(), host(gradient));
-        }
-    }
-}
-
+/// Gradients under the names of the adapter's file.
 fn gradients<M: Module>(model: &M, gradients: &Gradients, prefix: &str) -> BTreeMap<String, Vec<f32>> {
-    let mut collect = Collect { path: NamePath::default(), gradients, found: BTreeMap::new() };
-    model.visit(&mut collect);
     let rename = |(name, values): (String, Vec<f32>)| {
         let name = name.replace(".lora.lora_a", ".lora_A.weight").replace(".lora.lora_b", ".lora_B.weight");
         let name = name.replace(".lora.magnitude", ".lora_magnitude_vector");
         let name = name.strip_prefix("trunk.").map_or(name.clone(), |rest| format!("{prefix}{rest}"));
         (format!("grad.base_model.model.{name}"), values)
     };
-    collect.found.into_iter().map(rename).collect()
-}
-
-fn prefix(dir: &ModelDir) -> &'static str {
-    if dir.model_type() == "gpt2" { "transformer." } else { "model." }
+    support::gradients(model, gradients).into_iter().map(rename).collect()
 }
 
 fn check_gradients(case: &Case, found: &BTreeMap<String, Vec<f32>>) {
     let wanted: Vec<&String> = case.tensors.keys().filter(|key| key.starts_with("grad.")).collect();
     assert_eq!(found.keys().collect::<Vec<_>>(), wanted, "{}", case.name);
     for key in wanted {
-        assert_close(&format!("{}: {key}", case.name), &found[key], &case.tensors[key], 1e-4);
+        assert_close(&format!("{}: {key}", case.name), &found[key], &case.tensors[key], 1e-4, SCALE);
     }
 }
 
@@ -129,11 +82,17 @@ fn logits_and_merged_logits_agree() {
         for (i, ids) in case.sequences.iter().enumerate() {
             let (batch, expected) = (model.batch(&Rows::texts(&[ids])), &case.tensors[&format!("logits.{i}")]);
             let found = host(model.logits(&batch));
-            assert_close(&format!("{}: logits {i}", case.name), &found, expected, 1e-5);
+            assert_close(&format!("{}: logits {i}", case.name), &found, expected, 1e-5, SCALE);
             let merged = host(merged.logits(&batch));
-            assert_close(&format!("{}: merged {i}", case.name), &merged, &case.tensors[&format!("merged.{i}")], 1e-5);
-            assert_close(&format!("{}: merged against unmerged {i}", case.name), &merged, &found, 1e-5);
-            assert_close(&format!("{}: frozen {i}", case.name), &host(frozen.logits(&batch)), expected, 1e-5);
+            assert_close(
+                &format!("{}: merged {i}", case.name),
+                &merged,
+                &case.tensors[&format!("merged.{i}")],
+                1e-5,
+                SCALE,
+            );
+            assert_close(&format!("{}: merged against unmerged {i}", case.name), &merged, &found, 1e-5, SCALE);
+            assert_close(&format!("{}: frozen {i}", case.name), &host(frozen.logits(&batch)), expected, 1e-5, SCALE);
         }
         let plain = CausalLm::load(&case.dir.without_adapter(), &Device::flex()).expect("loads");
         let batch = model.batch(&Rows::texts(&case.sequences));
@@ -155,6 +114,7 @@ fn only_the_adapter_has_gradients_and_they_agree() {
                 &host(loss.clone().inner()),
                 &[case.expected["loss"].as_f64().expect("loss") as f32],
                 1e-5,
+                SCALE,
             );
             check_gradients(&case, &gradients(&model, &loss.backward(), prefix(&case.dir)));
         }
@@ -168,11 +128,11 @@ fn reward_models_agree() {
             RewardModel::load(&case.dir, &Device::flex().autodiff()).expect("loads").train_adapter(Weights::F32);
         let scores = model.rewards(&model.batch(&Rows::scored(&case.sequences)));
         let expected: Vec<f32> = serde_json::from_value(case.expected["scores"].clone()).expect("scores");
-        assert_close(&case.name, &host(scores.clone().inner()), &expected, 1e-5);
+        assert_close(&case.name, &host(scores.clone().inner()), &expected, 1e-5, SCALE);
         check_gradients(&case, &gradients(&model, &scores.sum().backward(), prefix(&case.dir)));
         let merged = RewardModel::load(&case.dir, &Device::flex()).expect("loads").merged();
         let batch = merged.batch(&Rows::scored(&case.sequences));
-        assert_close(&case.name, &host(merged.rewards(&batch)), &expected, 1e-5);
+        assert_close(&case.name, &host(merged.rewards(&batch)), &expected, 1e-5, SCALE);
     }
 }
 
@@ -208,7 +168,7 @@ fn a_fresh_adapter_changes_nothing_and_learns() {
         let config = lora.peft_config(&dir, TaskType::CausalLm, name.into()).expect("known");
         let model = plain.with_fresh_adapter(&dir, config, &mut stream).expect("adapted");
         let model = model.train_adapter(Weights::F32);
-        assert_close(name, &host(model.logits(&batch).inner()), &before, 1e-6);
+        assert_close(name, &host(model.logits(&batch).inner()), &before, 1e-6, SCALE);
         let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
         let found = gradients(&model, &loss.backward(), prefix(&dir));
         let largest = |part: &str| {
@@ -234,7 +194,7 @@ fn sampled_logprobs_are_those_of_training() {
         for (i, (prompt, completion)) in prompts.iter().zip(&sampled).enumerate() {
             let batch = model.batch(&Rows::Alone(vec![Sequence::completion(prompt, &completion.ids)]));
             let found = host(model.logprobs(&batch, 1.0).logprobs_m.inner());
-            assert_close(&format!("{} {i}", case.name), &completion.logprobs, &found, 1e-5);
+            assert_close(&format!("{} {i}", case.name), &completion.logprobs, &found, 1e-5, SCALE);
         }
     }
 }

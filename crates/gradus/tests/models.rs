@@ -5,14 +5,18 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Tensor};
+use burn::module::Module;
+use burn::tensor::{Device, Gradients};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::{
-    Batch, CausalLm, ModelDir, NamePath, RewardModel, Rows, Sequence, named_tensors, save_causal, save_reward_model,
+    Batch, CausalLm, ModelDir, RewardModel, Rows, Sequence, named_tensors, save_causal, save_reward_model,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
+use support::{assert_close, host, prefix, tensors};
+
+#[path = "support/models.rs"]
+mod support;
 
 /// Logits: largest difference allowed, relative to the largest logit of the model (at least 1).
 const LOGITS: f32 = 1e-4;
@@ -22,7 +26,7 @@ const GRADIENTS: f32 = 1e-4;
 const SAMPLER: f32 = 1e-5;
 
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models")
+    support::fixtures().join("models")
 }
 
 fn models(of_rewards: bool) -> Vec<PathBuf> {
@@ -45,45 +49,6 @@ fn sequences(expected: &Value) -> Vec<Vec<u32>> {
     serde_json::from_value(expected["sequences"].clone()).expect("sequences")
 }
 
-fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
-    let bytes = std::fs::read(path).expect("tensors");
-    let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
-    let values = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-    file.tensors().into_iter().map(|(name, view)| (name, values(view.data()))).collect()
-}
-
-fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
-    tensor.into_data().try_to_vec().expect("f32")
-}
-
-fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32, least_scale: f32) {
-    assert_eq!(found.len(), expected.len(), "{what}: length");
-    let scale = expected.iter().fold(least_scale, |max, value| max.max(value.abs()));
-    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
-        assert!((f - e).abs() <= tolerance * scale, "{what}[{i}]: {f} instead of {e} (scale {scale})");
-    }
-}
-
-/// Gradients by name on disk.
-struct Collect<'a> {
-    path: NamePath,
-    gradients: &'a Gradients,
-    found: BTreeMap<String, Vec<f32>>,
-}
-
-impl ModuleVisitor for Collect<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
-        let gradient = param.val().grad(self.gradients).expect("every parameter has a gradient");
-        self.found.insert(self.path.name(), host(gradient));
-    }
-}
-
 fn check_gradients<M: Module>(
     name: &str,
     model: &M,
@@ -91,25 +56,20 @@ fn check_gradients<M: Module>(
     prefix: &str,
     reference: &BTreeMap<String, Vec<f32>>,
 ) {
-    let mut collect = Collect { path: NamePath::default(), gradients, found: BTreeMap::new() };
-    model.visit(&mut collect);
+    let found = support::gradients(model, gradients);
     // The gradient of a bias that softmax cancels (GPT-2's keys) is rounding noise: the largest gradient sets a floor.
     let largest = reference
         .iter()
         .filter(|(key, _)| key.starts_with("grad."))
         .flat_map(|(_, v)| v)
         .fold(0.0f32, |m, v| m.max(v.abs()));
-    for (key, found) in &collect.found {
+    for (key, found) in &found {
         let on_disk = key.strip_prefix("trunk.").map_or(key.clone(), |rest| format!("{prefix}{rest}"));
         let reference = &reference[&format!("grad.{on_disk}")];
         assert_close(&format!("{name}: gradient of {on_disk}"), found, reference, GRADIENTS, largest * 1e-3);
     }
     let in_reference = reference.keys().filter(|key| key.starts_with("grad.")).count();
-    assert_eq!(collect.found.len(), in_reference, "{name}: number of gradients");
-}
-
-fn prefix(dir: &ModelDir) -> &'static str {
-    if dir.model_type() == "gpt2" { "transformer." } else { "model." }
+    assert_eq!(found.len(), in_reference, "{name}: number of gradients");
 }
 
 #[test]
@@ -152,9 +112,7 @@ fn a_shared_prompt_gives_the_same_logprobs_and_gradients() {
         let run = |batch: &Batch| {
             let logprobs_m = model.logprobs(batch, 1.0).logprobs_m;
             let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
-            let mut collect = Collect { path: NamePath::default(), gradients: &gradients, found: BTreeMap::new() };
-            model.visit(&mut collect);
-            (host(logprobs_m), collect.found)
+            (host(logprobs_m), support::gradients(&model, &gradients))
         };
         let (alone, expected) = run(&model.batch(&Rows::Alone(sequences.clone())));
         let batch = model.batch(&Rows::Groups(vec![sequences[..3].to_vec(), sequences[3..].to_vec()]));
@@ -182,9 +140,7 @@ fn recomputed_blocks_give_the_same_bits() {
             model.trunk.set_recompute(recompute);
             let logprobs_m = model.logprobs(&batch, 1.0).logprobs_m;
             let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
-            let mut collect = Collect { path: NamePath::default(), gradients: &gradients, found: BTreeMap::new() };
-            model.visit(&mut collect);
-            (host(logprobs_m), collect.found)
+            (host(logprobs_m), support::gradients(&model, &gradients))
         });
         assert_eq!(runs[0], runs[1], "{name}");
     }

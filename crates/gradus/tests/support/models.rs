@@ -1,0 +1,70 @@
+//! What the tests of models and of adapters share: fixtures of tensors, gradients by name, comparison.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+use gradus::model::{ModelDir, NamePath};
+
+/// The folder of `tools/parity`'s answers.
+pub fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
+}
+
+/// Every tensor of a safetensors file of f32.
+pub fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
+    let bytes = std::fs::read(path).expect("tensors");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let values = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    file.tensors().into_iter().map(|(name, view)| (name, values(view.data()))).collect()
+}
+
+/// The values of a tensor.
+pub fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("f32")
+}
+
+/// Asserts that all values agree within `tolerance`, relative to the largest expected one or `least_scale`.
+#[track_caller]
+pub fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32, least_scale: f32) {
+    assert_eq!(found.len(), expected.len(), "{what}: length");
+    let scale = expected.iter().fold(least_scale, |max, value| max.max(value.abs()));
+    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+        assert!((f - e).abs() <= tolerance * scale, "{what}[{i}]: {f} instead of {e} (scale {scale})");
+    }
+}
+
+/// What the files of a family put before the names of the trunk.
+pub fn prefix(dir: &ModelDir) -> &'static str {
+    if dir.model_type() == "gpt2" { "transformer." } else { "model." }
+}
+
+/// The gradient of every parameter that is trained, by its name in memory; no other parameter may have one.
+pub fn gradients<M: Module>(model: &M, gradients: &Gradients) -> BTreeMap<String, Vec<f32>> {
+    let mut collect = Collect { path: NamePath::default(), gradients, found: BTreeMap::new() };
+    model.visit(&mut collect);
+    collect.found
+}
+
+struct Collect<'a> {
+    path: NamePath,
+    gradients: &'a Gradients,
+    found: BTreeMap<String, Vec<f32>>,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let gradient = param.val().grad(self.gradients);
+        assert_eq!(gradient.is_some(), param.is_require_grad(), "{}", self.path.name());
+        if let Some(gradient) = gradient {
+            self.found.insert(self.path.name(), host(gradient));
+        }
+    }
+}
