@@ -83,16 +83,8 @@ pub fn age(seconds: u64) -> String {
 
 /// Unix seconds as `2026-11-20 16:31`, in UTC.
 pub fn date(seconds: u64) -> String {
-    let (days, of_day) = ((seconds / 86_400) as i64, seconds % 86_400);
-    // The civil calendar, counted from the first of March of year 0, in eras of 400 years (Howard Hinnant's algorithm).
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = gradus::calendar::date(days);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", of_day / 3600, of_day / 60 % 60)
 }
 

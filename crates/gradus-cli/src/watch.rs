@@ -100,17 +100,27 @@ pub fn is_interrupted() -> bool {
 
 /// Fetches a model from the hub with progress, when `name` is not a path and it is not here yet.
 pub fn fetch(name: &str, out: &Output) -> anyhow::Result<()> {
-    let mut files: Option<(String, Progress)> = None;
-    gradus::model::resolve(name, &mut |file, done, total| {
-        let is_new = files.as_ref().is_none_or(|(current, _)| current != file);
-        if is_new {
-            files = Some((file.to_owned(), out.progress(file, total as u64)));
+    gradus::model::resolve(name, &mut downloads(out))?;
+    Ok(())
+}
+
+/// The same for a data set.
+pub fn fetch_data(name: &str, out: &Output) -> anyhow::Result<()> {
+    gradus::data::resolve(name, &mut downloads(out))?;
+    Ok(())
+}
+
+/// Shows the progress of one file after the other.
+fn downloads(out: &Output) -> impl FnMut(&str, usize, usize) {
+    let mut shown: Option<(String, Progress)> = None;
+    move |file, done, total| {
+        if shown.as_ref().is_none_or(|(current, _)| current != file) {
+            shown = Some((file.to_owned(), out.progress(file, total as u64)));
         }
-        if let Some((_, progress)) = &files {
+        if let Some((_, progress)) = &shown {
             progress.set(done as u64, "");
         }
-    })?;
-    Ok(())
+    }
 }
 
 /// At most four of the numbers that matter, whose keys start with `prefix`.

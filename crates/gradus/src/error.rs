@@ -196,3 +196,11 @@ impl std::fmt::Display for Diagnostic {
         f.write_str(&self.message)
     }
 }
+/// The beginning of a line that a message quotes: at most `length` characters.
+pub(crate) fn excerpt(line: &str, length: usize) -> String {
+    let line = line.trim_end();
+    match line.char_indices().nth(length) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}

@@ -68,16 +68,18 @@ impl Evaluation<'_> {
     }
 }
 
-/// `reward`, `reward_std`, and mean and spread of every part of the reward. Rollouts that were not scored are left out.
+/// `reward`, `reward_std`, and mean and spread of the reward called `name` and of every part of it. Rollouts that were not
+/// scored are left out.
 pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
     let totals: Vec<f32> = scores.iter().filter_map(Score::total).collect();
     stats.mean_of("reward", &totals);
     stats.mean("reward_std", std(&totals, Variance::Unbiased).unwrap_or(0.0), 1.0);
     let mut parts: Vec<(String, Vec<f32>)> = vec![(name.to_owned(), totals)];
-    for (part, value) in scores.iter().flat_map(|score| &score.components) {
-        match parts.iter_mut().find(|(known, _)| known == part) {
-            Some((_, values)) => values.push(*value),
-            None => parts.push((part.clone(), vec![*value])),
+    // A reward that is one part has that part's name.
+    for part in scores.iter().flat_map(|score| &score.parts).filter(|part| part.name != name) {
+        match parts.iter_mut().find(|(known, _)| *known == part.name) {
+            Some((_, values)) => values.push(part.total()),
+            None => parts.push((part.name.clone(), vec![part.total()])),
         }
     }
     for (part, values) in parts {

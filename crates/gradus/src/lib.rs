@@ -8,6 +8,7 @@
 pub mod algorithm;
 pub mod batches;
 pub mod bench;
+pub mod calendar;
 pub mod compare;
 pub mod config;
 pub mod data;
@@ -17,6 +18,7 @@ pub mod evaluation;
 mod files;
 pub mod generate;
 mod host;
+pub mod hub;
 pub mod inference;
 pub mod learner;
 pub mod loss;

@@ -8,11 +8,13 @@ use std::borrow::Cow;
 pub use crate::data::Prompt;
 pub use crate::generate::StopReason;
 
-use crate::Result;
+use std::ops::Range;
+
+use crate::error::{Error, Result};
 use crate::generate::{SamplingParams, StopRule, generate};
 use crate::model::CausalLm;
 use crate::rng::Stream;
-use crate::text::{StopStrings, Tokenizer, cut_at_stop};
+use crate::text::{self, StopStrings, Tokenizer, continuation, cut_at_stop};
 
 /// One sampled completion.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,7 +79,7 @@ impl Rollout {
 }
 
 /// `P` prompts with `G` rollouts each, group after group: rollout `i` belongs to prompt `i / group_size`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Rollouts {
     /// The prompts, `P` of them.
     pub prompts: Vec<Prompt>,
@@ -85,12 +87,29 @@ pub struct Rollouts {
     pub rollouts: Vec<Rollout>,
     /// `G`, the rollouts of one prompt.
     pub group_size: usize,
+    /// The tokenizer of the ids, for [`Rollouts::ranges`]; none where they stand for no text.
+    pub tokenizer: Option<Tokenizer>,
 }
 
 impl Rollouts {
     /// The prompt of rollout `i`.
     pub fn prompt(&self, i: usize) -> &Prompt {
         &self.prompts[self.rollouts[i].prompt]
+    }
+
+    /// The bytes of `completion` behind each id of rollout `i`, as [`text::ranges`] finds them: without gaps, on
+    /// boundaries of characters. Special ids and what a stop string cut off have an empty range. Computed when asked.
+    ///
+    /// # Errors
+    /// Where the rollouts have no tokenizer, or it cannot decode the ids.
+    pub fn ranges(&self, i: usize) -> Result<Vec<Range<usize>>> {
+        let Some(tokenizer) = &self.tokenizer else {
+            return Err(Error::input("these rollouts have no tokenizer that would know the text of an id"));
+        };
+        let Rollout { completion, completion_ids, .. } = &self.rollouts[i];
+        let ranges = text::ranges(tokenizer, &self.prompt(i).ids, completion_ids)?;
+        let cut = |range: Range<usize>| range.start.min(completion.len())..range.end.min(completion.len());
+        Ok(ranges.into_iter().map(cut).collect())
     }
 
     /// How many rollouts there are, `P · G`.
@@ -143,20 +162,8 @@ pub fn sample(
             stop: completion.stop,
         });
     }
-    Ok(Rollouts { prompts, rollouts, group_size: sampler.group_size })
-}
-
-/// The text that `completion_ids` add to a prompt.
-///
-/// Decoded alone, a completion loses the space it begins with in tokenizers of Llama's kind (`there was` for ` there
-/// was`), and prompt and completion joined would be another text than the one that was sampled.
-pub(crate) fn continuation(tokenizer: &Tokenizer, prompt_ids: &[u32], completion_ids: &[u32]) -> Result<String> {
-    let prompt = tokenizer.decode(prompt_ids, true)?;
-    let whole = tokenizer.decode(&[prompt_ids, completion_ids].concat(), true)?;
-    match whole.strip_prefix(&prompt) {
-        Some(rest) => Ok(rest.to_owned()),
-        None => tokenizer.decode(completion_ids, true),
-    }
+    let tokenizer = Some(sampler.tokenizer.clone());
+    Ok(Rollouts { prompts, rollouts, group_size: sampler.group_size, tokenizer })
 }
 
 impl StopRule for StopStrings<'_> {
@@ -186,15 +193,5 @@ mod tests {
         assert_eq!((answered.counted(), &*answered.counted_logprobs()), (2, &[0.0, -2.0][..]));
         answered.replace_logprobs(&[5.0, 6.0]);
         assert_eq!(answered.logprobs, [5.0, -1.0, 6.0, -3.0]);
-    }
-
-    #[test]
-    fn a_completion_keeps_the_space_it_begins_with() {
-        let Some(dir) = crate::test_support::material("weights/stories260K") else { return };
-        let tokenizer = Tokenizer::from_dir(&dir).expect("a tokenizer");
-        let ids = tokenizer.encode("Once upon a time there was", true).expect("encodable");
-        let prompt = tokenizer.encode("Once upon a time", true).expect("encodable").len();
-        assert_eq!(tokenizer.decode(&ids[prompt..], true).expect("decodable"), "there was");
-        assert_eq!(continuation(&tokenizer, &ids[..prompt], &ids[prompt..]).expect("decodable"), " there was");
     }
 }

@@ -49,8 +49,12 @@ impl Place {
 
     /// GRPO on a reward that no completion earns.
     fn plan(&self, name: &str, train: &str) -> Plan {
+        Plan::check(&RunConfig::parse(&self.config(name, train)).unwrap(), &Machine::detect()).unwrap()
+    }
+
+    fn config(&self, name: &str, train: &str) -> String {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/qwen3");
-        let text = format!(
+        format!(
             "model: {}\ndata: {}\noutput_dir: {}\n\
              method: {{grpo: {{group_size: 2, max_new_tokens: 5, kl_coefficient: 0.1}}}}\n\
              reward: {{mix: [{{weight: 1, reward: {{rule: {{substring: never to be found}}}}}}]}}\n\
@@ -58,8 +62,7 @@ impl Place {
             model.display(),
             self.directory.path().join("prompts.jsonl").display(),
             self.path(name).display(),
-        );
-        Plan::check(&RunConfig::parse(&text).unwrap(), &Machine::detect()).unwrap()
+        )
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -154,6 +157,50 @@ fn trackers_get_what_was_logged_also_after_interruptions() {
     assert!(tracked(&run) == found);
     let steps: Vec<usize> = gradus::run::read_metrics(&run.metrics()).unwrap().iter().map(|row| row.step).collect();
     assert_eq!(steps, (1..=9).collect::<Vec<_>>());
+}
+
+#[cfg(unix)]
+#[test]
+fn parts_of_the_reward_are_recorded_token_by_token() {
+    let place = Place::new();
+    // A program judges the completion as a whole, and its first character where it has one.
+    let script = r#"while read -r line; do case "$line" in
+        *'"completion":""'*) echo '{"whole": 0.5}';;
+        *) echo '{"whole": 0.5, "start": [[0, 1, 2]]}';;
+    esac; done"#;
+    let program = place.directory.path().join("judge.sh");
+    fs::write(&program, script).unwrap();
+    let config = place.config("run", "").replace(
+        "{weight: 1, reward: {rule: {substring: never to be found}}}",
+        &format!("{{weight: -2, reward: {{command: [sh, {}]}}}}", program.display()),
+    );
+    let plan = Plan::check(&RunConfig::parse(&config).unwrap(), &Machine::detect()).unwrap();
+    gradus::train::run(&plan, &mut Watcher::default()).unwrap();
+    let run = place.run("run");
+    let rollouts = RolloutDb::open(&run).unwrap().query(&Query::default()).unwrap();
+    let mut spread = 0;
+    for record in &rollouts {
+        let of = |name: &str| record.components.iter().find(|(of, _)| of == name).and_then(|(_, value)| *value);
+        let start = (!record.completion.is_empty()).then_some(2.0);
+        assert_eq!((of("command/whole"), of("command/start")), (Some(0.5), start));
+        assert_eq!(record.reward, Some(-2.0 * (0.5 + start.unwrap_or(0.0))), "{record:?}");
+        for (name, segments) in &record.segments {
+            assert_eq!((name.as_str(), segments.len(), segments[0].value), ("command/start", 1, 2.0));
+            let characters = &segments[0].characters;
+            assert!(characters.start == 0 && characters.end <= record.completion.chars().count(), "{record:?}");
+            spread += 1;
+        }
+    }
+    assert!(spread > rollouts.len() / 2, "{spread} of {}", rollouts.len());
+    let rows = gradus::run::read_metrics(&run.metrics()).unwrap();
+    for key in [
+        "rewards/mix/mean",
+        "rewards/command/whole/mean",
+        "rewards/command/start/std",
+        "eval_rewards/command/start/mean",
+    ] {
+        assert!(rows.iter().any(|row| row.values.get(key).is_some()), "{key}");
+    }
 }
 
 #[test]

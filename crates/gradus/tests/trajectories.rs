@@ -206,6 +206,7 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
         prompts: rows.iter().step_by(group_size).map(prompt).collect(),
         rollouts: rows.iter().enumerate().map(rollout).collect(),
         group_size,
+        tokenizer: None,
     };
     let logprobs = actor::logprobs(policy, &rollouts, temperature, settings.passes);
     for (rollout, logprobs) in rollouts.rollouts.iter_mut().zip(logprobs) {

@@ -113,6 +113,10 @@ impl Keeper {
                 self.library.remove(&name)?;
                 browser.say(format!("removed {name}"));
             }
+            Effect::RemoveCheckpoint { name, step } => {
+                self.library.remove_checkpoint(&name, step)?;
+                browser.say(format!("removed step {step} of {name}"));
+            }
             Effect::Export { snapshot, output } => {
                 let files = export(&snapshot, &output)?;
                 browser.say(format!("{} files in {}", files.len(), output.display()));

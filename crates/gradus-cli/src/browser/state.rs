@@ -149,6 +149,8 @@ pub enum Action {
     Resume(String),
     /// A run goes.
     Remove(String),
+    /// One of its checkpoints goes.
+    RemoveCheckpoint { name: String, step: usize },
     /// Which runs are listed.
     Filter,
 }

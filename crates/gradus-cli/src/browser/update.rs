@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gradus::run::database::Table;
-use gradus::runs::{Entry, Labels, Snapshot, SnapshotKind, Status};
+use gradus::runs::{Entry, Labels, Snapshot, SnapshotKind, Status, without_checkpoint};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::state::{Action, Browser, Dialog, Tab};
@@ -21,6 +21,8 @@ pub enum Effect {
     Rename { old: String, new: String },
     /// Remove.
     Remove(String),
+    /// Remove a checkpoint.
+    RemoveCheckpoint { name: String, step: usize },
     /// Copy a snapshot.
     Export { snapshot: Box<Snapshot>, output: PathBuf },
     /// Compare these.
@@ -136,6 +138,7 @@ impl Browser {
                 self.snapshot = (self.snapshot + 1).min(count.saturating_sub(1));
             }
             (Tab::Snapshots, KeyCode::Char('p')) => self.snapshot = self.snapshot.saturating_sub(1),
+            (Tab::Snapshots, KeyCode::Char('D')) => self.ask_remove_checkpoint(),
             _ => {}
         }
         None
@@ -197,6 +200,21 @@ impl Browser {
         self.ask(title, output, Action::Export(Box::new(snapshot.clone())));
     }
 
+    /// Asks whether the chosen checkpoint goes; `best/` and the final model stay.
+    fn ask_remove_checkpoint(&mut self) {
+        let snapshots = self.details().map_or(&[][..], |details| &details.snapshots);
+        let chosen = snapshots.get(self.snapshot).filter(|chosen| chosen.kind == SnapshotKind::Checkpoint);
+        let Some((step, size, name)) =
+            chosen.and_then(|chosen| Some((chosen.step?, chosen.size_bytes, self.selected.clone()?)))
+        else {
+            self.say("only checkpoints are removed one by one");
+            return;
+        };
+        let cost = without_checkpoint(snapshots, step).map_or(String::new(), |cost| format!(" {cost}"));
+        let question = format!("remove step {step} of {name} with {}?{cost}", crate::table::bytes(size));
+        self.dialog = Some(Dialog::Confirm { question, what: Action::RemoveCheckpoint { name, step } });
+    }
+
     fn ask_resume(&mut self, entry: &Entry) {
         let name = entry.name.clone();
         if entry.state == Status::Running {
@@ -255,6 +273,7 @@ impl Browser {
     fn confirmed(&mut self, what: Action) -> Option<Effect> {
         match what {
             Action::Remove(name) => Some(Effect::Remove(name)),
+            Action::RemoveCheckpoint { name, step } => Some(Effect::RemoveCheckpoint { name, step }),
             Action::Resume(name) => Some(Effect::Resume { name, max_steps: None }),
             _ => None,
         }

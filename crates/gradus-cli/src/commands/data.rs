@@ -6,6 +6,7 @@ use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, Tokenise
 use gradus::text::{ChatTemplate, Tokenizer};
 
 use crate::output::Output;
+use crate::watch::fetch_data;
 
 mod check;
 mod convert;
@@ -109,6 +110,7 @@ impl RowArgs {
             max_rows: self.max_rows,
             bad_rows,
         };
+        fetch_data(&self.data, out)?;
         let dataset = load(&self.data, &options)?;
         if let (Some(split), false) = (&dataset.source.split, dataset.source.other_splits.is_empty()) {
             let others: Vec<String> = dataset.source.other_splits.iter().map(|s| format!("`{s}`")).collect();

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::config::{Flag, Request, RunConfig};
-use gradus::inference::{EvalOptions, Evaluation, evaluate};
+use gradus::inference::{EvalOptions, Measured, evaluate};
 use gradus::reward::config::RewardConfig;
 
 use super::generate::SamplingArgs;
 use crate::flags;
 use crate::output::Output;
-use crate::watch::{fetch, short};
+use crate::watch::{fetch, fetch_data, short};
 
 /// Arguments of `gradus eval`, beside the flags of rewards.
 #[derive(Debug, clap::Args)]
@@ -64,6 +64,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         chat_template: args.chat_template,
     };
     fetch(&options.model, out)?;
+    fetch_data(&options.data, out)?;
     let spinner = out.spinner("measuring");
     let found = evaluate(&options)?;
     drop(spinner);
@@ -82,7 +83,7 @@ fn reward(given: &[Flag]) -> anyhow::Result<Option<RewardConfig>> {
     Ok(RunConfig::read(base, &Request { flags: given, ..Request::default() })?.config.reward)
 }
 
-fn table(found: &Evaluation) -> String {
+fn table(found: &Measured) -> String {
     let mut text = format!("{:<24} {}\n", "rows", found.rows);
     for (name, value) in found.metrics.iter() {
         let _ = writeln!(text, "{name:<24} {}", short(value));

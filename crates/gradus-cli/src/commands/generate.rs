@@ -8,7 +8,7 @@ use gradus::model::{Compute, Weights};
 use gradus::rng::Seed;
 
 use crate::output::Output;
-use crate::watch::fetch;
+use crate::watch::{fetch, fetch_data};
 
 /// Arguments of `gradus generate`.
 #[derive(Debug, clap::Args)]
@@ -116,6 +116,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         chat_template: args.chat_template,
     };
     fetch(&options.model, out)?;
+    fetch_data(&options.prompts, out)?;
     let mut bar = out.counter("prompts");
     sample(&options, &mut |done, total| bar.set(done, total), &mut |sampled| out.json_line(&sampled))
 }

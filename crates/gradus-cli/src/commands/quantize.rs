@@ -9,7 +9,7 @@ use gradus::rng::Seed;
 
 use crate::output::Output;
 use crate::table::{aligned, bytes, count, percent};
-use crate::watch::{fetch, short};
+use crate::watch::{fetch, fetch_data, short};
 
 /// Arguments of `gradus quantize`.
 #[derive(Debug, clap::Args)]
@@ -50,6 +50,7 @@ pub struct QuantizeArgs {
 /// Quantises, and prints a table, or JSON with `--json`.
 pub fn run(args: QuantizeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
+    args.data.iter().try_for_each(|data| fetch_data(data, out))?;
     let params = SamplingParams {
         temperature: args.temperature,
         max_new_tokens: args.max_new_tokens,

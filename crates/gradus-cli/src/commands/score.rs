@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use gradus::inference::{ScoreOptions, logprobs, rewards};
 
 use crate::output::Output;
-use crate::watch::fetch;
+use crate::watch::{fetch, fetch_data};
 
 /// Arguments of `gradus score`.
 #[derive(Debug, clap::Args)]
@@ -46,6 +46,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
         chat_template: args.chat_template,
     };
     fetch(&options.model, out)?;
+    fetch_data(&options.data, out)?;
     let mut bar = out.counter("rows");
     let mut progress = |done: usize, total: usize| bar.set(done, total);
     match is_reward {

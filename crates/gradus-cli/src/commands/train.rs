@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::flags;
 use crate::output::Output;
-use crate::watch::{Watcher, fetch, short};
+use crate::watch::{Watcher, fetch, fetch_data, short};
 
 /// Trains what the file and the flags say. `method` is that of the command; `train` leaves it to the file.
 pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
@@ -20,7 +20,10 @@ pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::
 /// Trains, and says what came of it.
 pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
     gradus::machine::use_threads(plan.train().threads)?;
-    fetch(&plan.config().model, out)?;
+    let config = plan.config();
+    fetch(&config.model, out)?;
+    let mixed = config.mix.iter().map(|source| &source.data);
+    [&config.data].into_iter().chain(mixed).chain(&config.eval_data).try_for_each(|data| fetch_data(data, out))?;
     let outcome = gradus::train::run(plan, &mut Watcher::new(out))?;
     out.note(summary(&outcome.results));
     out.result(&outcome.results, || outcome.directory.display().to_string())

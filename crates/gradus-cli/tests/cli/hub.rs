@@ -8,7 +8,10 @@ use crate::harness::{CliTest, Run, fixture_model};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Serves the files of `directory` as the model `acme/tiny` until the test ends; returns the endpoint.
+/// The rows of the data set `acme/rows`.
+const ROWS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
+
+/// Serves the files of `directory` as the model `acme/tiny`, and the data set `acme/rows`, until the test ends; returns the endpoint.
 fn serve(directory: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
@@ -32,7 +35,14 @@ fn answer(mut stream: TcpStream, directory: &Path) {
             }
         }
         let path = request.split(' ').nth(1).unwrap_or("");
-        let reply = if path.starts_with("/api/models/acme/tiny") {
+        let reply = if path.starts_with("/api/datasets/acme/rows") {
+            let files = "{\"rfilename\":\"README.md\"},{\"rfilename\":\"data/train-0.jsonl\"}";
+            whole("200 OK", format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{files}]}}").as_bytes())
+        } else if path == "/datasets/acme/rows/resolve/main/data%2Ftrain-0.jsonl"
+            || path == "/datasets/acme/rows/resolve/main/data/train-0.jsonl"
+        {
+            part(ROWS.as_bytes(), range)
+        } else if path.starts_with("/api/models/acme/tiny") {
             let names =
                 std::fs::read_dir(directory).expect("the fixture").map(|entry| entry.expect("entry").file_name());
             let files: Vec<String> = names.map(|name| format!("{{\"rfilename\":{name:?}}}")).collect();
@@ -72,7 +82,11 @@ fn part(file: &[u8], range: Option<(Option<usize>, Option<usize>)>) -> Vec<u8> {
 
 fn run(test: &CliTest, endpoint: &str, model: &str) -> Run {
     test.write("rows.jsonl", "{\"prompt\": \"The tea is\", \"completion\": \" good and warm.\"}\n");
-    let mut command = test.command(&["score", "--model", model, "--data", "rows.jsonl"]);
+    run_with(test, endpoint, &["score", "--model", model, "--data", "rows.jsonl"])
+}
+
+fn run_with(test: &CliTest, endpoint: &str, arguments: &[&str]) -> Run {
+    let mut command = test.command(arguments);
     command.env("HF_ENDPOINT", endpoint).env("HF_HOME", test.path().join("hub")).env_remove("HF_HUB_OFFLINE");
     let output = command.output().expect("the binary runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
@@ -107,4 +121,20 @@ fn a_name_the_hub_does_not_have_and_a_hub_out_of_reach_are_told_apart() {
     assert_eq!(offline.code, 1);
     assert!(offline.stderr.contains("the hub could not be reached"), "{}", offline.stderr);
     assert!(offline.stderr.contains("hint:") && offline.stderr.contains("give a directory"), "{}", offline.stderr);
+}
+
+#[test]
+fn a_data_set_is_downloaded_once_and_shows_how_far_it_is() {
+    let test = CliTest::new();
+    let endpoint = serve(fixture_model("gpt2").into());
+    let show = |endpoint: &str, name: &str| run_with(&test, endpoint, &["data", "show", name]);
+    let first = show(&endpoint, "acme/rows");
+    assert_eq!(first.code, 0, "{}", first.stderr);
+    assert!(first.stdout.contains("The kettle is warm."), "{}", first.stdout);
+    let bytes = ROWS.len();
+    assert!(first.stderr.contains(&format!("data/train-0.jsonl {bytes}/{bytes} ")), "{}", first.stderr);
+    let again = show("http://127.0.0.1:9", "acme/rows");
+    assert_eq!((again.code, again.stdout), (0, first.stdout), "{}", again.stderr);
+    let missing = show(&endpoint, "acme/none");
+    assert!(missing.stderr.contains("data set `acme/none`") && missing.stderr.contains("no such public data set"));
 }

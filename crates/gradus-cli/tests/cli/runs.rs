@@ -191,6 +191,8 @@ fn completions_are_found_and_two_steps_compared() {
     let shown = test.run(&["runs", "rollouts", "g", "--limit", "1"]);
     assert!(shown.stdout.starts_with("step 1 · prompt 1 · completion 1  reward "), "{}", shown.stdout);
     assert_eq!(shown.stderr, "1 of 12 completions trained on; `--limit` shows more\n");
+    let shown = test.succeeds(&["runs", "rollouts", "g", "--limit", "1", "--parts"]);
+    assert!(shown.contains("\n    length "), "{shown}");
     let absent = test.run(&["runs", "rollouts", "g", "--diff", "1,9"]);
     assert!(
         absent.stderr.contains("`rollouts` has no completions of step 9\nhint: there are some of 1, 2"),
@@ -209,6 +211,18 @@ fn completions_are_found_and_two_steps_compared() {
     let absent = test.run(&["runs", "export", "g", "--step", "7", "--output", "other"]);
     let expected = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`, `best`, `model`\n";
     assert_eq!((absent.code, absent.stderr.as_str()), (1, expected));
+
+    // A checkpoint goes alone, and not without a word when it is the one to go on from.
+    let no = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`\n";
+    test.fails(&["runs", "rm", "g", "--step", "7", "--yes"], 1, no);
+    let cost = "warning: step 2 of `g`: it is the only one: the run could not go on any more\n";
+    let refused =
+        format!("{cost}error: step 2 of `g` was not removed: nobody is here to confirm it\nhint: add `--yes`\n");
+    test.fails(&["runs", "rm", "g", "--step", "2"], 1, &refused);
+    let removed = test.run(&["runs", "rm", "g", "--step", "2", "--yes"]);
+    assert_eq!((removed.code, removed.stderr), (0, format!("{cost}removed step 2 of runs/g\n")));
+    let left = |path: &str| test.path().join("runs/g").join(path).exists();
+    assert!(!left("checkpoints/step-000002") && left("model/config.json") && left("metrics.jsonl"));
 }
 
 #[cfg(unix)]

@@ -39,8 +39,12 @@ fn experience(policy: &CausalLm, settings: &Settings, of_tool: f32) -> Experienc
         stop: StopReason::StopId,
     };
     let answered = rollout(&ANSWERED, Some(vec![true, true, false, false, true]));
-    let mut rollouts =
-        Rollouts { prompts: vec![prompt], rollouts: vec![answered, rollout(&PLAIN, None)], group_size: 2 };
+    let mut rollouts = Rollouts {
+        prompts: vec![prompt],
+        rollouts: vec![answered, rollout(&PLAIN, None)],
+        group_size: 2,
+        tokenizer: None,
+    };
     let own = actor::logprobs(policy, &rollouts, 1.0, settings.passes);
     assert_eq!(own.iter().map(Vec::len).collect::<Vec<_>>(), [3, 4]);
     for (rollout, own_t) in rollouts.rollouts.iter_mut().zip(&own) {

@@ -75,7 +75,7 @@ pub struct Dataset {
 /// # Errors
 /// When it cannot be read, holds no rows, or has bad rows.
 pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
-    let source = resolve(name)?;
+    let source = resolve(name, &mut |_, _, _| {})?;
     let mut found: Option<(RowKind, (Format, bool))> = None;
     let (mut rows, mut bad, mut read) = (Vec::new(), RowErrors::default(), 0usize);
     'files: for file in &source.files {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::hub;
 use super::reader::extension;
+use crate::hub::OnProgress;
 use crate::{Error, Result};
 
 /// The files a name stands for.
@@ -17,14 +18,15 @@ pub struct Source {
     pub other_splits: Vec<String>,
 }
 
-/// Finds the files of `name`: a path, a hub name, or either with `:split` behind it.
+/// Finds the files of `name`: a path, a hub name, or either with `:split` behind it. What is downloaded tells
+/// `on_progress`.
 ///
 /// A directory stands for its data files in name order. Where file or folder names carry a split (`train`, `test`,
 /// `validation`), only one split is read: the one asked for, else `train`, else the only one.
 ///
 /// # Errors
 /// When there is no such path or data set, no data file in it, or no such split.
-pub fn resolve(name: &str) -> Result<Source> {
+pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<Source> {
     let path = Path::new(name);
     if path.exists() {
         return local(path, None);
@@ -36,11 +38,11 @@ pub fn resolve(name: &str) -> Result<Source> {
             return local(Path::new(before), Some(split));
         }
         if looks_like_hub_name(before) {
-            return hub::fetch(before, Some(split));
+            return hub::fetch(before, Some(split), on_progress);
         }
     }
     if looks_like_hub_name(name) {
-        return hub::fetch(name, None);
+        return hub::fetch(name, None, on_progress);
     }
     Err(Error::data(path, None, "no such file or directory"))
 }

@@ -21,8 +21,7 @@ use crate::generate::{SamplingParams, StopReason, StopRule, generate};
 use crate::model::{CausalLm, Weights};
 use crate::pretrained::Pretrained;
 use crate::rng::{Purpose, Seed};
-use crate::rollout::continuation;
-use crate::text::{RenderOptions, StopStrings, cut_at_stop, think, without_thoughts};
+use crate::text::{RenderOptions, StopStrings, continuation, cut_at_stop, think, without_thoughts};
 
 /// How a conversation is written as one text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{PASSES, open_files};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions, TooLong};
 use crate::error::Result;
-use crate::evaluation;
+use crate::evaluation::Evaluation;
 use crate::generate::SamplingParams;
 use crate::model::open_model;
 use crate::model::{CausalLm, RewardModel, Weights};
@@ -53,7 +53,7 @@ pub struct EvalOptions {
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Evaluation {
+pub struct Measured {
     /// Rows measured.
     pub rows: usize,
     /// What happened to rows on the way, one sentence each.
@@ -62,7 +62,7 @@ pub struct Evaluation {
     pub metrics: Metrics,
 }
 
-impl Evaluation {
+impl Measured {
     /// `{"rows": …, metric: …}`
     pub fn to_json(&self) -> Map<String, Value> {
         let mut object = Map::from_iter([("rows".to_owned(), self.rows.into())]);
@@ -75,7 +75,7 @@ impl Evaluation {
 ///
 /// # Errors
 /// What is wrong with the model, the rows or the reward.
-pub fn evaluate(options: &EvalOptions) -> Result<Evaluation> {
+pub fn evaluate(options: &EvalOptions) -> Result<Measured> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     match (&options.reward, files.dir.is_reward_model()) {
         (Some(reward), false) => samples(options, &files, reward),
@@ -93,7 +93,7 @@ fn tokenise(options: &EvalOptions) -> TokeniseOptions {
     TokeniseOptions { max_length: Some(options.max_length), too_long: TooLong::Truncate, ..TokeniseOptions::default() }
 }
 
-fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Evaluation> {
+fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let rows = rows(options, Need::Sft)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
     let model = CausalLm::load(&files.dir, &Device::flex())?;
@@ -102,19 +102,19 @@ fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Evaluation> {
     if let Some(loss) = metrics.get("loss") {
         metrics.set("perplexity", loss.exp());
     }
-    Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics })
+    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics })
 }
 
-fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Evaluation> {
+fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let rows = rows(options, Need::Preference)?;
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
     let model = RewardModel::load(&files.dir, &Device::flex())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
     let stats = objective.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
-    Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: stats.metrics("") })
+    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: stats.metrics("") })
 }
 
-fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> Result<Evaluation> {
+fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> Result<Measured> {
     let device = Device::flex();
     let mut reward = reward::build(reward, &|name| {
         Ok(Box::new(ModelReward::load(&open_model(name)?, &device, Weights::F32, PASSES)?) as Box<dyn Reward>)
@@ -133,12 +133,8 @@ fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> 
     let sampler = Sampler { tokenizer: &files.tokenizer, group_size: 1, params, stop: &options.stop };
     let config = TrainConfig { seed: options.seed.0, ..TrainConfig::default() };
     let settings = Settings::new(&config, 1, 0.0, "eval_reward");
-    let evaluation = evaluation::Evaluation {
-        prompts: &made.examples,
-        sampler: &sampler,
-        reference: reference.as_ref(),
-        settings: &settings,
-    };
+    let evaluation =
+        Evaluation { prompts: &made.examples, sampler: &sampler, reference: reference.as_ref(), settings: &settings };
     let found = evaluation.run(&model, &mut *reward)?;
-    Ok(Evaluation { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: found.stats.metrics("") })
+    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: found.stats.metrics("") })
 }

@@ -9,7 +9,7 @@ mod sample;
 mod score;
 
 pub use chat::{Answer, AnswerEnd, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow};
-pub use evaluate::{EvalOptions, Evaluation, evaluate};
+pub use evaluate::{EvalOptions, Measured, evaluate};
 pub use merge::{MergeOptions, Merged, merge};
 pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, Side, quantize};
 pub use sample::{SampleOptions, Sampled, sample};

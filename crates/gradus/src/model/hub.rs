@@ -2,15 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use hf_hub::api::Progress;
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
-use hf_hub::{Cache, Repo, RepoType};
+use hf_hub::api::sync::{Api, ApiError};
 
 use super::ModelDir;
 use crate::error::{Error, Result};
-
-/// What a download tells its watcher: the file, bytes so far, bytes in all.
-pub type OnProgress<'a> = &'a mut dyn FnMut(&str, usize, usize);
+use crate::hub::{OnHub, OnProgress};
 
 /// The directory of the model `name`: itself when it is a path, else the hub's snapshot, downloaded where needed.
 ///
@@ -27,14 +23,8 @@ pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf> {
         return Err(Error::model(path, "no such model directory")
             .with_hint("a model directory holds `config.json` and `model.safetensors`"));
     }
-    let is_offline = std::env::var("HF_HUB_OFFLINE").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"));
-    if is_offline {
-        return cached(name).ok_or_else(|| unreachable(name, "`HF_HUB_OFFLINE` is set and it is not in the cache"));
-    }
-    match ApiBuilder::from_env().with_progress(false).build().and_then(|api| fetch(&api, name, on_progress)) {
-        Ok(directory) => Ok(directory),
-        Err(error) => cached(name).ok_or_else(|| unreachable(name, &explain(&error))),
-    }
+    let on_hub = OnHub { name, is_model: true };
+    on_hub.fetched_or_cached(|api| fetch(api, on_hub, on_progress), || Ok(cached(on_hub)))
 }
 
 /// The directory of a model given by name or path.
@@ -54,9 +44,8 @@ fn is_hub_name(name: &str) -> bool {
     name.split('/').count() <= 2 && name.split('/').all(is_legal)
 }
 
-fn fetch(api: &Api, name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf, ApiError> {
-    let repo = api.model(name.to_owned());
-    let files: Vec<String> = repo.info()?.siblings.into_iter().map(|file| file.rfilename).collect();
+fn fetch(api: &Api, on_hub: OnHub<'_>, on_progress: OnProgress<'_>) -> Result<PathBuf, ApiError> {
+    let files = on_hub.files(api)?;
     // One whole set of weights is enough: shards where there is an index, never a second copy in another format.
     let is_sharded = files.iter().any(|file| file == "model.safetensors.index.json");
     let is_wanted = |file: &str| match file.rsplit_once('.').map(|(_, extension)| extension) {
@@ -71,11 +60,7 @@ fn fetch(api: &Api, name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf, 
     };
     let mut directory = None;
     for file in files.iter().filter(|file| is_wanted(file)) {
-        let watcher = Watcher { file: file.clone(), done: 0, total: 0, on_progress };
-        let path = match Cache::from_env().repo(Repo::model(name.to_owned())).get(file) {
-            Some(path) => path,
-            None => repo.download_with_progress(file, watcher)?,
-        };
+        let path = on_hub.get(api, file, on_progress)?;
         if matches!(file.as_str(), "config.json" | "adapter_config.json") {
             directory = path.parent().map(Path::to_path_buf);
         }
@@ -83,57 +68,11 @@ fn fetch(api: &Api, name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf, 
     directory.ok_or_else(|| ApiError::InvalidHeader("config.json"))
 }
 
-struct Watcher<'a> {
-    file: String,
-    done: usize,
-    total: usize,
-    on_progress: OnProgress<'a>,
-}
-
-impl Progress for Watcher<'_> {
-    fn init(&mut self, size: usize, _: &str) {
-        self.total = size;
-        (self.on_progress)(&self.file, 0, size);
-    }
-
-    fn update(&mut self, size: usize) {
-        self.done += size;
-        (self.on_progress)(&self.file, self.done, self.total);
-    }
-
-    fn finish(&mut self) {
-        (self.on_progress)(&self.file, self.total, self.total);
-    }
-}
-
 /// The snapshot in the cache, when it holds a configuration.
-fn cached(name: &str) -> Option<PathBuf> {
-    let folder = Cache::from_env().path().join(Repo::new(name.to_owned(), RepoType::Model).folder_name());
-    let commit = std::fs::read_to_string(folder.join("refs").join("main")).ok()?;
-    let snapshot = folder.join("snapshots").join(commit.trim());
+fn cached(on_hub: OnHub<'_>) -> Option<PathBuf> {
+    let snapshot = on_hub.snapshot()?;
     let holds = |file: &str| snapshot.join(file).exists();
     (holds("config.json") || holds("adapter_config.json")).then_some(snapshot)
-}
-
-fn explain(error: &ApiError) -> String {
-    let text = error.to_string();
-    match error {
-        ApiError::InvalidHeader("config.json") => "the hub's copy has no `config.json`".into(),
-        _ if text.contains("404") || text.contains("401") => {
-            "the hub has no such public model (private ones need a login)".into()
-        }
-        _ => format!("the hub could not be reached: {text}"),
-    }
-}
-
-fn unreachable(name: &str, message: &str) -> Error {
-    Error::Network {
-        what: format!("model `{name}`"),
-        message: message.into(),
-        hint: Some(format!(
-            "`{name}` is no directory here, so it was taken for a hub name; without a network, give a directory"
-        )),
-    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub use context::{Context, KvCache};
 pub use directory::{AdapterDir, ModelDir};
 pub use dropout::DropoutKey;
 pub use gradus_kernels::{CacheRow, TokenLogprobs};
-pub use hub::{OnProgress, open_model, resolve};
+pub use hub::{open_model, resolve};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
 pub use packed::Packed;
 pub use parameters::{NamePath, NamedTensor, named_tensors};

@@ -4,6 +4,8 @@ pub mod dpo;
 pub mod reward_model;
 pub mod sft;
 
+pub use reward_model::{CALIBRATION_BINS, PairScore};
+
 use burn::module::Module;
 use burn::tensor::Tensor;
 use serde_json::Value;
@@ -96,6 +98,11 @@ pub trait Objective {
     /// What computing them may fail with.
     fn evaluate(&self, model: &Self::Model, examples: &[&Self::Example], passes: MicroBatch) -> Result<Stats> {
         Ok(evaluate_loss(self, model, examples, passes))
+    }
+
+    /// What the model makes of every pair, for methods that score pairs. `model` carries no gradient.
+    fn scores(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> Vec<PairScore> {
+        Vec::new()
     }
 
     /// The example for a person to read: ids and masks, as they entered the loss.

@@ -90,7 +90,36 @@ impl OfflineMethod for RewardModelConfig {
 }
 
 /// Bins of the calibration error.
-const CALIBRATION_BINS: usize = 10;
+pub const CALIBRATION_BINS: usize = 10;
+
+/// What a reward model makes of one pair.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PairScore {
+    /// The row it came from, from 0.
+    pub row: usize,
+    /// The better answer's reward.
+    pub chosen: f32,
+    /// The worse answer's.
+    pub rejected: f32,
+    /// By how much the better answer is better, where the row says so.
+    pub margin: Option<f32>,
+    /// Tokens of prompt and better answer.
+    pub chosen_tokens: usize,
+    /// Tokens of prompt and worse answer.
+    pub rejected_tokens: usize,
+}
+
+impl PairScore {
+    /// Whether the better answer has the larger reward; equal rewards count as wrong.
+    pub fn is_right(&self) -> bool {
+        self.chosen > self.rejected
+    }
+
+    /// The model's own choice, and how sure it is of it: between a half and one.
+    pub fn confidence(&self) -> f32 {
+        1.0 / (1.0 + (-(self.chosen - self.rejected).abs()).exp())
+    }
+}
 
 /// The objective: the Bradley–Terry likelihood of the preferences.
 #[derive(Debug, Clone)]
@@ -152,15 +181,28 @@ impl Objective for BradleyTerry {
     /// "the longer one wins", and the correlation of the reward with the length.
     fn evaluate(&self, model: &RewardModel, pairs: &[&PreferenceExample], passes: MicroBatch) -> Result<Stats> {
         let mut stats = evaluate_loss(self, model, pairs, passes);
-        let lengths: Vec<usize> = pairs.iter().map(|pair| self.tokens(pair)).collect();
-        let (mut chosen, mut rejected) = (Vec::new(), Vec::new());
-        for pass in passes.split(&lengths) {
-            let [chosen_p, rejected_p] = Self::rewards(model, &pairs[pass]);
-            chosen.extend(read(&chosen_p));
-            rejected.extend(read(&rejected_p));
-        }
-        judge(pairs, &chosen, &rejected, &mut stats);
+        judge(&self.scores(model, pairs, passes), &mut stats);
         Ok(stats)
+    }
+
+    fn scores(&self, model: &RewardModel, pairs: &[&PreferenceExample], passes: MicroBatch) -> Vec<PairScore> {
+        let lengths: Vec<usize> = pairs.iter().map(|pair| self.tokens(pair)).collect();
+        let mut scores = Vec::with_capacity(pairs.len());
+        for pass in passes.split(&lengths) {
+            let rewards = Self::rewards(model, &pairs[pass.clone()]).map(|rewards_p| read(&rewards_p));
+            let [chosen, rejected] = rewards;
+            for ((pair, chosen), rejected) in pairs[pass].iter().zip(chosen).zip(rejected) {
+                scores.push(PairScore {
+                    row: pair.row,
+                    chosen,
+                    rejected,
+                    margin: pair.margin,
+                    chosen_tokens: pair.chosen_ids.len(),
+                    rejected_tokens: pair.rejected_ids.len(),
+                });
+            }
+        }
+        scores
     }
 
     fn describe(&self, pair: &PreferenceExample) -> Value {
@@ -182,29 +224,29 @@ fn observe(chosen: &[f32], rejected: &[f32], stats: &mut Stats) {
 }
 
 /// What only a whole split can say.
-fn judge(pairs: &[&PreferenceExample], chosen: &[f32], rejected: &[f32], stats: &mut Stats) {
-    let right: Vec<bool> = chosen.iter().zip(rejected).map(|(chosen, rejected)| chosen > rejected).collect();
+fn judge(scores: &[PairScore], stats: &mut Stats) {
+    let right: Vec<bool> = scores.iter().map(PairScore::is_right).collect();
     let hits = right.iter().filter(|right| **right).count();
     if let Some((low, high)) = measure::proportion_interval(hits, right.len()) {
         stats.last("accuracy_low", low);
         stats.last("accuracy_high", high);
     }
-    // The model's own choice, and how sure it is of it: between a half and one.
-    let sure: Vec<f32> = chosen.iter().zip(rejected).map(|(c, r)| 1.0 / (1.0 + (-(c - r).abs()).exp())).collect();
+    let sure: Vec<f32> = scores.iter().map(PairScore::confidence).collect();
     let bins = measure::calibration(&sure, &right, CALIBRATION_BINS, 0.5);
     if let Some(error) = measure::expected_calibration_error(&bins) {
         stats.last("calibration_error", error);
     }
     // Equal lengths say nothing: half right.
-    let longer = |pair: &&PreferenceExample| match pair.chosen_ids.len().cmp(&pair.rejected_ids.len()) {
+    let longer = |score: &PairScore| match score.chosen_tokens.cmp(&score.rejected_tokens) {
         std::cmp::Ordering::Greater => 1.0,
         std::cmp::Ordering::Equal => 0.5,
         std::cmp::Ordering::Less => 0.0,
     };
-    stats.mean("longer_wins_accuracy", pairs.iter().map(longer).sum(), pairs.len() as f64);
-    let rewards: Vec<f32> = chosen.iter().chain(rejected).copied().collect();
+    stats.mean("longer_wins_accuracy", scores.iter().map(longer).sum(), scores.len() as f64);
+    let rewards: Vec<f32> =
+        scores.iter().map(|score| score.chosen).chain(scores.iter().map(|score| score.rejected)).collect();
     let lengths =
-        pairs.iter().map(|pair| pair.chosen_ids.len()).chain(pairs.iter().map(|pair| pair.rejected_ids.len()));
+        scores.iter().map(|score| score.chosen_tokens).chain(scores.iter().map(|score| score.rejected_tokens));
     let lengths: Vec<f32> = lengths.map(|length| length as f32).collect();
     if let Some(correlation) = measure::correlation(&rewards, &lengths) {
         stats.last("reward_length_correlation", correlation);

@@ -1,9 +1,11 @@
 //! A reward from an external program, in any language, over JSON lines.
 //!
 //! The program reads one JSON object a line (`prompt`, `completion`, `messages` where the row holds a conversation, and
-//! the row's other columns) and prints one line for each: a number, or `null` where it has no judgement.
+//! the row's other columns) and prints one line for each: a number, `null` where it has no judgement, or an object of named
+//! parts with a number or segments of the completion each (`judgement`).
 //! It is started once and kept for all batches. Whatever it does wrong is an error of the row it happened at.
 
+mod judgement;
 mod process;
 
 use std::time::{Duration, Instant};
@@ -12,8 +14,9 @@ use serde_json::{Map, Value};
 
 use super::config::CommandConfig;
 use super::{Reward, RewardError, Score, config_error};
-use crate::error::Result;
+use crate::error::{Result, excerpt};
 use crate::rollout::{Prompt, Rollout, Rollouts};
+use judgement::Judgement;
 use process::{Answer, Process};
 
 /// Scores completions by a program that runs beside the training.
@@ -52,12 +55,15 @@ impl CommandReward {
     }
 
     /// The next answer. A crash and a hang are final; a line that is no number is not.
-    fn answer(&mut self, deadline: Instant) -> std::result::Result<Option<f32>, RewardError> {
+    fn answer(&mut self, deadline: Instant) -> std::result::Result<Judgement, RewardError> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
         match self.process.next_line(deadline) {
-            Answer::Line(line) => parse(&line).map_err(|message| self.with_stderr(message)),
+            Answer::Line(line) => Judgement::parse(&line).ok_or_else(|| {
+                let expected = "expected a number, null or an object of parts from the reward command";
+                self.with_stderr(format!("{expected} (found `{}`)", excerpt(&line, 80)))
+            }),
             Answer::Ended(status) => {
                 let message = format!("the reward command `{}` ended before it answered ({status})", self.program);
                 Err(self.give_up(message, None))
@@ -99,17 +105,17 @@ impl Reward for CommandReward {
             let message = format!("the reward command `{}` printed more lines than it was given", self.program);
             let hint = "print other things to stderr";
             self.process.kill();
-            self.give_up(format!("{message} (one too many: `{}`)", excerpt(&line)), Some(hint));
+            self.give_up(format!("{message} (one too many: `{}`)", excerpt(&line, 80)), Some(hint));
         }
         if self.failed.is_none() {
             let lines = rollouts.rollouts.iter().map(|rollout| request(&rollouts.prompts[rollout.prompt], rollout));
             self.process.send(lines.collect());
         }
         let deadline = Instant::now() + Duration::from_secs_f64(self.timeout_s);
-        let each = rollouts.rollouts.iter().map(|rollout| {
-            let answer = self.answer(deadline)?;
-            let tokens = rollout.completion_ids.len();
-            Ok(answer.map_or_else(Score::unscored, |value| Score::sequence(value, tokens)))
+        let each = rollouts.rollouts.iter().enumerate().map(|(i, rollout)| {
+            let (answer, tokens) = (self.answer(deadline)?, rollout.completion_ids.len());
+            let score = answer.score(&rollout.completion, tokens, || rollouts.ranges(i));
+            score.map_err(|error| RewardError::new(error.to_string()))?.map_err(RewardError::new)
         });
         each.collect()
     }
@@ -131,24 +137,6 @@ fn request(prompt: &Prompt, rollout: &Rollout) -> String {
     let mut line = Value::Object(object).to_string();
     line.push('\n');
     line
-}
-
-fn parse(line: &str) -> std::result::Result<Option<f32>, String> {
-    let wrong = || format!("expected a number or null from the reward command (found `{}`)", excerpt(line));
-    match serde_json::from_str::<Value>(line.trim()).map_err(|_| wrong())? {
-        Value::Null => Ok(None),
-        Value::Number(number) => {
-            let value = number.as_f64().map(|value| value as f32).filter(|value| value.is_finite());
-            Ok(Some(value.ok_or_else(wrong)?))
-        }
-        _ => Err(wrong()),
-    }
-}
-
-fn excerpt(line: &str) -> String {
-    let line = line.trim_end();
-    let short: String = line.chars().take(80).collect();
-    if short.len() < line.len() { format!("{short}…") } else { short }
 }
 
 #[cfg(all(test, unix))]
@@ -229,7 +217,7 @@ mod tests {
             "read -r line; echo 1; echo good; echo 3; cat > /dev/null",
             10.0,
             2,
-            &["a number or null", "`good`"],
+            &["a number, null or an object of parts", "`good`"],
         );
         check_failure("read -r line; echo NaN; cat > /dev/null", 10.0, 1, &["`NaN`"]);
         check_failure("read -r line; echo 1e300; cat > /dev/null", 10.0, 1, &["`1e300`"]);

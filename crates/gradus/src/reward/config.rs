@@ -14,7 +14,7 @@ pub enum RewardConfig {
     Model(String),
     /// A rule.
     Rule(RuleConfig),
-    /// An external program: arguments as a list. One JSON object a line in, one number or null a line out.
+    /// An external program: arguments as a list. One JSON object a line in; a number, null or an object of parts a line out.
     Command(CommandConfig),
     /// A weighted sum of rewards.
     Mix(Vec<WeightedReward>),

@@ -58,7 +58,7 @@ mod tests {
             text => Ok(Some(text.chars().filter(|c| "aeiou".contains(*c)).count() as f32)),
         });
         let scores = reward.score(&completions(["queue up", "skip", "fail"]));
-        assert_eq!(scores[0], Ok(Score { rewards_t: Some(vec![0.0, 0.0, 5.0]), components: vec![] }));
+        assert_eq!(scores[0], Ok(Score::per_token(vec![0.0, 0.0, 5.0])));
         assert_eq!(scores[1], Ok(Score::unscored()));
         assert_eq!(scores[2], Err(RewardError::new("as asked")));
     }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::{Reward, RewardError, Score, score_each};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, excerpt};
 use crate::rollout::Rollouts;
 
 /// What a valence is multiplied by when a negation stands among the three words before it.
@@ -46,7 +46,7 @@ impl Lexicon {
             let (token, valence) = (fields.next().unwrap_or_default(), fields.next());
             let valence = valence.and_then(|field| field.trim().parse::<f32>().ok()).filter(|v| v.is_finite());
             let Some(valence) = valence else {
-                let message = format!("expected a token, a TAB and a number (found `{}`)", excerpt(line));
+                let message = format!("expected a token, a TAB and a number (found `{}`)", excerpt(line, 40));
                 return Err(Error::data(path, Some(i + 1), message));
             };
             // Words are looked up in lower case, so `:D` counts only where the file has no `:d`.
@@ -113,11 +113,6 @@ fn words(text: &str) -> Vec<String> {
 /// Two letters are a word (`ok,` is `ok`), not an emoticon such as `:d` or `8)`.
 fn is_plain_word(stripped: &str) -> bool {
     stripped.chars().count() == 2 && stripped.chars().all(char::is_alphabetic)
-}
-
-fn excerpt(line: &str) -> String {
-    let short: String = line.chars().take(40).collect();
-    if short.len() < line.len() { format!("{short}…") } else { short }
 }
 
 /// The mean valence of the completion's words.

@@ -15,6 +15,7 @@ mod lexicon;
 mod matching;
 mod mix;
 mod numeric;
+mod score;
 
 use crate::error::{Diagnostic, Error};
 use crate::rollout::{Prompt, Rollout, Rollouts};
@@ -28,6 +29,7 @@ pub use lexicon::{Lexicon, LexiconReward};
 pub use matching::{ExactMatchReward, RegexReward, SubstringReward};
 pub use mix::MixReward;
 pub use numeric::{NumericAnswerReward, last_number};
+pub use score::{Part, Score};
 
 /// Scores completions. The open extension point of the library: implement it for your own reward.
 pub trait Reward: Send {
@@ -38,41 +40,6 @@ pub trait Reward: Send {
     ///
     /// A failure is an `Err` for that rollout and is never turned into 0: 0 is a judgement.
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>>;
-
-    /// The sign with which a part of [`Score::components`] enters the reward: −1 where less of it is better.
-    fn sign(&self, _component: &str) -> f32 {
-        1.0
-    }
-}
-
-/// What a reward says of one rollout.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Score {
-    /// One value per completion token; `None` when this reward does not apply to the row (`null` from a command).
-    pub rewards_t: Option<Vec<f32>>,
-    /// The parts it is made of, by name, before weighting: for logs.
-    pub components: Vec<(String, f32)>,
-}
-
-impl Score {
-    /// A sequence-level reward: `value` on the last of `tokens` tokens.
-    pub fn sequence(value: f32, tokens: usize) -> Self {
-        let mut rewards_t = vec![0.0; tokens];
-        if let Some(last) = rewards_t.last_mut() {
-            *last = value;
-        }
-        Self { rewards_t: Some(rewards_t), components: Vec::new() }
-    }
-
-    /// This reward does not apply to the row.
-    pub fn unscored() -> Self {
-        Self { rewards_t: None, components: Vec::new() }
-    }
-
-    /// The sum over tokens; `None` when the row was not scored.
-    pub fn total(&self) -> Option<f32> {
-        self.rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())
-    }
 }
 
 /// A reward that could not be computed for one rollout.
@@ -125,37 +92,30 @@ pub fn build(
     })
 }
 
-/// Scores all rollouts, and refuses what no trainer can use: failures, wrong lengths, values that are not finite.
+/// Scores all rollouts, and refuses what no trainer can use: failures, wrong lengths, values that are not finite. Every
+/// part has its name afterwards.
 ///
 /// # Errors
 /// The first failure, as [`Error::Reward`] with the prompt's row.
 pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<Score>> {
-    let scores = reward.score(rollouts);
+    let (name, scores) = (reward.name(), reward.score(rollouts));
     if scores.len() != rollouts.len() {
-        let (name, given, wanted) = (reward.name(), scores.len(), rollouts.len());
+        let (given, wanted) = (scores.len(), rollouts.len());
         return Err(Error::input(format!("the reward `{name}` gave {given} scores for {wanted} completions")));
     }
     let mut checked = Vec::with_capacity(scores.len());
     for (i, score) in scores.into_iter().enumerate() {
-        let score = score.and_then(|score| check(score, rollouts.rollouts[i].completion_ids.len()));
-        checked.push(score.map_err(|RewardError { message, hint }| {
-            let message = format!("`{}`: {message}", reward.name());
-            Error::Reward { row: rollouts.prompt(i).row + 1, message, hint }
-        })?);
+        let tokens = rollouts.rollouts[i].completion_ids.len();
+        let mut score = score.and_then(|score| score.check(tokens).map(|()| score)).map_err(|error| {
+            let RewardError { message, hint } = error;
+            Error::Reward { row: rollouts.prompt(i).row + 1, message: format!("`{name}`: {message}"), hint }
+        })?;
+        for part in score.parts.iter_mut().filter(|part| part.name.is_empty()) {
+            part.name.clone_from(&name);
+        }
+        checked.push(score);
     }
     Ok(checked)
-}
-
-fn check(score: Score, tokens: usize) -> Result<Score, RewardError> {
-    let Some(rewards_t) = &score.rewards_t else { return Ok(score) };
-    if rewards_t.len() != tokens {
-        let message = format!("{} values for a completion of {tokens} tokens", rewards_t.len());
-        return Err(RewardError::new(message));
-    }
-    match rewards_t.iter().find(|value| !value.is_finite()) {
-        Some(value) => Err(RewardError::new(format!("the reward is {value}, but a finite number is needed"))),
-        None => Ok(score),
-    }
 }
 
 /// Sequence-level scores from one value per rollout.
@@ -197,7 +157,7 @@ pub(crate) mod test_rollouts {
 
     /// One rollout a row: prompt text, columns, completion. A completion has one id a word and a stop id.
     pub fn rollouts<'a>(rows: impl IntoIterator<Item = (&'a str, Value, &'a str)>) -> Rollouts {
-        let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: 1 };
+        let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: 1, tokenizer: None };
         for (row, (prompt, columns, completion)) in rows.into_iter().enumerate() {
             let columns = match columns {
                 Value::Object(columns) => columns,

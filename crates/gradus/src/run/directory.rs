@@ -20,7 +20,7 @@ pub enum Existing {
 }
 
 /// What a run writes; nothing else is ever removed from its directory.
-const ENTRIES: [&str; 22] = [
+const ENTRIES: [&str; 23] = [
     "config.yml",
     "state.json",
     "metrics.jsonl",
@@ -43,6 +43,7 @@ const ENTRIES: [&str; 22] = [
     "samples.md",
     "bad_batches",
     "comparison",
+    "evaluation",
 ];
 
 /// The directory of one run: `runs/<name>/`.
@@ -186,6 +187,11 @@ impl RunDir {
     /// `bad_batches/step-000100.json`: the batch whose loss, gradient or reward was not finite.
     pub fn bad_batch(&self, step: usize) -> PathBuf {
         self.path.join("bad_batches").join(format!("step-{step:06}.json"))
+    }
+
+    /// `evaluation/`: what a reward model makes of the held-out pairs.
+    pub fn evaluation(&self) -> PathBuf {
+        self.path.join("evaluation")
     }
 
     /// `comparison/`: several methods side by side.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Number, Value};
 
 use super::atomic;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, excerpt};
 
 /// Whether a key, in any file of a run, holds a measurement of the machine: a time, a speed, its memory. Nothing else may
 /// differ between a run that was stopped and went on and one that never was.
@@ -91,6 +91,11 @@ pub(super) fn readable(value: f64) -> f64 {
 /// Whether a metric is better when it is smaller: losses, errors, divergences.
 pub fn smaller_is_better(name: &str) -> bool {
     ["loss", "error", "perplexity", "kl"].iter().any(|part| name.contains(part))
+}
+
+/// Whether `value` of the metric is better than `other`.
+pub fn is_better(name: &str, value: f64, other: f64) -> bool {
+    if smaller_is_better(name) { value < other } else { value > other }
 }
 
 /// One logged step.
@@ -196,17 +201,12 @@ fn parse(path: &Path) -> Result<Vec<(MetricsRow, String)>> {
             Some(row) => rows.push((row, line.trim_end().to_owned())),
             None if !line.ends_with('\n') => {}
             None => {
-                let message = format!("not a JSON object with a `step` (found `{}`)", excerpt(line));
+                let message = format!("not a JSON object with a `step` (found `{}`)", excerpt(line, 60));
                 return Err(Error::data(path, Some(index + 1), message));
             }
         }
     }
     Ok(rows)
-}
-
-fn excerpt(line: &str) -> String {
-    let line = line.trim_end();
-    if line.chars().count() <= 60 { line.to_owned() } else { line.chars().take(60).chain(['…']).collect() }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::labels::Labels;
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::run::claim::{Stage, is_held, read_state};
-use crate::run::metrics::smaller_is_better;
+use crate::run::metrics::is_better;
 use crate::run::{Checkpoint, MetricsRow, RunDir, read_metrics};
 
 /// How a run stands.
@@ -201,10 +201,9 @@ fn figure(rows: &[MetricsRow], deciding: Option<&str>) -> Option<Figure> {
     };
     let keys = [deciding, own].into_iter().chain(others.iter().copied()).chain(["loss"]);
     keys.map(|key| (key, values(rows, key))).find(|(_, values)| !values.is_empty()).map(|(key, values)| {
-        let better = |a: f64, b: f64| if smaller_is_better(key) { a < b } else { a > b };
         let first = values[0];
         let (best_step, best) =
-            values.iter().fold(first, |best, &next| if better(next.1, best.1) { next } else { best });
+            values.iter().fold(first, |best, &next| if is_better(key, next.1, best.1) { next } else { best });
         let last = values.last().map_or(first.1, |value| value.1);
         Figure { key: key.to_owned(), last, best, best_step }
     })

@@ -1,4 +1,4 @@
-//! Renaming and removing runs.
+//! Renaming and removing runs, and removing snapshots.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use super::settings::Settings;
 use super::{Library, is_run};
 use crate::error::{Error, Result};
+use crate::run::RunDir;
 use crate::run::claim::{Claim, is_held};
 
 impl Library {
@@ -47,6 +48,26 @@ impl Library {
         let (name, path) = self.find(name)?;
         let claim = claimed(&name, &path, "removed")?;
         let removed = fs::remove_dir_all(&path).map_err(|source| Error::io(&path, source));
+        drop(claim);
+        removed
+    }
+
+    /// Removes the checkpoint of a run after `step`, and nothing else; the run then goes on from the newest that is left.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when it has none of that step, and while a trainer is at work in it; [`Error::Io`].
+    pub fn remove_checkpoint(&self, name: &str, step: usize) -> Result<()> {
+        let (name, path) = self.find(name)?;
+        let run = RunDir::open(&path)?;
+        let steps = run.checkpoint_steps()?;
+        if !steps.contains(&step) {
+            let known: Vec<String> = steps.iter().map(|step| format!("`step {step}`")).collect();
+            let hint =
+                if known.is_empty() { "it has none at all".into() } else { format!("it has {}", known.join(", ")) };
+            return Err(Error::input(format!("the run `{name}` has no checkpoint of step {step}")).with_hint(hint));
+        }
+        let claim = claimed(&name, &path, "changed")?;
+        let removed = run.remove_checkpoint(step);
         drop(claim);
         removed
     }

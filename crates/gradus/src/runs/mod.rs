@@ -18,7 +18,7 @@ pub use curves::{Series, history, metric_keys, series, sparkline};
 pub use entry::{Entry, Figure, Status, last_warnings, log_tail};
 pub use labels::Labels;
 pub use settings::{Difference, Key, Settings, differences};
-pub use snapshots::{Snapshot, SnapshotKind, export, snapshots};
+pub use snapshots::{Snapshot, SnapshotKind, export, snapshots, without_checkpoint};
 
 use crate::config::nearest;
 use crate::error::{Error, Result};

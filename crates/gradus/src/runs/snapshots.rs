@@ -100,6 +100,17 @@ pub fn snapshots(run: &RunDir, metric: Option<&str>) -> Result<Vec<Snapshot>> {
     Ok(found)
 }
 
+/// What becomes of a run without the checkpoint of `step`, for people who are about to remove it; nothing when it is not
+/// the one that the run would go on from.
+pub fn without_checkpoint(snapshots: &[Snapshot], step: usize) -> Option<String> {
+    let steps =
+        || snapshots.iter().filter(|found| found.kind == SnapshotKind::Checkpoint).filter_map(|found| found.step);
+    (steps().max() == Some(step)).then(|| match steps().filter(|&other| other != step).max() {
+        Some(before) => format!("it is the newest: the run would go on from step {before}"),
+        None => "it is the only one: the run could not go on any more".into(),
+    })
+}
+
 /// The step and value of `best/`, as the results or the newest checkpoint have it.
 fn best(run: &RunDir) -> Option<(usize, f64)> {
     let results = read_results(run.path()).ok().flatten().and_then(|results| {

@@ -1,15 +1,17 @@
-//! Text: the tokenizer, chat templates and stop strings.
+//! Text: the tokenizer, chat templates, stop strings and the places of ids.
 //!
 //! Nothing here knows about rows, models or rewards.
 
 pub mod chat_template;
 mod python;
+mod ranges;
 mod stop_strings;
 mod strftime;
 pub mod think;
 pub mod tokenizer;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered};
+pub use ranges::{continuation, ranges};
 pub use stop_strings::{StopStrings, cut_at_stop};
 pub use think::without_thoughts;
 pub use tokenizer::Tokenizer;

@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::calendar;
+
 const MONTHS: [&str; 12] = [
     "January",
     "February",
@@ -22,8 +24,8 @@ const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday",
 pub(super) fn strftime(time: SystemTime, format: &str) -> Result<String, String> {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil(days);
-    let (month_name, day_name) = (MONTHS[month - 1], DAYS[((days + 4) % 7) as usize]);
+    let (year, month, day) = calendar::date(days);
+    let (month_name, day_name) = (MONTHS[month as usize - 1], DAYS[((days + 4) % 7) as usize]);
     let (hour, minute) = (second / 3600, second / 60 % 60);
     let mut out = String::new();
     let mut chars = format.chars();
@@ -41,7 +43,7 @@ pub(super) fn strftime(time: SystemTime, format: &str) -> Result<String, String>
         out += &match form {
             Some('Y') => year.to_string(),
             Some('y') => two(year % 100),
-            Some('m') => two(month as u64),
+            Some('m') => two(month),
             Some('d') => two(day),
             Some('e') => format!("{day:2}"),
             Some('B') => month_name.to_owned(),
@@ -61,20 +63,6 @@ pub(super) fn strftime(time: SystemTime, format: &str) -> Result<String, String>
         };
     }
     Ok(out)
-}
-
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
-///
-/// Years are counted from March, so that the leap day is the last of its year; 400 years have 146,097 days.
-fn civil(days: u64) -> (u64, usize, u64) {
-    let shifted = days + 719_468; // days from 0000-03-01 to 1970-01-01
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month as usize, day)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 use tokenizers::{
@@ -14,10 +15,10 @@ use tokenizers::{
 
 use crate::{Error, Result};
 
-/// Text to ids and back, with the special tokens of one model directory.
+/// Text to ids and back, with the special tokens of one model directory. Copies share the vocabulary.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: Arc<tokenizers::Tokenizer>,
     special: Special,
     special_ids: HashSet<u32>,
     vocab_size: usize,
@@ -72,6 +73,7 @@ impl Tokenizer {
         let special_ids: HashSet<u32> =
             inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
         let vocab_size = vocabulary_size(&inner);
+        let inner = Arc::new(inner);
         let mut tokenizer =
             Self { inner, special, special_ids, vocab_size, appends_eos: false, directory: directory.to_path_buf() };
         // With special tokens a text ends with eos, without them it does not: the letter alone may be unknown, and a

@@ -73,7 +73,7 @@ pub(super) fn online(
 /// Completions of `new` ids to the `chosen` candidates, of which each prompt has `group`. Those of one prompt share it and
 /// nothing else, as those that are sampled.
 fn made_up(candidates: &[&Prompt], chosen: &[usize], (group, new): (usize, usize), vocabulary: usize) -> Rollouts {
-    let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: group };
+    let mut made = Rollouts { prompts: Vec::new(), rollouts: Vec::new(), group_size: group, tokenizer: None };
     for neighbours in chosen.chunk_by(|a, b| a / group == b / group) {
         let rollout = |&i: &usize| Rollout {
             prompt: made.prompts.len(),

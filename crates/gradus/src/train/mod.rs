@@ -5,6 +5,7 @@ mod claimed;
 pub(crate) mod examples;
 pub(crate) mod fingerprint;
 pub mod forecast;
+mod held_out;
 pub mod log;
 mod longest;
 mod models;

@@ -19,7 +19,7 @@ use crate::evaluation::{Evaluation, observe_rewards, observe_rollouts};
 use crate::generate::SamplingParams;
 use crate::learner::Learner;
 use crate::model::CausalLm;
-use crate::reward::{self, Reward};
+use crate::reward::{self, Reward, Score};
 use crate::rng::{Purpose, Stream};
 use crate::rollout::{self, Prompt, Rollouts, Sampler};
 use crate::run::Metrics;
@@ -152,8 +152,8 @@ fn steps(
             (true, Some(model)) => Some(logprobs(model, &rollouts, algorithm.sampling().temperature, settings.passes)),
             _ => None,
         };
-        let of_counted = |(score, rollout): (&reward::Score, &rollout::Rollout)| {
-            score.rewards_t.as_ref().map(|rewards_t| rollout.rewards_of_counted(rewards_t))
+        let of_counted = |(score, rollout): (&Score, &rollout::Rollout)| {
+            score.rewards_t().map(|rewards_t| rollout.rewards_of_counted(&rewards_t))
         };
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
         let experience = Experience { rollouts, rewards, reference };
@@ -172,7 +172,7 @@ fn steps(
         let done = iteration + 1;
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
         log.rollouts((done, sampled_in), &experience, &scores, &advantages)?;
-        for warning in log.watch(done, Shown::of(&experience, &scores, reward))? {
+        for warning in log.watch(done, Shown::of(&experience, &scores))? {
             recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
         }
         lap(&mut measured, "record");

@@ -9,7 +9,7 @@ use super::observer::{Event, Observer};
 use crate::error::{Error, Result};
 use crate::learner::optimizer::{AdamW, AdamWConfig, Moments};
 use crate::run::checkpoint::{CheckpointParts, moments};
-use crate::run::metrics::smaller_is_better;
+use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
 use crate::run::{
     Checkpoint, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic,
@@ -239,8 +239,7 @@ impl<'a> Recorder<'a> {
         let better = match self.state.best {
             // No JSON holds it.
             _ if !value.is_finite() => false,
-            Some((_, best)) if smaller_is_better(name) => value < best,
-            Some((_, best)) => value > best,
+            Some((_, best)) => is_better(name, value, best),
             None => true,
         };
         self.observer.event(&Event::Evaluated { step: done, metrics: evaluation, best: better });

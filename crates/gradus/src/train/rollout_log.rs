@@ -1,6 +1,8 @@
 //! What online training writes into `rollouts.sqlite`: every completion trained on, those of evaluations, and what they
 //! show that someone should look at.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value};
 
 use super::warnings::{Shown, Warning, Watch};
@@ -8,9 +10,9 @@ use crate::algorithm::{Advantages, Experience};
 use crate::error::Result;
 use crate::evaluation::Evaluated;
 use crate::math::kl;
-use crate::reward::Score;
+use crate::reward::{Part, Score};
 use crate::rollout::Rollouts;
-use crate::run::database::{Record, Table, WarningRecord};
+use crate::run::database::{Record, Segment, Table, WarningRecord};
 use crate::run::{RolloutWriter, RunDir, RunState};
 
 /// What [`RunState::method`] holds a [`Watch`] under.
@@ -79,9 +81,10 @@ impl RolloutLog {
         let record = |i: usize| {
             let advantages_t = &advantages.advantages[i];
             let mean = advantages_t.iter().sum::<f32>() / advantages_t.len().max(1) as f32;
-            Record { step, epoch, kl: kl(i), advantage: Some(f64::from(mean)), ..record(rollouts, i, &scores[i]) }
+            let known = record(rollouts, i, &scores[i])?;
+            Ok(Record { step, epoch, kl: kl(i), advantage: Some(f64::from(mean)), ..known })
         };
-        self.writer.append(Table::Train, (0..rollouts.len()).map(record).collect())
+        self.writer.append(Table::Train, (0..rollouts.len()).map(record).collect::<Result<_>>()?)
     }
 
     /// Appends the completions of an evaluation.
@@ -91,9 +94,9 @@ impl RolloutLog {
     pub fn evaluation(&mut self, (step, epoch): (usize, usize), found: &Evaluated) -> Result<()> {
         let record = |(i, score): (usize, &Score)| {
             let kl = found.kls.as_ref().map(|kls| kls[i]);
-            Record { step, epoch, kl, ..record(&found.rollouts, i, score) }
+            Ok(Record { step, epoch, kl, ..record(&found.rollouts, i, score)? })
         };
-        self.writer.append(Table::Eval, found.scores.iter().enumerate().map(record).collect())
+        self.writer.append(Table::Eval, found.scores.iter().enumerate().map(record).collect::<Result<_>>()?)
     }
 
     /// Waits until everything is on disk: a checkpoint may be written that stands on it.
@@ -114,18 +117,50 @@ impl RolloutLog {
 }
 
 /// What evaluations and training have in common.
-fn record(rollouts: &Rollouts, i: usize, score: &Score) -> Record {
+fn record(rollouts: &Rollouts, i: usize, score: &Score) -> Result<Record> {
     let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
-    let part = |(name, value): &(String, f32)| (name.clone(), value.is_finite().then_some(f64::from(*value)));
-    Record {
+    let total = |part: &Part| {
+        let total = part.total();
+        (part.name.clone(), total.is_finite().then_some(f64::from(total)))
+    };
+    Ok(Record {
         prompt_index: prompt.row,
         rollout_index: i % rollouts.group_size,
         prompt: prompt.text.clone(),
         completion: rollout.completion.clone(),
         reward: score.total().map(f64::from),
-        components: score.components.iter().map(part).collect(),
+        components: score.parts.iter().map(total).collect(),
+        segments: segments(rollouts, i, score)?,
         length: rollout.completion_ids.len(),
         stop_reason: rollout.stop.name().to_owned(),
         ..Record::default()
+    })
+}
+
+/// Where the parts stand that are not on the last token alone.
+fn segments(rollouts: &Rollouts, i: usize, score: &Score) -> Result<Vec<(String, Vec<Segment>)>> {
+    let is_spread = |part: &&Part| {
+        let before_last = part.rewards_t.split_last().map_or(&[][..], |(_, before)| before);
+        before_last.iter().any(|&reward| reward != 0.0)
+    };
+    let spread: Vec<&Part> = score.parts.iter().filter(is_spread).collect();
+    if spread.is_empty() {
+        return Ok(Vec::new());
     }
+    let (text, mut characters, mut counted) = (&rollouts.rollouts[i].completion, 0, 0);
+    let mut place = |at: usize| {
+        characters += text[std::mem::replace(&mut counted, at)..at].chars().count();
+        characters
+    };
+    let places_t: Vec<Range<usize>> =
+        rollouts.ranges(i)?.into_iter().map(|range| place(range.start)..place(range.end)).collect();
+    let of_part = |part: &Part| {
+        let values = part.rewards_t.iter().zip(&places_t).filter(|(reward, _)| **reward != 0.0);
+        let segment = |(&reward, characters): (&f32, &Range<usize>)| Segment {
+            characters: characters.clone(),
+            value: f64::from(reward),
+        };
+        (part.name.clone(), values.map(segment).collect())
+    };
+    Ok(spread.into_iter().map(of_part).collect())
 }

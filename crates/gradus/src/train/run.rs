@@ -9,6 +9,7 @@ use super::cast::{self, Player};
 use super::claimed::Claimed;
 use super::examples;
 use super::forecast;
+use super::held_out;
 use super::log::Logged;
 use super::models::Models;
 use super::observer::{Event, Observer};
@@ -202,7 +203,10 @@ impl Job<'_> {
         };
         offline::train(&task, &mut learner, &mut recorder)?;
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
-        atomic::write_dir(&self.directory.model(), |path| save(&learner.frozen(), path))?;
+        let model = learner.frozen();
+        atomic::write_dir(&self.directory.model(), |path| save(&model, path))?;
+        let examples: Vec<_> = held_out.iter().collect();
+        held_out::write(&self.directory, &objective.scores(&model, &examples, settings.passes))?;
         self.finish(&mut recorder, &settings)
     }
 

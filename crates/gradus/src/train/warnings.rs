@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::Experience;
 use crate::math::{kl, stats};
-use crate::reward::{Reward, Score};
+use crate::reward::{self, Score};
 use crate::rollout::StopReason;
 
 #[cfg(test)]
@@ -58,7 +58,7 @@ pub struct Part {
 
 impl Shown {
     /// What a scored batch of rollouts shows.
-    pub fn of(experience: &Experience, scores: &[Score], reward: &dyn Reward) -> Self {
+    pub fn of(experience: &Experience, scores: &[Score]) -> Self {
         let rollouts = &experience.rollouts;
         let each = || rollouts.rollouts.iter();
         let count = rollouts.len().max(1) as f64;
@@ -71,16 +71,16 @@ impl Shown {
         let of_one = |(rollout, reference_t): (&crate::rollout::Rollout, &Vec<f32>)| -> f64 {
             kl::k1(&rollout.counted_logprobs(), reference_t).iter().map(|&kl| f64::from(kl)).sum()
         };
-        let mut parts: Vec<(&str, Vec<f32>)> = Vec::new();
-        for (name, value) in scores.iter().flat_map(|score| &score.components).filter(|(_, value)| value.is_finite()) {
-            match parts.iter_mut().find(|(known, _)| known == name) {
-                Some((_, values)) => values.push(*value),
-                None => parts.push((name, vec![*value])),
+        let mut parts: Vec<(&reward::Part, Vec<f32>)> = Vec::new();
+        for part in scores.iter().flat_map(|score| &score.parts).filter(|part| part.total().is_finite()) {
+            match parts.iter_mut().find(|(known, _)| known.name == part.name) {
+                Some((_, values)) => values.push(part.total()),
+                None => parts.push((part, vec![part.total()])),
             }
         }
-        let part = |(name, values): (&str, Vec<f32>)| Part {
-            name: name.to_owned(),
-            sign: f64::from(reward.sign(name)),
+        let part = |(part, values): (&reward::Part, Vec<f32>)| Part {
+            name: part.name.clone(),
+            sign: f64::from(part.weight.signum()),
             mean: values.iter().map(|&value| f64::from(value)).sum::<f64>() / values.len() as f64,
             std: stats::std(&values, stats::Variance::Unbiased).unwrap_or(0.0),
         };

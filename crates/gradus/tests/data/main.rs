@@ -4,6 +4,7 @@ mod bad_input;
 mod formats;
 mod lints;
 mod material;
+mod places;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokenizers;

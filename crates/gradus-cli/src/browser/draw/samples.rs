@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 
 use super::{Theme, text};
 use crate::browser::state::Browser;
-use crate::commands::runs::numbers;
+use crate::commands::runs::{numbers, parts};
 
 /// Draws the completions from the chosen one on.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, browser: &Browser, theme: Theme) -> usize {
@@ -48,6 +48,11 @@ fn described(record: &Record, width: usize, theme: Theme) -> Vec<Line<'static>> 
     lines.extend(text::wrapped(record.prompt.trim_end(), width, theme.faint()));
     let completion = if record.completion.is_empty() { "(empty)" } else { record.completion.as_str() };
     lines.extend(text::wrapped(completion, width, Style::new()));
+    if !record.segments.is_empty() {
+        for line in parts(record) {
+            lines.extend(text::wrapped(&line, width, theme.faint()));
+        }
+    }
     lines.push(Line::raw(""));
     lines
 }

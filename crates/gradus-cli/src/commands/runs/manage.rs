@@ -1,7 +1,7 @@
 //! `gradus runs tag`, `rename` and `rm`.
 
 use gradus::Error;
-use gradus::runs::{Labels, Library};
+use gradus::runs::{Entry, Labels, Library, Snapshot, SnapshotKind, snapshots, without_checkpoint};
 use serde_json::json;
 
 use crate::output::Output;
@@ -76,15 +76,23 @@ pub struct RmArgs {
     /// The runs
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
+    /// Only the checkpoint of this step
+    #[arg(long, value_name = "N")]
+    step: Option<usize>,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
 }
 
-/// Removes the runs, each after a question.
+/// Removes the runs, each after a question, or one checkpoint.
 pub fn remove(args: &RmArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     // All names first: a slip in the last one must not leave half of the work done.
     let entries = args.names.iter().map(|name| library.entry(name)).collect::<gradus::Result<Vec<_>>>()?;
+    match (args.step, &entries[..]) {
+        (None, _) => {}
+        (Some(step), [entry]) => return remove_checkpoint(entry, step, args.yes, library, out),
+        (Some(_), _) => return Err(Error::input("`--step` takes a checkpoint from one run, not from several").into()),
+    }
     let mut removed = Vec::new();
     for entry in entries {
         let users = library.users_of(&entry.path);
@@ -92,22 +100,48 @@ pub fn remove(args: &RmArgs, library: &Library, out: &Output) -> anyhow::Result<
             out.warn(format_args!("the configuration of {} names {}", quoted(&users), entry.path.display()));
         }
         let question = format!("remove `{}` with {} in {}?", entry.name, bytes(entry.size_bytes), entry.path.display());
-        match args.yes.then_some(true).or_else(|| out.confirm(&question)) {
-            Some(true) => {}
-            Some(false) => {
-                out.note("kept");
-                continue;
-            }
-            None => {
-                let error = Error::input(format!("`{}` was not removed: nobody is here to confirm it", entry.name));
-                return Err(error.with_hint("add `--yes`").into());
-            }
+        if !confirmed(&question, &format!("`{}`", entry.name), args.yes, out)? {
+            continue;
         }
         library.remove(&entry.path.display().to_string())?;
         out.note(format_args!("removed {}", entry.path.display()));
         removed.push(entry.name);
     }
     if out.is_json() { out.result(&json!({ "removed": removed }), String::new) } else { Ok(()) }
+}
+
+/// Removes one checkpoint of a run; says before what that costs.
+fn remove_checkpoint(entry: &Entry, step: usize, yes: bool, library: &Library, out: &Output) -> anyhow::Result<()> {
+    let found = snapshots(&entry.directory()?, None)?;
+    let mut removed = Vec::new();
+    if let Some(cost) = without_checkpoint(&found, step) {
+        out.warn(format_args!("step {step} of `{}`: {cost}", entry.name));
+    }
+    let is_it = |found: &&Snapshot| found.kind == SnapshotKind::Checkpoint && found.step == Some(step);
+    let size = found.iter().find(is_it).map_or(0, |found| found.size_bytes);
+    let question = format!("remove step {step} of `{}` with {}?", entry.name, bytes(size));
+    // What is not there is for the library to say.
+    if size == 0 || confirmed(&question, &format!("step {step} of `{}`", entry.name), yes, out)? {
+        library.remove_checkpoint(&entry.path.display().to_string(), step)?;
+        out.note(format_args!("removed step {step} of {}", entry.path.display()));
+        removed.push(json!({ "name": entry.name, "step": step }));
+    }
+    if out.is_json() { out.result(&json!({ "removed": removed }), String::new) } else { Ok(()) }
+}
+
+/// Whether the user wants it.
+fn confirmed(question: &str, what: &str, yes: bool, out: &Output) -> anyhow::Result<bool> {
+    match yes.then_some(true).or_else(|| out.confirm(question)) {
+        Some(true) => Ok(true),
+        Some(false) => {
+            out.note("kept");
+            Ok(false)
+        }
+        None => {
+            let error = Error::input(format!("{what} was not removed: nobody is here to confirm it"));
+            Err(error.with_hint("add `--yes`").into())
+        }
+    }
 }
 
 fn quoted(names: &[String]) -> String {

@@ -17,7 +17,7 @@ mod rollouts;
 mod show;
 
 pub use list::steps;
-pub use rollouts::{numbers, printable};
+pub use rollouts::{numbers, parts, printable};
 
 /// What `gradus runs --help` ends with.
 const EXAMPLES: &str = "\

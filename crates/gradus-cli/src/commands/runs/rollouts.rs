@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gradus::run::database::{Query, Record, RolloutDb, Sort, Table};
+use gradus::run::database::{Query, Record, RolloutDb, Segment, Sort, Table};
 use gradus::runs::Library;
 use serde_json::{Map, Value, json};
 
@@ -49,6 +49,9 @@ pub struct RolloutsArgs {
     /// At most so many; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
+    /// The parts of the reward below each completion, with the text that carries them
+    #[arg(long)]
+    parts: bool,
     /// The same prompts at two steps side by side, sorted by how much the reward changed
     #[arg(long, value_name = "A,B", value_parser = pair)]
     diff: Option<(usize, usize)>,
@@ -124,7 +127,7 @@ fn list(args: &RolloutsArgs, database: &RolloutDb, out: &Output) -> anyhow::Resu
     }
     let all = database.count(&query)?;
     let paint = out.data_paint();
-    found.iter().try_for_each(|record| out.text(&described(record, paint)))?;
+    found.iter().try_for_each(|record| out.text(&described(record, args.parts, paint)))?;
     let of = if query.table == Table::Eval { "of evaluations" } else { "trained on" };
     match (all, found.len()) {
         (0, _) => out.note(format_args!("no completion {of} fits; {}", steps(database, query.table)?)),
@@ -176,7 +179,7 @@ fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, 
         };
         return pairs.iter().try_for_each(line);
     }
-    pairs.iter().try_for_each(|pair| out.text(&side_by_side(pair, out.data_paint())))?;
+    pairs.iter().try_for_each(|pair| out.text(&side_by_side(pair, args.parts, out.data_paint())))?;
     let mean = |of: fn(&(Record, Record)) -> Option<f64>| {
         let values: Vec<f64> = pairs.iter().filter_map(of).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -217,6 +220,9 @@ fn change(key: Key, (before, after): &(Record, Record)) -> Option<f64> {
 fn object(record: &Record) -> Value {
     let components: Map<String, Value> =
         record.components.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    let segment = |segment: &Segment| json!([segment.characters.start, segment.characters.end, segment.value]);
+    let of_part = |(name, found): &(String, Vec<Segment>)| (name.clone(), found.iter().map(segment).collect());
+    let segments: Map<String, Value> = record.segments.iter().map(of_part).collect();
     json!({
         "step": record.step,
         "epoch": record.epoch,
@@ -226,6 +232,7 @@ fn object(record: &Record) -> Value {
         "completion": record.completion,
         "reward": record.reward,
         "components": components,
+        "segments": segments,
         "advantage": record.advantage,
         "kl": record.kl,
         "length": record.length,
@@ -233,13 +240,36 @@ fn object(record: &Record) -> Value {
     })
 }
 
-fn described(record: &Record, paint: Paint) -> String {
+fn described(record: &Record, with_parts: bool, paint: Paint) -> String {
     let heading =
         format!("step {} · prompt {} · completion {}", record.step, record.prompt_index + 1, record.rollout_index + 1);
     let mut text = format!("{}  {}\n", paint.bold(&heading), numbers(record));
     let _ = writeln!(text, "{}", paint.faint(&quoted(&record.prompt)));
-    let _ = writeln!(text, "{}\n", quoted(&record.completion));
-    text
+    let _ = writeln!(text, "{}", quoted(&record.completion));
+    if with_parts {
+        parts(record).iter().for_each(|line| {
+            let _ = writeln!(text, "{}", paint.faint(&format!("    {line}")));
+        });
+    }
+    text + "\n"
+}
+
+/// A line for each part of the reward, and where it stands on several tokens, a line for each of them with the text from
+/// the one before: a sentence's reward stands on its last token.
+pub fn parts(record: &Record) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, value) in &record.components {
+        lines.push(format!("{name} {}", value.map_or("–".into(), short)));
+        let segments = record.segments.iter().find(|(of, _)| of == name).map_or(&[][..], |(_, segments)| segments);
+        let mut start = 0;
+        for Segment { characters, value } in segments {
+            let length = characters.end.saturating_sub(start);
+            let text: String = record.completion.chars().skip(start).take(length).collect();
+            start = characters.end;
+            lines.push(format!("  {:>8}  “{}”", short(*value), printable(&text)));
+        }
+    }
+    lines
 }
 
 /// `reward 1.2 (length 0.5, lexicon 0.7) · advantage 0.3 · kl 0.01 · 24 tokens · stop_id`
@@ -255,7 +285,7 @@ pub fn numbers(record: &Record) -> String {
     shown.join(" · ")
 }
 
-fn side_by_side((before, after): &(Record, Record), paint: Paint) -> String {
+fn side_by_side((before, after): &(Record, Record), with_parts: bool, paint: Paint) -> String {
     let mut text = String::new();
     let change = change(Key::Reward, &(before.clone(), after.clone()));
     let change = change
@@ -268,6 +298,9 @@ fn side_by_side((before, after): &(Record, Record), paint: Paint) -> String {
     let _ = writeln!(text, "{}", paint.faint(&quoted(&before.prompt)));
     for record in [before, after] {
         let _ = writeln!(text, "step {}: {}\n{}", record.step, numbers(record), quoted(&record.completion));
+        for line in with_parts.then(|| parts(record)).into_iter().flatten() {
+            let _ = writeln!(text, "{}", paint.faint(&format!("    {line}")));
+        }
     }
     text
 }
@@ -291,4 +324,23 @@ pub fn printable(line: &str) -> String {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_shown_with_the_text_since_the_one_before() {
+        let segment = |characters, value| Segment { characters, value };
+        let record = Record {
+            completion: "Grün. Ja!".into(),
+            components: vec![("length".into(), Some(0.5)), ("facts".into(), Some(1.0)), ("odd".into(), None)],
+            segments: vec![("facts".into(), vec![segment(4..5, 2.0), segment(8..9, -1.5), segment(9..9, 0.5)])],
+            ..Record::default()
+        };
+        let expected =
+            ["length 0.500", "facts 1.000", "     2.000  “Grün.”", "    -1.500  “ Ja!”", "     0.500  “”", "odd –"];
+        assert_eq!(parts(&record), expected);
+    }
 }

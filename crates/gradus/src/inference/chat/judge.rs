@@ -56,7 +56,7 @@ impl ChatJudge {
             counts: None,
             stop,
         };
-        let rollouts = Rollouts { prompts: vec![prompt], rollouts: vec![rollout], group_size: 1 };
+        let rollouts = Rollouts { prompts: vec![prompt], rollouts: vec![rollout], group_size: 1, tokenizer: None };
         let score = self.reward.score(&rollouts).remove(0).map_err(|error| Error::input(error.message))?;
         Ok(score.total().unwrap_or(f32::NAN))
     }

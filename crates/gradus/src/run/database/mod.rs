@@ -3,11 +3,13 @@
 //! [`RolloutWriter`] appends from a thread of its own; [`RolloutDb`] reads, also while the run goes on. The tables are
 //! made for people at a `sqlite3` prompt: one row a completion, the prompt's text beside it, the parts of the reward as
 //! one JSON object. A column a part would make every run's schema another one, and a table of parts would put a join
-//! into every question; `json_extract(components, '$.length') > 0.5` and `json_each` filter them as they are.
+//! into every question; `json_extract(components, '$.length') > 0.5` and `json_each` filter them as they are. Where a part
+//! stands elsewhere than at the end of the completion, `segments` says so token by token.
 //!
 //! While a run goes on the journal is a write-ahead log, so a reader that takes its time (`sqlite3 … | less`) never holds
 //! up training. A finished run's file is rewritten without one: a single file, and the same bytes for the same rows.
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -62,6 +64,8 @@ pub struct Record {
     pub reward: Option<f64>,
     /// The parts of the reward by name, before weighting; none is a part that was not finite.
     pub components: Vec<(String, Option<f64>)>,
+    /// Where in the completion each part stands, before weighting; none of parts that stand on its last token alone.
+    pub segments: Vec<(String, Vec<Segment>)>,
     /// The mean over tokens of what the completion was worth learning; none in evaluations.
     pub advantage: Option<f64>,
     /// Σ over tokens of `logprob − reference logprob`, in nats; none where no reference was asked.
@@ -70,6 +74,15 @@ pub struct Record {
     pub length: usize,
     /// Why it ended: `stop_id`, `stop_string` or `length`.
     pub stop_reason: String,
+}
+
+/// A token that carries some of a part of the reward.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Segment {
+    /// Its characters in the completion, from 0 (not bytes); empty for a stop id.
+    pub characters: Range<usize>,
+    /// What it is worth, before weighting.
+    pub value: f64,
 }
 
 /// Something the run warned of.
@@ -86,7 +99,12 @@ pub struct WarningRecord {
 /// `PRAGMA application_id`: `grad`.
 const APPLICATION: i32 = 0x6772_6164;
 /// `PRAGMA user_version`: of [`SCHEMA`].
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
+/// What makes version 2 of version 1.
+const SEGMENTS: &str = "
+ALTER TABLE rollouts ADD COLUMN segments TEXT;
+ALTER TABLE eval_rollouts ADD COLUMN segments TEXT;
+";
 
 const SCHEMA: &str = "
 CREATE TABLE rollouts (
@@ -102,7 +120,8 @@ CREATE TABLE rollouts (
     advantage REAL,
     kl REAL,
     length INTEGER NOT NULL,
-    stop_reason TEXT NOT NULL
+    stop_reason TEXT NOT NULL,
+    segments TEXT
 );
 CREATE INDEX rollouts_by_step ON rollouts (step);
 CREATE TABLE eval_rollouts (
@@ -117,7 +136,8 @@ CREATE TABLE eval_rollouts (
     components TEXT NOT NULL,
     kl REAL,
     length INTEGER NOT NULL,
-    stop_reason TEXT NOT NULL
+    stop_reason TEXT NOT NULL,
+    segments TEXT
 );
 CREATE INDEX eval_rollouts_by_step ON eval_rollouts (step);
 CREATE TABLE warnings (
@@ -140,14 +160,14 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
     open().map_err(|error| failure(path, error))
 }
 
-/// Refuses files of other programs and of newer versions.
-fn check_version(path: &Path, connection: &Connection) -> Result<()> {
+/// The version of the tables. Refuses files of other programs and of newer versions.
+fn check_version(path: &Path, connection: &Connection) -> Result<i32> {
     let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let found = number("application_id").and_then(|application| Ok((application, number("user_version")?)));
     match found.map_err(|error| failure(path, error))? {
-        (APPLICATION, VERSION) => Ok(()),
+        (APPLICATION, version @ 1..=VERSION) => Ok(version),
         (APPLICATION, version) => {
-            let message = format!("rollout database of version {version}, but this gradus reads version {VERSION}");
+            let message = format!("rollout database of version {version}, but this gradus reads versions to {VERSION}");
             Err(Error::data(path, None, message).with_hint("use the gradus that wrote it"))
         }
         _ => Err(Error::data(path, None, "not a rollout database of gradus").with_hint("move it away")),

@@ -7,7 +7,7 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 use serde_json::{Map, Value};
 
-use super::{Record, Table, WarningRecord, check_version, connect, failure};
+use super::{Record, Segment, Table, WarningRecord, check_version, connect, failure};
 use crate::error::{Error, Result};
 use crate::run::RunDir;
 
@@ -16,6 +16,7 @@ use crate::run::RunDir;
 pub struct RolloutDb {
     path: PathBuf,
     connection: Connection,
+    version: i32,
 }
 
 /// Which completions to show, and in what order. The default is every one that was trained on, as they were sampled.
@@ -100,8 +101,8 @@ impl RolloutDb {
                 .with_hint("only online methods (ppo, grpo) sample completions"));
         }
         let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        check_version(&path, &connection)?;
-        Ok(Self { path, connection })
+        let version = check_version(&path, &connection)?;
+        Ok(Self { path, connection, version })
     }
 
     /// The completions that `query` asks for.
@@ -118,7 +119,7 @@ impl RolloutDb {
         };
         let limit = query.limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
         values.extend([Sql::from(limit), integer(query.offset)]);
-        let text = format!("{} WHERE {conditions} ORDER BY {order} LIMIT ? OFFSET ?", select(query.table));
+        let text = format!("{} WHERE {conditions} ORDER BY {order} LIMIT ? OFFSET ?", self.select(query.table));
         self.all(&text, values, record)
     }
 
@@ -183,6 +184,19 @@ impl RolloutDb {
         Ok(before.into_iter().filter_map(pair).collect())
     }
 
+    fn select(&self, table: Table) -> String {
+        let advantage = match table {
+            Table::Train => "advantage",
+            Table::Eval => "NULL AS advantage",
+        };
+        let segments = if self.version == 1 { "NULL AS segments" } else { "segments" };
+        format!(
+            "SELECT step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, length, \
+             stop_reason, {advantage}, {segments}, id FROM {}",
+            table.name()
+        )
+    }
+
     fn no_such_step(&self, table: Table, step: usize) -> Result<Error> {
         let steps = self.steps(table)?;
         let known = match steps[..] {
@@ -207,18 +221,6 @@ impl RolloutDb {
     }
 }
 
-fn select(table: Table) -> String {
-    let advantage = match table {
-        Table::Train => "advantage",
-        Table::Eval => "NULL AS advantage",
-    };
-    format!(
-        "SELECT step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, length, \
-         stop_reason, {advantage}, id FROM {}",
-        table.name()
-    )
-}
-
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let count = |place: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(place)? as usize);
     // What others wrote there is no reason to hide the row.
@@ -236,7 +238,19 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         length: count(9)?,
         stop_reason: row.get(10)?,
         advantage: row.get(11)?,
+        segments: segments(row.get(12)?),
     })
+}
+
+/// As `writer::segments` writes them.
+fn segments(text: Option<String>) -> Vec<(String, Vec<Segment>)> {
+    let written: Map<String, Value> = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let of_part = |(name, values): (String, Value)| {
+        let values: Vec<(usize, usize, f64)> = serde_json::from_value(values).unwrap_or_default();
+        let segment = |(start, end, value)| Segment { characters: start..end, value };
+        (name, values.into_iter().map(segment).collect())
+    };
+    written.into_iter().map(of_part).collect()
 }
 
 /// The conditions of a query and the values that stand for their question marks.

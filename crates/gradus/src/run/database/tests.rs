@@ -31,8 +31,15 @@ fn step(step: usize) -> Vec<Record> {
         kl: (i != 0).then_some(f64::from(0.1f32) * i as f64),
         length: 10 - i,
         stop_reason: if i == 2 { "length" } else { "stop_id" }.into(),
+        segments: if i == 1 { vec![("length".into(), segments())] } else { Vec::new() },
     };
     (0..4).map(record).collect()
+}
+
+/// A part on two tokens, the second of which has no text.
+fn segments() -> Vec<Segment> {
+    let of = |(characters, value)| Segment { characters, value };
+    [(0..6, -0.25), (6..6, 1.25)].map(of).to_vec()
 }
 
 fn evaluation(at: usize) -> Vec<Record> {
@@ -95,6 +102,8 @@ fn others_read_it_with_plain_sql() {
     // Steps 1 to 3 have rewards s, s + ¼, s + ½ and none: Σ = 3 · 6 + 3 · ¾.
     assert_eq!(one("SELECT sum(reward) FROM rollouts"), 20.25);
     assert_eq!(one("SELECT kl FROM rollouts WHERE id = 2"), 0.1, "an f32's digits");
+    assert_eq!(one("SELECT json_extract(segments, '$.length[0][2]') FROM rollouts WHERE id = 2"), -0.25);
+    assert_eq!(one("SELECT count(segments) FROM rollouts"), 3.0, "one a step, NULL elsewhere");
     let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "delete");
 }
@@ -281,7 +290,37 @@ fn files_that_are_no_rollout_database_are_refused() {
 
     fs::remove_file(&path).unwrap();
     whole(&run, 1);
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
-    let expected = format!("{}: rollout database of version 2, but this gradus reads version 1", path.display());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 3).unwrap();
+    let expected = format!("{}: rollout database of version 3, but this gradus reads versions to 2", path.display());
     assert_eq!(refused().to_string(), expected);
+}
+
+/// Makes the file what the first version of the tables was.
+fn as_version_1(path: &Path) {
+    let back = "ALTER TABLE rollouts DROP COLUMN segments; ALTER TABLE eval_rollouts DROP COLUMN segments;
+        PRAGMA user_version = 1;";
+    Connection::open(path).unwrap().execute_batch(back).unwrap();
+}
+
+#[test]
+fn databases_of_the_first_version_are_read_and_gone_on_with() {
+    let Fixture { run, _directory } = fixture();
+    whole(&run, 3);
+    as_version_1(&run.rollouts());
+    let without =
+        |record: Record| Record { kl: record.kl.map(crate::run::metrics::readable), segments: Vec::new(), ..record };
+    let old: Vec<Record> = (1..=3).flat_map(step).map(without).collect();
+    let read = || RolloutDb::open(&run).unwrap().query(&Query::default()).unwrap();
+    assert_eq!(read(), old, "read as it is");
+
+    let mut writer = RolloutWriter::open(&run.rollouts(), 2).unwrap();
+    write_steps(&mut writer, 3, 3);
+    writer.finish().unwrap();
+    let found = read();
+    assert_eq!(found[..8], old[..8]);
+    assert_eq!(found[9].segments, [("length".to_owned(), segments())], "{:?}", found[9]);
+    assert_eq!(
+        RolloutDb::open(&run).unwrap().query(&Query { table: Table::Eval, ..Query::default() }).unwrap().len(),
+        8
+    );
 }

@@ -5,9 +5,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rusqlite::{Connection, OpenFlags, Statement, params};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::{APPLICATION, Record, SCHEMA, Table, VERSION, WarningRecord, check_version, connect, failure};
+use super::{
+    APPLICATION, Record, SCHEMA, SEGMENTS, Segment, Table, VERSION, WarningRecord, check_version, connect, failure,
+};
 use crate::error::{Error, Result};
 use crate::run::atomic;
 use crate::run::metrics::readable;
@@ -36,10 +38,11 @@ pub struct RolloutWriter {
 
 impl RolloutWriter {
     /// Opens the database at `path` for going on after `step`, and makes it where there is none: rows of later steps are
-    /// removed, for the run will write them again. With `step` 0 that is every row, those of step 0 among them.
+    /// removed, for the run will write them again. With `step` 0 that is every row, those of step 0 among them. Tables of
+    /// an earlier version get the columns they lack.
     ///
     /// # Errors
-    /// When it cannot be written, or is no rollout database of this version.
+    /// When it cannot be written, or is no rollout database up to this version.
     pub fn open(path: &Path, step: usize) -> Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let connection = connect(path, flags)?;
@@ -157,19 +160,19 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize) -> Resu
     let error = |error| failure(path, error);
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(error)?;
-    if tables > 0 {
-        check_version(path, connection)?;
-    }
+    let version = if tables > 0 { check_version(path, connection)? } else { VERSION };
     // Where a file system cannot do it, SQLite stays with its rollback journal: readers may then hold up the writer.
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).map_err(error)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(error)?;
     let work = if tables == 0 {
         format!("{SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};")
     } else {
+        let added = if version == 1 { format!("{SEGMENTS} PRAGMA user_version = {VERSION};") } else { String::new() };
         let kept = if step == 0 { -1 } else { step as i64 };
         [Table::Train.name(), Table::Eval.name(), "warnings"]
             .map(|table| format!("DELETE FROM {table} WHERE step > {kept};"))
             .concat()
+            + &added
     };
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {work} COMMIT;")).map_err(error)
 }
@@ -204,11 +207,11 @@ struct Insert<'c> {
 impl<'c> Insert<'c> {
     fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
         const COLUMNS: &str = "step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, \
-                               length, stop_reason";
-        const VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11";
+                               length, stop_reason, segments";
+        const VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12";
         Ok(Self {
             rollouts: connection
-                .prepare(&format!("INSERT INTO rollouts ({COLUMNS}, advantage) VALUES ({VALUES}, ?12)"))?,
+                .prepare(&format!("INSERT INTO rollouts ({COLUMNS}, advantage) VALUES ({VALUES}, ?13)"))?,
             evaluations: connection.prepare(&format!("INSERT INTO eval_rollouts ({COLUMNS}) VALUES ({VALUES})"))?,
             warnings: connection.prepare("INSERT INTO warnings (step, kind, message) VALUES (?1, ?2, ?3)")?,
         })
@@ -246,9 +249,17 @@ impl<'c> Insert<'c> {
         statement.raw_bind_parameter(9, record.kl.map(readable))?;
         statement.raw_bind_parameter(10, record.length as i64)?;
         statement.raw_bind_parameter(11, &record.stop_reason)?;
+        statement.raw_bind_parameter(12, segments(&record.segments))?;
         if table == Table::Train {
-            statement.raw_bind_parameter(12, record.advantage.map(readable))?;
+            statement.raw_bind_parameter(13, record.advantage.map(readable))?;
         }
         statement.raw_execute().map(drop)
     }
+}
+
+/// `{"part": [[first, end, value], …], …}`, in characters of the completion; nothing where no part has any.
+fn segments(parts: &[(String, Vec<Segment>)]) -> Option<String> {
+    let one = |Segment { characters, value }: &Segment| json!([characters.start, characters.end, readable(*value)]);
+    let of_part = |(name, found): &(String, Vec<Segment>)| (name.clone(), found.iter().map(one).collect());
+    (!parts.is_empty()).then(|| Value::Object(parts.iter().map(of_part).collect()).to_string())
 }

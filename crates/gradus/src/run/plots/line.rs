@@ -11,6 +11,8 @@ pub enum CurveKind {
     Smoothed,
     /// A line with a dot at every measurement, for evaluations.
     Measured,
+    /// A line as it is, for what has no last value: outlines, diagonals.
+    Line,
 }
 
 /// One curve.
@@ -106,7 +108,9 @@ impl LineChart {
     fn legend(&self, canvas: &mut dyn Draw) -> Result<f64, DrawError> {
         let (mut x, mut y) = (MARGIN, 56.0);
         for (curve, color) in self.colored() {
-            let last = bold(curve).iter().rev().find(|point| point.1.is_finite()).map_or(String::new(), |p| short(p.1));
+            let shown = bold(curve);
+            let last = shown.iter().rev().find(|point| point.1.is_finite() && curve.kind != CurveKind::Line);
+            let last = last.map_or(String::new(), |point| short(point.1));
             let (name_width, last_width) = (canvas.width(&curve.name, 14.0), canvas.width(&last, 14.0));
             let width = 26.0 + name_width + 8.0 + last_width + 22.0;
             if x > MARGIN && x + width > WIDTH - MARGIN {
@@ -133,8 +137,13 @@ impl LineChart {
         };
         let (low, high) = finite(&mut y.into_iter());
         let y = if low <= high { Scale::around(low, high, 5) } else { Scale::around(0.0, 1.0, 5) };
-        let (first, last) = finite(&mut self.curves.iter().flat_map(|curve| &curve.points).map(|point| point.0));
-        let x = if first <= last { Scale::within(first, last, 8) } else { Scale::within(0.0, 1.0, 8) };
+        let places = || self.curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
+        let (first, last) = finite(&mut places());
+        let x = match first <= last {
+            true if places().all(|x| x.fract() == 0.0) => Scale::within(first, last, 8),
+            true => Scale::around(first, last, 8),
+            false => Scale::within(0.0, 1.0, 8),
+        };
         let widest = y.ticks().iter().map(|&tick| canvas.width(&y.label(tick), LABEL)).fold(0.0, f64::max);
         Frame { left: MARGIN + widest + 10.0, right: WIDTH - MARGIN - 6.0, top, bottom, x, y }
     }
@@ -171,7 +180,7 @@ impl LineChart {
 
 /// The bold line of a curve.
 fn bold(curve: &Curve) -> Vec<(f64, f64)> {
-    if curve.kind == CurveKind::Measured {
+    if curve.kind != CurveKind::Smoothed {
         return curve.points.clone();
     }
     let values: Vec<f64> = curve.points.iter().map(|point| point.1).collect();

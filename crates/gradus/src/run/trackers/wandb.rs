@@ -7,10 +7,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use flate2::Crc;
 use serde_json::{Map, Value};
 
 use super::protobuf::Message;
-use super::{Encoder, atomic, crc, report};
+use super::{Encoder, atomic, report};
+use crate::calendar;
 use crate::error::{Error, Result};
 use crate::run::directory::RunDir;
 use crate::run::metrics::{MetricsRow, readable};
@@ -80,23 +82,14 @@ pub(super) fn named(name: &str) -> Option<(u64, String)> {
     let (year, month, day) = (part(date, 0, 4)?, part(date, 4, 6)?, part(date, 6, 8)?);
     let of_day = 3600 * part(time, 0, 2)? + 60 * part(time, 2, 4)? + part(time, 4, 6)?;
     let valid = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
-    valid.then(|| (86_400 * days_before(year, month, day) + of_day, id.to_owned()))
+    valid.then(|| (86_400 * calendar::days(year, month, day) + of_day, id.to_owned()))
 }
 
 /// `20261120_170417`, in universal time.
 pub(super) fn stamp(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let year = (1970..).find(|&year| days_before(year + 1, 1, 1) > days).unwrap_or(1970);
-    let month = (1..=12).rev().find(|&month| days_before(year, month, 1) <= days).unwrap_or(1);
-    let day = 1 + days - days_before(year, month, 1);
+    let (year, month, day) = calendar::date(days);
     format!("{year:04}{month:02}{day:02}_{:02}{:02}{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
-}
-
-/// Days from 1970 to a date of the Gregorian calendar.
-fn days_before(year: u64, month: u64, day: u64) -> u64 {
-    // Years begin in March, so that the leap day is the last one.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468
 }
 
 /// Eight digits of base 36.
@@ -148,7 +141,9 @@ impl Wandb {
                 (false, false) => 3,
                 (false, true) => 4,
             };
-            bytes.extend(crc::crc32(crc::IEEE, &[&[kind], part]).to_le_bytes());
+            let mut check = Crc::new();
+            [&[kind], part].into_iter().for_each(|bytes| check.update(bytes));
+            bytes.extend(check.sum().to_le_bytes());
             bytes.extend((part.len() as u16).to_le_bytes());
             bytes.push(kind);
             bytes.extend(part);

@@ -2,8 +2,6 @@ use serde_json::Map;
 
 use super::*;
 use crate::algorithm::Experience;
-use crate::reward::LengthReward;
-use crate::reward::config::LengthRule;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 
 fn healthy() -> Shown {
@@ -181,23 +179,26 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
             rollout(1, &[4, 5, 6], -1.5),
         ],
         group_size: 2,
+        tokenizer: None,
     };
     let reference = rollouts.rollouts.iter().map(|rollout| vec![-2.0; rollout.logprobs.len()]).collect();
     let rewards = [1.0, 2.0, 3.0, 3.0].map(|reward: f32| Some(vec![reward])).to_vec();
     let experience = Experience { rollouts, rewards, reference: Some(reference) };
-    let score = |parts: &[(&str, f32)]| Score {
-        rewards_t: None,
-        components: parts.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+    let score = |parts: &[(&str, f32)]| {
+        let part = |&(name, value): &(&str, f32)| {
+            let weight = if name == "b" { -0.5 } else { 1.0 };
+            reward::Part { name: name.to_owned(), weight, rewards_t: vec![value] }
+        };
+        Score { parts: parts.iter().map(part).collect() }
     };
     let scores = [score(&[("a", 1.0), ("b", 5.0)]), score(&[("a", 3.0)]), score(&[("a", f32::NAN)]), score(&[])];
-    let reward = LengthReward::new(&LengthRule { target: 3, tolerance: None }).unwrap();
-    let shown = Shown::of(&experience, &scores, &reward);
+    let shown = Shown::of(&experience, &scores);
     // 6 + 2 + 1 + 3 = 12 tokens with −Σ logprob = 6 + 4 + 0.5 + 4.5 = 15.
     // KL: 6 · 1 + 2 · 0 + 1 · 1.5 + 3 · 0.5 = 9 nats in 4 completions. Six equal ids: two of three 4-grams repeat.
     assert_eq!((shown.length, shown.entropy, shown.kl), (3.0, 1.25, Some(2.25)));
     assert_eq!((shown.flat_groups, shown.cut_off), (Some(0.5), 0.25));
     assert!((shown.repetition - (2.0 / 3.0) / 4.0).abs() < 1e-15);
     // 1 and 3 lie 1 from their mean; with one degree of freedom the variance is 2.
-    let parts: Vec<_> = shown.parts.iter().map(|part| (part.name.as_str(), part.mean, part.std)).collect();
-    assert_eq!(parts, [("a", 2.0, 2f64.sqrt()), ("b", 5.0, 0.0)]);
+    let parts: Vec<_> = shown.parts.iter().map(|part| (part.name.as_str(), part.sign, part.mean, part.std)).collect();
+    assert_eq!(parts, [("a", 1.0, 2.0, 2f64.sqrt()), ("b", -1.0, 5.0, 0.0)]);
 }

@@ -1,0 +1,118 @@
+//! What models and data sets on the Hugging Face hub share: the cache, downloads with progress, and what went wrong.
+
+use std::path::PathBuf;
+
+use hf_hub::api::Progress;
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
+use hf_hub::{Cache, Repo, RepoType};
+
+use crate::error::Error;
+
+/// What a download tells its watcher: the file, bytes so far, bytes in all.
+pub type OnProgress<'a> = &'a mut dyn FnMut(&str, usize, usize);
+
+/// A repository on the hub, by its name and what it holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OnHub<'n> {
+    pub(crate) name: &'n str,
+    pub(crate) is_model: bool,
+}
+
+impl OnHub<'_> {
+    fn repo(self) -> Repo {
+        let kind = if self.is_model { RepoType::Model } else { RepoType::Dataset };
+        Repo::new(self.name.to_owned(), kind)
+    }
+
+    /// The directory that `fetch` makes of the hub's copy, else the one in the cache.
+    ///
+    /// # Errors
+    /// [`Error::Network`] when neither is to be had.
+    pub(crate) fn fetched_or_cached<T>(
+        self,
+        fetch: impl FnOnce(&Api) -> Result<T, ApiError>,
+        cached: impl FnOnce() -> crate::Result<Option<T>>,
+    ) -> crate::Result<T> {
+        let is_set = |value: String| !matches!(value.as_str(), "" | "0" | "false" | "False");
+        if std::env::var("HF_HUB_OFFLINE").is_ok_and(is_set) {
+            return cached()?.ok_or_else(|| self.unreachable("`HF_HUB_OFFLINE` is set and it is not in the cache"));
+        }
+        match ApiBuilder::from_env().with_progress(false).build().and_then(|api| fetch(&api)) {
+            Ok(found) => Ok(found),
+            Err(error) => cached()?.ok_or_else(|| self.unreachable(&self.explain(&error))),
+        }
+    }
+
+    /// The names of its files.
+    pub(crate) fn files(self, api: &Api) -> Result<Vec<String>, ApiError> {
+        Ok(api.repo(self.repo()).info()?.siblings.into_iter().map(|file| file.rfilename).collect())
+    }
+
+    /// One of its files, downloaded unless it is in the cache.
+    pub(crate) fn get(self, api: &Api, file: &str, on_progress: OnProgress<'_>) -> Result<PathBuf, ApiError> {
+        match Cache::from_env().repo(self.repo()).get(file) {
+            Some(path) => Ok(path),
+            None => {
+                let watcher = Watcher { file: file.to_owned(), done: 0, total: 0, on_progress };
+                api.repo(self.repo()).download_with_progress(file, watcher)
+            }
+        }
+    }
+
+    /// The snapshot that the cache holds of its main branch.
+    pub(crate) fn snapshot(self) -> Option<PathBuf> {
+        let folder = Cache::from_env().path().join(self.repo().folder_name());
+        let commit = std::fs::read_to_string(folder.join("refs").join("main")).ok()?;
+        Some(folder.join("snapshots").join(commit.trim()))
+    }
+
+    fn kind(self) -> &'static str {
+        if self.is_model { "model" } else { "data set" }
+    }
+
+    fn explain(self, error: &ApiError) -> String {
+        let text = error.to_string();
+        match error {
+            ApiError::InvalidHeader("config.json") => "the hub's copy has no `config.json`".into(),
+            _ if text.contains("404") || text.contains("401") => {
+                format!("the hub has no such public {} (private ones need a login)", self.kind())
+            }
+            _ => format!("the hub could not be reached: {text}"),
+        }
+    }
+
+    fn unreachable(self, message: &str) -> Error {
+        let Self { name, is_model } = self;
+        let (here, instead) = if is_model { ("directory", "directory") } else { ("file or directory", "path") };
+        Error::Network {
+            what: format!("{} `{name}`", self.kind()),
+            message: message.into(),
+            hint: Some(format!(
+                "`{name}` is no {here} here, so it was taken for a hub name; without a network, give a {instead}"
+            )),
+        }
+    }
+}
+
+struct Watcher<'a> {
+    file: String,
+    done: usize,
+    total: usize,
+    on_progress: OnProgress<'a>,
+}
+
+impl Progress for Watcher<'_> {
+    fn init(&mut self, size: usize, _: &str) {
+        self.total = size;
+        (self.on_progress)(&self.file, 0, size);
+    }
+
+    fn update(&mut self, size: usize) {
+        self.done += size;
+        (self.on_progress)(&self.file, self.done, self.total);
+    }
+
+    fn finish(&mut self) {
+        (self.on_progress)(&self.file, self.total, self.total);
+    }
+}

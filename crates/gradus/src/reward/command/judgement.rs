@@ -1,0 +1,163 @@
+//! What a program may answer for one completion.
+//!
+//! `null` where it has no judgement, a number for the whole completion, or an object of named parts: each a number, `null`,
+//! or a list of `[start, end, value]` in characters of the completion. A segment's value stands on its last token.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::reward::{Part, Score};
+
+/// One line of a program.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Judgement {
+    /// Of the completion as a whole.
+    Whole(Option<f32>),
+    /// By part; those that do not apply are left out.
+    Parts(Vec<(String, Worth)>),
+}
+
+/// What a part is worth.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Worth {
+    /// As a whole.
+    Whole(f32),
+    /// By characters of the completion.
+    Segments(Vec<(Range<usize>, f32)>),
+}
+
+impl Judgement {
+    /// What `line` says; nothing when it is none of the above.
+    pub fn parse(line: &str) -> Option<Self> {
+        Some(match serde_json::from_str(line.trim()).ok()? {
+            Value::Null => Self::Whole(None),
+            Value::Object(parts) => {
+                let given = parts.into_iter().filter(|(_, worth)| !worth.is_null());
+                Self::Parts(given.map(|(name, worth)| Some((name, parse_worth(&worth)?))).collect::<Option<_>>()?)
+            }
+            value => Self::Whole(Some(finite(&value)?)),
+        })
+    }
+
+    /// The score of a completion of `tokens` ids; `ranges` are the bytes of `completion` behind each, asked for only where
+    /// a part has segments.
+    ///
+    /// # Errors
+    /// Of a segment that is not within the completion, in the inner result; in the outer one what `ranges` fails with.
+    pub fn score(
+        self,
+        completion: &str,
+        tokens: usize,
+        ranges: impl FnOnce() -> Result<Vec<Range<usize>>>,
+    ) -> Result<std::result::Result<Score, String>> {
+        let parts = match self {
+            Self::Whole(None) => return Ok(Ok(Score::unscored())),
+            Self::Whole(Some(value)) => return Ok(Ok(Score::sequence(value, tokens))),
+            Self::Parts(parts) => parts,
+        };
+        let has_segments = parts.iter().any(|(_, worth)| matches!(worth, Worth::Segments(_)));
+        let ranges_t = if has_segments { ranges()? } else { Vec::new() };
+        let rewards_t = |worth| match worth {
+            Worth::Whole(value) => {
+                let mut rewards_t = vec![0.0; tokens];
+                rewards_t.last_mut().into_iter().for_each(|last| *last = value);
+                Ok(rewards_t)
+            }
+            Worth::Segments(segments) => spread(&segments, completion, &ranges_t),
+        };
+        let part = |(name, worth): (String, Worth)| match rewards_t(worth) {
+            Ok(rewards_t) => Ok(Part { name, weight: 1.0, rewards_t }),
+            Err(message) => Err(format!("`{name}`: {message}")),
+        };
+        Ok(parts.into_iter().map(part).collect::<std::result::Result<_, _>>().map(|parts| Score { parts }))
+    }
+}
+
+/// Every segment's value on the last token that has some of its text.
+fn spread(
+    segments: &[(Range<usize>, f32)],
+    completion: &str,
+    ranges_t: &[Range<usize>],
+) -> std::result::Result<Vec<f32>, String> {
+    // Where each character begins, and where the last one ends.
+    let bytes: Vec<usize> = completion.char_indices().map(|(at, _)| at).chain([completion.len()]).collect();
+    let mut rewards_t = vec![0.0; ranges_t.len()];
+    for (Range { start, end }, value) in segments {
+        let within = start < end && *end < bytes.len();
+        let last = ranges_t.iter().rposition(|range| within && !range.is_empty() && range.start < bytes[*end]);
+        let Some(last) = last else {
+            let characters = bytes.len() - 1;
+            return Err(format!("the segment [{start}, {end}] is not within the completion's {characters} characters"));
+        };
+        rewards_t[last] += value;
+    }
+    Ok(rewards_t)
+}
+
+fn parse_worth(value: &Value) -> Option<Worth> {
+    let Value::Array(segments) = value else { return Some(Worth::Whole(finite(value)?)) };
+    let place = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    let segment = |segment: &Value| match segment.as_array()?.as_slice() {
+        [start, end, value] => Some((place(start)?..place(end)?, finite(value)?)),
+        _ => None,
+    };
+    Some(Worth::Segments(segments.iter().map(segment).collect::<Option<_>>()?))
+}
+
+fn finite(value: &Value) -> Option<f32> {
+    value.as_f64().map(|value| value as f32).filter(|value| value.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_numbers_null_and_parts() {
+        assert_eq!(Judgement::parse(" 1.5\n"), Some(Judgement::Whole(Some(1.5))));
+        assert_eq!(Judgement::parse("null"), Some(Judgement::Whole(None)));
+        let parts = Judgement::parse(r#"{"style": 2, "facts": [[0, 4, 1], [5, 9, -0.5]], "length": null}"#);
+        let segments = Worth::Segments(vec![(0..4, 1.0), (5..9, -0.5)]);
+        assert_eq!(
+            parts,
+            Some(Judgement::Parts(vec![("style".into(), Worth::Whole(2.0)), ("facts".into(), segments)]))
+        );
+        for wrong in ["yes", "true", "[1]", "1e300", "{\"a\": \"b\"}", "{\"a\": [[0, 1]]}", "{\"a\": [[-1, 2, 0]]}"] {
+            assert_eq!(Judgement::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    /// Four ids: `Grün `, the first byte of `é`, the rest of it and ` da`, and a stop id.
+    fn score(line: &str) -> std::result::Result<Score, String> {
+        let ranges_t = || Ok(vec![0..6, 6..6, 6..11, 11..11]);
+        Judgement::parse(line).expect("an answer").score("Grün é da", 4, ranges_t).expect("ranges are known")
+    }
+
+    #[test]
+    fn a_segment_stands_on_its_last_token() {
+        let found = score(r#"{"a": [[0, 4, 1], [2, 6, 2], [8, 9, 4]], "b": 3, "c": []}"#).expect("within");
+        let rewards: Vec<&[f32]> = found.parts.iter().map(|part| &*part.rewards_t).collect();
+        // Characters 5 and 8 are the third id's.
+        assert_eq!(rewards, [[1.0, 0.0, 6.0, 0.0], [0.0, 0.0, 0.0, 3.0], [0.0; 4]]);
+    }
+
+    #[test]
+    fn a_segment_outside_the_completion_is_refused() {
+        for segment in ["[3, 3, 1]", "[4, 3, 1]", "[8, 10, 1]"] {
+            let message = score(&format!("{{\"a\": [{segment}]}}")).expect_err("outside");
+            assert!(
+                message.starts_with("`a`: the segment [") && message.ends_with("completion's 9 characters"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_ranges_are_asked_for_where_no_segment_is() {
+        let parts = Judgement::parse(r#"{"a": 1, "b": 2}"#).expect("an answer");
+        let found = parts.score("", 2, || panic!("not needed")).expect("no ranges").expect("no segments");
+        assert_eq!(found.total(), Some(3.0));
+    }
+}

@@ -1,0 +1,124 @@
+//! What a reward says of a completion: named parts, each with its weight and one value per token.
+
+use super::RewardError;
+
+/// What a reward says of one rollout: the reward of a token is the weighted sum of its parts there.
+///
+/// Without parts the reward does not apply to the row (`null` from a command); a part that does not apply is left out.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Score {
+    /// The parts, in the order in which they are added up.
+    pub parts: Vec<Part>,
+}
+
+/// One part of a reward.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// What it is called where it is logged. Empty for a reward that is a single part: it has the reward's own name.
+    pub name: String,
+    /// What its values are multiplied by in the sum; negative where less of it is better.
+    pub weight: f32,
+    /// One value per completion token, before weighting.
+    pub rewards_t: Vec<f32>,
+}
+
+impl Part {
+    /// The sum over tokens, before weighting.
+    pub fn total(&self) -> f32 {
+        self.rewards_t.iter().sum()
+    }
+}
+
+impl Score {
+    /// A reward of its own for every token.
+    pub fn per_token(rewards_t: Vec<f32>) -> Self {
+        Self { parts: vec![Part { name: String::new(), weight: 1.0, rewards_t }] }
+    }
+
+    /// A sequence-level reward: `value` on the last of `tokens` tokens.
+    pub fn sequence(value: f32, tokens: usize) -> Self {
+        let mut rewards_t = vec![0.0; tokens];
+        if let Some(last) = rewards_t.last_mut() {
+            *last = value;
+        }
+        Self::per_token(rewards_t)
+    }
+
+    /// This reward does not apply to the row.
+    pub fn unscored() -> Self {
+        Self::default()
+    }
+
+    /// `Σ weight · reward` for every token, added up in the order of the parts; `None` when the row was not scored.
+    pub fn rewards_t(&self) -> Option<Vec<f32>> {
+        let mut sums_t = vec![0.0; self.parts.first()?.rewards_t.len()];
+        for Part { weight, rewards_t, .. } in &self.parts {
+            for (sum, reward) in sums_t.iter_mut().zip(rewards_t) {
+                *sum += weight * reward;
+            }
+        }
+        Some(sums_t)
+    }
+
+    /// The sum over tokens; `None` when the row was not scored.
+    pub fn total(&self) -> Option<f32> {
+        self.rewards_t().map(|rewards_t| rewards_t.iter().sum())
+    }
+
+    /// As the part `name` of a sum, where it weighs `weight`; its own parts are then `name/…`.
+    pub(super) fn part_of_sum(self, name: &str, weight: f32) -> impl Iterator<Item = Part> {
+        let of_sum = move |part: Part| {
+            let name = if part.name.is_empty() { name.to_owned() } else { format!("{name}/{}", part.name) };
+            Part { name, weight: weight * part.weight, ..part }
+        };
+        self.parts.into_iter().map(of_sum)
+    }
+
+    /// Refuses what no trainer can use: parts of the wrong length, and sums that are not finite.
+    pub(super) fn check(&self, tokens: usize) -> Result<(), RewardError> {
+        for Part { name, rewards_t, .. } in &self.parts {
+            if rewards_t.len() != tokens {
+                let of = if name.is_empty() { String::new() } else { format!("`{name}`: ") };
+                let message = format!("{of}{} values for a completion of {tokens} tokens", rewards_t.len());
+                return Err(RewardError::new(message));
+            }
+        }
+        match self.rewards_t().unwrap_or_default().iter().find(|value| !value.is_finite()) {
+            Some(value) => Err(RewardError::new(format!("the reward is {value}, but a finite number is needed"))),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_worth_the_weighted_sum_of_its_parts() {
+        let part =
+            |name: &str, weight, rewards_t: [f32; 3]| Part { name: name.into(), weight, rewards_t: rewards_t.into() };
+        let score = Score { parts: vec![part("a", 2.0, [1.0, 0.0, 3.0]), part("b", -0.5, [0.0, 4.0, 2.0])] };
+        assert_eq!(score.rewards_t(), Some(vec![2.0, -2.0, 5.0])); // 2·1, −½·4, 2·3 − ½·2
+        assert_eq!((score.parts[0].total(), score.parts[1].total(), score.total()), (4.0, 6.0, Some(5.0)));
+        assert_eq!((Score::unscored().rewards_t(), Score::unscored().total()), (None, None));
+    }
+
+    #[test]
+    fn weights_of_sums_within_sums_multiply() {
+        let inner = Score { parts: vec![Part { name: "inner".into(), weight: -0.5, rewards_t: vec![3.0] }] };
+        let found: Vec<Part> = inner.part_of_sum("outer", 4.0).collect();
+        assert_eq!(found, [Part { name: "outer/inner".into(), weight: -2.0, rewards_t: vec![3.0] }]);
+    }
+
+    #[test]
+    fn a_part_of_the_wrong_length_is_named() {
+        let part = |name: &str, tokens| Part { name: name.into(), weight: 1.0, rewards_t: vec![0.0; tokens] };
+        let score = Score { parts: vec![part("a", 3), part("b", 2)] };
+        let error = score.check(3).unwrap_err();
+        assert_eq!(error.message, "`b`: 2 values for a completion of 3 tokens");
+        // A part may be out of all bounds where it weighs nothing; the sum is then no number.
+        let score = Score { parts: vec![Part { weight: 0.0, rewards_t: vec![f32::INFINITY], ..part("a", 1) }] };
+        assert_eq!(score.check(1).unwrap_err().message, "the reward is NaN, but a finite number is needed");
+    }
+}
