@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use gradus_kernels::{
-    Activated, AdamWStep, AttentionShape, CacheRow, Format, FrozenWeight, Gelu, LayerCache, Layout, LmHead, Mask,
-    PositionBias, PositionBuckets, Precision, Segments, TokenLogprobs, adamw, attention, attention_biased, embedding,
-    gelu, layer_norm, linear, reference, rms_norm, rope, swiglu, token_logprobs,
+    Activated, AdamWStep, AttentionShape, CacheRow, CrossSegments, Format, FrozenWeight, Gelu, LayerCache, Layout,
+    LmHead, Mask, PositionBias, PositionBuckets, Precision, Segments, TokenLogprobs, adamw, attention,
+    attention_across, attention_biased, embedding, gelu, layer_norm, linear, reference, rms_norm, rope, swiglu,
+    token_logprobs,
 };
 use timing::{compare, medians, timed};
 
@@ -163,7 +164,8 @@ impl Bench<'_> {
         }
     }
 
-    /// One sequence of all tokens, the same tokens as four, windows of a part of them, and a bias.
+    /// One sequence of all tokens, the same tokens as four, windows of a part of them, a bias, global tokens, and targets that
+    /// read sources.
     fn attentions(&mut self) -> io::Result<()> {
         let Size { tokens, width, heads, .. } = self.size;
         let inputs = [1, 2, 3].map(|seed| leaf([tokens, width], seed));
@@ -192,10 +194,27 @@ impl Bench<'_> {
             "attention biased",
             || attention_biased(q.clone(), k.clone(), v.clone(), bias.clone(), &one, shape),
             || reference::attention_biased(q.clone(), k.clone(), v.clone(), Some(&bias), &one, shape),
+        )?;
+        let shape = self.shape(Mask::BidirectionalWindow(tokens / 16));
+        let global = one.with_global((0..4).map(|i| i * tokens / 4));
+        self.rows(
+            "attention global",
+            || attention(q.clone(), k.clone(), v.clone(), &global, shape),
+            || reference::attention(q.clone(), k.clone(), v.clone(), &global, shape),
+        )?;
+        // Eight targets, half as many tokens, read two sources.
+        let (targets, sources) = (Segments::sequences([tokens / 16; 8]), Segments::sequences([tokens / 2; 2]));
+        let cross = CrossSegments::new(targets, sources, (0..8).map(|target| target / 4).collect());
+        let (q, shape) = (leaf([tokens / 2, width], 5), self.shape(Mask::Bidirectional));
+        self.rows(
+            "attention across",
+            || attention_across(q.clone(), k.clone(), v.clone(), None, &cross, shape),
+            || reference::attention_across(q.clone(), k.clone(), v.clone(), None, &cross, shape),
         )
     }
 
-    /// One new token in each of 8 rows that share a prompt; the reference finds all keys laid out for it.
+    /// One new token in each of 8 rows that share a prompt; the reference finds all keys laid out for it. Then several
+    /// tokens of one row; the reference is token by token.
     fn decoding(&mut self) -> io::Result<()> {
         let name = "attention cached";
         if !(self.is_wanted)(name) {
@@ -220,7 +239,23 @@ impl Bench<'_> {
             let q = q.clone().reshape([rows * heads, 1, shape.head_dim]);
             activation::softmax(q.matmul(keys.clone()) * shape.scale, 2).matmul(values.clone())
         };
-        self.row(name, "forward", &mut || extend(last), &mut || timed(reference))
+        self.row(name, "forward", &mut || extend(last), &mut || timed(reference))?;
+        // A turn of 32 tokens of one row, at once and token by token.
+        let turn = 32.min(last);
+        let entries: Vec<CacheRow> =
+            (0..turn).map(|i| CacheRow { prompt: 0, slot: 0, length: last - turn + i }).collect();
+        let [q, k, v] = [1, 2, 3].map(|seed| plain([turn, width], seed));
+        let mut alone = cache.clone();
+        let mut at_once = || timed(|| cache.extend(q.clone(), k.clone(), v.clone(), &entries, shape.scale));
+        let line = |x: &Tensor<2>, i| x.clone().narrow(0, i, 1);
+        let mut one_by_one = || {
+            timed(|| {
+                for (i, entry) in entries.iter().enumerate() {
+                    alone.extend(line(&q, i), line(&k, i), line(&v, i), std::slice::from_ref(entry), shape.scale);
+                }
+            })
+        };
+        self.row("attention cached turn", "forward", &mut at_once, &mut one_by_one)
     }
 
     fn norms(&mut self) -> io::Result<()> {

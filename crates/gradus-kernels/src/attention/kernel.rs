@@ -124,9 +124,13 @@ impl<'a> Block<'a> {
     }
 
     /// Puts `value` where query `i`, whose columns `row` are, sees nothing.
+    #[inline]
     fn hide(&self, row: &mut [f32], i: usize, seen: &Range<usize>, value: f32) {
         row[..seen.start].fill(value);
         row[seen.end..self.near].fill(value);
+        if !self.has_global() {
+            return;
+        }
         row[self.near + self.global(i).len()..].fill(value);
         for &original in &self.reader.global.positions {
             if let Some(column) = original.checked_sub(self.first).filter(|&column| column < self.near) {
@@ -329,8 +333,26 @@ simd! {
     }
 }
 
-/// Rows of a tensor that a unit makes, and where each range begins in what it has made.
-type Places = Vec<(Range<usize>, usize)>;
+/// Neighbouring rows of a tensor that a unit makes.
+struct Piece {
+    rows: Range<usize>,
+    /// Where the first lies in what the unit has made.
+    from: usize,
+    unit: usize,
+    kv_head: usize,
+}
+
+/// The pieces of all units; `rows` are those of a stretch.
+fn pieces<R: IntoIterator<Item = (Range<usize>, usize)>>(
+    units: &[Unit<'_>],
+    rows: impl Fn(&Stretch) -> R,
+) -> Vec<Piece> {
+    let of_unit = |(i, unit): (usize, &Unit<'_>)| {
+        let kv_head = unit.kv_head;
+        rows(unit.stretch).into_iter().map(move |(rows, from)| Piece { rows, from, unit: i, kv_head })
+    };
+    units.iter().enumerate().flat_map(of_unit).collect()
+}
 
 /// What every unit has made, `[T, width]` each, and the column at which those of the first head go.
 struct Blocks<'a> {
@@ -340,19 +362,17 @@ struct Blocks<'a> {
 }
 
 /// Puts the blocks of all units into one packed tensor `[n, stride]`.
-fn side_by_side(units: &[(Unit<'_>, Places)], n: usize, stride: usize, blocks: &[Blocks<'_>]) -> Dense {
+fn side_by_side(pieces: &[Piece], n: usize, stride: usize, blocks: &[Blocks<'_>]) -> Dense {
     /// Rows of one parallel task.
     const ROWS: usize = 32;
     let values = one_in_parts(n * stride, ROWS * stride, |part, values| {
         let rows = part * ROWS..part * ROWS + values.len() / stride;
-        for (i, (unit, places)) in units.iter().enumerate() {
-            for (range, from) in places {
-                for row in rows.start.max(range.start)..rows.end.min(range.end) {
-                    for Blocks { offset, width, of_units } in blocks {
-                        let at = (row - rows.start) * stride + offset + unit.kv_head * width;
-                        let made = part_of(of_units[i], from + row - range.start, *width);
-                        values[at..at + width].copy_from_slice(made);
-                    }
+        for piece in pieces {
+            for row in rows.start.max(piece.rows.start)..rows.end.min(piece.rows.end) {
+                for Blocks { offset, width, of_units } in blocks {
+                    let at = (row - rows.start) * stride + offset + piece.kv_head * width;
+                    let made = part_of(of_units[piece.unit], piece.from + row - piece.rows.start, *width);
+                    values[at..at + width].copy_from_slice(made);
                 }
             }
         }
@@ -367,11 +387,11 @@ impl Op for Attention {
         let units = self.units();
         let blocks: Vec<_> = units.par_iter().map(|&unit| self.forward_unit(&sources, unit)).collect();
         let (width, total) = (group * self.shape.head_dim, heads * self.shape.head_dim);
-        let units: Vec<_> = units.into_iter().map(|unit| (unit, unit.stretch.query_rows())).collect();
+        let rows = pieces(&units, Stretch::query_rows);
         let outputs = blocks.iter().map(|(output, _)| &output[..]).collect();
-        let output = side_by_side(&units, n, total, &[Blocks { offset: 0, width, of_units: outputs }]);
+        let output = side_by_side(&rows, n, total, &[Blocks { offset: 0, width, of_units: outputs }]);
         let log_sums = blocks.iter().map(|(_, log_sums)| &log_sums[..]).collect();
-        let log_sums = side_by_side(&units, n, heads, &[Blocks { offset: 0, width: group, of_units: log_sums }]);
+        let log_sums = side_by_side(&rows, n, heads, &[Blocks { offset: 0, width: group, of_units: log_sums }]);
         let mut saved = inputs.to_vec();
         saved.extend([output.clone(), log_sums]);
         (output, saved)
@@ -390,20 +410,17 @@ impl Op for Attention {
             width: widths[i],
             of_units: blocks.iter().map(|block| &block[i][..]).collect(),
         };
-        let queries: Vec<_> = units.iter().map(|&unit| (unit, unit.stretch.query_rows())).collect();
+        let queries = (pieces(&units, Stretch::query_rows), self.stretches.queries);
         // One gradient with all side by side, or three: as the inputs were.
         let gradients = match inputs.len() - usize::from(self.buckets.is_some()) {
             1 => {
                 let all = [of(0, 0), of(1, totals[0]), of(2, totals[0] + totals[1])];
-                vec![side_by_side(&queries, self.stretches.queries, totals.iter().sum(), &all)]
+                vec![side_by_side(&queries.0, queries.1, totals.iter().sum(), &all)]
             }
             _ => {
-                let keys: Vec<_> = units.iter().map(|&unit| (unit, vec![(unit.stretch.keys.clone(), 0)])).collect();
-                let sides =
-                    [(&queries, self.stretches.queries), (&keys, self.stretches.keys), (&keys, self.stretches.keys)];
-                let of_side =
-                    |(i, (places, n)): (usize, (&Vec<_>, usize))| side_by_side(places, n, totals[i], &[of(i, 0)]);
-                sides.into_iter().enumerate().map(of_side).collect()
+                let keys = (pieces(&units, |stretch| [(stretch.keys.clone(), 0)]), self.stretches.keys);
+                let side = |i: usize, (rows, n): &(Vec<Piece>, usize)| side_by_side(rows, *n, totals[i], &[of(i, 0)]);
+                vec![side(0, &queries), side(1, &keys), side(2, &keys)]
             }
         };
         gradients.into_iter().map(Some).chain(grad_bias.map(Some)).collect()

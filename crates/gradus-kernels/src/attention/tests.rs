@@ -2,6 +2,9 @@ use std::num::NonZeroUsize;
 
 use std::ops::Range;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::*;
 use crate::fused::testing::{assert_close, check, given, host, leaf};
 
@@ -264,5 +267,67 @@ fn a_window_with_every_token_global_is_no_window() {
         let of = |segments: &Segments, mask| host(attention_fused(x.clone(), segments, shape(2, 1, 4, mask)));
         let all = segments.clone().with_global(0..85);
         assert_close(&format!("{narrow:?}"), &of(&all, narrow), &of(&segments, wide), 1e-6);
+    }
+}
+
+/// Any mask, windows up to 100 tokens.
+fn mask() -> impl Strategy<Value = Mask> {
+    prop_oneof![
+        Just(Mask::Causal),
+        Just(Mask::Bidirectional),
+        (1usize..100).prop_map(window),
+        (0usize..100).prop_map(Mask::BidirectionalWindow),
+    ]
+}
+
+/// Roots with what continues them.
+fn trees() -> impl Strategy<Value = Segments> {
+    vec((0usize..75, vec(0usize..70, 0..3)), 1..4).prop_map(|trees| {
+        let mut segments = Segments::default();
+        trees.into_iter().for_each(|(root, continuations)| segments.push(root, continuations));
+        segments
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sizes_agree_with_the_reference(
+        targets in trees(),
+        sources in vec(0usize..90, 1..4),
+        choices in vec(any::<prop::sample::Index>(), 3),
+        global in vec(any::<prop::sample::Index>(), 0..9),
+        (kv, group, dim) in (1usize..3, 1usize..3, 1usize..9),
+        mask in mask(),
+    ) {
+        let (n, heads) = (targets.tokens(), kv * group);
+        prop_assume!(n > 0);
+        let (shape, buckets) = (shape(heads, kv, dim, mask), PositionBuckets::t5_bidirectional(10, 40));
+        let bias = |x: &[Tensor<2>]| PositionBias { weight_hr: x[3].clone(), buckets: buckets.clone() };
+        let inputs = |m| [leaf([n, heads * dim], 1), leaf([m, kv * dim], 2), leaf([m, kv * dim], 3), leaf([heads, 10], 4)];
+        let segments = targets.clone().with_global(global.iter().map(|token| token.index(n)));
+        check(
+            &format!("{segments:?}, {shape:?}"),
+            &inputs(n),
+            |x| attention_biased(x[0].clone(), x[1].clone(), x[2].clone(), bias(x), &segments, shape),
+            |x| reference::biased(x[0].clone(), x[1].clone(), x[2].clone(), Some(&bias(x)), &segments, shape),
+            3e-5,
+        );
+        let sources = Segments::sequences(sources);
+        let count = sources.iter().count();
+        let source_of = targets.trees().iter().zip(&choices).map(|(_, choice)| choice.index(count)).collect();
+        let cross = CrossSegments::new(targets, sources, source_of);
+        check(
+            &format!("{cross:?}, {shape:?}"),
+            &inputs(cross.tokens()[1]),
+            |x| attention_across(x[0].clone(), x[1].clone(), x[2].clone(), Some(bias(x)), &cross, shape),
+            |x| {
+                let nothing = x.iter().map(|x| x.clone().sum() * 0.0).reduce(|a, b| a + b).expect("inputs");
+                let y = reference::across(x[0].clone(), x[1].clone(), x[2].clone(), Some(&bias(x)), &cross, shape);
+                y + nothing.unsqueeze()
+            },
+            3e-5,
+        );
     }
 }
