@@ -1,19 +1,15 @@
 //! Attention on the CPU, forward and backward.
 
-use std::ops::Range;
-
 use rayon::prelude::*;
 
 use super::AttentionShape;
 use super::bias::{DistanceBias, PositionBuckets, add};
-use super::stretches::{Reader, Stretch, Stretches};
+use super::block::Block;
+use super::pieces::{Blocks, Piece, pieces, side_by_side};
+use super::stretches::{Stretch, Stretches};
 use crate::fused::{Dense, Op};
-use crate::parts::{one_in_parts, part_of};
 use crate::product::{Mat, Precision, Product};
 use crate::simd::{dot, exp, simd, softmax_in_place};
-
-/// Queries per block.
-const BLOCK: usize = 64;
 
 /// Scores decide between tokens: they stay in f32.
 const PRODUCT: Product = Product::single(Precision::F32);
@@ -28,9 +24,9 @@ pub(super) struct Attention {
 
 /// One stretch of keys and one key/value head: the unit of parallel work.
 #[derive(Clone, Copy)]
-struct Unit<'a> {
-    stretch: &'a Stretch,
-    kv_head: usize,
+pub(super) struct Unit<'a> {
+    pub stretch: &'a Stretch,
+    pub kv_head: usize,
 }
 
 impl<'a> Unit<'a> {
@@ -49,98 +45,6 @@ impl<'a> Unit<'a> {
 
     fn keys(self) -> usize {
         self.stretch.keys.len()
-    }
-}
-
-/// A block of queries of one reader, and the keys it sees: what the sequence continues, its own, and copies of global
-/// tokens, in columns side by side.
-struct Block<'a> {
-    reader: &'a Reader,
-    /// Queries, as numbers within the reader.
-    queries: Range<usize>,
-    /// Where the first key stands in the sequence.
-    first: usize,
-    /// Keys, counted from the beginning of the stretch, and the column of the block's scores at which they begin.
-    stretches: [(Range<usize>, usize); 4],
-    /// Columns before those of global tokens, and all.
-    near: usize,
-    keys: usize,
-}
-
-impl<'a> Block<'a> {
-    /// The blocks of a reader; those that see nothing are left out.
-    fn all(reader: &'a Reader) -> impl Iterator<Item = Self> {
-        let n = reader.queries.len();
-        let blocks = (0..n).step_by(BLOCK).map(move |from| Self::new(reader, from..(from + BLOCK).min(n)));
-        blocks.filter(|block| block.keys > 0)
-    }
-
-    fn new(reader: &'a Reader, queries: Range<usize>) -> Self {
-        let Reader { prefix, own, mask, global, .. } = reader;
-        let of = |i: usize| mask.keys(reader.position(i), reader.length());
-        let seen = of(queries.start).start..of(queries.end - 1).end;
-        // Positions in the sequence: the prefix comes first.
-        let continued = prefix.len();
-        let of_prefix = prefix.start + seen.start.min(continued)..prefix.start + seen.end.min(continued);
-        let of_own = own.start + seen.start.max(continued) - continued..own.start + seen.end.max(continued) - continued;
-        let (column, near) = (of_prefix.len(), seen.len());
-        let [of_global, own_global] = global.copies.clone();
-        let after = near + of_global.len();
-        let keys = after + own_global.len();
-        let stretches = [(of_prefix, 0), (of_own, column), (of_global, near), (own_global, after)];
-        Self { reader, queries, first: seen.start, stretches, near, keys }
-    }
-
-    fn stretches(&self) -> impl Iterator<Item = &(Range<usize>, usize)> {
-        self.stretches.iter().filter(|(keys, _)| !keys.is_empty())
-    }
-
-    /// Where query `i` of the block stands in its sequence.
-    fn position(&self, i: usize) -> usize {
-        self.reader.position(self.queries.start + i)
-    }
-
-    /// Row of the first query, and its number among all queries of the stretch.
-    fn places(&self) -> [usize; 2] {
-        [self.reader.queries.start, self.reader.at].map(|first| first + self.queries.start)
-    }
-
-    /// Which columns before those of global tokens query `i` sees, but for the originals of those.
-    fn seen(&self, i: usize) -> Range<usize> {
-        let keys = self.reader.mask.keys(self.position(i), self.reader.length());
-        keys.start - self.first..keys.end - self.first
-    }
-
-    /// Where the keys of columns before those of global tokens stand in the sequence.
-    fn standing(&self, columns: &Range<usize>) -> Range<usize> {
-        self.first + columns.start..self.first + columns.end
-    }
-
-    /// Where global tokens that query `i` sees stand in the sequence: the first columns of theirs.
-    fn global(&self, i: usize) -> &'a [usize] {
-        let positions = &self.reader.global.positions;
-        let seen = self.reader.mask.without_window().keys(self.position(i), self.reader.length());
-        &positions[..positions.partition_point(|&position| position < seen.end)]
-    }
-
-    /// Puts `value` where query `i`, whose columns `row` are, sees nothing.
-    #[inline]
-    fn hide(&self, row: &mut [f32], i: usize, seen: &Range<usize>, value: f32) {
-        row[..seen.start].fill(value);
-        row[seen.end..self.near].fill(value);
-        if !self.has_global() {
-            return;
-        }
-        row[self.near + self.global(i).len()..].fill(value);
-        for &original in &self.reader.global.positions {
-            if let Some(column) = original.checked_sub(self.first).filter(|&column| column < self.near) {
-                row[column] = value;
-            }
-        }
-    }
-
-    fn has_global(&self) -> bool {
-        self.near < self.keys
     }
 }
 
@@ -331,53 +235,6 @@ simd! {
             *ds = *p * (*ds - d);
         }
     }
-}
-
-/// Neighbouring rows of a tensor that a unit makes.
-struct Piece {
-    rows: Range<usize>,
-    /// Where the first lies in what the unit has made.
-    from: usize,
-    unit: usize,
-    kv_head: usize,
-}
-
-/// The pieces of all units; `rows` are those of a stretch.
-fn pieces<R: IntoIterator<Item = (Range<usize>, usize)>>(
-    units: &[Unit<'_>],
-    rows: impl Fn(&Stretch) -> R,
-) -> Vec<Piece> {
-    let of_unit = |(i, unit): (usize, &Unit<'_>)| {
-        let kv_head = unit.kv_head;
-        rows(unit.stretch).into_iter().map(move |(rows, from)| Piece { rows, from, unit: i, kv_head })
-    };
-    units.iter().enumerate().flat_map(of_unit).collect()
-}
-
-/// What every unit has made, `[T, width]` each, and the column at which those of the first head go.
-struct Blocks<'a> {
-    offset: usize,
-    width: usize,
-    of_units: Vec<&'a [f32]>,
-}
-
-/// Puts the blocks of all units into one packed tensor `[n, stride]`.
-fn side_by_side(pieces: &[Piece], n: usize, stride: usize, blocks: &[Blocks<'_>]) -> Dense {
-    /// Rows of one parallel task.
-    const ROWS: usize = 32;
-    let values = one_in_parts(n * stride, ROWS * stride, |part, values| {
-        let rows = part * ROWS..part * ROWS + values.len() / stride;
-        for piece in pieces {
-            for row in rows.start.max(piece.rows.start)..rows.end.min(piece.rows.end) {
-                for Blocks { offset, width, of_units } in blocks {
-                    let at = (row - rows.start) * stride + offset + piece.kv_head * width;
-                    let made = part_of(of_units[piece.unit], piece.from + row - piece.rows.start, *width);
-                    values[at..at + width].copy_from_slice(made);
-                }
-            }
-        }
-    });
-    Dense::new(values, &[n, stride])
 }
 
 impl Op for Attention {

@@ -9,10 +9,12 @@
 //! Dao et al. 2022, <https://arxiv.org/abs/2205.14135>, algorithms 1 and 4, without tiling over keys.
 
 mod bias;
+mod block;
 mod kernel;
 mod mask;
 #[cfg(test)]
 mod parity;
+mod pieces;
 pub(crate) mod reference;
 mod stretches;
 #[cfg(test)]
