@@ -42,8 +42,13 @@ impl Dense {
         Self(FlexTensor::from_data(TensorData::new(values, shape.to_vec())))
     }
 
-    fn from_flex(tensor: FlexTensor) -> Self {
+    pub(crate) fn from_flex(tensor: FlexTensor) -> Self {
         if tensor.is_contiguous() { Self(tensor) } else { Self(tensor.to_contiguous()) }
+    }
+
+    /// The same values in memory that nothing else is part of; moved there unless others hold it.
+    pub(crate) fn into_own(self) -> Self {
+        Self(FlexTensor::from_data(self.0.into_data()))
     }
 
     /// The same values as a tensor without autodiff.

@@ -11,7 +11,6 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
 use super::Learner;
-use crate::host::constant;
 use crate::model::NamePath;
 
 /// Where one parameter lies in the vector.
@@ -49,8 +48,8 @@ impl<M: Module> Learner<M> {
     /// The accumulated gradient, not clipped, end to end; 0 where no loss came back to a parameter. It stays accumulated.
     pub fn gradient(&self) -> Tensor<1> {
         let device = self.parameters().device();
-        let of = |place: Place| match self.gradients.get(&place.name) {
-            Some(values) => constant(values, &device),
+        let of = |place: Place| match self.gradients.sum(&place.name) {
+            Some(sum) => sum.clone(),
             None => Tensor::zeros([place.range.len()], &device),
         };
         Tensor::cat(self.layout().into_iter().map(of).collect(), 0)

@@ -1,18 +1,16 @@
 //! AdamW with global-norm clipping, over gradients summed from micro-batches.
 //!
 //! Parameters are named by their path in the module (`policy.trunk.blocks.0.attn.qkv.weight`), which is how checkpoints address
-//! the moments. Gradients and moments are kept in f32 on the host and walked in one fixed order, so a step gives the same
-//! bits every time.
+//! the moments. Gradients and moments are f32 tensors on the device of their parameter and walked in one fixed order, so a
+//! step gives the same bits every time.
 
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Gradients, Tensor, TensorData};
-
-use rayon::prelude::*;
+use burn::tensor::{Device, Gradients, Tensor};
 
 use crate::model::NamePath;
-use gradus_kernels::{AdamWStep, adamw};
+use gradus_kernels::{AdamWStep, adamw, add_gradient, flat_gradient, host_values, sum_of_squares};
 
 /// The constants of AdamW (Loshchilov and Hutter 2019, <https://arxiv.org/abs/1711.05101>).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +26,8 @@ pub struct AdamWConfig {
 /// Gradients summed over the micro-batches of one optimiser step, by parameter name.
 #[derive(Debug, Clone)]
 pub struct GradientSum {
-    sums: BTreeMap<String, Vec<f32>>,
+    /// Each flat, without autodiff.
+    sums: BTreeMap<String, Tensor<1>>,
     /// What clipping multiplies them with; the step does it on its way.
     scale: f32,
 }
@@ -47,12 +46,13 @@ impl GradientSum {
 
     /// Euclidean norm over all gradients before clipping, as in `torch.nn.utils.clip_grad_norm_`: accumulated in f64.
     pub fn norm(&self) -> f64 {
-        self.sums.values().map(|gradient| sum_of_squares(gradient)).sum::<f64>().sqrt()
+        sum_of_squares(self.sums.values()).sqrt()
     }
 
     /// The first parameter, in order of names, whose gradient holds a NaN or an infinity.
     pub fn first_not_finite(&self) -> Option<&str> {
-        self.sums.iter().find(|(_, gradient)| gradient.iter().any(|x| !x.is_finite())).map(|(name, _)| name.as_str())
+        let is_broken = |gradient: &Tensor<1>| host_values(gradient.clone()).iter().any(|x| !x.is_finite());
+        self.sums.iter().find(|(_, gradient)| is_broken(gradient)).map(|(name, _)| name.as_str())
     }
 
     /// Scales all gradients down so that their norm is at most `max_norm`; 0 turns clipping off.
@@ -65,9 +65,15 @@ impl GradientSum {
         norm
     }
 
-    /// The gradient of one parameter, clipped.
+    /// The gradient of one parameter, clipped, on the host.
     pub fn get(&self, name: &str) -> Option<Vec<f32>> {
-        self.sums.get(name).map(|gradient| gradient.iter().map(|x| x * self.scale).collect())
+        let gradient = host_values(self.sums.get(name)?.clone());
+        Some(gradient.iter().map(|x| x * self.scale).collect())
+    }
+
+    /// The sum for one parameter, not clipped, on its device.
+    pub fn sum(&self, name: &str) -> Option<&Tensor<1>> {
+        self.sums.get(name)
     }
 
     /// Whether no backward pass has been added.
@@ -76,38 +82,19 @@ impl GradientSum {
     }
 }
 
-/// Elements per parallel task.
-const CHUNK: usize = 64 * 1024;
-
-/// Sums squares in f64 over eight lanes, chunk by chunk: vectorised, and always in the same order.
-fn sum_of_squares(values: &[f32]) -> f64 {
-    let of_chunk = |values: &[f32]| {
-        let mut lanes = [0.0f64; 8];
-        let (blocks, tail) = values.as_chunks::<8>();
-        for block in blocks {
-            for (lane, &x) in lanes.iter_mut().zip(block) {
-                *lane += f64::from(x) * f64::from(x);
-            }
-        }
-        lanes.iter().sum::<f64>() + tail.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>()
-    };
-    let chunks: Vec<f64> = values.par_chunks(CHUNK).map(of_chunk).collect();
-    chunks.iter().sum()
-}
-
-/// The two moments of one parameter.
-#[derive(Debug, Clone, PartialEq)]
+/// The two moments of one parameter, flat, on its device and without autodiff.
+#[derive(Debug, Clone)]
 pub struct Moments {
     /// Decaying mean of the gradient.
-    pub first: Vec<f32>,
+    pub first: Tensor<1>,
     /// Decaying mean of its square.
-    pub second: Vec<f32>,
+    pub second: Tensor<1>,
 }
 
 impl Moments {
     /// Before the first step of `n` numbers.
-    fn zeros(n: usize) -> Self {
-        Self { first: vec![0.0; n], second: vec![0.0; n] }
+    fn zeros(n: usize, device: &Device) -> Self {
+        Self { first: Tensor::zeros([n], device), second: Tensor::zeros([n], device) }
     }
 }
 
@@ -135,7 +122,7 @@ impl AdamW {
         &self.moments
     }
 
-    /// An optimiser that goes on from a checkpoint.
+    /// An optimiser that goes on from a checkpoint; the moments lie on the device of their parameters.
     pub fn restore(config: AdamWConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
         Self { config, steps, moments }
     }
@@ -159,15 +146,15 @@ impl AdamW {
         &mut self,
         name: &str,
         values: Tensor<1>,
-        gradient: Vec<f32>,
+        gradient: Tensor<1>,
         (learning_rate, scale): (f64, f32),
         decayed: bool,
     ) -> Tensor<1> {
-        let ([n], device) = (values.dims(), values.device());
-        assert_eq!(gradient.len(), n, "gradient of `{name}`");
-        let Moments { first, second } = self.moments.remove(name).unwrap_or_else(|| Moments::zeros(n));
-        assert_eq!((first.len(), second.len()), (n, n), "moments of `{name}`");
-        let tensor = |values: Vec<f32>| Tensor::<1>::from_data(TensorData::new(values, [n]), &device);
+        let [n] = values.dims();
+        assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
+        let Moments { first, second } =
+            self.moments.remove(name).unwrap_or_else(|| Moments::zeros(n, &values.device()));
+        assert_eq!([first.dims(), second.dims()], [[n], [n]], "moments of `{name}`");
         let step = AdamWStep {
             learning_rate,
             betas: (self.config.betas[0], self.config.betas[1]),
@@ -177,15 +164,15 @@ impl AdamW {
             gradient_scale: f64::from(scale),
         };
         // On a CPU no buffer is copied on the way in or out.
-        let (values, first, second) = adamw(values, tensor(gradient), tensor(first), tensor(second), step);
-        self.moments.insert(name.to_owned(), Moments { first: host(first), second: host(second) });
+        let (values, first, second) = adamw(values, gradient, first, second, step);
+        self.moments.insert(name.to_owned(), Moments { first, second });
         values
     }
 }
 
 struct Collector<'a> {
     path: NamePath,
-    sums: &'a mut BTreeMap<String, Vec<f32>>,
+    sums: &'a mut BTreeMap<String, Tensor<1>>,
     gradients: &'a mut Gradients,
 }
 
@@ -203,15 +190,13 @@ impl ModuleVisitor for Collector<'_> {
             return;
         }
         let Some(gradient) = param.val().grad_remove(self.gradients) else { return };
-        let gradient = host(gradient);
-        match self.sums.get_mut(&self.path.name()) {
-            Some(sum) => sum.par_chunks_mut(CHUNK).zip(gradient.par_chunks(CHUNK)).for_each(|(sum, gradient)| {
-                sum.iter_mut().zip(gradient).for_each(|(sum, x)| *sum += x);
-            }),
-            None => {
-                self.sums.insert(self.path.name(), gradient);
-            }
-        }
+        let (name, gradient) = (self.path.name(), flat_gradient(gradient));
+        // Taken out for the moment: a sum that nobody else holds grows in place.
+        let sum = match self.sums.remove(&name) {
+            Some(sum) => add_gradient(sum, gradient),
+            None => gradient,
+        };
+        self.sums.insert(name, sum);
     }
 }
 
@@ -231,8 +216,8 @@ impl ModuleVisitor for Reserver<'_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if param.is_require_grad() {
-            let n = param.shape().num_elements();
-            self.moments.entry(self.path.name()).or_insert_with(|| Moments::zeros(n));
+            let (n, device) = (param.shape().num_elements(), param.val().device().inner());
+            self.moments.entry(self.path.name()).or_insert_with(|| Moments::zeros(n, &device));
         }
     }
 }
@@ -258,7 +243,7 @@ impl ModuleMapper for Stepper<'_> {
         let Some(gradient) = self.gradients.sums.remove(&name) else { return param };
         param.map(|value| {
             let (shape, tracked) = (value.dims(), value.is_autodiff());
-            let flat = value.inner().reshape([gradient.len()]);
+            let flat = value.inner().reshape(gradient.dims());
             let stepped = self
                 .optimizer
                 .update(&name, flat, gradient, (self.learning_rate, self.gradients.scale), D > 1)
@@ -268,15 +253,9 @@ impl ModuleMapper for Stepper<'_> {
     }
 }
 
-/// The values of a tensor as f32 on the host.
-fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::Device;
 
     #[derive(Module, Debug)]
     struct Line {
@@ -303,8 +282,8 @@ mod tests {
     }
 
     fn values(line: &Line) -> Vec<f32> {
-        let mut all = host(line.weight.val().inner());
-        all.extend(host(line.bias.val().inner()));
+        let mut all = host_values(line.weight.val().inner()).to_vec();
+        all.extend(&*host_values(line.bias.val().inner()));
         all
     }
 

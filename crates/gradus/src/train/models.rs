@@ -128,7 +128,7 @@ impl Models<'_> {
     /// A fresh optimiser, or as the checkpoint left the one of this prefix.
     pub fn optimizer(&self, prefix: &str, config: AdamWConfig) -> Result<AdamW> {
         match self.checkpoint {
-            Some(checkpoint) => restore_optimizer(checkpoint, prefix, config),
+            Some(checkpoint) => restore_optimizer(checkpoint, prefix, config, self.device),
             None => Ok(AdamW::new(config)),
         }
     }

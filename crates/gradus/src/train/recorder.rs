@@ -1,8 +1,11 @@
 //! What a run leaves behind while it goes on: metrics, the best model, checkpoints, bad batches.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use burn::tensor::{Device, Tensor, TensorData};
+use gradus_kernels::{HostValues, host_values};
 use serde_json::{Map, Value, json};
 
 use super::observer::{Event, Observer};
@@ -294,7 +297,8 @@ impl<'a> Recorder<'a> {
                 ("stats".to_owned(), Value::Object(self.pending.to_json())),
             ]),
         };
-        let tensors = optimizer_tensors(optimizers);
+        let moments = moments_on_host(optimizers);
+        let tensors = optimizer_tensors(optimizers, &moments);
         let parts = CheckpointParts {
             run_state: &self.state,
             trainer_state: &self.history,
@@ -316,40 +320,55 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// The moments of several optimisers, and how often each has stepped; the prefix tells them apart.
-fn optimizer_tensors<'o>(optimizers: &[(&str, &'o AdamW)]) -> Vec<NamedTensor<'o>> {
-    let mut tensors = Vec::new();
-    for (prefix, optimizer) in optimizers {
-        for (name, Moments { first, second }) in optimizer.moments() {
-            tensors.extend(moments(&format!("{prefix}{name}"), &[first.len()], first, second));
-        }
-        tensors.push(NamedTensor::new(format!("step.{prefix}"), [1], vec![optimizer.steps() as f32]));
-    }
-    tensors
+/// A parameter's name in the optimiser's file, and its two moments.
+type HostMoments = (String, HostValues, HostValues);
+
+/// The moments of several optimisers; the prefix tells them apart.
+fn moments_on_host(optimizers: &[(&str, &AdamW)]) -> Vec<HostMoments> {
+    let of = |(prefix, optimizer): &(&str, &AdamW)| {
+        let named = |(name, Moments { first, second }): (&String, &Moments)| {
+            (format!("{prefix}{name}"), host_values(first.clone()), host_values(second.clone()))
+        };
+        optimizer.moments().iter().map(named).collect::<Vec<_>>()
+    };
+    optimizers.iter().flat_map(of).collect()
 }
 
-/// An optimiser as `checkpoint` left the one with this prefix.
+/// The moments as tensors of a file, and how often each optimiser has stepped.
+fn optimizer_tensors<'m>(optimizers: &[(&str, &AdamW)], found: &'m [HostMoments]) -> Vec<NamedTensor<'m>> {
+    let tensors = found.iter().flat_map(|(name, first, second)| moments(name, &[first.len()], first, second));
+    let steps = optimizers
+        .iter()
+        .map(|(prefix, optimizer)| NamedTensor::new(format!("step.{prefix}"), [1], vec![optimizer.steps() as f32]));
+    tensors.chain(steps).collect()
+}
+
+/// An optimiser as `checkpoint` left the one with this prefix, for parameters on `device`.
 ///
 /// # Errors
 /// When the optimiser's file cannot be read.
-pub fn restore_optimizer(checkpoint: &Checkpoint, prefix: &str, config: AdamWConfig) -> Result<AdamW> {
+pub fn restore_optimizer(checkpoint: &Checkpoint, prefix: &str, config: AdamWConfig, device: &Device) -> Result<AdamW> {
+    let device = device.clone().inner();
     let mut steps = 0;
-    let mut states = std::collections::BTreeMap::<String, Moments>::new();
+    let mut states = BTreeMap::<String, [Option<Tensor<1>>; 2]>::new();
     for tensor in checkpoint.optimizer()? {
-        let state = |name: &str| Some((name.strip_prefix(prefix)?.to_owned(), tensor.values.to_vec()));
+        let moment = ["exp_avg.", "exp_avg_sq."].iter().enumerate().find_map(|(which, moment)| {
+            Some((which, tensor.name.strip_prefix(moment)?.strip_prefix(prefix)?.to_owned()))
+        });
         if tensor.name == format!("step.{prefix}") {
             steps = tensor.values[0] as u64;
-        } else if let Some((name, values)) = tensor.name.strip_prefix("exp_avg.").and_then(state) {
-            states.entry(name).or_insert_with(empty).first = values;
-        } else if let Some((name, values)) = tensor.name.strip_prefix("exp_avg_sq.").and_then(state) {
-            states.entry(name).or_insert_with(empty).second = values;
+        } else if let Some((which, name)) = moment {
+            let data = TensorData::new(tensor.values.into_owned(), [tensor.shape.iter().product::<usize>()]);
+            states.entry(name).or_default()[which] = Some(Tensor::from_data(data, &device));
         }
     }
-    Ok(AdamW::restore(config, steps, states))
-}
-
-fn empty() -> Moments {
-    Moments { first: Vec::new(), second: Vec::new() }
+    let both = |(name, pair): (String, [Option<Tensor<1>>; 2])| match pair {
+        [Some(first), Some(second)] => Ok((name, Moments { first, second })),
+        _ => {
+            Err(Error::model(&checkpoint.path, format!("the optimiser's file has one of the two moments of `{name}`")))
+        }
+    };
+    Ok(AdamW::restore(config, steps, states.into_iter().map(both).collect::<Result<_>>()?))
 }
 
 /// Writes a JSON value, whole or not at all.

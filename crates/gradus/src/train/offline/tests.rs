@@ -160,7 +160,7 @@ fn run_in(
     let task = Offline { objective: &SquaredError, examples, held_out: &held_out, order, settings, save: &save };
     let (mut learner, mut recorder) = match Checkpoint::of(&run, None).unwrap() {
         Some(last) => {
-            let optimizer = restore_optimizer(&last, "", settings.optimizer).unwrap();
+            let optimizer = restore_optimizer(&last, "", settings.optimizer, &Device::flex()).unwrap();
             let learner = Learner::new(load(&last.path), optimizer);
             (learner, Recorder::resume(run, observer, &last).unwrap())
         }

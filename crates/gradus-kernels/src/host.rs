@@ -1,0 +1,66 @@
+//! Values of tensors on the host: where they lie, if the tensor is the CPU's; read, if another device holds it.
+
+use std::ops::Deref;
+
+use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
+use burn::tensor::Tensor;
+
+use crate::fused::Dense;
+
+/// The values of a tensor on the host, in row-major order.
+#[derive(Debug, Clone)]
+pub struct HostValues(Values);
+
+#[derive(Debug, Clone)]
+enum Values {
+    Here(Dense),
+    Read(Vec<f32>),
+}
+
+impl Deref for HostValues {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match &self.0 {
+            Values::Here(dense) => dense.values(),
+            Values::Read(values) => values,
+        }
+    }
+}
+
+/// The values of `tensor`, which is not tracked by autodiff; nothing is copied on the CPU.
+pub fn host_values<const R: usize>(tensor: Tensor<R>) -> HostValues {
+    HostValues(match dense(tensor) {
+        Ok(dense) => Values::Here(dense),
+        Err(tensor) => {
+            let data = tensor.into_data_as::<f32>();
+            Values::Read(data.try_into_vec().expect("the data was just converted to f32"))
+        }
+    })
+}
+
+/// A CPU tensor with its values at hand, or the tensor back where another device holds it.
+pub(crate) fn dense<const R: usize>(tensor: Tensor<R>) -> Result<Dense, Tensor<R>> {
+    let DispatchTensor { kind, autodiff } = tensor.into_dispatch();
+    match kind {
+        DispatchTensorKind::Flex(BackendTensor::Float(tensor)) => Ok(Dense::from_flex(tensor)),
+        kind => Err(Tensor::from_dispatch(DispatchTensor { kind, autodiff })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, TensorData};
+
+    #[test]
+    fn a_cpu_tensor_is_read_where_it_lies_and_in_row_major_order() {
+        let data = TensorData::new(vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]);
+        let tensor = Tensor::<2>::from_data(data, &Device::flex());
+        let (first, again) = (host_values(tensor.clone()), host_values(tensor.clone()));
+        assert_eq!(*first, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        assert_eq!(first.as_ptr(), again.as_ptr());
+        assert_eq!(*host_values(tensor.clone().transpose()), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+        assert_eq!(*host_values(tensor.narrow(1, 1, 2)), [2.0, 3.0, 5.0, 6.0]);
+    }
+}
