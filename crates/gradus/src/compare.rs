@@ -93,7 +93,7 @@ struct Judge<'a> {
 
 impl<'a> Judge<'a> {
     fn open(plan: &'a Plan, has_reward: bool, observer: &mut dyn Observer) -> Result<Self> {
-        let device = Device::flex();
+        let device = plan.device().device();
         let start = Start::open(plan)?;
         let reference = CausalLm::load(&start.model.dir, &device)?;
         let (max_new_tokens, temperature, stop) = match plan.method().iteration() {

@@ -13,6 +13,7 @@ pub mod compare;
 pub mod config;
 pub mod data;
 pub mod demo;
+pub mod device;
 pub mod error;
 pub mod evaluation;
 mod files;

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 
 /// The version of the tensor engine this build is made with.
@@ -10,7 +11,7 @@ const BURN_VERSION: &str = "0.22.1";
 /// What this machine has.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Machine {
-    /// Names that `train.device` takes.
+    /// Names that `train.device` and `--device` take.
     pub devices: Vec<String>,
     /// Threads that run at once.
     pub threads: usize,
@@ -34,7 +35,7 @@ impl Machine {
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Self {
-            devices: vec!["cpu".into()],
+            devices: DeviceChoice::all().iter().map(ToString::to_string).collect(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             processor: entry(&processor, "model name").map(str::to_owned),
             processor_features: processor_features(),

@@ -1,6 +1,7 @@
 //! The demonstration keeps its promise: from nothing to policies that the true rule prefers, whatever the seed.
 
 use gradus::demo::{Budget, Options, Report, run};
+use gradus::device::DeviceChoice;
 use gradus::run::Existing;
 use gradus::train::observer::Silent;
 
@@ -13,8 +14,13 @@ const FLUENCY_LOSS_MAX: f64 = 0.12;
 
 fn demonstrate(seed: u64) -> Report {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let options =
-        Options { output_dir: dir.path().join("demo"), existing: Existing::Refuse, seed, budget: Budget::Quick };
+    let options = Options {
+        output_dir: dir.path().join("demo"),
+        existing: Existing::Refuse,
+        seed,
+        budget: Budget::Quick,
+        device: DeviceChoice::cpu(),
+    };
     let report = run(&options, &mut Silent).expect("the demonstration runs");
     for file in ["results.json", "sft.yml", "ppo.yml", "data/pairs.jsonl", "grpo/model/model.safetensors", "comparison"]
     {

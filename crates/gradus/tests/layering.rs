@@ -11,7 +11,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("rng", &[]),
     ("files", &[]),
-    ("machine", &[]),
+    ("device", &["gradus_kernels"]),
+    ("machine", &["device"]),
     ("host", &[]),
     ("hub", &[]),
     ("math", &[]),
@@ -29,7 +30,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("batches", &[]),
     ("memory", &["model", "batches"]),
     ("stats", &["run"]),
-    ("learner", &["host", "model", "gradus_kernels"]),
+    ("learner", &["model", "gradus_kernels"]),
     ("settings", &["batches", "data", "learner", "math", "model", "run"]),
     // What is learned from: rewards, fixed examples, rollouts.
     ("reward", &["batches", "data", "host", "model", "rollout", "text"]),
@@ -44,7 +45,7 @@ const PARTS: &[(&str, &[&str])] = &[
         ],
     ),
     ("evaluation", &["algorithm", "math", "model", "reward", "rollout", "settings", "stats"]),
-    ("config", &["algorithm", "machine", "method", "model", "objective", "reward", "run", "settings"]),
+    ("config", &["algorithm", "device", "machine", "method", "model", "objective", "reward", "run", "settings"]),
     ("runs", &["config", "run"]),
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
@@ -72,7 +73,7 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
 ];
 
 /// Files that are only there for tests.
-const TESTS: &[&str] = &["tests.rs", "test_support.rs"];
+const TESTS: &[&str] = &["tests.rs", "test_support.rs", "loss/check.rs"];
 
 fn workspace() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -225,6 +226,15 @@ fn modules_are_free_of_what_is_not_theirs() {
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn devices_are_chosen_in_one_place() {
+    let named = ["Device::flex", "Device::wgpu", "Device::default", "Device::enumerate"];
+    for source in ["gradus", "gradus-cli"].into_iter().flat_map(sources).filter(|source| source.path != "device.rs") {
+        let found = named.iter().find(|name| source.code.contains(*name));
+        assert_eq!(found, None, "{}: the device comes from the plan or from `--device`", source.path);
+    }
 }
 
 #[test]

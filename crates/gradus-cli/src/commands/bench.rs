@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use gradus::bench::{Generation, Options, Report, Subject, Training};
+use gradus::device::DeviceChoice;
 use gradus::model::{Compute, Weights};
 use gradus::rng::Seed;
 
@@ -58,6 +59,9 @@ pub struct BenchArgs {
     /// The seed of weights, rows and draws
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
+    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
 }
 
 /// Measures, and prints tables, or JSON with `--json`.
@@ -71,6 +75,7 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
         (None, Some(preset)) => Subject::Preset(preset),
         (None, None) => Subject::Machine,
     };
+    let on_device = args.device != DeviceChoice::cpu();
     let is_machine = subject == Subject::Machine;
     let options = Options {
         subject,
@@ -84,6 +89,7 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
         compute: args.compute,
         weights: args.weights,
         seed: Seed(args.seed),
+        device: args.device,
     };
     let mut shown = None;
     let report = gradus::bench::run(&options, &mut |what| {
@@ -93,6 +99,9 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
     })?;
     drop(shown);
     out.result(&report, || text(&report))?;
+    if on_device {
+        out.note("the peaks are those of the processor, not of the device");
+    }
     if is_machine {
         out.note("`--preset gpt2` or `--model DIR` also measures training and sampling");
     }

@@ -4,6 +4,7 @@ use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use gradus::device::DeviceChoice;
 use gradus::inference::{ChatFormat, ChatJudge, ChatModel, ChatOptions};
 use gradus::model::{Compute, Weights};
 
@@ -53,6 +54,9 @@ pub struct ChatArgs {
     /// How the weights are held: f32, bf16 or int8 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<Weights>,
+    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -123,6 +127,7 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
             weights,
             chat_template: args.chat_template.clone(),
             format: args.format,
+            device: args.device.clone(),
         };
         Ok::<_, anyhow::Error>(Speaker::new(model, ChatModel::open(&options)?))
     };
@@ -133,7 +138,7 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
     let judge = match &args.reward_model {
         Some(name) => {
             fetch(name, out)?;
-            Some(ChatJudge::open(name, args.compute)?)
+            Some(ChatJudge::open(name, args.compute, &args.device)?)
         }
         None => None,
     };

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use gradus::demo::{Budget, Options, PolicyReport, Report, Review};
+use gradus::device::DeviceChoice;
 use gradus::run::Existing;
 
 use crate::output::Output;
@@ -24,6 +25,9 @@ pub struct DemoArgs {
     /// Replace what is in the output directory
     #[arg(long)]
     overwrite: bool,
+    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
 }
 
 /// Runs the demonstration and shows the comparison.
@@ -33,6 +37,7 @@ pub fn run(args: DemoArgs, out: &Output) -> anyhow::Result<()> {
         existing: if args.overwrite { Existing::Overwrite } else { Existing::Refuse },
         seed: args.seed,
         budget: if args.quick { Budget::Quick } else { Budget::Full },
+        device: args.device,
     };
     let report = gradus::demo::run(&options, &mut Watcher::new(out))?;
     out.note(format_args!("everything is in {}; each `.yml` there is a run to repeat", options.output_dir.display()));

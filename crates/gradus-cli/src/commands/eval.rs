@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::config::{Flag, Request, RunConfig};
+use gradus::device::DeviceChoice;
 use gradus::inference::{EvalOptions, Measured, evaluate};
 use gradus::reward::config::RewardConfig;
 
@@ -37,6 +38,9 @@ struct EvalArgs {
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
+    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -62,6 +66,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         max_rows: args.max_rows,
         max_length: args.max_length,
         chat_template: args.chat_template,
+        device: args.device,
     };
     fetch(&options.model, out)?;
     fetch_data(&options.data, out)?;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
 use gradus::inference::{ChatSettings, SampleOptions, sample};
 use gradus::model::{Compute, Weights};
@@ -37,6 +38,9 @@ pub struct GenerateArgs {
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
+    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -114,6 +118,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         compute: args.compute,
         weights: args.weights.unwrap_or(args.compute.into()),
         chat_template: args.chat_template,
+        device: args.device,
     };
     fetch(&options.model, out)?;
     fetch_data(&options.prompts, out)?;

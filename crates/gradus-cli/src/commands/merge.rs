@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use gradus::device::DeviceChoice;
 use gradus::inference::{MergeOptions, merge};
 
 use crate::output::Output;
@@ -19,12 +20,15 @@ pub struct MergeArgs {
     /// Where the merged model goes: a directory that is not there yet
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
+    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
 }
 
 /// Merges, and says how far the model's answers moved by rounding.
 pub fn run(args: MergeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
-    let options = MergeOptions { model: args.model, adapter: args.adapter, output: args.output };
+    let options = MergeOptions { model: args.model, adapter: args.adapter, output: args.output, device: args.device };
     let spinner = out.spinner("merging");
     let merged = merge(&options)?;
     drop(spinner);

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::ArgMatches;
+use gradus::device::DeviceChoice;
 use gradus::machine::Machine;
 use gradus::memory::{Forecast, Phase};
 use gradus::train::forecast;
@@ -29,6 +30,12 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let plan = train::plan(None, matches)?;
     let workload = forecast::workload(&plan, &mut Watcher::new(out))?;
     let machine = Machine::detect();
+    if *plan.device() != DeviceChoice::cpu() {
+        out.warn(format_args!(
+            "the forecast is that of `cpu`: on `{}` a run needs more, and is not checked",
+            plan.device()
+        ));
+    }
     let forecast = workload.forecast();
     let fits = machine.memory_bytes.is_none_or(|memory| memory >= forecast.peak_bytes);
     let report = Report { forecast, memory_bytes: machine.memory_bytes, fits };

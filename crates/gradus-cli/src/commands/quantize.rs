@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
 use gradus::inference::{QuantizeOptions, QuantizeReport, quantize};
 use gradus::model::QuantFormat;
@@ -45,6 +46,9 @@ pub struct QuantizeArgs {
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
+    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
 }
 
 /// Quantises, and prints a table, or JSON with `--json`.
@@ -66,6 +70,7 @@ pub fn run(args: QuantizeArgs, out: &Output) -> anyhow::Result<()> {
         params,
         seed: Seed(args.seed),
         chat_template: args.chat_template,
+        device: args.device,
     };
     let mut spinner = None;
     let report = quantize(&options, &mut |what| {

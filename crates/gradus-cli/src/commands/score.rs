@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use gradus::device::DeviceChoice;
 use gradus::inference::{ScoreOptions, logprobs, rewards};
 
 use crate::output::Output;
@@ -32,6 +33,9 @@ pub struct ScoreArgs {
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
+    /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
 }
 
 /// Scores, and prints each row as soon as it is there.
@@ -44,6 +48,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
         add_eos: args.add_eos,
         max_rows: args.max_rows,
         chat_template: args.chat_template,
+        device: args.device,
     };
     fetch(&options.model, out)?;
     fetch_data(&options.data, out)?;

@@ -27,6 +27,22 @@ fn every_command_has_help() {
 }
 
 #[test]
+fn every_command_that_computes_takes_a_device() {
+    let test = CliTest::new();
+    let methods = ["sft", "reward", "dpo", "ppo", "grpo", "train", "plan"];
+    for name in
+        ["demo", "compare", "generate", "chat", "score", "eval", "merge", "quantize", "bench"].iter().chain(&methods)
+    {
+        assert!(test.succeeds(&[name, "--help"]).contains("--device <DEVICE>"), "gradus {name}");
+    }
+    let run = test.run(&["score", "--model", "m", "--data", "d", "--device", "gpu:99"]);
+    assert_eq!(run.code, 2);
+    let expected =
+        "error: invalid value 'gpu:99' for '--device <DEVICE>': there is no `gpu:99`: this build finds `cpu`";
+    assert!(run.stderr.starts_with(expected), "{}", run.stderr);
+}
+
+#[test]
 fn a_misspelt_command_is_a_usage_error() {
     let run = CliTest::new().run(&["docter"]);
     assert_eq!(run.code, 2);

@@ -17,10 +17,10 @@ mod work;
 
 pub use preset::{PRESETS, preset};
 
-use burn::tensor::Device;
 use gradus_kernels::Precision;
 use serde::Serialize;
 
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::{self, CausalLm, Compute, ModelDir, ModelShape, Weights};
@@ -62,6 +62,8 @@ pub struct Options {
     pub weights: Option<Weights>,
     /// The seed of weights, rows and draws.
     pub seed: Seed,
+    /// Where training and sampling are measured.
+    pub device: DeviceChoice,
 }
 
 impl Default for Options {
@@ -78,6 +80,7 @@ impl Default for Options {
             compute: Compute::F32,
             weights: None,
             seed: Seed(42),
+            device: DeviceChoice::cpu(),
         }
     }
 }
@@ -206,7 +209,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let mut report = Report { machine, model: None, training: Vec::new(), generation: Vec::new() };
     let Some((name, dir, shape)) = subject else { return Ok(report) };
     progress(&format!("loading {name}"));
-    let device = Device::flex().autodiff();
+    options.device.check_format("`--compute`", options.compute.name())?;
+    options.device.check_format("`--weights`", options.weights.map_or("f32", Weights::name))?;
+    let device = options.device.device().autodiff();
     let model = match &options.subject {
         Subject::Preset(_) => CausalLm::random(&dir, &mut options.seed.stream(Purpose::Init, 0, 0), &device)?,
         _ => CausalLm::load(&dir, &device)?,

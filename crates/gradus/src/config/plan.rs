@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::load::Written;
 use super::{Change, MethodConfig, RunConfig, rules, write};
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::rng::Seed;
@@ -19,6 +20,7 @@ pub struct Plan {
     learning_rate: f64,
     too_long: TooLong,
     best_metric: String,
+    device: DeviceChoice,
     output_dir: PathBuf,
     existing: Existing,
     resume_from: Option<usize>,
@@ -36,6 +38,7 @@ impl Plan {
             return Err(Error::Config(problems.into_iter().map(|found| found.diagnostic).collect()));
         }
         let mut config = written.config.clone();
+        let device = DeviceChoice::named(&config.train.device)?;
         let (train, defaults) = (&mut config.train, config.method.method().defaults());
         let learning_rate = *train.learning_rate.get_or_insert(defaults.learning_rate);
         let too_long = *train.too_long.get_or_insert(defaults.too_long);
@@ -50,6 +53,7 @@ impl Plan {
             learning_rate,
             too_long,
             best_metric,
+            device,
             output_dir,
             existing: Existing::Refuse,
             resume_from: None,
@@ -98,6 +102,11 @@ impl Plan {
     /// What all trainers share.
     pub fn train(&self) -> &TrainConfig {
         &self.config.train
+    }
+
+    /// Where to compute.
+    pub fn device(&self) -> &DeviceChoice {
+        &self.device
     }
 
     /// Peak learning rate: as given, or the method's default.

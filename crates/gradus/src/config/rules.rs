@@ -2,8 +2,11 @@
 
 use super::RunConfig;
 use super::load::Written;
+use crate::device;
 use crate::machine::Machine;
 use crate::method::{Found, Problems};
+use crate::model::Weights;
+use crate::settings::TrainConfig;
 
 mod adapter;
 mod rewards;
@@ -59,11 +62,30 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     });
     problems.at_least("train.keep_checkpoints", train.keep_checkpoints, 1);
     problems.at_least("train.logging_steps", train.logging_steps, 1);
-    problems.unless(machine.devices.contains(&train.device), &["train.device"], || {
+    device(problems, train, machine);
+}
+
+/// The device is there, and computes in the formats that are asked for.
+fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
+    let device = device::canonical(&train.device);
+    let is_here = device.as_ref().is_some_and(|name| machine.devices.contains(name));
+    problems.unless(is_here, &["train.device"], || {
         let known: Vec<_> = machine.devices.iter().map(|device| format!("`{device}`")).collect();
-        let message = format!("`train.device` is `{}`, but this build has {}", train.device, known.join(", "));
-        (message, Some("`gradus doctor` shows what this build can use".into()))
+        let message = format!("`train.device` is `{}`, but this build finds {}", train.device, known.join(", "));
+        (message, Some(device::way_out().into()))
     });
+    let formats = [
+        ("train.compute", Some(train.compute.name())),
+        ("train.sampling_weights", train.sampling_weights.map(Weights::name)),
+        ("train.frozen_weights", train.frozen_weights.map(Weights::name)),
+    ];
+    for (key, format) in formats {
+        let format = format.unwrap_or("f32");
+        let computes = !is_here || train.device == "cpu" || format == "f32";
+        problems.unless(computes, &[key, "train.device"], || {
+            (device::no_format(&format!("`{key}`"), format, &train.device), Some(device::NO_FORMAT_HINT.into()))
+        });
+    }
 }
 
 /// `asks_best`: whether the user, if anyone, gave `train.best_metric`.

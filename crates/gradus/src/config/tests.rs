@@ -280,7 +280,7 @@ fn impossible_combinations() {
     check(
         "method: {sft: {}}\ntrain: {early_stopping_patience: 3, device: gpu}\n",
         &[
-            "4:37+6 `train.device` is `gpu`, but this build has `cpu` (`gradus doctor` shows what this build can use)",
+            "4:37+6 `train.device` is `gpu`, but this build finds `cpu` (GPUs need a build with the cargo feature `wgpu`: docs/devices.md)",
             "4:9+23 `train.early_stopping_patience` is 3, but `train.eval_steps` is 0: nothing is evaluated during training (set `train.eval_steps` to the steps between evaluations)",
         ],
     );
@@ -326,6 +326,25 @@ fn losses_of_dpo_and_the_keys_they_read() {
         "method: {sft: {loss_type: dft, label_smoothing: 0.1}}\n",
         &[
             "3:32+15 3:16+9 `method.sft.label_smoothing` is 0.1, but `loss_type: dft` has no label smoothing (use `loss_type: nll`, or set `label_smoothing` to 0)",
+        ],
+    );
+}
+
+#[test]
+fn a_device_without_kernels_computes_in_f32() {
+    let machine = Machine { devices: vec!["cpu".into(), "gpu".into()], ..Machine::detect() };
+    let problems = |train: &str| {
+        let text = format!("{MINIMAL}method: {{sft: {{}}}}\ntrain: {train}\n");
+        let found = rules::check(&RunConfig::parse(&text).expect("it reads"), &machine);
+        found.into_iter().map(|found| found.diagnostic.message).collect::<Vec<_>>()
+    };
+    assert!(problems("{device: gpu, compute: f32, frozen_weights: f32}").is_empty());
+    assert!(problems("{device: cpu, compute: bf16, frozen_weights: nf4}").is_empty());
+    assert_eq!(
+        problems("{device: 'gpu:0', compute: bf16, sampling_weights: int8}"),
+        [
+            "`train.compute` is `bf16`, but `gpu:0` computes in `f32` only",
+            "`train.sampling_weights` is `int8`, but `gpu:0` computes in `f32` only",
         ],
     );
 }

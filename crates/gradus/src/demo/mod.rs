@@ -11,10 +11,9 @@ mod report;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use burn::tensor::Device;
-
 use crate::compare;
 use crate::config::{Plan, Request, RunConfig};
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::{CausalLm, ModelDir, save_causal};
@@ -39,6 +38,8 @@ pub struct Options {
     pub seed: u64,
     /// How much is trained.
     pub budget: Budget,
+    /// Where to compute.
+    pub device: DeviceChoice,
 }
 
 /// Generates the task, trains, compares the policies, and writes `results.json`.
@@ -88,14 +89,14 @@ fn prepare(options: &Options, layout: &Layout) -> Result<()> {
     let seed = Seed(options.seed);
     write_data(&layout.data(), seed, &Sizes::default())?;
     let dir = ModelDir::unsaved(model_config());
-    let model = CausalLm::random(&dir, &mut seed.stream(Purpose::Init, 0, 0), &Device::flex())?;
+    let model = CausalLm::random(&dir, &mut seed.stream(Purpose::Init, 0, 0), &DeviceChoice::cpu().device())?;
     save_causal(&model, &dir, &start)?;
     write_tokenizer(&start)
 }
 
 /// Writes the configuration file of `stage`, and reads it as `gradus train` does.
 fn plan(options: &Options, layout: &Layout, stage: Stage) -> Result<Plan> {
-    let file = recipe::write(layout, stage, options.budget, options.seed)?;
+    let file = recipe::write(layout, stage, options.budget, (options.seed, &options.device))?;
     let written = RunConfig::load(&Request { file: Some(&file), ..Request::default() })?;
     Ok(Plan::check(&written, &Machine::detect())?.on_existing(options.existing))
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 
 /// The runs, in the order in which they are made.
@@ -85,14 +86,14 @@ impl Layout {
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write(layout: &Layout, stage: Stage, budget: Budget, seed: u64) -> Result<PathBuf> {
+pub fn write(layout: &Layout, stage: Stage, budget: Budget, seed_and_device: (u64, &DeviceChoice)) -> Result<PathBuf> {
     let path = layout.recipe(stage);
-    std::fs::write(&path, text(layout, stage, budget, seed)).map_err(|source| Error::io(&path, source))?;
+    std::fs::write(&path, text(layout, stage, budget, seed_and_device)).map_err(|source| Error::io(&path, source))?;
     Ok(path)
 }
 
 /// The text of the configuration file of `stage`.
-pub fn text(layout: &Layout, stage: Stage, budget: Budget, seed: u64) -> String {
+pub fn text(layout: &Layout, stage: Stage, budget: Budget, (seed, device): (u64, &DeviceChoice)) -> String {
     let steps = steps(stage, budget);
     let data = layout.data();
     let [sft, reward] = [Stage::Sft, Stage::Reward].map(|stage| quoted(&layout.model(stage)));
@@ -108,7 +109,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, seed: u64) -> String 
                 start = quoted(&layout.start()),
                 train = rows("sft.jsonl"),
                 held_out = rows("sft-heldout.jsonl"),
-                shared = shared(seed),
+                shared = shared(seed, device),
             ),
         ),
         Stage::Reward => (
@@ -120,7 +121,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, seed: u64) -> String 
                  warmup_steps: 10, {shared} }}\n",
                 train = rows("pairs.jsonl"),
                 held_out = rows("pairs-heldout.jsonl"),
-                shared = shared(seed),
+                shared = shared(seed, device),
             ),
         ),
         Stage::Dpo => (
@@ -131,7 +132,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, seed: u64) -> String 
                  train: {{ max_steps: {steps}, batch_size: 32, learning_rate: 2e-4, warmup_steps: 10, {shared} }}\n",
                 train = rows("pairs.jsonl"),
                 held_out = rows("pairs-heldout.jsonl"),
-                shared = shared(seed),
+                shared = shared(seed, device),
             ),
         ),
         Stage::Ppo => (
@@ -144,7 +145,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, seed: u64) -> String 
                  train: {{ max_steps: {steps}, batch_size: 64, learning_rate: 5e-4, {shared} }}\n",
                 train = rows("prompts.jsonl"),
                 held_out = rows("prompts-heldout.jsonl"),
-                shared = shared(seed),
+                shared = shared(seed, device),
             ),
         ),
         Stage::Grpo => (
@@ -157,7 +158,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, seed: u64) -> String 
                  train: {{ max_steps: {steps}, batch_size: 8, learning_rate: 5e-4, {shared} }}\n",
                 train = rows("prompts.jsonl"),
                 held_out = rows("prompts-heldout.jsonl"),
-                shared = shared(seed),
+                shared = shared(seed, device),
             ),
         ),
     };
@@ -172,8 +173,9 @@ fn path(layout: &Layout, stage: Stage) -> String {
     layout.recipe(stage).display().to_string()
 }
 
-fn shared(seed: u64) -> String {
-    format!("max_length: 64, max_eval_rows: 200, logging_steps: 5, seed: {seed}")
+fn shared(seed: u64, device: &DeviceChoice) -> String {
+    let device = if *device == DeviceChoice::cpu() { String::new() } else { format!(", device: {device}") };
+    format!("max_length: 64, max_eval_rows: 200, logging_steps: 5, seed: {seed}{device}")
 }
 
 fn steps(stage: Stage, budget: Budget) -> usize {
@@ -205,7 +207,7 @@ mod tests {
         let layout = Layout { root: "demo \"quoted\"".into() };
         for stage in Stage::ALL {
             for budget in [Budget::Full, Budget::Quick] {
-                let text = text(&layout, stage, budget, 7);
+                let text = text(&layout, stage, budget, (7, &DeviceChoice::cpu()));
                 let written = RunConfig::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
                 assert_eq!(written.config.train.seed, 7);
                 assert_eq!(written.config.method.name(), stage.name());

@@ -10,15 +10,14 @@ pub use judge::ChatJudge;
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::Device;
-
 use transcript::{HUMAN, hh, said};
 
-use super::open_files;
+use super::{check_formats, open_files};
 use crate::data::Message;
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::{SamplingParams, StopReason, StopRule, generate};
-use crate::model::{CausalLm, Weights};
+use crate::model::{CausalLm, Compute, Weights};
 use crate::pretrained::Pretrained;
 use crate::rng::{Purpose, Seed};
 use crate::text::{RenderOptions, StopStrings, continuation, cut_at_stop, think, without_thoughts};
@@ -61,6 +60,8 @@ pub struct ChatOptions {
     pub chat_template: Option<PathBuf>,
     /// How conversations are written. Default: by the template where there is one, else as in HH-RLHF.
     pub format: Option<ChatFormat>,
+    /// Where to compute.
+    pub device: DeviceChoice,
 }
 
 /// How answers are drawn.
@@ -145,6 +146,7 @@ impl ChatModel {
     /// # Errors
     /// When it cannot be found or read, is a reward model, or has no chat template although one is asked for.
     pub fn open(options: &ChatOptions) -> Result<Self> {
+        check_formats(&options.device, Compute::F32, options.weights)?;
         let directory = model_of(Path::new(&options.model))?;
         let name = directory.to_string_lossy();
         let files = open_files(&name, options.adapter.as_deref(), options.chat_template.as_deref())?;
@@ -161,7 +163,7 @@ impl ChatModel {
             (None, Some(_)) => ChatFormat::Template,
             (None, None) => ChatFormat::Hh,
         };
-        let model = CausalLm::load(&files.dir, &Device::flex())?.into_frozen(options.weights);
+        let model = CausalLm::load(&files.dir, &options.device.device())?.into_frozen(options.weights);
         Ok(Self { files, model, format, directory })
     }
 

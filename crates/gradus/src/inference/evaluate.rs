@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use burn::tensor::Device;
 use serde_json::{Map, Value};
 
 use super::{PASSES, open_files};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions, TooLong};
+use crate::device::DeviceChoice;
 use crate::error::Result;
 use crate::evaluation::Evaluation;
 use crate::generate::SamplingParams;
@@ -49,6 +49,8 @@ pub struct EvalOptions {
     pub max_length: usize,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<PathBuf>,
+    /// Where to compute.
+    pub device: DeviceChoice,
 }
 
 /// What was measured.
@@ -96,7 +98,7 @@ fn tokenise(options: &EvalOptions) -> TokeniseOptions {
 fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let rows = rows(options, Need::Sft)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
-    let model = CausalLm::load(&files.dir, &Device::flex())?;
+    let model = CausalLm::load(&files.dir, &options.device.device())?;
     let stats = Sft::new(&SftConfig::default()).evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
     let mut metrics = stats.metrics("");
     if let Some(loss) = metrics.get("loss") {
@@ -108,14 +110,14 @@ fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
 fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let rows = rows(options, Need::Preference)?;
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
-    let model = RewardModel::load(&files.dir, &Device::flex())?;
+    let model = RewardModel::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
     let stats = objective.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
     Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: stats.metrics("") })
 }
 
 fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> Result<Measured> {
-    let device = Device::flex();
+    let device = options.device.device();
     let mut reward = reward::build(reward, &|name| {
         Ok(Box::new(ModelReward::load(&open_model(name)?, &device, Weights::F32, PASSES)?) as Box<dyn Reward>)
     })?;

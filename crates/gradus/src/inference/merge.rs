@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use rand::Rng;
 use serde::Serialize;
 
 use super::open;
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::model::adapter::Adaptable;
@@ -25,6 +26,8 @@ pub struct MergeOptions {
     pub adapter: Option<String>,
     /// Where the merged model goes: a directory that is not there yet, or is empty.
     pub output: PathBuf,
+    /// Where to compute.
+    pub device: DeviceChoice,
 }
 
 /// What came of it.
@@ -62,13 +65,13 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let base = dir.without_adapter();
     let probes = probes(&dir);
     let (found, expected) = if dir.is_reward_model() {
-        let model = RewardModel::load(&dir, &Device::flex())?;
+        let model = RewardModel::load(&dir, &options.device.device())?;
         let expected = answers(&probes, |rows| model.values(&model.batch(rows)));
         let merged = model.merged();
         atomic::write_dir(&options.output, |path| save_scalar(&merged, &base, path))?;
         (answers(&probes, |rows| merged.values(&merged.batch(rows))), expected)
     } else {
-        let model = CausalLm::load(&dir, &Device::flex())?;
+        let model = CausalLm::load(&dir, &options.device.device())?;
         let expected = answers(&probes, |rows| model.logits(&model.batch(rows)));
         let merged = model.merged();
         atomic::write_dir(&options.output, |path| save_causal(&merged, &base, path))?;

@@ -19,7 +19,8 @@ use std::path::Path;
 
 use crate::Result;
 use crate::batches::MicroBatch;
-use crate::model::{ModelDir, open_model, resolve};
+use crate::device::DeviceChoice;
+use crate::model::{Compute, ModelDir, Weights, open_model, resolve};
 use crate::pretrained::Pretrained;
 
 /// Tokens of one forward pass.
@@ -37,4 +38,10 @@ fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {
 /// The model `name` with its tokenizer, with `adapter` on it; `template` replaces its chat template.
 fn open_files(name: &str, adapter: Option<&str>, template: Option<&Path>) -> Result<Pretrained> {
     Pretrained::of(open(name, adapter)?, template)
+}
+
+/// Refuses formats of products and weights that `device` does not compute in.
+fn check_formats(device: &DeviceChoice, compute: Compute, weights: Weights) -> Result<()> {
+    device.check_format("`--compute`", compute.name())?;
+    device.check_format("`--weights`", weights.name())
 }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use burn::tensor::Device;
 use serde::Serialize;
 
-use super::open_files;
+use super::{check_formats, open_files};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions};
+use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::SamplingParams;
 use crate::model::{CausalLm, Compute, Weights};
@@ -41,6 +41,8 @@ pub struct SampleOptions {
     pub weights: Weights,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<PathBuf>,
+    /// Where to compute.
+    pub device: DeviceChoice,
 }
 
 /// One completion.
@@ -70,12 +72,13 @@ pub fn sample<E: From<Error>>(
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     let mut params = options.params.clone();
     params.check()?;
+    check_formats(&options.device, options.compute, options.weights)?;
     params.stop_ids.extend(files.stop_ids());
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Prompt) };
     let rows = data::load(&options.prompts, &load)?.rows;
     let tokenise = TokeniseOptions { max_length: None, ..TokeniseOptions::default() };
     let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?.examples;
-    let model = CausalLm::load_packed(&files.dir, options.weights, &Device::flex())?;
+    let model = CausalLm::load_packed(&files.dir, options.weights, &options.device.device())?;
     let model = model.with_compute(options.compute).into_frozen(options.weights);
     if let Some(limit) = model.max_positions() {
         check_room(&prompts, params.max_new_tokens, limit)?;

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use burn::tensor::Device;
 use serde::Serialize;
 
 use super::{PASSES, open_files};
 use crate::data::{self, LoadOptions, Need, SftExample, TokeniseOptions};
+use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
 use crate::model::{CausalLm, RewardModel, Rows};
@@ -28,6 +28,8 @@ pub struct ScoreOptions {
     pub max_rows: Option<usize>,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<PathBuf>,
+    /// Where to compute.
+    pub device: DeviceChoice,
 }
 
 /// What a language model says of one row.
@@ -63,7 +65,7 @@ pub fn logprobs<E: From<Error>>(
         return Err(error.with_hint("score with it as `--reward-model`").into());
     }
     let examples = examples(options, &files, false)?;
-    let model = CausalLm::load(&files.dir, &Device::flex())?;
+    let model = CausalLm::load(&files.dir, &options.device.device())?;
     check_length(&examples, model.max_positions())?;
     in_passes(&examples, progress, &mut |examples| {
         let batch = model.batch(&Rows::Alone(examples.iter().map(sft::sequence).collect()));
@@ -93,7 +95,7 @@ pub fn rewards<E: From<Error>>(
 ) -> Result<(), E> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     let examples = examples(options, &files, true)?;
-    let model = RewardModel::load(&files.dir, &Device::flex())?;
+    let model = RewardModel::load(&files.dir, &options.device.device())?;
     check_length(&examples, model.trunk.max_positions())?;
     in_passes(&examples, progress, &mut |examples| {
         let ids: Vec<&[u32]> = examples.iter().map(|example| example.ids.as_slice()).collect();

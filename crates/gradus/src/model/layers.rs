@@ -130,7 +130,7 @@ impl Linear {
     pub(crate) fn weight_io(&self) -> Tensor<2> {
         let plain = |tensor: Tensor<2>| if tensor.is_autodiff() { tensor.inner() } else { tensor };
         match (&self.frozen, self.layout) {
-            (Some(weight), _) => weight.dense(),
+            (Some(weight), _) => weight.dense().to_device(&self.weight.val().device().inner()),
             (None, Layout::OutIn) => plain(self.weight.val()).transpose(),
             (None, Layout::InOut) => plain(self.weight.val()),
         }

@@ -162,9 +162,10 @@ impl Trunk {
         }
     }
 
-    /// Packs the weights of all linear layers in `format`, where the device has packed products.
+    /// Packs the weights of all linear layers in `format`. A device without packed products keeps them as they are, unless
+    /// that would change their values.
     pub(crate) fn freeze_weights(&mut self, format: Format) {
-        if is_fused(&self.device()) {
+        if is_fused(&self.device()) || format != Format::F32 {
             self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
         }
     }

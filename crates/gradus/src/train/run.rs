@@ -21,6 +21,7 @@ use crate::algorithm::OnlineMethod;
 use crate::algorithm::actor::Actor;
 use crate::batches::{MicroBatch, Order};
 use crate::config::{Effect, Plan, Visitor};
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::machine::Machine;
@@ -92,7 +93,7 @@ fn run_in(
         cast: &cast,
         directory,
         checkpoint,
-        device: Device::flex().autodiff(),
+        device: plan.device().device().autodiff(),
         dropout: DropoutKey::default(),
     };
     plan.method().visit(Training { job, observer })
@@ -149,6 +150,11 @@ impl Job<'_> {
     /// Refuses what does not fit into memory, before any weights are loaded.
     fn check_memory(&self, rows: Vec<Row>, held_out: &[Row], observer: &mut dyn Observer) -> Result<()> {
         if !self.plan.train().memory_check {
+            return Ok(());
+        }
+        // The formulas are those of the kernels.
+        if *self.plan.device() != DeviceChoice::cpu() {
+            observer.event(&Event::Message(&format!("memory is not forecast on `{}`", self.plan.device())));
             return Ok(());
         }
         let machine = Machine::detect();

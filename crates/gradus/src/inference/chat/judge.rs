@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use burn::tensor::Device;
-
 use super::transcript::{hh, said};
 use super::{Answer, AnswerEnd, model_of};
 use crate::data::Message;
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::StopReason;
-use crate::inference::{PASSES, open};
+use crate::inference::{PASSES, check_formats, open};
 use crate::model::Compute;
 use crate::reward::{ModelReward, Reward};
 use crate::rollout::{Prompt, Rollout, Rollouts};
@@ -20,14 +19,15 @@ pub struct ChatJudge {
 }
 
 impl ChatJudge {
-    /// Loads the reward model `name`: a directory, a run of `gradus reward`, or a hub name.
+    /// Loads the reward model `name` onto `device`: a directory, a run of `gradus reward`, or a hub name.
     ///
     /// # Errors
     /// When it cannot be read, or is no reward model.
-    pub fn open(name: &str, compute: Compute) -> Result<Self> {
+    pub fn open(name: &str, compute: Compute, device: &DeviceChoice) -> Result<Self> {
+        check_formats(device, compute, compute.into())?;
         let directory = model_of(Path::new(name))?;
         let dir = open(&directory.to_string_lossy(), None)?;
-        Ok(Self { reward: ModelReward::load(&dir, &Device::flex(), compute.into(), PASSES)? })
+        Ok(Self { reward: ModelReward::load(&dir, &device.device(), compute.into(), PASSES)? })
     }
 
     /// What the reward model makes of an answer to a conversation; it never sees thoughts.

@@ -6,13 +6,13 @@ mod reward;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
-use burn::tensor::Device;
 use serde::Serialize;
 
 pub use policy::PolicyQuality;
 pub use reward::RewardQuality;
 
 use super::open_files;
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::SamplingParams;
 use crate::model::{CausalLm, ModelDir, QuantFormat, RewardModel, Trunk, Weights, save_causal, save_reward_model};
@@ -46,6 +46,8 @@ pub struct QuantizeOptions {
     pub seed: Seed,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<PathBuf>,
+    /// Where to compute.
+    pub device: DeviceChoice,
 }
 
 /// What came of it.
@@ -97,7 +99,7 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
     }
     let output = output(options, &files.dir)?;
     progress("loading");
-    let device = Device::flex();
+    let device = options.device.device();
     let name = options.format.name();
     let mut report = None;
     let mut finish = |path: &Path, mut found: QuantizeReport| {

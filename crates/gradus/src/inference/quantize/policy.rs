@@ -201,6 +201,7 @@ fn difference(first: &[f32], second: &[f32], id: u32) -> Difference {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::DeviceChoice;
     use crate::inference::quantize;
     use crate::model::QuantFormat;
     use crate::rng::Seed;
@@ -219,6 +220,7 @@ mod tests {
             params: SamplingParams { max_new_tokens: 64, ..SamplingParams::default() },
             seed: Seed(1),
             chat_template: None,
+            device: DeviceChoice::cpu(),
         };
         quantize(&options, &mut |_| {}).expect("quantised").policy
     }
