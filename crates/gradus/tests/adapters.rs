@@ -2,11 +2,14 @@
 //!
 //! The fixtures are written by `tools/parity/adapters.py`.
 
+mod device;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
-use burn::tensor::{Device, Gradients};
+use burn::tensor::Gradients;
+use device::{device, without_kernels};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
 use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, Sequence, Weights, save_causal, save_reward_model};
@@ -76,7 +79,7 @@ fn check_gradients(case: &Case, found: &BTreeMap<String, Vec<f32>>) {
 #[test]
 fn logits_and_merged_logits_agree() {
     for case in cases(false) {
-        let model = CausalLm::load(&case.dir, &Device::flex()).expect("loads");
+        let model = CausalLm::load(&case.dir, &device()).expect("loads");
         let merged = model.merged();
         let frozen = model.clone().into_frozen(Weights::F32);
         for (i, ids) in case.sequences.iter().enumerate() {
@@ -94,7 +97,7 @@ fn logits_and_merged_logits_agree() {
             assert_close(&format!("{}: merged against unmerged {i}", case.name), &merged, &found, 1e-5, SCALE);
             assert_close(&format!("{}: frozen {i}", case.name), &host(frozen.logits(&batch)), expected, 1e-5, SCALE);
         }
-        let plain = CausalLm::load(&case.dir.without_adapter(), &Device::flex()).expect("loads");
+        let plain = CausalLm::load(&case.dir.without_adapter(), &device()).expect("loads");
         let batch = model.batch(&Rows::texts(&case.sequences));
         assert_eq!(host(model.without_adapter().logits(&batch)), host(plain.logits(&batch)), "{}", case.name);
     }
@@ -104,7 +107,7 @@ fn logits_and_merged_logits_agree() {
 fn only_the_adapter_has_gradients_and_they_agree() {
     for case in cases(false) {
         for recompute in [false, true] {
-            let model = CausalLm::load(&case.dir, &Device::flex().autodiff()).expect("loads");
+            let model = CausalLm::load(&case.dir, &device().autodiff()).expect("loads");
             let mut model = model.train_adapter(Weights::F32);
             model.trunk.set_recompute(recompute);
             let batch = model.batch(&Rows::texts(&case.sequences));
@@ -124,13 +127,12 @@ fn only_the_adapter_has_gradients_and_they_agree() {
 #[test]
 fn reward_models_agree() {
     for case in cases(true) {
-        let model =
-            RewardModel::load(&case.dir, &Device::flex().autodiff()).expect("loads").train_adapter(Weights::F32);
+        let model = RewardModel::load(&case.dir, &device().autodiff()).expect("loads").train_adapter(Weights::F32);
         let scores = model.rewards(&model.batch(&Rows::scored(&case.sequences)));
         let expected: Vec<f32> = serde_json::from_value(case.expected["scores"].clone()).expect("scores");
         assert_close(&case.name, &host(scores.clone().inner()), &expected, 1e-5, SCALE);
         check_gradients(&case, &gradients(&model, &scores.sum().backward(), prefix(&case.dir)));
-        let merged = RewardModel::load(&case.dir, &Device::flex()).expect("loads").merged();
+        let merged = RewardModel::load(&case.dir, &device()).expect("loads").merged();
         let batch = merged.batch(&Rows::scored(&case.sequences));
         assert_close(&case.name, &host(merged.rewards(&batch)), &expected, 1e-5, SCALE);
     }
@@ -141,10 +143,10 @@ fn a_round_trip_keeps_every_bit_and_every_key() {
     for case in cases(false).into_iter().chain(cases(true)) {
         let out = tempfile::tempdir().expect("temporary directory");
         if case.dir.is_reward_model() {
-            let model = RewardModel::load(&case.dir, &Device::flex()).expect("loads");
+            let model = RewardModel::load(&case.dir, &device()).expect("loads");
             save_reward_model(&model, &case.dir, out.path(), 0).expect("written");
         } else {
-            let model = CausalLm::load(&case.dir, &Device::flex()).expect("loads");
+            let model = CausalLm::load(&case.dir, &device()).expect("loads");
             save_causal(&model, &case.dir, out.path()).expect("written");
         }
         let file = "adapter_model.safetensors";
@@ -159,7 +161,7 @@ fn a_round_trip_keeps_every_bit_and_every_key() {
 #[test]
 fn a_fresh_adapter_changes_nothing_and_learns() {
     for (name, dora) in [("gpt2", false), ("gpt2", true), ("qwen3", true), ("llama-gqa", false)] {
-        let (dir, device) = (base(name), Device::flex().autodiff());
+        let (dir, device) = (base(name), device().autodiff());
         let lora = LoraConfig { rank: 4, targets: vec!["all-linear".into()], dora, ..LoraConfig::default() };
         let mut stream = Seed(1).stream(Purpose::Init, 0, 0);
         let plain = CausalLm::load(&dir, &device).expect("loads");
@@ -184,7 +186,7 @@ fn a_fresh_adapter_changes_nothing_and_learns() {
 #[test]
 fn sampled_logprobs_are_those_of_training() {
     for case in cases(false) {
-        let device = Device::flex().autodiff();
+        let device = device().autodiff();
         let model = CausalLm::load(&case.dir, &device).expect("loads").train_adapter(Weights::F32);
         let params = SamplingParams { max_new_tokens: 8, ..SamplingParams::default() };
         let seed = Seed(3);
@@ -202,7 +204,7 @@ fn sampled_logprobs_are_those_of_training() {
 #[test]
 fn what_does_not_fit_is_named() {
     let adapter = fixtures().join("adapters/gpt2");
-    let message = |dir: ModelDir| CausalLm::load(&dir, &Device::flex()).expect_err("refused").to_string();
+    let message = |dir: ModelDir| CausalLm::load(&dir, &device()).expect_err("refused").to_string();
     let found = message(base("llama-gqa").with_adapter(&adapter).expect("an adapter"));
     assert_eq!(found, "no linear layer of the model is called `attn.c_proj` or `c_attn`");
     let found = message(base("gpt2-inverse-layer").with_adapter(&adapter).expect("an adapter"));
@@ -213,4 +215,9 @@ fn what_does_not_fit_is_named() {
     assert!(error.to_string().ends_with("no `adapter_config.json`: this is not an adapter"), "{error}");
     let error = ModelDir::open(&adapter).expect_err("its base is not there");
     assert!(error.to_string().contains("its base `gpt2` cannot be opened"), "{error}");
+}
+
+#[test]
+fn without_kernels_all_of_this_holds_too() {
+    without_kernels(7);
 }

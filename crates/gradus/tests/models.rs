@@ -2,11 +2,13 @@
 //!
 //! The fixtures are written by `tools/parity/models.py`.
 
+mod device;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
-use burn::tensor::{Device, Gradients};
+use burn::tensor::Gradients;
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::{
     Batch, CausalLm, ModelDir, RewardModel, Rows, Sequence, named_tensors, save_causal, save_reward_model,
@@ -17,6 +19,8 @@ use support::{assert_close, host, prefix, tensors};
 
 #[path = "support/models.rs"]
 mod support;
+
+use device::{device, has_kernels, slack, without_kernels};
 
 /// Logits: largest difference allowed, relative to the largest logit of the model (at least 1).
 const LOGITS: f32 = 1e-4;
@@ -79,7 +83,7 @@ fn logits_and_gradients_agree_packed_and_alone() {
         let (dir, expected, reference) =
             (ModelDir::open(&path).expect("opens"), expected(&path), tensors(&path.join("expected.safetensors")));
         let sequences = sequences(&expected);
-        let plain = CausalLm::load(&dir, &Device::flex()).expect("loads");
+        let plain = CausalLm::load(&dir, &device()).expect("loads");
         let vocabulary = plain.vocab_size();
         let batch = plain.batch(&Rows::texts(&sequences));
         let together = host(plain.logits(&batch));
@@ -90,11 +94,11 @@ fn logits_and_gradients_agree_packed_and_alone() {
             let part = &together[from..from + ids.len() * vocabulary];
             assert_close(&format!("{name}: packed logits {i}"), part, &alone, 1e-5, 1.0);
         }
-        let model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        let model = CausalLm::load(&dir, &device().autodiff()).expect("loads").train();
         let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
         let value = host(loss.clone())[0];
         let wanted = expected["loss"].as_f64().expect("loss") as f32;
-        assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
+        assert!((value - wanted).abs() <= 1e-5 * slack() as f32 * wanted, "{name}: loss {value} instead of {wanted}");
         check_gradients(&name, &model, &loss.backward(), prefix(&dir), &reference);
     }
 }
@@ -104,7 +108,7 @@ fn a_shared_prompt_gives_the_same_logprobs_and_gradients() {
     for path in models(false) {
         let name = path.file_name().expect("name").to_string_lossy().into_owned();
         let dir = ModelDir::open(&path).expect("opens");
-        let model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        let model = CausalLm::load(&dir, &device().autodiff()).expect("loads").train();
         let prompt: Vec<u32> = (0..6).map(|t| (t * 5 + 1) % 29).collect();
         let completions: Vec<Vec<u32>> =
             (0..4u32).map(|i| (0..i + 2).map(|t| (t * 7 + i * 3) % 29).collect()).collect();
@@ -131,7 +135,7 @@ fn recomputed_blocks_give_the_same_bits() {
     for path in models(false) {
         let name = path.file_name().expect("name").to_string_lossy().into_owned();
         let dir = ModelDir::open(&path).expect("opens");
-        let mut model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        let mut model = CausalLm::load(&dir, &device().autodiff()).expect("loads").train();
         let sequences = sequences(&expected(&path));
         // Everything twice, so that prompts are shared too.
         let twice = sequences.iter().chain(&sequences).map(|ids| Sequence::text(ids)).collect();
@@ -149,6 +153,9 @@ fn recomputed_blocks_give_the_same_bits() {
 #[test]
 #[cfg(target_os = "linux")]
 fn recomputed_blocks_keep_little_in_memory() {
+    if !has_kernels("recomputation") {
+        return;
+    }
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
         let pages = statm.split(' ').nth(1).expect("resident pages");
@@ -157,7 +164,7 @@ fn recomputed_blocks_keep_little_in_memory() {
     for (family, layers, width) in [("gpt2", "n_layer", "n_embd"), ("qwen3", "num_hidden_layers", "hidden_size")] {
         let mut dir = ModelDir::open(&fixtures().join(family)).expect("opens");
         (dir.config[layers], dir.config[width]) = (24.into(), 64.into());
-        let device = Device::flex().autodiff();
+        let device = device().autodiff();
         let mut model = CausalLm::random(&dir, &mut Seed(1).stream(Purpose::Init, 0, 0), &device).expect("builds");
         let sequences: Vec<Vec<u32>> = (0..128).map(|i| vec![i % 20; 32]).collect();
         let batch = model.batch(&Rows::texts(&sequences));
@@ -183,7 +190,7 @@ fn rewards_and_their_gradients_agree() {
         let (dir, expected, reference) =
             (ModelDir::open(&path).expect("opens"), expected(&path), tensors(&path.join("expected.safetensors")));
         let sequences = sequences(&expected);
-        let model = RewardModel::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        let model = RewardModel::load(&dir, &device().autodiff()).expect("loads").train();
         let rewards = model.rewards(&model.batch(&Rows::scored(&sequences)));
         let wanted: Vec<f32> =
             (0..sequences.len()).map(|i| *reference[&format!("scores.{i}")].last().expect("a score")).collect();
@@ -197,7 +204,7 @@ fn a_round_trip_keeps_every_bit_and_every_unknown_key() {
     let unknown = ModelDir::open(&fixtures().join("gpt2-unknown-keys")).expect("opens");
     for path in models(false) {
         let dir = ModelDir::open(&path).expect("opens");
-        let model = CausalLm::load(&dir, &Device::flex()).expect("loads");
+        let model = CausalLm::load(&dir, &device()).expect("loads");
         let to = tempfile::tempdir().expect("temporary directory");
         save_causal(&model, &dir, to.path()).expect("saves");
         let again = ModelDir::open(to.path()).expect("opens");
@@ -210,16 +217,16 @@ fn a_round_trip_keeps_every_bit_and_every_unknown_key() {
                 path.display()
             );
         }
-        let reloaded = CausalLm::load(&again, &Device::flex()).expect("loads what was saved");
+        let reloaded = CausalLm::load(&again, &device()).expect("loads what was saved");
         assert_eq!(named_tensors(&model), named_tensors(&reloaded), "{}", path.display());
     }
     assert!(unknown.config.keys().len() > 5);
     for path in models(true) {
         let dir = ModelDir::open(&path).expect("opens");
-        let model = RewardModel::load(&dir, &Device::flex()).expect("loads");
+        let model = RewardModel::load(&dir, &device()).expect("loads");
         let to = tempfile::tempdir().expect("temporary directory");
         save_reward_model(&model, &dir, to.path(), dir.pad_id().expect("pad id")).expect("saves");
-        let again = RewardModel::load(&ModelDir::open(to.path()).expect("opens"), &Device::flex()).expect("loads");
+        let again = RewardModel::load(&ModelDir::open(to.path()).expect("opens"), &device()).expect("loads");
         assert_eq!(named_tensors(&model), named_tensors(&again), "{}", path.display());
     }
 }
@@ -238,7 +245,7 @@ fn the_older_spelling_of_rotary_parameters_gives_the_same_logits() {
         let old = ModelDir { config: serde_json::from_str(&text).expect("JSON"), ..dir.clone() };
         let sequences = sequences(&expected(&path));
         let logits = |dir: &ModelDir| {
-            let model = CausalLm::load(dir, &Device::flex()).expect("loads");
+            let model = CausalLm::load(dir, &device()).expect("loads");
             host(model.logits(&model.batch(&Rows::texts(&sequences))))
         };
         assert_eq!(logits(&dir), logits(&old), "{}", path.display());
@@ -255,7 +262,7 @@ fn greedy_tokens_are_those_of_transformers() {
     let mut checked = 0;
     for path in models(false) {
         let (dir, expected) = (ModelDir::open(&path).expect("opens"), expected(&path));
-        let model = CausalLm::load(&dir, &Device::flex()).expect("loads");
+        let model = CausalLm::load(&dir, &device()).expect("loads");
         let sequences = sequences(&expected);
         let wanted: Vec<Vec<u32>> = serde_json::from_value(expected["greedy"].clone()).expect("greedy");
         for (ids, wanted) in sequences.iter().zip(&wanted) {
@@ -275,7 +282,7 @@ fn greedy_tokens_are_those_of_transformers() {
 #[test]
 fn the_sampler_records_the_logprobs_that_training_computes() {
     for path in models(false) {
-        let model = CausalLm::load(&ModelDir::open(&path).expect("opens"), &Device::flex()).expect("loads");
+        let model = CausalLm::load(&ModelDir::open(&path).expect("opens"), &device()).expect("loads");
         let sequences = sequences(&expected(&path));
         let limit = model.max_positions().unwrap_or(usize::MAX);
         let prompts: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).filter(|ids| ids.len() + 9 <= limit).collect();
@@ -286,7 +293,11 @@ fn the_sampler_records_the_logprobs_that_training_computes() {
         let trained = host(model.logprobs(&model.batch(&Rows::Alone(whole)), 0.7).logprobs_m);
         let recorded: Vec<f32> = all.iter().flat_map(|c| c.logprobs.clone()).collect();
         for (i, (r, t)) in recorded.iter().zip(&trained).enumerate() {
-            assert!((r - t).abs() <= SAMPLER * t.abs().max(1.0), "{}: token {i}: {r} and {t}", path.display());
+            assert!(
+                (r - t).abs() <= SAMPLER * slack() as f32 * t.abs().max(1.0),
+                "{}: token {i}: {r} and {t}",
+                path.display()
+            );
         }
         // Alone, a row draws the same ids: nothing depends on who is sampled beside it.
         for (p, prompt) in prompts.iter().enumerate() {
@@ -308,8 +319,7 @@ fn packed_prompts_give_what_left_padded_ones_give() {
         let rows = |key: &str| -> Vec<Vec<u32>> { serde_json::from_value(case[key].clone()).expect("rows of ids") };
         let logprobs: Vec<Vec<f32>> = serde_json::from_value(case["logprobs"].clone()).expect("rows of numbers");
         let (prompts, tokens) = (rows("prompts"), rows("tokens"));
-        let model =
-            CausalLm::load(&ModelDir::open(&fixtures().join(name)).expect("opens"), &Device::flex()).expect("loads");
+        let model = CausalLm::load(&ModelDir::open(&fixtures().join(name)).expect("opens"), &device()).expect("loads");
         let whole = prompts.iter().zip(&tokens).map(|(a, b)| Sequence::completion(a, b)).collect();
         let scored = host(model.logprobs(&model.batch(&Rows::Alone(whole)), 1.0).logprobs_m);
         assert_close(&format!("{name}: scored"), &scored, &logprobs.concat(), 1e-5, 1.0);
@@ -328,4 +338,9 @@ fn packed_prompts_give_what_left_padded_ones_give() {
             assert_close(&format!("{name}: sampled"), &completion.logprobs, logprobs, 1e-5, 1.0);
         }
     }
+}
+
+#[test]
+fn without_kernels_all_of_this_holds_too() {
+    without_kernels(10);
 }

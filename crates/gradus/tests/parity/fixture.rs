@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use serde_json::Value;
+
+use crate::device::{device, slack};
 
 /// Losses, relative to their size or 1, whichever is larger: f32 holds seven digits.
 pub const VALUE: f64 = 1e-6;
@@ -53,7 +55,7 @@ pub fn lengths(rows: &Value) -> Vec<usize> {
 }
 
 pub fn tensor(values: &[f32]) -> Tensor<1> {
-    Tensor::from_floats(values, &Device::flex().autodiff())
+    Tensor::from_floats(values, &device().autodiff())
 }
 
 pub fn leaf(values: &[f32]) -> Tensor<1> {
@@ -72,7 +74,7 @@ pub fn gradients<const N: usize>(loss: &Tensor<1>, leaves: [&Tensor<1>; N]) -> [
 
 #[track_caller]
 pub fn assert_value(case: &str, found: f64, expected: f64) {
-    let bound = VALUE * expected.abs().max(1.0);
+    let bound = slack() * VALUE * expected.abs().max(1.0);
     assert!((found - expected).abs() <= bound, "{case}: {found} against {expected}");
 }
 
@@ -80,7 +82,7 @@ pub fn assert_value(case: &str, found: f64, expected: f64) {
 #[track_caller]
 pub fn assert_all(case: &str, found: &[f32], expected: &[f64], tolerance: f64, floor: f64) {
     assert_eq!(found.len(), expected.len(), "{case}: how many values");
-    let bound = tolerance * expected.iter().fold(floor, |largest, v| largest.max(v.abs()));
+    let bound = slack() * tolerance * expected.iter().fold(floor, |largest, v| largest.max(v.abs()));
     for (i, (&found, expected)) in found.iter().zip(expected).enumerate() {
         assert!((f64::from(found) - expected).abs() <= bound, "{case}, value {i}: {found} against {expected}");
     }

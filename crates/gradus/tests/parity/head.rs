@@ -1,9 +1,10 @@
 //! Log-probabilities and entropies of target tokens from hidden states, against TRL's fused head and PyTorch.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use gradus_kernels::{LmHead, Precision, token_logprobs};
 use serde_json::Value;
 
+use crate::device::device;
 use crate::fixture::*;
 
 #[test]
@@ -12,7 +13,7 @@ fn token_logprobs_of_trl() {
     let inputs = &fixture["inputs"];
     let leaf2 = |value: &Value| -> Tensor<2> {
         let shape = [list(value).len(), list(&value[0]).len()];
-        Tensor::<2>::from_data(TensorData::new(flat32(value), shape), &Device::flex().autodiff()).require_grad()
+        Tensor::<2>::from_data(TensorData::new(flat32(value), shape), &device().autodiff()).require_grad()
     };
     let targets: Vec<u32> = flat(&inputs["targets"]).iter().map(|id| *id as u32).collect();
     for case in list(&fixture["cases"]) {

@@ -5,6 +5,8 @@
 
 mod advantages;
 mod chat_templates;
+#[path = "../device/mod.rs"]
+mod device;
 mod fixture;
 mod head;
 mod losses_of_pairs;
@@ -15,3 +17,8 @@ mod sampling;
 #[path = "../support/skip.rs"]
 mod skip;
 mod trackers;
+
+#[test]
+fn without_kernels_all_of_this_holds_too() {
+    device::without_kernels(20);
+}

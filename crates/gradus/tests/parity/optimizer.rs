@@ -1,10 +1,11 @@
 //! AdamW with gradient clipping and a schedule, against PyTorch, step by step.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use gradus::learner::optimizer::{AdamW, AdamWConfig, GradientSum};
 use serde_json::Value;
 
+use crate::device::device;
 use crate::fixture::*;
 
 #[derive(Module, Debug)]
@@ -24,7 +25,7 @@ struct Model {
 }
 
 fn tensor_of<const D: usize>(value: &Value, shape: [usize; D]) -> Tensor<D> {
-    Tensor::from_data(TensorData::new(flat32(value), shape), &Device::flex().autodiff())
+    Tensor::from_data(TensorData::new(flat32(value), shape), &device().autodiff())
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub fn host<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
 #[track_caller]
 pub fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32, least_scale: f32) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
-    let scale = expected.iter().fold(least_scale, |max, value| max.max(value.abs()));
+    let scale = expected.iter().fold(least_scale, |max, value| max.max(value.abs())) * crate::device::slack() as f32;
     for (i, (f, e)) in found.iter().zip(expected).enumerate() {
         assert!((f - e).abs() <= tolerance * scale, "{what}[{i}]: {f} instead of {e} (scale {scale})");
     }
