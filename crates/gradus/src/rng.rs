@@ -41,6 +41,8 @@ pub enum Purpose {
     Mix = 13,
     /// Answers of `gradus chat`; `step` is the turn, `index` the attempt.
     Chat = 14,
+    /// Which training rows are taken where not all are.
+    Rows = 15,
 }
 
 /// The seed of a run.

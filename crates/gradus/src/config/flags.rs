@@ -113,6 +113,7 @@ fn section(key: &str) -> &'static str {
         "max_length"
         | "too_long"
         | "max_rows"
+        | "max_rows_at_random"
         | "shuffle"
         | "text_column"
         | "transcripts_as_messages"

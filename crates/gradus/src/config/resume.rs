@@ -193,6 +193,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.batch_size"
             | "train.shuffle"
             | "train.max_rows"
+            | "train.max_rows_at_random"
             | "train.max_eval_rows"
             | "train.eval_fraction"
             | "train.eval_sample"

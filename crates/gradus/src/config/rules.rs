@@ -46,6 +46,11 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     ] {
         problems.at_least(key, value.unwrap_or(1), 1);
     }
+    let bounded = train.max_rows.is_some() || !train.max_rows_at_random;
+    problems.unless(bounded, &["train.max_rows_at_random"], || {
+        let message = "`train.max_rows_at_random` is true, but `train.max_rows` is not given: all rows are taken";
+        (message.into(), Some("say how many rows with `train.max_rows`".into()))
+    });
     problems.at_least("train.threads", train.threads.unwrap_or(1), 1);
     problems.at_least("train.micro_batch_tokens", train.micro_batch_tokens, 1);
     problems.at_least("train.learning_rate", train.learning_rate.unwrap_or(0.0), 0.0);

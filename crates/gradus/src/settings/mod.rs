@@ -50,6 +50,8 @@ pub struct TrainConfig {
     pub too_long: Option<TooLong>,
     /// Use at most this many training rows.
     pub max_rows: Option<usize>,
+    /// Draw those `max_rows` rows at random by the seed, instead of taking the first of the file. Default false.
+    pub max_rows_at_random: bool,
     /// Use at most this many held-out rows. Default 1000; online methods 100, unless it is given.
     pub max_eval_rows: usize,
     /// The share of training rows held out when there is no `eval_data`; 0 turns it off. Default 0.05, but at least 16 rows (or a fifth of fewer than 80), and none without shuffling.
@@ -128,6 +130,7 @@ impl Default for TrainConfig {
             max_length: 1024,
             too_long: None,
             max_rows: None,
+            max_rows_at_random: false,
             max_eval_rows: 1000,
             eval_fraction: 0.05,
             eval_steps: 0,

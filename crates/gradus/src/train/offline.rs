@@ -70,6 +70,10 @@ fn steps<O: Objective>(
     if settings.try_longest && recorder.state.step < settings.steps {
         longest::offline(task.objective, task.examples, task.order.batch_size, settings.passes, learner, recorder);
     }
+    if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
+        let before = evaluate(task, learner, 0)?;
+        recorder.baseline(&before);
+    }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
     for step in recorder.state.step..settings.steps {
         // 1. Choose the examples.

@@ -102,8 +102,12 @@ pub struct Split {
 pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
     let (config, train) = (plan.config(), plan.train());
     let options = LoadOptions { text_column: train.text_column.clone(), ..LoadOptions::needing(need) };
-    let training = LoadOptions { max_rows: train.max_rows, ..options.clone() };
-    let mut rows = data::load(&config.data, &training)?.rows;
+    let drawn_from_all = train.max_rows.filter(|_| train.max_rows_at_random);
+    let first = if drawn_from_all.is_some() { None } else { train.max_rows };
+    let mut rows = data::load(&config.data, &LoadOptions { max_rows: first, ..options.clone() })?.rows;
+    if let Some(most) = drawn_from_all {
+        rows = draw(rows, most, plan.seed().stream(Purpose::Rows, 0, 0));
+    }
     for (i, source) in config.mix.iter().enumerate() {
         let more = data::load(&source.data, &options)?.rows;
         rows.extend(drawn(more, source, plan.seed().stream(Purpose::Mix, 0, i as u64))?);
@@ -123,22 +127,27 @@ pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
 }
 
 /// As many of `rows` as `source` asks for, in the order of the file.
-fn drawn(mut rows: Vec<Row>, source: &MixedData, mut stream: Stream) -> Result<Vec<Row>> {
+fn drawn(rows: Vec<Row>, source: &MixedData, stream: Stream) -> Result<Vec<Row>> {
     let count = source.rows.unwrap_or(rows.len());
     if count > rows.len() {
         let message = format!("`mix` asks for {count} rows of `{}`, which has {}", source.data, rows.len());
         return Err(Error::input(message).with_hint("take fewer, or leave `rows` out to take all"));
     }
+    Ok(draw(rows, count, stream))
+}
+
+/// At most `count` of `rows`, drawn at random, in the order of the file.
+fn draw(mut rows: Vec<Row>, count: usize, mut stream: Stream) -> Vec<Row> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.shuffle(&mut stream);
     let mut chosen = vec![false; rows.len()];
-    order[..count].iter().for_each(|&row| chosen[row] = true);
+    order[..count.min(rows.len())].iter().for_each(|&row| chosen[row] = true);
     let mut index = 0;
     rows.retain(|_| {
         index += 1;
         chosen[index - 1]
     });
-    Ok(rows)
+    rows
 }
 
 /// Held-out prompts of online methods, unless asked for otherwise: each costs a completion per evaluation.
@@ -201,6 +210,21 @@ pub fn report(what: &str, counts: &Counts, observer: &mut dyn Observer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_drawn_from_all_keep_the_order_of_the_file_and_are_never_too_many() {
+        let rows = |count: usize| -> Vec<Row> {
+            let file = tempfile::Builder::new().suffix(".jsonl").tempfile().expect("a temporary file");
+            let lines: Vec<String> = (0..count).map(|i| format!("{{\"text\": \"{i}\"}}")).collect();
+            std::fs::write(file.path(), lines.join("\n")).expect("written");
+            data::load(&file.path().display().to_string(), &LoadOptions::needing(Need::Sft)).expect("rows").rows
+        };
+        let stream = || crate::rng::Seed(1).stream(Purpose::Rows, 0, 0);
+        let indices = |rows: Vec<Row>| rows.iter().map(|row| row.index).collect::<Vec<_>>();
+        let few = indices(draw(rows(50), 10, stream()));
+        assert!(few.len() == 10 && few.is_sorted() && few != (0..10).collect::<Vec<_>>(), "{few:?}");
+        assert_eq!(indices(draw(rows(3), 10, stream())), [0, 1, 2]);
+    }
 
     #[test]
     fn rows_of_a_mix_are_drawn_by_the_seed_in_the_order_of_the_file() {
