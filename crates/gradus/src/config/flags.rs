@@ -94,6 +94,14 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
         }
     }
     specs.extend(later);
+    if let Scope::Method(name) = scope
+        && let Some(method) = MethodConfig::named(name)
+    {
+        for (key, value) in method.method().defaults().keys() {
+            let spec = specs.iter_mut().find(|spec| spec.key == key).expect("a key of `train`");
+            spec.doc = spec.doc.replace("Default by method", &format!("Default {value}"));
+        }
+    }
     specs
 }
 
@@ -379,6 +387,9 @@ mod tests {
         for method in MethodConfig::all() {
             has(method.name(), &shared);
         }
+        let of_dpo = flags(&schema, Scope::Method("dpo"));
+        let doc = of_dpo.iter().find(|flag| flag.name == "learning-rate").map(|flag| flag.doc.as_str());
+        assert_eq!(doc, Some("Peak learning rate. Default 1e-6, as in TRL."), "the method's own");
         has("dpo", &["beta", "loss-type"]);
         has("grpo", &["group-size", "max-new-tokens", "temperature", "kl-coefficient", "clip-range", "reward-model"]);
         has("ppo", &["kl-coefficient", "kl-target", "critic-trunk", "reward-command", "reward-rule-lexicon"]);

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
+use super::MethodConfig;
 use super::schema::{Field, Schema, Shape, Word};
 use super::suggest::nearest;
 use crate::error::{Error, Result};
@@ -124,6 +125,10 @@ pub fn markdown(schema: &Schema) -> String {
                 let _ = write!(text, "\n## {title}\n");
                 if let Some(doc) = all.iter().find(|found| found.key == section).map(|found| &found.doc) {
                     let _ = write!(text, "\n{doc}\n");
+                }
+                if let Some(method) = section.strip_prefix("method.").and_then(MethodConfig::named) {
+                    let keys = method.method().defaults().keys().map(|(key, value)| format!("`{key}` {value}"));
+                    let _ = write!(text, "Defaults with it: {}.\n", keys.join(", "));
                 }
                 text += "\n| key | type | default | meaning |\n|---|---|---|---|\n";
             }

@@ -55,6 +55,23 @@ pub struct Defaults {
     pub best_metric: &'static str,
 }
 
+impl Defaults {
+    /// Each with its key.
+    pub fn keys(&self) -> [(&'static str, String); 3] {
+        let too_long = match self.too_long {
+            TooLong::Skip => "skip",
+            TooLong::Truncate => "truncate",
+        };
+        // As numbers are written in files: 2e-5.
+        let learning_rate = format!("{:e}", self.learning_rate);
+        [
+            ("train.learning_rate", learning_rate),
+            ("train.too_long", too_long.into()),
+            ("train.best_metric", self.best_metric.into()),
+        ]
+    }
+}
+
 /// What the rest of a configuration says that a cast depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Shared<'a> {

@@ -182,7 +182,7 @@ fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
     })
 }
 
-fn tokens(pair: &PreferenceExample) -> usize {
+pub(super) fn tokens(pair: &PreferenceExample) -> usize {
     pair.chosen_ids.len() + pair.rejected_ids.len()
 }
 
@@ -260,7 +260,7 @@ impl Objective for Dpo {
 }
 
 /// TRL's metrics: implicit rewards are `β` times the log-ratios; equal ones count as wrong.
-fn observe(ratios_b: &[f32], sums_b: &[f32], beta: f64, stats: &mut Stats) {
+pub(super) fn observe(ratios_b: &[f32], sums_b: &[f32], beta: f64, stats: &mut Stats) {
     let p = ratios_b.len() / 2;
     let rewards: Vec<f64> = ratios_b.iter().map(|&ratio| beta * f64::from(ratio)).collect();
     let (chosen, rejected) = rewards.split_at(p);

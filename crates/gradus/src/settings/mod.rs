@@ -30,7 +30,7 @@ pub struct TrainConfig {
     /// Gradient checkpointing (TRL's `gradient_checkpointing`): compute each transformer block again in the backward pass
     /// instead of keeping its activations. Less memory for one more forward pass (about a third more arithmetic); the result is the same, to the bit. Default false (TRL: true).
     pub recompute: bool,
-    /// Peak learning rate. Default by method, as in TRL: sft 2e-5, reward 1e-4, dpo 1e-6, ppo 3e-6, grpo 1e-6.
+    /// Peak learning rate. Default by method, as in TRL.
     pub learning_rate: Option<f64>,
     /// How the learning rate falls after warm-up. Default `linear` (TRL).
     pub lr_schedule: LrSchedule,
@@ -46,7 +46,7 @@ pub struct TrainConfig {
     pub max_grad_norm: f64,
     /// Longest row in tokens, prompt and completion together. Default 1024 (TRL).
     pub max_length: usize,
-    /// What happens to longer rows. Default: as TRL does for the method (sft, dpo: `truncate`; reward: `skip`).
+    /// What happens to longer rows. Default by method, as in TRL.
     pub too_long: Option<TooLong>,
     /// Use at most this many training rows.
     pub max_rows: Option<usize>,
@@ -75,7 +75,7 @@ pub struct TrainConfig {
     /// 64 completions of 200 tokens take about 100 MB.
     pub save_rollouts: bool,
     /// The held-out metric that decides which model is `best/`, and whether larger or smaller is better follows from
-    /// its name. Default by method: sft `eval_loss`, reward `eval_accuracy`, dpo `eval_rewards/accuracies`, online `eval_reward`.
+    /// its name. Default by method.
     pub best_metric: Option<String>,
     /// Stop when the best metric has not improved for so many evaluations; 0 never. Default 0.
     pub early_stopping_patience: usize,
