@@ -19,6 +19,7 @@ import torch
 from torch.nn.functional import logsigmoid
 from transformers import TrainingArguments, get_scheduler
 from trl import DPOTrainer, GRPOTrainer, RewardTrainer, RLOOTrainer, SFTTrainer
+from trl.experimental.orpo import ORPOTrainer
 from trl.trainer.utils import FusedCausalLMOutput, add_fused_lm_head
 
 SEED = 7
@@ -315,6 +316,54 @@ def dpo():
     inputs = {"chosen": chosen, "rejected": rejected, "ref_chosen": ref_chosen, "ref_rejected": ref_rejected,
               "log_sum_sq_probs": log_sum_sq_probs}
     return {"inputs": inputs, "cases": cases}
+
+
+# --------------------------------------------------------------------------------------------------------------- ORPO
+
+
+def orpo():
+    generator = torch.Generator().manual_seed(SEED + 20)
+    prompts = random_rows((2, 3, 1), -3.0, -0.1, generator)
+    chosen = random_rows((3, 4, 1), -2.5, -0.05, generator)
+    rejected = random_rows((2, 3, 6), -2.5, -0.05, generator)
+
+    def case(name, beta):
+        sides = [prompts, chosen, prompts, rejected]
+        leaves = [padded(side).requires_grad_() for side in sides]
+        sequences = [
+            torch.cat([prompt[: len(p)], completion[: len(c)]])
+            for (prompt_rows, rows), (all_prompts, completions) in
+            (((prompts, chosen), leaves[:2]), ((prompts, rejected), leaves[2:]))
+            for p, c, prompt, completion in zip(prompt_rows, rows, all_prompts, completions)
+        ]
+        width = max(map(len, sequences)) + 1
+
+        def model(*_, **__):
+            # Two words, of which the first is always meant: its logits are its logprobs. The last place predicts nothing.
+            rows = [torch.cat([row, torch.full((width - len(row),), -1.0, dtype=DOUBLE)]) for row in sequences]
+            meant = torch.stack(rows)
+            return namespace(logits=torch.stack([meant, torch.log(-torch.expm1(meant))], -1))
+
+        def side(name, completions):
+            ids = [torch.zeros(1 + len(p) + len(c), dtype=torch.long) for p, c in zip(prompts, completions)]
+            labels = [torch.cat([torch.full((1 + len(p),), -100), torch.zeros(len(c), dtype=torch.long)])
+                      for p, c in zip(prompts, completions)]
+            pad = lambda rows, fill: torch.stack(  # noqa: E731
+                [torch.cat([row, torch.full((width - len(row),), fill)]) for row in rows])
+            return {f"{name}_input_ids": pad(ids, 0), f"{name}_labels": pad(labels, -100),
+                    f"{name}_attention_mask": pad([torch.ones_like(row) for row in ids], 0)}
+
+        trainer = bare(ORPOTrainer, beta=beta, is_encoder_decoder=False, padding_value=0)
+        loss, metrics = trainer.get_batch_loss_metrics(model, {**side("chosen", chosen), **side("rejected", rejected)})
+        loss.backward()
+        gradients = {key: ragged(leaf.grad, rows) for key, leaf, rows in
+                     (("prompt", leaves[0], prompts), ("chosen", leaves[1], chosen), ("rejected", leaves[3], rejected))}
+        entry = result(name, {"beta": beta}, loss, gradients)
+        entry["metrics"] = {key: value for key, value in metrics.items() if not key.startswith("logits/")}
+        return entry
+
+    cases = [case("default", 0.1), case("beta_1", 1.0)]
+    return {"inputs": {"prompt": prompts, "chosen": chosen, "rejected": rejected}, "cases": cases}
 
 
 # --------------------------------------------------------------------------------------------------------------- GRPO
@@ -624,7 +673,7 @@ def optimizer():
 
 def main():
     out = arguments("losses")
-    for build in (sft, head, reward, dpo, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
+    for build in (sft, head, reward, dpo, orpo, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
         answer = build()
         write_json(out / f"{build.__name__}.json", {"meta": meta(SEED, "trl", accumulate="float64 from float32 inputs"), **answer})
         print(build.__name__, len(answer.get("cases", [])))

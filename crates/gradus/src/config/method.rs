@@ -6,7 +6,9 @@ use serde_json::json;
 
 use crate::algorithm::{OnlineMethod, grpo::GrpoConfig, ppo::PpoConfig};
 use crate::method::{Head, Iteration, Method, Shared};
-use crate::objective::{OfflineMethod, dpo::DpoConfig, reward_model::RewardModelConfig, sft::SftConfig};
+use crate::objective::{
+    OfflineMethod, dpo::DpoConfig, orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig,
+};
 use crate::settings::TrainConfig;
 
 /// The method and its own keys.
@@ -19,6 +21,8 @@ pub enum MethodConfig {
     Reward(RewardModelConfig),
     /// Direct preference optimisation.
     Dpo(DpoConfig),
+    /// Odds ratio preference optimisation.
+    Orpo(OrpoConfig),
     /// Proximal policy optimisation with a critic.
     Ppo(PpoConfig),
     /// Group relative policy optimisation.
@@ -32,6 +36,7 @@ impl MethodConfig {
             Self::Sft(keys) => visitor.offline(keys),
             Self::Reward(keys) => visitor.offline(keys),
             Self::Dpo(keys) => visitor.offline(keys),
+            Self::Orpo(keys) => visitor.offline(keys),
             Self::Ppo(keys) => visitor.online(keys),
             Self::Grpo(keys) => visitor.online(keys),
         }

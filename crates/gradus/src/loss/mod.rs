@@ -8,6 +8,7 @@ pub mod divergence;
 pub mod dpo;
 pub mod kl;
 pub mod numeric;
+pub mod orpo;
 pub mod reduce;
 pub mod reward;
 pub mod sft;

@@ -1,6 +1,7 @@
 //! What the offline loop needs to know of a method: from a batch of examples to a loss.
 
 pub mod dpo;
+pub mod orpo;
 pub mod reward_model;
 pub mod sft;
 

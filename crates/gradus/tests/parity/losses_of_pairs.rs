@@ -1,7 +1,7 @@
 //! DPO and reward-model losses against TRL: from the logprobs of tokens to the loss of a step.
 
 use burn::tensor::Tensor;
-use gradus::loss::reward;
+use gradus::loss::{orpo, reduce, reward};
 use gradus::math::weights::on_policy;
 use gradus::objective::Totals;
 use gradus::objective::dpo::{Beside, Completions, DpoConfig, Found, beside, sums};
@@ -119,6 +119,32 @@ fn dpo_losses_pass_by_pass() {
         let expected = [flat(&case["grad"]["chosen"]), flat(&case["grad"]["rejected"])].concat();
         assert_gradient(name, &gradient, &expected);
     });
+}
+
+#[test]
+fn orpo_losses_of_trl() {
+    let fixture = read("losses/orpo.json");
+    let inputs = &fixture["inputs"];
+    for case in list(&fixture["cases"]) {
+        let [prompt_m, chosen_m, rejected_m] =
+            ["prompt", "chosen", "rejected"].map(|side| leaf(&flat32(&inputs[side])));
+        let mean_p = |logprobs_m: &Tensor<1>, side| reduce::segment_mean(logprobs_m.clone(), &lengths(&inputs[side]));
+        let log_odds_p = orpo::log_odds_ratio(mean_p(&chosen_m, "chosen"), mean_p(&rejected_m, "rejected"));
+        let odds = orpo::odds_ratio(log_odds_p.clone()).mean();
+        // The whole chosen text is learned, prompts included.
+        let nll = -Tensor::cat(vec![prompt_m.clone(), chosen_m.clone()], 0).mean();
+        let loss = nll.clone() + odds.clone() * number(&case["options"]["beta"]);
+
+        let name = text(&case["name"]);
+        assert_value(name, f64::from(values(&loss)[0]), number(&case["loss"]));
+        let metric = |key: &str| number(&case["metrics"][key]);
+        assert_value("nll_loss", f64::from(values(&nll)[0]), metric("nll_loss"));
+        assert_value("log_odds_ratio", -f64::from(values(&odds)[0]), metric("log_odds_ratio"));
+        assert_value("log_odds_chosen", f64::from(values(&log_odds_p.mean())[0]), metric("log_odds_chosen"));
+        let found = gradients(&loss, [&prompt_m, &chosen_m, &rejected_m]);
+        let expected = ["prompt", "chosen", "rejected"].map(|side| flat(&case["grad"][side]));
+        assert_gradient(name, &found.concat(), &expected.concat());
+    }
 }
 
 #[test]

@@ -1,0 +1,198 @@
+//! Odds ratio preference optimisation: supervised fine-tuning on the chosen text that also moves odds from the rejected
+//! completion to the chosen one. It needs no reference.
+//!
+//! Hong et al. 2024, <https://arxiv.org/abs/2403.07691>. Follows TRL 1.16's experimental trainer; differs in that the
+//! likelihood's mean is over the tokens of the step, and that pairs without a token in a completion have no odds.
+
+use burn::tensor::Tensor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::dpo::{observe, tokens};
+use super::{Objective, OfflineMethod, Totals};
+use crate::batches::MicroBatch;
+use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
+use crate::error::Result;
+use crate::host::{constant, read};
+use crate::loss::{orpo, reduce, sft};
+use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
+use crate::model::{CausalLm, Rows, Sequence};
+use crate::pretrained::Pretrained;
+use crate::settings::TrainConfig;
+use crate::stats::{NEW_TOKENS, Stats};
+
+/// Keys of `method.orpo`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OrpoConfig {
+    /// Weight of the odds ratio beside the likelihood (λ in the paper). Default 0.1 (TRL).
+    pub beta: f64,
+}
+
+impl Default for OrpoConfig {
+    fn default() -> Self {
+        Self { beta: 0.1 }
+    }
+}
+
+impl Method for OrpoConfig {
+    fn name(&self) -> &'static str {
+        "orpo"
+    }
+
+    fn about(&self) -> &'static str {
+        "Fine-tune on preferences in one go, without a reference"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_rewards/accuracies" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Preference
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        Cast::alone(shared, Head::Language)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+        problems.above_zero("method.orpo.beta", self.beta);
+    }
+}
+
+impl OfflineMethod for OrpoConfig {
+    type Example = PreferenceExample;
+    type Objective = Orpo;
+
+    fn examples(
+        &self,
+        rows: &[Row],
+        from: &Pretrained,
+        options: TokeniseOptions,
+    ) -> Result<Examples<PreferenceExample>> {
+        data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
+    }
+
+    fn rows(pair: &PreferenceExample) -> Rows<'_> {
+        Rows::Pairs(vec![sequences(pair)])
+    }
+
+    fn prepare(
+        &self,
+        examples: Vec<PreferenceExample>,
+        _reference: Option<&CausalLm>,
+        _passes: MicroBatch,
+        _progress: &mut dyn FnMut(usize),
+    ) -> Vec<PreferenceExample> {
+        examples
+    }
+
+    fn objective(&self, _reference: Option<CausalLm>) -> Orpo {
+        Orpo { beta: self.beta }
+    }
+}
+
+/// The objective.
+#[derive(Debug, Clone)]
+pub struct Orpo {
+    beta: f64,
+}
+
+/// The whole chosen text is learned, prompt included; of the rejected one only the completion is looked at.
+fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
+    let (prompt, completion) = pair.rejected_ids.split_at(pair.prompt_len);
+    [Sequence::text(&pair.chosen_ids), Sequence::completion(prompt, completion)]
+}
+
+/// Predicted tokens of the completions, chosen and rejected. The first token of all has nothing before it.
+fn completions(pair: &PreferenceExample) -> [usize; 2] {
+    [&pair.chosen_ids, &pair.rejected_ids].map(|ids| ids.len() - pair.prompt_len.max(1))
+}
+
+impl Objective for Orpo {
+    type Model = CausalLm;
+    type Example = PreferenceExample;
+
+    fn tokens(&self, pair: &PreferenceExample) -> usize {
+        tokens(pair)
+    }
+
+    fn targets(&self, pair: &PreferenceExample) -> usize {
+        pair.chosen_ids.len() - 1
+    }
+
+    fn loss(
+        &self,
+        model: &CausalLm,
+        pairs: &[&PreferenceExample],
+        totals: Totals,
+        stats: &mut Stats,
+    ) -> Option<Tensor<1>> {
+        let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()));
+        stats.sum(NEW_TOKENS, pairs.iter().map(|pair| tokens(pair)).sum::<usize>() as f64);
+        if batch.targets().is_empty() {
+            return None;
+        }
+        let found = model.logprobs(&batch, 1.0);
+        let (p, counts_b, device) = (pairs.len(), batch.counts_b(), found.logprobs_m.device());
+        let chosen_tokens: usize = counts_b[..p].iter().sum();
+
+        let nll_m = sft::nll(found.logprobs_m.clone().narrow(0, 0, chosen_tokens));
+        let sides = |side: usize| pairs.iter().map(move |pair| completions(pair)[side]);
+        let completions_b: Vec<usize> = sides(0).chain(sides(1)).collect();
+        let means_b =
+            reduce::segment_sum(found.logprobs_m * constant(shares(counts_b, &completions_b), &device), counts_b);
+        // What has no tokens has no odds: two even ones, whose ratio does not count, stand in for them.
+        let whole_p: Vec<bool> = pairs.iter().map(|pair| completions(pair).iter().all(|&count| count > 0)).collect();
+        let fill_b = |side: usize| {
+            let fill =
+                whole_p.iter().zip(sides(side)).map(|(&whole, count)| if whole || count > 0 { 0.0 } else { -1.0 });
+            constant(fill.collect(), &device)
+        };
+        let chosen_p = means_b.clone().narrow(0, 0, p) + fill_b(0);
+        let rejected_p = means_b.clone().narrow(0, p, p) + fill_b(1);
+        let log_odds_p = orpo::log_odds_ratio(chosen_p, rejected_p);
+        let weights_p: Vec<f32> = whole_p.iter().map(|&whole| f32::from(u8::from(whole))).collect();
+        let odds_p = orpo::odds_ratio(log_odds_p.clone()) * constant(weights_p, &device);
+
+        let means = read(&means_b);
+        observe(&means, &means, self.beta, stats);
+        let of_whole = |values: Vec<f32>| -> Vec<f32> {
+            values.into_iter().zip(&whole_p).filter_map(|(value, &whole)| whole.then_some(value)).collect()
+        };
+        stats.mean_of("nll_loss", &read(&nll_m));
+        stats.mean_of("log_odds_chosen", &of_whole(read(&log_odds_p)));
+        stats.mean_of("log_odds_ratio", &of_whole(read(&-odds_p.clone())));
+        let mean_logits_m = read(&found.mean_logits_m);
+        stats.mean_of("logits/chosen", &mean_logits_m[..chosen_tokens]);
+        stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
+        stats.mean_of("entropy", &read(&found.entropies_m));
+        stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
+        Some(nll_m.sum() / totals.targets.max(1) as f64 + odds_p.sum() * (self.beta / totals.examples as f64))
+    }
+
+    fn describe(&self, pair: &PreferenceExample) -> Value {
+        json!({ "chosen_ids": pair.chosen_ids, "rejected_ids": pair.rejected_ids, "prompt_len": pair.prompt_len })
+    }
+}
+
+/// The share of each target in the mean over its completion, which ends its sequence; 0 for those of a prompt.
+fn shares(counts_b: &[usize], completions_b: &[usize]) -> Vec<f32> {
+    let shares = counts_b.iter().zip(completions_b).flat_map(|(&count, &completion)| {
+        let share = 1.0 / completion.max(1) as f32;
+        (0..count).map(move |t| if t + completion >= count { share } else { 0.0 })
+    });
+    shares.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_is_over_the_completion_at_the_end() {
+        assert_eq!(shares(&[4, 3, 2], &[2, 3, 0]), [0.0, 0.0, 0.5, 0.5, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]);
+    }
+}
