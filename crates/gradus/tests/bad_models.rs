@@ -4,7 +4,11 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use gradus::Error;
+use gradus::config::{Plan, RunConfig};
+use gradus::machine::Machine;
 use gradus::model::{CausalLm, ModelDir, RewardModel};
+use gradus::train::observer::Silent;
+use serde_json::{Value, json};
 
 /// A copy of the fixture `name` in a directory of its own.
 fn copy(name: &str) -> tempfile::TempDir {
@@ -110,4 +114,82 @@ fn a_family_or_a_kind_that_is_not_known_is_refused() {
     let message = "`GPT2LMHeadModel` is not a reward model (…ForSequenceClassification)";
     assert_eq!(error.to_string(), format!("{}: {message}", causal.path().display()));
     assert_eq!(error.hint(), Some("train one with `gradus reward`"));
+}
+
+/// A copy of a model that runs are trained from, with `edit` made to one of its JSON files.
+fn altered(name: &str, file: &str, edit: impl FnOnce(&mut Value)) -> tempfile::TempDir {
+    let to = copy(&format!("../trajectories/models/{name}"));
+    let path = to.path().join(file);
+    let mut json: Value = serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
+    edit(&mut json);
+    std::fs::write(path, json.to_string()).expect("written");
+    to
+}
+
+/// Two tokens of the vocabulary change places.
+fn swap_tokens(tokenizer: &mut Value) {
+    let vocabulary = tokenizer["model"]["vocab"].as_object_mut().expect("a vocabulary");
+    let names: Vec<String> = vocabulary.keys().take(2).cloned().collect();
+    let ids: Vec<Value> = names.iter().map(|name| vocabulary[name].clone()).collect();
+    (vocabulary[&names[0]], vocabulary[&names[1]]) = (ids[1].clone(), ids[0].clone());
+}
+
+/// The message of a run of `model` with these keys.
+fn refusal(model: &str, keys: &str) -> Error {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let data = directory.path().join("pairs.jsonl");
+    let row = |i: usize| {
+        let (prompt, chosen) = (format!("The bear {i} was"), " happy and went home.");
+        json!({ "prompt": prompt, "chosen": chosen, "rejected": " sad." }).to_string() + "\n"
+    };
+    std::fs::write(&data, (0..8).map(row).collect::<String>()).expect("written");
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models").join(model);
+    let text = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\n{keys}\ntrain: {{ max_steps: 1, batch_size: 2, eval_fraction: 0 }}\n",
+        model.display(),
+        data.display(),
+        directory.path().join("run").display()
+    );
+    let plan = Plan::check(&RunConfig::parse(&text).expect("reads"), &Machine::detect()).expect("a plan");
+    let error = gradus::train::run(&plan, &mut Silent).expect_err("models that do not fit");
+    let planned = gradus::train::forecast::workload(&plan, &mut Silent).expect_err("`gradus plan` says it too");
+    assert_eq!(planned.to_string(), error.to_string());
+    error
+}
+
+#[test]
+fn a_reference_with_another_tokenizer_is_refused() {
+    let reference = altered("qwen3", "tokenizer.json", swap_tokens);
+    let error = refusal("qwen3", &format!("method: {{ dpo: {{ reference_model: {} }} }}", reference.path().display()));
+    let message = error.to_string();
+    let start = format!("the reference `{}` has another tokenizer than the policy", reference.path().display());
+    assert!(message.starts_with(&start) && message.contains(": id "), "{message}");
+    assert!(error.hint().expect("a hint").starts_with("name a `reference_model` with the policy's tokenizer"));
+}
+
+#[test]
+fn a_reference_with_a_smaller_vocabulary_or_fewer_positions_is_refused() {
+    let smaller = altered("gpt2", "config.json", |config| config["vocab_size"] = 10.into());
+    std::fs::remove_file(smaller.path().join("tokenizer.json")).expect("removed");
+    let dpo = |path: &Path| format!("method: {{ dpo: {{ reference_model: {} }} }}", path.display());
+    let message = refusal("gpt2", &dpo(smaller.path())).to_string();
+    assert!(message.contains("knows 10 ids, but the policy"), "{message}");
+
+    let shorter = altered("gpt2", "config.json", |config| config["n_positions"] = 7.into());
+    let error = refusal("gpt2", &dpo(shorter.path()));
+    let message = error.to_string();
+    assert!(message.contains("has 7 positions, but the longest sequence of this run has "), "{message}");
+    assert_eq!(error.hint(), Some("set `train.max_length` to 7"));
+}
+
+#[test]
+fn a_critic_that_would_start_from_a_reward_model_with_another_tokenizer_is_refused() {
+    let reward = altered("qwen3-reward", "tokenizer.json", swap_tokens);
+    let keys = |critic: &str| {
+        format!("reward: {{ model: {} }}\nmethod: {{ ppo: {{ max_new_tokens: 4{critic} }} }}", reward.path().display())
+    };
+    let error = refusal("qwen3", &keys(""));
+    let start = format!("the critic `{}` has another tokenizer than the policy", reward.path().display());
+    assert!(error.to_string().starts_with(&start), "{error}");
+    assert!(error.hint().expect("a hint").contains("`critic.trunk: shared`"), "{error:?}");
 }

@@ -117,6 +117,11 @@ impl<'a> Rows<'a> {
         self.numbered().0.iter().map(Sequence::tokens).sum()
     }
 
+    /// Ids of the longest sequence.
+    pub fn longest(&self) -> usize {
+        self.numbered().0.iter().map(Sequence::tokens).max().unwrap_or(0)
+    }
+
     /// Ids of all sequences that are predicted.
     pub fn targets(&self) -> usize {
         self.numbered().0.iter().map(Sequence::targets).sum()

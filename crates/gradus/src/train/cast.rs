@@ -1,8 +1,9 @@
 //! The models of a run by their files: opened once, for those who load them, forecast their size and check them.
 
+use super::fit;
 use super::prepare::Start;
 use crate::config::Plan;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::method::{Cast, Role, Source};
 use crate::model::{ModelDir, ModelShape, open_model};
 
@@ -29,15 +30,17 @@ impl Player {
 /// Opens the models of `plan`; no weights are read.
 ///
 /// # Errors
-/// When a model is missing, or its configuration is broken.
+/// When a model is missing, its configuration is broken, or it does not fit the policy.
 pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
     let config = plan.config();
-    config.method.method().cast(&config.shared()).try_map(|role| {
+    let cast: Cast<Player> = config.method.method().cast(&config.shared()).try_map(|role| {
         let (name, dir) = match &role.source {
             Source::Named(name) => (name, open_model(name)?),
             Source::Start | Source::Policy | Source::Trunk => (&config.model, start.model.dir.clone()),
         };
         let shape = ModelShape::of(&dir)?;
-        Ok(Player { role: role.clone(), name: name.clone(), dir, shape })
-    })
+        Ok::<_, Error>(Player { role: role.clone(), name: name.clone(), dir, shape })
+    })?;
+    fit::check(&cast, start, config.method.is_online())?;
+    Ok(cast)
 }

@@ -1,10 +1,13 @@
 //! From the rows of a plan to the examples of its method: those that are trained on, and those held out.
 
+use super::cast::Player;
+use super::fit;
 use super::observer::{Event, Observer};
 use super::prepare::{Split, Start, report, tokenise_options};
 use crate::config::Plan;
 use crate::data::{self, Examples, Need, Row};
 use crate::error::{Error, Result};
+use crate::method::Cast;
 use crate::model::ModelShape;
 use crate::objective::OfflineMethod;
 use crate::rollout::Prompt;
@@ -15,16 +18,20 @@ pub type Parts<E> = (Vec<E>, Vec<E>);
 /// What an offline method learns from.
 ///
 /// # Errors
-/// When the rows cannot be read, or none is left to train on.
+/// When the rows cannot be read, none is left to train on, or one is too long for a model.
 pub fn fixed<M: OfflineMethod>(
     method: &M,
     plan: &Plan,
     start: &Start,
+    cast: &Cast<Player>,
     observer: &mut dyn Observer,
 ) -> Result<Parts<M::Example>> {
     let split = start.rows(plan, method.need())?;
     let options = tokenise_options(plan, Some(plan.train().max_length));
-    parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)
+    let (train, held_out) = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
+    let lengths = train.iter().chain(&held_out).map(|example| M::rows(example).longest());
+    fit::check_positions(cast, lengths.max().unwrap_or(0))?;
+    Ok((train, held_out))
 }
 
 /// Prompts for online methods, with room for `max_new_tokens`.
@@ -34,6 +41,7 @@ pub fn fixed<M: OfflineMethod>(
 pub fn prompts(
     plan: &Plan,
     start: &Start,
+    cast: &Cast<Player>,
     max_new_tokens: usize,
     observer: &mut dyn Observer,
 ) -> Result<Parts<Prompt>> {
@@ -49,7 +57,10 @@ pub fn prompts(
     }
     let options = tokenise_options(plan, Some(room));
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
-    parts(&split, make, observer)
+    let (train, held_out) = parts(&split, make, observer)?;
+    let lengths = train.iter().chain(&held_out).map(|prompt| prompt.ids.len() + max_new_tokens);
+    fit::check_positions(cast, lengths.max().unwrap_or(0))?;
+    Ok((train, held_out))
 }
 
 /// Examples of both parts of the rows. Held-out rows of which nothing is left turn evaluation off.

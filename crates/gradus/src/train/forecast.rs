@@ -26,7 +26,7 @@ pub fn workload(plan: &Plan, observer: &mut dyn Observer) -> Result<Workload> {
     fetch_models(plan, observer)?;
     let start = Start::open(plan)?;
     let cast = cast::open(plan, &start)?;
-    let (rows, held_out) = plan.method().visit(Sizes { plan, start: &start, observer })?;
+    let (rows, held_out) = plan.method().visit(Sizes { plan, start: &start, cast: &cast, observer })?;
     with_rows(plan, &start, &cast, rows, &held_out)
 }
 
@@ -34,6 +34,7 @@ pub fn workload(plan: &Plan, observer: &mut dyn Observer) -> Result<Workload> {
 struct Sizes<'a> {
     plan: &'a Plan,
     start: &'a Start,
+    cast: &'a Cast<Player>,
     observer: &'a mut dyn Observer,
 }
 
@@ -42,13 +43,13 @@ impl<'m> Visitor<'m> for Sizes<'_> {
     type Output = Result<(Vec<Row>, Vec<Row>)>;
 
     fn offline<M: OfflineMethod>(self, method: &'m M) -> Self::Output {
-        let (train, _) = examples::fixed(method, self.plan, self.start, self.observer)?;
+        let (train, _) = examples::fixed(method, self.plan, self.start, self.cast, self.observer)?;
         Ok((train.iter().map(|example| of_example(&M::rows(example))).collect(), Vec::new()))
     }
 
     fn online<M: OnlineMethod>(self, method: &'m M) -> Self::Output {
         let new = method.iteration().max_new_tokens;
-        let (train, held_out) = examples::prompts(self.plan, self.start, new, self.observer)?;
+        let (train, held_out) = examples::prompts(self.plan, self.start, self.cast, new, self.observer)?;
         Ok((of_prompts(&train, new), of_prompts(&held_out, new)))
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod cast;
 mod claimed;
 pub(crate) mod examples;
 pub(crate) mod fingerprint;
+mod fit;
 pub mod forecast;
 mod held_out;
 pub mod log;

@@ -107,8 +107,7 @@ impl Models<'_> {
     /// The value head on the policy's trunk: as the checkpoint left it, or nothing yet.
     fn value_head(&self, kept: Option<&Path>, policy: &CausalLm) -> Result<ValueHead> {
         let Some(path) = kept else { return Ok(ValueHead::zeros(policy.trunk.dims().1, self.device)) };
-        let tensors = read_tensors(&path.join(VALUE_HEAD_FILE))?;
-        Ok(ValueHead::new(tensors[1].values.to_vec(), tensors[0].values[0], self.device))
+        read_value_head(&path.join(VALUE_HEAD_FILE), policy.trunk.dims().1, self.device)
     }
 
     /// What completions are worth.
@@ -194,6 +193,24 @@ impl Models<'_> {
     }
 }
 
+/// The value head in `path`, for a trunk of this width.
+fn read_value_head(path: &Path, width: usize, device: &Device) -> Result<ValueHead> {
+    let tensors = read_tensors(path)?;
+    match tensors.as_slice() {
+        [bias, weight]
+            if (&*bias.name, &*weight.name) == ("bias", "weight") && bias.shape == [1] && weight.shape == [width] =>
+        {
+            Ok(ValueHead::new(weight.values.to_vec(), bias.values[0], device))
+        }
+        _ => {
+            let found: Vec<_> = tensors.iter().map(|tensor| format!("`{}` {:?}", tensor.name, tensor.shape)).collect();
+            let found = if found.is_empty() { "nothing".to_owned() } else { found.join(", ") };
+            let message = format!("holds {found}, but the value head of this policy is `bias` [1], `weight` [{width}]");
+            Err(Error::model(path, message).with_hint("resume from another checkpoint, or start the run anew"))
+        }
+    }
+}
+
 /// What an adapter on a model is for.
 pub(super) fn task(player: &Player) -> TaskType {
     match player.role.head {
@@ -205,4 +222,32 @@ pub(super) fn task(player: &Player) -> TaskType {
 /// A directory by its whole path, so that the adapter finds it from anywhere; a hub name as it is.
 fn full_name(name: &str) -> String {
     Path::new(name).canonicalize().map_or_else(|_| name.to_owned(), |path| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::NamedTensor;
+    use crate::run::tensors::write_tensors;
+
+    #[test]
+    fn a_value_head_of_other_tensors_is_refused() {
+        let (file, device) = (tempfile::NamedTempFile::new().expect("a file"), Device::flex().autodiff());
+        let read = |tensors: &[(&'static str, usize)]| {
+            let tensors: Vec<_> = tensors.iter().map(|&(name, n)| NamedTensor::new(name, [n], vec![0.5; n])).collect();
+            write_tensors(file.path(), &tensors).expect("written");
+            read_value_head(file.path(), 3, &device).map_err(|error| error.to_string())
+        };
+        assert!(read(&[("bias", 1), ("weight", 3)]).is_ok());
+        let wanted = "but the value head of this policy is `bias` [1], `weight` [3]";
+        for (tensors, found) in [
+            (&[("bias", 1), ("weight", 4)][..], "`bias` [1], `weight` [4]"),
+            (&[("scale", 1), ("weight", 3)], "`scale` [1], `weight` [3]"),
+            (&[("weight", 3)], "`weight` [3]"),
+            (&[], "nothing"),
+        ] {
+            let expected = format!("{}: holds {found}, {wanted}", file.path().display());
+            assert_eq!(read(tensors).expect_err("another head"), expected);
+        }
+    }
 }

@@ -173,7 +173,7 @@ impl Job<'_> {
 
     /// Offline methods: examples and models, the loop, then what it leaves behind.
     fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
-        let (train, held_out) = examples::fixed(method, self.plan, self.start, observer)?;
+        let (train, held_out) = examples::fixed(method, self.plan, self.start, self.cast, observer)?;
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: <M::Objective as Objective>::Model = self.models().policy()?;
@@ -219,7 +219,7 @@ impl Job<'_> {
     /// Online methods: prompts, models and reward, the loop, then what it leaves behind.
     fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let new = method.iteration().max_new_tokens;
-        let (train, held_out) = examples::prompts(self.plan, self.start, new, observer)?;
+        let (train, held_out) = examples::prompts(self.plan, self.start, self.cast, new, observer)?;
         self.check_memory(forecast::of_prompts(&train, new), &forecast::of_prompts(&held_out, new), observer)?;
         let policy: CausalLm = self.models().policy()?;
         let reference = self.models().reference(&policy)?;
