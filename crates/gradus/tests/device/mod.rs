@@ -10,6 +10,9 @@ use std::process::Command;
 use burn::tensor::Device;
 use gradus::device::DeviceChoice;
 
+#[path = "../support/skip.rs"]
+mod skip;
+
 /// Another device's sums run in another order, and its exponentials and roots are those of its shader language: how many
 /// times farther off than the kernels it may be.
 const ELSEWHERE: f64 = 10.0;
@@ -39,11 +42,10 @@ pub fn slack() -> f64 {
 }
 
 /// Whether this process computes with kernels. Otherwise `what`, which only they do, is left out, and said to be.
-#[expect(clippy::print_stderr, reason = "a skipped test is named where it runs")]
 pub fn has_kernels(what: &str) -> bool {
     let has = choice().has_kernels();
     if !has {
-        eprintln!("skipped: {what}: there are no kernels here");
+        skip::skipped("kernels", what);
     }
     has
 }
