@@ -42,7 +42,8 @@ mod token_logprobs;
 pub use activation::Activated;
 pub use adamw::{AdamWStep, adamw};
 pub use attention::{
-    AttentionShape, Mask, PositionBias, PositionBuckets, attention, attention_across, attention_biased, attention_fused,
+    AttentionDropout, AttentionShape, Mask, PositionBias, PositionBuckets, attention, attention_across,
+    attention_biased, attention_dropping, attention_fused, attention_fused_dropping, mix,
 };
 pub use decode::{CacheRow, LayerCache};
 pub use embedding::embedding;

@@ -2,11 +2,11 @@
 
 use rayon::prelude::*;
 
-use super::AttentionShape;
 use super::bias::{DistanceBias, PositionBuckets, add};
 use super::block::Block;
 use super::pieces::{Blocks, Piece, pieces, side_by_side};
 use super::stretches::{Stretch, Stretches};
+use super::{AttentionDropout, AttentionShape};
 use crate::fused::{Dense, Op};
 use crate::product::{Mat, Precision, Product};
 use crate::simd::{dot, exp, simd, softmax_in_place};
@@ -20,6 +20,7 @@ pub(super) struct Attention {
     shape: AttentionShape,
     /// Of the bias, where there is one.
     buckets: Option<PositionBuckets>,
+    dropout: Option<AttentionDropout>,
 }
 
 /// One stretch of keys and one key/value head: the unit of parallel work.
@@ -73,8 +74,23 @@ struct Sources<'a> {
 }
 
 impl Attention {
-    pub(super) fn new(stretches: Stretches, shape: AttentionShape, buckets: Option<PositionBuckets>) -> Self {
-        Self { stretches, shape, buckets }
+    pub(super) fn new(
+        stretches: Stretches,
+        shape: AttentionShape,
+        buckets: Option<PositionBuckets>,
+        dropout: Option<AttentionDropout>,
+    ) -> Self {
+        Self { stretches, shape, buckets, dropout: dropout.filter(|dropout| dropout.probability > 0.0) }
+    }
+
+    /// Drops of `row`, probabilities of query `i` of a block or their gradients, what is to be dropped.
+    fn drop(&self, block: &Block<'_>, head: usize, i: usize, row: &mut [f32]) {
+        let Some(dropout) = self.dropout else { return };
+        let (query, (near, global)) = (block.places()[0] + i, row.split_at_mut(block.near));
+        dropout.apply(head, query, block.first, near);
+        for (value, &position) in global.iter_mut().zip(block.global(i)) {
+            dropout.apply(head, query, position, std::slice::from_mut(value));
+        }
     }
 
     /// What scores are made of, from `inputs`: queries, keys and values as three tensors or one with all side by side,
@@ -139,6 +155,7 @@ impl Attention {
                 };
                 log_sums[(from + i) * group + g] = softmax_in_place(of_seen);
                 block.hide(row, i, &seen, 0.0);
+                self.drop(&block, unit.kv_head * group + g, i, row);
             }
             let target = &mut output[from * group * dim + g * dim..];
             for (keys, column) in block.stretches() {
@@ -181,9 +198,11 @@ impl Attention {
                 let d = dot(&grad[at..at + dim], &output[at..at + dim]);
                 let (seen, log_sum) = (block.seen(i), log_sums[(row + i) * heads + head]);
                 let of_seen = if block.has_global() { 0..block.keys } else { seen.clone() };
+                self.drop(&block, head, i, ds);
                 probabilities_and_gradient(&mut p[of_seen.clone()], &mut ds[of_seen], log_sum, d);
                 block.hide(p, i, &seen, 0.0);
                 block.hide(ds, i, &seen, 0.0);
+                self.drop(&block, head, i, p);
                 if let Some(bias) = bias {
                     let (position, (near, global)) = (block.position(i), ds.split_at(block.near));
                     let grad_bias = &mut grad_bias[g * distances..][..distances];

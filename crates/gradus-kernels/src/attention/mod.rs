@@ -10,6 +10,7 @@
 
 mod bias;
 mod block;
+mod dropout;
 mod kernel;
 mod mask;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use burn::tensor::Tensor;
 
 pub(crate) use bias::{DistanceBias, add};
 pub use bias::{PositionBias, PositionBuckets};
+pub use dropout::{AttentionDropout, mix};
 use kernel::Attention;
 pub use mask::Mask;
 use stretches::Stretches;
@@ -73,7 +75,7 @@ pub fn attention(
     segments: &Segments,
     shape: AttentionShape,
 ) -> Tensor<2> {
-    within([q_nd, k_nd, v_nd], None, segments, shape)
+    within([q_nd, k_nd, v_nd], Extras::default(), segments, shape)
 }
 
 /// [`attention`] with a learned bias of the scores by position; it carries gradient too.
@@ -88,7 +90,22 @@ pub fn attention_biased(
     segments: &Segments,
     shape: AttentionShape,
 ) -> Tensor<2> {
-    within([q_nd, k_nd, v_nd], Some(bias), segments, shape)
+    within([q_nd, k_nd, v_nd], Extras { bias: Some(bias), dropout: None }, segments, shape)
+}
+
+/// [`attention`] of which some probabilities are dropped, where `dropout` says so.
+///
+/// # Panics
+/// As [`attention`].
+pub fn attention_dropping(
+    q_nd: Tensor<2>,
+    k_nd: Tensor<2>,
+    v_nd: Tensor<2>,
+    dropout: Option<AttentionDropout>,
+    segments: &Segments,
+    shape: AttentionShape,
+) -> Tensor<2> {
+    within([q_nd, k_nd, v_nd], Extras { bias: None, dropout }, segments, shape)
 }
 
 /// [`attention`] of one tensor that holds queries, keys and values side by side, as GPT-2's projection gives them.
@@ -98,15 +115,28 @@ pub fn attention_biased(
 /// # Panics
 /// As [`attention`].
 pub fn attention_fused(qkv_nd: Tensor<2>, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
+    attention_fused_dropping(qkv_nd, None, segments, shape)
+}
+
+/// [`attention_fused`] of which some probabilities are dropped, where `dropout` says so.
+///
+/// # Panics
+/// As [`attention`].
+pub fn attention_fused_dropping(
+    qkv_nd: Tensor<2>,
+    dropout: Option<AttentionDropout>,
+    segments: &Segments,
+    shape: AttentionShape,
+) -> Tensor<2> {
     let [n, width] = qkv_nd.dims();
     let widths @ [q, kv, _] = shape.widths();
     assert_eq!(width, widths.iter().sum::<usize>(), "width of queries, keys and values");
     assert_eq!(segments.tokens(), n, "segments cover the tokens");
     if is_fused(&qkv_nd.device()) {
-        fused([qkv_nd], None, segments, shape)
+        fused([qkv_nd], Extras { bias: None, dropout }, segments, shape)
     } else {
         let part = |from, width| qkv_nd.clone().narrow(1, from, width);
-        reference::attention(part(0, q), part(q, kv), part(q + kv, kv), segments, shape)
+        reference::dropping(part(0, q), part(q, kv), part(q + kv, kv), dropout, segments, shape)
     }
 }
 
@@ -128,50 +158,50 @@ pub fn attention_across(
 ) -> Tensor<2> {
     check([&q_nd, &k_md, &v_md], bias.as_ref(), cross.tokens(), shape);
     if is_fused(&q_nd.device()) {
-        run(Stretches::across(cross, shape.mask), [q_nd, k_md, v_md], bias, shape)
+        run(Stretches::across(cross, shape.mask), [q_nd, k_md, v_md], Extras { bias, dropout: None }, shape)
     } else {
         reference::across(q_nd, k_md, v_md, bias.as_ref(), cross, shape)
     }
 }
 
-fn within(qkv: [Tensor<2>; 3], bias: Option<PositionBias>, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
+/// What may be added to plain attention.
+#[derive(Default)]
+struct Extras {
+    bias: Option<PositionBias>,
+    dropout: Option<AttentionDropout>,
+}
+
+fn within(qkv: [Tensor<2>; 3], extras: Extras, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
+    let Extras { bias, dropout } = &extras;
     check(qkv.each_ref(), bias.as_ref(), [segments.tokens(); 2], shape);
     if is_fused(&qkv[0].device()) {
-        fused(qkv, bias, segments, shape)
-    } else {
-        let [q_nd, k_nd, v_nd] = qkv;
-        reference::biased(q_nd, k_nd, v_nd, bias.as_ref(), segments, shape)
+        return fused(qkv, extras, segments, shape);
+    }
+    let [q_nd, k_nd, v_nd] = qkv;
+    match bias {
+        Some(bias) => reference::biased(q_nd, k_nd, v_nd, Some(bias), segments, shape),
+        None => reference::dropping(q_nd, k_nd, v_nd, *dropout, segments, shape),
     }
 }
 
 /// Queries, keys and values are three tensors, or one with all side by side.
-fn fused<const N: usize>(
-    qkv: [Tensor<2>; N],
-    bias: Option<PositionBias>,
-    segments: &Segments,
-    shape: AttentionShape,
-) -> Tensor<2> {
+fn fused<const N: usize>(qkv: [Tensor<2>; N], extras: Extras, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
     let is_windowed = shape.mask != shape.mask.without_window();
     if !is_windowed || segments.global(&(0..segments.tokens())).is_empty() {
-        return run(Stretches::within(segments, shape.mask), qkv, bias, shape);
+        return run(Stretches::within(segments, shape.mask), qkv, extras, shape);
     }
     let (stretches, rows, places) = Stretches::with_global(segments, shape.mask);
-    let result = run(stretches, qkv.map(|x| embedding(x, &rows)), bias, shape);
+    let result = run(stretches, qkv.map(|x| embedding(x, &rows)), extras, shape);
     embedding(result, &places)
 }
 
-fn run<const N: usize>(
-    stretches: Stretches,
-    qkv: [Tensor<2>; N],
-    bias: Option<PositionBias>,
-    shape: AttentionShape,
-) -> Tensor<2> {
+fn run<const N: usize>(stretches: Stretches, qkv: [Tensor<2>; N], extras: Extras, shape: AttentionShape) -> Tensor<2> {
     let mut inputs: Vec<_> = qkv.into_iter().map(Tensor::into_dispatch).collect();
-    let buckets = bias.map(|bias| {
+    let buckets = extras.bias.map(|bias| {
         inputs.push(bias.weight_hr.into_dispatch());
         bias.buckets
     });
-    apply(Attention::new(stretches, shape, buckets), inputs)
+    apply(Attention::new(stretches, shape, buckets, extras.dropout), inputs)
 }
 
 fn check([q_nd, k_md, v_md]: [&Tensor<2>; 3], bias: Option<&PositionBias>, [n, m]: [usize; 2], shape: AttentionShape) {

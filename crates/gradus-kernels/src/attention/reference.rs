@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
 
-use super::{AttentionShape, Mask, PositionBias};
+use super::{AttentionDropout, AttentionShape, Mask, PositionBias};
 use crate::segments::{CrossSegments, Segments};
 
 /// Queries of one sequence, and the keys that it is made of.
@@ -31,6 +31,18 @@ pub fn attention(
     biased(q_nd, k_nd, v_nd, None, segments, shape)
 }
 
+/// [`attention_dropping`](super::attention_dropping) in plain tensors.
+pub fn dropping(
+    q_nd: Tensor<2>,
+    k_nd: Tensor<2>,
+    v_nd: Tensor<2>,
+    dropout: Option<AttentionDropout>,
+    segments: &Segments,
+    shape: AttentionShape,
+) -> Tensor<2> {
+    with([q_nd, k_nd, v_nd], None, dropout, within(segments), shape)
+}
+
 /// [`attention_biased`](super::attention_biased) in plain tensors.
 pub fn biased(
     q_nd: Tensor<2>,
@@ -40,7 +52,12 @@ pub fn biased(
     segments: &Segments,
     shape: AttentionShape,
 ) -> Tensor<2> {
-    let sequences = segments.iter().map(|segment| {
+    of_sequences([q_nd, k_nd, v_nd], bias, within(segments), shape)
+}
+
+/// Every segment with what it continues.
+fn within(segments: &Segments) -> impl Iterator<Item = Sequence> {
+    segments.iter().map(|segment| {
         let (prefix, own) = (segments.global(&segment.prefix), segments.global(&segment.tokens));
         let before = prefix.iter().map(|token| token - segment.prefix.start);
         let own = own.iter().map(|token| segment.prefix.len() + token - segment.tokens.start);
@@ -50,8 +67,7 @@ pub fn biased(
             queries: segment.tokens.clone(),
             keys: vec![segment.prefix, segment.tokens],
         }
-    });
-    of_sequences([q_nd, k_nd, v_nd], bias, sequences, shape)
+    })
 }
 
 /// [`attention_across`](super::attention_across) in plain tensors.
@@ -76,8 +92,18 @@ pub fn across(
 
 /// What the queries attend to, one sequence after the other.
 pub(crate) fn of_sequences(
+    qkv: [Tensor<2>; 3],
+    bias: Option<&PositionBias>,
+    sequences: impl Iterator<Item = Sequence>,
+    shape: AttentionShape,
+) -> Tensor<2> {
+    with(qkv, bias, None, sequences, shape)
+}
+
+fn with(
     [q_nd, k_md, v_md]: [Tensor<2>; 3],
     bias: Option<&PositionBias>,
+    dropout: Option<AttentionDropout>,
     sequences: impl Iterator<Item = Sequence>,
     shape: AttentionShape,
 ) -> Tensor<2> {
@@ -113,6 +139,10 @@ pub(crate) fn of_sequences(
             None => activation::softmax(scores, 2),
             // A query that sees nothing gets nothing.
             Some(hidden) => activation::softmax(scores.mask_fill(hidden.clone(), f32::MIN), 2).mask_fill(hidden, 0.0),
+        };
+        let p = match dropout {
+            None => p,
+            Some(dropout) => p * dropout.mask(h, &sequence.queries, seen, &device),
         };
         p.matmul(v).swap_dims(0, 1).reshape([t, h * dim])
     });
