@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     GPT2Config,
     LlamaConfig,
+    MistralConfig,
     Qwen3Config,
     set_seed,
 )
@@ -46,6 +47,13 @@ def qwen3(**more):
     return Qwen3Config(**{**ids, **base, **more})
 
 
+def mistral(**more):
+    """No `head_dim` means hidden size / heads, no `sliding_window` means every token before."""
+    base = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, max_position_embeddings=64)
+    return MistralConfig(**{**ids, **base, **more})
+
+
 def rope(**parameters):
     """A small base keeps several wavelengths inside the short sequences, so that every band of the scaling is used."""
     original = parameters.pop("max_position_embeddings", 64)
@@ -69,6 +77,10 @@ CAUSAL = {
                             max_position_embeddings=128),
     "qwen3-tied": qwen3(tie_word_embeddings=True),
     "qwen3": qwen3(tie_word_embeddings=False, head_dim=8, num_key_value_heads=4),
+    # Windows shorter than every sequence, and than what greedy decoding adds.
+    "mistral-window": mistral(sliding_window=5, intermediate_size=32),
+    "qwen3-window": qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3,
+                          intermediate_size=24, head_dim=8),
 }
 REWARD = {
     "gpt2-reward": gpt2(n_embd=24, num_labels=1),

@@ -387,4 +387,47 @@ fn dropout_of_an_adapter_changes_training_and_is_the_same_after_an_interruption(
     assert_ne!(metric(&without, 2, "loss"), metric(&with, 2, "loss"));
     broken.interrupt(2);
     assert_same("dropout", &broken.finish(Existing::Resume), &with, 0.0);
+    let recomputed = Run::new(&sft, false, "  max_steps: 4\n  recompute: true\n");
+    let recomputed = recomputed.with_adapter("{rank: 4, dropout: 0.5}").train();
+    assert_same("dropout, recomputed", &recomputed, &with, 0.0);
+}
+
+#[test]
+fn dropout_of_the_model_is_the_same_after_an_interruption_and_recomputed() {
+    let sft = Method { name: "sft", written: "sft: {}", rows: "sft" };
+    let reward = Method { name: "reward", written: "reward: {}", rows: "reward_margin" };
+    for (method, model, key) in
+        [(&sft, "gpt2", "resid_pdrop"), (&sft, "gpt2", "attn_pdrop"), (&reward, "qwen3", "attention_dropout")]
+    {
+        let name = format!("{} of {model} with {key}", method.name);
+        let models = tempfile::tempdir().expect("a temporary directory");
+        let dropping = |probability: f64| {
+            let to = models.path().join(format!("{probability}"));
+            std::fs::create_dir_all(&to).expect("a directory");
+            for entry in std::fs::read_dir(fixtures().join("models").join(model)).expect("a model") {
+                let from = entry.expect("a file").path();
+                std::fs::copy(&from, to.join(from.file_name().expect("a name"))).expect("copied");
+            }
+            let text = std::fs::read_to_string(to.join("config.json")).expect("a configuration");
+            let mut config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            config[key] = probability.into();
+            std::fs::write(to.join("config.json"), config.to_string()).expect("written");
+            to
+        };
+        let run = |probability: f64, train: &str| {
+            let run = Run::new(method, false, &format!("  max_steps: 4\n{train}"));
+            let from = fixtures().join("models/qwen3").display().to_string();
+            let to = dropping(probability).display().to_string();
+            Run { written: run.written.replace(&format!("model: {from}\n"), &format!("model: {to}\n")), ..run }
+        };
+        let (off, on, never) = (run(0.3, ""), run(0.3, "  dropout: true\n"), run(0.0, "  dropout: true\n"));
+        let (off, with) = (off.train(), on.train());
+        assert_same(&format!("{name}: nothing to drop"), &never.train(), &off, 0.0);
+        assert_ne!(metric(&off, 2, "loss"), metric(&with, 2, "loss"), "{name}");
+        let broken = run(0.3, "  dropout: true\n");
+        broken.interrupt(2);
+        assert_same(&format!("{name}: interrupted"), &broken.finish(Existing::Resume), &with, 0.0);
+        let recomputed = run(0.3, "  dropout: true\n  recompute: true\n").train();
+        assert_same(&format!("{name}: recomputed"), &recomputed, &with, 0.0);
+    }
 }

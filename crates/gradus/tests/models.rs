@@ -11,7 +11,8 @@ use burn::module::Module;
 use burn::tensor::Gradients;
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::{
-    Batch, CausalLm, ModelDir, RewardModel, Rows, Sequence, named_tensors, save_causal, save_reward_model,
+    Batch, CausalLm, DropoutStream, ModelDir, RewardModel, Rows, Sequence, named_tensors, save_causal,
+    save_reward_model,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
@@ -196,6 +197,47 @@ fn rewards_and_their_gradients_agree() {
             (0..sequences.len()).map(|i| *reference[&format!("scores.{i}")].last().expect("a score")).collect();
         assert_close(&format!("{name}: rewards"), &host(rewards.clone()), &wanted, LOGITS, 1.0);
         check_gradients(&name, &model, &rewards.sum().backward(), prefix(&dir), &reference);
+    }
+}
+
+#[test]
+fn dropout_falls_where_transformers_has_it() {
+    let folder = fixtures().join("../dropout");
+    let text = std::fs::read_to_string(folder.join("fixture.json")).expect("fixture");
+    let fixture: Value = serde_json::from_str(&text).expect("JSON");
+    let key = fixture["key"].as_str().expect("a key").parse().expect("a number");
+    for case in fixture["cases"].as_array().expect("cases") {
+        let name = case["model"].as_str().expect("a name");
+        let reference = tensors(&folder.join(format!("{name}.safetensors")));
+        let mut dir = ModelDir::open(&fixtures().join(name)).expect("opens");
+        dir.config.extend(case["probabilities"].as_object().expect("probabilities").clone());
+        let mut model = CausalLm::load(&dir, &device().autodiff()).expect("loads").train();
+        let sequences = sequences(case);
+        let batch = model.batch(&Rows::texts(&sequences));
+        let plain = host(model.logits(&batch));
+        let batch = batch.dropping(Some(DropoutStream::of_key(key)));
+        assert_eq!(host(model.logits(&batch)), plain, "{name}: dropout is off unless it is turned on");
+        model.trunk.set_dropout(true);
+        let logits = [reference["logits.0"].clone(), reference["logits.1"].clone()].concat();
+        for recompute in [false, true] {
+            model.trunk.set_recompute(recompute);
+            assert_close(&format!("{name}: logits"), &host(model.logits(&batch)), &logits, LOGITS, 1.0);
+            let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
+            let (value, wanted) = (host(loss.clone())[0], case["loss"].as_f64().expect("loss") as f32);
+            assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
+            let gradients = loss.backward();
+            let found = support::gradients(&model, &gradients);
+            let wanted = reference.iter().filter_map(|(key, values)| Some((key.strip_prefix("grad.")?, values)));
+            let mut checked = 0;
+            for (key, wanted) in wanted {
+                let ours = key.strip_prefix(prefix(&dir)).map(|rest| format!("trunk.{rest}")).expect("of the trunk");
+                assert_close(&format!("{name}: gradient of {key}"), &found[&ours], wanted, GRADIENTS, 1e-3);
+                checked += 1;
+            }
+            assert!(checked >= 2, "{name}: {checked} gradients");
+        }
+        // Without masks nothing is dropped: evaluation, sampling.
+        assert_eq!(host(model.logits(&batch.dropping(None))), plain, "{name}");
     }
 }
 

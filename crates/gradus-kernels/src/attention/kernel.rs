@@ -87,7 +87,7 @@ impl Attention {
     fn drop(&self, block: &Block<'_>, head: usize, i: usize, row: &mut [f32]) {
         let Some(dropout) = self.dropout else { return };
         let (query, (near, global)) = (block.places()[0] + i, row.split_at_mut(block.near));
-        dropout.apply(head, query, block.first, near);
+        dropout.apply(head, query, block.standing(&(0..0)).start, near);
         for (value, &position) in global.iter_mut().zip(block.global(i)) {
             dropout.apply(head, query, position, std::slice::from_mut(value));
         }

@@ -126,6 +126,19 @@ fn the_smallest_configuration_is_fine() {
 }
 
 #[test]
+fn dropout_is_for_methods_without_a_reference() {
+    check(
+        "method: {dpo: {}}\ntrain: {dropout: true}\n",
+        &[
+            "4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: with dropout they would differ by chance (leave it out; it is for `sft` and `reward`)",
+        ],
+    );
+    let fine = "model: gpt2\ndata: d.jsonl\nmethod: {sft: {}}\nlora: {dropout: 0.1}\ntrain: {dropout: true, recompute: true}\n";
+    let written = RunConfig::parse(fine).expect("reads");
+    Plan::check(&written, &Machine::detect()).expect("dropout and recomputation go together");
+}
+
+#[test]
 fn misspelt_keys() {
     check(
         "method: {ppo: {clip_ragne: 0.3}}\nreward: {model: rm}\n",

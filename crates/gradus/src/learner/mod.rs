@@ -6,8 +6,6 @@ pub mod optimizer;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use crate::model::DropoutKey;
-use crate::rng::Seed;
 use optimizer::{AdamW, GradientSum};
 
 /// A module in training. Losses are accumulated over micro-batches, then one step is taken.
@@ -17,7 +15,6 @@ pub struct Learner<M: Module> {
     module: Option<M>,
     optimizer: AdamW,
     gradients: GradientSum,
-    dropout: DropoutKey,
     version: u64,
 }
 
@@ -34,19 +31,7 @@ impl<M: Module> Learner<M> {
     /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
     pub fn new(module: M, mut optimizer: AdamW) -> Self {
         optimizer.reserve(&module);
-        let (gradients, dropout) = (GradientSum::default(), DropoutKey::default());
-        Self { module: Some(module), optimizer, gradients, dropout, version: 0 }
-    }
-
-    /// The same learner, whose module draws its masks of dropout from `key`.
-    #[must_use]
-    pub fn dropping(self, key: DropoutKey) -> Self {
-        Self { dropout: key, ..self }
-    }
-
-    /// Pass `pass` of the coming step begins, counted from 0: it gets masks of its own.
-    pub fn begin_pass(&self, seed: Seed, pass: usize) {
-        self.dropout.set(seed, self.optimizer.steps(), pass as u64);
+        Self { module: Some(module), optimizer, gradients: GradientSum::default(), version: 0 }
     }
 
     /// The module, with autodiff: forward passes through it are recorded.

@@ -20,6 +20,8 @@ pub struct Model {
     pub weights: Weights,
     /// Whether the backward pass runs each block again instead of keeping what it computed.
     pub recompute: bool,
+    /// Whether numbers are dropped where it is trained: their masks are kept.
+    pub dropout: bool,
     /// How its products are computed where it is trained.
     pub compute: Compute,
     /// What alone is trained, where that is not the model itself.
@@ -58,12 +60,13 @@ pub struct Pass {
 impl Model {
     /// A language model.
     pub fn language(shape: ModelShape, weights: Weights) -> Self {
-        Self { shape, head: Head::Language, weights, recompute: false, compute: Compute::F32, adapter: None }
+        let (head, compute) = (Head::Language, Compute::F32);
+        Self { shape, head, weights, recompute: false, dropout: false, compute, adapter: None }
     }
 
     /// A reward model or critic.
     pub fn scalar(shape: ModelShape, weights: Weights) -> Self {
-        Self { shape, head: Head::Scalar, weights, recompute: false, compute: Compute::F32, adapter: None }
+        Self { head: Head::Scalar, ..Self::language(shape, weights) }
     }
 
     /// P: the trunk, and an LM head of its own or the D weights of a scalar one.
@@ -162,7 +165,8 @@ impl Model {
     /// A block: the residual stream and its norm, twice (4 D); queries and attention's output (2 Q), keys and values (2 K),
     /// attention's normalisers (H); what the activation is of, I or gate and up (2 I); Qwen3 also queries and keys before
     /// their norms (Q + K). Where blocks are computed again, only its first residual stream (D).
-    /// Then the last residual stream, N D, and the hidden states that predict, M D.
+    /// Then the last residual stream, N D, and the hidden states that predict, M D; and with dropout the masks of GPT-2's
+    /// embeddings (N D) and of what each block adds (2 D). Those of attention are drawn again.
     pub fn saved(&self, pass: Pass) -> u64 {
         let (d, _, _, _) = self.widths();
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
@@ -171,7 +175,12 @@ impl Model {
             Head::Scalar => 2 * n * d,
         };
         let block = if self.recompute { d } else { self.block_numbers() };
-        NUMBER * (n * self.shape.layers as u64 * block + last)
+        NUMBER * (n * self.shape.layers as u64 * block + last + n * self.mask())
+    }
+
+    /// Numbers of one token that one mask of the residual stream takes.
+    fn mask(&self) -> u64 {
+        if self.dropout && self.shape.block == Block::Gpt2 { self.shape.width as u64 } else { 0 }
     }
 
     /// Numbers that one block keeps of one token.
@@ -182,7 +191,7 @@ impl Model {
             Block::Llama => 2 * i,
         };
         let before_norms = if self.shape.qk_norm { q + k } else { 0 };
-        let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms;
+        let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms + 2 * self.mask();
         common
             + match self.adapter {
                 None => d,
@@ -271,6 +280,9 @@ mod tests {
         assert_eq!(model.weights(), 4 * (880 + 2 * 872 + 16));
         // A block keeps 8·8 + 2 + 32 = 98 numbers a token; then the last residual stream and 3 predicting states.
         assert_eq!(model.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 98 + 5 * 8 + 3 * 8));
+        // Dropout keeps a mask of 8 numbers of the embeddings, and two in each block.
+        let dropping = Model { dropout: true, ..model };
+        assert_eq!(dropping.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 114 + 5 * 16 + 3 * 8));
         let again = Model { recompute: true, ..model };
         assert_eq!(again.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 8 + 5 * 8 + 3 * 8));
         assert_eq!(again.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 656 + 5 * 98));

@@ -3,6 +3,7 @@
 //! The model makes a [`Batch`] of them. A decoder-only model joins source and target and stores common beginnings once;
 //! nothing above the models concatenates, groups or masks.
 
+use super::dropout::DropoutStream;
 use super::packed::{Packed, common_prefix};
 
 /// One sequence: what is given, what follows it, and which of what follows counts.
@@ -152,6 +153,7 @@ pub(super) enum Beginnings {
 pub struct Batch {
     packed: Packed,
     targets: Targets,
+    dropout: Option<DropoutStream>,
 }
 
 impl Batch {
@@ -167,7 +169,18 @@ impl Batch {
             _ => Packed::sharing(&joined, &groups),
         };
         let targets = Targets::new(&packed, &sequences);
-        Self { packed, targets }
+        Self { packed, targets, dropout: None }
+    }
+
+    /// The same in a pass whose dropout draws its masks from `stream`, where there is one.
+    #[must_use]
+    pub fn dropping(self, stream: Option<DropoutStream>) -> Self {
+        Self { dropout: stream, ..self }
+    }
+
+    /// What the masks of dropout are drawn from; without it nothing is dropped.
+    pub fn dropout(&self) -> Option<DropoutStream> {
+        self.dropout
     }
 
     /// The tokens and what they see.

@@ -164,7 +164,7 @@ impl CausalLm {
 
     /// Final hidden states of a batch, `[N, D]`.
     pub fn hidden(&self, batch: &Batch) -> Tensor<2> {
-        self.trunk.forward(&mut Context::Packed(batch.packed()))
+        self.trunk.forward(&mut Context::Packed(batch))
     }
 
     /// Logprobs and entropies of `targets` given final hidden states; logits are never whole in memory.

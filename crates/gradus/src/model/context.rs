@@ -5,9 +5,14 @@
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, CacheRow, LayerCache, Segments, attention, attention_fused};
+use gradus_kernels::{
+    AttentionDropout, AttentionShape, CacheRow, LayerCache, Segments, attention, attention_dropping, attention_fused,
+    attention_fused_dropping,
+};
 
-use super::Packed;
+use super::batch::Batch;
+use super::dropout::DropoutStream;
+use super::packed::Packed;
 
 /// Keys and values of every layer.
 #[derive(Debug, Clone)]
@@ -16,9 +21,9 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache of `layers` layers with `slots` rows of at most `capacity` new tokens.
-    pub(crate) fn new(shape: AttentionShape, layers: usize, slots: usize, capacity: usize) -> Self {
-        Self { layers: (0..layers).map(|_| LayerCache::new(shape, slots, capacity)).collect() }
+    /// An empty cache of layers of these shapes with `slots` rows of at most `capacity` new tokens.
+    pub(crate) fn new(layers: impl Iterator<Item = AttentionShape>, slots: usize, capacity: usize) -> Self {
+        Self { layers: layers.map(|shape| LayerCache::new(shape, slots, capacity)).collect() }
     }
 
     /// Forgets the prompts before `prompt`: no row continues them any more.
@@ -29,8 +34,8 @@ impl KvCache {
 
 /// The tokens of a forward pass and what they see.
 pub enum Context<'a> {
-    /// Whole sequences, each seeing itself: training and scoring.
-    Packed(&'a Packed),
+    /// Whole sequences, each seeing itself, and the dropout of the pass: training and scoring.
+    Packed(&'a Batch),
     /// Whole prompts, whose keys and values are kept in the cache.
     Prefill {
         /// The prompts.
@@ -55,7 +60,8 @@ impl Context<'_> {
     /// The tokens, `[N]`.
     pub(crate) fn ids(&self) -> &[u32] {
         match self {
-            Self::Packed(packed) | Self::Prefill { packed, .. } => packed.ids(),
+            Self::Packed(batch) => batch.packed().ids(),
+            Self::Prefill { packed, .. } => packed.ids(),
             Self::Decode { ids, .. } => ids,
         }
     }
@@ -63,19 +69,30 @@ impl Context<'_> {
     /// The position of each token in its sequence, `[N]`.
     pub(crate) fn positions(&self) -> Vec<u32> {
         match self {
-            Self::Packed(packed) | Self::Prefill { packed, .. } => packed.positions(),
+            Self::Packed(batch) => batch.packed().positions(),
+            Self::Prefill { packed, .. } => packed.positions(),
             Self::Decode { positions, .. } => positions.to_vec(),
         }
     }
 
     /// The length of each token's sequence so far, `[N]`: what dynamic rotary scaling depends on.
     pub(crate) fn lengths(&self) -> Vec<u32> {
+        let of_sequences = |packed: &Packed| {
+            let segments = packed.segments().iter();
+            segments.flat_map(|s| std::iter::repeat_n(s.length() as u32, s.tokens.len())).collect()
+        };
         match self {
-            Self::Packed(packed) | Self::Prefill { packed, .. } => {
-                let segments = packed.segments().iter();
-                segments.flat_map(|s| std::iter::repeat_n(s.length() as u32, s.tokens.len())).collect()
-            }
+            Self::Packed(batch) => of_sequences(batch.packed()),
+            Self::Prefill { packed, .. } => of_sequences(packed),
             Self::Decode { positions, .. } => positions.iter().map(|position| position + 1).collect(),
+        }
+    }
+
+    /// What the masks of dropout are drawn from: none while sampling and scoring.
+    pub(crate) fn dropout(&self) -> Option<DropoutStream> {
+        match self {
+            Self::Packed(batch) => batch.dropout(),
+            Self::Prefill { .. } | Self::Decode { .. } => None,
         }
     }
 
@@ -83,22 +100,21 @@ impl Context<'_> {
     /// training.
     pub(crate) fn trained_segments(&self, wanted: bool, x_nd: &Tensor<2>) -> Option<Arc<Segments>> {
         match self {
-            Self::Packed(packed) if wanted && x_nd.is_autodiff() => Some(Arc::new(packed.segments().clone())),
+            Self::Packed(batch) if wanted && x_nd.is_autodiff() => Some(Arc::new(batch.packed().segments().clone())),
             _ => None,
         }
     }
 
-    /// Attention of layer `layer`. Widths as in [`gradus_kernels::attention`].
+    /// Attention of layer `layer`, with the dropout of a pass that has one. Widths as in [`gradus_kernels::attention`].
     pub(crate) fn attend(
         &mut self,
         layer: usize,
         shape: AttentionShape,
-        q_nd: Tensor<2>,
-        k_nd: Tensor<2>,
-        v_nd: Tensor<2>,
+        dropout: Option<AttentionDropout>,
+        [q_nd, k_nd, v_nd]: [Tensor<2>; 3],
     ) -> Tensor<2> {
         match self {
-            Self::Packed(packed) => attention(q_nd, k_nd, v_nd, packed.segments(), shape),
+            Self::Packed(batch) => attention_dropping(q_nd, k_nd, v_nd, dropout, batch.packed().segments(), shape),
             Self::Prefill { packed, cache } => {
                 cache.layers[layer].add_prompts(k_nd.clone(), v_nd.clone(), packed.segments());
                 attention(q_nd, k_nd, v_nd, packed.segments(), shape)
@@ -108,9 +124,15 @@ impl Context<'_> {
     }
 
     /// [`attend`](Self::attend) for queries, keys and values side by side in one tensor.
-    pub(crate) fn attend_fused(&mut self, layer: usize, shape: AttentionShape, qkv_nd: Tensor<2>) -> Tensor<2> {
+    pub(crate) fn attend_fused(
+        &mut self,
+        layer: usize,
+        shape: AttentionShape,
+        dropout: Option<AttentionDropout>,
+        qkv_nd: Tensor<2>,
+    ) -> Tensor<2> {
         match self {
-            Self::Packed(packed) => attention_fused(qkv_nd, packed.segments(), shape),
+            Self::Packed(batch) => attention_fused_dropping(qkv_nd, dropout, batch.packed().segments(), shape),
             Self::Prefill { packed, cache } => {
                 cache.layers[layer].add_prompts_fused(qkv_nd.clone(), packed.segments());
                 attention_fused(qkv_nd, packed.segments(), shape)

@@ -1,55 +1,97 @@
-//! Dropout whose masks are a function of where training stands, so that a resumed run draws the same ones.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+//! Dropout whose masks are a function of where training stands: a resumed run draws the same ones, and so does a block
+//! that is computed again.
 
 use burn::tensor::{Tensor, TensorData};
+use gradus_kernels::{AttentionDropout, mix};
 use rand::Rng;
+use rayon::prelude::*;
 
 use crate::rng::{Purpose, Seed};
 
-/// What the masks of the current pass are drawn from. The training loop sets it before each pass; the layers read it.
-#[derive(Debug, Clone, Default)]
-pub struct DropoutKey(Arc<AtomicU64>);
+/// What the masks of one pass are drawn from. A pass without a stream drops nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DropoutStream(u64);
 
-impl DropoutKey {
+impl DropoutStream {
     /// The masks of pass `pass` of step `step`, both counted from 0.
-    pub fn set(&self, seed: Seed, step: u64, pass: u64) {
-        self.0.store(seed.stream(Purpose::Dropout, step, pass).random(), Ordering::Relaxed);
-    }
-}
-
-/// One layer's dropout: each number is 0 with probability p, and else divided by 1 − p.
-#[derive(Debug, Clone)]
-pub(crate) struct Dropout {
-    probability: f32,
-    key: DropoutKey,
-    /// Tells the layer from the others.
-    layer: u64,
-}
-
-impl Dropout {
-    pub(crate) fn new(probability: f32, key: DropoutKey, layer: usize) -> Self {
-        Self { probability, key, layer: layer as u64 }
+    pub fn new(seed: Seed, step: u64, pass: u64) -> Self {
+        Self(seed.stream(Purpose::Dropout, step, pass).random())
     }
 
-    /// `x_nd` times this pass's mask.
-    pub(crate) fn apply(&self, x_nd: Tensor<2>) -> Tensor<2> {
-        let ([n, d], device) = (x_nd.dims(), x_nd.device());
-        let key = self.key.0.load(Ordering::Relaxed) ^ mix(self.layer + 1);
-        let (threshold, kept) = ((f64::from(self.probability) * 2f64.powi(32)) as u64, 1.0 / (1.0 - self.probability));
+    /// The masks of this key.
+    pub fn of_key(key: u64) -> Self {
+        Self(key)
+    }
+
+    /// What the masks of one place are drawn from.
+    fn key(self, place: Place) -> u64 {
+        self.0 ^ mix(place.number() + 1)
+    }
+
+    /// `x_nd` times a mask: each number is 0 with `probability`, and else divided by 1 − `probability`.
+    pub(crate) fn apply(self, x_nd: Tensor<2>, probability: f32, place: Place) -> Tensor<2> {
+        if probability == 0.0 {
+            return x_nd;
+        }
+        let ([n, d], device, key) = (x_nd.dims(), x_nd.device(), self.key(place));
+        let (threshold, kept) = ((f64::from(probability) * 2f64.powi(32)) as u64, 1.0 / (1.0 - probability));
         let draw = |i: usize| mix(key.wrapping_add(i as u64)) >> 32;
-        let mask: Vec<f32> = (0..n * d).map(|i| if draw(i) < threshold { 0.0 } else { kept }).collect();
-        x_nd * Tensor::<2>::from_data(TensorData::new(mask, [n, d]), &device)
+        let mask = (0..n * d).into_par_iter().map(|i| if draw(i) < threshold { 0.0 } else { kept });
+        x_nd * Tensor::<2>::from_data(TensorData::new(mask.collect::<Vec<f32>>(), [n, d]), &device)
     }
 }
 
-/// SplitMix64's finaliser over a Weyl sequence (Steele et al. 2014, <https://doi.org/10.1145/2714064.2660195>).
-fn mix(index: u64) -> u64 {
-    let z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+/// Where in a model something is dropped: each place has masks of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// What the adapter of the linear layer of this number sees.
+    Adapter(usize),
+    /// The sum of the embeddings.
+    Embedding,
+    /// What the attention of this block adds.
+    Attended(usize),
+    /// What the feed-forward layer of this block adds.
+    FedForward(usize),
+    /// The probabilities of this block's attention.
+    Attention(usize),
+}
+
+impl Place {
+    fn number(self) -> u64 {
+        let (kind, i) = match self {
+            Self::Adapter(layer) => (0, layer),
+            Self::Embedding => (1, 0),
+            Self::Attended(block) => (2, block),
+            Self::FedForward(block) => (3, block),
+            Self::Attention(block) => (4, block),
+        };
+        (kind << 32) + i as u64
+    }
+}
+
+/// What a block of layers drops: nothing without a stream.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Dropping {
+    /// The masks of the pass, for adapters.
+    pub stream: Option<DropoutStream>,
+    /// Whether the model's own dropout is on too.
+    pub own: bool,
+}
+
+impl Dropping {
+    /// The model's own dropout of `x_nd`.
+    pub fn apply(self, x_nd: Tensor<2>, probability: f32, place: Place) -> Tensor<2> {
+        match self.stream.filter(|_| self.own) {
+            Some(stream) => stream.apply(x_nd, probability, place),
+            None => x_nd,
+        }
+    }
+
+    /// The model's own dropout of the probabilities of attention in block `block`.
+    pub fn attention(self, probability: f32, block: usize) -> Option<AttentionDropout> {
+        let stream = self.stream.filter(|_| self.own && probability > 0.0)?;
+        Some(AttentionDropout { probability, key: stream.key(Place::Attention(block)) })
+    }
 }
 
 #[cfg(test)]
@@ -58,25 +100,46 @@ mod tests {
 
     use super::*;
 
-    fn masks(key: &DropoutKey, layer: usize) -> Vec<f32> {
+    fn masks(stream: DropoutStream, place: Place) -> Vec<f32> {
         let ones = Tensor::<2>::ones([40, 250], &Device::flex());
-        Dropout::new(0.3, key.clone(), layer).apply(ones).into_data().try_to_vec().expect("f32")
+        stream.apply(ones, 0.3, place).into_data().try_to_vec().expect("f32")
     }
 
     #[test]
-    fn masks_depend_on_step_pass_and_layer_and_keep_the_mean() {
-        let key = DropoutKey::default();
-        let at = |step, pass, layer| {
-            key.set(Seed(7), step, pass);
-            masks(&key, layer)
-        };
-        let first = at(0, 0, 0);
-        assert_eq!(first, at(0, 0, 0));
-        for other in [at(1, 0, 0), at(0, 1, 0), at(0, 0, 1)] {
-            assert_ne!(first, other);
+    fn masks_depend_on_step_pass_and_place_and_keep_the_mean() {
+        let at = |step, pass, place| masks(DropoutStream::new(Seed(7), step, pass), place);
+        let first = at(0, 0, Place::Adapter(0));
+        assert_eq!(first, at(0, 0, Place::Adapter(0)));
+        let places =
+            [Place::Adapter(1), Place::Embedding, Place::Attended(0), Place::FedForward(0), Place::Attention(0)];
+        let others = places.into_iter().map(|place| at(0, 0, place));
+        for other in others.chain([at(1, 0, Place::Adapter(0)), at(0, 1, Place::Adapter(0))]) {
+            let agree = first.iter().zip(&other).filter(|(a, b)| a == b).count() as f32 / first.len() as f32;
+            // Two independent masks agree with probability 0.3² + 0.7² = 0.58.
+            assert!((agree - 0.58).abs() < 0.02, "{agree}");
         }
         let dropped = first.iter().filter(|x| **x == 0.0).count() as f32 / first.len() as f32;
         assert!((dropped - 0.3).abs() < 0.015, "{dropped}");
         assert!(first.iter().all(|&x| x == 0.0 || x == 1.0 / 0.7));
+        let mean = first.iter().sum::<f32>() / first.len() as f32;
+        assert!((mean - 1.0).abs() < 0.02, "{mean}");
+    }
+
+    #[test]
+    fn nothing_is_dropped_without_a_stream_or_with_probability_0() {
+        let x = Tensor::<2>::ones([3, 4], &Device::flex());
+        let stream = Some(DropoutStream::new(Seed(7), 0, 0));
+        let values = |x: Tensor<2>| x.into_data().try_to_vec::<f32>().expect("f32");
+        let dropped = |stream, own, probability| {
+            values(Dropping { stream, own }.apply(x.clone(), probability, Place::Embedding)).contains(&0.0)
+        };
+        assert!(dropped(stream, true, 0.5));
+        assert!(!dropped(None, true, 0.5) && !dropped(stream, false, 0.5) && !dropped(stream, true, 0.0));
+        let attention = |stream, own, probability| Dropping { stream, own }.attention(probability, 3);
+        assert_eq!(attention(stream, true, 0.5).map(|dropout| dropout.probability), Some(0.5));
+        assert_eq!(
+            [attention(None, true, 0.5), attention(stream, false, 0.5), attention(stream, true, 0.0)],
+            [None; 3]
+        );
     }
 }

@@ -4,11 +4,12 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{Activated, AttentionShape, Gelu, Mask, attention_fused, recompute};
+use gradus_kernels::{Activated, AttentionShape, Gelu, Mask, attention_fused_dropping, recompute};
 use serde::Deserialize;
 
 use super::build::Builder;
 use super::context::Context;
+use super::dropout::{Dropping, Place};
 use super::layers::{Embedding, LayerNorm, Linear};
 
 /// The keys of `config.json` that the computation depends on.
@@ -45,6 +46,15 @@ pub struct Gpt2Config {
     /// Whether the LM head is the embedding table.
     #[serde(default = "yes")]
     pub tie_word_embeddings: bool,
+    /// Dropout of the embeddings' sum.
+    #[serde(default = "tenth")]
+    pub embd_pdrop: f32,
+    /// Dropout of the attention's probabilities.
+    #[serde(default = "tenth")]
+    pub attn_pdrop: f32,
+    /// Dropout of what attention and feed-forward layer add.
+    #[serde(default = "tenth")]
+    pub resid_pdrop: f32,
 }
 
 fn gelu_new() -> String {
@@ -55,6 +65,9 @@ fn epsilon() -> f64 {
 }
 fn deviation() -> f64 {
     0.02
+}
+fn tenth() -> f32 {
+    0.1
 }
 fn yes() -> bool {
     true
@@ -72,6 +85,9 @@ pub struct Gpt2Model {
     /// Whether the backward pass runs the blocks again instead of keeping what they computed.
     #[module(skip)]
     pub(super) recompute: bool,
+    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
+    #[module(skip)]
+    pub(super) dropout: bool,
 }
 
 #[derive(Module, Debug)]
@@ -125,6 +141,7 @@ impl Gpt2Model {
             ln_f: LayerNorm::build(b.enter("ln_f"), d, epsilon),
             config,
             recompute: false,
+            dropout: false,
         }
     }
 
@@ -153,14 +170,14 @@ impl Gpt2Model {
     }
 
     /// The shape of every layer's attention, before layer-dependent scaling.
-    pub(crate) fn attention_shape(&self) -> AttentionShape {
+    fn attention_shape(&self) -> AttentionShape {
         let head_dim = self.config.n_embd / self.config.n_head;
         let scale = if self.config.scale_attn_weights { (head_dim as f32).powf(-0.5) } else { 1.0 };
         AttentionShape { heads: self.config.n_head, kv_heads: self.config.n_head, head_dim, scale, mask: Mask::Causal }
     }
 
     /// The attention of layer `layer`.
-    fn layer_shape(&self, layer: usize) -> AttentionShape {
+    pub(crate) fn layer_shape(&self, layer: usize) -> AttentionShape {
         let shape = self.attention_shape();
         match self.config.scale_attn_by_inverse_layer_idx {
             true => AttentionShape { scale: shape.scale / (layer + 1) as f32, ..shape },
@@ -170,15 +187,18 @@ impl Gpt2Model {
 
     /// Final hidden states, `[N, D]`.
     pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
-        let mut x = self.wte.forward(context.ids()) + self.wpe.forward(&context.positions());
-        let (activate, again) = (self.activation(), context.trained_segments(self.recompute, &x));
+        let dropping = Dropping { stream: context.dropout(), own: self.dropout };
+        let x = self.wte.forward(context.ids()) + self.wpe.forward(&context.positions());
+        let mut x = dropping.apply(x, self.config.embd_pdrop, Place::Embedding);
+        let again = context.trained_segments(self.recompute, &x);
         for (layer, block) in self.h.iter().enumerate() {
-            let shape = self.layer_shape(layer);
+            let (shape, dropout) = (self.layer_shape(layer), dropping.attention(self.config.attn_pdrop, layer));
+            let pass = Pass { layer, activate: self.activation(), dropping, probability: self.config.resid_pdrop };
             x = match again.clone() {
                 Some(segments) => recompute(block, x, move |block: &Block, x| {
-                    block.forward(x, activate, |qkv| attention_fused(qkv, &segments, shape))
+                    block.forward(x, pass, |qkv| attention_fused_dropping(qkv, dropout, &segments, shape))
                 }),
-                None => block.forward(x, activate, |qkv| context.attend_fused(layer, shape, qkv)),
+                None => block.forward(x, pass, |qkv| context.attend_fused(layer, shape, dropout, qkv)),
             };
         }
         self.ln_f.forward(x)
@@ -193,18 +213,27 @@ impl Gpt2Model {
     }
 }
 
+/// What a block is computed with beside its weights.
+#[derive(Clone, Copy)]
+struct Pass {
+    layer: usize,
+    activate: fn(Tensor<2>) -> Activated,
+    dropping: Dropping,
+    /// Of what is added.
+    probability: f32,
+}
+
 impl Block {
     /// `x_nd` with attention and the feed-forward layer added; `attend` turns queries, keys and values side by side into
     /// what each token attends to.
-    fn forward(
-        &self,
-        x_nd: Tensor<2>,
-        activate: fn(Tensor<2>) -> Activated,
-        attend: impl FnOnce(Tensor<2>) -> Tensor<2>,
-    ) -> Tensor<2> {
-        let qkv = self.attn.c_attn.forward(self.ln_1.forward(x_nd.clone()));
-        let x = x_nd + self.attn.c_proj.forward(attend(qkv));
-        let inner = self.mlp.c_fc.forward(self.ln_2.forward(x.clone()));
-        x + self.mlp.c_proj.forward_activated(activate(inner))
+    fn forward(&self, x_nd: Tensor<2>, pass: Pass, attend: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
+        let Pass { layer, activate, dropping, probability } = pass;
+        let masks = dropping.stream;
+        let qkv = self.attn.c_attn.forward(self.ln_1.forward(x_nd.clone()), masks);
+        let attended = self.attn.c_proj.forward(attend(qkv), masks);
+        let x = x_nd + dropping.apply(attended, probability, Place::Attended(layer));
+        let inner = self.mlp.c_fc.forward(self.ln_2.forward(x.clone()), masks);
+        let fed = self.mlp.c_proj.forward_activated(activate(inner), masks);
+        x + dropping.apply(fed, probability, Place::FedForward(layer))
     }
 }

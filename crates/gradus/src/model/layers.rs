@@ -5,6 +5,7 @@ use burn::tensor::{Device, Tensor};
 use gradus_kernels::{Activated, Format, FrozenWeight, Layout, Precision};
 
 use super::build::{Builder, Init};
+use super::dropout::DropoutStream;
 use super::lora::Lora;
 
 /// A linear layer.
@@ -60,18 +61,21 @@ impl Linear {
         self
     }
 
-    /// `x_nd` times the weight, plus the bias, plus what an adapter adds.
-    pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
+    /// `x_nd` times the weight, plus the bias, plus what an adapter adds, which sees what `masks` leave of `x_nd`.
+    pub fn forward(&self, x_nd: Tensor<2>, masks: Option<DropoutStream>) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
         let Some(lora) = &self.lora else { return self.base(x_nd, bias) };
-        let fused = self.frozen.as_ref().and_then(|weight| lora.fused(&x_nd, &bias, weight, self.precision));
-        fused.unwrap_or_else(|| lora.forward(x_nd, bias, self.precision, |x, bias| self.base(x, bias)))
+        let Some(dropped) = lora.dropped(&x_nd, masks) else {
+            let fused = self.frozen.as_ref().and_then(|weight| lora.fused(&x_nd, &bias, weight, self.precision));
+            return fused.unwrap_or_else(|| lora.forward(x_nd, bias, None, self.precision, |x, b| self.base(x, b)));
+        };
+        lora.forward(x_nd, bias, Some(dropped), self.precision, |x, b| self.base(x, b))
     }
 
     /// [`forward`](Self::forward) of an activation.
-    pub fn forward_activated(&self, activated: Activated) -> Tensor<2> {
+    pub fn forward_activated(&self, activated: Activated, masks: Option<DropoutStream>) -> Tensor<2> {
         if self.lora.is_some() || self.frozen.is_some() {
-            return self.forward(activated.tensor());
+            return self.forward(activated.tensor(), masks);
         }
         let bias = self.bias.as_ref().map(Param::val);
         activated.linear(self.weight.val(), bias, self.layout, self.precision)

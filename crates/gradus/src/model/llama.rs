@@ -1,16 +1,20 @@
-//! Llama and Qwen3: rotary positions, RMS norm, SwiGLU, grouped queries; Qwen3 also normalises queries and keys.
+//! Llama, Mistral and Qwen3: rotary positions, RMS norm, SwiGLU, grouped queries; Qwen3 also normalises queries and keys,
+//! Mistral and Qwen3 may have layers that see a window only.
 //!
-//! Field names are those of `transformers`' `LlamaModel` and `Qwen3Model`, config keys those of their `config.json`.
+//! Field names are those of `transformers`' `LlamaModel`, `MistralModel` and `Qwen3Model`, config keys those of their
+//! `config.json`.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{Activated, AttentionShape, Mask, attention, recompute, rope};
+use gradus_kernels::{Activated, AttentionShape, Mask, attention_dropping, recompute, rope};
 use serde::Deserialize;
 
 use super::build::Builder;
 use super::context::Context;
+use super::dropout::{DropoutStream, Dropping};
 use super::layers::{Embedding, Linear, RmsNorm};
 use super::rope::Rope;
 
@@ -54,13 +58,31 @@ pub struct LlamaConfig {
     /// Whether the LM head is the embedding table.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// Whether some layers see a window only (Qwen3); not supported.
+    /// Tokens that a layer with a window sees, itself included.
+    #[serde(default = "window")]
+    pub sliding_window: Option<NonZeroUsize>,
+    /// Whether some layers see a window only (Qwen3).
     #[serde(default)]
     pub use_sliding_window: bool,
+    /// Layers before the first with a window, where `layer_types` does not say (Qwen3).
+    #[serde(default = "max_window_layers")]
+    pub max_window_layers: usize,
+    /// `full_attention` or `sliding_attention` for each layer (Qwen3).
+    #[serde(default)]
+    pub layer_types: Option<Vec<String>>,
+    /// Dropout of the attention's probabilities.
+    #[serde(default)]
+    pub attention_dropout: f32,
 }
 
 fn max_positions() -> usize {
     2048
+}
+fn window() -> Option<NonZeroUsize> {
+    NonZeroUsize::new(4096)
+}
+fn max_window_layers() -> usize {
+    28
 }
 fn epsilon() -> f64 {
     1e-6
@@ -87,13 +109,13 @@ impl LlamaConfig {
 /// Whether queries and keys are normalised head by head before rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QkNorm {
-    /// Llama.
+    /// Llama, Mistral.
     Absent,
     /// Qwen3.
     Present,
 }
 
-/// The trunk of Llama and Qwen3, `model.*`.
+/// The trunk of Llama, Mistral and Qwen3, `model.*`.
 #[derive(Module, Debug)]
 pub struct LlamaModel {
     embed_tokens: Embedding,
@@ -103,9 +125,15 @@ pub struct LlamaModel {
     config: LlamaConfig,
     #[module(skip)]
     rope: Rope,
+    /// What each layer sees.
+    #[module(skip)]
+    masks: Vec<Mask>,
     /// Whether the backward pass runs the layers again instead of keeping what they computed.
     #[module(skip)]
     pub(super) recompute: bool,
+    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
+    #[module(skip)]
+    pub(super) dropout: bool,
 }
 
 #[derive(Module, Debug)]
@@ -134,7 +162,13 @@ struct Mlp {
 }
 
 impl LlamaModel {
-    pub(crate) fn build(mut b: Builder<'_>, config: LlamaConfig, rope: Rope, qk_norm: QkNorm) -> Self {
+    pub(crate) fn build(
+        mut b: Builder<'_>,
+        config: LlamaConfig,
+        rope: Rope,
+        masks: Vec<Mask>,
+        qk_norm: QkNorm,
+    ) -> Self {
         let (d, std, epsilon) = (config.hidden_size, config.initializer_range as f32, config.rms_norm_eps);
         let (head_dim, bias) = (config.head_dim(), config.attention_bias);
         let (width, kv_width) = (config.num_attention_heads * head_dim, config.kv_heads() * head_dim);
@@ -171,7 +205,9 @@ impl LlamaModel {
             norm: RmsNorm::build(b.enter("norm"), d, epsilon),
             config,
             rope,
+            masks,
             recompute: false,
+            dropout: false,
         }
     }
 
@@ -207,33 +243,38 @@ impl LlamaModel {
         self.rope.depends_on_length()
     }
 
-    pub(crate) fn attention_shape(&self) -> AttentionShape {
+    /// The attention of layer `layer`.
+    pub(crate) fn layer_shape(&self, layer: usize) -> AttentionShape {
         let head_dim = self.config.head_dim();
         AttentionShape {
             heads: self.config.num_attention_heads,
             kv_heads: self.config.kv_heads(),
             head_dim,
             scale: (head_dim as f32).powf(-0.5),
-            mask: Mask::Causal,
+            mask: self.masks[layer],
         }
     }
 
     /// Final hidden states, `[N, D]`.
     pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
-        let shape = self.attention_shape();
         let (cos, sin) = self.rope.tables(&context.positions(), &context.lengths());
-        let angles = Angles { cos, sin, head_dim: shape.head_dim };
+        let angles = Angles { cos, sin, head_dim: self.config.head_dim() };
+        let dropping = Dropping { stream: context.dropout(), own: self.dropout };
+        let masks = dropping.stream;
         let mut x = self.embed_tokens.forward(context.ids());
         let again = context.trained_segments(self.recompute, &x);
         for (i, layer) in self.layers.iter().enumerate() {
+            let (shape, dropout) = (self.layer_shape(i), dropping.attention(self.config.attention_dropout, i));
             x = match again.clone() {
                 Some(segments) => {
                     let angles = angles.clone();
                     recompute(layer, x, move |layer: &Layer, x| {
-                        layer.forward(x, &angles, |q, k, v| attention(q, k, v, &segments, shape))
+                        layer.forward(x, &angles, masks, |[q, k, v]| {
+                            attention_dropping(q, k, v, dropout, &segments, shape)
+                        })
                     })
                 }
-                None => layer.forward(x, &angles, |q, k, v| context.attend(i, shape, q, k, v)),
+                None => layer.forward(x, &angles, masks, |qkv| context.attend(i, shape, dropout, qkv)),
             };
         }
         self.norm.forward(x)
@@ -255,7 +296,8 @@ impl Layer {
         &self,
         x_nd: Tensor<2>,
         angles: &Angles,
-        attend: impl FnOnce(Tensor<2>, Tensor<2>, Tensor<2>) -> Tensor<2>,
+        masks: Option<DropoutStream>,
+        attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>,
     ) -> Tensor<2> {
         let a = &self.self_attn;
         let normed = self.input_layernorm.forward(x_nd.clone());
@@ -266,12 +308,13 @@ impl Layer {
             };
             rope(x, &angles.cos, &angles.sin, angles.head_dim)
         };
-        let q = rotate(a.q_proj.forward(normed.clone()), &a.q_norm);
-        let k = rotate(a.k_proj.forward(normed.clone()), &a.k_norm);
-        let v = a.v_proj.forward(normed);
-        let x = x_nd + a.o_proj.forward(attend(q, k, v));
+        let q = rotate(a.q_proj.forward(normed.clone(), masks), &a.q_norm);
+        let k = rotate(a.k_proj.forward(normed.clone(), masks), &a.k_norm);
+        let v = a.v_proj.forward(normed, masks);
+        let x = x_nd + a.o_proj.forward(attend([q, k, v]), masks);
         let normed = self.post_attention_layernorm.forward(x.clone());
-        let inner = Activated::Swiglu(self.mlp.gate_proj.forward(normed.clone()), self.mlp.up_proj.forward(normed));
-        x + self.mlp.down_proj.forward_activated(inner)
+        let gate = self.mlp.gate_proj.forward(normed.clone(), masks);
+        let inner = Activated::Swiglu(gate, self.mlp.up_proj.forward(normed, masks));
+        x + self.mlp.down_proj.forward_activated(inner, masks)
     }
 }

@@ -13,7 +13,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Precision, low_rank};
 
-use super::dropout::Dropout;
+use super::dropout::{DropoutStream, Place};
 
 /// The low-rank part of a linear layer, and with DoRA the lengths of its rows.
 #[derive(Module, Debug)]
@@ -26,8 +26,9 @@ pub struct Lora {
     pub(super) magnitude: Option<Param<Tensor<1>>>,
     #[module(skip)]
     scale: f32,
+    /// With which probability a number of what A sees is dropped while training, and where.
     #[module(skip)]
-    dropout: Option<Dropout>,
+    dropout: Option<(f32, Place)>,
     /// `‖W_o‖²` of each row, with DoRA.
     #[module(skip)]
     squares: Arc<[f32]>,
@@ -67,9 +68,15 @@ impl Lora {
         }
     }
 
-    /// What A sees is dropped out while training.
-    pub(super) fn set_dropout(&mut self, dropout: Option<Dropout>) {
-        self.dropout = dropout;
+    /// In passes with masks, each number that A sees is dropped with `probability`; `layer` tells the layer from the others.
+    pub(super) fn set_dropout(&mut self, probability: f32, layer: usize) {
+        self.dropout = (probability > 0.0).then_some((probability, Place::Adapter(layer)));
+    }
+
+    /// What A sees where something is dropped.
+    pub(super) fn dropped(&self, x_nd: &Tensor<2>, masks: Option<DropoutStream>) -> Option<Tensor<2>> {
+        let (probability, place) = self.dropout?;
+        Some(masks?.apply(x_nd.clone(), probability, place))
     }
 
     /// Lets gradients reach this part.
@@ -87,23 +94,23 @@ impl Lora {
         weight: &FrozenWeight,
         precision: Precision,
     ) -> Option<Tensor<2>> {
-        let drops = self.dropout.is_some() && x_nd.is_autodiff();
-        (self.magnitude.is_none() && !drops).then(|| {
+        self.magnitude.is_none().then(|| {
             let parts = [self.lora_a.val(), self.lora_b.val()];
             weight.apply_adapted(x_nd.clone(), bias.clone(), parts, self.scale, precision)
         })
     }
 
-    /// The whole layer. `base` multiplies with the frozen weight (without a bias where it is given none).
+    /// The whole layer; A sees `dropped` where that is given. `base` multiplies with the frozen weight (without a bias where
+    /// it is given none).
     pub(super) fn forward(
         &self,
         x_nd: Tensor<2>,
         bias: Option<Tensor<1>>,
+        dropped: Option<Tensor<2>>,
         precision: Precision,
         base: impl Fn(Tensor<2>, Option<Tensor<1>>) -> Tensor<2>,
     ) -> Tensor<2> {
         let part = |x: Tensor<2>| low_rank(x, self.lora_a.val(), self.lora_b.val(), self.scale, precision);
-        let dropped = self.dropout.as_ref().filter(|_| x_nd.is_autodiff()).map(|dropout| dropout.apply(x_nd.clone()));
         let Some(magnitude) = &self.magnitude else {
             return base(x_nd.clone(), bias) + part(dropped.unwrap_or(x_nd));
         };

@@ -29,6 +29,7 @@ mod rope;
 mod save;
 mod shape;
 mod trunk;
+mod windows;
 
 pub use batch::{Batch, Counted, Rows, Sequence, Targets};
 pub(crate) use causal::select_rows;
@@ -36,7 +37,7 @@ pub use causal::{CausalLm, Head};
 pub use compute::{Compute, Weights};
 pub use context::{Context, KvCache};
 pub use directory::{AdapterDir, ModelDir};
-pub use dropout::DropoutKey;
+pub use dropout::DropoutStream;
 pub use gradus_kernels::{CacheRow, TokenLogprobs};
 pub use hub::{open_model, resolve};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};

@@ -169,7 +169,7 @@ impl RewardModel {
 
     /// Final hidden states of a batch, `[N, D]`.
     fn hidden(&self, batch: &Batch) -> Tensor<2> {
-        self.trunk.forward(&mut Context::Packed(batch.packed()))
+        self.trunk.forward(&mut Context::Packed(batch))
     }
 
     /// The head's output for each row of `hidden_nd`.

@@ -46,7 +46,7 @@ pub struct ModelShape {
 pub enum Block {
     /// GPT-2: layer norms, one projection for queries, keys and values, two linear layers around a GELU.
     Gpt2,
-    /// Llama, Qwen3: RMS norms, three projections, rotary positions, three linear layers around SwiGLU.
+    /// Llama, Mistral, Qwen3: RMS norms, three projections, rotary positions, three linear layers around SwiGLU.
     Llama,
 }
 
@@ -58,7 +58,7 @@ impl ModelShape {
     pub fn of(dir: &ModelDir) -> Result<Self> {
         let shape = match Family::of(dir)? {
             Family::Gpt2 => Self::gpt2(&read_config(dir)?),
-            Family::Llama => Self::llama(dir, &read_config(dir)?, false)?,
+            Family::Llama | Family::Mistral => Self::llama(dir, &read_config(dir)?, false)?,
             Family::Qwen3 => Self::llama(dir, &read_config(dir)?, true)?,
         };
         if shape.heads == 0 || shape.kv_heads == 0 || shape.vocabulary == 0 {

@@ -16,6 +16,7 @@ use super::layers::Linear;
 use super::llama::{LlamaConfig, LlamaModel, QkNorm};
 use super::quant;
 use super::rope::Rope;
+use super::windows::Windows;
 use crate::error::{Error, Result};
 
 /// Token ids in, hidden states out.
@@ -23,7 +24,7 @@ use crate::error::{Error, Result};
 pub enum Trunk {
     /// GPT-2.
     Gpt2(Gpt2Model),
-    /// Llama and Qwen3.
+    /// Llama, Mistral and Qwen3.
     Llama(LlamaModel),
 }
 
@@ -32,6 +33,7 @@ pub enum Trunk {
 pub(crate) enum Family {
     Gpt2,
     Llama,
+    Mistral,
     Qwen3,
 }
 
@@ -40,10 +42,11 @@ impl Family {
         match dir.model_type() {
             "gpt2" => Ok(Self::Gpt2),
             "llama" => Ok(Self::Llama),
+            "mistral" => Ok(Self::Mistral),
             "qwen3" => Ok(Self::Qwen3),
             other => Err(Error::model(
                 dir.path.join("config.json"),
-                format!("model type `{other}` is not supported (known: gpt2, llama, qwen3)"),
+                format!("model type `{other}` is not supported (known: gpt2, llama, mistral, qwen3)"),
             )),
         }
     }
@@ -52,7 +55,7 @@ impl Family {
     pub(crate) fn base_prefix(self) -> &'static str {
         match self {
             Self::Gpt2 => "transformer.",
-            Self::Llama | Self::Qwen3 => "model.",
+            Self::Llama | Self::Mistral | Self::Qwen3 => "model.",
         }
     }
 
@@ -61,6 +64,7 @@ impl Family {
         match self {
             Self::Gpt2 => "GPT2",
             Self::Llama => "Llama",
+            Self::Mistral => "Mistral",
             Self::Qwen3 => "Qwen3",
         }
     }
@@ -70,8 +74,26 @@ impl Family {
         match self {
             Self::Gpt2 => "GPT2LMHeadModel",
             Self::Llama => "LlamaForCausalLM",
+            Self::Mistral => "MistralForCausalLM",
             Self::Qwen3 => "Qwen3ForCausalLM",
         }
+    }
+
+    /// Which layers have windows.
+    fn windows(self) -> Windows {
+        match self {
+            Self::Gpt2 | Self::Llama => Windows::Never,
+            Self::Mistral => Windows::Everywhere,
+            Self::Qwen3 => Windows::ByLayer,
+        }
+    }
+}
+
+/// What is dropped with probability 1 is nothing but zeros.
+fn check_probability(key: &str, value: f32) -> Result<(), String> {
+    match (0.0..1.0).contains(&value) {
+        true => Ok(()),
+        false => Err(format!("`{key}` is {value}, but a probability of dropout is at least 0 and below 1")),
     }
 }
 
@@ -100,15 +122,18 @@ impl Trunk {
                         config.n_embd, config.n_head
                     )));
                 }
+                let Gpt2Config { embd_pdrop, attn_pdrop, resid_pdrop, .. } = config;
+                for (key, value) in
+                    [("embd_pdrop", embd_pdrop), ("attn_pdrop", attn_pdrop), ("resid_pdrop", resid_pdrop)]
+                {
+                    check_probability(key, value).map_err(refuse)?;
+                }
                 Self::Gpt2(Gpt2Model::build(b, config))
             }
-            Family::Llama | Family::Qwen3 => {
+            Family::Llama | Family::Mistral | Family::Qwen3 => {
                 let config: LlamaConfig = read_config(dir)?;
                 if config.hidden_act != "silu" {
                     return Err(refuse(format!("`hidden_act` `{}` is not supported", config.hidden_act)));
-                }
-                if config.use_sliding_window {
-                    return Err(refuse("`use_sliding_window: true` is not supported".into()));
                 }
                 if !config.num_attention_heads.is_multiple_of(config.kv_heads()) {
                     return Err(refuse(format!(
@@ -119,7 +144,9 @@ impl Trunk {
                 }
                 let rope = Rope::from_config(&dir.config, config.head_dim(), config.max_position_embeddings);
                 let norm = if family == Family::Qwen3 { QkNorm::Present } else { QkNorm::Absent };
-                Self::Llama(LlamaModel::build(b, config, rope.map_err(refuse)?, norm))
+                check_probability("attention_dropout", config.attention_dropout).map_err(refuse)?;
+                let masks = config.masks(family.windows()).map_err(refuse)?;
+                Self::Llama(LlamaModel::build(b, config, rope.map_err(refuse)?, masks, norm))
             }
         })
     }
@@ -159,6 +186,14 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.recompute = recompute,
             Self::Llama(model) => model.recompute = recompute,
+        }
+    }
+
+    /// Whether numbers are dropped as the configuration says, in passes that have masks.
+    pub fn set_dropout(&mut self, dropout: bool) {
+        match self {
+            Self::Gpt2(model) => model.dropout = dropout,
+            Self::Llama(model) => model.dropout = dropout,
         }
     }
 
@@ -221,11 +256,17 @@ impl Trunk {
 
     /// An empty cache for sampling: `slots` rows of at most `capacity` new tokens.
     pub fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
-        let (shape, layers): (AttentionShape, usize) = match self {
-            Self::Gpt2(model) => (model.attention_shape(), model.config().n_layer),
-            Self::Llama(model) => (model.attention_shape(), model.config().num_hidden_layers),
+        let shape = |layer: usize| -> AttentionShape {
+            match self {
+                Self::Gpt2(model) => model.layer_shape(layer),
+                Self::Llama(model) => model.layer_shape(layer),
+            }
         };
-        KvCache::new(shape, layers, slots, capacity)
+        let layers = match self {
+            Self::Gpt2(model) => model.config().n_layer,
+            Self::Llama(model) => model.config().num_hidden_layers,
+        };
+        KvCache::new((0..layers).map(shape), slots, capacity)
     }
 
     /// The device of the weights.

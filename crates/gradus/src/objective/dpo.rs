@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use serde_json::{Value, json};
 
-use super::{Objective, OfflineMethod, Totals};
+use super::{Objective, OfflineMethod, Pass};
 use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
 use crate::error::Result;
@@ -221,7 +221,7 @@ impl Objective for Dpo {
         Some(completed.collect())
     }
 
-    fn loss(&self, model: &CausalLm, examples: &[&DpoPair], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(&self, model: &CausalLm, examples: &[&DpoPair], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let pairs: Vec<&PreferenceExample> = examples.iter().map(|example| &example.pair).collect();
         let reference = self.reference_of(examples, &pairs);
         let batch = batch(model, &pairs);
@@ -236,7 +236,7 @@ impl Objective for Dpo {
             beside_p: examples.iter().map(|example| example.beside).collect(),
             weights_p,
         };
-        let Found { loss, sums_b, log_ratios_b } = completions.loss(&self.config, totals);
+        let Found { loss, sums_b, log_ratios_b } = completions.loss(&self.config, pass.totals);
 
         let chosen_tokens: usize = batch.counts_b()[..pairs.len()].iter().sum();
         observe(&log_ratios_b, &sums_b, self.config.beta, stats);

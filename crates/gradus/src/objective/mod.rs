@@ -16,7 +16,7 @@ use crate::data::{Examples, Row, TokeniseOptions};
 use crate::error::Result;
 use crate::host::read;
 use crate::method::Method;
-use crate::model::{CausalLm, Rows};
+use crate::model::{CausalLm, DropoutStream, Rows};
 use crate::pretrained::{Pretrained, Trainable};
 use crate::stats::Stats;
 
@@ -59,6 +59,16 @@ pub struct Totals {
     pub targets: usize,
 }
 
+/// What one forward pass is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pass {
+    /// The step's denominators.
+    pub totals: Totals,
+    /// What dropout draws its masks from; nothing is dropped without it. Objectives that compare logprobs of one text
+    /// under several models leave it alone.
+    pub dropout: Option<DropoutStream>,
+}
+
 /// A method trained on fixed examples: supervised fine-tuning, reward models, DPO.
 pub trait Objective {
     /// What is trained.
@@ -89,7 +99,7 @@ pub trait Objective {
         &self,
         model: &Self::Model,
         examples: &[&Self::Example],
-        totals: Totals,
+        pass: Pass,
         stats: &mut Stats,
     ) -> Option<Tensor<1>>;
 
@@ -122,14 +132,14 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     examples: &[&O::Example],
     passes: MicroBatch,
 ) -> Stats {
-    let totals = totals(objective, examples);
+    let step = Pass { totals: totals(objective, examples), dropout: None };
     let acquainted: Option<Vec<O::Example>> = objective.acquainted(model, examples, passes);
     let examples = acquainted.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
     let (mut stats, mut loss) = (Stats::default(), 0.0);
     let mut measured = Stats::default();
     for pass in passes.split(&lengths) {
-        let share = objective.loss(model, &examples[pass], totals, &mut measured);
+        let share = objective.loss(model, &examples[pass], step, &mut measured);
         loss += share.map_or(0.0, |share| f64::from(read(&share)[0]));
     }
     stats.last("loss", loss);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::dpo::{observe, tokens};
-use super::{Objective, OfflineMethod, Totals};
+use super::{Objective, OfflineMethod, Pass};
 use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
 use crate::error::Result;
@@ -123,13 +123,7 @@ impl Objective for Orpo {
         pair.chosen_ids.len() - 1
     }
 
-    fn loss(
-        &self,
-        model: &CausalLm,
-        pairs: &[&PreferenceExample],
-        totals: Totals,
-        stats: &mut Stats,
-    ) -> Option<Tensor<1>> {
+    fn loss(&self, model: &CausalLm, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()));
         stats.sum(NEW_TOKENS, pairs.iter().map(|pair| tokens(pair)).sum::<usize>() as f64);
         if batch.targets().is_empty() {
@@ -170,7 +164,7 @@ impl Objective for Orpo {
         stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
         stats.mean_of("entropy", &read(&found.entropies_m));
         stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
-        Some(nll_m.sum() / totals.targets.max(1) as f64 + odds_p.sum() * (self.beta / totals.examples as f64))
+        Some(nll_m.sum() / pass.totals.targets.max(1) as f64 + odds_p.sum() * (self.beta / pass.totals.examples as f64))
     }
 
     fn describe(&self, pair: &PreferenceExample) -> Value {

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, OfflineMethod, Totals, evaluate_loss};
+use super::{Objective, OfflineMethod, Pass, evaluate_loss};
 use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
 use crate::error::Result;
@@ -13,7 +13,7 @@ use crate::host::read;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, RewardModel, Rows, Sequence};
+use crate::model::{CausalLm, DropoutStream, RewardModel, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::settings::TrainConfig;
 use crate::stats::{NEW_TOKENS, Stats};
@@ -134,8 +134,9 @@ impl BradleyTerry {
     }
 
     /// Rewards of the chosen and the rejected texts, `[P]` each, from one forward pass over both.
-    fn rewards(model: &RewardModel, pairs: &[&PreferenceExample]) -> [Tensor<1>; 2] {
-        let batch = model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()));
+    fn rewards(model: &RewardModel, pairs: &[&PreferenceExample], dropout: Option<DropoutStream>) -> [Tensor<1>; 2] {
+        let rows = Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect());
+        let batch = model.batch(&rows).dropping(dropout);
         let rewards_b = model.rewards(&batch);
         [rewards_b.clone().narrow(0, 0, pairs.len()), rewards_b.narrow(0, pairs.len(), pairs.len())]
     }
@@ -162,10 +163,10 @@ impl Objective for BradleyTerry {
         &self,
         model: &RewardModel,
         pairs: &[&PreferenceExample],
-        totals: Totals,
+        pass: Pass,
         stats: &mut Stats,
     ) -> Option<Tensor<1>> {
-        let [chosen_p, rejected_p] = Self::rewards(model, pairs);
+        let [chosen_p, rejected_p] = Self::rewards(model, pairs, pass.dropout);
         observe(&read(&chosen_p), &read(&rejected_p), stats);
         stats.sum(NEW_TOKENS, pairs.iter().map(|pair| self.tokens(pair)).sum::<usize>() as f64);
         let margins_p: Vec<f32> = pairs.iter().map(|pair| pair.margin.unwrap_or(0.0)).collect();
@@ -174,7 +175,7 @@ impl Objective for BradleyTerry {
         if self.center_rewards_coefficient != 0.0 {
             losses_p = losses_p + centering(chosen_p, rejected_p) * self.center_rewards_coefficient;
         }
-        Some(losses_p.sum() / totals.examples as f64)
+        Some(losses_p.sum() / pass.totals.examples as f64)
     }
 
     /// Besides what training logs: a 95 % interval for the accuracy, the expected calibration error, the accuracy of
@@ -189,7 +190,7 @@ impl Objective for BradleyTerry {
         let lengths: Vec<usize> = pairs.iter().map(|pair| self.tokens(pair)).collect();
         let mut scores = Vec::with_capacity(pairs.len());
         for pass in passes.split(&lengths) {
-            let rewards = Self::rewards(model, &pairs[pass.clone()]).map(|rewards_p| read(&rewards_p));
+            let rewards = Self::rewards(model, &pairs[pass.clone()], None).map(|rewards_p| read(&rewards_p));
             let [chosen, rejected] = rewards;
             for ((pair, chosen), rejected) in pairs[pass].iter().zip(chosen).zip(rejected) {
                 scores.push(PairScore {

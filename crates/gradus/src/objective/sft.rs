@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Objective, OfflineMethod, Totals};
+use super::{Objective, OfflineMethod, Pass};
 use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, Row, SftExample, TokeniseOptions, TooLong};
 use crate::error::Result;
@@ -153,8 +153,9 @@ impl Objective for Sft {
         sequence(example).targets()
     }
 
-    fn loss(&self, model: &CausalLm, rows: &[&SftExample], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
-        let batch = model.batch(&Rows::Alone(rows.iter().map(|row| sequence(row)).collect()));
+    fn loss(&self, model: &CausalLm, rows: &[&SftExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+        let rows = Rows::Alone(rows.iter().map(|row| sequence(row)).collect());
+        let batch = model.batch(&rows).dropping(pass.dropout);
         stats.sum(NEW_TOKENS, batch.tokens() as f64);
         if batch.targets().is_empty() {
             return None;
@@ -169,7 +170,7 @@ impl Objective for Sft {
                 sft::nll_smoothed(found.logprobs_m, found.mean_logits_m, found.log_partitions_m, share)
             }
         };
-        Some(losses_m.sum() / totals.targets as f64)
+        Some(losses_m.sum() / pass.totals.targets as f64)
     }
 
     fn describe(&self, row: &SftExample) -> Value {

@@ -81,7 +81,7 @@ pub struct TrainConfig {
     pub early_stopping_patience: usize,
     /// Shuffle the rows each epoch. Default true; `--no-shuffle` keeps the file's order.
     pub shuffle: bool,
-    /// Dropout as the model's configuration says, instead of none. Default false.
+    /// Dropout as the model's configuration says, instead of none (sft and reward only). Default false.
     pub dropout: bool,
     /// The seed of every random stream. Default 42 (TRL).
     pub seed: u64,

@@ -112,7 +112,8 @@ pub(crate) fn with_rows(
         Some(iteration) => online(plan, workload, held_out, &iteration),
         None => workload,
     };
-    let trained = |model: Model| Model { recompute: train.recompute, compute: train.compute, ..model };
+    let trained =
+        |model: Model| Model { recompute: train.recompute, dropout: train.dropout, compute: train.compute, ..model };
     Ok(Workload { policy: trained(workload.policy), critic: workload.critic.map(trained), ..workload })
 }
 

@@ -9,7 +9,9 @@ use crate::algorithm::actor::batch;
 use crate::algorithm::{Actor, Algorithm, Critic};
 use crate::batches::MicroBatch;
 use crate::learner::Learner;
-use crate::objective::{Objective, totals};
+use crate::model::DropoutStream;
+use crate::objective::{Objective, Pass, totals};
+use crate::rng::Seed;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::stats::Stats;
 
@@ -25,7 +27,9 @@ pub(super) fn offline<O: Objective>(
     tell(recorder);
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
     let batch: Vec<&O::Example> = passes.longest(&lengths, batch_size).into_iter().map(|i| &examples[i]).collect();
-    let share = objective.loss(learner.module(), &batch, totals(objective, &batch), &mut Stats::default());
+    // What is dropped changes nothing that is kept.
+    let pass = Pass { totals: totals(objective, &batch), dropout: Some(DropoutStream::new(Seed(0), 0, 0)) };
+    let share = objective.loss(learner.module(), &batch, pass, &mut Stats::default());
     if let Some(share) = share {
         drop(share.backward());
     }

@@ -21,7 +21,7 @@ use crate::learner::Learner;
 use crate::learner::optimizer::{AdamW, AdamWConfig};
 use crate::method::{Cast, Head, Trainer};
 use crate::model::adapter::{Adaptable, PeftConfig, TaskType};
-use crate::model::{CausalLm, DropoutKey, ModelDir, RewardModel};
+use crate::model::{CausalLm, ModelDir, RewardModel};
 use crate::pretrained::Trainable;
 use crate::reward::{self, Reward};
 use crate::rng::Purpose;
@@ -38,8 +38,6 @@ pub(super) struct Models<'a> {
     pub checkpoint: Option<&'a Checkpoint>,
     /// With autodiff.
     pub device: &'a Device,
-    /// What the masks of dropout are drawn from.
-    pub dropout: DropoutKey,
 }
 
 /// Which stream of [`Purpose::Init`] draws what.
@@ -179,6 +177,7 @@ impl Models<'_> {
         }
         model = model.computing(self.plan.train().compute);
         model.adapted_mut().0.set_recompute(self.plan.train().recompute);
+        model.adapted_mut().0.set_dropout(self.plan.train().dropout);
         let Some(adapter) = model.adapter() else {
             model.adapted().0.check_trainable(&player.dir)?;
             return Ok(model);
@@ -188,7 +187,7 @@ impl Models<'_> {
             true => config.lora.as_ref().map_or(adapter.dropout, |lora| lora.dropout) as f32,
             false => 0.0,
         };
-        model.set_dropout(dropout, &self.dropout);
+        model.set_adapter_dropout(dropout);
         Ok(model.train_adapter(player.role.weights))
     }
 }

@@ -12,7 +12,8 @@ use crate::batches::Order;
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::learner::Learner;
-use crate::objective::{Objective, totals};
+use crate::model::DropoutStream;
+use crate::objective::{Objective, Pass, totals};
 use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::{NEW_TOKENS, Stats};
@@ -137,13 +138,15 @@ pub fn optimise<O: Objective>(
     settings: &Settings,
 ) -> Result<Stats, String> {
     let totals = totals(objective, batch);
+    let step = learner.optimizer().steps();
     let acquainted = objective.acquainted(learner.module(), batch, settings.passes);
     let batch: Vec<&O::Example> = acquainted.as_ref().map_or_else(|| batch.to_vec(), |batch| batch.iter().collect());
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
     let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
     for (index, pass) in settings.passes.split(&lengths).into_iter().enumerate() {
-        learner.begin_pass(settings.seed, index);
-        let Some(share) = objective.loss(learner.module(), &batch[pass], totals, &mut measured) else { continue };
+        let masks = DropoutStream::new(settings.seed, step, index as u64);
+        let at = Pass { totals, dropout: Some(masks) };
+        let Some(share) = objective.loss(learner.module(), &batch[pass], at, &mut measured) else { continue };
         let value = f64::from(read(&share)[0]);
         if !value.is_finite() {
             return Err(format!("the loss is {value}"));

@@ -22,12 +22,12 @@ use crate::algorithm::actor::Actor;
 use crate::batches::{MicroBatch, Order};
 use crate::config::{Effect, Plan, Visitor};
 use crate::device::DeviceChoice;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::learner::Learner;
 use crate::machine::Machine;
 use crate::memory::Row;
 use crate::method::Cast;
-use crate::model::{CausalLm, DropoutKey};
+use crate::model::CausalLm;
 use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::Trainable;
 use crate::rng::Purpose;
@@ -79,23 +79,12 @@ fn run_in(
         tell_resumption(plan, checkpoint.as_ref(), observer);
     }
     observer.event(&Event::Phase { name: "loading", total: None, done: 0 });
-    if plan.train().dropout {
-        return Err(Error::input("`train.dropout` is true, but no model family applies dropout yet")
-            .with_hint("leave `dropout` out: policies, references and reward models are trained without it"));
-    }
     fetch_models(plan, observer)?;
     let mut start = Start::open(plan)?;
     start.expected_data = checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.data.clone());
     let cast = cast::open(plan, &start)?;
-    let job = Job {
-        plan,
-        start: &start,
-        cast: &cast,
-        directory,
-        checkpoint,
-        device: plan.device().device().autodiff(),
-        dropout: DropoutKey::default(),
-    };
+    let job =
+        Job { plan, start: &start, cast: &cast, directory, checkpoint, device: plan.device().device().autodiff() };
     plan.method().visit(Training { job, observer })
 }
 
@@ -124,8 +113,6 @@ struct Job<'a> {
     checkpoint: Option<Checkpoint>,
     /// With autodiff.
     device: Device,
-    /// What the masks of dropout are drawn from.
-    dropout: DropoutKey,
 }
 
 /// A run, and who watches it.
@@ -195,8 +182,7 @@ impl Job<'_> {
 
         let order = self.order(Purpose::DataOrder, train.len());
         let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
-        let mut learner =
-            Learner::new(model, self.models().optimizer("", settings.optimizer)?).dropping(self.dropout.clone());
+        let mut learner = Learner::new(model, self.models().optimizer("", settings.optimizer)?);
         let save = |model: &<M::Objective as Objective>::Model, path: &Path| model.save(&self.start.model, path);
         let mut recorder = self.recorder(observer)?;
         let task = Offline {
@@ -262,7 +248,6 @@ impl Job<'_> {
             cast: self.cast,
             checkpoint: self.checkpoint.as_ref(),
             device: &self.device,
-            dropout: self.dropout.clone(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Rules of adapters.
+//! Rules of adapters, and of dropout.
 
 use crate::config::RunConfig;
 use crate::config::method::names;
@@ -10,6 +10,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         let message = "`train.sampling_weights` is set, but under an adapter the base is sampled from as it is held";
         (message.into(), Some("use `train.frozen_weights`: it holds the base so in training too".into()))
     });
+    drops_well(problems, config, "train.dropout", config.train.dropout.then_some("true".into()));
     let Some(lora) = &config.lora else { return };
     problems.unless(config.adapter.is_none(), &["adapter", "lora"], || {
         let message = "`adapter` goes on with one, `lora` makes a new one: a run has only one of them";
@@ -23,18 +24,16 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         &["lora.targets", "lora.target_pattern"],
         || ("`lora.targets` and `lora.target_pattern` both say which layers are meant".into(), None),
     );
-    let fine = lora.dropout == 0.0 || config.method.method().drops_out();
-    problems.unless(fine, &["lora.dropout"], || {
-        let message = format!(
-            "`lora.dropout` is {}, but {} compares logprobs of one text under several models: with dropout they would differ by chance",
-            lora.dropout,
-            config.method.name()
-        );
-        let takers = names("and", |method| method.method().drops_out());
-        (message, Some(format!("leave it out; it is for {takers}")))
-    });
-    let fine = lora.dropout == 0.0 || !config.train.recompute;
-    problems.unless(fine, &["lora.dropout", "train.recompute"], || {
-        ("`lora.dropout` cannot be used with `train.recompute` yet".into(), None)
-    });
+    drops_well(problems, config, "lora.dropout", (lora.dropout != 0.0).then(|| lora.dropout.to_string()));
+}
+
+/// Dropout is for methods that ask one model alone; `value` is what `key` is set to.
+fn drops_well(problems: &mut Problems<'_>, config: &RunConfig, key: &'static str, value: Option<String>) {
+    let Some(value) = value.filter(|_| !config.method.method().drops_out()) else { return };
+    let method = config.method.name();
+    let message = format!(
+        "`{key}` is {value}, but {method} compares logprobs of one text under several models: with dropout they would differ by chance",
+    );
+    let takers = names("and", |method| method.method().drops_out());
+    problems.unless(false, &[key], || (message, Some(format!("leave it out; it is for {takers}"))));
 }

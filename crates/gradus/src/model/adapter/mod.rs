@@ -19,7 +19,6 @@ pub(crate) use saved::{AdapterTensors, save};
 
 use super::compute::Weights;
 use super::directory::ModelDir;
-use super::dropout::{Dropout, DropoutKey};
 use super::layers::Linear;
 use super::lora::{Lora, LoraValues};
 use super::trunk::{Family, Trunk};
@@ -142,11 +141,11 @@ pub trait Adaptable: Module {
         Ok(self)
     }
 
-    /// Drops out what the adapter sees in recorded passes, with `probability` and by masks of `key`.
-    fn set_dropout(&mut self, probability: f32, key: &DropoutKey) {
+    /// In passes with masks, drops what the adapter sees with `probability`.
+    fn set_adapter_dropout(&mut self, probability: f32) {
         for (layer, (_, linear)) in self.adapted_mut().0.linears_mut().into_iter().enumerate() {
             if let Some(lora) = &mut linear.lora {
-                lora.set_dropout((probability > 0.0).then(|| Dropout::new(probability, key.clone(), layer)));
+                lora.set_dropout(probability, layer);
             }
         }
     }

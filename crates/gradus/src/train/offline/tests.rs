@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::learner::optimizer::AdamW;
-use crate::objective::Totals;
+use crate::objective::Pass;
 use crate::rng::{Purpose, Seed};
 use crate::run::{Checkpoint, Existing, NamedTensor, RunDir, read_metrics, tensors};
 use crate::settings::TrainConfig;
@@ -63,10 +63,10 @@ impl Objective for Watched {
         SquaredError.targets(point)
     }
 
-    fn loss(&self, model: &Line, points: &[&Point], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         self.passes.borrow_mut().push(points.iter().map(|point| point.y).collect());
         assert_ne!(self.passes.borrow().len(), self.panics_at, "a bug");
-        SquaredError.loss(model, points, totals, stats)
+        SquaredError.loss(model, points, pass, stats)
     }
 
     fn describe(&self, point: &Point) -> Value {
@@ -89,7 +89,7 @@ impl Objective for SquaredError {
         1
     }
 
-    fn loss(&self, model: &Line, points: &[&Point], totals: Totals, stats: &mut Stats) -> Option<Tensor<1>> {
+    fn loss(&self, model: &Line, points: &[&Point], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let n = points.len();
         let device = model.weight.val().device();
         let x: Vec<f32> = points.iter().flat_map(|point| point.x).collect();
@@ -98,7 +98,7 @@ impl Objective for SquaredError {
         let y = Tensor::<1>::from_data(TensorData::new(y, [n]), &device);
         let predicted = (x * model.weight.val()).sum_dim(1).squeeze_dim::<1>(1) + model.bias.val();
         stats.sum(NEW_TOKENS, points.iter().map(|point| self.tokens(point)).sum::<usize>() as f64);
-        Some((predicted - y).square().sum() / totals.examples as f64)
+        Some((predicted - y).square().sum() / pass.totals.examples as f64)
     }
 
     fn describe(&self, point: &Point) -> Value {
