@@ -37,11 +37,40 @@ SETTINGS = [
     {"temperature": 1.5, "top_k": 8, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.1},
 ]
 
+# What looks at the ids before: these, how many of them are the prompt's, and settings.
+STOP = [2, 5]
+REPEATED = [4, 9, 6, 4, 9, 11, 4, 9]
+OF_IDS = [
+    (REPEATED, 5, {"no_repeat_ngram_size": 1}), (REPEATED, 5, {"no_repeat_ngram_size": 2}),
+    (REPEATED, 5, {"no_repeat_ngram_size": 3}), (REPEATED, 5, {"no_repeat_ngram_size": 4}),
+    (REPEATED[:2], 1, {"no_repeat_ngram_size": 3}),
+    (REPEATED, 6, {"min_new_tokens": 3, "eos_token_id": STOP}), (REPEATED, 6, {"min_new_tokens": 2, "eos_token_id": STOP}),
+    (REPEATED, 5, {"bad_words_ids": [[7], [4, 9, 3], [9, 8], [11, 9, 1], [2]], "eos_token_id": STOP}),
+    (REPEATED, 5, {"suppress_tokens": [0, 7, 23]}),
+    ([3], 1, {"forced_bos_token_id": 8}), ([3, 6], 1, {"forced_bos_token_id": 8}),
+    (REPEATED, 5, {"forced_eos_token_id": 2, "max_new_tokens": 4}),
+    (REPEATED, 5, {"forced_eos_token_id": 2, "max_new_tokens": 5}),
+    (REPEATED, 5, {"forced_eos_token_id": 2, "max_new_tokens": 4, "temperature": 0.7, "repetition_penalty": 1.3}),
+    (REPEATED, 7, {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "bad_words_ids": [[9, 8], [1]],
+                   "min_new_tokens": 4, "eos_token_id": STOP, "suppress_tokens": [10, 12], "temperature": 0.8, "top_k": 12,
+                   "top_p": 0.95, "min_p": 0.02}),
+]
 
-def processed(model, row, settings):
+
+def processed(model, row, settings, previous=PREVIOUS, prompt_length=len(PREVIOUS)):
+    settings = dict(settings)
+    # As GenerationMixin.generate prepares both before it asks for the processors.
+    eos = settings.pop("eos_token_id", None)
+    if "max_new_tokens" in settings:
+        settings["max_length"] = prompt_length + settings.pop("max_new_tokens")
     config = GenerationConfig(do_sample=True, **{"top_k": 0, "top_p": 1.0, "temperature": 1.0, **settings})
-    processors = model._get_logits_processor(generation_config=config, input_ids_seq_length=len(PREVIOUS), device="cpu")
-    return torch.log_softmax(processors(torch.tensor([PREVIOUS]), row[None].clone())[0], -1)
+    config._eos_token_tensor = None if eos is None else torch.tensor(eos)
+    processors = model._get_logits_processor(generation_config=config, input_ids_seq_length=prompt_length, device="cpu")
+    return torch.log_softmax(processors(torch.tensor([previous]), row[None].clone())[0], -1)
+
+
+def finite(answer):
+    return {name: [None if math.isinf(x) else x for x in row.tolist()] for name, row in answer.items()}
 
 
 def main():
@@ -52,11 +81,15 @@ def main():
     cases = []
     for settings in SETTINGS:
         answer = {name: processed(model, row, settings) for name, row in rows.items()}
-        cases.append({"settings": settings, "logprobs": {name: [None if math.isinf(x) else x for x in row.tolist()]
-                                                         for name, row in answer.items()}})
+        cases.append({"settings": settings, "logprobs": finite(answer)})
+    of_ids = []
+    for previous, prompt_length, settings in OF_IDS:
+        answer = {name: processed(model, row, settings, previous, prompt_length) for name, row in rows.items()}
+        of_ids.append({"previous_ids": previous, "prompt_length": prompt_length, "settings": settings,
+                       "logprobs": finite(answer)})
     write_json(out / "sampling.json", {"meta": meta(SEED), "note": "row ties: compare sorted values under top_p",
-                                       "previous_ids": PREVIOUS, "logits": rows, "cases": cases})
-    print(len(cases), "settings")
+                                       "previous_ids": PREVIOUS, "logits": rows, "cases": cases, "cases_of_ids": of_ids})
+    print(len(cases) + len(of_ids), "settings")
 
 
 main()

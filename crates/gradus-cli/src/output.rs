@@ -120,10 +120,10 @@ impl Output {
         Paint { colour: self.paint.colour && std::io::stdout().is_terminal() }
     }
 
-    /// How many characters fit on a line of stdout, where it is a terminal.
-    pub fn width(&self) -> Option<usize> {
-        let (_, columns) = console::Term::stdout().size_checked()?;
-        Some(usize::from(columns))
+    /// How many characters stdout has on a line, and how many lines, where it is a terminal.
+    pub fn size(&self) -> Option<(usize, usize)> {
+        let (lines, columns) = console::Term::stdout().size_checked()?;
+        Some((usize::from(columns), usize::from(lines)))
     }
 
     /// A message on stderr; `--quiet` drops it.

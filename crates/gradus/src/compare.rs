@@ -96,7 +96,8 @@ impl<'a> Judge<'a> {
         let device = plan.device().device();
         let start = Start::open(plan)?;
         let reference = CausalLm::load(&start.model.dir, &device)?;
-        let (max_new_tokens, temperature, stop) = match plan.method().iteration() {
+        let iteration = plan.method().iteration();
+        let (max_new_tokens, temperature, stop) = match iteration {
             Some(iteration) => (iteration.max_new_tokens, iteration.temperature, iteration.stop.to_vec()),
             None => (MAX_NEW_TOKENS, 1.0, Vec::new()),
         };
@@ -120,6 +121,9 @@ impl<'a> Judge<'a> {
             stop_ids: start.model.stop_ids(),
             ..SamplingParams::default()
         };
+        let params = iteration.map_or(params.clone(), |iteration| iteration.sampling.apply(params));
+        // Distances to the reference are those over all tokens, whatever a method trains on.
+        let params = SamplingParams { record_support: false, ..params };
         let settings = Settings::new(plan.train(), 1, plan.learning_rate(), plan.best_metric());
         Ok(Self { plan, start, reference, prompts: found.examples, params, stop, settings, device, has_reward })
     }

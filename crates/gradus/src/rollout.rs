@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::generate::{SamplingParams, StopRule, generate};
-use crate::model::CausalLm;
+use crate::model::{CausalLm, Support};
 use crate::rng::Stream;
 use crate::text::{self, StopStrings, Tokenizer, continuation, cut_at_stop};
 
@@ -27,8 +27,10 @@ pub struct Rollout {
     pub completion_ids: Vec<u32>,
     /// Log-probability of each id under the distribution actually sampled from (after top-k, top-p, …), in nats.
     pub sampled_logprobs: Vec<f32>,
-    /// Log-probability of each id under the policy at the training temperature, unwarped: what the trainer recomputes.
+    /// Log-probability of each id under the policy at the training temperature, over all ids.
     pub logprobs: Vec<f32>,
+    /// What each id could have been, where the distribution sampled from is what trains; else empty.
+    pub supports: Vec<Support>,
     /// Which ids carry loss; none: all of them. What the policy did not write (a tool's answer) carries none. At least one does.
     pub counts: Option<Vec<bool>>,
     /// Why it ended.
@@ -44,12 +46,27 @@ impl Rollout {
         }
     }
 
-    /// [`logprobs`](Self::logprobs) of the ids that carry loss.
+    /// The logprobs that train: what the policy, asked again, says of each id at first.
+    pub fn trained_logprobs(&self) -> &[f32] {
+        if self.supports.is_empty() { &self.logprobs } else { &self.sampled_logprobs }
+    }
+
+    /// [`trained_logprobs`](Self::trained_logprobs) of the ids that carry loss.
     pub fn counted_logprobs(&self) -> Cow<'_, [f32]> {
         match &self.counts {
-            None => Cow::Borrowed(&self.logprobs),
-            Some(counts) => self.logprobs.iter().zip(counts).filter(|(_, counts)| **counts).map(|(x, _)| *x).collect(),
+            None => Cow::Borrowed(self.trained_logprobs()),
+            Some(_) => self.only_counted(self.trained_logprobs()).copied().collect(),
         }
+    }
+
+    /// What the ids that carry loss could have been; nothing where that was not recorded.
+    pub fn counted_supports(&self) -> impl Iterator<Item = &Support> {
+        self.only_counted(&self.supports)
+    }
+
+    fn only_counted<'r, T>(&'r self, of_ids: &'r [T]) -> impl Iterator<Item = &'r T> {
+        let counts = |t: usize| self.counts.as_ref().is_none_or(|counts| counts[t]);
+        of_ids.iter().enumerate().filter(move |(t, _)| counts(*t)).map(|(_, x)| x)
     }
 
     /// Puts the logprobs of the ids that carry loss in the place of those recorded.
@@ -158,6 +175,7 @@ pub fn sample(
             completion_ids: completion.ids,
             sampled_logprobs: completion.sampled_logprobs,
             logprobs: completion.logprobs,
+            supports: completion.supports,
             counts: None,
             stop: completion.stop,
         });
@@ -184,6 +202,7 @@ mod tests {
             completion_ids: vec![1; counts.len()],
             sampled_logprobs: Vec::new(),
             logprobs: (0..counts.len()).map(|t| -(t as f32)).collect(),
+            supports: Vec::new(),
             counts: Some(counts.to_vec()),
             stop: StopReason::Length,
         };

@@ -42,7 +42,7 @@ const OFFLINE: [Method; 7] = [
     },
 ];
 
-const ONLINE: [Method; 5] = [
+const ONLINE: [Method; 6] = [
     Method {
         name: "grpo",
         written: "grpo: {loss_type: grpo, group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, update_epochs: 2, mini_batches: 2}",
@@ -56,6 +56,11 @@ const ONLINE: [Method; 5] = [
     Method {
         name: "grpo dr_grpo",
         written: "grpo: {loss_type: dr_grpo, group_size: 4, max_new_tokens: 6, scale_rewards: none}",
+        rows: "sft",
+    },
+    Method {
+        name: "grpo on processed logprobs",
+        written: "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, entropy_coefficient: 0.01, sampling: {top_k: 40, top_p: 0.95, trained_logprobs: processed}}",
         rows: "sft",
     },
     Method {
@@ -295,6 +300,35 @@ fn the_first_update_starts_at_ratio_one_and_at_the_reference() {
         assert!(metric(&dpo, 0, "rewards/margins").abs() <= 1e-6);
         assert!(metric(&dpo, 1, "rewards/margins") > 0.0, "dpo, {reference}: the chosen rows gained");
     }
+}
+
+#[test]
+fn whichever_logprobs_train_the_first_ratio_is_one() {
+    let entropies = ["raw", "processed"].map(|trained| {
+        let sampling = format!(
+            "sampling: {{top_k: 40, top_p: 0.9, min_p: 0.01, no_repeat_ngram_size: 2, min_new_tokens: 2, suppress_tokens: [40, 41], trained_logprobs: {trained}}}"
+        );
+        let run = |written: String| {
+            let run = Run::new(&Method { name: "", written: "METHOD", rows: "sft" }, true, SHORT);
+            Run { written: run.written.replace("METHOD", &written), ..run }.train()
+        };
+        let ppo = run(format!("ppo: {{max_new_tokens: 6, update_epochs: 1, {sampling}}}"));
+        for (name, expected, tolerance) in [
+            ("val/ratio", 1.0, 1e-5),
+            ("val/ratio_var", 0.0, 1e-9),
+            ("policy/approxkl_avg", 0.0, 1e-9),
+            ("objective/kl", 0.0, 1e-4),
+        ] {
+            let found = metric(&ppo, 0, name);
+            assert!((found - expected).abs() <= tolerance, "{trained}, {name}: {found} against {expected}");
+        }
+        let grpo = run(format!("grpo: {{group_size: 4, max_new_tokens: 6, kl_coefficient: 0.1, {sampling}}}"));
+        assert_eq!(metric(&grpo, 0, "clip_ratio/region_mean"), 0.0, "{trained}");
+        assert!(metric(&grpo, 0, "kl").abs() <= 1e-9, "{trained}: kl {}", metric(&grpo, 0, "kl"));
+        assert!(metric(&grpo, 1, "kl") > 0.0, "{trained}: the second iteration has moved");
+        metric(&grpo, 0, "entropy")
+    });
+    assert!(entropies[1] < 0.9 * entropies[0], "{entropies:?}: fewer tokens could be drawn");
 }
 
 /// Adapters of both kinds, on layers of attention and beyond it.

@@ -35,13 +35,13 @@ const PARTS: &[(&str, &[&str])] = &[
     // What is learned from: rewards, fixed examples, rollouts.
     ("reward", &["batches", "data", "host", "model", "rollout", "text"]),
     // What a method says of itself, whatever it learns from.
-    ("method", &["data", "memory", "model", "reward", "settings"]),
+    ("method", &["data", "generate", "memory", "model", "reward", "settings"]),
     ("objective", &["batches", "data", "host", "loss", "math", "method", "model", "pretrained", "settings", "stats"]),
     (
         "algorithm",
         &[
-            "batches", "data", "host", "learner", "loss", "math", "method", "model", "rollout", "run", "settings",
-            "stats",
+            "batches", "data", "generate", "host", "learner", "loss", "math", "method", "model", "rollout", "run",
+            "settings", "stats",
         ],
     ),
     ("evaluation", &["algorithm", "math", "model", "reward", "rollout", "settings", "stats"]),

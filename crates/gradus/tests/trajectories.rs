@@ -203,6 +203,7 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
             completion: String::new(),
             sampled_logprobs: Vec::new(),
             logprobs: vec![0.0; completion_ids.len()],
+            supports: Vec::new(),
             counts: None,
             completion_ids,
             stop,

@@ -70,12 +70,35 @@ pub struct SamplingArgs {
     /// Make tokens that are already there less likely
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repetition_penalty: f32,
+    /// No sequence of N tokens appears twice, prompt included; 0 turns it off
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    no_repeat_ngram_size: usize,
+    /// Token ids that are never drawn, with commas between them
+    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    suppress_tokens: Vec<u32>,
+    /// Token ids, with commas between them, that never follow each other; may be given several times
+    #[arg(long, value_name = "ID,…", value_parser = ids)]
+    bad_words_ids: Vec<Ids>,
+    /// The token id that every completion begins with
+    #[arg(long, value_name = "ID")]
+    forced_bos_token_id: Option<u32>,
+    /// The token id that a completion of the longest length ends with
+    #[arg(long, value_name = "ID")]
+    forced_eos_token_id: Option<u32>,
     /// A string that ends a completion; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
     /// The seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
+}
+
+/// Token ids of one argument.
+#[derive(Debug, Clone)]
+pub struct Ids(Vec<u32>);
+
+fn ids(text: &str) -> Result<Ids, std::num::ParseIntError> {
+    text.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>().map(Ids)
 }
 
 impl SamplingArgs {
@@ -89,7 +112,12 @@ impl SamplingArgs {
             repetition_penalty: self.repetition_penalty,
             max_new_tokens: self.max_new_tokens,
             min_new_tokens: self.min_new_tokens,
-            stop_ids: Vec::new(),
+            no_repeat_ngram_size: self.no_repeat_ngram_size,
+            suppress_tokens: self.suppress_tokens.clone(),
+            bad_words_ids: self.bad_words_ids.iter().map(|word| word.0.clone()).collect(),
+            forced_bos_token_id: self.forced_bos_token_id,
+            forced_eos_token_id: self.forced_eos_token_id,
+            ..SamplingParams::default()
         }
     }
 

@@ -106,7 +106,8 @@ pub(crate) fn per_rollout(
     lists
 }
 
-/// Prompt and completion of each chosen rollout. Neighbours with one prompt share it.
+/// Prompt and completion of each chosen rollout, among what could be drawn where that is recorded. Neighbours with one
+/// prompt share it.
 pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Batch {
     let sequence = |&i: &usize| {
         let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
@@ -115,7 +116,8 @@ pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Bat
         Sequence { counted, ..Sequence::completion(&prompt.ids, &rollout.completion_ids) }
     };
     let groups = chosen.chunk_by(|&a, &b| rollouts.rollouts[a].prompt == rollouts.rollouts[b].prompt);
-    trunk.batch(&Rows::Groups(groups.map(|group| group.iter().map(sequence).collect()).collect()))
+    let batch = trunk.batch(&Rows::Groups(groups.map(|group| group.iter().map(sequence).collect()).collect()));
+    batch.among(chosen.iter().flat_map(|&i| rollouts.rollouts[i].counted_supports().cloned()).collect())
 }
 
 /// Tokens of prompt and completion of each chosen rollout.

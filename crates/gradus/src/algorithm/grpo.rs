@@ -12,6 +12,7 @@ use super::advantage::of_groups;
 use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen};
 use super::{Advantages, Algorithm, Critic, Experience, OnlineMethod, Sampling, Update, mini_batches};
 use crate::data::{Need, TooLong};
+use crate::generate::SamplingConfig;
 use crate::learner::Learner;
 use crate::loss::kl::KlCorrection;
 use crate::loss::surrogate::{Clip, Statistics};
@@ -57,6 +58,8 @@ pub struct GrpoConfig {
     pub entropy_coefficient: f64,
     /// Strings that end a completion.
     pub stop: Vec<String>,
+    /// What else shapes the distribution that completions are drawn from.
+    pub sampling: SamplingConfig,
     /// The reference: a model directory. Default: the model training starts from.
     pub reference_model: Option<String>,
 }
@@ -80,6 +83,7 @@ impl Default for GrpoConfig {
             mask_truncated_completions: false,
             entropy_coefficient: 0.0,
             stop: Vec::new(),
+            sampling: SamplingConfig::default(),
             reference_model: None,
         }
     }
@@ -179,6 +183,7 @@ impl OnlineMethod for GrpoConfig {
             max_new_tokens: self.max_new_tokens,
             temperature: self.temperature,
             stop: &self.stop,
+            sampling: &self.sampling,
             update_epochs: self.update_epochs,
             mini_batches: self.mini_batches,
             regroups: true,
@@ -247,6 +252,7 @@ impl Algorithm for Grpo {
             max_new_tokens: self.config.max_new_tokens,
             temperature: self.config.temperature as f32,
             stop: self.config.stop.clone(),
+            shape: self.config.sampling.clone(),
         }
     }
 

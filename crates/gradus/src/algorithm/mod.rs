@@ -28,6 +28,7 @@ pub use actor::{Actor, Forward};
 pub use critic::Critic;
 
 use crate::error::Result;
+use crate::generate::SamplingConfig;
 use crate::learner::{Learner, Trained};
 use crate::method::{Iteration, Method};
 use crate::rng::Purpose;
@@ -44,8 +45,7 @@ pub trait OnlineMethod: Method {
     fn algorithm(&self, critic: Option<Critic>, kl_coefficient: Option<f64>) -> Box<dyn Algorithm>;
 }
 
-/// How an algorithm wants its completions sampled. Nothing else may change the distribution: what is trained on must be
-/// what was sampled from.
+/// How an algorithm wants its completions sampled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// Completions of each prompt.
@@ -56,6 +56,8 @@ pub struct Sampling {
     pub temperature: f32,
     /// Strings that end a completion.
     pub stop: Vec<String>,
+    /// What else shapes the distribution, and which logprobs are trained on.
+    pub shape: SamplingConfig,
 }
 
 /// Scored rollouts: everything an algorithm learns from.

@@ -16,6 +16,7 @@ use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, ValueLoss}
 use super::{Advantages, Algorithm, Experience, OnlineMethod, Sampling, Update, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
+use crate::generate::SamplingConfig;
 use crate::learner::{Learner, Trained};
 use crate::loss::surrogate::Clip;
 use crate::math::Whiten;
@@ -64,6 +65,8 @@ pub struct PpoConfig {
     pub critic: CriticConfig,
     /// Strings that end a completion.
     pub stop: Vec<String>,
+    /// What else shapes the distribution that completions are drawn from.
+    pub sampling: SamplingConfig,
     /// The reference: a model directory. Default: the model training starts from.
     pub reference_model: Option<String>,
 }
@@ -89,6 +92,7 @@ impl Default for PpoConfig {
             kl: KlConfig::default(),
             critic: CriticConfig::default(),
             stop: Vec::new(),
+            sampling: SamplingConfig::default(),
             reference_model: None,
         }
     }
@@ -255,6 +259,7 @@ impl OnlineMethod for PpoConfig {
             max_new_tokens: self.max_new_tokens,
             temperature: self.temperature,
             stop: &self.stop,
+            sampling: &self.sampling,
             update_epochs: self.update_epochs,
             mini_batches: self.mini_batches,
             regroups: false,
@@ -322,6 +327,7 @@ impl Algorithm for Ppo {
             max_new_tokens: self.config.max_new_tokens,
             temperature: self.config.temperature as f32,
             stop: self.config.stop.clone(),
+            shape: self.config.sampling.clone(),
         }
     }
 

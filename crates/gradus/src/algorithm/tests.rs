@@ -35,6 +35,7 @@ fn experience(policy: &CausalLm, settings: &Settings, of_tool: f32) -> Experienc
         completion_ids: ids.to_vec(),
         sampled_logprobs: vec![of_tool; ids.len()],
         logprobs: vec![of_tool; ids.len()],
+        supports: Vec::new(),
         counts,
         stop: StopReason::StopId,
     };

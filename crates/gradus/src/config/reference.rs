@@ -97,6 +97,11 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
 }
 
 fn plural(name: &str) -> String {
+    for noun in ["whole number", "list"] {
+        if let Some(rest) = name.strip_prefix(noun) {
+            return format!("{noun}s{rest}");
+        }
+    }
     format!("{name}s")
 }
 

@@ -1,327 +1,408 @@
-//! The engine: prompts are computed once and shared by their group; finished rows leave at once, waiting ones take
-//! their places.
+//! The engine: it lives as long as its weights, and samples for whoever asks.
+//!
+//! Prompts are computed once and shared by their group; finished rows leave at once and waiting ones take their places.
+//! A row that is kept goes on after other ids (a tool's answer, a person's turn) from what the cache holds of it.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::Tensor;
 use gradus_kernels::CacheRow;
 use rayon::prelude::*;
 
-use super::sampler::{SamplingParams, choose_except};
+use super::params::SamplingParams;
+use super::processors::History;
+use super::row::{Completion, Row, StopRule};
 use crate::error::{Error, Result};
-use crate::model::{CausalLm, Context, KvCache, Packed};
+use crate::model::{CausalLm, Context, KvCache, Packed, select_rows};
 use crate::rng::Stream;
 
-/// Decides on ids alone whether a completion ends; stop strings are such a rule over a tokenizer.
-pub trait StopRule {
-    /// Whether completion `row` ends with the last of `completion_ids`. Called once after every new id.
-    fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool;
-}
-
-/// No rule but the stop ids and the length.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoStopRule;
-
-impl StopRule for NoStopRule {
-    fn stops(&mut self, _: usize, _: &[u32]) -> bool {
-        false
-    }
-}
-
-/// Why a completion ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StopReason {
-    /// A stop id was sampled; it is the last id of the completion.
-    StopId,
-    /// A stop string appeared.
-    StopString,
-    /// `max_new_tokens` was reached.
-    Length,
-}
-
-impl StopReason {
-    /// The name used in logs: `stop_id`, `stop_string` or `length`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::StopId => "stop_id",
-            Self::StopString => "stop_string",
-            Self::Length => "length",
-        }
-    }
-}
-
-/// One sampled completion, as ids.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Completion {
-    /// The ids, a sampled stop id included. Never empty.
-    pub ids: Vec<u32>,
-    /// Log-probability of each id under the distribution it was drawn from, in nats.
-    pub sampled_logprobs: Vec<f32>,
-    /// Log-probability of each id under the model at the sampling temperature, unwarped, in nats.
-    pub logprobs: Vec<f32>,
-    /// Why it ended.
-    pub stop: StopReason,
-}
-
-impl Completion {
-    fn empty() -> Self {
-        Self { ids: Vec::new(), sampled_logprobs: Vec::new(), logprobs: Vec::new(), stop: StopReason::Length }
-    }
-}
-
-/// Rows sampled side by side at most: bounds the cache and the logits in memory.
-const ROWS_AT_ONCE: usize = 256;
 /// Prompt tokens computed in one pass at most, unless one prompt alone is longer.
 const PREFILL_TOKENS: usize = 4096;
 
-/// Samples `group` completions of each prompt; completion `p · group + g` belongs to prompt `p`.
+/// What is asked for: completions of one prompt.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The prompt's ids.
+    pub prompt: Vec<u32>,
+    /// How its completions are drawn.
+    pub params: Arc<SamplingParams>,
+    /// One stream per completion to draw from.
+    pub streams: Vec<Stream>,
+    /// Whether rows stay after their completions have ended, for [`Engine::extend`]. Rows of one prompt share it; a row
+    /// that is alone shares nothing but its first token, so that [`Engine::rewind`] can take it back to any other.
+    pub is_kept: bool,
+}
+
+/// What comes after a completion that has ended, and how the next one is drawn.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    /// The ids after the completion.
+    pub ids: Vec<u32>,
+    /// How the next completion is drawn.
+    pub params: Arc<SamplingParams>,
+    /// The stream to draw from.
+    pub stream: Stream,
+}
+
+/// What happened to a row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// An id was drawn.
+    Token {
+        /// The row.
+        row: usize,
+        /// The id.
+        id: u32,
+    },
+    /// The completion has ended.
+    Finished {
+        /// The row.
+        row: usize,
+        /// Its completion, since the prompt or the last turn.
+        completion: Completion,
+    },
+}
+
+/// A mask of the caller's own over what can be drawn, such as an algorithm's.
+pub trait LogitsMask: Sync {
+    /// Sets to −∞ what must not be drawn, and leaves each row something. `logits_bv` has one line of the vocabulary per
+    /// row: at the temperature, after everything that looks at a row's ids, before truncation.
+    fn mask(&self, rows: &[(usize, History<'_>)], logits_bv: &mut [f32]);
+}
+
+/// Rows being sampled, those that wait for a place, and those that are kept.
 ///
-/// Each completion draws from its own stream, `stream(completion)`, and a row's logits do not depend on its company, so
-/// the result does not depend on which rows are sampled together. Weights are packed for the whole call, as the
-/// model computes, unless they are already frozen.
-///
-/// # Errors
-/// When a setting has no meaning, a prompt is empty, holds an id outside the vocabulary, or leaves no room for
-/// `max_new_tokens` within the model's positions.
-pub fn generate(
-    model: &CausalLm,
-    prompts: &[&[u32]],
-    group: usize,
-    params: &SamplingParams,
-    stop: &mut dyn StopRule,
-    stream: &dyn Fn(usize) -> Stream,
-) -> Result<Vec<Completion>> {
-    generate_at_once(ROWS_AT_ONCE, model, prompts, group, params, stop, stream)
-}
-
-/// [`generate`] with at most `slots` rows side by side.
-fn generate_at_once(
-    slots: usize,
-    model: &CausalLm,
-    prompts: &[&[u32]],
-    group: usize,
-    params: &SamplingParams,
-    stop: &mut dyn StopRule,
-    stream: &dyn Fn(usize) -> Stream,
-) -> Result<Vec<Completion>> {
-    check(model, prompts, params)?;
-    let count = prompts.len() * group;
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    let model = model.clone().into_frozen(model.compute().into());
-    let slots = slots.min(count);
-    let mut engine = Engine {
-        model: &model,
-        params,
-        prompts,
-        group,
-        cache: model.new_cache(slots, params.max_new_tokens),
-        waiting: 0..count,
-        live: Vec::with_capacity(slots),
-        free: (0..slots).rev().collect(),
-        computed: 0,
-        kept: Vec::new(),
-        completions: vec![None; count],
-    };
-    while engine.is_busy() {
-        engine.admit(stop, stream);
-        engine.decode(stop);
-    }
-    Ok(engine.completions.into_iter().map(|completion| completion.expect("every row ends")).collect())
-}
-
-fn check(model: &CausalLm, prompts: &[&[u32]], params: &SamplingParams) -> Result<()> {
-    params.check()?;
-    if params.max_new_tokens == 0 {
-        return Err(Error::input("`max_new_tokens` is 0, but must be at least 1"));
-    }
-    let vocabulary = model.vocab_size();
-    for (i, prompt) in prompts.iter().enumerate() {
-        if prompt.is_empty() {
-            return Err(Error::input(format!("prompt {} has no tokens", i + 1))
-                .with_hint("a model without a beginning-of-sequence token needs at least one token to continue"));
-        }
-        if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
-            return Err(Error::input(format!(
-                "prompt {} holds token id {id}, but the model's vocabulary has {vocabulary} ids",
-                i + 1
-            ))
-            .with_hint("the tokenizer and the model do not belong together"));
-        }
-        if let Some(limit) = model.max_positions().filter(|&limit| prompt.len() + params.max_new_tokens > limit) {
-            return Err(Error::input(format!(
-                "prompt {} has {} tokens; with `max_new_tokens` {} it exceeds the model's {limit} positions",
-                i + 1,
-                prompt.len(),
-                params.max_new_tokens
-            ))
-            .with_hint("shorten the prompts or lower `max_new_tokens`"));
-        }
-    }
-    Ok(())
-}
-
-/// Rows being sampled, and those that wait for a place.
-struct Engine<'a> {
-    model: &'a CausalLm,
-    params: &'a SamplingParams,
-    prompts: &'a [&'a [u32]],
-    group: usize,
-    /// Prompts are numbered in it as in `prompts`: each is computed once, in order.
+/// Rows are numbered from 0 in the order they are submitted. Each draws from its own stream and its logits do not depend
+/// on its company, so what a row becomes does not depend on which others there are.
+pub struct Engine<'a> {
+    model: CausalLm,
+    mask: Option<&'a dyn LogitsMask>,
     cache: KvCache,
-    waiting: Range<usize>,
+    /// In order; only the first can have a prompt that is computed already.
+    waiting: VecDeque<Waiting>,
     live: Vec<Row>,
+    kept: Vec<Row>,
     /// Places in the cache.
     free: Vec<usize>,
-    /// Prompts computed so far.
-    computed: usize,
+    /// Rows numbered so far.
+    rows: usize,
+    /// Prompts computed so far: each is numbered in the cache by its turn.
+    prompts: usize,
+    /// Those that are in the cache.
+    held: Vec<usize>,
     /// The logits after the last prompt computed, where rows of it still wait.
-    kept: Vec<f32>,
-    completions: Vec<Option<Completion>>,
+    last_logits: Vec<f32>,
+    prefilled: usize,
 }
 
-/// A completion on its way.
-struct Row {
-    index: usize,
-    prompt: usize,
-    slot: usize,
-    stream: Stream,
-    completion: Completion,
-    has_ended: bool,
+/// Rows of one prompt that have no place yet.
+struct Waiting {
+    prompt: Vec<u32>,
+    params: Arc<SamplingParams>,
+    rows: VecDeque<(usize, Stream)>,
+    is_kept: bool,
+    /// The prompt's number in the cache, and how much of it rows share, once it is computed.
+    computed: Option<(usize, usize)>,
 }
 
-impl Row {
-    /// Draws the next id from `logits_v`, which are overwritten.
-    fn choose(&mut self, logits_v: &mut [f32], prompt: &[u32], params: &SamplingParams) {
-        let Completion { ids, sampled_logprobs, logprobs, .. } = &mut self.completion;
-        let history: Vec<u32> = match params.repetition_penalty == 1.0 {
-            true => Vec::new(),
-            false => prompt.iter().chain(&*ids).copied().collect(),
-        };
-        let excluded: &[u32] = if ids.len() < params.min_new_tokens { &params.stop_ids } else { &[] };
-        let choice = choose_except(logits_v, &history, excluded, params, &mut self.stream);
-        ids.push(choice.id);
-        sampled_logprobs.push(choice.sampled_logprob);
-        logprobs.push(choice.logprob);
+impl Waiting {
+    /// How many tokens of the prompt rows share.
+    fn shared(&self) -> usize {
+        if self.is_kept && self.rows.len() == 1 { 1 } else { self.prompt.len() }
     }
+}
 
-    /// Sees whether the last id ends the completion, and why.
-    fn check(&mut self, params: &SamplingParams, stop: &mut dyn StopRule) {
-        let ids = &self.completion.ids;
-        let reason = if ids.last().is_some_and(|id| params.stop_ids.contains(id)) {
-            Some(StopReason::StopId)
-        } else if stop.stops(self.index, ids) {
-            Some(StopReason::StopString)
-        } else if ids.len() == params.max_new_tokens {
-            Some(StopReason::Length)
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
-            self.completion.stop = reason;
-            self.has_ended = true;
+impl<'a> Engine<'a> {
+    /// An engine with `places` rows side by side, which have room for `capacity` tokens each beside their prompts and get
+    /// more when they need it. Weights are packed as the model computes, unless they are already frozen.
+    pub fn new(model: &CausalLm, places: usize, capacity: usize) -> Self {
+        let model = model.clone().into_frozen(model.compute().into());
+        Self {
+            cache: model.new_cache(places, capacity),
+            model,
+            mask: None,
+            waiting: VecDeque::new(),
+            live: Vec::with_capacity(places),
+            kept: Vec::new(),
+            free: (0..places).rev().collect(),
+            rows: 0,
+            prompts: 0,
+            held: Vec::new(),
+            last_logits: Vec::new(),
+            prefilled: 0,
         }
     }
-}
 
-impl Engine<'_> {
-    fn is_busy(&self) -> bool {
-        !self.waiting.is_empty() || !self.live.is_empty()
+    /// The same engine, with `mask` over everything that is drawn.
+    pub fn with_mask(self, mask: &'a dyn LogitsMask) -> Self {
+        Self { mask: Some(mask), ..self }
+    }
+
+    /// Asks for completions; gives the numbers of their rows.
+    ///
+    /// # Errors
+    /// When a setting has no meaning, or the prompt is empty, holds an id outside the vocabulary, or leaves no room for
+    /// `max_new_tokens`.
+    pub fn submit(&mut self, request: Request) -> Result<Range<usize>> {
+        let Request { prompt, params, streams, is_kept } = request;
+        params.check()?;
+        check_prompt("the prompt", &prompt, &params, &self.model)?;
+        let numbers = self.rows..self.rows + streams.len();
+        self.rows = numbers.end;
+        let rows = numbers.clone().zip(streams).collect();
+        if !numbers.is_empty() {
+            self.waiting.push_back(Waiting { prompt, params, rows, is_kept, computed: None });
+        }
+        Ok(numbers)
+    }
+
+    /// Goes on with row `row`, which was kept and has ended: only what the cache does not hold of it is computed.
+    ///
+    /// # Errors
+    /// When the row is not there or has not ended, a setting has no meaning, there is nothing to go on from, an id is
+    /// outside the vocabulary, or there are too few positions.
+    pub fn extend(&mut self, row: usize, turn: Turn) -> Result<()> {
+        let Turn { ids, params, stream } = turn;
+        params.check()?;
+        let Some(at) = self.kept.iter().position(|kept| kept.number == row) else {
+            return Err(Error::input(format!(
+                "row {row} cannot go on: it is not among those that were kept and ended"
+            )));
+        };
+        let all = [self.kept[at].ids(), &ids].concat();
+        if self.kept[at].behind() + ids.len() == 0 {
+            return Err(Error::input(format!(
+                "row {row} cannot go on: everything before is computed, and nothing is new"
+            )));
+        }
+        check_prompt("the conversation", &all, &params, &self.model)?;
+        let mut row = self.kept.swap_remove(at);
+        row.go_on(&ids, params, stream);
+        self.prefilled += row.behind();
+        self.live.push(row);
+        Ok(())
+    }
+
+    /// The ids of a row that was kept and has ended, prompt included.
+    pub fn ids(&self, row: usize) -> Option<&[u32]> {
+        self.kept.iter().find(|kept| kept.number == row).map(Row::ids)
+    }
+
+    /// Forgets all but the first `length` ids of a row that was kept and has ended. Whether that was done: a row cannot
+    /// become shorter than its prompt.
+    pub fn rewind(&mut self, row: usize, length: usize) -> bool {
+        let found = self.kept.iter_mut().find(|kept| kept.number == row && kept.prompt_len <= length);
+        found.map(|kept| kept.rewind(length)).is_some()
+    }
+
+    /// Lets go of a row, whether it waits, is sampled or is kept: its place is free at once. Whether it was there.
+    pub fn cancel(&mut self, row: usize) -> bool {
+        let is_it = |found: &Row| found.number == row;
+        let mut gone: Vec<Row> = self.live.extract_if(.., |found| is_it(found)).collect();
+        gone.extend(self.kept.extract_if(.., |found| is_it(found)));
+        self.free.extend(gone.iter().map(|row| row.slot));
+        let mut was_waiting = false;
+        for group in &mut self.waiting {
+            let before = group.rows.len();
+            group.rows.retain(|(number, _)| *number != row);
+            was_waiting |= group.rows.len() < before;
+        }
+        self.waiting.retain(|group| !group.rows.is_empty());
+        self.drop_prompts();
+        was_waiting || !gone.is_empty()
+    }
+
+    /// Whether [`step`](Self::step) has something to do: a row is sampled, or one waits and there is a place.
+    pub fn is_busy(&self) -> bool {
+        !self.live.is_empty() || !(self.waiting.is_empty() || self.free.is_empty())
+    }
+
+    /// How many tokens were computed that were given and not drawn: prompts, and what [`extend`](Self::extend) had to
+    /// compute before it could draw.
+    pub fn prefilled(&self) -> usize {
+        self.prefilled
+    }
+
+    /// Gives free places to waiting rows, whose first ids are drawn, then draws one more id for every row. Tells what
+    /// happened: for each row its ids in order, then that it has ended.
+    pub fn step(&mut self, stop: &mut dyn StopRule) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.admit(stop, &mut events);
+        self.decode(stop, &mut events);
+        events
     }
 
     /// Gives free places to waiting rows: computes what is new among their prompts, and draws their first ids.
-    fn admit(&mut self, stop: &mut dyn StopRule, stream: &dyn Fn(usize) -> Stream) {
+    fn admit(&mut self, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
         while !self.waiting.is_empty() && !self.free.is_empty() {
-            let end = (self.waiting.start + self.free.len()).min(self.waiting.end);
-            let known = self.computed;
-            let (mut last, mut tokens) = (known, 0);
-            while last * self.group < end {
-                tokens += self.prompts[last].len();
-                if tokens > PREFILL_TOKENS && last > known {
-                    break;
-                }
-                last += 1;
-            }
-            let rows = self.waiting.start..end.min(last * self.group);
-            let fresh = self.prefill(last);
+            let known = usize::from(self.waiting[0].computed.is_some());
+            let groups = self.next_groups(known);
+            let fresh = self.prefill(known..groups);
             let vocabulary = self.model.vocab_size();
-            let logits_of = |prompt: usize| match prompt.checked_sub(known) {
+            let logits_of = |group: usize| match group.checked_sub(known) {
                 Some(i) => &fresh[i * vocabulary..(i + 1) * vocabulary],
-                None => &self.kept[..],
+                None => &self.last_logits[..],
             };
-            let mut logits: Vec<f32> = rows.clone().flat_map(|row| logits_of(row / self.group)).copied().collect();
-            if last > known {
-                self.kept = logits_of(last - 1).to_vec();
+            let (mut entering, mut logits) = (Vec::new(), Vec::new());
+            for (i, group) in self.waiting.iter_mut().enumerate().take(groups) {
+                let (prompt, shared) = group.computed.expect("it was just computed");
+                let places = group.rows.len().min(self.free.len());
+                for (row, slot) in group.rows.drain(..places).zip(self.free.drain(self.free.len() - places..).rev()) {
+                    let prompt = (prompt, shared, &group.prompt[..]);
+                    let row = Row::new(row, prompt, slot, Arc::clone(&group.params), group.is_kept);
+                    if row.behind() == 0 {
+                        entering.push(row);
+                        logits.extend_from_slice(logits_of(i));
+                    } else {
+                        self.prefilled += row.behind();
+                        self.live.push(row);
+                    }
+                }
             }
-            let mut entering: Vec<Row> = Vec::with_capacity(rows.len());
-            for index in rows.clone() {
-                entering.push(Row {
-                    index,
-                    prompt: index / self.group,
-                    slot: self.free.pop().expect("no more rows than places"),
-                    stream: stream(index),
-                    completion: Completion::empty(),
-                    has_ended: false,
-                });
+            if groups > known {
+                self.last_logits = logits_of(groups - 1).to_vec();
             }
-            self.waiting.start = rows.end;
-            self.draw(&mut entering, &mut logits, stop);
+            self.waiting.retain(|group| !group.rows.is_empty());
+            self.draw(&mut entering, &mut logits, stop, events);
             self.live.append(&mut entering);
-            self.retire();
+            self.retire(events);
         }
     }
 
-    /// Computes all prompts up to `last` that are not in the cache yet; returns the logits after each one's last token.
-    fn prefill(&mut self, last: usize) -> Vec<f32> {
-        let prompts = &self.prompts[self.computed..last];
-        self.computed = last;
-        if prompts.is_empty() {
+    /// How many groups from the first on enter next; the prompts of the first `known` are computed already.
+    fn next_groups(&self, known: usize) -> usize {
+        let (mut groups, mut places, mut tokens) = (0, self.free.len(), 0);
+        for group in &self.waiting {
+            if groups >= known {
+                tokens += group.shared();
+            }
+            if places == 0 || (tokens > PREFILL_TOKENS && groups > known) {
+                break;
+            }
+            places = places.saturating_sub(group.rows.len());
+            groups += 1;
+        }
+        groups
+    }
+
+    /// Computes the prompts of waiting groups; returns the logits after each one's last token.
+    fn prefill(&mut self, groups: Range<usize>) -> Vec<f32> {
+        if groups.is_empty() {
             return Vec::new();
         }
-        let packed = Packed::new(prompts);
+        let packed = Packed::new(self.waiting.range(groups.clone()).map(|group| &group.prompt[..group.shared()]));
         let mut context = Context::Prefill { packed: &packed, cache: &mut self.cache };
         let hidden_nd = self.model.trunk.forward(&mut context);
-        host(self.model.logits_of(crate::model::select_rows(hidden_nd, &packed.last_indices())))
+        for group in self.waiting.range_mut(groups) {
+            group.computed = Some((self.prompts, group.shared()));
+            self.held.push(self.prompts);
+            self.prompts += 1;
+        }
+        self.prefilled += packed.tokens();
+        host(self.model.logits_of(select_rows(hidden_nd, &packed.last_indices())))
     }
 
-    /// One more id for every live row.
-    fn decode(&mut self, stop: &mut dyn StopRule) {
+    /// What the cache does not hold of the live rows; then one more id is drawn for each.
+    fn decode(&mut self, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
         if self.live.is_empty() {
             return;
         }
-        let ids: Vec<u32> = self.live.iter().map(|row| *row.completion.ids.last().expect("a drawn id")).collect();
-        let cached = |row: &Row| CacheRow { prompt: row.prompt, slot: row.slot, length: row.completion.ids.len() - 1 };
-        let rows: Vec<CacheRow> = self.live.iter().map(cached).collect();
-        let position = |row: &CacheRow| (self.prompts[row.prompt].len() + row.length) as u32;
-        let positions: Vec<u32> = rows.iter().map(position).collect();
+        let next: Vec<(u32, u32, CacheRow)> = self.live.iter().flat_map(Row::next).collect();
+        let ids: Vec<u32> = next.iter().map(|(id, _, _)| *id).collect();
+        let positions: Vec<u32> = next.iter().map(|(_, position, _)| *position).collect();
+        let rows: Vec<CacheRow> = next.iter().map(|(_, _, row)| *row).collect();
         let mut context = Context::Decode { ids: &ids, positions: &positions, rows: &rows, cache: &mut self.cache };
-        let mut logits = host(self.model.logits_of(self.model.trunk.forward(&mut context)));
+        let mut hidden_bd = self.model.trunk.forward(&mut context);
         let mut live = std::mem::take(&mut self.live);
-        self.draw(&mut live, &mut logits, stop);
+        if ids.len() > live.len() {
+            // The last of each row.
+            let ends = live.iter().scan(0, |end, row| {
+                *end += row.behind();
+                Some(*end - 1)
+            });
+            hidden_bd = select_rows(hidden_bd, &ends.collect::<Vec<_>>());
+        }
+        live.iter_mut().for_each(Row::catch_up);
+        let mut logits = host(self.model.logits_of(hidden_bd));
+        self.draw(&mut live, &mut logits, stop, events);
         self.live = live;
-        self.retire();
+        self.retire(events);
     }
 
     /// Draws one id for each of `rows` from its line of `logits`.
-    fn draw(&self, rows: &mut [Row], logits: &mut [f32], stop: &mut dyn StopRule) {
-        let lines = logits.par_chunks_mut(self.model.vocab_size());
-        rows.par_iter_mut().zip(lines).for_each(|(row, logits_v)| {
-            row.choose(logits_v, self.prompts[row.prompt], self.params);
-        });
-        rows.iter_mut().for_each(|row| row.check(self.params, stop));
+    fn draw(&self, rows: &mut [Row], logits: &mut [f32], stop: &mut dyn StopRule, events: &mut Vec<Event>) {
+        let vocabulary = self.model.vocab_size();
+        match self.mask {
+            None => rows.par_iter_mut().zip(logits.par_chunks_mut(vocabulary)).for_each(|(row, logits_v)| {
+                let line = row.process(logits_v);
+                row.draw(line, logits_v, false);
+            }),
+            Some(mask) => {
+                let both = rows.par_iter().zip(logits.par_chunks_mut(vocabulary));
+                let lines: Vec<_> = both.map(|(row, logits_v)| row.process(logits_v)).collect();
+                let histories: Vec<_> = rows.iter().map(|row| (row.number, row.history())).collect();
+                mask.mask(&histories, logits);
+                let both = rows.par_iter_mut().zip(logits.par_chunks_mut(vocabulary));
+                both.zip(lines).for_each(|((row, logits_v), line)| row.draw(line, logits_v, true));
+            }
+        }
+        for row in rows {
+            events.push(Event::Token { row: row.number, id: *row.ids().last().expect("it was just drawn") });
+            row.check(stop);
+        }
     }
 
-    /// Takes out the rows that have ended; their places are free again.
-    fn retire(&mut self) {
-        for row in self.live.extract_if(.., |row| row.has_ended) {
-            self.free.push(row.slot);
-            self.completions[row.index] = Some(row.completion);
+    /// Takes out the rows that have ended; places of those that are not kept are free again.
+    fn retire(&mut self, events: &mut Vec<Event>) {
+        let live = self.live.len();
+        for mut row in self.live.extract_if(.., |row| row.has_ended) {
+            events.push(Event::Finished { row: row.number, completion: row.finish() });
+            match row.is_kept {
+                true => self.kept.push(row),
+                false => self.free.push(row.slot),
+            }
         }
-        // Rows enter in order: prompts before the first live or waiting row's have none left.
-        let first = self.live.iter().map(|row| row.prompt).min().unwrap_or(self.waiting.start / self.group);
-        self.cache.drop_prompts_before(first.min(self.waiting.start / self.group));
+        if self.live.len() < live {
+            self.drop_prompts();
+        }
     }
+
+    /// Forgets the prompts that no row continues any more.
+    fn drop_prompts(&mut self) {
+        let rows = self.live.iter().chain(&self.kept).map(|row| row.prompt);
+        let used: BTreeSet<usize> =
+            rows.chain(self.waiting.iter().filter_map(|group| Some(group.computed?.0))).collect();
+        for prompt in self.held.extract_if(.., |prompt| !used.contains(prompt)) {
+            self.cache.drop_prompt(prompt);
+        }
+    }
+}
+
+/// Refuses a prompt that cannot be continued; `name` is what messages call it.
+pub(super) fn check_prompt(name: &str, prompt: &[u32], params: &SamplingParams, model: &CausalLm) -> Result<()> {
+    let (vocabulary, new) = (model.vocab_size(), params.max_new_tokens);
+    params.check_ids(vocabulary)?;
+    if new == 0 {
+        return Err(Error::input("`max_new_tokens` is 0, but must be at least 1"));
+    }
+    if prompt.is_empty() {
+        return Err(Error::input(format!("{name} has no tokens"))
+            .with_hint("a model without a beginning-of-sequence token needs at least one token to continue"));
+    }
+    if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
+        let message = format!("{name} holds token id {id}, but the model's vocabulary has {vocabulary} ids");
+        return Err(Error::input(message).with_hint("the tokenizer and the model do not belong together"));
+    }
+    if let Some(limit) = model.max_positions().filter(|&limit| prompt.len() + new > limit) {
+        return Err(Error::input(format!(
+            "{name} has {} tokens; with `max_new_tokens` {new} it exceeds the model's {limit} positions",
+            prompt.len()
+        ))
+        .with_hint("shorten the prompts or lower `max_new_tokens`"));
+    }
+    Ok(())
 }
 
 fn host(tensor: Tensor<2>) -> Vec<f32> {
@@ -329,30 +410,4 @@ fn host(tensor: Tensor<2>) -> Vec<f32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use burn::tensor::Device;
-
-    use super::*;
-    use crate::model::ModelDir;
-    use crate::rng::{Purpose, Seed};
-
-    #[test]
-    fn the_number_of_places_changes_nothing() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
-        let dir = ModelDir::open(&root.join("gpt2")).expect("a fixture");
-        let model = CausalLm::load(&dir, &Device::flex()).expect("a fixture");
-        let prompts: Vec<Vec<u32>> = (1..6).map(|n| (0..n).map(|i| (i * 7 + n) % 30).collect()).collect();
-        let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-        // Ids that end some rows early, so that others take their places.
-        let params = SamplingParams { max_new_tokens: 9, stop_ids: (0..8).collect(), ..SamplingParams::default() };
-        let stream = |row: usize| Seed(3).stream(Purpose::Generate, 0, row as u64);
-        let sample =
-            |slots| generate_at_once(slots, &model, &prompts, 3, &params, &mut NoStopRule, &stream).expect("sampled");
-        let all = sample(100);
-        assert!(all.iter().any(|completion| completion.stop == StopReason::StopId), "some rows end early");
-        assert!(all.iter().any(|completion| completion.stop == StopReason::Length), "some rows do not");
-        for slots in [1, 2, 4, 7] {
-            assert_eq!(sample(slots), all, "{slots} places");
-        }
-    }
-}
+mod tests;

@@ -1,26 +1,31 @@
 //! Talking to a model: a conversation becomes a prompt, and the answer comes token by token.
 //!
 //! Answers are sampled by the same engine as rollouts: its rule for stopping is asked after every id, and that is where
-//! the text streams from. Each answer draws from a stream of its own, so a conversation can be had again.
+//! the text streams from. Each answer draws from a stream of its own, so a conversation can be had again. The engine
+//! keeps the conversation: the next turn computes only what differs from what it holds.
 
+mod answer;
 mod judge;
 mod transcript;
 
+pub use answer::{Answer, AnswerEnd, Flow};
 pub use judge::ChatJudge;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use answer::{Listener, UnderWay};
 use transcript::{HUMAN, hh, said};
 
 use super::{check_formats, open_files};
 use crate::data::Message;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::generate::{SamplingParams, StopReason, StopRule, generate};
+use crate::generate::{Engine, Event, Request, SamplingParams, Turn};
 use crate::model::{CausalLm, Compute, Weights};
 use crate::pretrained::Pretrained;
-use crate::rng::{Purpose, Seed};
-use crate::text::{RenderOptions, StopStrings, continuation, cut_at_stop, think, without_thoughts};
+use crate::rng::{Purpose, Seed, Stream};
+use crate::text::{RenderOptions, think};
 
 /// How a conversation is written as one text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,70 +80,26 @@ pub struct ChatSettings {
     pub seed: Seed,
 }
 
-/// Why an answer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerEnd {
-    /// The model ended it, by an id or a string.
-    Stop,
-    /// It reached its longest length.
-    Length,
-    /// Whoever listened has heard enough.
-    Interrupted,
-}
-
-impl AnswerEnd {
-    /// The name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Interrupted => "interrupted",
-        }
-    }
-}
-
-/// An answer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
-    /// What was said, thoughts included.
-    pub text: String,
-    /// Whether the prompt had begun a thought.
-    pub begins_inside: bool,
-    /// How many tokens it has.
-    pub tokens: usize,
-    /// Why it ended.
-    pub end: AnswerEnd,
-}
-
-impl Answer {
-    /// What was said, without thoughts.
-    pub fn said(&self) -> String {
-        without_thoughts(&self.message().content).into_owned()
-    }
-
-    /// The answer as a turn of the conversation.
-    pub fn message(&self) -> Message {
-        let open = if self.begins_inside { think::OPEN } else { "" };
-        Message::new("assistant", format!("{open}{}", self.text))
-    }
-}
-
-/// What becomes of an answer after a piece of it was heard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flow {
-    /// Go on.
-    GoOn,
-    /// That was enough.
-    Stop,
-}
-
 /// A model to talk to.
 pub struct ChatModel {
     files: Pretrained,
     model: CausalLm,
     format: ChatFormat,
     directory: PathBuf,
+    /// Holds the conversation so far, once there is one.
+    memory: Option<Memory>,
+    /// The answer that was begun.
+    under_way: Option<UnderWay>,
 }
+
+/// The conversation in the cache of an engine.
+struct Memory {
+    engine: Engine<'static>,
+    row: usize,
+}
+
+/// Tokens that room is made for at first.
+const CAPACITY: usize = 1024;
 
 impl ChatModel {
     /// Loads the model.
@@ -164,7 +125,7 @@ impl ChatModel {
             (None, None) => ChatFormat::Hh,
         };
         let model = CausalLm::load(&files.dir, &options.device.device())?.into_frozen(options.weights);
-        Ok(Self { files, model, format, directory })
+        Ok(Self { files, model, format, directory, memory: None, under_way: None })
     }
 
     /// The directory the model came from.
@@ -196,14 +157,28 @@ impl ChatModel {
     /// soon as it is certain, and says whether to go on.
     ///
     /// # Errors
-    /// When the conversation has become too long, or a setting has no meaning.
+    /// As [`begin`](Self::begin) and [`step`](Self::step).
     pub fn answer(
-        &self,
+        &mut self,
         messages: &[Message],
         settings: &ChatSettings,
-        (turn, attempt): (u64, u64),
+        of: (u64, u64),
         hear: &mut dyn FnMut(&str) -> Flow,
     ) -> Result<Answer> {
+        self.begin(messages, settings, of)?;
+        loop {
+            if let Some(answer) = self.step(hear)? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Begins an answer to the conversation; [`step`](Self::step) goes on with it. What the conversation has in common
+    /// with the one before is not computed again.
+    ///
+    /// # Errors
+    /// When the conversation has become too long, or a setting has no meaning.
+    pub fn begin(&mut self, messages: &[Message], settings: &ChatSettings, (turn, attempt): (u64, u64)) -> Result<()> {
         let text = self.text_of(messages)?;
         let begins_inside = text.trim_end().ends_with(think::OPEN);
         // A template writes its own special tokens.
@@ -215,29 +190,51 @@ impl ChatModel {
         if self.format == ChatFormat::Hh {
             stop.push(HUMAN.into());
         }
-        let mut listener = Listener {
-            files: &self.files,
-            prompt_ids: &ids,
-            strings: StopStrings::new(&self.files.tokenizer, stop.iter().cloned()),
-            stop: &stop,
-            heard: String::new(),
-            hear,
-            interrupted: false,
+        self.go_on(&ids, Arc::new(params), settings.seed.stream(Purpose::Chat, turn, attempt))?;
+        self.under_way = Some(UnderWay::new(ids, stop, begins_inside));
+        Ok(())
+    }
+
+    /// One more token of the answer that was begun, or, after the last one, the answer.
+    ///
+    /// # Errors
+    /// When the answer is no text, or none was begun.
+    pub fn step(&mut self, hear: &mut dyn FnMut(&str) -> Flow) -> Result<Option<Answer>> {
+        let (Some(memory), Some(answer)) = (&mut self.memory, &mut self.under_way) else {
+            return Err(Error::input("no answer was begun"));
         };
-        let stream = |_: usize| settings.seed.stream(Purpose::Chat, turn, attempt);
-        let completion = generate(&self.model, &[&ids], 1, &params, &mut listener, &stream)?.remove(0);
-        let whole = continuation(&self.files.tokenizer, &ids, &completion.ids)?;
-        let text = cut_at_stop(&whole, &stop).to_owned();
-        let end = match (listener.interrupted, completion.stop) {
-            (true, _) => AnswerEnd::Interrupted,
-            (_, StopReason::Length) => AnswerEnd::Length,
-            _ => AnswerEnd::Stop,
-        };
-        // What was held back because it might have become a stop string.
-        if let Some(rest) = text.strip_prefix(&listener.heard).filter(|rest| !rest.is_empty()) {
-            (listener.hear)(rest);
+        let events = memory.engine.step(&mut Listener::new(&self.files.tokenizer, answer, hear));
+        let ended = events.into_iter().find_map(|event| match event {
+            Event::Finished { completion, .. } => Some(completion),
+            Event::Token { .. } => None,
+        });
+        let (Some(completion), Some(answer)) = (ended, &self.under_way) else { return Ok(None) };
+        let answer = answer.end(&self.files.tokenizer, &completion, hear)?;
+        self.under_way = None;
+        Ok(Some(answer))
+    }
+
+    /// Tokens of conversations that were computed so far, answers aside.
+    pub fn prefilled(&self) -> usize {
+        self.memory.as_ref().map_or(0, |memory| memory.engine.prefilled())
+    }
+
+    /// Has the engine continue `ids`, from where they differ from what it holds.
+    fn go_on(&mut self, ids: &[u32], params: Arc<SamplingParams>, stream: Stream) -> Result<()> {
+        if let Some(Memory { engine, row }) = &mut self.memory {
+            let held = engine.ids(*row).unwrap_or_default();
+            // Something must be left to compute: the last id gives the first logits.
+            let common = held.iter().zip(ids).take_while(|(held, id)| held == id).count().min(ids.len() - 1);
+            if engine.rewind(*row, common) {
+                return engine.extend(*row, Turn { ids: ids[common..].to_vec(), params, stream });
+            }
+            engine.cancel(*row);
         }
-        Ok(Answer { text, begins_inside, tokens: completion.ids.len(), end })
+        let new = || Memory { engine: Engine::new(&self.model, 1, CAPACITY), row: 0 };
+        let memory = self.memory.get_or_insert_with(new);
+        let request = Request { prompt: ids.to_vec(), params, streams: vec![stream], is_kept: true };
+        memory.row = memory.engine.submit(request)?.start;
+        Ok(())
     }
 
     /// Lowers the longest length to what the model's positions leave.
@@ -270,56 +267,62 @@ fn model_of(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Hands on the text of an answer as it grows.
-struct Listener<'a> {
-    files: &'a Pretrained,
-    prompt_ids: &'a [u32],
-    strings: StopStrings<'a>,
-    stop: &'a [String],
-    heard: String,
-    hear: &'a mut dyn FnMut(&str) -> Flow,
-    interrupted: bool,
-}
-
-impl StopRule for Listener<'_> {
-    fn stops(&mut self, row: usize, completion_ids: &[u32]) -> bool {
-        let ended = self.strings.stops(row, completion_ids);
-        // Text that cannot be decoded yet comes with a later id.
-        if let Ok(text) = continuation(&self.files.tokenizer, self.prompt_ids, completion_ids) {
-            let certain = certain(cut_at_stop(&text, self.stop), self.stop);
-            if let Some(new) = certain.strip_prefix(self.heard.as_str()).filter(|new| !new.is_empty()) {
-                let flow = (self.hear)(new);
-                self.heard += new;
-                self.interrupted = flow == Flow::Stop;
-            } else if (self.hear)("") == Flow::Stop {
-                self.interrupted = true;
-            }
-        }
-        ended || self.interrupted
-    }
-}
-
-/// The part of an unfinished text that no later id changes: without half a character, or what may become a stop string.
-fn certain<'t>(text: &'t str, stop: &[String]) -> &'t str {
-    let text = text.trim_end_matches('\u{FFFD}');
-    let half = |stop: &String| {
-        let ends = stop.char_indices().map(|(at, _)| at).filter(|&at| at > 0);
-        ends.filter(|&at| text.ends_with(&stop[..at])).max().unwrap_or(0)
-    };
-    &text[..text.len() - stop.iter().map(half).max().unwrap_or(0)]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn model(format: ChatFormat) -> ChatModel {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+        let options = ChatOptions {
+            model: root.to_string_lossy().into_owned(),
+            adapter: None,
+            weights: Weights::F32,
+            chat_template: None,
+            format: Some(format),
+            device: DeviceChoice::cpu(),
+        };
+        ChatModel::open(&options).expect("a fixture")
+    }
+
+    fn settings(max_new_tokens: usize) -> ChatSettings {
+        let params = SamplingParams { max_new_tokens, ..SamplingParams::default() };
+        ChatSettings { params, stop: Vec::new(), seed: Seed(5) }
+    }
+
     #[test]
-    fn what_may_become_a_stop_string_is_held_back() {
-        let stop = [HUMAN.to_owned(), "END".to_owned()];
-        assert_eq!(certain("yes.\n\nHum", &stop), "yes.");
-        assert_eq!(certain("yes.\n", &stop), "yes.");
-        assert_eq!(certain("yes. E", &stop), "yes. ");
-        assert_eq!(certain("yes. \u{FFFD}", &stop), "yes. ");
-        assert_eq!(certain("yes", &[]), "yes");
+    fn a_turn_computes_what_is_new_and_answers_as_if_all_were() {
+        let (mut one, settings) = (model(ChatFormat::Hh), settings(10));
+        let mut messages = vec![Message::new("user", "The tea is")];
+        let mut go_on = |_: &str| Flow::GoOn;
+        let mut computed = 0;
+        for (turn, said) in ["warm.", "The cup is"].into_iter().enumerate() {
+            let answer = one.answer(&messages, &settings, (turn as u64, 0), &mut go_on).expect("an answer");
+            assert_eq!(
+                answer,
+                model(ChatFormat::Hh).answer(&messages, &settings, (turn as u64, 0), &mut go_on).expect("alone")
+            );
+            computed = one.prefilled();
+            messages.extend([answer.message(), Message::new("user", said)]);
+        }
+        let ids =
+            |one: &ChatModel| one.files.tokenizer.encode(&one.text_of(&messages).expect("a text"), true).expect("ids");
+        let (all, held) = (ids(&one), one.memory.as_ref().expect("a conversation"));
+        let held = held.engine.ids(held.row).expect("it is kept").to_vec();
+        let common = held.iter().zip(&all).take_while(|(held, id)| held == id).count();
+        assert!(common * 2 > all.len(), "most of the conversation is there: {common} of {}", all.len());
+        one.answer(&messages, &settings, (2, 0), &mut go_on).expect("an answer");
+        // The last id of an answer is drawn, not computed.
+        let drawn = usize::from(common == held.len());
+        assert_eq!(one.prefilled() - computed, all.len() - common + drawn);
+    }
+
+    #[test]
+    fn another_answer_computes_one_token_again() {
+        let mut one = model(ChatFormat::Plain);
+        let messages = [Message::new("user", "The tea is good and the cup is warm.")];
+        let mut answer = |attempt| one.answer(&messages, &settings(9), (0, attempt), &mut |_| Flow::GoOn).expect("one");
+        assert_ne!(answer(0), answer(1));
+        let ids = one.files.tokenizer.encode(&messages[0].content, true).expect("ids");
+        assert_eq!(one.prefilled(), ids.len() + 1);
     }
 }

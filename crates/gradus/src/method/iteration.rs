@@ -1,6 +1,7 @@
 //! What online methods do in one iteration: how they sample, and how often they go over the samples.
 
-use super::Problems;
+use super::{Problems, sampling};
+use crate::generate::SamplingConfig;
 use crate::settings::TrainConfig;
 
 /// One iteration of an online method. `'a` is the life of its configuration.
@@ -14,6 +15,8 @@ pub struct Iteration<'a> {
     pub temperature: f64,
     /// Strings that end a completion.
     pub stop: &'a [String],
+    /// What else shapes the distribution.
+    pub sampling: &'a SamplingConfig,
     /// Passes over the completions.
     pub update_epochs: usize,
     /// Mini-batches (optimiser steps) of one pass.
@@ -33,6 +36,7 @@ impl Iteration<'_> {
             let reason = "training needs completions that differ";
             (format!("`{}` is {}, but must be above 0: {reason}", key("temperature"), self.temperature), None)
         });
+        sampling::check(problems, method, self.sampling, self.max_new_tokens, train);
         for (i, stop) in self.stop.iter().enumerate() {
             let key = key(&format!("stop[{i}]"));
             problems.unless(!stop.is_empty(), &[&key], || {

@@ -8,6 +8,7 @@
 mod cast;
 mod iteration;
 mod problems;
+mod sampling;
 
 pub use cast::{Cast, Head, Role, Source, Stay, Trainer};
 pub use iteration::Iteration;

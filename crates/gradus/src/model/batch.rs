@@ -5,6 +5,7 @@
 
 use super::dropout::DropoutStream;
 use super::packed::{Packed, common_prefix};
+use super::support::Support;
 
 /// One sequence: what is given, what follows it, and which of what follows counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,6 +184,17 @@ impl Batch {
         self.dropout
     }
 
+    /// The same batch with logprobs taken among `supports_m`, one of each token that counts; over all ids where there are
+    /// none.
+    ///
+    /// # Panics
+    /// When there are more or fewer.
+    pub fn among(mut self, supports_m: Vec<Support>) -> Self {
+        assert!(supports_m.is_empty() || supports_m.len() == self.targets.len(), "one support per token that counts");
+        self.targets.supports_m = supports_m;
+        self
+    }
+
     /// The tokens and what they see.
     pub fn packed(&self) -> &Packed {
         &self.packed
@@ -221,6 +233,8 @@ pub struct Targets {
     pub ids: Vec<u32>,
     /// How many targets each sequence has, `[B]`; they sum to `M`.
     pub counts_b: Vec<usize>,
+    /// What each of them could have been, `[M]`, where logprobs are taken among these alone; empty for all ids.
+    pub supports_m: Vec<Support>,
 }
 
 impl Targets {
@@ -262,7 +276,7 @@ mod tests {
         let rows = Rows::Groups(vec![group.to_vec(), vec![Sequence::completion(&[1, 2], &[6])]]);
         let batch = joined(&rows);
         assert_eq!(batch.packed().ids(), [1, 2, 3, 4, 5, 1, 2, 6]);
-        let Targets { positions, ids, counts_b } = batch.targets();
+        let Targets { positions, ids, counts_b, .. } = batch.targets();
         assert_eq!((&positions[..], &ids[..], &counts_b[..]), (&[1, 1, 3, 6][..], &[3, 4, 5, 6][..], &[1, 2, 1][..]));
         assert_eq!(batch.last_indices(), [2, 4, 7]);
         assert_eq!((rows.tokens(), rows.targets(), rows.computed()), (10, 4, 8));

@@ -13,6 +13,7 @@ use super::checkpoint::Checkpoint;
 use super::compute::{Compute, Weights};
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
+use super::support;
 use super::trunk::{Family, Trunk};
 use crate::error::{Error, Result};
 use crate::rng::Stream;
@@ -167,10 +168,14 @@ impl CausalLm {
         self.trunk.forward(&mut Context::Packed(batch))
     }
 
-    /// Logprobs and entropies of `targets` given final hidden states; logits are never whole in memory.
+    /// Logprobs and entropies of `targets` given final hidden states. Logits are never whole in memory, except where
+    /// targets have supports.
     pub fn token_logprobs(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> TokenLogprobs {
         let hidden_md = select_rows(hidden_nd, &targets.positions);
-        gradus_kernels::token_logprobs(hidden_md, &self.head(), &targets.ids, temperature)
+        match targets.supports_m.as_slice() {
+            [] => gradus_kernels::token_logprobs(hidden_md, &self.head(), &targets.ids, temperature),
+            supports_m => support::logprobs(hidden_md, &self.head(), &targets.ids, supports_m, temperature),
+        }
     }
 
     /// Logprobs and entropies of the tokens of a batch that count.
@@ -188,7 +193,7 @@ impl CausalLm {
         self.head().logits(hidden_bd)
     }
 
-    /// An empty cache for sampling.
+    /// An empty cache for sampling: `slots` rows that have room for `capacity` new tokens at first.
     pub(crate) fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
         self.trunk.new_cache(slots, capacity)
     }

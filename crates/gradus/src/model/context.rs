@@ -21,14 +21,15 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache of layers of these shapes with `slots` rows of at most `capacity` new tokens.
+    /// An empty cache of layers of these shapes with `slots` rows that have room for `capacity` new
+    /// tokens at first.
     pub(crate) fn new(layers: impl Iterator<Item = AttentionShape>, slots: usize, capacity: usize) -> Self {
         Self { layers: layers.map(|shape| LayerCache::new(shape, slots, capacity)).collect() }
     }
 
-    /// Forgets the prompts before `prompt`: no row continues them any more.
-    pub fn drop_prompts_before(&mut self, prompt: usize) {
-        self.layers.iter_mut().for_each(|layer| layer.drop_prompts_before(prompt));
+    /// Forgets a prompt that no row continues any more.
+    pub(crate) fn drop_prompt(&mut self, prompt: usize) {
+        self.layers.iter_mut().for_each(|layer| layer.drop_prompt(prompt));
     }
 }
 

@@ -28,6 +28,7 @@ mod reward_model;
 mod rope;
 mod save;
 mod shape;
+mod support;
 mod trunk;
 mod windows;
 
@@ -47,4 +48,5 @@ pub use quant::QuantFormat;
 pub use reward_model::RewardModel;
 pub use save::{save_causal, save_reward_model};
 pub use shape::{Block, ModelShape};
+pub use support::Support;
 pub use trunk::Trunk;

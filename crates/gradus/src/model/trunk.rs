@@ -254,7 +254,7 @@ impl Trunk {
         }
     }
 
-    /// An empty cache for sampling: `slots` rows of at most `capacity` new tokens.
+    /// An empty cache for sampling: `slots` rows that have room for `capacity` new tokens at first.
     pub fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
         let shape = |layer: usize| -> AttentionShape {
             match self {

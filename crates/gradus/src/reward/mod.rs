@@ -171,6 +171,7 @@ pub(crate) mod test_rollouts {
                 completion_ids: vec![2; tokens],
                 sampled_logprobs: vec![0.0; tokens],
                 logprobs: vec![0.0; tokens],
+                supports: Vec::new(),
                 counts: None,
                 stop: StopReason::StopId,
             });

@@ -8,8 +8,9 @@ use super::recorder::Recorder;
 use crate::algorithm::actor::batch;
 use crate::algorithm::{Actor, Algorithm, Critic};
 use crate::batches::MicroBatch;
+use crate::generate::TrainedLogprobs;
 use crate::learner::Learner;
-use crate::model::DropoutStream;
+use crate::model::{DropoutStream, Support};
 use crate::objective::{Objective, Pass, totals};
 use crate::rng::Seed;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
@@ -58,7 +59,11 @@ pub(super) fn online(
     }
     let policy = &actor.module().policy;
     let rollouts = made_up(&candidates, &chosen, (group, new), policy.vocab_size());
-    let batch = batch(&policy.trunk, &rollouts, &(0..rollouts.len()).collect::<Vec<_>>());
+    let mut batch = batch(&policy.trunk, &rollouts, &(0..rollouts.len()).collect::<Vec<_>>());
+    if sampling.shape.trained_logprobs == TrainedLogprobs::Processed {
+        let targets = batch.targets().len();
+        batch = batch.among(vec![Support::All; targets]);
+    }
     let mut forward = actor.module().forward(&batch, sampling.temperature);
     // As in an update: a critic on the policy's trunk goes back together with it, another after it, but both forward
     // passes are in memory at once.
@@ -85,6 +90,7 @@ fn made_up(candidates: &[&Prompt], chosen: &[usize], (group, new): (usize, usize
             completion_ids: vec![(i % vocabulary) as u32; new],
             sampled_logprobs: Vec::new(),
             logprobs: Vec::new(),
+            supports: Vec::new(),
             counts: None,
             stop: StopReason::Length,
         };

@@ -51,18 +51,18 @@ pub struct Online<'a> {
 }
 
 impl<'a> Online<'a> {
-    /// The sampler that `algorithm` asks for. Only what leaves the distribution alone may be set.
+    /// The sampler that `algorithm` asks for.
     fn sampler<'s>(&'s self, algorithm: &dyn Algorithm, stop: &'s [String]) -> Sampler<'s> {
         let wanted = algorithm.sampling();
         Sampler {
             tokenizer: self.tokenizer,
             group_size: wanted.group_size,
-            params: SamplingParams {
+            params: wanted.shape.apply(SamplingParams {
                 temperature: wanted.temperature,
                 max_new_tokens: wanted.max_new_tokens,
                 stop_ids: self.stop_ids.to_vec(),
                 ..SamplingParams::default()
-            },
+            }),
             stop,
         }
     }
@@ -289,7 +289,7 @@ fn describe(experience: &Experience) -> Value {
             "row": prompt.row + 1,
             "prompt_ids": prompt.ids,
             "completion_ids": rollout.completion_ids,
-            "logprobs": rollout.logprobs,
+            "logprobs": rollout.trained_logprobs(),
             "rewards": experience.rewards[i],
         })
     };

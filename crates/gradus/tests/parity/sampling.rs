@@ -1,6 +1,7 @@
 //! The sampler against transformers' logits processors: what they leave of fixed logits, and what is drawn from it.
 
-use gradus::generate::sampler::{SamplingParams, choose, warped_logprobs};
+use gradus::generate::sampler::{choose, processed_logprobs};
+use gradus::generate::{History, SamplingParams};
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
 
@@ -20,15 +21,29 @@ fn params(settings: &Value) -> SamplingParams {
         top_p: given("top_p", 1.0),
         min_p: given("min_p", 0.0),
         repetition_penalty: given("repetition_penalty", 1.0),
+        no_repeat_ngram_size: given("no_repeat_ngram_size", 0.0) as usize,
+        min_new_tokens: given("min_new_tokens", 0.0) as usize,
+        max_new_tokens: given("max_new_tokens", 256.0) as usize,
+        bad_words_ids: settings.get("bad_words_ids").map_or(Vec::new(), |words| list(words).iter().map(ids).collect()),
+        suppress_tokens: settings.get("suppress_tokens").map_or(Vec::new(), ids),
+        stop_ids: settings.get("eos_token_id").map_or(Vec::new(), ids),
+        forced_bos_token_id: settings.get("forced_bos_token_id").map(|id| number(id) as u32),
+        forced_eos_token_id: settings.get("forced_eos_token_id").map(|id| number(id) as u32),
         ..SamplingParams::default()
     }
+}
+
+fn ids(values: &Value) -> Vec<u32> {
+    flat(values).iter().map(|id| *id as u32).collect()
 }
 
 #[test]
 fn distributions_and_draws_of_transformers() {
     let fixture = read("sampling/sampling.json");
-    let history: Vec<u32> = flat(&fixture["previous_ids"]).iter().map(|id| *id as u32).collect();
-    for case in list(&fixture["cases"]) {
+    for case in list(&fixture["cases"]).iter().chain(list(&fixture["cases_of_ids"])) {
+        let previous = ids(case.get("previous_ids").unwrap_or(&fixture["previous_ids"]));
+        let prompt = case.get("prompt_length").map_or(previous.len(), |length| number(length) as usize);
+        let history = History { ids: &previous, new: previous.len() - prompt };
         let params = params(&case["settings"]);
         for (row, expected) in case["logprobs"].as_object().expect("rows of logits") {
             let name = format!("{} {row}", case["settings"]);
@@ -36,7 +51,7 @@ fn distributions_and_draws_of_transformers() {
             let expected: Vec<f64> =
                 list(expected).iter().map(|logprob| logprob.as_f64().unwrap_or(f64::NEG_INFINITY)).collect();
             let mut found = logits.clone();
-            warped_logprobs(&mut found, &history, &params);
+            processed_logprobs(&mut found, history, &params);
             let close = |found: f32, expected: f64| {
                 f64::from(found) == expected || (f64::from(found) - expected).abs() <= LOGPROB * expected.abs().max(1.0)
             };
@@ -56,7 +71,7 @@ fn distributions_and_draws_of_transformers() {
             let partition = largest + at_temperature.iter().map(|z| (z - largest).exp()).sum::<f64>().ln();
             for draw in 0..DRAWS {
                 let mut stream = Seed(3).stream(Purpose::Rollout, 0, draw);
-                let choice = choose(&mut logits.clone(), &history, &params, &mut stream);
+                let choice = choose(&mut logits.clone(), history, &params, &mut stream);
                 let id = choice.id as usize;
                 assert!(found[id].is_finite(), "{name}: {id} was drawn, but is cut off");
                 assert_eq!(choice.sampled_logprob, found[id], "{name}, id {id}: the recorded logprob");

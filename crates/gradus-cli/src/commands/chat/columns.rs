@@ -5,21 +5,50 @@ const NARROWEST: usize = 38;
 /// Between the columns.
 const GAP: &str = " │ ";
 
-/// Both texts in columns below their titles, if `width` characters are enough for that.
-pub fn side_by_side(titles: [&str; 2], texts: [&str; 2], width: usize) -> Option<String> {
-    let column = width.saturating_sub(GAP.chars().count()) / 2;
-    if column < NARROWEST {
-        return None;
+/// Two texts side by side, shown while they grow.
+pub struct Columns {
+    titles: [String; 2],
+    column: usize,
+    /// Lines that the terminal shows.
+    height: usize,
+    shown: Vec<String>,
+}
+
+impl Columns {
+    /// Columns for a terminal of `width` characters by `height` lines, if that is wide enough.
+    pub fn new(titles: [&str; 2], (width, height): (usize, usize)) -> Option<Self> {
+        let column = width.saturating_sub(GAP.chars().count()) / 2;
+        let titles = titles.map(|title| shortened(title, column));
+        (column >= NARROWEST).then_some(Self { titles, column, height, shown: Vec::new() })
     }
-    let lines = |i: usize| [vec![shortened(titles[i], column), "─".repeat(column)], wrap(texts[i], column)].concat();
-    let (left, right) = (lines(0), lines(1));
-    let line = |lines: &[String], i: usize| lines.get(i).cloned().unwrap_or_default();
-    let row = |i: usize| {
-        let (left, right) = (line(&left, i), line(&right, i));
-        let pad = " ".repeat(column - left.chars().count());
-        format!("{left}{pad}{GAP}{right}").trim_end().to_owned() + "\n"
-    };
-    Some((0..left.len().max(right.len())).map(row).collect())
+
+    /// What is to be printed so that `texts` are seen, the first time or after what was shown before; texts that have not
+    /// `ended` may still grow.
+    ///
+    /// Only lines that the terminal still shows can be changed, so the longer text waits where it is a screen ahead.
+    pub fn show(&mut self, texts: [&str; 2], ended: [bool; 2]) -> String {
+        let lines = [0, 1]
+            .map(|i| [vec![self.titles[i].clone(), "─".repeat(self.column)], wrap(texts[i], self.column)].concat());
+        // A word may still move from a growing text's last line to the next.
+        let settled = |i: usize| if ended[i] { usize::MAX } else { lines[i].len().saturating_sub(1) };
+        let room = settled(0).min(settled(1)).saturating_add(self.height.saturating_sub(2));
+        let line = |i: usize, row: usize| lines[i].get(row).cloned().unwrap_or_default();
+        let row = |row: usize| {
+            let left = line(0, row);
+            let pad = " ".repeat(self.column - left.chars().count());
+            format!("{left}{pad}{GAP}{}", line(1, row)).trim_end().to_owned()
+        };
+        let rows: Vec<String> = (0..lines[0].len().max(lines[1].len()).min(room)).map(row).collect();
+        let same = rows.iter().zip(&self.shown).take_while(|(new, old)| new == old).count();
+        let back = match self.shown.len() - same {
+            0 => String::new(),
+            // To the first line that differs, and everything from there on away.
+            lines => format!("\x1b[{lines}A\x1b[J"),
+        };
+        let new = rows[same..].iter().map(|row| format!("{row}\n")).collect::<String>();
+        self.shown = rows;
+        back + &new
+    }
 }
 
 /// The end of a title is what tells directories apart.
@@ -66,13 +95,54 @@ mod tests {
         assert_eq!(wrap("a\n\nb", 9), ["a", "", "b"]);
     }
 
+    /// What a terminal of `height` lines shows in the end of `printed`, with what has scrolled off above.
+    fn screen(printed: &str, height: usize) -> String {
+        let mut lines = vec![String::new()];
+        let mut rest = printed;
+        while let Some(c) = rest.chars().next() {
+            if let Some((up, after)) = rest.strip_prefix("\x1b[").and_then(|code| code.split_once("A\x1b[J")) {
+                let up: usize = up.parse().unwrap();
+                assert!(up < height, "{up} lines up: what has scrolled off cannot be changed");
+                lines.truncate(lines.len() - up);
+                *lines.last_mut().unwrap() = String::new();
+                rest = after;
+            } else {
+                match c {
+                    '\n' => lines.push(String::new()),
+                    c => lines.last_mut().unwrap().push(c),
+                }
+                rest = &rest[c.len_utf8()..];
+            }
+        }
+        lines.join("\n")
+    }
+
     #[test]
     fn columns_where_there_is_room() {
-        let shown = side_by_side(["first", "second"], ["yes", "no\nnever"], 81).unwrap();
+        let mut columns = Columns::new(["first", "second"], (81, 24)).unwrap();
+        let shown = columns.show(["yes", "no\nnever"], [true, true]);
         let line = |left: &str, right: &str| format!("{left:<39} │ {right}\n");
         let rule = "─".repeat(39);
         assert_eq!(shown, [line("first", "second"), line(&rule, &rule), line("yes", "no"), line("", "never")].concat());
-        assert_eq!(side_by_side(["a", "b"], ["a", "b"], 60), None);
+        assert!(Columns::new(["a", "b"], (60, 24)).is_none());
         assert_eq!(shortened("runs/one/model", 9), "…ne/model");
+    }
+
+    #[test]
+    fn growing_columns_end_as_if_they_had_been_shown_at_once() {
+        let left: String = (0..60).map(|i| format!("{}word ", "long".repeat(i % 5))).collect();
+        let right: String = (0..40).map(|i| if i % 7 == 0 { "and\n".into() } else { format!("next{i} ") }).collect();
+        for height in [4, 9, 50] {
+            let new = || Columns::new(["first", "second"], (81, height)).unwrap();
+            let (mut columns, mut printed) = (new(), String::new());
+            // The left text comes faster, and ends first.
+            for step in 0..=right.len() {
+                let end = (3 * step).min(left.len());
+                printed += &columns.show([&left[..end], &right[..step]], [end == left.len(), step == right.len()]);
+            }
+            let at_once = new().show([&left, &right], [true, true]);
+            assert_eq!(screen(&printed, height), at_once, "{height} lines");
+            assert!(printed.len() < 40 * at_once.len(), "lines that stay are not printed again");
+        }
     }
 }

@@ -26,7 +26,8 @@ pub enum Command {
 
 /// What `/help` shows.
 pub const HELP: &str = "\
-/set KEY VALUE    temperature, top-k, top-p, min-p, repetition-penalty, max-new-tokens, seed, stop; alone: show them
+/set KEY VALUE    temperature, top-k, top-p, min-p, repetition-penalty, no-repeat-ngram-size, min-new-tokens,
+                  max-new-tokens, seed, stop; alone: show them
 /system TEXT      another system prompt; alone: none
 /regenerate       another answer to the last prompt
 /reset            a new conversation
@@ -86,6 +87,8 @@ pub fn set(settings: &mut ChatSettings, key: &str, value: &str) -> Result<(), St
         "top-p" => changed.params.top_p = number(key, value)?,
         "min-p" => changed.params.min_p = number(key, value)?,
         "repetition-penalty" => changed.params.repetition_penalty = number(key, value)?,
+        "no-repeat-ngram-size" => changed.params.no_repeat_ngram_size = number(key, value)?,
+        "min-new-tokens" => changed.params.min_new_tokens = number(key, value)?,
         "max-new-tokens" => changed.params.max_new_tokens = number(key, value)?,
         "seed" => changed.seed = Seed(number(key, value)?),
         "stop" if matches!(value, "off" | "none") => changed.stop.clear(),
@@ -104,12 +107,15 @@ pub fn set(settings: &mut ChatSettings, key: &str, value: &str) -> Result<(), St
 pub fn show(settings: &ChatSettings) -> String {
     let params = &settings.params;
     format!(
-        "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, max-new-tokens {}, seed {}, stop {:?}",
+        "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, no-repeat-ngram-size {}, \
+         min-new-tokens {}, max-new-tokens {}, seed {}, stop {:?}",
         params.temperature,
         params.top_k.map_or("off".to_owned(), |k| k.to_string()),
         params.top_p,
         params.min_p,
         params.repetition_penalty,
+        params.no_repeat_ngram_size,
+        params.min_new_tokens,
         params.max_new_tokens,
         settings.seed.0,
         settings.stop
@@ -152,8 +158,8 @@ mod tests {
         }
         assert_eq!(
             show(&settings),
-            "temperature 0.5, top-k 3, top-p 1, min-p 0, repetition-penalty 1, max-new-tokens 256, seed 1, stop \
-             [\"\\n\\n\"]"
+            "temperature 0.5, top-k 3, top-p 1, min-p 0, repetition-penalty 1, no-repeat-ngram-size 0, \
+             min-new-tokens 0, max-new-tokens 256, seed 1, stop [\"\\n\\n\"]"
         );
     }
 }

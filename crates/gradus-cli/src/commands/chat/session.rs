@@ -11,7 +11,7 @@ use gradus::text::think::{Part, parts};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::columns::side_by_side;
+use super::columns::Columns;
 use super::commands::{Command, HELP, set, show};
 use super::{ANSWER, ANSWERING, LISTENING, STOPPING, is_dialogue};
 use crate::output::Output;
@@ -160,44 +160,22 @@ impl Session {
 
     /// Lets everyone answer. A prompt that cannot be answered is taken back.
     fn answer(&mut self, out: &Output) -> anyhow::Result<()> {
-        let prompt = self.prompt().unwrap_or_default().to_owned();
-        let in_columns = self.speakers.len() == 2 && !out.is_json() && out.width().is_some();
-        let mut given = Vec::new();
-        for i in 0..self.speakers.len() {
-            if !in_columns && self.speakers.len() > 1 && !out.is_json() {
-                out.text(&format!("[{}]\n", self.speakers[i].name))?;
-            }
-            ANSWER.store(ANSWERING, Ordering::SeqCst);
-            let found = self.one(i, !in_columns && !out.is_json(), out);
-            ANSWER.store(LISTENING, Ordering::SeqCst);
-            let found = match found {
-                Ok(found) => found,
-                Err(error) if error.is::<gradus::Error>() => {
-                    self.take_back();
-                    // A person can do something about it; whoever feeds a pipe must see that it failed.
-                    if !is_dialogue() {
-                        return Err(error);
-                    }
-                    report::show(&error, out);
-                    return Ok(());
+        ANSWER.store(ANSWERING, Ordering::SeqCst);
+        let given = self.answers(out);
+        ANSWER.store(LISTENING, Ordering::SeqCst);
+        let given = match given {
+            Ok(given) => given,
+            Err(error) if error.is::<gradus::Error>() => {
+                self.take_back();
+                // A person can do something about it; whoever feeds a pipe must see that it failed.
+                if !is_dialogue() {
+                    return Err(error);
                 }
-                Err(error) => return Err(error),
-            };
-            if out.is_json() {
-                out.json_line(&line(&self.speakers[i].name, (self.turn, self.attempt), &prompt, &found))?;
-            } else if !in_columns {
-                out.text("\n")?;
-                out.note(out.paint().faint(&remark(&found)));
+                report::show(&error, out);
+                return Ok(());
             }
-            let stopped = found.answer.end == AnswerEnd::Interrupted;
-            given.push(found);
-            if stopped && i + 1 < self.speakers.len() {
-                break;
-            }
-        }
-        if let (true, [first, second]) = (in_columns, given.as_slice()) {
-            self.show_columns([first, second], out)?;
-        }
+            Err(error) => return Err(error),
+        };
         for (speaker, given) in self.speakers.iter_mut().zip(&given) {
             speaker.messages.push(given.answer.message());
         }
@@ -205,6 +183,35 @@ impl Session {
             self.take_back();
         }
         Ok(())
+    }
+
+    /// Everyone's answers, shown as they come: in columns where there are two and room for them, else one after the other.
+    fn answers(&mut self, out: &Output) -> anyhow::Result<Vec<Given>> {
+        if let ([first, second], false, Some(size)) = (self.speakers.as_slice(), out.is_json(), out.size())
+            && let Some(columns) = Columns::new([&first.name, &second.name], size)
+        {
+            return self.side_by_side(columns, out);
+        }
+        let prompt = self.prompt().unwrap_or_default().to_owned();
+        let mut given = Vec::new();
+        for i in 0..self.speakers.len() {
+            if self.speakers.len() > 1 && !out.is_json() {
+                out.text(&format!("[{}]\n", self.speakers[i].name))?;
+            }
+            let found = self.one(i, out)?;
+            if out.is_json() {
+                out.json_line(&line(&self.speakers[i].name, (self.turn, self.attempt), &prompt, &found))?;
+            } else {
+                out.text("\n")?;
+                out.note(out.paint().faint(&remark(&found)));
+            }
+            let stopped = found.answer.end == AnswerEnd::Interrupted;
+            given.push(found);
+            if stopped {
+                break;
+            }
+        }
+        Ok(given)
     }
 
     /// Ends every side of the conversation before the last prompt.
@@ -215,35 +222,63 @@ impl Session {
         }
     }
 
-    /// The answer of one speaker, shown as it comes where `aloud`.
-    fn one(&mut self, i: usize, aloud: bool, out: &Output) -> anyhow::Result<Given> {
-        let Speaker { model, messages, .. } = &self.speakers[i];
+    /// The answer of one speaker, shown as it comes.
+    fn one(&mut self, i: usize, out: &Output) -> anyhow::Result<Given> {
+        let Speaker { model, messages, .. } = &mut self.speakers[i];
         let begins_inside = model.text_of(messages)?.trim_end().ends_with(gradus::text::think::OPEN);
         let (started, mut voice, mut closed) = (Instant::now(), Voice::new(begins_inside), None);
         let mut hear = |new: &str| {
-            if aloud && closed.is_none() {
+            if !out.is_json() && closed.is_none() {
                 closed = voice.say(new, out).err();
             }
-            let enough = closed.is_some() || ANSWER.load(Ordering::SeqCst) == STOPPING;
-            if enough { Flow::Stop } else { Flow::GoOn }
+            if closed.is_some() { Flow::Stop } else { flow() }
         };
         let answer = model.answer(messages, &self.settings, (self.turn, self.attempt), &mut hear)?;
         if let Some(error) = closed {
             return Err(error);
         }
-        let tokens_per_s = answer.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
-        let reward = self.judge.as_mut().map(|judge| judge.reward(messages, &answer)).transpose()?;
-        Ok(Given { answer, tokens_per_s, reward })
+        self.measured(i, answer, started.elapsed().as_secs_f64())
     }
 
-    fn show_columns(&self, given: [&Given; 2], out: &Output) -> anyhow::Result<()> {
-        let texts = given.map(|given| format!("{}\n\n{}", given.answer.text.trim(), remark(given)));
-        let names = [0, 1].map(|i| self.speakers[i].name.as_str());
-        let texts = [texts[0].as_str(), texts[1].as_str()];
-        match out.width().and_then(|width| side_by_side(names, texts, width)) {
-            Some(columns) => out.text(&columns),
-            None => out.text(&format!("[{}]\n{}\n\n[{}]\n{}\n", names[0], texts[0], names[1], texts[1])),
+    /// Both answers, a token of each in turn.
+    fn side_by_side(&mut self, mut columns: Columns, out: &Output) -> anyhow::Result<Vec<Given>> {
+        let mut seconds = [0.0; 2];
+        for (speaker, seconds) in self.speakers.iter_mut().zip(&mut seconds) {
+            let started = Instant::now();
+            speaker.model.begin(&speaker.messages, &self.settings, (self.turn, self.attempt))?;
+            *seconds += started.elapsed().as_secs_f64();
         }
+        let (mut texts, mut given) = ([String::new(), String::new()], [None, None]);
+        while given.iter().any(Option::is_none) {
+            for i in 0..2 {
+                if given[i].is_some() {
+                    continue;
+                }
+                let started = Instant::now();
+                let text = &mut texts[i];
+                let answer = self.speakers[i].model.step(&mut |new| {
+                    text.push_str(new);
+                    flow()
+                })?;
+                seconds[i] += started.elapsed().as_secs_f64();
+                if let Some(answer) = answer {
+                    let found = self.measured(i, answer, seconds[i])?;
+                    texts[i] = format!("{}\n\n{}", found.answer.text.trim(), remark(&found));
+                    given[i] = Some(found);
+                }
+            }
+            let ended = [0, 1].map(|i: usize| given[i].is_some());
+            out.text(&columns.show([&texts[0], &texts[1]], ended))?;
+        }
+        Ok(given.into_iter().flatten().collect())
+    }
+
+    /// An answer with its rate and what the judge makes of it.
+    fn measured(&mut self, i: usize, answer: Answer, seconds: f64) -> anyhow::Result<Given> {
+        let tokens_per_s = answer.tokens as f64 / seconds.max(1e-9);
+        let messages = &self.speakers[i].messages;
+        let reward = self.judge.as_mut().map(|judge| judge.reward(messages, &answer)).transpose()?;
+        Ok(Given { answer, tokens_per_s, reward })
     }
 
     /// Appends each side of the conversation as a row that trains.
@@ -259,6 +294,11 @@ impl Session {
         }
         file.flush()
     }
+}
+
+/// Whether an answer goes on: until Ctrl-C.
+fn flow() -> Flow {
+    if ANSWER.load(Ordering::SeqCst) == STOPPING { Flow::Stop } else { Flow::GoOn }
 }
 
 fn line<'a>(model: &'a str, (turn, attempt): (u64, u64), prompt: &'a str, given: &'a Given) -> Line<'a> {

@@ -53,6 +53,7 @@ impl ChatJudge {
             completion_ids: vec![0],
             sampled_logprobs: Vec::new(),
             logprobs: Vec::new(),
+            supports: Vec::new(),
             counts: None,
             stop,
         };

@@ -166,6 +166,7 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
         completion_ids: ids.to_vec(),
         sampled_logprobs: vec![0.0; ids.len()],
         logprobs: vec![logprob; ids.len()],
+        supports: Vec::new(),
         counts: None,
         stop: if ids.len() >= 5 { StopReason::Length } else { StopReason::StopId },
     };

@@ -1,0 +1,83 @@
+//! The keys of `sampling`, which every online method takes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::SamplingParams;
+
+/// Keys of `sampling`: what shapes the distribution of completions beside the temperature. Names and meanings are those
+/// of transformers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SamplingConfig {
+    /// Draw from this many of the likeliest tokens only. Default: all of them.
+    pub top_k: Option<usize>,
+    /// Draw from the fewest tokens that together have this probability. Default 1: all of them.
+    pub top_p: f64,
+    /// Draw only tokens at least this share as likely as the likeliest. Default 0: all of them.
+    pub min_p: f64,
+    /// Logits of tokens that are already there, prompt included, are divided by it when positive, multiplied when negative. Default 1: off.
+    pub repetition_penalty: f64,
+    /// No sequence of this many tokens appears twice, prompt included. Default 0: off.
+    pub no_repeat_ngram_size: usize,
+    /// Stop ids are not drawn before this many tokens. Default 0.
+    pub min_new_tokens: usize,
+    /// Token ids that are never drawn.
+    pub suppress_tokens: Vec<u32>,
+    /// Sequences of token ids that are never completed; a stop id alone is not banned by it.
+    pub bad_words_ids: Vec<Vec<u32>>,
+    /// The id that every completion begins with. Default: none.
+    pub forced_bos_token_id: Option<u32>,
+    /// The id that a completion of `max_new_tokens` ends with. Default: none.
+    pub forced_eos_token_id: Option<u32>,
+    /// Whose logprobs train: those of the model at the temperature (`raw`), or those of the distribution that was drawn from (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here except `repetition_penalty`. Default `raw` (TRL).
+    pub trained_logprobs: TrainedLogprobs,
+}
+
+impl Default for SamplingConfig {
+    fn default() -> Self {
+        Self {
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            no_repeat_ngram_size: 0,
+            min_new_tokens: 0,
+            suppress_tokens: Vec::new(),
+            bad_words_ids: Vec::new(),
+            forced_bos_token_id: None,
+            forced_eos_token_id: None,
+            trained_logprobs: TrainedLogprobs::Raw,
+        }
+    }
+}
+
+/// Whose logprobs train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainedLogprobs {
+    /// Those of the model at the sampling temperature.
+    Raw,
+    /// Those of the distribution that was drawn from.
+    Processed,
+}
+
+impl SamplingConfig {
+    /// `params` with these settings; temperature, longest length and stop ids stay.
+    pub fn apply(&self, params: SamplingParams) -> SamplingParams {
+        SamplingParams {
+            top_k: self.top_k,
+            top_p: self.top_p as f32,
+            min_p: self.min_p as f32,
+            repetition_penalty: self.repetition_penalty as f32,
+            no_repeat_ngram_size: self.no_repeat_ngram_size,
+            bad_words_ids: self.bad_words_ids.clone(),
+            suppress_tokens: self.suppress_tokens.clone(),
+            forced_bos_token_id: self.forced_bos_token_id,
+            forced_eos_token_id: self.forced_eos_token_id,
+            min_new_tokens: self.min_new_tokens,
+            record_support: self.trained_logprobs == TrainedLogprobs::Processed,
+            ..params
+        }
+    }
+}

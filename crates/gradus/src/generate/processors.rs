@@ -1,0 +1,150 @@
+//! What is done to a row's logits on account of the ids before it.
+//!
+//! In the order of transformers 5.23: repetition penalty, n-grams, bad words, least length, forced ids, suppressed ids.
+//! All of them come after the division by the temperature, where transformers has them before: the penalty is a product,
+//! and what is banned stays so, so only roundings tell the two apart. Two things differ on purpose: a forced id wins over
+//! every ban, and bans that would leave nothing to draw are lifted.
+
+use super::params::SamplingParams;
+
+/// The ids of a row so far.
+#[derive(Debug, Clone, Copy)]
+pub struct History<'a> {
+    /// All of them, the prompt first.
+    pub ids: &'a [u32],
+    /// How many of them, at the end, are the completion.
+    pub new: usize,
+}
+
+/// The id that must come next, where one is forced.
+pub(super) fn forced(history: History<'_>, params: &SamplingParams) -> Option<u32> {
+    let last = (history.new + 1 == params.max_new_tokens).then_some(params.forced_eos_token_id).flatten();
+    last.or(if history.new == 0 { params.forced_bos_token_id } else { None })
+}
+
+/// Changes `logits_v` as `history` demands. Returns what the changed logits were, by id. Ids beyond the vocabulary are
+/// passed over.
+pub(super) fn apply(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams) -> Vec<(usize, f32)> {
+    let (penalty, banned) = (params.repetition_penalty, banned(history, params));
+    let penalised: &[u32] = if penalty == 1.0 { &[] } else { history.ids };
+    let within = |ids: &[u32]| {
+        let mut ids: Vec<usize> = ids.iter().map(|&id| id as usize).filter(|&id| id < logits_v.len()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    };
+    let (penalised, mut banned) = (within(penalised), within(&banned));
+    if banned.len() == logits_v.len() {
+        banned.clear();
+    }
+    let mut replaced: Vec<(usize, f32)> = penalised.iter().map(|&id| (id, logits_v[id])).collect();
+    for &(id, logit) in &replaced {
+        logits_v[id] = penalise(logit, penalty);
+    }
+    for id in banned {
+        if penalised.binary_search(&id).is_err() {
+            replaced.push((id, logits_v[id]));
+        }
+        logits_v[id] = f32::NEG_INFINITY;
+    }
+    replaced
+}
+
+/// Keskar et al. 2019 (CTRL), section 4.1, <https://arxiv.org/abs/1909.05858>; the two cases as in transformers.
+fn penalise(logit: f32, penalty: f32) -> f32 {
+    if logit < 0.0 { logit * penalty } else { logit / penalty }
+}
+
+/// The ids that must not come next.
+fn banned(history: History<'_>, params: &SamplingParams) -> Vec<u32> {
+    let mut banned = params.suppress_tokens.clone();
+    if history.new < params.min_new_tokens {
+        banned.extend(&params.stop_ids);
+    }
+    let ids = history.ids;
+    let is_stop = |word: &[u32]| matches!(word, [id] if params.stop_ids.contains(id));
+    let words = params.bad_words_ids.iter().filter(|word| !is_stop(word));
+    banned
+        .extend(words.filter_map(|word| word.split_last()).filter(|(_, start)| ids.ends_with(start)).map(|(id, _)| id));
+    if let Some(start) = params.no_repeat_ngram_size.checked_sub(1)
+        && start < ids.len()
+    {
+        // What followed the last `start` ids wherever they stood before.
+        let last = &ids[ids.len() - start..];
+        banned.extend(ids.windows(start + 1).filter(|ngram| ngram[..start] == *last).map(|ngram| ngram[start]));
+    }
+    banned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: fn() -> SamplingParams = SamplingParams::default;
+
+    fn after(ids: &[u32], new: usize, params: &SamplingParams) -> Vec<u32> {
+        let mut banned = banned(History { ids, new }, params);
+        banned.sort_unstable();
+        banned
+    }
+
+    #[test]
+    fn the_penalty_has_two_cases_and_counts_an_id_once() {
+        let mut logits = [4.0, -1.0, 3.0, 0.0];
+        let params = SamplingParams { repetition_penalty: 2.0, ..PLAIN() };
+        let replaced = apply(&mut logits, History { ids: &[0, 1, 0, 99], new: 1 }, &params);
+        assert_eq!(logits, [2.0, -2.0, 3.0, 0.0]);
+        assert_eq!(replaced, [(0, 4.0), (1, -1.0)]);
+    }
+
+    #[test]
+    fn what_is_penalised_and_banned_remembers_what_it_was() {
+        let mut logits = [4.0, -1.0];
+        let params = SamplingParams { repetition_penalty: 2.0, suppress_tokens: vec![1, 7], ..PLAIN() };
+        let replaced = apply(&mut logits, History { ids: &[1], new: 0 }, &params);
+        assert_eq!((logits, replaced), ([4.0, f32::NEG_INFINITY], vec![(1, -1.0)]));
+    }
+
+    #[test]
+    fn ngrams_do_not_come_twice() {
+        let size = |no_repeat_ngram_size| SamplingParams { no_repeat_ngram_size, ..PLAIN() };
+        assert_eq!(after(&[5, 6, 7, 5, 6], 2, &size(3)), [7]);
+        assert_eq!(after(&[5, 6, 5, 7, 5], 2, &size(2)), [6, 7]);
+        assert_eq!(after(&[5, 6, 5], 2, &size(1)), [5, 5, 6]);
+        assert_eq!(after(&[5, 6], 2, &size(3)), [0u32; 0]);
+        assert_eq!(after(&[5, 6, 5], 2, &size(0)), [0u32; 0]);
+    }
+
+    #[test]
+    fn bad_words_are_not_completed_and_stop_ids_stay() {
+        let bad_words_ids = vec![vec![3], vec![5, 6, 4], vec![6, 1], vec![9, 9, 5, 6, 2], vec![2]];
+        let params = SamplingParams { bad_words_ids, stop_ids: vec![2], ..PLAIN() };
+        assert_eq!(after(&[5, 6], 1, &params), [1, 3, 4]);
+        assert_eq!(after(&[6, 5], 1, &params), [3]);
+    }
+
+    #[test]
+    fn a_completion_is_not_ended_too_soon() {
+        let params = SamplingParams { min_new_tokens: 2, stop_ids: vec![2, 3], ..PLAIN() };
+        assert_eq!(after(&[1, 1, 1], 1, &params), [2, 3]);
+        assert_eq!(after(&[1, 1, 1, 1], 2, &params), [0u32; 0]);
+    }
+
+    #[test]
+    fn ids_are_forced_at_the_two_ends() {
+        let params =
+            SamplingParams { forced_bos_token_id: Some(4), forced_eos_token_id: Some(2), max_new_tokens: 3, ..PLAIN() };
+        let next = |new| forced(History { ids: &[1, 1, 1], new }, &params);
+        assert_eq!([next(0), next(1), next(2)], [Some(4), None, Some(2)]);
+        let single = SamplingParams { max_new_tokens: 1, ..params };
+        assert_eq!(forced(History { ids: &[1], new: 0 }, &single), Some(2), "the end wins");
+    }
+
+    #[test]
+    fn bans_that_leave_nothing_are_lifted() {
+        let mut logits = [1.0, 2.0];
+        let params = SamplingParams { suppress_tokens: vec![0, 1], ..PLAIN() };
+        assert_eq!(apply(&mut logits, History { ids: &[0], new: 0 }, &params), []);
+        assert_eq!(logits, [1.0, 2.0]);
+    }
+}

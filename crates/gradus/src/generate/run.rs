@@ -1,0 +1,98 @@
+//! Prompts in, completions out: an engine that lives for one call.
+
+use std::sync::Arc;
+
+use super::engine::{Engine, Event, Request, check_prompt};
+use super::params::SamplingParams;
+use super::row::{Completion, StopRule};
+use crate::error::Result;
+use crate::model::CausalLm;
+use crate::rng::Stream;
+
+/// Rows sampled side by side at most: bounds the cache and the logits in memory.
+const ROWS_AT_ONCE: usize = 256;
+
+/// Samples `group` completions of each prompt; completion `p · group + g` belongs to prompt `p`.
+///
+/// Each completion draws from its own stream, `stream(completion)`, and a row's logits do not depend on its company, so
+/// the result does not depend on which rows are sampled together. Weights are packed for the whole call, as the
+/// model computes, unless they are already frozen.
+///
+/// # Errors
+/// When a setting has no meaning, a prompt is empty, holds an id outside the vocabulary, or leaves no room for
+/// `max_new_tokens` within the model's positions.
+pub fn generate(
+    model: &CausalLm,
+    prompts: &[&[u32]],
+    group: usize,
+    params: &SamplingParams,
+    stop: &mut dyn StopRule,
+    stream: &dyn Fn(usize) -> Stream,
+) -> Result<Vec<Completion>> {
+    generate_at_once(ROWS_AT_ONCE, model, prompts, group, params, stop, stream)
+}
+
+/// [`generate`] with at most `places` rows side by side.
+fn generate_at_once(
+    places: usize,
+    model: &CausalLm,
+    prompts: &[&[u32]],
+    group: usize,
+    params: &SamplingParams,
+    stop: &mut dyn StopRule,
+    stream: &dyn Fn(usize) -> Stream,
+) -> Result<Vec<Completion>> {
+    params.check()?;
+    for (i, prompt) in prompts.iter().enumerate() {
+        check_prompt(&format!("prompt {}", i + 1), prompt, params, model)?;
+    }
+    let count = prompts.len() * group;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let mut engine = Engine::new(model, places.min(count), params.max_new_tokens);
+    let params = Arc::new(params.clone());
+    for (i, prompt) in prompts.iter().enumerate() {
+        let streams = (i * group..(i + 1) * group).map(stream).collect();
+        engine.submit(Request { prompt: prompt.to_vec(), params: Arc::clone(&params), streams, is_kept: false })?;
+    }
+    let mut completions = vec![None; count];
+    while engine.is_busy() {
+        for event in engine.step(stop) {
+            if let Event::Finished { row, completion } = event {
+                completions[row] = Some(completion);
+            }
+        }
+    }
+    Ok(completions.into_iter().map(|completion| completion.expect("every row ends")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::generate::{NoStopRule, StopReason};
+    use crate::model::ModelDir;
+    use crate::rng::{Purpose, Seed};
+
+    #[test]
+    fn the_number_of_places_changes_nothing() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
+        let dir = ModelDir::open(&root.join("gpt2")).expect("a fixture");
+        let model = CausalLm::load(&dir, &Device::flex()).expect("a fixture");
+        let prompts: Vec<Vec<u32>> = (1..6).map(|n| (0..n).map(|i| (i * 7 + n) % 30).collect()).collect();
+        let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+        // Ids that end some rows early, so that others take their places.
+        let params = SamplingParams { max_new_tokens: 9, stop_ids: (0..8).collect(), ..SamplingParams::default() };
+        let stream = |row: usize| Seed(3).stream(Purpose::Generate, 0, row as u64);
+        let sample =
+            |slots| generate_at_once(slots, &model, &prompts, 3, &params, &mut NoStopRule, &stream).expect("sampled");
+        let all = sample(100);
+        assert!(all.iter().any(|completion| completion.stop == StopReason::StopId), "some rows end early");
+        assert!(all.iter().any(|completion| completion.stop == StopReason::Length), "some rows do not");
+        for slots in [1, 2, 4, 7] {
+            assert_eq!(sample(slots), all, "{slots} places");
+        }
+    }
+}

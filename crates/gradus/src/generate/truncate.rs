@@ -1,0 +1,163 @@
+//! Truncation: which of the likely ids can be drawn.
+//!
+//! Top-k, top-p and min-p in the order and with the meaning of transformers 5.23; where logits tie at the edge of the
+//! nucleus, the higher id stays, as there on a CPU. Nothing here sorts the vocabulary: every stage is one pass, or a
+//! selection from what one pass leaves over.
+
+use gradus_kernels::{exp_or_zero as exp, maximum};
+
+use super::params::SamplingParams;
+
+/// Sets to −∞ what top-k, then top-p, then min-p leave out.
+pub(super) fn truncate(logits_v: &mut [f32], params: &SamplingParams) {
+    if let Some(k) = params.top_k.filter(|&k| k < logits_v.len()) {
+        let smallest = kth_largest(logits_v, k.max(1));
+        drop_below(logits_v, smallest);
+    }
+    if params.top_p < 1.0 {
+        keep_nucleus(logits_v, f64::from(params.top_p));
+    }
+    if params.min_p > 0.0 {
+        let edge = maximum(logits_v) + params.min_p.ln();
+        drop_below(logits_v, edge);
+    }
+}
+
+fn drop_below(logits_v: &mut [f32], edge: f32) {
+    logits_v.iter_mut().for_each(|logit| *logit = if *logit < edge { f32::NEG_INFINITY } else { *logit });
+}
+
+/// The `k`-th largest of the logits, `k` from 1.
+///
+/// One pass that collects what beats the smallest of the best `k` seen so far; the collection is cut back to `k`
+/// whenever it has grown to twice that.
+fn kth_largest(logits_v: &[f32], k: usize) -> f32 {
+    let descending = |a: &f32, b: &f32| b.total_cmp(a);
+    let room = (2 * k).max(64);
+    let mut best: Vec<f32> = Vec::with_capacity(room);
+    let mut edge = f32::NEG_INFINITY;
+    for &logit in logits_v {
+        if logit >= edge {
+            best.push(logit);
+            if best.len() == room {
+                edge = *best.select_nth_unstable_by(k - 1, descending).1;
+                best.truncate(k);
+            }
+        }
+    }
+    // Fewer than k only when the rest are NaN.
+    let last = k.min(best.len()).saturating_sub(1);
+    if best.is_empty() { f32::NEG_INFINITY } else { *best.select_nth_unstable_by(last, descending).1 }
+}
+
+/// Bins per nat of the histogram that finds the edge of the nucleus.
+const BINS_PER_NAT: f32 = 32.0;
+/// Bins in all: 64 nats, below which nothing has mass.
+const BINS: usize = 2048;
+
+/// Keeps the fewest ids that together have probability `top_p` or more.
+///
+/// Mass is first summed into bins by distance from the largest logit; only the bin in which `top_p` is reached is sorted.
+fn keep_nucleus(logits_v: &mut [f32], top_p: f64) {
+    let maximum = maximum(logits_v);
+    if !maximum.is_finite() {
+        return;
+    }
+    // `as usize` takes −∞ (a distance of +∞) to the last bin and NaN to the first.
+    let bin = |logit: f32| (((maximum - logit) * BINS_PER_NAT) as usize).min(BINS - 1);
+    let mut mass = vec![0.0f64; BINS];
+    for &logit in logits_v.iter().filter(|logit| **logit > f32::NEG_INFINITY) {
+        mass[bin(logit)] += f64::from(exp(logit - maximum));
+    }
+    let wanted = top_p * mass.iter().sum::<f64>();
+    let (mut before, mut edge) = (0.0, 0);
+    while edge + 1 < BINS && before + mass[edge] < wanted {
+        before += mass[edge];
+        edge += 1;
+    }
+    let in_edge =
+        |(id, logit): (usize, &f32)| (bin(*logit) == edge && *logit > f32::NEG_INFINITY).then_some((*logit, id));
+    let mut candidates: Vec<(f32, usize)> = logits_v.iter().enumerate().filter_map(in_edge).collect();
+    candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
+    let kept = candidates.iter().take_while(|(logit, _)| {
+        let is_needed = before < wanted;
+        before += f64::from(exp(logit - maximum));
+        is_needed
+    });
+    let kept = kept.count().max(usize::from(edge == 0));
+    for (logit, id) in &candidates[kept.min(candidates.len())..] {
+        debug_assert!(logits_v[*id] == *logit || logit.is_nan());
+        logits_v[*id] = f32::NEG_INFINITY;
+    }
+    logits_v.iter_mut().for_each(|logit| *logit = if bin(*logit) > edge { f32::NEG_INFINITY } else { *logit });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn kept(logits: &[f32], params: &SamplingParams) -> Vec<usize> {
+        let mut logits_v = logits.to_vec();
+        truncate(&mut logits_v, params);
+        (0..logits.len()).filter(|&id| logits_v[id] > f32::NEG_INFINITY).collect()
+    }
+
+    const PLAIN: fn() -> SamplingParams = SamplingParams::default;
+
+    #[test]
+    fn truncation_by_hand() {
+        let logits: Vec<f32> = [0.4f32, 0.1, 0.3, 0.2].iter().map(|p| p.ln()).collect();
+        for (params, expected) in [
+            (SamplingParams { top_k: Some(2), ..PLAIN() }, vec![0, 2]),
+            (SamplingParams { top_k: Some(9), ..PLAIN() }, vec![0, 1, 2, 3]),
+            (SamplingParams { top_p: 0.65, ..PLAIN() }, vec![0, 2]),
+            (SamplingParams { top_p: 0.75, ..PLAIN() }, vec![0, 2, 3]),
+            (SamplingParams { top_p: 1e-6, ..PLAIN() }, vec![0]),
+            (SamplingParams { min_p: 0.45, ..PLAIN() }, vec![0, 2, 3]),
+            (SamplingParams { min_p: 1.0, ..PLAIN() }, vec![0]),
+            // 0.4/0.7 = 0.571 of what top-k leaves: the nucleus looks at the renormalised two.
+            (SamplingParams { top_k: Some(2), top_p: 0.56, ..PLAIN() }, vec![0]),
+        ] {
+            assert_eq!(kept(&logits, &params), expected, "{params:?}");
+        }
+        // Ties: top-k keeps all that tie with the last, the nucleus keeps the higher ids.
+        assert_eq!(kept(&[1.0, 2.0, 1.0, 0.0], &SamplingParams { top_k: Some(2), ..PLAIN() }), [0, 1, 2]);
+        assert_eq!(kept(&[0.0; 4], &SamplingParams { top_p: 0.5, ..PLAIN() }), [2, 3]);
+    }
+
+    proptest! {
+        /// Against the definitions, with the vocabulary sorted.
+        #[test]
+        fn truncation_agrees_with_sorting(
+            logits in prop::collection::vec(-8.0f32..8.0, 2..600), k in 1usize..80, top_p in 0.01f32..1.0, min_p in 0.0f32..0.5,
+        ) {
+            let mut order: Vec<usize> = (0..logits.len()).collect();
+            order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+            let mut expected = order[..k.min(order.len())].to_vec();
+            expected.sort_unstable();
+            prop_assert_eq!(kept(&logits, &SamplingParams { top_k: Some(k), ..PLAIN() }), expected);
+
+            let mass = logits.iter().map(|&z| f64::from(z).exp()).sum::<f64>();
+            let probabilities: Vec<f64> = logits.iter().map(|&z| f64::from(z).exp() / mass).collect();
+            let (mut before, mut nucleus, mut is_close) = (0.0, Vec::new(), false);
+            for &id in &order {
+                is_close |= (before - f64::from(top_p)).abs() < 1e-5;
+                if before >= f64::from(top_p) { break }
+                nucleus.push(id);
+                before += probabilities[id];
+            }
+            nucleus.sort_unstable();
+            if !is_close {
+                prop_assert_eq!(kept(&logits, &SamplingParams { top_p, ..PLAIN() }), nucleus);
+            }
+
+            let edge = probabilities[order[0]] * f64::from(min_p);
+            let near = |p: f64| (p / edge - 1.0).abs() < 1e-5;
+            if !probabilities.iter().any(|&p| near(p)) {
+                let expected: Vec<usize> = (0..logits.len()).filter(|&id| probabilities[id] >= edge).collect();
+                prop_assert_eq!(kept(&logits, &SamplingParams { min_p, ..PLAIN() }), expected);
+            }
+        }
+    }
+}

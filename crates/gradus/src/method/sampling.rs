@@ -1,0 +1,51 @@
+//! Rules of the keys of `sampling`.
+
+use super::Problems;
+use crate::generate::{SamplingConfig, TrainedLogprobs};
+use crate::settings::TrainConfig;
+
+/// Checks the sampling of `method`, whose completions have at most `max_new_tokens`.
+pub(super) fn check(
+    problems: &mut Problems<'_>,
+    method: &str,
+    sampling: &SamplingConfig,
+    max_new_tokens: usize,
+    train: &TrainConfig,
+) {
+    let key = |name: &str| format!("method.{method}.sampling.{name}");
+    problems.unless(sampling.top_k != Some(0), &[&key("top_k")], || {
+        let message = format!("`{}` is 0, but must be at least 1", key("top_k"));
+        (message, Some("leave it out to draw from all tokens".into()))
+    });
+    problems.unless(sampling.top_p > 0.0 && sampling.top_p <= 1.0, &[&key("top_p")], || {
+        (format!("`{}` is {}, but must be above 0 and at most 1", key("top_p"), sampling.top_p), None)
+    });
+    problems.within(&key("min_p"), sampling.min_p, 0.0..=1.0);
+    problems.above_zero(&key("repetition_penalty"), sampling.repetition_penalty);
+    problems.unless(sampling.min_new_tokens <= max_new_tokens, &[&key("min_new_tokens")], || {
+        let min = sampling.min_new_tokens;
+        let message = format!("`{}` is {min}, but `max_new_tokens` is {max_new_tokens}", key("min_new_tokens"));
+        (message, Some("no completion would ever end by itself".into()))
+    });
+    problems.unless(sampling.bad_words_ids.iter().all(|word| !word.is_empty()), &[&key("bad_words_ids")], || {
+        (format!("`{}` holds an empty sequence, which every token would complete", key("bad_words_ids")), None)
+    });
+    if sampling.trained_logprobs == TrainedLogprobs::Processed {
+        let keys = [key("trained_logprobs"), key("repetition_penalty")];
+        problems.unless(sampling.repetition_penalty == 1.0, &[&keys[0], &keys[1]], || {
+            let message = format!(
+                "`{}` is `processed`, but `{}` is {}: what could be drawn is kept for training, not by how much each was made less likely",
+                keys[0], keys[1], sampling.repetition_penalty
+            );
+            (message, Some("train on `raw` logprobs, or use `no_repeat_ngram_size`, which only bans".into()))
+        });
+        let coarse = train.sampling_weights.is_some();
+        problems.unless(!coarse, &[&keys[0], "train.sampling_weights"], || {
+            let message = format!(
+                "`{}` is `processed`, but `train.sampling_weights` is set: the distribution drawn from is then that of the coarser weights, not of the policy",
+                keys[0]
+            );
+            (message, Some("train on `raw` logprobs, which are computed again by the policy itself, or leave out `train.sampling_weights`".into()))
+        });
+    }
+}
