@@ -1,9 +1,52 @@
-//! What all writers of files share.
+//! What all writers of files share, and the tensors in them.
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::path::Path;
 
+use safetensors::tensor::{Dtype, View};
+
 use crate::error::{Error, Result};
+
+/// One tensor with its name, as host memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedTensor<'a> {
+    /// The key in the file.
+    pub name: Cow<'a, str>,
+    /// The sizes of its dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// The values in row-major order.
+    pub values: Cow<'a, [f32]>,
+}
+
+impl<'a> NamedTensor<'a> {
+    /// A tensor that owns or borrows its values.
+    ///
+    /// # Panics
+    /// When `shape` does not hold that many values.
+    pub fn new(name: impl Into<Cow<'a, str>>, shape: impl Into<Vec<usize>>, values: impl Into<Cow<'a, [f32]>>) -> Self {
+        let (name, shape, values) = (name.into(), shape.into(), values.into());
+        assert_eq!(shape.iter().product::<usize>(), values.len(), "shape of `{name}`");
+        Self { name, shape, values }
+    }
+}
+
+impl View for &NamedTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        let mut bytes = Vec::with_capacity(self.data_len());
+        self.values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+        bytes.into()
+    }
+    fn data_len(&self) -> usize {
+        self.values.len() * size_of::<f32>()
+    }
+}
 
 /// Writes safetensors to `path`, with the permissions that a new file gets here: the library writes through a temporary
 /// file that only its owner may read.
@@ -32,7 +75,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use safetensors::tensor::{Dtype, TensorView};
+    use safetensors::tensor::TensorView;
 
     #[test]
     #[cfg(unix)]

@@ -99,7 +99,7 @@ fn offline(run: &str, method: &str, extra: &str, names: &[&str]) {
 }
 
 /// Norms of all final weights. `names` on disk begin with the family's prefix, those in memory with `trunk.`.
-fn weights(run: &str, tensors: &[gradus::model::NamedTensor], expected: &Value) {
+fn weights(run: &str, tensors: &[gradus::model::NamedTensor<'_>], expected: &Value) {
     for (name, expected) in expected.as_object().unwrap() {
         let short = name.trim_start_matches("model.").trim_start_matches("transformer.");
         let Some(found) = tensors.iter().find(|tensor| tensor.name.trim_start_matches("trunk.") == short) else {

@@ -32,6 +32,7 @@ mod support;
 mod trunk;
 mod windows;
 
+pub use crate::files::NamedTensor;
 pub use batch::{Batch, Counted, Rows, Sequence, Targets};
 pub(crate) use causal::select_rows;
 pub use causal::{CausalLm, Head};
@@ -43,7 +44,7 @@ pub use gradus_kernels::{CacheRow, TokenLogprobs};
 pub use hub::{open_model, resolve};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
 pub use packed::Packed;
-pub use parameters::{NamePath, NamedTensor, named_tensors};
+pub use parameters::{NamePath, named_tensors};
 pub use quant::QuantFormat;
 pub use reward_model::RewardModel;
 pub use save::{save_causal, save_reward_model};

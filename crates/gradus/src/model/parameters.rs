@@ -6,16 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use safetensors::tensor::{Dtype, View};
 
-/// One parameter: its name and values.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NamedTensor {
-    /// The safetensors key, such as `transformer.h.0.ln_1.weight`.
-    pub name: String,
-    /// The dimensions.
-    pub shape: Vec<usize>,
-    /// The values, row-major.
-    pub values: Vec<f32>,
-}
+use crate::files::NamedTensor;
 
 /// Tracks the path of names while a module is walked. Enum variants are not part of a name.
 #[derive(Debug, Default)]
@@ -128,7 +119,7 @@ impl ModuleVisitor for Share {
 
 struct Collect {
     path: NamePath,
-    tensors: Vec<NamedTensor>,
+    tensors: Vec<NamedTensor<'static>>,
 }
 
 impl ModuleVisitor for Collect {
@@ -143,13 +134,13 @@ impl ModuleVisitor for Collect {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let data = param.val().into_data();
         let shape = data.shape().to_vec();
-        let values = data.try_to_vec().expect("f32 parameters");
-        self.tensors.push(NamedTensor { name: self.path.name(), shape, values });
+        let values: Vec<f32> = data.try_to_vec().expect("f32 parameters");
+        self.tensors.push(NamedTensor::new(self.path.name(), shape, values));
     }
 }
 
 /// Every parameter of `module`, in the order of its fields, named by its path.
-pub fn named_tensors<M: Module>(module: &M) -> Vec<NamedTensor> {
+pub fn named_tensors<M: Module>(module: &M) -> Vec<NamedTensor<'static>> {
     let mut collect = Collect { path: NamePath::default(), tensors: Vec::new() };
     module.visit(&mut collect);
     collect.tensors
