@@ -107,7 +107,7 @@ def profile(binary, work, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--gradus", type=pathlib.Path, required=True, help="the release binary")
+    parser.add_argument("--gradus", type=pathlib.Path, required=True, help="the binary of `cargo build --profile profiling`, which keeps names")
     parser.add_argument("--only", type=workloads.names, default=list(WORKLOADS), help=", ".join(WORKLOADS))
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/tmp/gradus-bench"), help="as of bench.py")
     parser.add_argument("--results", type=pathlib.Path, default=HERE / "results/hot_spots.json", help="where to write")

@@ -292,7 +292,7 @@ fn a_panic_within_a_step_leaves_a_checkpoint_of_the_step_before() {
     let task = Offline {
         objective: &objective,
         examples: &examples,
-        held_out: &examples,
+        held_out: &[],
         order,
         settings: &settings,
         save: &save,
