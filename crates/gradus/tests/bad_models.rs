@@ -107,7 +107,11 @@ fn missing_files_are_named_and_pickles_are_never_opened() {
 fn a_family_or_a_kind_that_is_not_known_is_refused() {
     let dir = copy("gpt2");
     edit_config(dir.path(), "\"model_type\": \"gpt2\"", "\"model_type\": \"mamba\"");
-    fails(dir.path(), "[DIR]/config.json: model type `mamba` is not supported (known: gpt2, llama, mistral, qwen3)", None);
+    fails(
+        dir.path(),
+        "[DIR]/config.json: model type `mamba` is not supported (known: gpt2, llama, mistral, qwen3)",
+        None,
+    );
     let causal = copy("gpt2");
     let opened = ModelDir::open(causal.path()).expect("opens");
     let error = RewardModel::load(&opened, &Device::flex()).expect_err("no reward model");

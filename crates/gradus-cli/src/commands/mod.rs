@@ -37,8 +37,11 @@ pub struct Entry {
     /// Adds its arguments; called only when the command is asked for.
     pub arguments: fn(clap::Command) -> clap::Command,
     /// Does it.
-    pub run: Box<dyn Fn(&ArgMatches, &Output) -> anyhow::Result<()>>,
+    pub run: Box<Run>,
 }
+
+/// What a command does with its arguments.
+pub type Run = dyn Fn(&ArgMatches, &Output) -> anyhow::Result<()>;
 
 /// The headings of `gradus --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

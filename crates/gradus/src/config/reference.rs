@@ -133,7 +133,7 @@ pub fn markdown(schema: &Schema) -> String {
                 }
                 if let Some(method) = section.strip_prefix("method.").and_then(MethodConfig::named) {
                     let keys = method.method().defaults().keys().map(|(key, value)| format!("`{key}` {value}"));
-                    let _ = write!(text, "Defaults with it: {}.\n", keys.join(", "));
+                    let _ = writeln!(text, "Defaults with it: {}.", keys.join(", "));
                 }
                 text += "\n| key | type | default | meaning |\n|---|---|---|---|\n";
             }

@@ -186,7 +186,9 @@ fn wrong_types() {
     );
     check(
         "method: [sft]\n",
-        &["3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `dpo`, `orpo`, `ppo`, `grpo` is needed"],
+        &[
+            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `dpo`, `orpo`, `ppo`, `grpo` is needed",
+        ],
     );
 }
 

@@ -12,15 +12,15 @@ use crate::text::without_thoughts;
 /// The row as `options` want it read; as it is where they want nothing.
 pub(super) fn read<'r>(row: &'r Row, options: &TokeniseOptions) -> Result<Cow<'r, Row>, String> {
     let mut read = Cow::Borrowed(row);
-    if options.transcripts_as_messages {
-        if let Some(data) = as_conversation(&row.data, options)? {
-            read.to_mut().data = data;
-        }
+    if options.transcripts_as_messages
+        && let Some(data) = as_conversation(&row.data, options)?
+    {
+        read.to_mut().data = data;
     }
-    if options.for_reward {
-        if let Some(data) = without_reasoning(&read.data) {
-            read.to_mut().data = data;
-        }
+    if options.for_reward
+        && let Some(data) = without_reasoning(&read.data)
+    {
+        read.to_mut().data = data;
     }
     Ok(read)
 }

@@ -112,9 +112,10 @@ impl ModuleMapper for Setter<'_> {
         let Some(range) = self.places.remove(&self.path.name()) else { return param };
         param.map(|value| {
             let (shape, tracked, n) = (value.dims(), value.is_autodiff(), range.len());
+            let whole = 0..n;
             // A copy: a view would keep the whole vector in memory.
             let own = Tensor::<1>::zeros([n], &value.device().inner());
-            let set = own.slice_assign([0..n], self.flat.clone().inner().slice([range])).reshape(shape);
+            let set = own.slice_assign([whole], self.flat.clone().inner().slice([range])).reshape(shape);
             if tracked { set.autodiff().require_grad() } else { set }
         })
     }
@@ -198,6 +199,6 @@ mod tests {
     #[should_panic(expected = "one number per parameter")]
     fn a_vector_of_another_length_is_refused() {
         let mut learner = learner();
-        learner.set_parameters(&(learner.parameters().slice([0..4])));
+        learner.set_parameters(&(learner.parameters().narrow(0, 0, 4)));
     }
 }

@@ -20,12 +20,12 @@ const TEXTS: [&str; 8] = [
 
 fn tokenizers() -> Vec<(String, Tokenizer)> {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/rows/tokenizer");
-    let mut found = vec![("fixture".to_owned(), Tokenizer::from_dir(&fixture).unwrap())];
+    let mut found = vec![("fixture".to_owned(), Tokenizer::from_dir(&fixture).expect("readable"))];
     let of_material =
         ["tokenizers/gpt2", "tokenizers/qwen3", "tokenizers/t5", "tokenizers/roberta", "weights/stories260K"];
     for name in of_material {
         if let Some(directory) = material(name) {
-            found.push((name.to_owned(), Tokenizer::from_dir(&directory).unwrap()));
+            found.push((name.to_owned(), Tokenizer::from_dir(&directory).expect("readable")));
         }
     }
     found
@@ -33,13 +33,14 @@ fn tokenizers() -> Vec<(String, Tokenizer)> {
 
 /// The same by decoding everything up to each id again: what its text shares with the whole.
 fn by_prefixes(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Vec<Range<usize>> {
-    let text = continuation(tokenizer, before, ids).unwrap();
-    let prompt = tokenizer.decode(before, true).unwrap();
+    let text = continuation(tokenizer, before, ids).expect("readable");
+    let prompt = tokenizer.decode(before, true).expect("readable");
     let mut start = 0;
     let one = |k: usize| {
-        let said = tokenizer.decode(&[before, &ids[..=k]].concat(), true).unwrap();
-        let said =
-            said.strip_prefix(&prompt).map_or_else(|| tokenizer.decode(&ids[..=k], true).unwrap(), str::to_owned);
+        let said = tokenizer.decode(&[before, &ids[..=k]].concat(), true).expect("readable");
+        let said = said
+            .strip_prefix(&prompt)
+            .map_or_else(|| tokenizer.decode(&ids[..=k], true).expect("readable"), str::to_owned);
         let shared = text.chars().zip(said.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
         let end = if tokenizer.is_special(ids[k]) { start } else { start.max(shared) };
         std::mem::replace(&mut start, end)..end
@@ -50,7 +51,8 @@ fn by_prefixes(tokenizer: &Tokenizer, before: &[u32], ids: &[u32]) -> Vec<Range<
 /// What holds for any ids.
 #[track_caller]
 fn check(tokenizer: &Tokenizer, before: &[u32], ids: &[u32], about: &str) -> Vec<Range<usize>> {
-    let (text, found) = (continuation(tokenizer, before, ids).unwrap(), ranges(tokenizer, before, ids).unwrap());
+    let (text, found) =
+        (continuation(tokenizer, before, ids).expect("readable"), ranges(tokenizer, before, ids).expect("readable"));
     let joined: String = found.iter().map(|range| &text[range.clone()]).collect();
     assert_eq!((found.len(), &joined), (ids.len(), &text), "{about}");
     let mut end = 0;
@@ -67,14 +69,14 @@ fn ranges_join_to_the_text_wherever_a_prompt_ends() {
     let mut compared = 0;
     for (name, tokenizer) in tokenizers() {
         for text in TEXTS {
-            let mut ids = tokenizer.encode(text, true).unwrap();
+            let mut ids = tokenizer.encode(text, true).expect("readable");
             ids.extend(tokenizer.eos_id());
             for prompt in 0..ids.len() {
                 let (before, after) = ids.split_at(prompt);
                 let found = check(&tokenizer, before, after, &format!("{name}: {text:?} from id {prompt}"));
                 // A prompt that ends within a character reads otherwise alone.
-                let whole = tokenizer.decode(&ids, true).unwrap();
-                if whole.starts_with(&tokenizer.decode(before, true).unwrap()) {
+                let whole = tokenizer.decode(&ids, true).expect("readable");
+                if whole.starts_with(&tokenizer.decode(before, true).expect("readable")) {
                     assert_eq!(found, by_prefixes(&tokenizer, before, after), "{name}: {text:?} from id {prompt}");
                     compared += 1;
                 }
@@ -87,12 +89,12 @@ fn ranges_join_to_the_text_wherever_a_prompt_ends() {
 #[test]
 fn a_split_character_belongs_to_the_id_that_completes_it() {
     let Some(gpt2) = material("tokenizers/gpt2") else { return };
-    let tokenizer = Tokenizer::from_dir(&gpt2).unwrap();
-    let (before, text) = (tokenizer.encode("Say:", false).unwrap(), " 😀 café世<|endoftext|>");
-    let ids = tokenizer.encode(text, false).unwrap();
+    let tokenizer = Tokenizer::from_dir(&gpt2).expect("readable");
+    let (before, text) = (tokenizer.encode("Say:", false).expect("readable"), " 😀 café世<|endoftext|>");
+    let ids = tokenizer.encode(text, false).expect("readable");
     let found = check(&tokenizer, &before, &ids, text);
     let pieces: Vec<&str> = found.iter().map(|range| &text[range.clone()]).collect();
-    let spelt: Vec<String> = ids.iter().map(|&id| tokenizer.token(id).unwrap()).collect();
+    let spelt: Vec<String> = ids.iter().map(|&id| tokenizer.token(id).expect("readable")).collect();
     // Bytes as GPT-2 spells them: ` 😀` is 20 F0 9F 98 | 80, `世` is E4 B8 | 96.
     assert_eq!(spelt, ["ĠðŁĺ", "Ģ", "ĠcafÃ©", "ä¸", "ĸ", "<|endoftext|>"]);
     assert_eq!(pieces, [" ", "😀", " café", "", "世", ""]);
@@ -101,13 +103,14 @@ fn a_split_character_belongs_to_the_id_that_completes_it() {
 #[test]
 fn a_completion_keeps_the_space_it_begins_with() {
     let Some(directory) = material("weights/stories260K") else { return };
-    let tokenizer = Tokenizer::from_dir(&directory).unwrap();
-    let ids = tokenizer.encode("Once upon a time there was", true).unwrap();
-    let (before, after) = ids.split_at(tokenizer.encode("Once upon a time", true).unwrap().len());
-    assert_eq!(tokenizer.decode(after, true).unwrap(), "there was");
-    let text = continuation(&tokenizer, before, after).unwrap();
+    let tokenizer = Tokenizer::from_dir(&directory).expect("readable");
+    let ids = tokenizer.encode("Once upon a time there was", true).expect("readable");
+    let (before, after) = ids.split_at(tokenizer.encode("Once upon a time", true).expect("readable").len());
+    assert_eq!(tokenizer.decode(after, true).expect("readable"), "there was");
+    let text = continuation(&tokenizer, before, after).expect("readable");
     assert_eq!(text, " there was");
-    let pieces: Vec<&str> = ranges(&tokenizer, before, after).unwrap().into_iter().map(|range| &text[range]).collect();
+    let pieces: Vec<&str> =
+        ranges(&tokenizer, before, after).expect("readable").into_iter().map(|range| &text[range]).collect();
     assert_eq!((pieces.concat().as_str(), pieces[0].starts_with(' ')), (" there was", true));
 }
 
@@ -137,7 +140,7 @@ fn ids_drawn_by_chance_have_places_too() {
 #[test]
 fn time_is_linear_in_the_ids() {
     let (_, tokenizer) = tokenizers().remove(0);
-    let ids = tokenizer.encode(&"The tea is good, 😀 and 世界 too.\n".repeat(1000), false).unwrap();
+    let ids = tokenizer.encode(&"The tea is good, 😀 and 世界 too.\n".repeat(1000), false).expect("readable");
     assert!(ids.len() > 15_000);
     let clock = std::time::Instant::now();
     check(&tokenizer, &[], &ids, "long");

@@ -11,7 +11,7 @@ use burn::tensor::Device;
 use gradus::device::DeviceChoice;
 
 #[path = "../support/skip.rs"]
-mod skip;
+pub mod skip;
 
 /// Another device's sums run in another order, and its exponentials and roots are those of its shader language: how many
 /// times farther off than the kernels it may be.

@@ -14,8 +14,6 @@ mod losses_of_tokens;
 mod optimizer;
 mod rows;
 mod sampling;
-#[path = "../support/skip.rs"]
-mod skip;
 mod trackers;
 
 #[test]

@@ -10,7 +10,7 @@ use super::{Theme, text};
 use crate::browser::state::Dialog;
 
 /// The keys, by what they are about.
-pub const KEYS: [(&str, &str); 24] = [
+pub const KEYS: [(&str, &str); 23] = [
     ("↑ ↓  k j  g G", "the run above, below; the first, the last"),
     ("← →  Tab  1-6", "the page on the right"),
     ("PgUp PgDn  K J", "scroll it"),
@@ -30,8 +30,7 @@ pub const KEYS: [(&str, &str); 24] = [
     ("r", "go on with the run (leaves the browser)"),
     ("x", "export: copy a snapshot"),
     ("t  N", "tags; a note"),
-    ("R  d", "rename; delete, after a question"),
-    ("D", "snapshots: delete the chosen checkpoint"),
+    ("R  d  D", "rename; delete the run, the chosen checkpoint"),
     ("", ""),
     ("?  q  Ctrl-C", "this page; quit"),
     ("▶ ✓ ‖ ✗ !", "running, finished, interrupted, failed, broken"),

@@ -137,7 +137,7 @@ mod tests {
             let (mut columns, mut printed) = (new(), String::new());
             // The left text comes faster, and ends first.
             for step in 0..=right.len() {
-                let end = (3 * step).min(left.len());
+                let end = (4 * step).min(left.len());
                 printed += &columns.show([&left[..end], &right[..step]], [end == left.len(), step == right.len()]);
             }
             let at_once = new().show([&left, &right], [true, true]);

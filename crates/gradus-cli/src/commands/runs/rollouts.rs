@@ -340,7 +340,7 @@ mod tests {
             ..Record::default()
         };
         let expected =
-            ["length 0.500", "facts 1.000", "     2.000  “Grün.”", "    -1.500  “ Ja!”", "     0.500  “”", "odd –"];
+            ["length 0.5000", "facts 1.000", "     2.000  “Grün.”", "    -1.500  “ Ja!”", "    0.5000  “”", "odd –"];
         assert_eq!(parts(&record), expected);
     }
 }

@@ -289,14 +289,8 @@ fn a_panic_within_a_step_leaves_a_checkpoint_of_the_step_before() {
     let objective = Watched { panics_at: 5, ..Watched::default() };
     let order =
         Order { seed: Seed(3), purpose: Purpose::DataOrder, shuffle: true, rows: examples.len(), batch_size: 4 };
-    let task = Offline {
-        objective: &objective,
-        examples: &examples,
-        held_out: &[],
-        order,
-        settings: &settings,
-        save: &save,
-    };
+    let task =
+        Offline { objective: &objective, examples: &examples, held_out: &[], order, settings: &settings, save: &save };
     let dir = RunDir::create(directory.path(), Existing::Refuse).unwrap();
     let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), AdamW::new(settings.optimizer));
     let mut nobody = Silent;
