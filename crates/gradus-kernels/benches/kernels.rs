@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use gradus_kernels::{
-    Activated, AdamWStep, AttentionShape, CacheRow, CrossSegments, Format, FrozenWeight, Gelu, LayerCache, Layout,
-    LmHead, Mask, PositionBias, PositionBuckets, Precision, Segments, TokenLogprobs, adamw, attention,
+    Activated, AdamWStep, AttentionShape, CacheRow, CrossSegments, FrozenWeight, Gelu, LayerCache, Layout, LmHead,
+    Mask, PositionBias, PositionBuckets, Precision, Segments, TokenLogprobs, WeightFormat, adamw, attention,
     attention_across, attention_biased, embedding, gelu, layer_norm, linear, reference, rms_norm, rope, swiglu,
     token_logprobs,
 };
@@ -355,7 +355,7 @@ fn products(out: &mut dyn Write) -> io::Result<()> {
     )?;
     for [rows, inputs, outputs] in PRODUCTS {
         let (x, weight) = (plain([rows, inputs], 1), plain([inputs, outputs], 2));
-        let [f32, bf16, int8] = [Format::F32, Format::Bf16, Format::Int8]
+        let [f32, bf16, int8] = [WeightFormat::F32, WeightFormat::BF16, WeightFormat::INT8]
             .map(|format| FrozenWeight::new(weight.clone(), Layout::InOut, format));
         let fresh = |precision| timed(|| linear(x.clone(), weight.clone(), None, Layout::InOut, precision));
         let packed = |weight: &FrozenWeight| timed(|| weight.apply(x.clone(), None));

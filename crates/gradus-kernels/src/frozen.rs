@@ -9,7 +9,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::fused::{Dense, Op, apply, is_fused, read};
 use crate::linear::{self, Layout};
-use crate::product::{Format, Mat, PackedMatrix, Precision};
+use crate::product::{Mat, PackedMatrix, Precision, WeightFormat};
 use crate::quantised::Quantised;
 
 /// A linear layer's weight, packed and shared. It lies in host memory.
@@ -18,7 +18,7 @@ pub struct FrozenWeight(Arc<PackedMatrix>);
 
 impl FrozenWeight {
     /// Packs `weight`, as it lies on disk.
-    pub fn new(weight: Tensor<2>, layout: Layout, format: Format) -> Self {
+    pub fn new(weight: Tensor<2>, layout: Layout, format: WeightFormat) -> Self {
         let [rows, columns] = weight.dims();
         Self(read(weight, move |weight| {
             let matrix = Mat::dense(weight.values(), rows, columns);
@@ -46,7 +46,7 @@ impl FrozenWeight {
     }
 
     /// How the weight is held.
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> WeightFormat {
         self.0.format()
     }
 

@@ -55,7 +55,7 @@ pub use host::{HostValues, host_values};
 pub use linear::{Layout, linear};
 pub use low_rank::low_rank;
 pub use norm::{layer_norm, rms_norm};
-pub use product::{Format, Precision};
+pub use product::{Precision, Quantisation, WeightFormat};
 pub use quantised::{Absmax, BLOCK, Int8, NESTED_BLOCK, NF4_MAP, NestedAbsmax, Nf4, Quantised};
 pub use recompute::{branch, recompute, recompute_of};
 pub use rope::rope;

@@ -104,12 +104,12 @@ impl Op for LowRank {
 mod tests {
     use super::*;
     use crate::fused::testing::{check, leaf};
-    use crate::{Format, Layout};
+    use crate::{Layout, WeightFormat};
 
     #[test]
     fn on_a_frozen_weight_it_is_the_sum_of_both() {
         for (n, width, rank, out) in [(1, 1, 1, 1), (7, 5, 2, 3), (65, 33, 16, 70)] {
-            let frozen = FrozenWeight::new(leaf::<2>([out, width], 5).inner(), Layout::OutIn, Format::F32);
+            let frozen = FrozenWeight::new(leaf::<2>([out, width], 5).inner(), Layout::OutIn, WeightFormat::F32);
             check(
                 "low rank on a frozen weight",
                 &[leaf([n, width], 1), leaf([rank, width], 2), leaf([out, rank], 3), leaf([1, out], 4)],

@@ -7,8 +7,8 @@ use burn::tensor::Tensor;
 use crate::fused::testing::{assert_close, check, given, host, leaf, values};
 use crate::simd::testing::every_level;
 use crate::{
-    Activated, AdamWStep, AttentionShape, CrossSegments, Format, FrozenWeight, Gelu, Layout, LmHead, Mask,
-    PositionBias, PositionBuckets, Precision, Segments, TokenLogprobs, attention, attention_across, attention_biased,
+    Activated, AdamWStep, AttentionShape, CrossSegments, FrozenWeight, Gelu, Layout, LmHead, Mask, PositionBias,
+    PositionBuckets, Precision, Segments, TokenLogprobs, WeightFormat, attention, attention_across, attention_biased,
     embedding, gelu, layer_norm, linear, low_rank, reference, rms_norm, rope, swiglu, token_logprobs,
 };
 
@@ -107,7 +107,7 @@ fn products(n: usize) -> Vec<Kernel> {
             stack(token_logprobs(x[0].clone(), &LmHead::Dense(x[1].clone(), Precision::F32), &targets, 0.7))
         }),
         Kernel::new("token logprobs, int8", vec![leaf([n, 16], 1)], move |x| {
-            let weight = FrozenWeight::new(leaf([301, 16], 2).inner(), Layout::OutIn, Format::Int8);
+            let weight = FrozenWeight::new(leaf([301, 16], 2).inner(), Layout::OutIn, WeightFormat::INT8);
             stack(token_logprobs(x[0].clone(), &LmHead::Frozen(weight), &of_frozen, 0.7))
         }),
     ];
@@ -116,7 +116,7 @@ fn products(n: usize) -> Vec<Kernel> {
         low_rank(x[0].clone(), x[1].clone(), x[2].clone(), 0.7, Precision::F32)
     }));
     kernels.push(Kernel::new("frozen linear, adapted", adapted(&[leaf([1, 9], 4)]), |x| {
-        let weight = FrozenWeight::new(leaf([9, 16], 5).inner(), Layout::OutIn, Format::F32);
+        let weight = FrozenWeight::new(leaf([9, 16], 5).inner(), Layout::OutIn, WeightFormat::F32);
         weight.apply_adapted(x[0].clone(), Some(row(&x[3])), [x[1].clone(), x[2].clone()], 0.7, Precision::F32)
     }));
     for (layout, weight) in [(Layout::OutIn, [35, 70]), (Layout::InOut, [70, 35])] {
@@ -132,10 +132,10 @@ fn products(n: usize) -> Vec<Kernel> {
             activated.linear(x[2].clone(), Some(row(&x[3])), layout, Precision::F32)
         }));
         for (name, format) in [
-            ("frozen linear", Format::F32),
-            ("frozen linear, bf16", Format::Bf16),
-            ("frozen linear, int8", Format::Int8),
-            ("frozen linear, nf4", Format::Nf4),
+            ("frozen linear", WeightFormat::F32),
+            ("frozen linear, bf16", WeightFormat::BF16),
+            ("frozen linear, int8", WeightFormat::INT8),
+            ("frozen linear, nf4", WeightFormat::NF4),
         ] {
             kernels.push(Kernel::new(name, vec![leaf([n, 70], 1), leaf([1, 35], 3)], move |x| {
                 let frozen = FrozenWeight::new(leaf(weight, 2).inner(), layout, format);

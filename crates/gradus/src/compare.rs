@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation};
 use crate::generate::SamplingParams;
 use crate::model::open_model;
-use crate::model::{CausalLm, ModelDir, Weights};
+use crate::model::{CausalLm, ModelDir, WeightFormat};
 use crate::reward::{self, ModelReward, Reward, RewardError, Score};
 use crate::rollout::{Rollouts, Sampler};
 use crate::run::compare::{Comparison, Entry};
@@ -153,7 +153,8 @@ impl<'a> Judge<'a> {
         let passes =
             MicroBatch { tokens: self.plan.train().micro_batch_tokens, rows: self.plan.train().micro_batch_size };
         reward::build(config, &|name| {
-            Ok(Box::new(ModelReward::load(&open_model(name)?, &self.device, Weights::F32, passes)?) as Box<dyn Reward>)
+            Ok(Box::new(ModelReward::load(&open_model(name)?, &self.device, WeightFormat::F32, passes)?)
+                as Box<dyn Reward>)
         })
     }
 

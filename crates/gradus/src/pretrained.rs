@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::model::adapter::Adaptable;
-use crate::model::{CausalLm, Compute, ModelDir, RewardModel, Weights, save_causal, save_reward_model};
+use crate::model::{CausalLm, ModelDir, Precision, RewardModel, WeightFormat, save_causal, save_reward_model};
 use crate::rng::Stream;
 use crate::text::{ChatTemplate, Tokenizer};
 
@@ -55,7 +55,7 @@ pub trait Trainable: Adaptable {
     ///
     /// # Errors
     /// When a file is missing or corrupt.
-    fn open(dir: &ModelDir, packed: Option<Weights>, head: &mut Stream, device: &Device) -> Result<Self>;
+    fn open(dir: &ModelDir, packed: Option<WeightFormat>, head: &mut Stream, device: &Device) -> Result<Self>;
 
     /// Writes it into `directory` with the configuration and the tokenizer of `source`.
     ///
@@ -65,7 +65,7 @@ pub trait Trainable: Adaptable {
 
     /// The same model with the operands of its products held as `compute` says.
     #[must_use]
-    fn computing(self, compute: Compute) -> Self;
+    fn computing(self, compute: Precision) -> Self;
 
     /// The language model that it is, if it is one.
     fn language(&self) -> Option<&CausalLm> {
@@ -74,7 +74,7 @@ pub trait Trainable: Adaptable {
 }
 
 impl Trainable for CausalLm {
-    fn open(dir: &ModelDir, packed: Option<Weights>, _head: &mut Stream, device: &Device) -> Result<Self> {
+    fn open(dir: &ModelDir, packed: Option<WeightFormat>, _head: &mut Stream, device: &Device) -> Result<Self> {
         match packed {
             Some(weights) => Self::load_packed(dir, weights, device),
             None => Self::load(dir, device),
@@ -85,7 +85,7 @@ impl Trainable for CausalLm {
         save_causal(self, &source.dir, directory)
     }
 
-    fn computing(self, compute: Compute) -> Self {
+    fn computing(self, compute: Precision) -> Self {
         self.with_compute(compute)
     }
 
@@ -95,7 +95,7 @@ impl Trainable for CausalLm {
 }
 
 impl Trainable for RewardModel {
-    fn open(dir: &ModelDir, packed: Option<Weights>, head: &mut Stream, device: &Device) -> Result<Self> {
+    fn open(dir: &ModelDir, packed: Option<WeightFormat>, head: &mut Stream, device: &Device) -> Result<Self> {
         match packed {
             _ if !dir.is_reward_model() => Self::from_causal(dir, packed, head, device),
             Some(weights) => Self::load_packed(dir, weights, device),
@@ -109,7 +109,7 @@ impl Trainable for RewardModel {
         name_padding(directory, &source.tokenizer, pad_id)
     }
 
-    fn computing(self, compute: Compute) -> Self {
+    fn computing(self, compute: Precision) -> Self {
         self.with_compute(compute)
     }
 }

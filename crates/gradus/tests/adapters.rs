@@ -12,7 +12,7 @@ use burn::tensor::Gradients;
 use device::{device, without_kernels};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
-use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, Sequence, Weights, save_causal, save_reward_model};
+use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, Sequence, WeightFormat, save_causal, save_reward_model};
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
 use support::{assert_close, fixtures, host, prefix, tensors};
@@ -81,7 +81,7 @@ fn logits_and_merged_logits_agree() {
     for case in cases(false) {
         let model = CausalLm::load(&case.dir, &device()).expect("loads");
         let merged = model.merged();
-        let frozen = model.clone().into_frozen(Weights::F32);
+        let frozen = model.clone().into_frozen(WeightFormat::F32);
         for (i, ids) in case.sequences.iter().enumerate() {
             let (batch, expected) = (model.batch(&Rows::texts(&[ids])), &case.tensors[&format!("logits.{i}")]);
             let found = host(model.logits(&batch));
@@ -108,7 +108,7 @@ fn only_the_adapter_has_gradients_and_they_agree() {
     for case in cases(false) {
         for recompute in [false, true] {
             let model = CausalLm::load(&case.dir, &device().autodiff()).expect("loads");
-            let mut model = model.train_adapter(Weights::F32);
+            let mut model = model.train_adapter(WeightFormat::F32);
             model.trunk.set_recompute(recompute);
             let batch = model.batch(&Rows::texts(&case.sequences));
             let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
@@ -127,7 +127,7 @@ fn only_the_adapter_has_gradients_and_they_agree() {
 #[test]
 fn reward_models_agree() {
     for case in cases(true) {
-        let model = RewardModel::load(&case.dir, &device().autodiff()).expect("loads").train_adapter(Weights::F32);
+        let model = RewardModel::load(&case.dir, &device().autodiff()).expect("loads").train_adapter(WeightFormat::F32);
         let scores = model.rewards(&model.batch(&Rows::scored(&case.sequences)));
         let expected: Vec<f32> = serde_json::from_value(case.expected["scores"].clone()).expect("scores");
         assert_close(&case.name, &host(scores.clone().inner()), &expected, 1e-5, SCALE);
@@ -169,7 +169,7 @@ fn a_fresh_adapter_changes_nothing_and_learns() {
         let before = host(plain.logits(&batch).inner());
         let config = lora.peft_config(&dir, TaskType::CausalLm, name.into()).expect("known");
         let model = plain.with_fresh_adapter(&dir, config, &mut stream).expect("adapted");
-        let model = model.train_adapter(Weights::F32);
+        let model = model.train_adapter(WeightFormat::F32);
         assert_close(name, &host(model.logits(&batch).inner()), &before, 1e-6, SCALE);
         let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
         let found = gradients(&model, &loss.backward(), prefix(&dir));
@@ -187,7 +187,7 @@ fn a_fresh_adapter_changes_nothing_and_learns() {
 fn sampled_logprobs_are_those_of_training() {
     for case in cases(false) {
         let device = device().autodiff();
-        let model = CausalLm::load(&case.dir, &device).expect("loads").train_adapter(Weights::F32);
+        let model = CausalLm::load(&case.dir, &device).expect("loads").train_adapter(WeightFormat::F32);
         let params = SamplingParams { max_new_tokens: 8, ..SamplingParams::default() };
         let seed = Seed(3);
         let stream = |i: usize| seed.stream(Purpose::Rollout, 0, i as u64);

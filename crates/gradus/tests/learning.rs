@@ -17,7 +17,7 @@ use gradus::config::{Plan, RunConfig};
 use gradus::learner::Learner;
 use gradus::learner::optimizer::AdamW;
 use gradus::machine::Machine;
-use gradus::model::{CausalLm, Compute, ModelDir, RewardModel, named_tensors, save_causal};
+use gradus::model::{CausalLm, ModelDir, Precision, RewardModel, named_tensors, save_causal};
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rng::{Purpose, Seed};
 use gradus::rollout::{Prompt, Rollouts};
@@ -171,12 +171,12 @@ fn bf16_learns_what_f32_learns() {
         let (apart, noise) = ((mean(&single) - mean(&half)).abs(), noise(&single));
         assert!(apart <= noise, "{what}: f32 {single:?}, bf16 {half:?}: {apart} apart, seeds differ by {noise}");
     };
-    let rewards = |compute: Compute| {
+    let rewards = |compute: Precision| {
         let config = GrpoConfig { max_new_tokens: 8, mini_batches: 2, ..GrpoConfig::default() };
         let actor = || Actor { policy: policy().with_compute(compute), value_head: None };
         SEEDS.map(|seed| learn(&mut Grpo::new(&config), actor(), seed, 40).1).to_vec()
     };
-    let (single, half) = (rewards(Compute::F32), rewards(Compute::Bf16));
+    let (single, half) = (rewards(Precision::F32), rewards(Precision::Bf16));
     assert!(half.iter().all(|reward| *reward > 0.9), "grpo: {half:?}");
     agree("grpo", single, half);
     let losses = |compute: &str| {

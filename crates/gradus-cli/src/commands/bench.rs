@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use gradus::bench::{Generation, Options, Report, Subject, Training};
 use gradus::device::DeviceChoice;
-use gradus::model::{Compute, Weights};
+use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 
 use crate::output::Output;
@@ -49,10 +49,10 @@ pub struct BenchArgs {
     repetitions: usize,
     /// How products are computed: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
-    compute: Compute,
+    compute: Precision,
     /// How weights are held while sampling: f32, bf16, int8 or nf4 [default: as products are computed]
     #[arg(long, value_name = "TYPE")]
-    weights: Option<Weights>,
+    weights: Option<WeightFormat>,
     /// Threads to compute with
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -195,8 +195,8 @@ mod tests {
             },
             model: Some(ModelReport {
                 name: "gpt2".into(),
-                compute: Compute::F32,
-                weights: Weights::Int8,
+                compute: Precision::F32,
+                weights: WeightFormat::INT8,
                 parameters: 124_439_808,
                 trunk_matrices: 84_934_656,
                 head_matrix: 38_597_376,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use gradus::device::DeviceChoice;
 use gradus::inference::{ChatFormat, ChatJudge, ChatModel, ChatOptions};
-use gradus::model::{Compute, Weights};
+use gradus::model::{Precision, WeightFormat};
 
 use crate::output::Output;
 use crate::watch::fetch;
@@ -50,10 +50,10 @@ pub struct ChatArgs {
     chat_template: Option<PathBuf>,
     /// How the operands of products are held: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
-    compute: Compute,
+    compute: Precision,
     /// How the weights are held: f32, bf16 or int8 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
-    weights: Option<Weights>,
+    weights: Option<WeightFormat>,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,

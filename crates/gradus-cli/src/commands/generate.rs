@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
 use gradus::inference::{ChatSettings, SampleOptions, sample};
-use gradus::model::{Compute, Weights};
+use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 
 use crate::output::Output;
@@ -31,10 +31,10 @@ pub struct GenerateArgs {
     max_rows: Option<usize>,
     /// How the operands of products are held: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
-    compute: Compute,
+    compute: Precision,
     /// How the weights are held: f32, bf16, int8 or nf4 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
-    weights: Option<Weights>,
+    weights: Option<WeightFormat>,
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
 use gradus::inference::{QuantizeOptions, QuantizeReport, quantize};
-use gradus::model::QuantFormat;
+use gradus::model::Quantisation;
 use gradus::rng::Seed;
 
 use crate::output::Output;
@@ -20,7 +20,7 @@ pub struct QuantizeArgs {
     model: String,
     /// How the linear layers are held: int8 or nf4
     #[arg(long, value_name = "FORMAT")]
-    format: QuantFormat,
+    format: Quantisation,
     /// Where the quantised model goes [default: a folder of the model's, named after the format]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,

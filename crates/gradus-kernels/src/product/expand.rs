@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::packed::{Columns, Format, PackedMatrix, Scaling};
-use super::tile::{COLUMNS, Precision};
+use super::format::{Precision, WeightFormat};
+use super::packed::{Columns, PackedMatrix, Scaling};
+use super::tile::COLUMNS;
 use super::{Mat, Side, TURNED, pack, with_scratch};
 use crate::quantised::BLOCK;
 use crate::simd::simd;
@@ -86,10 +87,7 @@ impl PackedMatrix {
                 }
                 of_codes(target, stride, words, lines.len(), map, &scales);
             }
-            (Scaling::None, format) => {
-                let precision = if format == Format::F32 { Precision::F32 } else { Precision::Bf16 };
-                of_floats(target, stride, words, lines, precision);
-            }
+            (Scaling::None, _) => of_floats(target, stride, words, lines, self.format.operand()),
         }
     }
 
@@ -234,7 +232,7 @@ fn byte_place(line: usize, column: usize, rows: usize) -> (usize, usize) {
 
 /// The panels of bytes `[columns, rows]`.
 pub(super) fn pack_bytes(codes: &[i8], rows: usize, columns: usize) -> Vec<u32> {
-    let panel = Format::Int8.panel_words(rows);
+    let panel = WeightFormat::INT8.panel_words(rows);
     let mut words = vec![0u32; panel * columns.div_ceil(COLUMNS)];
     words.par_chunks_mut(panel.max(1)).enumerate().for_each(|(number, words)| {
         for c in 0..COLUMNS.min(columns - number * COLUMNS) {
@@ -261,7 +259,7 @@ pub(super) fn unpack_bytes(words: &[u32], rows: usize, columns: usize) -> Vec<i8
 
 /// The panels of codes `[columns, rows]`, two a byte, the first in the upper half.
 pub(super) fn pack_codes(codes: &[u8], rows: usize, columns: usize) -> Vec<u32> {
-    let panel = Format::Nf4.panel_words(rows);
+    let panel = WeightFormat::NF4.panel_words(rows);
     let mut words = vec![0u32; panel * columns.div_ceil(COLUMNS)];
     words.par_chunks_mut(panel.max(1)).enumerate().for_each(|(number, words)| {
         for c in 0..COLUMNS.min(columns - number * COLUMNS) {
@@ -277,7 +275,7 @@ pub(super) fn pack_codes(codes: &[u8], rows: usize, columns: usize) -> Vec<u32> 
 
 /// What [`pack_codes`] was given; a last half byte of nothing holds 7, the code of zero.
 pub(super) fn unpack_codes(words: &[u32], rows: usize, columns: usize) -> Vec<u8> {
-    let (size, panel) = (rows * columns, Format::Nf4.panel_words(rows));
+    let (size, panel) = (rows * columns, WeightFormat::NF4.panel_words(rows));
     let code = |i: usize| {
         let (column, line) = (i / rows, i % rows);
         let word = words[column / COLUMNS * panel + line / CODES * COLUMNS + column % COLUMNS];

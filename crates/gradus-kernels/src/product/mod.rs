@@ -9,6 +9,7 @@
 //! threads: a token gets the same bits alone, in a batch, in training and in sampling.
 
 mod expand;
+mod format;
 mod pack;
 mod packed;
 mod tile;
@@ -19,10 +20,9 @@ use std::thread::LocalKey;
 
 use rayon::prelude::*;
 
-pub use packed::Format;
+pub use format::{Precision, Quantisation, WeightFormat};
 
 pub(crate) use packed::{COLUMNS_UNIT, Columns, PackedMatrix};
-pub use tile::Precision;
 use tile::{COLUMNS, DEPTH, DEPTH_UNIT, Kernel, Lines, ROW_STRIDE, ROWS, Tile};
 
 /// A matrix inside a slice: element `(r, c)` is `values[r · row_stride + c · column_stride]`, one stride being 1.

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::Mat;
-use super::tile::{COLUMNS, DEPTH, Precision, ROW_STRIDE};
+use super::format::Precision;
+use super::tile::{COLUMNS, DEPTH, ROW_STRIDE};
 use crate::simd::simd;
 
 /// Words transposed at a time, in both directions.

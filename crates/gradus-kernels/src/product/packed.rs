@@ -5,41 +5,25 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::tile::{COLUMNS, DEPTH_UNIT, Lines, Precision};
+use super::format::{Precision, Quantisation, WeightFormat};
+use super::tile::{COLUMNS, DEPTH_UNIT, Lines};
 use super::{Begin, FEW_ROWS, Mat, Output, PACKED_ROWS, PANELS_PACKED, Part, Side, Task, Threads, Words};
 use super::{expand, fresh, pack, with_scratch};
 use crate::parts::one_in_parts;
 use crate::quantised::{Absmax, Int8, Nf4, Quantised};
 
-/// How a packed matrix is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Format {
-    /// Single precision.
-    #[default]
-    F32,
-    /// bfloat16.
-    Bf16,
-    /// Whole numbers from −127 to 127 times one f32 for each column (each output of a layer): the largest magnitude of
-    /// the column over 127. What it is multiplied with is rounded to bfloat16.
-    Int8,
-    /// 4-bit NormalFloat in blocks of 64 along a column, their largest magnitudes in 8 bits ([`Nf4`]). Products are of
-    /// the numbers it stands for, in f32 unless told otherwise.
-    Nf4,
-}
-
-impl Format {
+impl WeightFormat {
     /// How the lines of a panel are held; none where they are expanded.
     fn lines(self) -> Option<Lines> {
         match self {
-            Self::F32 => Some(Lines::F32),
-            Self::Bf16 => Some(Lines::Bf16),
-            Self::Int8 => Some(Lines::Int8),
-            Self::Nf4 => None,
+            Self::Float(precision) => Some(precision.into()),
+            Self::Quantised(Quantisation::Int8) => Some(Lines::Int8),
+            Self::Quantised(Quantisation::Nf4) => None,
         }
     }
 
     /// How operands of products are held.
-    fn operand(self) -> Precision {
+    pub(super) fn operand(self) -> Precision {
         self.lines().map_or(Precision::F32, Lines::operand)
     }
 
@@ -52,21 +36,12 @@ impl Format {
     }
 }
 
-impl From<Precision> for Format {
-    fn from(precision: Precision) -> Self {
-        match precision {
-            Precision::F32 => Self::F32,
-            Precision::Bf16 => Self::Bf16,
-        }
-    }
-}
-
 /// The right-hand matrix of a product, packed once for many. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct PackedMatrix {
     pub(super) rows: usize,
     pub(super) columns: usize,
-    pub(super) format: Format,
+    pub(super) format: WeightFormat,
     pub(super) operand: Precision,
     /// Panel after panel, each with all lines of the inner dimension.
     pub(super) words: Arc<Vec<u32>>,
@@ -98,16 +73,16 @@ impl Scaling {
 
 impl PackedMatrix {
     /// Packs `b`.
-    pub(crate) fn new(b: Mat<'_>, format: Format) -> Self {
-        if format == Format::Nf4 {
+    pub(crate) fn new(b: Mat<'_>, format: WeightFormat) -> Self {
+        if format == WeightFormat::NF4 {
             return Self::from_nf4(Nf4::quantise(&by_column(&b), [b.columns, b.rows]));
         }
         let panel = format.panel_words(b.rows);
         let panels = b.columns.div_ceil(COLUMNS);
-        let mut absmax = vec![0.0; if format == Format::Int8 { panels * COLUMNS } else { 0 }];
+        let mut absmax = vec![0.0; if format == WeightFormat::INT8 { panels * COLUMNS } else { 0 }];
         let operand = format.operand();
         let inner = b.rows.div_ceil(operand.per_word());
-        let (words, scaling) = if format == Format::Int8 {
+        let (words, scaling) = if format == WeightFormat::INT8 {
             let mut words = vec![0u32; panel * panels];
             let pack = |((panel, words), absmax): ((usize, &mut [u32]), &mut [f32])| {
                 pack::pack_bytes(words, absmax, &b, panel * COLUMNS);
@@ -124,7 +99,7 @@ impl PackedMatrix {
         Self::of([b.rows, b.columns], format, words, scaling)
     }
 
-    fn of([rows, columns]: [usize; 2], format: Format, words: Vec<u32>, scaling: Scaling) -> Self {
+    fn of([rows, columns]: [usize; 2], format: WeightFormat, words: Vec<u32>, scaling: Scaling) -> Self {
         Self { rows, columns, format, operand: format.operand(), words: Arc::new(words), scaling: Arc::new(scaling) }
     }
 
@@ -141,14 +116,14 @@ impl PackedMatrix {
         let words = expand::pack_bytes(weight.codes(), rows, columns);
         let mut absmax = weight.absmax().to_vec();
         absmax.resize(columns.next_multiple_of(COLUMNS), 0.0);
-        Self::of([rows, columns], Format::Int8, words, Scaling::columns(absmax))
+        Self::of([rows, columns], WeightFormat::INT8, words, Scaling::columns(absmax))
     }
 
     fn from_nf4(weight: Nf4) -> Self {
         let [columns, rows] = weight.shape();
         let words = expand::pack_codes(weight.codes(), rows, columns);
         let (_, map, absmax) = weight.into_parts();
-        Self::of([rows, columns], Format::Nf4, words, Scaling::Blocks { map, absmax })
+        Self::of([rows, columns], WeightFormat::NF4, words, Scaling::Blocks { map, absmax })
     }
 
     /// The codes and scales as they were given; none of a matrix of floats.
@@ -172,8 +147,8 @@ impl PackedMatrix {
     /// The same matrix whose products have operands in `operand`, where the format leaves that open.
     pub(crate) fn with_operand(&self, operand: Precision) -> Self {
         match self.format {
-            Format::Nf4 => Self { operand, ..self.clone() },
-            Format::F32 | Format::Bf16 | Format::Int8 => self.clone(),
+            WeightFormat::Quantised(Quantisation::Nf4) => Self { operand, ..self.clone() },
+            WeightFormat::Float(_) | WeightFormat::Quantised(Quantisation::Int8) => self.clone(),
         }
     }
 
@@ -183,7 +158,7 @@ impl PackedMatrix {
     }
 
     /// How it is held.
-    pub(crate) fn format(&self) -> Format {
+    pub(crate) fn format(&self) -> WeightFormat {
         self.format
     }
 

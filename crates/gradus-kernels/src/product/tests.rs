@@ -58,7 +58,7 @@ fn a_row_gives_the_same_bits_in_any_company() {
         let b = Mat::dense(&b, k, n);
         let mut all = vec![0.0f32; m * n];
         Product::new(precision).store(&mut all, n, Mat::dense(&a, m, k), b);
-        let nf4 = PackedMatrix::new(b, Format::Nf4).with_operand(precision);
+        let nf4 = PackedMatrix::new(b, WeightFormat::NF4).with_operand(precision);
         let all_nf4 = nf4.fresh(None, Mat::dense(&a, m, k));
         for rows in [1, 5, 100] {
             let mut some = vec![0.0f32; rows * n];
@@ -80,7 +80,7 @@ fn a_new_result_begins_as_it_is_told() {
         let mut expected = start.repeat(m);
         product.add(&mut expected, n, a, b);
         assert_eq!(product.fresh(Some(&start), a, b), expected);
-        assert_eq!(PackedMatrix::new(b, Format::F32).fresh(Some(&start), a), expected);
+        assert_eq!(PackedMatrix::new(b, WeightFormat::F32).fresh(Some(&start), a), expected);
         let mut expected = vec![0.0f32; m * n];
         product.store(&mut expected, n, a, b);
         assert_eq!(product.fresh(None, a, b), expected);
@@ -100,7 +100,7 @@ fn every_kernel_gives_the_portable_result() {
     let (m, n, k) = (29, 70, 301);
     let (a, b) = (values(m * k, 1), values(k * n, 2));
     let (a, b) = (Mat::dense(&a, m, k), Mat::dense(&b, k, n));
-    for format in [Format::F32, Format::Bf16, Format::Int8, Format::Nf4] {
+    for format in [WeightFormat::F32, WeightFormat::BF16, WeightFormat::INT8, WeightFormat::NF4] {
         let packed = PackedMatrix::new(b, format);
         let start = values(n, 3);
         let compute = |kernel: Kernel| {
@@ -127,13 +127,13 @@ fn int8_holds_every_column_to_half_a_step() {
     let size = |column: usize| if column == 7 { 0.0 } else { 10f32.powi(column as i32 % 7 - 3) };
     let b: Vec<f32> = values(k * n, 2).iter().enumerate().map(|(i, x)| x * size(i % n)).collect();
     let turned: Vec<f32> = (0..k * n).map(|i| b[i % k * n + i / k]).collect();
-    let packed = PackedMatrix::new(Mat::dense(&b, k, n), Format::Int8);
+    let packed = PackedMatrix::new(Mat::dense(&b, k, n), WeightFormat::INT8);
     assert!(packed.bytes() * 2 < k * n * 4, "a quarter of the memory, and what fills the last panel");
     let unpacked = packed.unpacked();
     for (i, (found, expected)) in unpacked.iter().zip(&b).enumerate() {
         assert!((found - expected).abs() <= 0.501 / 127.0 * size(i % n), "at {i}: {found}, not {expected}");
     }
-    assert_eq!(PackedMatrix::new(Mat::dense(&turned, n, k).t(), Format::Int8).unpacked(), unpacked);
+    assert_eq!(PackedMatrix::new(Mat::dense(&turned, n, k).t(), WeightFormat::INT8).unpacked(), unpacked);
     let a = values(m * k, 1);
     let (mut found, mut expected) = (vec![0.0f32; m * n], vec![0.0f32; m * n]);
     packed.columns(0..n).multiply(&mut found, n, 1.0, Mat::dense(&a, m, k));
@@ -144,7 +144,7 @@ fn int8_holds_every_column_to_half_a_step() {
 }
 
 /// A matrix of `k` × `n` in `format`, with columns of very different size.
-fn quantised(k: usize, n: usize, format: Format, operand: Precision) -> PackedMatrix {
+fn quantised(k: usize, n: usize, format: WeightFormat, operand: Precision) -> PackedMatrix {
     let size = |column: usize| if column == 7 { 0.0 } else { 10f32.powi(column as i32 % 7 - 3) };
     let b: Vec<f32> = values(k * n, 2).iter().enumerate().map(|(i, x)| x * size(i % n)).collect();
     PackedMatrix::new(Mat::dense(&b, k, n), format).with_operand(operand)
@@ -155,11 +155,11 @@ fn expanded_products_are_those_of_the_unpacked_matrix() {
     // Blocks of 64 end within columns wherever k is no multiple of 64.
     for (n, k) in [(1, 1), (33, 7), (70, 64), (40, 300), (300, 1100), (530, 129)] {
         for (format, operand) in [
-            (Format::F32, Precision::F32),
-            (Format::Bf16, Precision::Bf16),
-            (Format::Int8, Precision::Bf16),
-            (Format::Nf4, Precision::F32),
-            (Format::Nf4, Precision::Bf16),
+            (WeightFormat::F32, Precision::F32),
+            (WeightFormat::BF16, Precision::Bf16),
+            (WeightFormat::INT8, Precision::Bf16),
+            (WeightFormat::NF4, Precision::F32),
+            (WeightFormat::NF4, Precision::Bf16),
         ] {
             let packed = quantised(k, n, format, operand);
             let unpacked = packed.unpacked();
@@ -171,7 +171,7 @@ fn expanded_products_are_those_of_the_unpacked_matrix() {
                     packed.fresh_transposed(g) == Product::new(operand).fresh(None, g, matrix.t()),
                     "{name}, turned"
                 );
-                if format != Format::Int8 {
+                if format != WeightFormat::INT8 {
                     assert!(packed.fresh(None, x) == Product::new(operand).fresh(None, x, matrix), "{name}");
                 }
             }
@@ -182,8 +182,9 @@ fn expanded_products_are_those_of_the_unpacked_matrix() {
 #[test]
 fn products_with_some_columns_are_parts_of_the_product_with_all() {
     let (m, n, k) = (110, 700, 90);
-    for format in [Format::F32, Format::Bf16, Format::Int8, Format::Nf4] {
-        let packed = quantised(k, n, format, if format == Format::Nf4 { Precision::F32 } else { Precision::Bf16 });
+    for format in [WeightFormat::F32, WeightFormat::BF16, WeightFormat::INT8, WeightFormat::NF4] {
+        let packed =
+            quantised(k, n, format, if format == WeightFormat::NF4 { Precision::F32 } else { Precision::Bf16 });
         let (x, g) = (values(m * k, 1), values(m * n, 3));
         let (whole, turned) = (packed.fresh(None, Mat::dense(&x, m, k)), packed.unpacked());
         let mut found = vec![0.0f32; m * n];
@@ -208,7 +209,7 @@ fn products_with_some_columns_are_parts_of_the_product_with_all() {
 #[test]
 fn nf4_holds_what_its_codes_stand_for_and_gives_them_back() {
     for (n, k) in [(1, 1), (33, 7), (70, 64), (40, 300), (5, 1101)] {
-        let packed = quantised(k, n, Format::Nf4, Precision::F32);
+        let packed = quantised(k, n, WeightFormat::NF4, Precision::F32);
         let Some(Quantised::Nf4(nf4)) = packed.quantised() else { panic!("NF4") };
         let (values, unpacked) = (nf4.values(), packed.unpacked());
         assert!((0..k * n).all(|i| unpacked[i % k * n + i / k] == values[i]), "{k}×{n}");
@@ -220,7 +221,7 @@ fn nf4_holds_what_its_codes_stand_for_and_gives_them_back() {
 #[test]
 fn int8_gives_its_codes_back() {
     for (n, k) in [(1, 1), (33, 7), (70, 64), (40, 301)] {
-        let packed = quantised(k, n, Format::Int8, Precision::Bf16);
+        let packed = quantised(k, n, WeightFormat::INT8, Precision::Bf16);
         let Some(Quantised::Int8(int8)) = packed.quantised() else { panic!("INT8") };
         let unpacked = packed.unpacked();
         for i in 0..k * n {
@@ -235,7 +236,7 @@ fn int8_gives_its_codes_back() {
 #[test]
 fn nf4_takes_an_eighth_of_the_memory_and_its_scales() {
     let (n, k) = (256, 1024);
-    let bits = quantised(k, n, Format::Nf4, Precision::F32).bytes() as f64 * 8.0 / (n * k) as f64;
+    let bits = quantised(k, n, WeightFormat::NF4, Precision::F32).bytes() as f64 * 8.0 / (n * k) as f64;
     assert!((4.125..4.20).contains(&bits), "{bits} bits a number");
 }
 

@@ -7,6 +7,8 @@
 
 use std::sync::OnceLock;
 
+use super::format::Precision;
+
 /// Rows of a tile.
 pub(super) const ROWS: usize = 12;
 /// Columns of a tile: two AVX-512 registers.
@@ -17,16 +19,6 @@ pub(super) const DEPTH: usize = 256;
 pub(super) const DEPTH_UNIT: usize = 64;
 /// Words from one packed row of A to the next: a little over [`DEPTH`], so that rows do not share cache sets.
 pub(super) const ROW_STRIDE: usize = DEPTH + 16;
-
-/// How operands are held while they are multiplied; sums are in f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Precision {
-    /// Single precision.
-    #[default]
-    F32,
-    /// bfloat16: the upper half of an f32, rounded to nearest even.
-    Bf16,
-}
 
 impl Precision {
     /// Numbers in a word.

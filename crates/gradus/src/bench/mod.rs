@@ -17,13 +17,12 @@ mod work;
 
 pub use preset::{PRESETS, preset};
 
-use gradus_kernels::Precision;
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::model::{self, CausalLm, Compute, ModelDir, ModelShape, Weights};
+use crate::model::{self, CausalLm, ModelDir, ModelShape, Precision, WeightFormat};
 use crate::rng::{Purpose, Seed};
 
 /// Which model is measured.
@@ -57,9 +56,9 @@ pub struct Options {
     /// Timed repetitions, of which the median counts; one more comes before them.
     pub repetitions: usize,
     /// How products are computed.
-    pub compute: Compute,
+    pub compute: Precision,
     /// How the weights are held while sampling, where not as they are computed with.
-    pub weights: Option<Weights>,
+    pub weights: Option<WeightFormat>,
     /// The seed of weights, rows and draws.
     pub seed: Seed,
     /// Where training and sampling are measured.
@@ -77,7 +76,7 @@ impl Default for Options {
             prompt_tokens: 64,
             new_tokens: 64,
             repetitions: 3,
-            compute: Compute::F32,
+            compute: Precision::F32,
             weights: None,
             seed: Seed(42),
             device: DeviceChoice::cpu(),
@@ -121,10 +120,10 @@ pub struct MachineReport {
 
 impl MachineReport {
     /// The matrix peak of products computed as `compute` says.
-    pub fn matrix_gflops(&self, compute: Compute) -> f64 {
+    pub fn matrix_gflops(&self, compute: Precision) -> f64 {
         match compute {
-            Compute::F32 => self.matrix_gflops_f32,
-            Compute::Bf16 => self.matrix_gflops_bf16,
+            Precision::F32 => self.matrix_gflops_f32,
+            Precision::Bf16 => self.matrix_gflops_bf16,
         }
     }
 }
@@ -135,9 +134,11 @@ pub struct ModelReport {
     /// The directory or preset.
     pub name: String,
     /// How its products are computed.
-    pub compute: Compute,
+    #[serde(serialize_with = "model::word::serialize")]
+    pub compute: Precision,
     /// How its weights are held while sampling.
-    pub weights: Weights,
+    #[serde(serialize_with = "model::word::serialize")]
+    pub weights: WeightFormat,
     /// All weights.
     pub parameters: usize,
     /// Weights of the blocks that enter matrix products, P.
@@ -210,7 +211,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let Some((name, dir, shape)) = subject else { return Ok(report) };
     progress(&format!("loading {name}"));
     options.device.check_format("`--compute`", options.compute.name())?;
-    options.device.check_format("`--weights`", options.weights.map_or("f32", Weights::name))?;
+    options.device.check_format("`--weights`", options.weights.map_or("f32", WeightFormat::name))?;
     let device = options.device.device().autodiff();
     let model = match &options.subject {
         Subject::Preset(_) => CausalLm::random(&dir, &mut options.seed.stream(Purpose::Init, 0, 0), &device)?,

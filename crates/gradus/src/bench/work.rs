@@ -10,23 +10,12 @@ use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
 use crate::learner::Learner;
 use crate::learner::optimizer::AdamW;
-use crate::model::{CausalLm, Compute, ModelShape, Weights};
+use crate::model::{CausalLm, ModelShape, Precision};
 use crate::objective::sft::{Sft, SftConfig};
 use crate::rng::{Purpose, Seed};
 use crate::settings::Settings;
 use crate::settings::TrainConfig;
 use crate::train::offline::optimise;
-
-/// Bytes of one weight while decoding.
-fn weight_bytes(weights: Weights) -> f64 {
-    match weights {
-        Weights::F32 => 4.0,
-        Weights::Bf16 => 2.0,
-        Weights::Int8 => 1.0,
-        // 64 codes of half a byte and the byte of their magnitude.
-        Weights::Nf4 => 33.0 / 64.0,
-    }
-}
 
 /// Small enough that hundreds of steps on random rows leave the weights sane.
 const LEARNING_RATE: f64 = 1e-6;
@@ -36,7 +25,7 @@ pub struct Trainer {
     learner: Learner<CausalLm>,
     settings: Settings,
     repetitions: usize,
-    compute: Compute,
+    compute: Precision,
 }
 
 impl Trainer {
@@ -119,10 +108,8 @@ pub fn generation(
     let (trunk, head) = (shape.trunk_matrices() as f64, shape.head_matrix() as f64);
     let passed = batch_size * options.prompt_tokens + decoded;
     let gflops = 2.0 * (trunk * passed as f64 + head * new as f64) / seconds / 1e9;
-    let read_gb = weight_bytes(options.weights.unwrap_or(options.compute.into()))
-        * (trunk + head)
-        * (options.new_tokens - 1) as f64
-        / 1e9;
+    let weights = options.weights.unwrap_or(options.compute.into());
+    let read_gb = weights.bytes((trunk + head) as u64) as f64 * (options.new_tokens - 1) as f64 / 1e9;
     Ok(Generation {
         batch_size,
         prompt_tokens: options.prompt_tokens,

@@ -5,7 +5,7 @@ use super::load::Written;
 use crate::device;
 use crate::machine::Machine;
 use crate::method::{Found, Problems};
-use crate::model::Weights;
+use crate::model::WeightFormat;
 use crate::settings::TrainConfig;
 
 mod adapter;
@@ -81,8 +81,8 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
     });
     let formats = [
         ("train.compute", Some(train.compute.name())),
-        ("train.sampling_weights", train.sampling_weights.map(Weights::name)),
-        ("train.frozen_weights", train.frozen_weights.map(Weights::name)),
+        ("train.sampling_weights", train.sampling_weights.map(WeightFormat::name)),
+        ("train.frozen_weights", train.frozen_weights.map(WeightFormat::name)),
     ];
     for (key, format) in formats {
         let format = format.unwrap_or("f32");

@@ -22,7 +22,7 @@ use crate::data::Message;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::{Engine, Event, Request, SamplingParams, Turn};
-use crate::model::{CausalLm, Compute, Weights};
+use crate::model::{CausalLm, Precision, WeightFormat};
 use crate::pretrained::Pretrained;
 use crate::rng::{Purpose, Seed, Stream};
 use crate::text::{RenderOptions, think};
@@ -60,7 +60,7 @@ pub struct ChatOptions {
     /// An adapter on it.
     pub adapter: Option<String>,
     /// How the weights are held.
-    pub weights: Weights,
+    pub weights: WeightFormat,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<PathBuf>,
     /// How conversations are written. Default: by the template where there is one, else as in HH-RLHF.
@@ -107,7 +107,7 @@ impl ChatModel {
     /// # Errors
     /// When it cannot be found or read, is a reward model, or has no chat template although one is asked for.
     pub fn open(options: &ChatOptions) -> Result<Self> {
-        check_formats(&options.device, Compute::F32, options.weights)?;
+        check_formats(&options.device, Precision::F32, options.weights)?;
         let directory = model_of(Path::new(&options.model))?;
         let name = directory.to_string_lossy();
         let files = open_files(&name, options.adapter.as_deref(), options.chat_template.as_deref())?;
@@ -276,7 +276,7 @@ mod tests {
         let options = ChatOptions {
             model: root.to_string_lossy().into_owned(),
             adapter: None,
-            weights: Weights::F32,
+            weights: WeightFormat::F32,
             chat_template: None,
             format: Some(format),
             device: DeviceChoice::cpu(),

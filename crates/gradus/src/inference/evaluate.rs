@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::evaluation::Evaluation;
 use crate::generate::SamplingParams;
 use crate::model::open_model;
-use crate::model::{CausalLm, RewardModel, Weights};
+use crate::model::{CausalLm, RewardModel, WeightFormat};
 use crate::objective::Objective;
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
 use crate::objective::sft::{Sft, SftConfig};
@@ -119,7 +119,7 @@ fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
 fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> Result<Measured> {
     let device = options.device.device();
     let mut reward = reward::build(reward, &|name| {
-        Ok(Box::new(ModelReward::load(&open_model(name)?, &device, Weights::F32, PASSES)?) as Box<dyn Reward>)
+        Ok(Box::new(ModelReward::load(&open_model(name)?, &device, WeightFormat::F32, PASSES)?) as Box<dyn Reward>)
     })?;
     let rows = rows(options, Need::Prompt)?;
     let model = CausalLm::load(&files.dir, &device)?;

@@ -20,7 +20,7 @@ use std::path::Path;
 use crate::Result;
 use crate::batches::MicroBatch;
 use crate::device::DeviceChoice;
-use crate::model::{Compute, ModelDir, Weights, open_model, resolve};
+use crate::model::{ModelDir, Precision, WeightFormat, open_model, resolve};
 use crate::pretrained::Pretrained;
 
 /// Tokens of one forward pass.
@@ -41,7 +41,7 @@ fn open_files(name: &str, adapter: Option<&str>, template: Option<&Path>) -> Res
 }
 
 /// Refuses formats of products and weights that `device` does not compute in.
-fn check_formats(device: &DeviceChoice, compute: Compute, weights: Weights) -> Result<()> {
+fn check_formats(device: &DeviceChoice, compute: Precision, weights: WeightFormat) -> Result<()> {
     device.check_format("`--compute`", compute.name())?;
     device.check_format("`--weights`", weights.name())
 }

@@ -9,7 +9,7 @@ use crate::data::{self, LoadOptions, Need, TokeniseOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::SamplingParams;
-use crate::model::{CausalLm, Compute, Weights};
+use crate::model::{CausalLm, Precision, WeightFormat};
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, Prompt, Sampler};
 
@@ -36,9 +36,9 @@ pub struct SampleOptions {
     /// Use at most this many prompts.
     pub max_rows: Option<usize>,
     /// How the operands of products are held, where the format of the weights leaves that open.
-    pub compute: Compute,
+    pub compute: Precision,
     /// How the weights are held; logprobs are those of the model so rounded.
-    pub weights: Weights,
+    pub weights: WeightFormat,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<PathBuf>,
     /// Where to compute.

@@ -11,7 +11,7 @@ use rand::seq::SliceRandom;
 use serde::Serialize;
 
 use crate::batches::{MicroBatch, Order};
-use crate::model::Weights;
+use crate::model::WeightFormat;
 use crate::rng::Purpose;
 use terms::{Model, Pass};
 
@@ -39,7 +39,7 @@ pub struct Workload {
     /// What online methods sample: in an iteration, in an evaluation.
     pub sampling: Vec<Sampling>,
     /// How the weights that sample are held.
-    pub sampling_weights: Weights,
+    pub sampling_weights: WeightFormat,
     /// Bytes of the rows in memory, as text and as ids, and of the tokenizer.
     pub host_bytes: u64,
 }

@@ -4,7 +4,7 @@
 //! of all key heads, H query heads, I width of the feed-forward layer, L blocks, V vocabulary, P all weights. Numbers
 //! have four bytes. Buffers of a few numbers a token or a few megabytes in all are left out.
 
-use crate::model::{Block, Compute, ModelShape, QuantFormat, Weights};
+use crate::model::{Block, ModelShape, Precision, WeightFormat, head_format, logits_held};
 
 /// Bytes of one number.
 const NUMBER: u64 = 4;
@@ -17,13 +17,13 @@ pub struct Model {
     /// What stands on the trunk.
     pub head: Head,
     /// How its weights are held where it is frozen.
-    pub weights: Weights,
+    pub weights: WeightFormat,
     /// Whether the backward pass runs each block again instead of keeping what it computed.
     pub recompute: bool,
     /// Whether numbers are dropped where it is trained: their masks are kept.
     pub dropout: bool,
     /// How its products are computed where it is trained.
-    pub compute: Compute,
+    pub compute: Precision,
     /// What alone is trained, where that is not the model itself.
     pub adapter: Option<Adapter>,
 }
@@ -59,13 +59,13 @@ pub struct Pass {
 
 impl Model {
     /// A language model.
-    pub fn language(shape: ModelShape, weights: Weights) -> Self {
-        let (head, compute) = (Head::Language, Compute::F32);
+    pub fn language(shape: ModelShape, weights: WeightFormat) -> Self {
+        let (head, compute) = (Head::Language, Precision::F32);
         Self { shape, head, weights, recompute: false, dropout: false, compute, adapter: None }
     }
 
     /// A reward model or critic.
-    pub fn scalar(shape: ModelShape, weights: Weights) -> Self {
+    pub fn scalar(shape: ModelShape, weights: WeightFormat) -> Self {
         Self { head: Head::Scalar, ..Self::language(shape, weights) }
     }
 
@@ -91,19 +91,8 @@ impl Model {
     }
 
     /// Those, packed; quantised layers stay what they are.
-    fn packed_trunk(&self, weights: Weights) -> u64 {
-        let weights = match self.shape.quantised {
-            None => weights,
-            Some(QuantFormat::Int8) => Weights::Int8,
-            Some(QuantFormat::Nf4) => Weights::Nf4,
-        };
-        match weights {
-            Weights::F32 => 4 * self.trunk(),
-            Weights::Bf16 => 2 * self.trunk(),
-            Weights::Int8 => self.trunk(),
-            // 64 codes of half a byte and the byte of their magnitude.
-            Weights::Nf4 => 33 * self.trunk() / 64,
-        }
+    fn packed_trunk(&self, weights: WeightFormat) -> u64 {
+        self.shape.quantised.map_or(weights, WeightFormat::from).bytes(self.trunk())
     }
 
     /// What is trained: all weights, or the adapter. As much again are the gradients, and twice as much the optimiser's
@@ -123,14 +112,9 @@ impl Model {
 
     /// The weights that enter products, packed for many of them: those of the blocks and of the LM head, tied or not, with
     /// four bytes each, in bf16 two, in INT8 one; in NF4 about half a byte, and the head's two.
-    pub fn packed(&self, weights: Weights) -> u64 {
+    pub fn packed(&self, weights: WeightFormat) -> u64 {
         let head = if self.head == Head::Language { self.shape.head_matrix() } else { 0 } as u64;
-        let head_bytes = match weights {
-            Weights::F32 => 4,
-            Weights::Bf16 | Weights::Nf4 => 2,
-            Weights::Int8 => 1,
-        };
-        self.packed_trunk(weights) + head_bytes * head
+        self.packed_trunk(weights) + head_format(weights).bytes(head)
     }
 
     /// The weights that are never packed: tables, norms, biases.
@@ -147,7 +131,7 @@ impl Model {
     }
 
     /// What is packed for sampling: all that enters products; or under an adapter, whose base is packed, the head.
-    pub fn packed_to_sample(&self, weights: Weights) -> u64 {
+    pub fn packed_to_sample(&self, weights: WeightFormat) -> u64 {
         match self.adapter {
             Some(_) => NUMBER * self.shape.head_matrix() as u64,
             None => self.packed(weights),
@@ -216,9 +200,9 @@ impl Model {
     }
 
     /// The logits that are there at a time, of a pass that is recorded or not.
-    pub fn logits(&self, targets: usize, recorded: Option<Compute>) -> u64 {
+    pub fn logits(&self, targets: usize, recorded: Option<Precision>) -> u64 {
         match self.head {
-            Head::Language => NUMBER * Compute::logits_held(targets, self.shape.vocabulary, recorded) as u64,
+            Head::Language => NUMBER * logits_held(targets, self.shape.vocabulary, recorded) as u64,
             Head::Scalar => 0,
         }
     }
@@ -268,7 +252,7 @@ mod tests {
 
     fn model(config: serde_json::Value) -> Model {
         let config = config.as_object().expect("an object").clone();
-        Model::language(ModelShape::of(&ModelDir::unsaved(config)).expect("a known family"), Weights::F32)
+        Model::language(ModelShape::of(&ModelDir::unsaved(config)).expect("a known family"), WeightFormat::F32)
     }
 
     #[test]
@@ -290,15 +274,15 @@ mod tests {
         // The head's gradient and the larger of (logits, hidden states) and the top block's tensors, 5·80 + 256.
         assert_eq!(model.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 656));
         assert_eq!(model.backward_end(Pass { tokens: 5, targets: 3 }), model.weights() + 4 * (800 + 40));
-        let scalar = Model::scalar(model.shape, Weights::Bf16);
+        let scalar = Model::scalar(model.shape, WeightFormat::BF16);
         assert_eq!((scalar.weights(), scalar.logits(3, None)), (model.weights() + 4 * 8, 0));
         // Blocks and head packed, in four bytes or two; tables, biases and norms as they are.
-        assert_eq!(model.packed(Weights::F32), 4 * (2 * 768 + 800));
-        assert_eq!((scalar.packed(Weights::Bf16), scalar.packed(Weights::Int8)), (2 * 2 * 768, 2 * 768));
-        assert_eq!(model.packed(Weights::Nf4), 2 * 768 * 33 / 64 + 2 * 800);
+        assert_eq!(model.packed(WeightFormat::F32), 4 * (2 * 768 + 800));
+        assert_eq!((scalar.packed(WeightFormat::BF16), scalar.packed(WeightFormat::INT8)), (2 * 2 * 768, 2 * 768));
+        assert_eq!(model.packed(WeightFormat::NF4), 2 * 768 * 33 / 64 + 2 * 800);
         let mut quantised = model;
-        quantised.shape.quantised = Some(QuantFormat::Nf4);
-        assert_eq!(quantised.packed(Weights::F32), 2 * 768 * 33 / 64 + 4 * 800);
+        quantised.shape.quantised = Some(crate::model::Quantisation::Nf4);
+        assert_eq!(quantised.packed(WeightFormat::F32), 2 * 768 * 33 / 64 + 4 * 800);
         assert_eq!(model.weights() - quantised.weights(), 4 * 2 * 768 - 2 * 768 * 33 / 64);
         assert_eq!(scalar.frozen_weights(), 2 * 2 * 768 + 4 * (880 + 2 * 104 + 16));
     }

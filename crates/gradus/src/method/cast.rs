@@ -2,7 +2,7 @@
 
 use super::Shared;
 pub use crate::memory::terms::Head;
-use crate::model::Weights;
+use crate::model::WeightFormat;
 
 /// The models of a run. `R` is what is known of each: its [`Role`] at first, and once it was opened its files too.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub struct Role {
     /// What stands on its trunk.
     pub head: Head,
     /// How weights lie that nobody trains: all of a frozen model's, the base of one with an adapter.
-    pub weights: Weights,
+    pub weights: WeightFormat,
     /// Who changes its weights.
     pub trainer: Trainer,
     /// How long it is held.

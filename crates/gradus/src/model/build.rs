@@ -2,7 +2,7 @@
 
 use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{Format, FrozenWeight, Quantised, is_fused};
+use gradus_kernels::{FrozenWeight, Quantised, WeightFormat, is_fused};
 use rand::Rng;
 
 use crate::rng::Stream;
@@ -67,7 +67,7 @@ pub(crate) struct Builder<'a> {
     source: &'a mut dyn Source,
     prefix: String,
     device: &'a Device,
-    pack: Option<Format>,
+    pack: Option<WeightFormat>,
 }
 
 impl<'a> Builder<'a> {
@@ -77,13 +77,13 @@ impl<'a> Builder<'a> {
 
     /// Linear layers are packed in `format` as soon as they are built, so that a whole model in f32 is never held; only where
     /// the device has packed products.
-    pub(crate) fn packing(self, format: Option<Format>) -> Self {
+    pub(crate) fn packing(self, format: Option<WeightFormat>) -> Self {
         let pack = format.filter(|_| is_fused(self.device));
         Self { pack, ..self }
     }
 
     /// How linear layers are packed, if at all.
-    pub(crate) fn pack(&self) -> Option<Format> {
+    pub(crate) fn pack(&self) -> Option<WeightFormat> {
         self.pack
     }
 

@@ -10,13 +10,13 @@ use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
 use super::batch::{Batch, Rows, Targets};
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
-use super::compute::{Compute, Weights};
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
 use super::support;
 use super::trunk::{Family, Trunk};
 use crate::error::{Error, Result};
 use crate::rng::Stream;
+use gradus_kernels::{Precision, Quantisation, WeightFormat};
 
 /// A causal language model: the policy, the reference.
 #[derive(Module, Debug)]
@@ -26,7 +26,7 @@ pub struct CausalLm {
     /// The LM head, where it is not the embedding table.
     pub lm_head: Option<Head>,
     #[module(skip)]
-    compute: Compute,
+    compute: Precision,
     /// The LM head, packed; `lm_head` is then absent.
     #[module(skip)]
     frozen_head: Option<FrozenWeight>,
@@ -55,11 +55,11 @@ impl CausalLm {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_packed(dir: &ModelDir, weights: Weights, device: &Device) -> Result<Self> {
+    pub fn load_packed(dir: &ModelDir, weights: WeightFormat, device: &Device) -> Result<Self> {
         Self::read(dir, Some(weights), device)
     }
 
-    fn read(dir: &ModelDir, weights: Option<Weights>, device: &Device) -> Result<Self> {
+    fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
         let mut checkpoint = Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?;
         let model = Self::build(&mut checkpoint, dir, weights, device)?;
         checkpoint.finish()?;
@@ -90,8 +90,8 @@ impl CausalLm {
         Self::build(&mut Fresh(stream), dir, None, device)
     }
 
-    fn build(source: &mut dyn Source, dir: &ModelDir, weights: Option<Weights>, device: &Device) -> Result<Self> {
-        let mut b = Builder::new(source, device).packing(weights.map(Weights::format));
+    fn build(source: &mut dyn Source, dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
+        let mut b = Builder::new(source, device).packing(weights);
         let trunk = Trunk::build(&mut b, dir)?;
         let mut head = b.enter("lm_head");
         // A tied model may still bring a head of its own: it stays separate when its values differ.
@@ -103,44 +103,44 @@ impl CausalLm {
         } else {
             None
         };
-        Ok(Self { trunk, lm_head, compute: Compute::F32, frozen_head: None, adapter: None })
+        Ok(Self { trunk, lm_head, compute: Precision::F32, frozen_head: None, adapter: None })
     }
 
     /// The same model with the operands of its products held as `compute` says; weights, sums and everything between
     /// the products stay in f32.
-    pub fn with_compute(mut self, compute: Compute) -> Self {
-        self.trunk.set_precision(compute.precision());
+    pub fn with_compute(mut self, compute: Precision) -> Self {
+        self.trunk.set_precision(compute);
         self.compute = compute;
         self
     }
 
     /// How the operands of products are held.
-    pub fn compute(&self) -> Compute {
+    pub fn compute(&self) -> Precision {
         self.compute
     }
 
     /// The same model without gradients, its weights packed as `weights` says for many forward passes: for sampling, and
     /// for models that are never trained. The weights packed are let go of.
-    pub fn into_frozen(self, weights: Weights) -> Self {
+    pub fn into_frozen(self, weights: WeightFormat) -> Self {
         let mut frozen = self.valid();
         frozen.pack_weights(weights);
         frozen
     }
 
     /// Packs the weights of trunk and head, unless they are packed already.
-    fn pack_weights(&mut self, weights: Weights) {
+    fn pack_weights(&mut self, weights: WeightFormat) {
         if self.frozen_head.is_none() && is_fused(&self.trunk.device()) {
-            self.frozen_head = Some(FrozenWeight::new(self.head_weight(), Layout::OutIn, weights.head_format()));
+            self.frozen_head = Some(FrozenWeight::new(self.head_weight(), Layout::OutIn, head_format(weights)));
             self.lm_head = None;
         }
-        self.trunk.freeze_weights(weights.format());
+        self.trunk.freeze_weights(weights);
     }
 
     /// The LM head.
     pub fn head(&self) -> LmHead {
         match &self.frozen_head {
             Some(weight) => LmHead::Frozen(weight.clone()),
-            None => LmHead::Dense(self.head_weight(), self.compute.precision()),
+            None => LmHead::Dense(self.head_weight(), self.compute),
         }
     }
 
@@ -214,4 +214,13 @@ pub(crate) fn select_rows(x_nd: Tensor<2>, indices: &[usize]) -> Tensor<2> {
     let indices: Vec<i64> = indices.iter().map(|&i| i as i64).collect();
     let (n, device) = (indices.len(), x_nd.device());
     x_nd.select(0, Tensor::<1, Int>::from_data(TensorData::new(indices, [n]), &device))
+}
+
+/// How the LM head of a model is packed whose layers are packed in `layers`: 4 bits would hurt it most, and QLoRA leaves it
+/// in 16.
+pub fn head_format(layers: WeightFormat) -> WeightFormat {
+    match layers {
+        WeightFormat::Quantised(Quantisation::Nf4) => WeightFormat::BF16,
+        WeightFormat::Float(_) | WeightFormat::Quantised(Quantisation::Int8) => layers,
+    }
 }

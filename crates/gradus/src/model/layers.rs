@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Activated, Format, FrozenWeight, Layout, Precision};
+use gradus_kernels::{Activated, FrozenWeight, Layout, Precision, WeightFormat};
 
 use super::build::{Builder, Init};
 use super::dropout::DropoutStream;
@@ -56,7 +56,7 @@ impl Linear {
     }
 
     /// The layer with its weight in `format`.
-    fn packed(mut self, format: Option<Format>) -> Self {
+    fn packed(mut self, format: Option<WeightFormat>) -> Self {
         format.into_iter().for_each(|format| self.freeze_weight(format));
         self
     }
@@ -106,7 +106,7 @@ impl Linear {
     }
 
     /// Packs the weight in `format` and lets go of it: it can take no gradient any more.
-    pub(crate) fn freeze_weight(&mut self, format: Format) {
+    pub(crate) fn freeze_weight(&mut self, format: WeightFormat) {
         if self.frozen.is_none() {
             let weight = FrozenWeight::new(self.weight.val(), self.layout, format);
             self.frozen = Some(weight.with_precision(self.precision));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{Layout, Precision};
+use gradus_kernels::{Layout, Precision, WeightFormat};
 
 use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
 use super::batch::{Batch, Rows};
@@ -15,7 +15,6 @@ use super::build;
 use super::build::{Builder, Init, Source, normal};
 use super::causal::{CausalLm, Head, select_rows};
 use super::checkpoint::Checkpoint;
-use super::compute::{Compute, Weights};
 use super::context::Context;
 use super::directory::ModelDir;
 use super::trunk::{Family, Trunk};
@@ -47,11 +46,11 @@ impl RewardModel {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_packed(dir: &ModelDir, weights: Weights, device: &Device) -> Result<Self> {
+    pub fn load_packed(dir: &ModelDir, weights: WeightFormat, device: &Device) -> Result<Self> {
         Self::read(dir, Some(weights), device)
     }
 
-    fn read(dir: &ModelDir, weights: Option<Weights>, device: &Device) -> Result<Self> {
+    fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
         if !dir.is_reward_model() {
             let found = dir.architecture();
             return Err(Error::model(
@@ -91,7 +90,12 @@ impl RewardModel {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn from_causal(dir: &ModelDir, weights: Option<Weights>, stream: &mut Stream, device: &Device) -> Result<Self> {
+    pub fn from_causal(
+        dir: &ModelDir,
+        weights: Option<WeightFormat>,
+        stream: &mut Stream,
+        device: &Device,
+    ) -> Result<Self> {
         // The stream is used once, for the head: a clone can live in the closure.
         let mut own = stream.clone();
         let mut checkpoint =
@@ -128,11 +132,11 @@ impl RewardModel {
     fn build(
         source: &mut dyn Source,
         dir: &ModelDir,
-        weights: Option<Weights>,
+        weights: Option<WeightFormat>,
         device: &Device,
         init: Init,
     ) -> Result<Self> {
-        let mut b = Builder::new(source, device).packing(weights.map(Weights::format));
+        let mut b = Builder::new(source, device).packing(weights);
         let trunk = Trunk::build(&mut b, dir)?;
         let d = trunk.dims().1;
         let score = Head { weight: b.enter("score").param("weight", [1, d], init) };
@@ -140,15 +144,15 @@ impl RewardModel {
     }
 
     /// The same model with the operands of its trunk's products held as `compute` says; the head stays in f32.
-    pub fn with_compute(mut self, compute: Compute) -> Self {
-        self.trunk.set_precision(compute.precision());
+    pub fn with_compute(mut self, compute: Precision) -> Self {
+        self.trunk.set_precision(compute);
         self
     }
 
     /// The same model without gradients, its trunk packed as `weights` says; see [`CausalLm::into_frozen`].
-    pub fn into_frozen(self, weights: Weights) -> Self {
+    pub fn into_frozen(self, weights: WeightFormat) -> Self {
         let mut frozen = self.valid();
-        frozen.trunk.freeze_weights(weights.format());
+        frozen.trunk.freeze_weights(weights);
         frozen
     }
 

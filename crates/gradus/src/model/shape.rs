@@ -1,9 +1,9 @@
 //! The sizes of a model, from its `config.json` alone: what memory and arithmetic follow from.
 
+use super::Quantisation;
 use super::directory::ModelDir;
 use super::gpt2::Gpt2Config;
 use super::llama::LlamaConfig;
-use super::quant::QuantFormat;
 use super::rope::Rope;
 use super::trunk::{Family, read_config};
 use crate::error::{Error, Result};
@@ -36,7 +36,7 @@ pub struct ModelShape {
     /// Whether the LM head is the embedding table.
     pub tied: bool,
     /// How the linear layers of the blocks are quantised on disk, and stay in memory.
-    pub quantised: Option<QuantFormat>,
+    pub quantised: Option<Quantisation>,
     /// Biases of one block: of linear layers and norms.
     biases: usize,
 }
@@ -64,7 +64,7 @@ impl ModelShape {
         if shape.heads == 0 || shape.kv_heads == 0 || shape.vocabulary == 0 {
             return Err(Error::model(dir.path.join("config.json"), "a model has at least one head and one token"));
         }
-        Ok(Self { quantised: QuantFormat::of_dir(dir), ..shape })
+        Ok(Self { quantised: dir.quantisation(), ..shape })
     }
 
     fn gpt2(config: &Gpt2Config) -> Self {

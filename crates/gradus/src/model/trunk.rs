@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{AttentionShape, Format, Precision, is_fused};
+use gradus_kernels::{AttentionShape, Precision, WeightFormat, is_fused};
 use rayon::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -199,8 +199,8 @@ impl Trunk {
 
     /// Packs the weights of all linear layers in `format`. A device without packed products keeps them as they are, unless
     /// that would change their values.
-    pub(crate) fn freeze_weights(&mut self, format: Format) {
-        if is_fused(&self.device()) || format != Format::F32 {
+    pub(crate) fn freeze_weights(&mut self, format: WeightFormat) {
+        if is_fused(&self.device()) || format != WeightFormat::F32 {
             self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
         }
     }

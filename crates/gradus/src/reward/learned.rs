@@ -7,7 +7,7 @@ use crate::batches::MicroBatch;
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::host::read;
-use crate::model::{ModelDir, RewardModel, Rows, Weights};
+use crate::model::{ModelDir, RewardModel, Rows, WeightFormat};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::think::{without_empty_thoughts, without_thoughts_after};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
@@ -29,7 +29,7 @@ impl ModelReward {
     ///
     /// # Errors
     /// When `dir` is not a reward model's, or a file is missing or corrupt.
-    pub fn load(dir: &ModelDir, device: &Device, weights: Weights, passes: MicroBatch) -> Result<Self> {
+    pub fn load(dir: &ModelDir, device: &Device, weights: WeightFormat, passes: MicroBatch) -> Result<Self> {
         let model = RewardModel::load_packed(dir, weights, device)?.into_frozen(weights);
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::data::TooLong;
-use crate::model::{Compute, Weights};
+use crate::model::{self, Precision, WeightFormat};
 pub use resolved::Settings;
 
 /// What all trainers share.
@@ -90,14 +90,20 @@ pub struct TrainConfig {
     pub device: String,
     /// How the operands of matrix products are held: `f32` or `bf16` (about twice as fast where the processor
     /// multiplies it; weights, sums and the optimiser stay in f32, frozen models are kept in bf16). Default `f32`.
-    pub compute: Compute,
+    #[serde(with = "model::word")]
+    #[schemars(schema_with = "model::word::schema::<Precision>")]
+    pub compute: Precision,
     /// How the weights that completions are sampled with are held: `f32`, `bf16`, `int8` or `nf4`. Coarser than `compute`,
     /// sampling is faster, logprobs are computed again by the policy itself, and how far the two are apart is
     /// reported. Default: as `compute`.
-    pub sampling_weights: Option<Weights>,
+    #[serde(with = "model::word::optional")]
+    #[schemars(schema_with = "model::word::optional::schema::<WeightFormat>")]
+    pub sampling_weights: Option<WeightFormat>,
     /// How weights are held that are not trained (the base under an adapter, reference, reward models): `f32`, `bf16`,
     /// `int8` or `nf4` (under an adapter QLoRA, Dettmers et al. 2023). Default: as `compute`.
-    pub frozen_weights: Option<Weights>,
+    #[serde(with = "model::word::optional")]
+    #[schemars(schema_with = "model::word::optional::schema::<WeightFormat>")]
+    pub frozen_weights: Option<WeightFormat>,
     /// Threads. Default: one per core.
     pub threads: Option<usize>,
     /// The column that holds plain text for language modelling. Default `text`.
@@ -147,7 +153,7 @@ impl Default for TrainConfig {
             dropout: false,
             seed: 42,
             device: "cpu".into(),
-            compute: Compute::F32,
+            compute: Precision::F32,
             sampling_weights: None,
             frozen_weights: None,
             threads: None,

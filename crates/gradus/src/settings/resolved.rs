@@ -6,7 +6,7 @@ use super::{LrSchedule, TrainConfig};
 use crate::batches::MicroBatch;
 use crate::learner::optimizer::AdamWConfig;
 use crate::math::schedule;
-use crate::model::Weights;
+use crate::model::WeightFormat;
 use crate::rng::{Purpose, Seed};
 use crate::run::trackers::Wanted;
 
@@ -50,7 +50,7 @@ pub struct Settings {
     /// Whether anything is put in random order: rows, and rollouts within an update.
     pub shuffle: bool,
     /// How the weights that sample are held, where that is not as the policy computes.
-    pub sampling_weights: Option<Weights>,
+    pub sampling_weights: Option<WeightFormat>,
     /// The seed of the run.
     pub seed: Seed,
 }

@@ -233,7 +233,7 @@ fn gigabytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ModelDir, ModelShape, Weights};
+    use crate::model::{ModelDir, ModelShape, WeightFormat};
 
     fn workload(tokens: usize, micro_batch_tokens: usize) -> Workload {
         let config = serde_json::json!({
@@ -243,7 +243,7 @@ mod tests {
         let rows = vec![of_example(&Rows::texts(&[vec![0; tokens]])); 100];
         let (seed, purpose) = (crate::rng::Seed(1), Purpose::DataOrder);
         Workload {
-            policy: Model::language(ModelShape::of(&dir).expect("a known family"), Weights::F32),
+            policy: Model::language(ModelShape::of(&dir).expect("a known family"), WeightFormat::F32),
             critic: None,
             reference: Reference::None,
             rewards: Vec::new(),
@@ -260,7 +260,7 @@ mod tests {
             passes: MicroBatch { tokens: micro_batch_tokens, rows: None },
             tries_longest: true,
             sampling: Vec::new(),
-            sampling_weights: Weights::F32,
+            sampling_weights: WeightFormat::F32,
             host_bytes: 0,
         }
     }

@@ -9,7 +9,7 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::StopReason;
 use crate::inference::{PASSES, check_formats, open};
-use crate::model::Compute;
+use crate::model::Precision;
 use crate::reward::{ModelReward, Reward};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 
@@ -23,7 +23,7 @@ impl ChatJudge {
     ///
     /// # Errors
     /// When it cannot be read, or is no reward model.
-    pub fn open(name: &str, compute: Compute, device: &DeviceChoice) -> Result<Self> {
+    pub fn open(name: &str, compute: Precision, device: &DeviceChoice) -> Result<Self> {
         check_formats(device, compute, compute.into())?;
         let directory = model_of(Path::new(name))?;
         let dir = open(&directory.to_string_lossy(), None)?;

@@ -15,7 +15,9 @@ use super::open_files;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::SamplingParams;
-use crate::model::{CausalLm, ModelDir, QuantFormat, RewardModel, Trunk, Weights, save_causal, save_reward_model};
+use crate::model::{
+    CausalLm, ModelDir, Quantisation, RewardModel, Trunk, WeightFormat, save_causal, save_reward_model,
+};
 use crate::pretrained::Pretrained;
 use crate::pretrained::{name_padding, pad_id};
 use crate::rng::Seed;
@@ -30,7 +32,7 @@ pub struct QuantizeOptions {
     /// The model: a directory or a hub name.
     pub model: String,
     /// The format of its linear layers.
-    pub format: QuantFormat,
+    pub format: Quantisation,
     /// Where the quantised model goes: a directory that is not there yet, or is empty. Default: a folder of the model's
     /// own directory, named after the format.
     pub output: Option<PathBuf>,
@@ -208,4 +210,4 @@ fn sizes<M: Module>(
 }
 
 /// How both models are held while they are compared: what is not quantised stays as it is.
-const HELD: Weights = Weights::F32;
+const HELD: WeightFormat = WeightFormat::F32;

@@ -203,11 +203,11 @@ mod tests {
     use super::*;
     use crate::device::DeviceChoice;
     use crate::inference::quantize;
-    use crate::model::QuantFormat;
+    use crate::model::Quantisation;
     use crate::rng::Seed;
 
     /// What quantising the small real model costs; `data` may name prompts.
-    fn stories(format: QuantFormat, data: Option<String>) -> Option<PolicyQuality> {
+    fn stories(format: Quantisation, data: Option<String>) -> Option<PolicyQuality> {
         let model = crate::test_support::material("weights/stories260K")?;
         let to = tempfile::tempdir().expect("temporary directory");
         let options = QuantizeOptions {
@@ -230,7 +230,7 @@ mod tests {
         // Of 260 thousand weights in layers of width 64, 4 bits leave less than of large ones: bitsandbytes' NF4 moves
         // these logprobs by 0.31.
         for (format, largest_error, least_agreement) in
-            [(QuantFormat::Int8, 0.02, 0.97), (QuantFormat::Nf4, 0.35, 0.75)]
+            [(Quantisation::Int8, 0.02, 0.97), (Quantisation::Nf4, 0.35, 0.75)]
         {
             let Some(found) = stories(format, None) else { return };
             assert!(found.completions == 8 && found.tokens > 100, "{found:?}");

@@ -17,7 +17,7 @@ pub use lora_config::LoraConfig;
 pub use peft::{PeftConfig, TaskType};
 pub(crate) use saved::{AdapterTensors, save};
 
-use super::compute::Weights;
+use super::WeightFormat;
 use super::directory::ModelDir;
 use super::layers::Linear;
 use super::lora::{Lora, LoraValues};
@@ -153,8 +153,8 @@ pub trait Adaptable: Module {
     /// The same model with its adapter (and a scalar head) set up for training: everything else stands still, the linear
     /// layers packed as `weights` says. An LM head stays as it is: packed, a tied one would be held twice.
     #[must_use]
-    fn train_adapter(mut self, weights: Weights) -> Self {
-        self.adapted_mut().0.freeze_weights(weights.format());
+    fn train_adapter(mut self, weights: WeightFormat) -> Self {
+        self.adapted_mut().0.freeze_weights(weights);
         let mut model = self.no_grad();
         let linears = model.adapted_mut().0.linears_mut();
         linears.into_iter().filter_map(|(_, linear)| linear.lora.as_mut()).for_each(Lora::require_grad);

@@ -10,7 +10,7 @@ mod tensors;
 mod tests;
 
 use burn::module::Module;
-use gradus_kernels::{Format, FrozenWeight};
+use gradus_kernels::{FrozenWeight, Quantisation, WeightFormat};
 use serde_json::{Value, json};
 
 use super::causal::CausalLm;
@@ -21,67 +21,25 @@ use crate::error::{Error, Result};
 
 pub(super) use tensors::{tensors, zeros};
 
-/// The formats that linear layers are quantised to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QuantFormat {
-    /// Whole numbers up to 127 times a scale for each output.
-    Int8,
-    /// 4-bit NormalFloat in blocks of 64, their magnitudes in 8 bits.
-    Nf4,
-}
-
-impl QuantFormat {
-    /// `int8` or `nf4`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Int8 => "int8",
-            Self::Nf4 => "nf4",
-        }
-    }
-
-    /// What `dir`'s configuration says of its linear layers.
-    pub fn of_dir(dir: &ModelDir) -> Option<Self> {
-        let config = dir.config.get("quantization_config")?;
+impl ModelDir {
+    /// How its linear layers are quantised, as its configuration says.
+    pub fn quantisation(&self) -> Option<Quantisation> {
+        let config = self.config.get("quantization_config")?;
         let says = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
         match (says("load_in_8bit"), says("load_in_4bit")) {
-            (true, _) => Some(Self::Int8),
-            (_, true) => Some(Self::Nf4),
+            (true, _) => Some(Quantisation::Int8),
+            (_, true) => Some(Quantisation::Nf4),
             _ => None,
         }
-    }
-
-    fn kernel(self) -> Format {
-        match self {
-            Self::Int8 => Format::Int8,
-            Self::Nf4 => Format::Nf4,
-        }
-    }
-
-    /// Of a packed weight, where it is in one of them.
-    fn of(format: Format) -> Option<Self> {
-        match format {
-            Format::Int8 => Some(Self::Int8),
-            Format::Nf4 => Some(Self::Nf4),
-            Format::F32 | Format::Bf16 => None,
-        }
-    }
-}
-
-impl std::str::FromStr for QuantFormat {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let known = [Self::Int8, Self::Nf4].into_iter().find(|format| format.name() == name);
-        known.ok_or_else(|| format!("`{name}` is not known (int8, nf4)"))
     }
 }
 
 impl CausalLm {
     /// The same model without gradients, the linear layers of its trunk in `format`; layers that are packed already stay.
     #[must_use]
-    pub fn quantised(self, format: QuantFormat) -> Self {
+    pub fn quantised(self, format: Quantisation) -> Self {
         let mut model = self.valid();
-        model.trunk.freeze_weights(format.kernel());
+        model.trunk.freeze_weights(format.into());
         model
     }
 }
@@ -89,19 +47,22 @@ impl CausalLm {
 impl RewardModel {
     /// The same model without gradients, the linear layers of its trunk in `format`; layers that are packed already stay.
     #[must_use]
-    pub fn quantised(self, format: QuantFormat) -> Self {
+    pub fn quantised(self, format: Quantisation) -> Self {
         let mut model = self.valid();
-        model.trunk.freeze_weights(format.kernel());
+        model.trunk.freeze_weights(format.into());
         model
     }
 }
 
 impl Trunk {
     /// The format of the linear layers, where they are quantised.
-    pub fn quantisation(&self) -> Option<QuantFormat> {
+    pub fn quantisation(&self) -> Option<Quantisation> {
         let mut trunk = self.clone();
         let linears = trunk.linears_mut();
-        linears.iter().find_map(|(_, linear)| QuantFormat::of(linear.packed_weight()?.format()))
+        linears.iter().find_map(|(_, linear)| match linear.packed_weight()?.format() {
+            WeightFormat::Quantised(quantisation) => Some(quantisation),
+            WeightFormat::Float(_) => None,
+        })
     }
 
     /// Whether any linear layer is quantised: such a layer takes no gradient.
@@ -146,17 +107,17 @@ pub(super) fn check_method(dir: &ModelDir) -> Result<()> {
 }
 
 /// `quantization_config` of a model whose head is called `head`, as bitsandbytes' users write it.
-pub(super) fn quantization_config(format: QuantFormat, head: &str) -> Value {
+pub(super) fn quantization_config(format: Quantisation, head: &str) -> Value {
     let mut config = json!({
         "quant_method": "bitsandbytes",
-        "load_in_8bit": format == QuantFormat::Int8,
-        "load_in_4bit": format == QuantFormat::Nf4,
+        "load_in_8bit": format == Quantisation::Int8,
+        "load_in_4bit": format == Quantisation::Nf4,
         "llm_int8_skip_modules": [head],
     });
     let more = match format {
         // Whatever the size of an activation, it is multiplied with the quantised weight.
-        QuantFormat::Int8 => json!({ "llm_int8_threshold": 0.0 }),
-        QuantFormat::Nf4 => json!({
+        Quantisation::Int8 => json!({ "llm_int8_threshold": 0.0 }),
+        Quantisation::Nf4 => json!({
             "bnb_4bit_quant_type": "nf4",
             "bnb_4bit_use_double_quant": true,
             "bnb_4bit_compute_dtype": "float32",

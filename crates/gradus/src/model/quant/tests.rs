@@ -8,8 +8,9 @@ use gradus_kernels::{Absmax, Quantised};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-use super::QuantFormat;
-use crate::model::{CausalLm, Compute, ModelDir, RewardModel, Rows, Weights, save_causal, save_reward_model};
+use crate::model::{
+    CausalLm, ModelDir, Precision, Quantisation, RewardModel, Rows, WeightFormat, save_causal, save_reward_model,
+};
 
 const NAMES: [&str; 5] = ["gpt2-nf4", "llama-nf4", "llama-nf4-plain", "gpt2-int8", "llama-int8"];
 
@@ -82,9 +83,9 @@ fn sequences(name: &str) -> Vec<Vec<u32>> {
 fn what_bitsandbytes_wrote_holds_the_numbers_that_it_says() {
     for name in NAMES {
         let (model, expected) = (load(&fixture(name)), tensors(&fixture(name).join("expected.safetensors")));
-        let format = if name.contains("int8") { QuantFormat::Int8 } else { QuantFormat::Nf4 };
+        let format = if name.contains("int8") { Quantisation::Int8 } else { Quantisation::Nf4 };
         assert_eq!(model.trunk.quantisation(), Some(format), "{name}");
-        assert_eq!(QuantFormat::of_dir(&ModelDir::open(&fixture(name)).expect("opens")), Some(format), "{name}");
+        assert_eq!(ModelDir::open(&fixture(name)).expect("opens").quantisation(), Some(format), "{name}");
         let values = values(&model);
         let layers = expected.keys().filter(|key| key.starts_with("values."));
         assert_eq!(layers.count(), values.len(), "{name}: layers");
@@ -94,7 +95,7 @@ fn what_bitsandbytes_wrote_holds_the_numbers_that_it_says() {
             assert_close(&format!("{name}: {layer}"), found, &floats(bytes), 1e-6);
         }
         // INT8 is multiplied with activations in bf16.
-        let tolerance = if format == QuantFormat::Int8 { 2e-2 } else { 1e-5 };
+        let tolerance = if format == Quantisation::Int8 { 2e-2 } else { 1e-5 };
         for (i, ids) in sequences(name).iter().enumerate() {
             let (_, _, logits) = &expected[&format!("logits.{i}")];
             let found = host(model.logits(&model.batch(&Rows::texts(&[ids]))));
@@ -106,7 +107,7 @@ fn what_bitsandbytes_wrote_holds_the_numbers_that_it_says() {
 #[test]
 fn quantising_gives_the_codes_that_bitsandbytes_gives() {
     for name in NAMES {
-        let format = if name.contains("int8") { QuantFormat::Int8 } else { QuantFormat::Nf4 };
+        let format = if name.contains("int8") { Quantisation::Int8 } else { Quantisation::Nf4 };
         let (_dir, model) = source(name);
         let ours = model.quantised(format).trunk.packed_weights();
         let theirs = load(&fixture(name)).trunk.packed_weights();
@@ -176,7 +177,7 @@ fn a_reward_model_keeps_its_head_in_floats() {
     let model = RewardModel::load(&dir, &Device::flex()).expect("loads");
     let batch = model.batch(&Rows::scored(&[vec![5u32, 9, 40, 7], vec![3, 11]]));
     let before = host(model.rewards(&batch));
-    for format in [QuantFormat::Int8, QuantFormat::Nf4] {
+    for format in [Quantisation::Int8, Quantisation::Nf4] {
         let quantised = model.clone().quantised(format);
         save_reward_model(&quantised, &dir, to.path(), 0).expect("saved");
         let written = tensors(&to.path().join("model.safetensors"));
@@ -193,14 +194,14 @@ fn quantised_layers_stay_what_they_are() {
         let model = load(&fixture(name));
         let batch = model.batch(&Rows::texts(&sequences(name)));
         let before = host(model.logits(&batch));
-        for weights in [Weights::F32, Weights::Nf4, Weights::Int8, Weights::Bf16] {
+        for weights in [WeightFormat::F32, WeightFormat::NF4, WeightFormat::INT8, WeightFormat::BF16] {
             let frozen = model.clone().into_frozen(weights);
             assert_eq!(frozen.trunk.quantisation(), model.trunk.quantisation());
-            if weights == Weights::F32 {
+            if weights == WeightFormat::F32 {
                 assert!(host(frozen.logits(&batch)) == before, "{name}");
             }
         }
-        let coarse = host(model.clone().with_compute(Compute::Bf16).logits(&batch));
+        let coarse = host(model.clone().with_compute(Precision::Bf16).logits(&batch));
         assert!(coarse != before, "{name}: the head at least is computed in bf16");
         assert_close(name, &coarse, &before, 2e-2);
         // Panels of 32 outputs are filled up.

@@ -1,0 +1,154 @@
+//! The formats of numbers: of the operands of a product, of quantised weights, and of weights as they are held.
+
+use std::str::FromStr;
+
+/// How operands are held while they are multiplied; sums are in f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// Single precision.
+    #[default]
+    F32,
+    /// bfloat16: the upper half of an f32, rounded to nearest even.
+    Bf16,
+}
+
+/// How weights are quantised, in memory and in files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantisation {
+    /// Whole numbers from −127 to 127 times one f32 for each output of a layer: the largest magnitude of that output's
+    /// weights over 127. What they are multiplied with is rounded to bfloat16.
+    Int8,
+    /// 4-bit NormalFloat in blocks of 64 along an output, their largest magnitudes in 8 bits ([`Nf4`](crate::Nf4)). Products
+    /// are of the numbers it stands for, in f32 unless told otherwise.
+    Nf4,
+}
+
+/// How a weight that stands still is held: packed once for many products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightFormat {
+    /// As the operand of products that it will be.
+    Float(Precision),
+    /// In fewer bits than products take.
+    Quantised(Quantisation),
+}
+
+impl Precision {
+    /// Every one of them.
+    pub const ALL: &[Self] = &[Self::F32, Self::Bf16];
+
+    /// `f32` or `bf16`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl Quantisation {
+    /// Every one of them.
+    pub const ALL: &[Self] = &[Self::Int8, Self::Nf4];
+
+    /// `int8` or `nf4`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Int8 => "int8",
+            Self::Nf4 => "nf4",
+        }
+    }
+}
+
+impl WeightFormat {
+    /// Single precision.
+    pub const F32: Self = Self::Float(Precision::F32);
+    /// bfloat16.
+    pub const BF16: Self = Self::Float(Precision::Bf16);
+    /// Whole numbers of 8 bits.
+    pub const INT8: Self = Self::Quantised(Quantisation::Int8);
+    /// 4-bit NormalFloat.
+    pub const NF4: Self = Self::Quantised(Quantisation::Nf4);
+
+    /// Every one of them, the finest first.
+    pub const ALL: &[Self] = &[Self::F32, Self::BF16, Self::INT8, Self::NF4];
+
+    /// Bytes that `numbers` of them take, without scales of whole outputs.
+    pub const fn bytes(self, numbers: u64) -> u64 {
+        match self {
+            Self::Float(Precision::F32) => 4 * numbers,
+            Self::Float(Precision::Bf16) => 2 * numbers,
+            Self::Quantised(Quantisation::Int8) => numbers,
+            // 64 codes of half a byte and the byte of their magnitude.
+            Self::Quantised(Quantisation::Nf4) => 33 * numbers / 64,
+        }
+    }
+
+    /// `f32`, `bf16`, `int8` or `nf4`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Float(precision) => precision.name(),
+            Self::Quantised(quantisation) => quantisation.name(),
+        }
+    }
+}
+
+impl From<Precision> for WeightFormat {
+    fn from(precision: Precision) -> Self {
+        Self::Float(precision)
+    }
+}
+
+impl From<Quantisation> for WeightFormat {
+    fn from(quantisation: Quantisation) -> Self {
+        Self::Quantised(quantisation)
+    }
+}
+
+/// The one of `all` that is called `name`.
+fn called<T: Copy>(name: &str, all: &[T], name_of: fn(T) -> &'static str) -> Result<T, String> {
+    let found = all.iter().copied().find(|&format| name_of(format) == name);
+    let known = || all.iter().map(|&format| name_of(format)).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| format!("`{name}` is not known ({})", known()))
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        called(name, Self::ALL, Self::name)
+    }
+}
+
+impl FromStr for Quantisation {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        called(name, Self::ALL, Self::name)
+    }
+}
+
+impl FromStr for WeightFormat {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        called(name, Self::ALL, Self::name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_is_found_by_its_name_and_the_whole_list_is_shown_where_none_is() {
+        for &format in WeightFormat::ALL {
+            assert_eq!(format.name().parse(), Ok(format));
+        }
+        let parts = Precision::ALL.iter().map(|&precision| WeightFormat::from(precision));
+        let all: Vec<_> = parts.chain(Quantisation::ALL.iter().map(|&way| WeightFormat::from(way))).collect();
+        assert_eq!(all, WeightFormat::ALL, "operands and quantised weights together are what weights are held as");
+        assert_eq!("bf16".parse(), Ok(Precision::Bf16));
+        assert_eq!("int8".parse::<Precision>(), Err("`int8` is not known (f32, bf16)".to_owned()));
+        assert_eq!("f32".parse::<Quantisation>(), Err("`f32` is not known (int8, nf4)".to_owned()));
+        assert_eq!("fp8".parse::<WeightFormat>(), Err("`fp8` is not known (f32, bf16, int8, nf4)".to_owned()));
+    }
+}

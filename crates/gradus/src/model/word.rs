@@ -1,0 +1,74 @@
+//! Number formats in configurations and reports: `#[serde(with = …)]` for the words that the kernels call them.
+
+use std::borrow::Cow;
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+use gradus_kernels::{Precision, WeightFormat};
+
+/// A value that is one word of a few.
+pub(crate) trait Word: Copy + 'static {
+    /// Every value.
+    const ALL: &[Self];
+    /// Its word.
+    fn name(self) -> &'static str;
+}
+
+impl Word for Precision {
+    const ALL: &[Self] = Self::ALL;
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Word for WeightFormat {
+    const ALL: &[Self] = Self::ALL;
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
+
+fn parse<T: Word, E: Error>(text: &str) -> Result<T, E> {
+    let found = T::ALL.iter().copied().find(|value| value.name() == text);
+    found.ok_or_else(|| E::custom(format!("`{text}` is none of {}", names::<T>().join(", "))))
+}
+
+fn names<T: Word>() -> Vec<&'static str> {
+    T::ALL.iter().map(|value| value.name()).collect()
+}
+
+pub(crate) fn serialize<T: Word, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(value.name())
+}
+
+pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    parse(&Cow::<str>::deserialize(deserializer)?)
+}
+
+pub(crate) fn schema<T: Word>(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": names::<T>() })
+}
+
+/// The same where the value may be missing.
+pub(crate) mod optional {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    pub(crate) fn serialize<T: Word, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => serializer.serialize_some(value.name()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+        Option::<Cow<'_, str>>::deserialize(deserializer)?.map(|text| parse(&text)).transpose()
+    }
+
+    pub(crate) fn schema<T: Word>(_: &mut SchemaGenerator) -> Schema {
+        let words = names::<T>().into_iter().map(Value::from).chain([Value::Null]);
+        json_schema!({ "type": ["string", "null"], "enum": json!(words.collect::<Vec<_>>()) })
+    }
+}
