@@ -9,7 +9,7 @@ use crate::config::Plan;
 use crate::data::{self, Need};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation};
-use crate::generate::SamplingParams;
+use crate::generate::{BeamParams, SamplingParams};
 use crate::model::open_model;
 use crate::model::{CausalLm, ModelDir, WeightFormat};
 use crate::reward::{self, ModelReward, Reward, RewardError, Score};
@@ -85,6 +85,7 @@ struct Judge<'a> {
     reference: CausalLm,
     prompts: Vec<crate::rollout::Prompt>,
     params: SamplingParams,
+    beams: Option<BeamParams>,
     stop: Vec<String>,
     settings: Settings,
     device: Device,
@@ -121,11 +122,14 @@ impl<'a> Judge<'a> {
             stop_ids: start.model.stop_ids(),
             ..SamplingParams::default()
         };
-        let params = iteration.map_or(params.clone(), |iteration| iteration.sampling.apply(params));
+        let (params, beams) = match iteration {
+            Some(iteration) => iteration.sampling.to_evaluate(iteration.sampling.apply(params)),
+            None => (params, None),
+        };
         // Distances to the reference are those over all tokens, whatever a method trains on.
         let params = SamplingParams { record_support: false, ..params };
         let settings = Settings::new(plan.train(), 1, plan.learning_rate(), plan.best_metric());
-        Ok(Self { plan, start, reference, prompts: found.examples, params, stop, settings, device, has_reward })
+        Ok(Self { plan, start, reference, prompts: found.examples, params, beams, stop, settings, device, has_reward })
     }
 
     fn measure(&self, policy: &CausalLm) -> Result<Evaluated> {
@@ -133,6 +137,7 @@ impl<'a> Judge<'a> {
             tokenizer: &self.start.model.tokenizer,
             group_size: 1,
             params: self.params.clone(),
+            beams: self.beams,
             stop: &self.stop,
         };
         let evaluation = Evaluation {

@@ -11,7 +11,7 @@ pub use crate::generate::StopReason;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::generate::{SamplingParams, StopRule, generate};
+use crate::generate::{BeamParams, SamplingConfig, SamplingParams, StopRule, beam_search, generate};
 use crate::model::{CausalLm, Support};
 use crate::rng::Stream;
 use crate::text::{self, StopStrings, Tokenizer, continuation, cut_at_stop};
@@ -148,11 +148,23 @@ pub struct Sampler<'a> {
     pub group_size: usize,
     /// The distribution and the limits.
     pub params: SamplingParams,
+    /// Completions are searched for with beams, and are the best ones found; none: each is sampled by itself.
+    pub beams: Option<BeamParams>,
     /// Strings that end a completion.
     pub stop: &'a [String],
 }
 
-/// Samples `group_size` completions of each prompt; completion `i` draws from `stream(i)`.
+impl Sampler<'_> {
+    /// How evaluations complete a prompt, once each, where training does as this says, with these keys.
+    #[must_use]
+    pub fn to_evaluate(self, keys: &SamplingConfig) -> Self {
+        let (params, beams) = keys.to_evaluate(self.params);
+        Self { group_size: 1, params, beams, ..self }
+    }
+}
+
+/// Samples `group_size` completions of each prompt; completion `i` draws from `stream(i)`. With beams those of prompt `p` draw
+/// from `stream(p)`, and come with the best first.
 ///
 /// # Errors
 /// When a setting has no meaning, a prompt does not fit, or a completion cannot be decoded.
@@ -164,7 +176,13 @@ pub fn sample(
 ) -> Result<Rollouts> {
     let ids: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.ids.as_slice()).collect();
     let mut stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
-    let completions = generate(policy, &ids, sampler.group_size, &sampler.params, &mut stop, stream)?;
+    let completions = match &sampler.beams {
+        None => generate(policy, &ids, sampler.group_size, &sampler.params, &mut stop, stream)?,
+        Some(beams) => {
+            let found = beam_search(policy, &ids, sampler.group_size, (&sampler.params, beams), &mut stop, stream)?;
+            found.into_iter().map(|found| found.completion).collect()
+        }
+    };
     let mut rollouts = Vec::with_capacity(completions.len());
     for (i, completion) in completions.into_iter().enumerate() {
         let prompt = i / sampler.group_size;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gradus::device::DeviceChoice;
-use gradus::generate::SamplingParams;
+use gradus::generate::{BeamParams, EarlyStopping, SamplingParams};
 use gradus::inference::{ChatSettings, SampleOptions, sample};
 use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
@@ -23,8 +23,8 @@ pub struct GenerateArgs {
     /// Prompts: a file, a directory or a hub name; rows with `prompt`, or conversations
     #[arg(long, value_name = "PATH")]
     prompts: String,
-    /// Completions of each prompt, one after the other
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Completions of each prompt, one after the other; of a search with beams the best ones
+    #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "num-return-sequences")]
     group_size: usize,
     /// Use at most this many prompts
     #[arg(long, value_name = "N")]
@@ -43,6 +43,30 @@ pub struct GenerateArgs {
     device: DeviceChoice,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    beams: BeamArgs,
+}
+
+/// How beams are searched with.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Beam search")]
+struct BeamArgs {
+    /// Rows that go on side by side: the likeliest continuations at `--temperature 0`, drawn ones above; 1 turns it off
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    num_beams: usize,
+    /// A completion is ranked by its log-probability over its length to this power: above 0 prefers long ones
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    length_penalty: f32,
+    /// A search ends when as many completions have ended as there are beams (true), when the likeliest beam, ended where it is, would not be among them (false), or when none can come among them (never)
+    #[arg(long, value_name = "WHEN", default_value = "false")]
+    early_stopping: EarlyStopping,
+}
+
+impl BeamArgs {
+    fn params(&self) -> Option<BeamParams> {
+        let Self { num_beams, length_penalty, early_stopping } = *self;
+        (num_beams != 1).then_some(BeamParams { num_beams, length_penalty, early_stopping })
+    }
 }
 
 /// How completions are drawn.
@@ -142,6 +166,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         adapter: args.adapter,
         prompts: args.prompts,
         group_size: args.group_size,
+        beams: args.beams.params(),
         max_rows: args.max_rows,
         compute: args.compute,
         weights: args.weights.unwrap_or(args.compute.into()),

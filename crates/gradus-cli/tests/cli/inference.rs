@@ -121,6 +121,34 @@ fn generate_repeats_itself_with_a_seed() {
 }
 
 #[test]
+fn generate_searches_with_beams() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"The tea is\"}\n");
+    let model = fixture_model("gpt2");
+    let arguments = ["generate", "--model", &model, "--prompts", "prompts.jsonl", "--max-new-tokens", "6"];
+    let search = ["--temperature", "0", "--num-beams", "3", "--length-penalty", "0.5", "--no-repeat-ngram-size", "2"];
+    let rows = lines(&test.succeeds(&[&arguments[..], &search, &["--num-return-sequences", "2"]].concat()));
+    assert_eq!(rows.len(), 4);
+    assert_eq!(rows[..2], rows[2..]);
+    for (row, (ids, score)) in rows
+        .iter()
+        .zip([([96, 4, 96, 231, 148, 96], -9.583404541015625), ([96, 4, 96, 231, 148, 281], -9.606727600097656)])
+    {
+        assert_eq!(row["completion_ids"], serde_json::json!(ids));
+        assert!((row["score"].as_f64().expect("a score") - score).abs() < TOLERANCE, "{row}");
+    }
+    // Drawn continuations repeat themselves with the seed, too.
+    let drawn = |seed| test.succeeds(&[&arguments[..], &["--num-beams", "3", "--seed", seed]].concat());
+    assert_eq!(drawn("1"), drawn("1"));
+    assert_ne!(drawn("1"), drawn("2"));
+    test.fails(
+        &[&arguments[..], &["--num-beams", "2", "--group-size", "3"]].concat(),
+        1,
+        "error: 3 completions of each prompt are wanted, but 2 beams give 1 to 2\n\
+         hint: raise `num_beams`, or ask for fewer (`num_return_sequences`)\n",
+    );
+}
+
+#[test]
 fn generate_refuses_prompts_without_room() {
     let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n");
     test.fails(

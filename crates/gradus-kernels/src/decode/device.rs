@@ -19,7 +19,7 @@ impl Stretch {
         Self((!tokens.is_empty()).then(|| keys_and_values.map(rows)))
     }
 
-    fn length(&self) -> usize {
+    pub(super) fn length(&self) -> usize {
         self.0.as_ref().map_or(0, |[keys, _]| keys.dims()[0])
     }
 }
@@ -30,6 +30,14 @@ impl Memory<Stretch> {
         let parts = parts.map(Tensor::inner);
         let stretches = prompts.iter().map(|tokens| Stretch::new(parts.clone(), tokens.clone()));
         self.prompts.extend((first..).zip(stretches));
+    }
+
+    /// Gives slot `to` the first `length` tokens of slot `from`.
+    pub(super) fn copy_slot(&mut self, from: usize, to: usize, length: usize) {
+        self.slots[to] = match self.slots[from].0.clone() {
+            Some(original) => Stretch::new(original, 0..length),
+            None => Stretch::default(),
+        };
     }
 
     /// Stores keys and values of new tokens.

@@ -31,6 +31,10 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
     fn new(shape: &AttentionShape, capacity: usize) -> Self {
         let size = shape.kv_heads * capacity * shape.head_dim;
         Self { length: 0, capacity, keys: vec![0.0; size], values: vec![0.0; size] }
@@ -41,15 +45,21 @@ impl Stretch {
         if tokens <= self.capacity {
             return;
         }
-        let (old, dim) = (std::mem::take(self), shape.head_dim);
+        let old = std::mem::take(self);
         *self = Self::new(shape, tokens.max(first).max(2 * old.capacity));
-        self.length = old.length;
-        for head in 0..if old.length > 0 { shape.kv_heads } else { 0 } {
-            let ((keys, values), from) = (old.head(head, dim), head * self.capacity * dim);
-            for (d, keys) in keys.chunks_exact(old.capacity).enumerate() {
-                self.keys[from + d * self.capacity..][..old.length].copy_from_slice(&keys[..old.length]);
+        self.copy(shape, &old, old.length);
+    }
+
+    /// The first `length` tokens of `other`, for which there is room.
+    fn copy(&mut self, shape: &AttentionShape, other: &Self, length: usize) {
+        self.length = length;
+        let dim = shape.head_dim;
+        for head in 0..if length > 0 { shape.kv_heads } else { 0 } {
+            let ((keys, values), from) = (other.head(head, dim), head * self.capacity * dim);
+            for (d, keys) in keys.chunks_exact(other.capacity).enumerate() {
+                self.keys[from + d * self.capacity..][..length].copy_from_slice(&keys[..length]);
             }
-            self.values[from..][..old.length * dim].copy_from_slice(&values[..old.length * dim]);
+            self.values[from..][..length * dim].copy_from_slice(&values[..length * dim]);
         }
     }
 
@@ -167,6 +177,16 @@ impl Memory<Stretch> {
         });
         let stretches: Vec<Stretch> = stretches.collect();
         self.prompts.extend((first..).zip(stretches));
+    }
+
+    /// Gives slot `to` the first `length` tokens of slot `from`.
+    pub(super) fn copy_slot(&mut self, shape: &AttentionShape, from: usize, to: usize, length: usize) {
+        let mut copy = std::mem::take(&mut self.slots[to]);
+        let original = &self.slots[from];
+        copy.length = 0;
+        copy.reserve(shape, length, original.capacity);
+        copy.copy(shape, original, length);
+        self.slots[to] = copy;
     }
 
     /// Stores keys and values of new tokens.

@@ -174,6 +174,30 @@ impl LayerCache {
         self.device.clear_slot(slot);
     }
 
+    /// Gives slot `to` what a row in slot `from` has added, its first `length` tokens: two rows that went one way so far go
+    /// on by themselves. What `to` held is forgotten; the prompt is shared and not copied.
+    ///
+    /// # Panics
+    /// When `from` holds fewer tokens.
+    pub fn copy_slot(&mut self, from: usize, to: usize, length: usize) {
+        let missing = || panic!("slot {from} does not hold {length} tokens");
+        // Rows are in one memory or the other, as the device is.
+        if self.device.slots.is_empty() {
+            let held = self.host.slots.get(from).map_or(0, host::Stretch::length);
+            if held < length || to >= self.host.slots.len() {
+                missing()
+            }
+            self.host.copy_slot(&self.shape, from, to, length);
+        } else {
+            let slots = self.device.slots.len().max(to + 1);
+            self.device.slots.resize(slots, device::Stretch::default());
+            if self.device.slots.get(from).map_or(0, device::Stretch::length) < length {
+                missing()
+            }
+            self.device.copy_slot(from, to, length);
+        }
+    }
+
     /// Adds tokens to rows, and attends from each over its row's prompt, everything the row added before it, and itself.
     ///
     /// `q_bd` is `[B, H · head_dim]`, `k_bd` and `v_bd` `[B, kv_heads · head_dim]`, one line for each of the B new tokens,

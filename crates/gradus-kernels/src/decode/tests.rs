@@ -99,6 +99,36 @@ fn sources_are_read_and_nothing_is_added() {
 }
 
 #[test]
+fn a_copied_row_goes_on_by_itself_as_its_original_does() {
+    let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask: Mask::Causal };
+    let x = Sequence::new(40);
+    let whole = x.whole(shape);
+    let expected = |tokens: Range<usize>| &whole[tokens.start * 12..tokens.end * 12];
+    let extend = |cache: &mut LayerCache, slot: usize, tokens: Range<usize>, of: &Sequence| {
+        let rows: Vec<CacheRow> = tokens.clone().map(|t| CacheRow { prompt: 0, slot, length: t - 3 }).collect();
+        let [q, k, v] = of.of(&tokens.collect::<Vec<_>>());
+        host(cache.extend(q, k, v, &rows, shape.scale))
+    };
+    let mut cache = LayerCache::new(shape, 3, 2);
+    cache.add_prompts(x.keys(0..3), x.values(0..3), &Segments::sequences([3]));
+    // The slot that is copied into holds more of another row.
+    let other = Sequence(std::array::from_fn(|i| values(40 * Sequence::WIDTHS[i], i as u64 + 11)));
+    extend(&mut cache, 2, 3..40, &other);
+    extend(&mut cache, 0, 3..10, &x);
+    // The original goes on by a token that the copy does not have.
+    extend(&mut cache, 0, 10..11, &other);
+    cache.copy_slot(0, 2, 7);
+    cache.copy_slot(0, 1, 4);
+    for (slot, from) in [(2, 10), (1, 7), (2, 11), (1, 8)] {
+        let out = extend(&mut cache, slot, from..from + 1, &x);
+        assert_close(&format!("slot {slot}, token {from}"), &out, expected(from..from + 1), 2e-6);
+    }
+    // A row that has added nothing.
+    cache.copy_slot(1, 0, 0);
+    assert_close("anew", &extend(&mut cache, 0, 3..6, &x), expected(3..6), 2e-6);
+}
+
+#[test]
 fn prompts_and_slots_are_forgotten_one_by_one() {
     let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.7, mask: Mask::Causal };
     let (x, mut cache) = (Sequence::new(6), LayerCache::new(shape, 1, 4));

@@ -507,3 +507,21 @@ fn the_reference_page_is_current() {
         "docs/config.md is out of date: write it again with `cargo run -- config explain --markdown > docs/config.md`"
     );
 }
+
+#[test]
+fn beams_of_evaluations_are_a_few_at_least_and_may_stop_early() {
+    let text = |beams: &str| {
+        format!(
+            "{MINIMAL}reward: {{rule: {{length: {{target: 5}}}}}}\nmethod: {{grpo: {{sampling: {{evaluation_beams: {beams}}}}}}}\n"
+        )
+    };
+    assert_eq!(
+        shown(&text("{early_stopping: true, num_beams: 1}")),
+        ["4:69+9 `method.grpo.sampling.evaluation_beams.num_beams` is 1, but a search has at least 2 (leave \
+          `evaluation_beams` out, and evaluations sample)"]
+    );
+    for (word, expected) in [("true", "FirstEnded"), ("false", "Heuristic"), ("never", "Never")] {
+        let config = RunConfig::parse(&text(&format!("{{early_stopping: {word}}}"))).expect("a configuration").config;
+        assert!(format!("{config:?}").contains(&format!("early_stopping: {expected}")), "{word}");
+    }
+}

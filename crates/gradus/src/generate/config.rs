@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::SamplingParams;
+use super::{BeamParams, EarlyStopping, SamplingParams};
 
 /// Keys of `sampling`: what shapes the distribution of completions beside the temperature. Names and meanings are those
 /// of transformers.
@@ -32,6 +32,8 @@ pub struct SamplingConfig {
     pub forced_eos_token_id: Option<u32>,
     /// Whose logprobs train: those of the model at the temperature (`raw`), or those of the distribution that was drawn from (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here except `repetition_penalty`. Default `raw` (TRL).
     pub trained_logprobs: TrainedLogprobs,
+    /// Evaluations search for completions with beams, whatever the temperature; training samples. Default: evaluations sample as training does.
+    pub evaluation_beams: Option<BeamConfig>,
 }
 
 impl Default for SamplingConfig {
@@ -48,7 +50,33 @@ impl Default for SamplingConfig {
             forced_bos_token_id: None,
             forced_eos_token_id: None,
             trained_logprobs: TrainedLogprobs::Raw,
+            evaluation_beams: None,
         }
+    }
+}
+
+/// Keys of `sampling.evaluation_beams`: evaluations search for the likeliest completions instead of sampling. Names and
+/// meanings are those of transformers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct BeamConfig {
+    /// Rows that go on side by side, at least 2. Default 4.
+    pub num_beams: usize,
+    /// A completion is ranked by its log-probability over its length to this power: above 0 prefers long ones. Default 1.
+    pub length_penalty: f64,
+    /// When a search ends: `true` when as many completions have ended as there are beams, `false` when the likeliest beam, ended where it is, would not be among them, `never` when no beam can come among them. Default `false`.
+    pub early_stopping: EarlyStopping,
+}
+
+impl Default for BeamConfig {
+    fn default() -> Self {
+        Self { num_beams: 4, length_penalty: 1.0, early_stopping: EarlyStopping::Heuristic }
+    }
+}
+
+impl From<BeamConfig> for BeamParams {
+    fn from(BeamConfig { num_beams, length_penalty, early_stopping }: BeamConfig) -> Self {
+        Self { num_beams, length_penalty: length_penalty as f32, early_stopping }
     }
 }
 
@@ -79,5 +107,30 @@ impl SamplingConfig {
             record_support: self.trained_logprobs == TrainedLogprobs::Processed,
             ..params
         }
+    }
+
+    /// `params`, which have these settings, as evaluations take them; and the beams they search with.
+    pub fn to_evaluate(&self, params: SamplingParams) -> (SamplingParams, Option<BeamParams>) {
+        match self.evaluation_beams {
+            None => (params, None),
+            Some(beams) => (SamplingParams { temperature: 0.0, record_support: false, ..params }, Some(beams.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evaluations_search_only_where_that_is_asked_for() {
+        let params =
+            || SamplingParams { temperature: 0.7, record_support: true, top_k: Some(3), ..SamplingParams::default() };
+        let plain = SamplingConfig::default();
+        assert_eq!(plain.to_evaluate(params()), (params(), None));
+        let beams = BeamConfig { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never };
+        let (searched, found) = SamplingConfig { evaluation_beams: Some(beams), ..plain }.to_evaluate(params());
+        assert_eq!(searched, SamplingParams { temperature: 0.0, record_support: false, ..params() });
+        assert_eq!(found, Some(BeamParams { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never }));
     }
 }

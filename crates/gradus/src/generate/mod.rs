@@ -1,8 +1,10 @@
 //! Generation: from prompts to completions, token ids in and token ids out.
 
+mod beam;
 mod config;
 mod distribution;
 mod engine;
+mod next;
 mod params;
 mod processors;
 mod row;
@@ -10,7 +12,8 @@ mod run;
 pub mod sampler;
 mod truncate;
 
-pub use config::{SamplingConfig, TrainedLogprobs};
+pub use beam::{BeamParams, EarlyStopping, Found, beam_search};
+pub use config::{BeamConfig, SamplingConfig, TrainedLogprobs};
 pub use engine::{Engine, Event, LogitsMask, Request, Turn};
 pub use params::SamplingParams;
 pub use processors::History;

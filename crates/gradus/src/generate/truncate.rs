@@ -23,6 +23,16 @@ pub(super) fn truncate(logits_v: &mut [f32], params: &SamplingParams) {
     }
 }
 
+/// [`truncate`] that leaves the `least` likeliest ids whatever the settings say: enough for beams to go on.
+pub(super) fn truncate_keeping(logits_v: &mut [f32], params: &SamplingParams, least: usize) {
+    let mut order: Vec<usize> = (0..logits_v.len()).collect();
+    let least = least.clamp(1, order.len());
+    order.select_nth_unstable_by(least - 1, |&a, &b| logits_v[b].total_cmp(&logits_v[a]));
+    let kept: Vec<(usize, f32)> = order[..least].iter().map(|&id| (id, logits_v[id])).collect();
+    truncate(logits_v, params);
+    kept.into_iter().for_each(|(id, logit)| logits_v[id] = logit);
+}
+
 fn drop_below(logits_v: &mut [f32], edge: f32) {
     logits_v.iter_mut().for_each(|logit| *logit = if *logit < edge { f32::NEG_INFINITY } else { *logit });
 }

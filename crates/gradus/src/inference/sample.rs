@@ -8,7 +8,7 @@ use super::{check_formats, open_files};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
-use crate::generate::SamplingParams;
+use crate::generate::{BeamParams, SamplingParams};
 use crate::model::{CausalLm, Precision, WeightFormat};
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, Prompt, Sampler};
@@ -29,6 +29,8 @@ pub struct SampleOptions {
     pub params: SamplingParams,
     /// Completions of each prompt.
     pub group_size: usize,
+    /// Search for the completions with beams.
+    pub beams: Option<BeamParams>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
     /// The seed of every random stream.
@@ -58,6 +60,9 @@ pub struct Sampled {
     pub logprobs: Vec<f32>,
     /// Why it ended: `stop_id`, `stop_string` or `length`.
     pub stop: &'static str,
+    /// What a search with beams ranked it by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<f32>,
 }
 
 /// Samples completions and gives each to `each`; `progress` hears how many of how many prompts are done.
@@ -83,7 +88,14 @@ pub fn sample<E: From<Error>>(
     if let Some(limit) = model.max_positions() {
         check_room(&prompts, params.max_new_tokens, limit)?;
     }
-    let sampler = Sampler { tokenizer: &files.tokenizer, group_size: options.group_size, params, stop: &options.stop };
+    let sampler = Sampler {
+        tokenizer: &files.tokenizer,
+        group_size: options.group_size,
+        params,
+        beams: options.beams,
+        stop: &options.stop,
+    };
+    options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;
     let total = prompts.len();
     let mut done = 0;
     progress(done, total);
@@ -92,7 +104,9 @@ pub fn sample<E: From<Error>>(
         let stream = |i: usize| options.seed.stream(Purpose::Generate, 0, (first + i) as u64);
         let sampled = rollout::sample(&model, chunk.to_vec(), &sampler, &stream)?;
         for rollout in sampled.rollouts {
+            let score = |beams: &BeamParams| beams.score(&rollout.sampled_logprobs);
             each(Sampled {
+                score: options.beams.as_ref().map(score),
                 prompt: chunk[rollout.prompt].text.clone(),
                 completion: rollout.completion,
                 completion_ids: rollout.completion_ids,

@@ -27,6 +27,12 @@ impl KvCache {
         Self { layers: layers.map(|shape| LayerCache::new(shape, slots, capacity)).collect() }
     }
 
+    /// Gives slots what others hold of rows that have added `length` tokens: `(from, to)` each.
+    pub(crate) fn copy_slots(&mut self, copies: &[(usize, usize)], length: usize) {
+        let of_layer = |layer: &mut LayerCache| copies.iter().for_each(|&(from, to)| layer.copy_slot(from, to, length));
+        self.layers.iter_mut().for_each(of_layer);
+    }
+
     /// Forgets a prompt that no row continues any more.
     pub(crate) fn drop_prompt(&mut self, prompt: usize) {
         self.layers.iter_mut().for_each(|layer| layer.drop_prompt(prompt));

@@ -63,6 +63,7 @@ impl<'a> Online<'a> {
                 stop_ids: self.stop_ids.to_vec(),
                 ..SamplingParams::default()
             }),
+            beams: None,
             stop,
         }
     }
@@ -249,7 +250,7 @@ fn evaluate(
     log: &mut RolloutLog,
     done: (usize, usize),
 ) -> Result<Metrics> {
-    let sampler = Sampler { group_size: 1, ..task.sampler(algorithm, stop) };
+    let sampler = task.sampler(algorithm, stop).to_evaluate(&algorithm.sampling().shape);
     let chosen = task.settings.evaluated(done.0, task.held_out.len());
     let prompts: Vec<Prompt> = chosen.into_iter().map(|row| task.held_out[row].clone()).collect();
     let evaluation =

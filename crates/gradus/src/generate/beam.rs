@@ -1,0 +1,533 @@
+//! Beam search and beam sampling, as transformers 5.23 has them.
+//!
+//! `num_beams` rows of a prompt go on side by side; after every id the likeliest continuations of all of them together stay,
+//! and what ends among them is kept with its score: the sum of what its ids add, over `length ^ length_penalty`. The
+//! beams of a prompt share it in the cache, and where one goes on in two ways only what it has added is copied.
+//!
+//! At temperature 0 the likeliest continuations are taken (beam search); at any other they are drawn (beam sampling), from
+//! what the temperature and truncation leave of each row. What the ids before demand comes as in sampling, over
+//! log-probabilities, and before the temperature.
+
+use std::collections::VecDeque;
+
+use gradus_kernels::CacheRow;
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::distribution::Distribution;
+use super::engine::check_prompt;
+use super::next::{NewToken, Next};
+use super::params::SamplingParams;
+use super::processors::{self, History};
+use super::row::{Completion, StopReason, StopRule};
+use super::truncate::truncate_keeping;
+use crate::error::{Error, Result};
+use crate::model::CausalLm;
+use crate::rng::Stream;
+/// Rows side by side at most, over all prompts.
+const ROWS_AT_ONCE: usize = 256;
+
+/// Prompts computed in one pass at most.
+const PREFILLED_TOGETHER: usize = 16;
+
+/// The score of a beam that no beam can fall behind, and of one that is out of the race; as in transformers, so that
+/// sums with it round as they do there.
+const WORST: f32 = -1e9;
+
+/// How beams are kept and when a search ends. Names and meanings are those of transformers' `GenerationConfig`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BeamParams {
+    /// Rows that go on side by side, from 2.
+    pub num_beams: usize,
+    /// A completion's score is its log-probability over its length to this power: above 0 prefers long ones, below 0 short
+    /// ones, and 0 looks at the sum alone.
+    pub length_penalty: f32,
+    /// When a prompt is done.
+    pub early_stopping: EarlyStopping,
+}
+
+impl Default for BeamParams {
+    /// Four beams, and what transformers has by default beside them.
+    fn default() -> Self {
+        Self { num_beams: 4, length_penalty: 1.0, early_stopping: EarlyStopping::Heuristic }
+    }
+}
+
+/// When the search of a prompt ends before all beams are as long as they may be. In each case as many completions have
+/// ended as there are beams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum EarlyStopping {
+    /// As soon as that is so (`true`).
+    #[serde(rename = "true")]
+    FirstEnded,
+    /// When the likeliest beam, ended where it is, would not be among them (`false`).
+    #[serde(rename = "false")]
+    Heuristic,
+    /// When no beam can come among them any more, whatever follows (`never`).
+    #[serde(rename = "never")]
+    Never,
+}
+
+impl EarlyStopping {
+    /// Every one of them.
+    pub const ALL: &[Self] = &[Self::Heuristic, Self::FirstEnded, Self::Never];
+
+    /// As in transformers: `false`, `true` or `never`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FirstEnded => "true",
+            Self::Heuristic => "false",
+            Self::Never => "never",
+        }
+    }
+}
+
+impl std::str::FromStr for EarlyStopping {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().copied().find(|when| when.name() == name);
+        found.ok_or_else(|| format!("`{name}` is not known (false, true, never)"))
+    }
+}
+
+/// A completion that a search has found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The completion. Its `sampled_logprobs` are what each id has added to the score, before the penalty of its length;
+    /// supports are not recorded.
+    pub completion: Completion,
+    /// What it was ranked by (transformers' `sequences_scores`).
+    pub score: f32,
+}
+
+impl BeamParams {
+    /// What a completion is ranked by whose ids have added this to the sum.
+    pub fn score(&self, addends: &[f32]) -> f32 {
+        addends.iter().sum::<f32>() / self.penalty(addends.len())
+    }
+
+    /// What the sum is divided by.
+    fn penalty(&self, length: usize) -> f32 {
+        (length as f64).powf(f64::from(self.length_penalty)) as f32
+    }
+
+    /// Refuses settings without meaning, and more completions of a prompt than there are beams.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the value and its bounds.
+    pub fn check(&self, returned: usize) -> Result<()> {
+        if self.num_beams < 2 {
+            return Err(Error::input(format!("`num_beams` is {}, but a search has at least 2", self.num_beams))
+                .with_hint("with one beam, temperature 0 takes the likeliest id each time"));
+        }
+        if !self.length_penalty.is_finite() {
+            return Err(Error::input(format!("`length_penalty` is {}, but must be a number", self.length_penalty)));
+        }
+        if !(1..=self.num_beams).contains(&returned) {
+            let message = format!(
+                "{returned} completions of each prompt are wanted, but {} beams give 1 to {}",
+                self.num_beams, self.num_beams
+            );
+            return Err(Error::input(message).with_hint("raise `num_beams`, or ask for fewer (`num_return_sequences`)"));
+        }
+        Ok(())
+    }
+}
+
+/// The best `returned` completions of each prompt, the best first; completion `p · returned + i` belongs to prompt `p`.
+/// `stream(p)` is what beam sampling draws from for prompt `p`.
+///
+/// What is found for a prompt does not depend on the others. `stop` is asked about every continuation that might stay, under
+/// the number of the prompt.
+///
+/// # Errors
+/// When a setting has no meaning, or a prompt cannot be continued, as in [`generate`](super::generate).
+pub fn beam_search(
+    model: &CausalLm,
+    prompts: &[&[u32]],
+    returned: usize,
+    (params, beams): (&SamplingParams, &BeamParams),
+    stop: &mut dyn StopRule,
+    stream: &dyn Fn(usize) -> Stream,
+) -> Result<Vec<Found>> {
+    let places = ROWS_AT_ONCE.max(beams.num_beams);
+    search_at_once(places, model, prompts, returned, (params, beams), stop, stream)
+}
+
+/// [`beam_search`] with at most `places` rows side by side.
+fn search_at_once(
+    places: usize,
+    model: &CausalLm,
+    prompts: &[&[u32]],
+    returned: usize,
+    (params, beams): (&SamplingParams, &BeamParams),
+    stop: &mut dyn StopRule,
+    stream: &dyn Fn(usize) -> Stream,
+) -> Result<Vec<Found>> {
+    params.check()?;
+    beams.check(returned)?;
+    for (i, prompt) in prompts.iter().enumerate() {
+        check_prompt(&format!("prompt {}", i + 1), prompt, params, model)?;
+    }
+    let at_once = (places / beams.num_beams).max(1).min(prompts.len());
+    let mut next = Next::new(model, at_once * beams.num_beams, params.max_new_tokens);
+    let (vocabulary, settings) = (next.model().vocab_size(), Settings { params, beams });
+    let mut free: Vec<usize> = (0..at_once * beams.num_beams).rev().collect();
+    let (mut waiting, mut live): (VecDeque<usize>, Vec<Search>) = ((0..prompts.len()).collect(), Vec::new());
+    let mut found = vec![Vec::new(); prompts.len()];
+    while !(waiting.is_empty() && live.is_empty()) {
+        // 1. Prompts come in as others leave.
+        let places = at_once - live.len();
+        let entering: Vec<usize> = waiting.drain(..waiting.len().min(places)).collect();
+        for numbers in entering.chunk_by(|_, &number| number % PREFILLED_TOGETHER != 0) {
+            let together: Vec<&[u32]> = numbers.iter().map(|&number| prompts[number]).collect();
+            let (computed, mut logits) = next.after_prompts(&together);
+            for ((&number, prompt), logits) in numbers.iter().zip(computed).zip(logits.chunks_mut(vocabulary)) {
+                let slots = free.split_off(free.len() - beams.num_beams);
+                let given = next.given(prompts[number], prompts[number].len());
+                let mut search = Search::new(number, (prompt, given), slots, stream(number));
+                search.step(logits, &settings, stop);
+                live.push(search);
+            }
+        }
+        // 2. Those that are done leave.
+        for search in live.extract_if(.., |search| search.is_done) {
+            next.drop_prompt(search.prompt);
+            free.extend(&search.slots);
+            found[search.number] = search.best(returned);
+        }
+        if live.is_empty() {
+            continue;
+        }
+        // 3. Rows that go on in several ways are copied, and all go on by one id.
+        for search in &mut live {
+            let copies = search.fork();
+            next.copy_slots(&copies, search.added());
+        }
+        let tokens: Vec<NewToken> = live.iter().flat_map(Search::next).collect();
+        let ends: Vec<usize> = (0..tokens.len()).collect();
+        let mut logits = next.after(&tokens, &ends);
+        for (search, logits) in live.iter_mut().zip(logits.chunks_mut(beams.num_beams * vocabulary)) {
+            search.step(logits, &settings, stop);
+        }
+    }
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// What all searches of a call share.
+struct Settings<'a> {
+    params: &'a SamplingParams,
+    beams: &'a BeamParams,
+}
+
+/// One row on its way.
+#[derive(Debug, Clone)]
+struct Beam {
+    /// What was given, then what was added.
+    ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    /// What each id has added to the score.
+    addends: Vec<f32>,
+    /// Their sum; [`WORST`] added to it where the beam is out of the race.
+    score: f32,
+    /// The place among the beams of the step before that it goes on from.
+    parent: usize,
+}
+
+/// The search of one prompt.
+struct Search {
+    number: usize,
+    /// Its number in the cache.
+    prompt: usize,
+    /// How many ids rows begin with, and how many of them the cache shares.
+    given: usize,
+    shared: usize,
+    /// The place in the cache of each beam.
+    slots: Vec<usize>,
+    /// As many as there are slots, the likeliest first.
+    running: Vec<Beam>,
+    /// At most as many, the best first.
+    ended: Vec<(Beam, StopReason)>,
+    /// Whether running beams can still come among those that ended.
+    can_improve: bool,
+    is_done: bool,
+    stream: Stream,
+}
+
+/// A continuation by one id.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    beam: usize,
+    id: usize,
+    score: f32,
+}
+
+impl Search {
+    fn new(
+        number: usize,
+        (prompt, (ids, shared)): (usize, (Vec<u32>, usize)),
+        slots: Vec<usize>,
+        stream: Stream,
+    ) -> Self {
+        let given = ids.len();
+        let beam = |parent: usize| Beam {
+            ids: ids.clone(),
+            logprobs: Vec::new(),
+            addends: Vec::new(),
+            // All are the same row at first: only the first can be continued, or all would go one way.
+            score: if parent == 0 { 0.0 } else { WORST },
+            parent,
+        };
+        let running = (0..slots.len()).map(beam).collect();
+        let (ended, can_improve, is_done) = (Vec::new(), true, false);
+        Self { number, prompt, given, shared, slots, running, ended, can_improve, is_done, stream }
+    }
+
+    /// How many ids beams have got so far.
+    fn new_ids(&self) -> usize {
+        self.running[0].ids.len() - self.given
+    }
+
+    /// Goes on by one id, given the logits of what comes after each beam; or one line for all at first.
+    fn step(&mut self, logits: &mut [f32], settings: &Settings<'_>, stop: &mut dyn StopRule) {
+        let Settings { params, beams } = settings;
+        let lines = if self.new_ids() == 0 { 1 } else { beams.num_beams };
+        let vocabulary = logits.len() / lines;
+        let histories: Vec<History<'_>> =
+            self.running.iter().map(|beam| History { ids: &beam.ids, new: beam.ids.len() - self.given }).collect();
+        let scored: Vec<Scored> = logits
+            .par_chunks_mut(vocabulary)
+            .zip(&histories)
+            .map(|(line, history)| Scored::new(line, *history, params))
+            .collect();
+        let scores = self.running.iter().map(|beam| beam.score).collect::<Vec<f32>>();
+        let wanted = beams.num_beams * (1 + stop_ids(params)).max(2);
+        let candidates = match params.temperature == 0.0 {
+            true => likeliest(logits, vocabulary, &scores, wanted),
+            false => drawn(logits, vocabulary, &scores, wanted, &mut self.stream),
+        };
+        let mut grown = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let (beam, line) = (&self.running[candidate.beam], if lines == 1 { 0 } else { candidate.beam });
+            let addend = logits[line * vocabulary + candidate.id];
+            let beam = beam.grown(candidate, scored[line].logprob(candidate.id, addend), addend);
+            let ended = self.why_ended(&beam, params, stop);
+            grown.push((beam, ended));
+        }
+        self.take(grown, beams, params);
+    }
+
+    fn why_ended(&self, beam: &Beam, params: &SamplingParams, stop: &mut dyn StopRule) -> Option<StopReason> {
+        let ids = &beam.ids[self.given..];
+        if params.stop_ids.contains(&ids[ids.len() - 1]) {
+            Some(StopReason::StopId)
+        } else if stop.stops(self.number, ids) {
+            Some(StopReason::StopString)
+        } else {
+            (ids.len() >= params.max_new_tokens).then_some(StopReason::Length)
+        }
+    }
+
+    /// Chooses among the continuations: which go on, and which of those that have ended are kept.
+    fn take(&mut self, grown: Vec<(Beam, Option<StopReason>)>, beams: &BeamParams, params: &SamplingParams) {
+        let full = beams.num_beams;
+        let new = self.new_ids() + 1;
+        let all_ended = grown.iter().all(|(_, ended)| ended.is_some());
+        // The others are there so that enough go on where the first ones end.
+        let is_closed = self.ended.len() == full && beams.early_stopping == EarlyStopping::FirstEnded;
+        if self.can_improve && !is_closed {
+            for (beam, ended) in grown.iter().take(full) {
+                if let Some(reason) = ended.filter(|_| beam.score > f32::NEG_INFINITY) {
+                    self.ended.push((Beam { score: beam.score / beams.penalty(new), ..beam.clone() }, reason));
+                }
+            }
+            self.ended.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score));
+            self.ended.truncate(full);
+        }
+        let out = |(beam, ended): (Beam, Option<StopReason>)| match ended {
+            Some(reason) => (Beam { score: beam.score + WORST, ..beam }, Some(reason)),
+            None => (beam, None),
+        };
+        let mut running: Vec<(Beam, Option<StopReason>)> = grown.into_iter().map(out).collect();
+        running.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score));
+        let first_ended = running[0].1;
+        self.running = running.into_iter().take(full).map(|(beam, _)| beam).collect();
+        let best_length = match beams.early_stopping {
+            EarlyStopping::Never if beams.length_penalty > 0.0 => params.max_new_tokens,
+            _ => new,
+        };
+        let worst = if self.ended.len() == full { self.ended[full - 1].0.score } else { WORST };
+        self.can_improve &= self.running[0].score / beams.penalty(best_length) > worst;
+        let is_closed = self.ended.len() == full && beams.early_stopping == EarlyStopping::FirstEnded;
+        self.is_done = all_ended || is_closed || !self.can_improve;
+        if self.is_done && self.ended.is_empty() {
+            // Scores that are no numbers rank nothing: it is visible in the completion.
+            self.ended.push((self.running[0].clone(), first_ended.unwrap_or(StopReason::Length)));
+        }
+    }
+
+    /// How many ids of each beam lie in its slot: all that were added but the last.
+    fn added(&self) -> usize {
+        self.running[0].ids.len() - 1 - self.shared
+    }
+
+    /// Gives the beams slots that hold what they have added; returns what to copy for that, from where and to where.
+    fn fork(&mut self) -> Vec<(usize, usize)> {
+        let parents: Vec<usize> = self.running.iter().map(|beam| beam.parent).collect();
+        let (slots, copies) = fork(&self.slots, &parents);
+        self.slots = slots;
+        if self.added() == 0 { Vec::new() } else { copies }
+    }
+
+    /// The newest id of each beam.
+    fn next(&self) -> impl Iterator<Item = NewToken> + '_ {
+        self.running.iter().zip(&self.slots).map(|(beam, &slot)| {
+            let position = beam.ids.len() - 1;
+            let row = CacheRow { prompt: self.prompt, slot, length: position - self.shared };
+            NewToken { id: beam.ids[position], position: position as u32, row }
+        })
+    }
+
+    /// The best `returned` completions. Where fewer could be found, the best stands in for the rest.
+    fn best(&self, returned: usize) -> Vec<Found> {
+        let found = |(beam, stop): &(Beam, StopReason)| Found {
+            completion: Completion {
+                ids: beam.ids[self.given..].to_vec(),
+                sampled_logprobs: beam.addends.clone(),
+                logprobs: beam.logprobs.clone(),
+                supports: Vec::new(),
+                stop: *stop,
+            },
+            score: beam.score,
+        };
+        let first = self.ended.first().expect("something has ended");
+        let all = self.ended.iter().chain(std::iter::repeat(first));
+        all.take(returned).map(found).collect()
+    }
+}
+
+impl Beam {
+    fn grown(&self, candidate: Candidate, logprob: f32, addend: f32) -> Self {
+        let mut beam = Self { score: candidate.score, parent: candidate.beam, ..self.clone() };
+        beam.ids.push(candidate.id as u32);
+        beam.logprobs.push(logprob);
+        beam.addends.push(addend);
+        beam
+    }
+}
+
+fn stop_ids(params: &SamplingParams) -> usize {
+    params.stop_ids.iter().enumerate().filter(|(i, id)| !params.stop_ids[..*i].contains(id)).count()
+}
+
+/// Slots for beams that go on from `parents`: the first that goes on from a beam has its slot, every other one gets the slot
+/// of a beam that nobody goes on from, and a copy.
+fn fork(slots: &[usize], parents: &[usize]) -> (Vec<usize>, Vec<(usize, usize)>) {
+    let mut spare = (0..slots.len()).filter(|beam| !parents.contains(beam)).map(|beam| slots[beam]);
+    let mut copies = Vec::new();
+    let slot_of = |(i, &parent): (usize, &usize)| match parents[..i].contains(&parent) {
+        false => slots[parent],
+        true => {
+            let slot = spare.next().expect("as many beams as before");
+            copies.push((slots[parent], slot));
+            slot
+        }
+    };
+    let slots = parents.iter().enumerate().map(slot_of).collect();
+    (slots, copies)
+}
+
+/// What became of a line of logits that now holds what each id would add to a score.
+struct Scored {
+    /// The model's own distribution at the temperature, and what was changed, as it was.
+    raw: Distribution,
+    replaced: Vec<(usize, f32)>,
+}
+
+impl Scored {
+    /// Makes log-probabilities of `line`, does what the ids before demand, and where ids are drawn divides by the
+    /// temperature and leaves out what truncation does.
+    fn new(line: &mut [f32], history: History<'_>, params: &SamplingParams) -> Self {
+        let model = Distribution::new(line);
+        line.iter_mut().for_each(|logit| *logit = model.logprob(*logit));
+        let scale = |logprob: f32| if params.temperature == 0.0 { logprob } else { logprob / params.temperature };
+        let raw = match params.temperature == 0.0 || params.temperature == 1.0 {
+            true => Distribution::new(line),
+            false => Distribution::new(&line.iter().map(|&logprob| scale(logprob)).collect::<Vec<_>>()),
+        };
+        if let Some(id) = processors::forced(history, params) {
+            let replaced = vec![(id as usize, scale(line[id as usize]))];
+            line.fill(f32::NEG_INFINITY);
+            line[id as usize] = 0.0;
+            return Self { raw, replaced };
+        }
+        let mut replaced = processors::apply(line, history, params);
+        replaced.iter_mut().for_each(|(_, logprob)| *logprob = scale(*logprob));
+        if params.temperature != 0.0 {
+            line.iter_mut().for_each(|logprob| *logprob = scale(*logprob));
+            truncate_keeping(line, params, 1 + stop_ids(params).max(1));
+        }
+        Self { raw, replaced }
+    }
+
+    /// The model's log-probability of an id at the temperature, whose `addend` is this.
+    fn logprob(&self, id: usize, addend: f32) -> f32 {
+        let before = self.replaced.iter().find(|(replaced, _)| *replaced == id).map_or(addend, |(_, before)| *before);
+        self.raw.logprob(before)
+    }
+}
+
+/// The `wanted` continuations with the largest sums of score and addend, the largest first.
+fn likeliest(lines: &[f32], vocabulary: usize, scores: &[f32], wanted: usize) -> Vec<Candidate> {
+    // No line can have more of them than all together.
+    let best_of = |(beam, &score): (usize, &f32)| {
+        let line = line_of(lines, vocabulary, beam);
+        let candidate = |(id, &addend): (usize, &f32)| Candidate { beam, id, score: score + addend };
+        let mut all: Vec<Candidate> = line.iter().enumerate().map(candidate).collect();
+        if wanted < all.len() {
+            all.select_nth_unstable_by(wanted - 1, by_rank);
+            all.truncate(wanted);
+        }
+        all
+    };
+    let mut best: Vec<Candidate> = scores.par_iter().enumerate().flat_map_iter(best_of).collect();
+    best.sort_unstable_by(by_rank);
+    best.truncate(wanted);
+    best
+}
+
+/// Largest score first; of equal ones the earlier beam, then the lower id. What is no number comes last.
+fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    let key = |score: f32| if score.is_nan() { f32::NEG_INFINITY } else { score };
+    key(b.score).total_cmp(&key(a.score)).then((a.beam, a.id).cmp(&(b.beam, b.id)))
+}
+
+/// `wanted` continuations drawn without replacement from the softmax of score and addend, in the order they are drawn.
+fn drawn(lines: &[f32], vocabulary: usize, scores: &[f32], wanted: usize, stream: &mut Stream) -> Vec<Candidate> {
+    let sums = scores.iter().enumerate();
+    let mut left: Vec<f32> = sums
+        .flat_map(|(beam, score)| line_of(lines, vocabulary, beam).iter().map(move |addend| score + addend))
+        .collect();
+    let mut candidates = Vec::with_capacity(wanted);
+    while candidates.len() < wanted {
+        let at = Distribution::new(&left).draw(&left, stream);
+        let score = left[at];
+        if candidates.len() >= scores.len() && (score.is_nan() || score == f32::NEG_INFINITY) {
+            break;
+        }
+        candidates.push(Candidate { beam: at / vocabulary, id: at % vocabulary, score });
+        left[at] = f32::NEG_INFINITY;
+    }
+    candidates
+}
+
+/// The line of a beam; all have the one there is where they are the same row.
+fn line_of(lines: &[f32], vocabulary: usize, beam: usize) -> &[f32] {
+    let beam = if lines.len() == vocabulary { 0 } else { beam };
+    &lines[beam * vocabulary..][..vocabulary]
+}
+
+#[cfg(test)]
+mod tests;
