@@ -238,14 +238,19 @@ impl Learners<'_> {
 
     fn step(&mut self, update: Update<'_>) -> Result<Norms, String> {
         let (settings, multiplier) = (update.settings, update.multiplier);
-        let actor = self.actor.step(settings.learning_rate * multiplier, settings.max_grad_norm)?;
+        // Both are asked before either moves: an error leaves the weights of the step before.
+        let actor = self.actor.ready(settings.max_grad_norm)?;
         let critic = match &mut self.critic {
             Some(Critic::Separate(critic)) => {
-                Some(critic.learner.step(critic.learning_rate * multiplier, settings.max_grad_norm)?)
+                let rate = critic.learning_rate * multiplier;
+                Some((critic.learner.ready(settings.max_grad_norm)?, rate))
             }
             _ => None,
         };
-        Ok(Norms { actor, critic })
+        Ok(Norms {
+            actor: actor.take(settings.learning_rate * multiplier),
+            critic: critic.map(|(step, rate)| step.take(rate)),
+        })
     }
 
     fn discard(&mut self) {

@@ -1,17 +1,18 @@
-//! What a tool wrote within a completion is read by the model and taught to nobody.
+//! What a tool wrote within a completion is read by the model and taught to nobody; and a step that fails moves nothing.
 
 use std::path::Path;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
+use super::critic::SeparateCritic;
 use super::grpo::{Grpo, GrpoConfig, ScaleRewards};
 use super::ppo::{Ppo, PpoConfig};
 use super::*;
 use crate::algorithm::actor::ValueHead;
 use crate::host::read;
 use crate::learner::optimizer::AdamW;
-use crate::model::{CausalLm, ModelDir, Rows, named_tensors};
+use crate::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
 use crate::rollout::{Prompt, Rollout, StopReason};
 use crate::settings::TrainConfig;
 
@@ -19,9 +20,13 @@ const PROMPT: [u32; 2] = [5, 6];
 const ANSWERED: [u32; 5] = [7, 8, 9, 10, 2];
 const PLAIN: [u32; 4] = [11, 7, 12, 2];
 
-fn policy() -> CausalLm {
+fn dir() -> ModelDir {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/qwen3");
-    CausalLm::load(&ModelDir::open(&path).expect("opens"), &Device::flex().autodiff()).expect("loads").train()
+    ModelDir::open(&path).expect("opens")
+}
+
+fn policy() -> CausalLm {
+    CausalLm::load(&dir(), &Device::flex().autodiff()).expect("loads").train()
 }
 
 /// Two completions of one prompt; a tool wrote the third and fourth id of the first, whose logprobs are recorded as
@@ -116,4 +121,29 @@ fn ppo_counts_time_in_what_the_policy_wrote() {
     let (other, _) = run(0.0);
     assert_eq!(named_tensors(&actor.policy), named_tensors(&other.policy), "what was recorded of a tool is not read");
     assert!(read(&actor.value_head.expect("a head").weight.val()).iter().any(|weight| *weight != 0.0));
+}
+
+#[test]
+fn a_critic_whose_gradient_is_not_finite_keeps_the_policy_from_stepping() {
+    let updated = |value_coefficient: f64| {
+        let (policy, settings) = (policy(), settings());
+        let experience = experience(&policy, &settings, 0.0);
+        let learner = Learner::new(RewardModel::critic_from(&policy), AdamW::new(settings.optimizer));
+        let critic = SeparateCritic { learner, learning_rate: 0.01, source: dir(), pad_id: 0 };
+        let config = PpoConfig { value_coefficient, update_epochs: 1, ..PpoConfig::default() };
+        let mut ppo = Ppo::new(&config, Critic::Separate(Box::new(critic)), None);
+        let mut actor = Learner::new(Actor { policy, value_head: None }, AdamW::new(settings.optimizer));
+        let advantages = ppo.advantages(&actor.frozen(), &experience, &settings);
+        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings };
+        let outcome = ppo.update(&mut actor, &experience, &advantages, at).map(drop);
+        let versions = [actor.version(), ppo.learners()[0].1.version];
+        (outcome, versions, named_tensors(&actor.frozen().policy) == named_tensors(&self::policy()))
+    };
+    // The loss is looked at before it has its weight, so it is finite, and its gradient is not.
+    let (outcome, versions, is_unchanged) = updated(f64::MAX);
+    let message = outcome.expect_err("not finite");
+    assert!(message.starts_with("the gradient of `") && message.ends_with("` is not finite"), "{message}");
+    assert_eq!((versions, is_unchanged), ([0, 0], true));
+    let (outcome, versions, is_unchanged) = updated(1.0);
+    assert_eq!((outcome, versions, is_unchanged), (Ok(()), [1, 1], false));
 }

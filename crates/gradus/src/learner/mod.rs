@@ -71,14 +71,22 @@ impl<M: Module> Learner<M> {
     /// # Errors
     /// A NaN or an infinity in a gradient, with the parameter's name; the weights stay as they were.
     pub fn step(&mut self, learning_rate: f64, max_grad_norm: f64) -> Result<f64, String> {
+        Ok(self.ready(max_grad_norm)?.take(learning_rate))
+    }
+
+    /// The step over the accumulated gradients, clipped to `max_grad_norm` and not yet taken: where several learners step
+    /// together, all are asked before the first one moves.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn ready(&mut self, max_grad_norm: f64) -> Result<Step<'_, M>, String> {
         let mut gradients = std::mem::take(&mut self.gradients);
         let norm = gradients.clip(max_grad_norm);
         if !norm.is_finite() {
             let name = gradients.first_not_finite().unwrap_or("several parameters together");
             return Err(format!("the gradient of `{name}` is not finite"));
         }
-        self.change(|optimizer, module| optimizer.step(learning_rate, module, gradients));
-        Ok(norm)
+        Ok(Step { learner: self, gradients, norm })
     }
 
     /// The one way for parameters to change.
@@ -91,5 +99,23 @@ impl<M: Module> Learner<M> {
     /// Forgets the accumulated gradients.
     pub fn discard(&mut self) {
         self.gradients = GradientSum::default();
+    }
+}
+
+/// A step that can be taken: its gradient is finite. Forgotten with its gradient where it is not.
+#[must_use = "the weights move when it is taken"]
+#[derive(Debug)]
+pub struct Step<'l, M: Module> {
+    learner: &'l mut Learner<M>,
+    gradients: GradientSum,
+    norm: f64,
+}
+
+impl<M: Module> Step<'_, M> {
+    /// Moves the weights; returns the norm of the gradient before it was clipped.
+    pub fn take(self, learning_rate: f64) -> f64 {
+        let Self { learner, gradients, norm } = self;
+        learner.change(|optimizer, module| optimizer.step(learning_rate, module, gradients));
+        norm
     }
 }
