@@ -29,6 +29,7 @@ CAUSAL = {
     "llama-layers": ("llama-tied-bias", dict(r=2, lora_alpha=6, target_modules=["q_proj", "k_proj", "o_proj", "up_proj"],
                                              layers_to_transform=[1], layers_pattern="layers",
                                              exclude_modules=["k_proj"])),
+    "qwen2": ("qwen2", dict(r=3, lora_alpha=9, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"])),
     "qwen3-dora": ("qwen3", dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "gate_proj"], use_dora=True,
                                  use_rslora=True)),
 }

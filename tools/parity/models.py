@@ -19,6 +19,7 @@ from transformers import (
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    Qwen2Config,
     Qwen3Config,
     set_seed,
 )
@@ -45,6 +46,13 @@ def qwen3(**more):
     base = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                 num_key_value_heads=2, head_dim=16, max_position_embeddings=64)
     return Qwen3Config(**{**ids, **base, **more})
+
+
+def qwen2(**more):
+    """Biases on queries, keys and values alone; their weights come from `fill`."""
+    base = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, max_position_embeddings=64)
+    return Qwen2Config(**{**ids, **base, **more})
 
 
 def mistral(**more):
@@ -77,14 +85,18 @@ CAUSAL = {
                             max_position_embeddings=128),
     "qwen3-tied": qwen3(tie_word_embeddings=True),
     "qwen3": qwen3(tie_word_embeddings=False, head_dim=8, num_key_value_heads=4),
+    "qwen2": qwen2(tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
     # Windows shorter than every sequence, and than what greedy decoding adds.
     "mistral-window": mistral(sliding_window=5, intermediate_size=32),
     "qwen3-window": qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3,
                           intermediate_size=24, head_dim=8),
+    "qwen2-window": qwen2(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3,
+                          intermediate_size=24, tie_word_embeddings=True),
 }
 REWARD = {
     "gpt2-reward": gpt2(n_embd=24, num_labels=1),
     "llama-reward": llama(num_labels=1, intermediate_size=32),
+    "qwen2-reward": qwen2(num_labels=1, intermediate_size=32),
     "qwen3-reward": qwen3(num_labels=1, tie_word_embeddings=True, intermediate_size=32),
 }
 UNKNOWN_KEYS = {

@@ -1,8 +1,8 @@
-//! Llama, Mistral and Qwen3: rotary positions, RMS norm, SwiGLU, grouped queries; Qwen3 also normalises queries and keys,
-//! Mistral and Qwen3 may have layers that see a window only.
+//! Llama, Mistral, Qwen2 and Qwen3: rotary positions, RMS norm, SwiGLU, grouped queries; Qwen2 adds biases to queries, keys
+//! and values, Qwen3 normalises queries and keys, and all but Llama may have layers that see a window only.
 //!
-//! Field names are those of `transformers`' `LlamaModel`, `MistralModel` and `Qwen3Model`, config keys those of their
-//! `config.json`.
+//! Field names are those of `transformers`' `LlamaModel`, `MistralModel`, `Qwen2Model` and `Qwen3Model`, config keys those
+//! of their `config.json`.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -61,13 +61,13 @@ pub struct LlamaConfig {
     /// Tokens that a layer with a window sees, itself included.
     #[serde(default = "window")]
     pub sliding_window: Option<NonZeroUsize>,
-    /// Whether some layers see a window only (Qwen3).
+    /// Whether some layers see a window only (Qwen2, Qwen3).
     #[serde(default)]
     pub use_sliding_window: bool,
-    /// Layers before the first with a window, where `layer_types` does not say (Qwen3).
+    /// Layers before the first with a window, where `layer_types` does not say (Qwen2, Qwen3).
     #[serde(default = "max_window_layers")]
     pub max_window_layers: usize,
-    /// `full_attention` or `sliding_attention` for each layer (Qwen3).
+    /// `full_attention` or `sliding_attention` for each layer (Qwen2, Qwen3).
     #[serde(default)]
     pub layer_types: Option<Vec<String>>,
     /// Dropout of the attention's probabilities.
@@ -106,16 +106,33 @@ impl LlamaConfig {
     }
 }
 
-/// Whether queries and keys are normalised head by head before rotation.
+/// What tells the families apart that their configuration does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum QkNorm {
+pub(crate) enum Kind {
     /// Llama, Mistral.
-    Absent,
-    /// Qwen3.
-    Present,
+    Llama,
+    /// Queries, keys and values have biases, whatever the configuration says, and the output has none.
+    Qwen2,
+    /// Queries and keys are normalised head by head before rotation.
+    Qwen3,
 }
 
-/// The trunk of Llama, Mistral and Qwen3, `model.*`.
+impl Kind {
+    /// Whether queries and keys are normalised.
+    pub(crate) fn has_qk_norm(self) -> bool {
+        self == Self::Qwen3
+    }
+
+    /// Whether queries, keys and values have biases, and whether attention's output has one.
+    pub(crate) fn attention_biases(self, config: &LlamaConfig) -> [bool; 2] {
+        match self {
+            Self::Qwen2 => [true, false],
+            Self::Llama | Self::Qwen3 => [config.attention_bias; 2],
+        }
+    }
+}
+
+/// The trunk of Llama, Mistral, Qwen2 and Qwen3, `model.*`.
 #[derive(Module, Debug)]
 pub struct LlamaModel {
     embed_tokens: Embedding,
@@ -162,15 +179,9 @@ struct Mlp {
 }
 
 impl LlamaModel {
-    pub(crate) fn build(
-        mut b: Builder<'_>,
-        config: LlamaConfig,
-        rope: Rope,
-        masks: Vec<Mask>,
-        qk_norm: QkNorm,
-    ) -> Self {
+    pub(crate) fn build(mut b: Builder<'_>, config: LlamaConfig, rope: Rope, masks: Vec<Mask>, kind: Kind) -> Self {
         let (d, std, epsilon) = (config.hidden_size, config.initializer_range as f32, config.rms_norm_eps);
-        let (head_dim, bias) = (config.head_dim(), config.attention_bias);
+        let (head_dim, [bias, output_bias]) = (config.head_dim(), kind.attention_biases(&config));
         let (width, kv_width) = (config.num_attention_heads * head_dim, config.kv_heads() * head_dim);
         let layers = (0..config.num_hidden_layers).map(|i| {
             let mut b = b.enter("layers");
@@ -178,13 +189,13 @@ impl LlamaModel {
             let input_layernorm = RmsNorm::build(b.enter("input_layernorm"), d, epsilon);
             let mut a = b.enter("self_attn");
             let norm = |name: &str, a: &mut Builder<'_>| {
-                (qk_norm == QkNorm::Present).then(|| RmsNorm::build(a.enter(name), head_dim, epsilon))
+                kind.has_qk_norm().then(|| RmsNorm::build(a.enter(name), head_dim, epsilon))
             };
             let self_attn = Attention {
                 q_proj: Linear::build(a.enter("q_proj"), d, width, bias, std),
                 k_proj: Linear::build(a.enter("k_proj"), d, kv_width, bias, std),
                 v_proj: Linear::build(a.enter("v_proj"), d, kv_width, bias, std),
-                o_proj: Linear::build(a.enter("o_proj"), width, d, bias, std),
+                o_proj: Linear::build(a.enter("o_proj"), width, d, output_bias, std),
                 q_norm: norm("q_norm", &mut a),
                 k_norm: norm("k_norm", &mut a),
             };

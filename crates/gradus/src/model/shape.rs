@@ -3,7 +3,7 @@
 use super::Quantisation;
 use super::directory::ModelDir;
 use super::gpt2::Gpt2Config;
-use super::llama::LlamaConfig;
+use super::llama::{Kind, LlamaConfig};
 use super::rope::Rope;
 use super::trunk::{Family, read_config};
 use crate::error::{Error, Result};
@@ -46,7 +46,7 @@ pub struct ModelShape {
 pub enum Block {
     /// GPT-2: layer norms, one projection for queries, keys and values, two linear layers around a GELU.
     Gpt2,
-    /// Llama, Mistral, Qwen3: RMS norms, three projections, rotary positions, three linear layers around SwiGLU.
+    /// Llama, Mistral, Qwen2, Qwen3: RMS norms, three projections, rotary positions, three linear layers around SwiGLU.
     Llama,
 }
 
@@ -58,8 +58,9 @@ impl ModelShape {
     pub fn of(dir: &ModelDir) -> Result<Self> {
         let shape = match Family::of(dir)? {
             Family::Gpt2 => Self::gpt2(&read_config(dir)?),
-            Family::Llama | Family::Mistral => Self::llama(dir, &read_config(dir)?, false)?,
-            Family::Qwen3 => Self::llama(dir, &read_config(dir)?, true)?,
+            family @ (Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3) => {
+                Self::llama(dir, &read_config(dir)?, family.llama_kind())?
+            }
         };
         if shape.heads == 0 || shape.kv_heads == 0 || shape.vocabulary == 0 {
             return Err(Error::model(dir.path.join("config.json"), "a model has at least one head and one token"));
@@ -88,12 +89,13 @@ impl ModelShape {
         }
     }
 
-    fn llama(dir: &ModelDir, config: &LlamaConfig, qk_norm: bool) -> Result<Self> {
+    fn llama(dir: &ModelDir, config: &LlamaConfig, kind: Kind) -> Result<Self> {
         let rope = Rope::from_config(&dir.config, config.head_dim(), config.max_position_embeddings)
             .map_err(|message| Error::model(dir.path.join("config.json"), message))?;
         let (d, inner, head_dim) = (config.hidden_size, config.intermediate_size, config.head_dim());
         let (heads, kv_heads) = (config.num_attention_heads, config.kv_heads());
-        let attention = if config.attention_bias { (heads + 2 * kv_heads) * head_dim + d } else { 0 };
+        let [own, output] = kind.attention_biases(config).map(usize::from);
+        let attention = own * (heads + 2 * kv_heads) * head_dim + output * d;
         let feed_forward = if config.mlp_bias { 2 * inner + d } else { 0 };
         Ok(Self {
             vocabulary: config.vocab_size,
@@ -106,7 +108,7 @@ impl ModelShape {
             learned_positions: 0,
             max_positions: rope.depends_on_length().then_some(config.max_position_embeddings),
             block: Block::Llama,
-            qk_norm,
+            qk_norm: kind.has_qk_norm(),
             tied: config.tie_word_embeddings,
             quantised: None,
             biases: attention + feed_forward,
@@ -184,7 +186,7 @@ mod tests {
     #[test]
     fn counts_what_the_models_hold() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
-        for name in ["gpt2", "llama-gqa", "llama-tied-bias", "qwen3", "qwen3-tied", "llama-rope-yarn"] {
+        for name in ["gpt2", "llama-gqa", "llama-tied-bias", "qwen2", "qwen3", "qwen3-tied", "llama-rope-yarn"] {
             let dir = ModelDir::open(&fixtures.join(name)).expect("a fixture");
             let shape = ModelShape::of(&dir).expect("a known family");
             let model = CausalLm::load(&dir, &Device::flex()).expect("a fixture");

@@ -13,7 +13,7 @@ use super::context::{Context, KvCache};
 use super::directory::ModelDir;
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::Linear;
-use super::llama::{LlamaConfig, LlamaModel, QkNorm};
+use super::llama::{Kind, LlamaConfig, LlamaModel};
 use super::quant;
 use super::rope::Rope;
 use super::windows::Windows;
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 pub enum Trunk {
     /// GPT-2.
     Gpt2(Gpt2Model),
-    /// Llama, Mistral and Qwen3.
+    /// Llama, Mistral, Qwen2 and Qwen3.
     Llama(LlamaModel),
 }
 
@@ -34,6 +34,7 @@ pub(crate) enum Family {
     Gpt2,
     Llama,
     Mistral,
+    Qwen2,
     Qwen3,
 }
 
@@ -43,10 +44,11 @@ impl Family {
             "gpt2" => Ok(Self::Gpt2),
             "llama" => Ok(Self::Llama),
             "mistral" => Ok(Self::Mistral),
+            "qwen2" => Ok(Self::Qwen2),
             "qwen3" => Ok(Self::Qwen3),
             other => Err(Error::model(
                 dir.path.join("config.json"),
-                format!("model type `{other}` is not supported (known: gpt2, llama, mistral, qwen3)"),
+                format!("model type `{other}` is not supported (known: gpt2, llama, mistral, qwen2, qwen3)"),
             )),
         }
     }
@@ -55,7 +57,7 @@ impl Family {
     pub(crate) fn base_prefix(self) -> &'static str {
         match self {
             Self::Gpt2 => "transformer.",
-            Self::Llama | Self::Mistral | Self::Qwen3 => "model.",
+            Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => "model.",
         }
     }
 
@@ -65,6 +67,7 @@ impl Family {
             Self::Gpt2 => "GPT2",
             Self::Llama => "Llama",
             Self::Mistral => "Mistral",
+            Self::Qwen2 => "Qwen2",
             Self::Qwen3 => "Qwen3",
         }
     }
@@ -75,6 +78,7 @@ impl Family {
             Self::Gpt2 => "GPT2LMHeadModel",
             Self::Llama => "LlamaForCausalLM",
             Self::Mistral => "MistralForCausalLM",
+            Self::Qwen2 => "Qwen2ForCausalLM",
             Self::Qwen3 => "Qwen3ForCausalLM",
         }
     }
@@ -84,7 +88,16 @@ impl Family {
         match self {
             Self::Gpt2 | Self::Llama => Windows::Never,
             Self::Mistral => Windows::Everywhere,
-            Self::Qwen3 => Windows::ByLayer,
+            Self::Qwen2 | Self::Qwen3 => Windows::ByLayer,
+        }
+    }
+
+    /// Which of Llama's kind it is.
+    pub(super) fn llama_kind(self) -> Kind {
+        match self {
+            Self::Qwen2 => Kind::Qwen2,
+            Self::Qwen3 => Kind::Qwen3,
+            _ => Kind::Llama,
         }
     }
 }
@@ -130,7 +143,7 @@ impl Trunk {
                 }
                 Self::Gpt2(Gpt2Model::build(b, config))
             }
-            Family::Llama | Family::Mistral | Family::Qwen3 => {
+            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
                 let config: LlamaConfig = read_config(dir)?;
                 if config.hidden_act != "silu" {
                     return Err(refuse(format!("`hidden_act` `{}` is not supported", config.hidden_act)));
@@ -143,10 +156,9 @@ impl Trunk {
                     )));
                 }
                 let rope = Rope::from_config(&dir.config, config.head_dim(), config.max_position_embeddings);
-                let norm = if family == Family::Qwen3 { QkNorm::Present } else { QkNorm::Absent };
                 check_probability("attention_dropout", config.attention_dropout).map_err(refuse)?;
                 let masks = config.masks(family.windows()).map_err(refuse)?;
-                Self::Llama(LlamaModel::build(b, config, rope.map_err(refuse)?, masks, norm))
+                Self::Llama(LlamaModel::build(b, config, rope.map_err(refuse)?, masks, family.llama_kind()))
             }
         })
     }

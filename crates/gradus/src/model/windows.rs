@@ -11,7 +11,8 @@ pub(crate) enum Windows {
     Never,
     /// All, where `sliding_window` is set (Mistral).
     Everywhere,
-    /// Those that `layer_types` names, or that lie beyond `max_window_layers`, where `use_sliding_window` is set (Qwen3).
+    /// Those that `layer_types` names, or that lie beyond `max_window_layers`, where `use_sliding_window` is set (Qwen2,
+    /// Qwen3).
     ByLayer,
 }
 

@@ -52,7 +52,9 @@ impl LoraConfig {
         let family = Family::of(dir)?;
         let attention: &[&str] = match family {
             Family::Gpt2 => &["c_attn", "attn.c_proj"],
-            Family::Llama | Family::Mistral | Family::Qwen3 => &["q_proj", "k_proj", "v_proj", "o_proj"],
+            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
+                &["q_proj", "k_proj", "v_proj", "o_proj"]
+            }
         };
         let targets = match (&self.target_pattern, &self.targets[..]) {
             (Some(pattern), _) => Targets::Pattern(pattern.clone()),
