@@ -1,11 +1,15 @@
 //! Configuration keys as command-line arguments. Values stay text here: they are read like those of a file, so that an
 //! error in a flag reads like an error in a file.
 
+mod methods;
+
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use gradus::config::{Flag, FlagKind, FlagSpec, Schema, Scope, flags};
+
+pub use methods::MethodFlags;
 
 /// Adds `--config`, `--resume`, `--resume-from`, `--overwrite` and a flag for every key in `scope`.
 pub fn add(command: Command, scope: Scope<'_>) -> Command {
@@ -25,9 +29,11 @@ pub fn add(command: Command, scope: Scope<'_>) -> Command {
         .arg(
             Arg::new("resume-from")
                 .long("resume-from")
-                .value_name("STEP")
-                .help("Go on from the checkpoint of this step; later ones are removed")
-                .value_parser(clap::value_parser!(usize))
+                .value_name("STEP|DIR")
+                .help(
+                    "Go on from the checkpoint of this step, later ones are removed; or begin a new run with a \
+                     checkpoint directory of another",
+                )
                 .conflicts_with("overwrite"),
         )
         .arg(run("overwrite", "Replace the run in the output directory"));

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use gradus::compare::Job;
-use gradus::config::{ComparisonRequest, Flag, FlagSpec, MethodConfig, Plan, Schema, Scope, WrittenComparison, flags};
+use gradus::config::{ComparisonRequest, MethodConfig, Plan, WrittenComparison};
 use gradus::machine::Machine;
 use gradus::run::compare::Comparison;
 use gradus::run::{Existing, RunDir};
 
-use crate::flags as arguments;
+use crate::flags::MethodFlags;
 use crate::output::Output;
 use crate::watch::Watcher;
 
@@ -24,7 +24,7 @@ pub fn arguments(command: Command) -> Command {
     let mut command = command
         .next_help_heading("Comparison")
         .arg(file.value_parser(path.clone()))
-        .arg(list("methods", "dpo,ppo,grpo", "The methods to train; default: those of the file"))
+        .arg(list("methods", "dpo,ppo,grpo", "The methods to train, or `all`; default: those of the file"))
         .arg(
             list("runs", "DIR,DIR", "Compare finished runs instead of training")
                 .value_parser(path)
@@ -36,8 +36,8 @@ pub fn arguments(command: Command) -> Command {
                 .conflicts_with("overwrite"),
         )
         .arg(run("overwrite", "Replace the runs in the output directory").action(ArgAction::SetTrue));
-    for spec in unique(&specs()) {
-        command = command.next_help_heading(spec.section).args(arguments::arguments(&spec));
+    for spec in flags().shown() {
+        command = command.next_help_heading(spec.section).args(crate::flags::arguments(&spec));
     }
     command.next_help_heading("Help")
 }
@@ -65,7 +65,7 @@ fn of_runs<'a>(runs: impl Iterator<Item = &'a PathBuf>, matches: &ArgMatches) ->
 }
 
 fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, PathBuf)> {
-    let given = given(matches);
+    let given = flags().given(matches);
     let methods: Vec<String> = matches.get_many("methods").map(|names| names.cloned().collect()).unwrap_or_default();
     let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
     let written = WrittenComparison::load(&ComparisonRequest { file, methods: &methods, flags: &given })?;
@@ -86,54 +86,6 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
 
 /// Every key of every method that makes a policy, and of `train`, the reward and the rest. A flag reaches every method
 /// that has its key.
-fn specs() -> Vec<FlagSpec> {
-    let schema = Schema::run_config();
-    let shared = flags(&schema, Scope::Shared);
-    let policies = MethodConfig::all().into_iter().filter(MethodConfig::makes_policy);
-    let methods = policies.flat_map(|method| flags(&schema, Scope::Method(method.name())));
-    let own: Vec<FlagSpec> = methods.filter(|spec| spec.key.starts_with("method.")).collect();
-    own.into_iter().chain(shared).collect()
-}
-
-/// One of each name; names that take different values in different methods are left to the file.
-fn unique(specs: &[FlagSpec]) -> Vec<FlagSpec> {
-    let clashes = |spec: &FlagSpec| specs.iter().any(|other| other.name == spec.name && other.kind != spec.kind);
-    let mut kept: Vec<FlagSpec> = Vec::new();
-    for spec in specs {
-        if !clashes(spec) && kept.iter().all(|other| other.name != spec.name) {
-            let same: Vec<&FlagSpec> = specs.iter().filter(|other| other.name == spec.name).collect();
-            kept.push(FlagSpec { doc: doc(&same), ..spec.clone() });
-        }
-    }
-    kept
-}
-
-/// What a flag says: whom it reaches, and each method's default where they differ.
-fn doc(same: &[&FlagSpec]) -> String {
-    let methods: Vec<&str> =
-        same.iter().filter_map(|spec| spec.key.strip_prefix("method.")?.split('.').next()).collect();
-    let first = &same[0].doc;
-    if methods.is_empty() {
-        return first.clone();
-    }
-    if same.iter().all(|spec| spec.default == same[0].default) {
-        return format!("[{}] {first}", methods.join(", "));
-    }
-    let text = first.split(" Default").next().unwrap_or(first).trim_end_matches('.');
-    let default = |(spec, method): (&&FlagSpec, &&str)| match &spec.default {
-        Some(value) if !value.is_null() => format!("{method} {value}"),
-        _ => format!("{method} none"),
-    };
-    let defaults: Vec<String> = same.iter().zip(&methods).map(default).collect();
-    format!("[{}] {text}. Default: {}", methods.join(", "), defaults.join(", "))
-}
-
-/// The flags that were given, one for every key that they reach.
-fn given(matches: &ArgMatches) -> Vec<Flag> {
-    let all = specs();
-    let reach = |flag: Flag| {
-        let keys: Vec<FlagSpec> = all.iter().filter(|spec| spec.name == flag.spec.name).cloned().collect();
-        keys.into_iter().map(move |spec| Flag { spec, ..flag.clone() })
-    };
-    unique(&all).into_iter().filter_map(|spec| arguments::flag(matches, spec)).flat_map(reach).collect()
+fn flags() -> MethodFlags {
+    MethodFlags::of(MethodConfig::makes_policy)
 }

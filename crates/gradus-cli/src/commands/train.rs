@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use gradus::config::{Plan, Request, Resume, RunConfig, Scope};
+use gradus::config::{Plan, Request, Resume, ResumeFrom, RunConfig, Scope};
 use gradus::machine::Machine;
-use gradus::run::Existing;
+use gradus::run::{Existing, Origin};
 use serde_json::Value;
 
 use crate::flags;
@@ -34,11 +34,16 @@ pub fn plan(method: Option<&str>, matches: &ArgMatches) -> anyhow::Result<Plan> 
     let given = flags::given(matches, method.map_or(Scope::Shared, Scope::Method));
     let file = matches.get_one::<PathBuf>("file");
     let request = Request { file: file.map(PathBuf::as_path), method, flags: &given };
-    let (machine, step) = (Machine::detect(), matches.get_one("resume-from").copied());
-    if step.is_some() || matches.get_flag("resume") {
+    let machine = Machine::detect();
+    let origin = matches.get_one::<String>("resume-from").map(|text| Origin::named(text));
+    if let Some(Origin::Other(checkpoint)) = &origin {
+        return Ok(Resume { from: ResumeFrom::Checkpoint(checkpoint), request }.plan(&machine)?);
+    }
+    if origin.is_some() || matches.get_flag("resume") {
         // The run knows what it was: `--resume --output-dir DIR` is enough.
-        let directory = Resume::directory_of(&request)?;
-        return Ok(Resume { directory: &directory, step, request }.plan(&machine)?);
+        let directory = &Resume::directory_of(&request)?;
+        let step = if let Some(Origin::Own(step)) = origin { step } else { None };
+        return Ok(Resume { from: ResumeFrom::Run { directory, step }, request }.plan(&machine)?);
     }
     let existing = if matches.get_flag("overwrite") { Existing::Overwrite } else { Existing::Refuse };
     Ok(Plan::check(&RunConfig::load(&request)?, &machine)?.on_existing(existing))

@@ -135,6 +135,98 @@ fn a_corrupt_checkpoint_is_named_and_the_one_before_it_taken_when_asked_for() {
     assert_eq!(losses(&test.read("run/metrics.jsonl")), losses(&metrics));
 }
 
+#[test]
+fn a_new_run_begins_where_another_was() {
+    let test = run();
+    let model = |run: &str| std::fs::read(test.path().join(run).join("model/model.safetensors")).expect("a model");
+    let before = test.read("run/metrics.jsonl");
+    let from = "run/checkpoints/step-000002";
+    let branched = test.run(&["sft", "--resume-from", from, "--output-dir", "other"]);
+    assert!(
+        branched.code == 0 && branched.stderr.contains(&format!("going on from step 2 of `{from}`")),
+        "{branched:?}"
+    );
+    assert!(model("other") == model("run"), "the same state, rows and seed: the same run");
+    let losses =
+        |text: &str| text.lines().map(|line| line.split("\"epoch\"").next().unwrap_or("").to_owned()).collect();
+    let (mine, theirs): (Vec<_>, Vec<_>) = (losses(&test.read("other/metrics.jsonl")), losses(&before));
+    assert_eq!(mine, theirs, "what was logged until then is in the new run too");
+    assert!(test.read("other/config.yml").contains("output_dir: other"));
+    // The other run keeps all it has, and is not what the new one would write to.
+    assert_eq!(test.read("run/metrics.jsonl"), before);
+    assert!(test.path().join("run/checkpoints/step-000004").is_dir());
+    let (code, stderr) = refused(&test, &["--resume-from", from]);
+    assert!(code == 1 && stderr.starts_with("error: output directory `run` exists and is not empty"), "{stderr}");
+
+    // Without a name it gets a free one; what is given lies over the checkpoint's configuration.
+    let run = test.run(&["sft", "--resume-from", from, "--learning-rate", "0.1", "--quiet"]);
+    let directory = run.stdout.trim();
+    assert!(run.code == 0 && directory.starts_with("runs/sft-gpt2-"), "{run:?}");
+    assert!(
+        run.stderr.starts_with("warning: `train.learning_rate` was 0.00002 and is 0.1 from here on"),
+        "{}",
+        run.stderr
+    );
+    assert!(model(directory) != model("run"));
+    // It is a run like any other.
+    test.succeeds(&["sft", "--output-dir", directory, "--resume", "--max-steps", "5", "--quiet"]);
+    test.fails(
+        &["sft", "--resume-from", "run", "--output-dir", "third"],
+        1,
+        "
+error: `run` is not a checkpoint directory, and no step either
+hint: name a directory such as `runs/sft-1/checkpoints/step-000100`, or a step of this run
+",
+    );
+    assert!(!test.path().join("third").exists());
+}
+
+#[test]
+fn keys_of_the_method_are_flags_of_runs_resume() {
+    let test = run();
+    let resume = ["runs", "--runs-dir", ".", "resume", "run", "--max-steps", "6"];
+    test.fails(
+        &[&resume[..], &["--group-size", "4"]].concat(),
+        2,
+        "
+error: `--group-size` is no key of `sft`
+  --> flag `--group-size`
+",
+    );
+    let run = test.run(&[&resume[..], &["--loss-type", "dft"]].concat());
+    let changed = "warning: `method.sft.loss_type` was \"nll\" and is \"dft\" from here on";
+    assert!(run.code == 0 && run.stderr.contains(changed), "{}", run.stderr);
+}
+
+#[test]
+fn a_base_that_changed_under_its_adapter_is_noticed() {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    std::fs::create_dir(test.path().join("base")).expect("a directory");
+    for entry in std::fs::read_dir(fixture_model("gpt2")).expect("a model").flatten() {
+        std::fs::copy(entry.path(), test.path().join("base").join(entry.file_name())).expect("copied");
+    }
+    let train = ["sft", "--model", "base", "--data", "texts.jsonl", "--output-dir", "run", "--lora-rank", "2"];
+    test.succeeds(&[&train[..], &["--max-steps", "2", "--batch-size", "1", "--quiet"]].concat());
+    let weights = test.path().join("base/model.safetensors");
+    let whole = std::fs::read(&weights).expect("weights");
+    let mut other = whole.clone();
+    *other.last_mut().expect("not empty") ^= 0x80;
+    std::fs::write(&weights, other).expect("written");
+    let longer = ["--max-steps", "3", "--quiet"];
+    let (code, stderr) = refused(&test, &longer);
+    assert!(
+        code == 1
+            && stderr.ends_with(
+                "error: base: its files hold something else than before the checkpoint\n\
+                 hint: bring the old files back to go on exactly, or start a new run with the model as it is now \
+                 (`--output-dir`)\n"
+            ),
+        "{stderr}"
+    );
+    std::fs::write(&weights, whole).expect("written");
+    test.succeeds(&[&RESUME[..], &longer].concat());
+}
+
 /// A reward that fails on its fifth call stops a run between two steps.
 #[cfg(unix)]
 #[test]

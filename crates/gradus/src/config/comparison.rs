@@ -29,7 +29,7 @@ use crate::error::{Diagnostic, Error, Place, Result};
 pub struct ComparisonRequest<'a> {
     /// The configuration file.
     pub file: Option<&'a Path>,
-    /// The methods; none: those of the file.
+    /// The methods; none: those of the file; `all`: every one that makes a policy.
     pub methods: &'a [String],
     /// Flags, which lie over the file; those of one method touch only that method.
     pub flags: &'a [Flag],
@@ -77,7 +77,7 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
         let message = "a comparison names its methods under `methods`, not under `method`";
         return Err(refuse(message.into(), entry.place.clone(), "write `methods: { dpo: {}, ppo: {} }`"));
     }
-    let sides = methods(take(&mut base, "methods"), request.methods)?;
+    let sides = methods(base.take("methods"), request.methods)?;
     let has_reward = base.entry("reward").is_some() || request.flags.iter().any(of_reward);
     let (mut runs, mut problems) = (Vec::new(), Vec::new());
     let mut add = |name: &str, keys: Node| match one(&base, name, keys, request.flags) {
@@ -110,12 +110,14 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     Ok(WrittenComparison { output_dir, runs, judge })
 }
 
+/// The method whose key a flag sets; `None`: a key of every run.
+pub(super) fn of_method(flag: &Flag) -> Option<&str> {
+    flag.spec.key.strip_prefix("method.")?.split('.').next()
+}
+
 /// Flags that touch none of the methods: silence would look as if they did something.
-fn unreached(flags: &[Flag], methods: &[&str]) -> Vec<Diagnostic> {
-    let reaches = |flag: &Flag| match flag.spec.key.strip_prefix("method.") {
-        Some(key) => methods.iter().any(|method| key.split('.').next() == Some(method)),
-        None => true,
-    };
+pub(super) fn unreached(flags: &[Flag], methods: &[&str]) -> Vec<Diagnostic> {
+    let reaches = |flag: &Flag| of_method(flag).is_none_or(|name| methods.contains(&name));
     let mut problems: Vec<Diagnostic> = Vec::new();
     for flag in flags {
         if !flags.iter().any(|other| other.written == flag.written && reaches(other)) {
@@ -144,17 +146,17 @@ fn one(base: &Node, name: &str, mut keys: Node, flags: &[Flag]) -> Result<Writte
     let mut base = base.clone();
     if !is_online {
         // What the policies are measured with is nothing that this one learns from.
-        take(&mut base, "reward");
+        base.take("reward");
     }
-    let own = take(&mut keys, "train");
+    let own = keys.take("train");
     let place = keys.place.clone();
     let side = Node { value: Value::Map(vec![Entry { key: name.into(), place: place.clone(), node: keys }]), place };
     let mut over = vec![Entry { key: "method".into(), place: side.place.clone(), node: side }];
     over.extend(own.map(|entry| Entry { key: "train".into(), place: entry.place, node: entry.node }));
     let schema = Schema::run_config();
     let base = overlay(&schema, schema.root(), base, Node { value: Value::Map(over), place: None });
-    let belongs = |flag: &&Flag| match flag.spec.key.strip_prefix("method.") {
-        Some(key) => key.split('.').next() == Some(name),
+    let belongs = |flag: &&Flag| match of_method(flag) {
+        Some(method) => method == name,
         None => is_online || !of_reward(flag),
     };
     let flags: Vec<Flag> = flags.iter().filter(belongs).cloned().collect();
@@ -176,11 +178,16 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<(String, Node
                 _ => Err(refuse("`methods` as a list holds words only".into(), item.place, "write `[dpo, ppo, grpo]`")),
             })
             .collect::<Result<_>>()?,
+        Some(Value::Scalar { text, .. }) if text == ALL => vec![(text, place.clone(), Node::empty())],
         Some(Value::Scalar { .. }) => {
             let message = "`methods` is a word, but a mapping or a list is needed";
-            return Err(refuse(message.into(), place, "write `methods: { dpo: {}, ppo: {} }`"));
+            return Err(refuse(message.into(), place, "write `methods: { dpo: {}, ppo: {} }`, or `methods: all`"));
         }
     };
+    let sides: Vec<_> = sides
+        .into_iter()
+        .flat_map(|(name, place, keys)| each_of(&name).map(move |name| (name, place.clone(), keys.clone())))
+        .collect();
     for (name, place, _) in &sides {
         known(name, place.clone())?;
     }
@@ -189,10 +196,9 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<(String, Node
         _ => {
             let keys =
                 |name: &String| sides.iter().find(|side| side.0 == *name).map_or(Node::empty(), |side| side.2.clone());
-            asked
-                .iter()
-                .map(|name| known(name, Some(Place::Flag("--methods".into()))).map(|()| (name.clone(), keys(name))))
-                .collect::<Result<_>>()?
+            let place = || Some(Place::Flag("--methods".into()));
+            let names = asked.iter().flat_map(|name| each_of(name));
+            names.map(|name| known(&name, place()).map(|()| (name.clone(), keys(&name)))).collect::<Result<_>>()?
         }
     };
     if chosen.is_empty() {
@@ -213,6 +219,18 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<(String, Node
     Ok(chosen)
 }
 
+/// The word for every method that makes a policy.
+const ALL: &str = "all";
+
+/// The methods that a name among `methods` stands for.
+fn each_of(name: &str) -> impl Iterator<Item = String> + use<> {
+    let names: Vec<String> = match name {
+        ALL => MethodConfig::all().iter().filter(|method| method.makes_policy()).map(|m| m.name().to_owned()).collect(),
+        _ => vec![name.to_owned()],
+    };
+    names.into_iter()
+}
+
 fn known(name: &str, place: Option<Place>) -> Result<()> {
     let message = match MethodConfig::named(name) {
         Some(method) if method.makes_policy() => return Ok(()),
@@ -225,13 +243,6 @@ fn known(name: &str, place: Option<Place>) -> Result<()> {
 /// `ppo:` with nothing behind it is PPO with its defaults.
 fn mapping(node: Node) -> Node {
     if node.is_null() { Node { place: node.place, ..Node::empty() } } else { node }
-}
-
-/// Takes an entry out of a mapping.
-fn take(node: &mut Node, key: &str) -> Option<Entry> {
-    let Value::Map(entries) = &mut node.value else { return None };
-    let index = entries.iter().position(|entry| entry.key == key)?;
-    Some(entries.remove(index))
 }
 
 fn refuse(message: String, place: Option<Place>, hint: &str) -> Error {
@@ -267,6 +278,30 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         assert!(matches!(&dpo.config.method, MethodConfig::Dpo(config) if config.beta == 0.3));
         assert!(matches!(&grpo.config.method, MethodConfig::Grpo(config) if config.group_size == 4));
         assert_eq!(comparison.judge.as_ref().map(|run| run.config.method.name()), Some("ppo"));
+    }
+
+    #[test]
+    fn all_stands_for_every_method_that_makes_a_policy() {
+        let names = |comparison: &WrittenComparison| -> Vec<&str> {
+            comparison.runs.iter().map(|run| run.config.method.name()).collect()
+        };
+        let every: Vec<MethodConfig> = MethodConfig::all().into_iter().filter(MethodConfig::makes_policy).collect();
+        let every: Vec<&str> = every.iter().map(MethodConfig::name).collect();
+        assert!(every.len() >= 5 && !every.contains(&"reward"), "{every:?}");
+        let start = "model: gpt2\ndata: pairs.jsonl\nreward: { rule: { substring: happy } }\n";
+        for text in ["methods: all\n", "methods: [all]\n"] {
+            assert_eq!(names(&WrittenComparison::parse(&format!("{start}{text}")).unwrap()), every);
+        }
+        // By the flag, each with the keys that the file gives it.
+        let base = parse("compare.yml".as_ref(), FILE).unwrap();
+        let request = ComparisonRequest { methods: &["all".to_owned()], ..ComparisonRequest::default() };
+        let comparison = resolve_all(base, &request).unwrap();
+        assert_eq!(names(&comparison), every);
+        assert!(
+            comparison.runs.iter().any(|run| matches!(&run.config.method, MethodConfig::Dpo(dpo) if dpo.beta == 0.3))
+        );
+        let twice = WrittenComparison::parse(&format!("{start}methods: [all, dpo]\n")).unwrap_err();
+        assert!(twice.to_string().contains("`dpo` stands twice"), "{twice}");
     }
 
     #[test]

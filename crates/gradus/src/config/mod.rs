@@ -27,7 +27,7 @@ pub use load::{Request, Written};
 pub use method::{MethodConfig, Visitor};
 pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
-pub use resume::{Change, Effect, Resume};
+pub use resume::{Change, Effect, Resume, ResumeFrom};
 pub use schema::{Field, Schema, Shape, Word};
 pub(crate) use suggest::nearest;
 

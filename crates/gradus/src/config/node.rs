@@ -51,6 +51,13 @@ impl Node {
         }
     }
 
+    /// Takes an entry out of a mapping.
+    pub fn take(&mut self, key: &str) -> Option<Entry> {
+        let Value::Map(entries) = &mut self.value else { return None };
+        let index = entries.iter().position(|entry| entry.key == key)?;
+        Some(entries.remove(index))
+    }
+
     /// The node at a dotted path such as `method.ppo.kl` or `reward.mix[1].weight`, and where its key stands.
     pub fn at(&self, path: &str) -> Option<(&Node, Option<&Place>)> {
         let (mut node, mut place) = (self, self.place.as_ref());

@@ -9,7 +9,7 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::rng::Seed;
-use crate::run::Existing;
+use crate::run::{Existing, Origin};
 use crate::settings::{TooLong, TrainConfig};
 
 /// A checked and resolved run; the only way into a trainer.
@@ -23,7 +23,7 @@ pub struct Plan {
     device: DeviceChoice,
     output_dir: PathBuf,
     existing: Existing,
-    resume_from: Option<usize>,
+    origin: Origin,
     changes: Vec<Change>,
 }
 
@@ -56,7 +56,7 @@ impl Plan {
             device,
             output_dir,
             existing: Existing::Refuse,
-            resume_from: None,
+            origin: Origin::default(),
             changes: Vec::new(),
         })
     }
@@ -67,16 +67,21 @@ impl Plan {
         Self { existing, ..self }
     }
 
-    /// The plan of a run that goes on in `directory`, from the checkpoint of `step` or the newest, with `changes`.
+    /// The plan of a run that goes on in `directory`, from its own checkpoint of `step` or the newest, with `changes`.
     pub(super) fn resuming(mut self, directory: &Path, step: Option<usize>, changes: Vec<Change>) -> Self {
         directory.clone_into(&mut self.output_dir);
         self.config.output_dir = Some(directory.to_owned());
-        Self { resume_from: step, changes, ..self }
+        Self { existing: Existing::Resume, origin: Origin::Own(step), changes, ..self }
     }
 
-    /// The step whose checkpoint a resumed run goes on from; `None`: the newest.
-    pub fn resume_from(&self) -> Option<usize> {
-        self.resume_from
+    /// The plan of a new run that begins where another was, with `changes`.
+    pub(super) fn branching(self, checkpoint: &Path, changes: Vec<Change>) -> Self {
+        Self { existing: Existing::Refuse, origin: Origin::Other(checkpoint.to_owned()), changes, ..self }
+    }
+
+    /// Where a run goes on from that does not start anew.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// What a resumed run has otherwise than before.

@@ -5,22 +5,36 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use super::comparison::{of_method, unreached};
+use super::flags::Flag;
 use super::load::{Request, Written, resolve, resolved, text};
 use super::node::{Node, Value, parse};
 use super::{Plan, RunConfig};
 use crate::error::{Diagnostic, Error, Result};
 use crate::machine::Machine;
-use crate::run::{Checkpoint, Existing, RunDir};
+use crate::run::{Checkpoint, RunDir};
 
 /// A run to go on with.
 #[derive(Debug, Clone, Copy)]
 pub struct Resume<'a> {
-    /// The run directory.
-    pub directory: &'a Path,
-    /// From the checkpoint of this step; `None`: the newest.
-    pub step: Option<usize>,
+    /// What goes on.
+    pub from: ResumeFrom<'a>,
     /// What lies over the configuration of the checkpoint.
     pub request: Request<'a>,
+}
+
+/// What a run goes on from.
+#[derive(Debug, Clone, Copy)]
+pub enum ResumeFrom<'a> {
+    /// A run, in its directory.
+    Run {
+        /// The run directory.
+        directory: &'a Path,
+        /// From the checkpoint of this step; `None`: the newest.
+        step: Option<usize>,
+    },
+    /// A checkpoint directory of any run, which stays as it is: a new run begins with it.
+    Checkpoint(&'a Path),
 }
 
 /// A key that has another value than in the run so far.
@@ -84,7 +98,8 @@ impl Resume<'_> {
     /// The run that goes on: checked like any other, and compared with what it was.
     ///
     /// A run that has a configuration but no checkpoint yet starts again with it; a directory without either starts
-    /// from what is given.
+    /// from what is given. A new run from a checkpoint goes to the directory that is given, or to a free one. Of flags that
+    /// belong to several methods, those of the run's count.
     ///
     /// # Errors
     /// [`Error::Config`] for every problem, among them keys that must stay as they were; [`Error::Model`] when the
@@ -94,7 +109,10 @@ impl Resume<'_> {
             let written = RunConfig::load(&self.request)?;
             return Ok(self.finish(Plan::check(&written, machine)?, Vec::new()));
         };
-        let base = tree(&path, &text)?;
+        let mut base = tree(&path, &text)?;
+        if let ResumeFrom::Checkpoint(_) = self.from {
+            base.take("output_dir");
+        }
         let mut marked = vec![path];
         let over = match self.request.file {
             Some(path) => {
@@ -107,7 +125,8 @@ impl Resume<'_> {
             None => None,
         };
         let was = resolve(base.clone(), None, &Request::default())?;
-        let mut written = resolve(base, over, &self.request)?;
+        let flags = self.flags(&was.config)?;
+        let mut written = resolve(base, over, &Request { flags: &flags, ..self.request })?;
         written.marked = marked;
         let plan = Plan::check(&written, machine)?;
         let changes = if from_checkpoint { changes(&was.config, plan.config()) } else { Vec::new() };
@@ -116,13 +135,33 @@ impl Resume<'_> {
         if problems.is_empty() { Ok(self.finish(plan, changes)) } else { Err(Error::Config(problems)) }
     }
 
+    /// The flags that are given, without those of methods that the run does not have.
+    fn flags(&self, config: &RunConfig) -> Result<Vec<Flag>> {
+        let method = config.method.name();
+        if self.request.method.is_none() {
+            let problems = unreached(self.request.flags, &[method]);
+            if !problems.is_empty() {
+                return Err(Error::Config(problems));
+            }
+        }
+        let others = |flag: &&Flag| of_method(flag).is_none_or(|name| self.request.method.is_some() || name == method);
+        Ok(self.request.flags.iter().filter(others).cloned().collect())
+    }
+
     /// The configuration that the run has: a file, its text, and whether it is a checkpoint's.
     fn base(&self) -> Result<Option<(PathBuf, String, bool)>> {
-        if !self.directory.is_dir() {
+        let (directory, step) = match self.from {
+            ResumeFrom::Checkpoint(directory) => {
+                let (path, text) = Checkpoint::config_in(directory)?;
+                return Ok(Some((path, text, true)));
+            }
+            ResumeFrom::Run { directory, step } => (directory, step),
+        };
+        if !directory.is_dir() {
             return Ok(None);
         }
-        let Ok(run) = RunDir::open(self.directory) else { return Ok(None) };
-        if let Some((path, text)) = Checkpoint::config_of(&run, self.step)? {
+        let Ok(run) = RunDir::open(directory) else { return Ok(None) };
+        if let Some((path, text)) = Checkpoint::config_of(&run, step)? {
             return Ok(Some((path, text, true)));
         }
         let path = run.config();
@@ -130,7 +169,10 @@ impl Resume<'_> {
     }
 
     fn finish(&self, plan: Plan, changes: Vec<Change>) -> Plan {
-        plan.on_existing(Existing::Resume).resuming(self.directory, self.step, changes)
+        match self.from {
+            ResumeFrom::Run { directory, step } => plan.resuming(directory, step, changes),
+            ResumeFrom::Checkpoint(directory) => plan.branching(directory, changes),
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 //! checksums.json           length and CRC-32 of all of these
 //! ```
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,8 @@ pub struct RunState {
     pub pending: Map<String, Value>,
     /// The rows that are trained on and those held out: how many, and a hash of what they hold.
     pub data: Option<DataPrint>,
+    /// The models that a resumed run reads again, by their names: a hash of their files.
+    pub models: BTreeMap<String, String>,
     /// Whether an undisturbed run writes none here: it was written on an interruption or a crash.
     pub unplanned: bool,
     /// The state of one method, under names of its own.
@@ -94,6 +97,28 @@ pub struct Checkpoint {
     pub trainer_state: TrainerState,
     /// The seed of the run.
     pub seed: u64,
+}
+
+/// Which checkpoint a run goes on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The run's own: that of a step, or the newest.
+    Own(Option<usize>),
+    /// That in a directory, of another run: a new run begins where that one was.
+    Other(PathBuf),
+}
+
+impl Default for Origin {
+    fn default() -> Self {
+        Self::Own(None)
+    }
+}
+
+impl Origin {
+    /// What `text` names: a step by its number, anything else a directory.
+    pub fn named(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Other(text.into()), |step| Self::Own(Some(step)))
+    }
 }
 
 /// What a checkpoint is made of.
@@ -215,12 +240,42 @@ impl Checkpoint {
     /// As [`of`](Self::of).
     pub fn config_of(run: &RunDir, step: Option<usize>) -> Result<Option<(PathBuf, String)>> {
         let Some(step) = Self::step_of(run, step)? else { return Ok(None) };
-        let directory = run.checkpoint(step);
+        Self::config_in(&run.checkpoint(step)).map(Some).map_err(|error| corrupt(run, step, &error))
+    }
+
+    /// [`config_of`](Self::config_of) for a checkpoint directory of any run.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when it is none; [`Error::Model`] when it is corrupt.
+    pub fn config_in(directory: &Path) -> Result<(PathBuf, String)> {
+        if !directory.join(STATE_FILE).is_file() {
+            let shown = directory.display();
+            let what = if directory.is_dir() { "is not a checkpoint directory" } else { "does not exist" };
+            return Err(Error::input(format!("`{shown}` {what}, and no step either"))
+                .with_hint("name a directory such as `runs/sft-1/checkpoints/step-000100`, or a step of this run"));
+        }
         let path = directory.join(CONFIG_FILE);
-        let text = Checksums::read(&directory)
-            .and_then(|sums| sums.verify_file(&directory, CONFIG_FILE))
-            .and_then(|()| fs::read_to_string(&path).map_err(|source| Error::io(&path, source)));
-        text.map(|text| Some((path, text))).map_err(|error| corrupt(run, step, &error))
+        Checksums::read(directory)?.verify_file(directory, CONFIG_FILE)?;
+        let text = fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
+        Ok((path, text))
+    }
+
+    /// Makes this checkpoint the first of the new run `run`, with the rows that the other run had logged until then. The
+    /// other run keeps all that it has.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn adopted_by(&self, run: &RunDir) -> Result<Self> {
+        let (step, path) = (self.run_state.step, run.checkpoint(self.run_state.step));
+        fs::create_dir_all(run.checkpoints()).map_err(|source| Error::io(run.checkpoints(), source))?;
+        atomic::write_dir(&path, |directory| atomic::link_files(&self.path, directory))?;
+        let origin = self.path.canonicalize().map_err(|source| Error::io(&self.path, source))?;
+        let logged = origin.ancestors().nth(2).map(|run| run.join("metrics.jsonl")).filter(|path| path.is_file());
+        if let Some(logged) = logged {
+            fs::copy(&logged, run.metrics()).map_err(|source| Error::io(&logged, source))?;
+            metrics::MetricsLog::resume(&run.metrics(), step)?;
+        }
+        Ok(Self { path, ..self.clone() })
     }
 
     fn step_of(run: &RunDir, step: Option<usize>) -> Result<Option<usize>> {
@@ -334,6 +389,7 @@ mod tests {
             elapsed_s: 1.5,
             pending: Map::new(),
             data: None,
+            models: BTreeMap::new(),
             unplanned: false,
             method: Map::from_iter([("beta".to_owned(), 2.into())]),
         };

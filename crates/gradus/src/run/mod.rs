@@ -21,7 +21,7 @@ pub mod tensors;
 pub mod trackers;
 pub mod trainer_state;
 
-pub use checkpoint::{Checkpoint, DataPrint, RowsPrint, RunState};
+pub use checkpoint::{Checkpoint, DataPrint, Origin, RowsPrint, RunState};
 pub use claim::{Claim, Stage, StateFile};
 pub use database::{RolloutDb, RolloutWriter};
 pub use directory::{Existing, RunDir};

@@ -1,10 +1,18 @@
-//! What tells one data set from another: how many rows, and a hash of what they hold. A run goes on only with the rows it
-//! was trained on.
+//! What tells one data set from another (how many rows, and a hash of what they hold), and one model from another that
+//! took its place. A run goes on only with what it was trained on.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::cast::Player;
+
 use crate::data::{Content, Message, Row, RowData};
 use crate::error::{Error, Result};
+use crate::method::{Cast, Trainer};
 use crate::run::{DataPrint, RowsPrint};
 
 /// The print of both parts of the rows.
@@ -25,6 +33,75 @@ pub(crate) fn check(expected: &DataPrint, found: &DataPrint) -> Result<()> {
     };
     Err(Error::input(format!("the data has changed: {how}"))
         .with_hint("bring the old data back to go on exactly, or start a new run from the checkpoint with `--model`"))
+}
+
+/// The prints of the models whose files a run that goes on reads again, by what the user calls them: those that nobody
+/// trains, and the base of every one that `adapts`. All other weights are in the checkpoint.
+///
+/// # Errors
+/// [`Error::Io`] when files cannot be read.
+pub(crate) fn of_models(cast: &Cast<Player>, adapts: bool) -> Result<BTreeMap<String, String>> {
+    let players = [Some(&cast.policy), cast.critic.as_ref(), cast.reference.as_ref()].into_iter().flatten();
+    let read_again = |player: &&Player| adapts || player.role.trainer == Trainer::Nobody;
+    let mut prints = BTreeMap::new();
+    for player in players.chain(&cast.rewards).filter(read_again) {
+        if !prints.contains_key(&player.name) {
+            prints.insert(player.name.clone(), model(&player.dir.path)?);
+        }
+    }
+    Ok(prints)
+}
+
+/// Refuses models whose files are not those of the run so far. A model that the run did not have before is another matter:
+/// the configuration says so.
+///
+/// # Errors
+/// [`Error::Model`] that names the first that differs.
+pub(crate) fn check_models(expected: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Result<()> {
+    let changed = |(name, print): &(&String, &String)| found.get(*name).is_some_and(|found| found != *print);
+    let Some((name, _)) = expected.iter().find(changed) else { return Ok(()) };
+    Err(Error::model(name, "its files hold something else than before the checkpoint").with_hint(
+        "bring the old files back to go on exactly, or start a new run with the model as it is now (`--output-dir`)",
+    ))
+}
+
+/// How many stretches of a file of weights are looked at, evenly spread, and how long each is.
+const STRETCHES: u64 = 64;
+const STRETCH_BYTES: u64 = 4096;
+
+/// A hash of the lengths of a model's files and of what stands in stretches of them: a model that was trained on differs
+/// everywhere, and reading all of it would cost as much as loading it.
+fn model(directory: &Path) -> Result<String> {
+    let io = |source| Error::io(directory, source);
+    let is_part = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.ends_with(".safetensors") || matches!(name, "config.json" | "adapter_config.json")
+    };
+    let entries = fs::read_dir(directory).map_err(io)?.collect::<std::io::Result<Vec<_>>>().map_err(io)?;
+    let mut files: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).filter(is_part).collect();
+    files.sort();
+    let mut hash = Fnv::default();
+    for path in files {
+        hash.text(&path.file_name().unwrap_or_default().to_string_lossy());
+        stretches(&path, &mut hash).map_err(|source| Error::io(&path, source))?;
+    }
+    Ok(format!("{:016x}", hash.0))
+}
+
+fn stretches(path: &Path, hash: &mut Fnv) -> std::io::Result<()> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    hash.number(length);
+    let last = length.saturating_sub(STRETCH_BYTES);
+    let mut starts: Vec<u64> = (0..STRETCHES).map(|i| last / (STRETCHES - 1) * i).chain([last]).collect();
+    starts.dedup();
+    for start in starts {
+        let mut bytes = Vec::with_capacity(STRETCH_BYTES as usize);
+        file.seek(SeekFrom::Start(start))?;
+        (&mut file).take(STRETCH_BYTES).read_to_end(&mut bytes)?;
+        hash.bytes(&bytes);
+    }
+    Ok(())
 }
 
 fn rows(rows: &[Row]) -> RowsPrint {
@@ -163,6 +240,33 @@ mod tests {
         let mut hash = Fnv::default();
         hash.bytes(b"foobar");
         assert_eq!(hash.0, 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn a_model_differs_where_its_files_do() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, bytes: &[u8]| fs::write(directory.path().join(name), bytes).expect("written");
+        let print = || model(directory.path()).expect("a print");
+        write("config.json", b"{}");
+        // Longer than all stretches together, so that not every byte is looked at; the first and the last are.
+        let mut weights: Vec<u8> = (0..1_000_003u32).map(|i| (i % 251) as u8).collect();
+        write("model.safetensors", &weights);
+        let first = print();
+        assert_eq!(print(), first);
+        write("notes.txt", b"of no weight");
+        assert_eq!(print(), first);
+        for at in [0, weights.len() - 1] {
+            weights[at] ^= 1;
+            write("model.safetensors", &weights);
+            assert_ne!(print(), first, "byte {at}");
+            weights[at] ^= 1;
+        }
+        write("model.safetensors", &weights[1..]);
+        assert_ne!(print(), first);
+        write("model.safetensors", &weights);
+        assert_eq!(print(), first);
+        write("config.json", b"{ }");
+        assert_ne!(print(), first);
     }
 
     #[test]

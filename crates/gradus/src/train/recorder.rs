@@ -74,10 +74,11 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    /// Says what the rows are, for those who resume the run with others.
+    /// Says what the rows and the models are, for those who resume the run with others.
     #[must_use]
-    pub fn with_data(mut self, data: Option<DataPrint>) -> Self {
+    pub fn reading(mut self, data: Option<DataPrint>, models: BTreeMap<String, String>) -> Self {
         self.state.data = data;
+        self.state.models = models;
         self
     }
 

@@ -1,5 +1,6 @@
 //! From a checked plan to a finished run directory: the entry to training.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
@@ -8,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::cast::{self, Player};
 use super::claimed::Claimed;
 use super::examples;
+use super::fingerprint;
 use super::forecast;
 use super::held_out;
 use super::log::Logged;
@@ -31,7 +33,7 @@ use crate::model::CausalLm;
 use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::Trainable;
 use crate::rng::Purpose;
-use crate::run::{Checkpoint, Existing, MetricsRow, RunDir, atomic, read_metrics, report};
+use crate::run::{Checkpoint, Existing, MetricsRow, Origin, RunDir, atomic, read_metrics, report};
 use crate::settings::Settings;
 
 /// A finished run.
@@ -51,9 +53,14 @@ pub struct Outcome {
 /// # Errors
 /// Anything that is wrong with the input; [`Error::Diverged`]; [`Error::Interrupted`] when the observer asked to stop.
 pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
+    let other = match plan.origin() {
+        Origin::Other(path) => Some(Checkpoint::open(path)?),
+        Origin::Own(_) => None,
+    };
     let (directory, mut claim) = RunDir::claim(plan.output_dir(), plan.existing())?;
-    let checkpoint = match plan.existing() {
-        Existing::Resume => Checkpoint::of(&directory, plan.resume_from())?,
+    let checkpoint = match (&other, plan.origin()) {
+        (Some(other), _) => Some(other.adopted_by(&directory)?),
+        (None, Origin::Own(step)) if plan.existing() == Existing::Resume => Checkpoint::of(&directory, *step)?,
         _ => None,
     };
     if plan.existing() == Existing::Resume && checkpoint.is_none() {
@@ -75,7 +82,7 @@ fn run_in(
 ) -> Result<Outcome> {
     atomic::write_bytes(&directory.config(), plan.to_yaml().as_bytes())?;
     let observer: &mut dyn Observer = &mut Logged::new(&directory.log(), observer)?;
-    if plan.existing() == Existing::Resume {
+    if plan.existing() == Existing::Resume || checkpoint.is_some() {
         tell_resumption(plan, checkpoint.as_ref(), observer);
     }
     observer.event(&Event::Phase { name: "loading", total: None, done: 0 });
@@ -83,8 +90,12 @@ fn run_in(
     let mut start = Start::open(plan)?;
     start.expected_data = checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.data.clone());
     let cast = cast::open(plan, &start)?;
-    let job =
-        Job { plan, start: &start, cast: &cast, directory, checkpoint, device: plan.device().device().autodiff() };
+    let models = fingerprint::of_models(&cast, plan.config().lora.is_some() || start.model.dir.adapter.is_some())?;
+    if let Some(checkpoint) = &checkpoint {
+        fingerprint::check_models(&checkpoint.run_state.models, &models)?;
+    }
+    let device = plan.device().device().autodiff();
+    let job = Job { plan, start: &start, cast: &cast, models, directory, checkpoint, device };
     plan.method().visit(Training { job, observer })
 }
 
@@ -92,7 +103,11 @@ fn run_in(
 fn tell_resumption(plan: &Plan, checkpoint: Option<&Checkpoint>, observer: &mut dyn Observer) {
     match checkpoint {
         Some(checkpoint) => {
-            observer.event(&Event::Message(&format!("going on from step {}", checkpoint.run_state.step)));
+            let of = match plan.origin() {
+                Origin::Own(_) => String::new(),
+                Origin::Other(path) => format!(" of `{}`", path.display()),
+            };
+            observer.event(&Event::Message(&format!("going on from step {}{of}", checkpoint.run_state.step)));
         }
         None => observer.event(&Event::Warning("no checkpoint to resume from: starting from the beginning")),
     }
@@ -109,6 +124,8 @@ struct Job<'a> {
     plan: &'a Plan,
     start: &'a Start,
     cast: &'a Cast<Player>,
+    /// The print of each model whose files a resumed run reads again.
+    models: BTreeMap<String, String>,
     directory: RunDir,
     checkpoint: Option<Checkpoint>,
     /// With autodiff.
@@ -269,7 +286,7 @@ impl Job<'_> {
             Some(checkpoint) => Recorder::resume(self.directory.clone(), observer, checkpoint)?,
             None => Recorder::start(self.directory.clone(), observer)?,
         };
-        Ok(recorder.with_data(self.start.data.get().cloned()))
+        Ok(recorder.reading(self.start.data.get().cloned(), self.models.clone()))
     }
 
     /// `results.json` (the held-out numbers before and after, the last logged ones, the best, the effort), plots and report.

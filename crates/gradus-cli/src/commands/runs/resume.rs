@@ -4,11 +4,12 @@ use std::path::Path;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use gradus::Error;
-use gradus::config::{Flag, FlagSpec, Plan, Request, Resume, Schema, Scope, flags};
+use gradus::config::{Flag, FlagSpec, Plan, Request, Resume, ResumeFrom};
 use gradus::machine::Machine;
 use gradus::runs::{Library, Status};
 
 use crate::commands::train;
+use crate::flags::MethodFlags;
 use crate::output::Output;
 
 /// Arguments of `gradus runs resume`: the run, and the flags of training.
@@ -19,9 +20,9 @@ pub struct ResumeArgs {
     given: Vec<Flag>,
 }
 
-/// Every key but the directory, which is the run's.
-fn specs() -> impl Iterator<Item = FlagSpec> {
-    flags(&Schema::run_config(), Scope::Shared).into_iter().filter(|spec| spec.key != "output_dir")
+/// Every key of every method but the directory, which is the run's. The run knows which method it is.
+fn flags() -> MethodFlags {
+    MethodFlags::of(|_| true).without("output_dir")
 }
 
 impl Args for ResumeArgs {
@@ -32,7 +33,7 @@ impl Args for ResumeArgs {
             .value_name("STEP")
             .help("Go on from the checkpoint of this step; later ones are removed")
             .value_parser(clap::value_parser!(usize));
-        specs().fold(command.arg(name).arg(step), |command, spec| {
+        flags().shown().into_iter().fold(command.arg(name).arg(step), |command, spec| {
             command.next_help_heading(spec.section).args(crate::flags::arguments(&spec))
         })
     }
@@ -46,7 +47,7 @@ impl FromArgMatches for ResumeArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let name = matches.get_one::<String>("name").cloned().unwrap_or_default();
         let step = matches.get_one("resume-from").copied();
-        Ok(Self { name, step, given: specs().filter_map(|spec| crate::flags::flag(matches, spec)).collect() })
+        Ok(Self { name, step, given: flags().given(matches) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -57,7 +58,7 @@ impl FromArgMatches for ResumeArgs {
 
 /// Trains on from the browser: to `max_steps`, or to as many as the run was to have.
 pub fn named(name: &str, max_steps: Option<usize>, library: &Library, out: &Output) -> anyhow::Result<()> {
-    let spec = specs().find(|spec| spec.key == "train.max_steps").zip(max_steps);
+    let spec = flags().of_key("train.max_steps").cloned().zip(max_steps);
     let flag = |(spec, steps): (FlagSpec, usize)| Flag {
         spec,
         written: "--max-steps".into(),
@@ -81,5 +82,5 @@ pub fn run(args: &ResumeArgs, library: &Library, out: &Output) -> anyhow::Result
 
 fn plan(directory: &Path, step: Option<usize>, given: &[Flag]) -> gradus::Result<Plan> {
     let request = Request { file: None, method: None, flags: given };
-    Resume { directory, step, request }.plan(&Machine::detect())
+    Resume { from: ResumeFrom::Run { directory, step }, request }.plan(&Machine::detect())
 }

@@ -1,0 +1,82 @@
+//! Flags of several methods at once: where the method is named elsewhere, or there are several.
+
+use clap::ArgMatches;
+use gradus::config::{Flag, FlagKind, FlagSpec, MethodConfig, Schema, Scope, flags};
+
+/// Every key of some methods, and of what all runs share.
+pub struct MethodFlags(Vec<FlagSpec>);
+
+impl MethodFlags {
+    /// Those of the methods of which `which` holds.
+    pub fn of(which: impl Fn(&MethodConfig) -> bool) -> Self {
+        let schema = Schema::run_config();
+        let methods = MethodConfig::all().into_iter().filter(|method| which(method));
+        let own = methods.flat_map(|method| flags(&schema, Scope::Method(method.name())));
+        let own = own.filter(|spec| spec.key.starts_with("method."));
+        Self(own.chain(flags(&schema, Scope::Shared)).collect())
+    }
+
+    /// The same without a key.
+    pub fn without(mut self, key: &str) -> Self {
+        self.0.retain(|spec| spec.key != key);
+        self
+    }
+
+    /// The flag of a key.
+    pub fn of_key(&self, key: &str) -> Option<&FlagSpec> {
+        self.0.iter().find(|spec| spec.key == key)
+    }
+
+    /// One of each name, for the help and for clap. What takes one kind of value in one method and another in the next
+    /// is plain text; what is a switch in one and takes a value in the next is left to the file.
+    pub fn shown(&self) -> Vec<FlagSpec> {
+        let mut shown: Vec<FlagSpec> = Vec::new();
+        for spec in &self.0 {
+            if shown.iter().any(|other| other.name == spec.name) {
+                continue;
+            }
+            let same: Vec<&FlagSpec> = self.0.iter().filter(|other| other.name == spec.name).collect();
+            let kind = match same.iter().all(|other| other.kind == spec.kind) {
+                true => spec.kind.clone(),
+                false if same.iter().all(|other| takes_one_text(&other.kind)) => FlagKind::Value("VALUE"),
+                false => continue,
+            };
+            shown.push(FlagSpec { doc: doc(&same), kind, ..spec.clone() });
+        }
+        shown
+    }
+
+    /// The flags that were given, one for every key that they reach.
+    pub fn given(&self, matches: &ArgMatches) -> Vec<Flag> {
+        let reach = |flag: Flag| {
+            let keys: Vec<FlagSpec> = self.0.iter().filter(|spec| spec.name == flag.spec.name).cloned().collect();
+            keys.into_iter().map(move |spec| Flag { spec, ..flag.clone() })
+        };
+        self.shown().into_iter().filter_map(|spec| super::flag(matches, spec)).flat_map(reach).collect()
+    }
+}
+
+/// Whether a flag is followed by one text, which the configuration reads.
+fn takes_one_text(kind: &FlagKind) -> bool {
+    !matches!(kind, FlagKind::Switch | FlagKind::Repeated | FlagKind::Arguments)
+}
+
+/// What a flag says: whom it reaches, and each method's default where they differ.
+fn doc(same: &[&FlagSpec]) -> String {
+    let methods: Vec<&str> =
+        same.iter().filter_map(|spec| spec.key.strip_prefix("method.")?.split('.').next()).collect();
+    let first = &same[0].doc;
+    if methods.is_empty() {
+        return first.clone();
+    }
+    if same.iter().all(|spec| spec.default == same[0].default) {
+        return format!("[{}] {first}", methods.join(", "));
+    }
+    let text = first.split(" Default").next().unwrap_or(first).trim_end_matches('.');
+    let default = |(spec, method): (&&FlagSpec, &&str)| match &spec.default {
+        Some(value) if !value.is_null() => format!("{method} {value}"),
+        _ => format!("{method} none"),
+    };
+    let defaults: Vec<String> = same.iter().zip(&methods).map(default).collect();
+    format!("[{}] {text}. Default: {}", methods.join(", "), defaults.join(", "))
+}
