@@ -7,6 +7,7 @@
 use burn::tensor::{Tensor, activation};
 
 use crate::fused::{Dense, Op, apply, is_fused};
+use crate::geglu::{self, geglu};
 use crate::linear::{Layout, Linear, linear};
 use crate::product::Precision;
 use crate::swiglu::{self, swiglu};
@@ -22,6 +23,8 @@ pub enum Activated {
     Relu(Tensor<2>),
     /// `silu(gate) ∘ up`.
     Swiglu(Tensor<2>, Tensor<2>),
+    /// `gelu(gate) ∘ up`.
+    Geglu(Gelu, Tensor<2>, Tensor<2>),
 }
 
 impl Activated {
@@ -31,6 +34,7 @@ impl Activated {
             Self::Gelu(form, x_nd) => gelu(x_nd, form),
             Self::Relu(x_nd) => activation::relu(x_nd),
             Self::Swiglu(gate_nd, up_nd) => swiglu(gate_nd, up_nd),
+            Self::Geglu(form, gate_nd, up_nd) => geglu(gate_nd, up_nd, form),
         }
     }
 
@@ -42,6 +46,7 @@ impl Activated {
             Self::Relu(_) => return linear(self.tensor(), weight, bias, layout, precision),
             Self::Gelu(form, x_nd) => (Activation::Gelu(form), vec![x_nd]),
             Self::Swiglu(gate_nd, up_nd) => (Activation::Swiglu, vec![gate_nd, up_nd]),
+            Self::Geglu(form, gate_nd, up_nd) => (Activation::Geglu(form), vec![gate_nd, up_nd]),
         };
         let mut inputs: Vec<_> = of.into_iter().map(Tensor::into_dispatch).collect();
         inputs.push(weight.into_dispatch());
@@ -54,6 +59,7 @@ impl Activated {
 enum Activation {
     Gelu(Gelu),
     Swiglu,
+    Geglu(Gelu),
 }
 
 impl Activation {
@@ -61,7 +67,7 @@ impl Activation {
     fn arity(self) -> usize {
         match self {
             Self::Gelu(_) => 1,
-            Self::Swiglu => 2,
+            Self::Swiglu | Self::Geglu(_) => 2,
         }
     }
 
@@ -69,6 +75,7 @@ impl Activation {
         match self {
             Self::Gelu(form) => form.values(&of[0]),
             Self::Swiglu => swiglu::values(&of[0], &of[1]),
+            Self::Geglu(form) => geglu::values(form, &of[0], &of[1]),
         }
     }
 
@@ -76,6 +83,7 @@ impl Activation {
         match self {
             Self::Gelu(form) => vec![form.gradient(&of[0], grad)],
             Self::Swiglu => swiglu::gradients(&of[0], &of[1], grad).into(),
+            Self::Geglu(form) => geglu::gradients(form, &of[0], &of[1], grad).into(),
         }
     }
 }
@@ -126,11 +134,13 @@ mod tests {
     #[test]
     fn it_is_the_linear_layer_of_the_activation_to_the_bit() {
         type Make = fn(&[Tensor<2>]) -> Activated;
-        let kinds: [(usize, Make); 4] = [
+        let kinds: [(usize, Make); 6] = [
             (1, |x| Activated::Gelu(Gelu::Tanh, x[0].clone())),
             (1, |x| Activated::Gelu(Gelu::Exact, x[0].clone())),
             (1, |x| Activated::Relu(x[0].clone())),
             (2, |x| Activated::Swiglu(x[0].clone(), x[1].clone())),
+            (2, |x| Activated::Geglu(Gelu::Tanh, x[0].clone(), x[1].clone())),
+            (2, |x| Activated::Geglu(Gelu::Exact, x[0].clone(), x[1].clone())),
         ];
         for (n, width, out) in [(1, 1, 1), (7, 5, 3), (65, 33, 70)] {
             for layout in [Layout::OutIn, Layout::InOut] {

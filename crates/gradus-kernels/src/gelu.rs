@@ -62,7 +62,7 @@ const TAIL: [f32; 10] = [
 
 /// Value and derivative of the exact form. The tail of Φ is computed itself, so nothing cancels at negative x.
 #[inline(always)]
-fn exact(x: f32) -> (f32, f32) {
+pub(crate) fn exact(x: f32) -> (f32, f32) {
     let bell = exp_or_zero(-0.5 * x * x);
     let t = 1.0 / (1.0 + 0.25 * x.abs());
     let mut sum = 0.0;
@@ -76,7 +76,7 @@ fn exact(x: f32) -> (f32, f32) {
 
 /// Value and derivative of the tanh form, as `x·σ(2u)`: exact also where 1 + tanh u cancels.
 #[inline(always)]
-fn tanh_form(x: f32) -> (f32, f32) {
+pub(crate) fn tanh_form(x: f32) -> (f32, f32) {
     let s = sigmoid(2.0 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
     // Beyond ±10, σ(1 − σ) is exactly 0, and must not meet an infinite square.
     let near = x.clamp(-10.0, 10.0);

@@ -18,6 +18,7 @@ mod decode;
 mod embedding;
 mod frozen;
 mod fused;
+mod geglu;
 mod gelu;
 mod gradient;
 mod host;
@@ -42,13 +43,15 @@ mod token_logprobs;
 pub use activation::Activated;
 pub use adamw::{AdamWStep, adamw};
 pub use attention::{
-    AttentionDropout, AttentionShape, Mask, PositionBias, PositionBuckets, attention, attention_across,
-    attention_biased, attention_dropping, attention_fused, attention_fused_dropping, mix,
+    AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias, PositionBuckets, attention,
+    attention_across, attention_across_with, attention_biased, attention_dropping, attention_fused,
+    attention_fused_dropping, attention_with, mix,
 };
 pub use decode::{CacheRow, LayerCache};
 pub use embedding::embedding;
 pub use frozen::FrozenWeight;
 pub use fused::is_fused;
+pub use geglu::geglu;
 pub use gelu::{Gelu, gelu};
 pub use gradient::{add_gradient, flat_gradient, sum_of_squares};
 pub use host::{HostValues, host_values};

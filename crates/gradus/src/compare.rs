@@ -102,14 +102,13 @@ impl<'a> Judge<'a> {
             Some(iteration) => (iteration.max_new_tokens, iteration.temperature, iteration.stop.to_vec()),
             None => (MAX_NEW_TOKENS, 1.0, Vec::new()),
         };
-        let longest = reference.max_positions().unwrap_or(usize::MAX).min(plan.train().max_length);
-        let room = (longest + 1).saturating_sub(max_new_tokens);
+        let room = reference.room().within(plan.train().max_length).too_long(max_new_tokens);
         let held_out = rows(plan, Need::Prompt)?.held_out;
         let found = data::prompts(
             &held_out,
             &start.model.tokenizer,
             start.model.template.as_ref(),
-            &tokenise_options(plan, Some(room)),
+            &tokenise_options(plan, &start.model, Some(room))?,
         )?;
         report("prompts to measure on", &found.counts, observer);
         if found.examples.is_empty() {

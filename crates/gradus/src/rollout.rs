@@ -124,7 +124,7 @@ impl Rollouts {
             return Err(Error::input("these rollouts have no tokenizer that would know the text of an id"));
         };
         let Rollout { completion, completion_ids, .. } = &self.rollouts[i];
-        let ranges = text::ranges(tokenizer, &self.prompt(i).ids, completion_ids)?;
+        let ranges = text::ranges(tokenizer, self.prompt(i).continued(), completion_ids)?;
         let cut = |range: Range<usize>| range.start.min(completion.len())..range.end.min(completion.len());
         Ok(ranges.into_iter().map(cut).collect())
     }
@@ -186,7 +186,7 @@ pub fn sample(
     let mut rollouts = Vec::with_capacity(completions.len());
     for (i, completion) in completions.into_iter().enumerate() {
         let prompt = i / sampler.group_size;
-        let text = continuation(sampler.tokenizer, &prompts[prompt].ids, &completion.ids)?;
+        let text = continuation(sampler.tokenizer, prompts[prompt].continued(), &completion.ids)?;
         rollouts.push(Rollout {
             prompt,
             completion: cut_at_stop(&text, sampler.stop).to_owned(),

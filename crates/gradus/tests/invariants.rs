@@ -20,58 +20,93 @@ const ROUNDING: f64 = 1e-5;
 /// A method as it is written, and the rows it trains on.
 struct Method {
     name: &'static str,
+    model: &'static str,
     written: &'static str,
     rows: &'static str,
 }
 
-const OFFLINE: [Method; 7] = [
-    Method { name: "sft", written: "sft: {label_smoothing: 0.1}", rows: "sft" },
-    Method { name: "reward", written: "reward: {center_rewards_coefficient: 0.01}", rows: "reward_margin" },
-    Method { name: "dpo", written: "dpo: {}", rows: "dpo" },
-    Method { name: "dpo hinge", written: "dpo: {loss_type: hinge, reference: live}", rows: "dpo" },
-    Method { name: "dpo ipo", written: "dpo: {loss_type: ipo}", rows: "dpo" },
+const OFFLINE: [Method; 10] = [
+    Method { name: "sft", model: "qwen3", written: "sft: {label_smoothing: 0.1}", rows: "sft" },
+    Method {
+        name: "reward",
+        model: "qwen3",
+        written: "reward: {center_rewards_coefficient: 0.01}",
+        rows: "reward_margin",
+    },
+    Method { name: "dpo", model: "qwen3", written: "dpo: {}", rows: "dpo" },
+    Method { name: "dpo hinge", model: "qwen3", written: "dpo: {loss_type: hinge, reference: live}", rows: "dpo" },
+    Method { name: "dpo ipo", model: "qwen3", written: "dpo: {loss_type: ipo}", rows: "dpo" },
     Method {
         name: "dpo sorted over the step",
+        model: "qwen3",
         written: "dpo: {loss_type: [aot, aot_unpaired, sft], loss_weights: [1, 0.5, 0.2], ld_alpha: 0.5, reference: live}",
         rows: "dpo",
     },
     Method {
         name: "dpo of weighted pairs",
+        model: "qwen3",
         written: "dpo: {loss_type: [exo_pair, sigmoid_norm], label_smoothing: 0.01, f_divergence_type: js_divergence, use_weighting: true}",
         rows: "dpo",
     },
+    Method { name: "sft of t5", model: "t5", written: "sft: {}", rows: "sft_t5" },
+    Method { name: "reward of t5", model: "t5", written: "reward: {}", rows: "pairs_t5" },
+    Method { name: "dpo of t5", model: "t5", written: "dpo: {reference: live}", rows: "pairs_t5" },
 ];
 
-const ONLINE: [Method; 6] = [
+const ONLINE: [Method; 9] = [
     Method {
         name: "grpo",
+        model: "qwen3",
         written: "grpo: {loss_type: grpo, group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, update_epochs: 2, mini_batches: 2}",
         rows: "sft",
     },
     Method {
         name: "grpo dapo",
+        model: "qwen3",
         written: "grpo: {loss_type: dapo, group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, entropy_coefficient: 0.01}",
         rows: "sft",
     },
     Method {
         name: "grpo dr_grpo",
+        model: "qwen3",
         written: "grpo: {loss_type: dr_grpo, group_size: 4, max_new_tokens: 6, scale_rewards: none}",
         rows: "sft",
     },
     Method {
         name: "grpo on processed logprobs",
+        model: "qwen3",
         written: "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, entropy_coefficient: 0.01, sampling: {top_k: 40, top_p: 0.95, trained_logprobs: processed}}",
         rows: "sft",
     },
     Method {
         name: "ppo",
+        model: "qwen3",
         written: "ppo: {max_new_tokens: 6, update_epochs: 2, mini_batches: 2, critic: {trunk: separate}}",
         rows: "sft",
     },
     Method {
         name: "ppo with one trunk",
+        model: "qwen3",
         written: "ppo: {max_new_tokens: 6, update_epochs: 2, critic: {trunk: shared}, whiten_rewards: true}",
         rows: "sft",
+    },
+    Method {
+        name: "grpo of t5",
+        model: "t5",
+        written: "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, update_epochs: 2, mini_batches: 2}",
+        rows: "sft_t5",
+    },
+    Method {
+        name: "ppo of t5",
+        model: "t5",
+        written: "ppo: {max_new_tokens: 6, update_epochs: 2, mini_batches: 2, critic: {trunk: separate}}",
+        rows: "sft_t5",
+    },
+    Method {
+        name: "ppo of t5 with one trunk",
+        model: "t5",
+        written: "ppo: {max_new_tokens: 6, update_epochs: 2, critic: {trunk: shared}}",
+        rows: "sft_t5",
     },
 ];
 
@@ -109,7 +144,7 @@ impl Run {
         let written = format!(
             "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{{}}}\n{reward}train:\n  batch_size: 8\n  eval_fraction: 0\n  \
              learning_rate: {learning_rate}\n  adam_epsilon: 1.0\n  max_grad_norm: 10\n{train}",
-            fixtures().join("models/qwen3").display(),
+            fixtures().join("models").join(method.model).display(),
             rows.display(),
             directory.path().join("run").display(),
             method.written,
@@ -267,7 +302,7 @@ fn an_interrupted_run_that_goes_on_gives_the_same_bits() {
 
 #[test]
 fn the_first_update_starts_at_ratio_one_and_at_the_reference() {
-    let once = |written: &'static str| Method { name: written, written, rows: "sft" };
+    let once = |written: &'static str| Method { name: written, model: "qwen3", written, rows: "sft" };
     let ppo = Run::new(&once("ppo: {max_new_tokens: 6, update_epochs: 1}"), true, SHORT).train();
     for (name, expected, tolerance) in [
         ("val/ratio", 1.0, 1e-5),
@@ -309,7 +344,7 @@ fn whichever_logprobs_train_the_first_ratio_is_one() {
             "sampling: {{top_k: 40, top_p: 0.9, min_p: 0.01, no_repeat_ngram_size: 2, min_new_tokens: 2, suppress_tokens: [40, 41], trained_logprobs: {trained}}}"
         );
         let run = |written: String| {
-            let run = Run::new(&Method { name: "", written: "METHOD", rows: "sft" }, true, SHORT);
+            let run = Run::new(&Method { name: "", model: "qwen3", written: "METHOD", rows: "sft" }, true, SHORT);
             Run { written: run.written.replace("METHOD", &written), ..run }.train()
         };
         let ppo = run(format!("ppo: {{max_new_tokens: 6, update_epochs: 1, {sampling}}}"));
@@ -398,8 +433,12 @@ fn an_adapter_learns_on_a_quantised_base() {
 
 #[test]
 fn an_adapter_starts_at_the_reference_whether_new_or_gone_on_with() {
-    let method =
-        Method { name: "grpo", written: "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.1}", rows: "sft" };
+    let method = Method {
+        name: "grpo",
+        model: "qwen3",
+        written: "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.1}",
+        rows: "sft",
+    };
     let first = Run::new(&method, true, SHORT).with_adapter(ADAPTERS[0]);
     let trained = first.train();
     let again = Run::new(&method, true, SHORT);
@@ -413,7 +452,7 @@ fn an_adapter_starts_at_the_reference_whether_new_or_gone_on_with() {
 
 #[test]
 fn dropout_of_an_adapter_changes_training_and_is_the_same_after_an_interruption() {
-    let sft = Method { name: "sft", written: "sft: {}", rows: "sft" };
+    let sft = Method { name: "sft", model: "qwen3", written: "sft: {}", rows: "sft" };
     let run = |dropout: &str| {
         Run::new(&sft, false, "  max_steps: 4\n").with_adapter(&format!("{{rank: 4, dropout: {dropout}}}"))
     };
@@ -428,8 +467,8 @@ fn dropout_of_an_adapter_changes_training_and_is_the_same_after_an_interruption(
 
 #[test]
 fn dropout_of_the_model_is_the_same_after_an_interruption_and_recomputed() {
-    let sft = Method { name: "sft", written: "sft: {}", rows: "sft" };
-    let reward = Method { name: "reward", written: "reward: {}", rows: "reward_margin" };
+    let sft = Method { name: "sft", model: "qwen3", written: "sft: {}", rows: "sft" };
+    let reward = Method { name: "reward", model: "qwen3", written: "reward: {}", rows: "reward_margin" };
     for (method, model, key) in
         [(&sft, "gpt2", "resid_pdrop"), (&sft, "gpt2", "attn_pdrop"), (&reward, "qwen3", "attention_dropout")]
     {

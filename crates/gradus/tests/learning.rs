@@ -65,6 +65,7 @@ fn prompts() -> Vec<Prompt> {
         row,
         text: format!("prompt {row}"),
         ids: vec![5 + row as u32, 40, 7 * row as u32 + 9],
+        apart: false,
         messages: None,
         columns: serde_json::Map::new(),
     };

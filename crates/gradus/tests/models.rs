@@ -4,11 +4,9 @@
 
 mod device;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
-use burn::tensor::Gradients;
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::{
     Batch, CausalLm, DropoutStream, ModelDir, RewardModel, Rows, Sequence, named_tensors, save_causal,
@@ -16,7 +14,7 @@ use gradus::model::{
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
-use support::{assert_close, host, prefix, tensors};
+use support::{GRADIENTS, assert_close, check_gradients, host, prefix, tensors};
 
 #[path = "support/models.rs"]
 mod support;
@@ -25,8 +23,6 @@ use device::{device, has_kernels, slack, without_kernels};
 
 /// Logits: largest difference allowed, relative to the largest logit of the model (at least 1).
 const LOGITS: f32 = 1e-4;
-/// Gradients: largest difference allowed, relative to the largest gradient of the same tensor.
-const GRADIENTS: f32 = 1e-4;
 /// Sampled against recomputed logprobs: largest difference allowed, relative to the logprob (at least 1).
 const SAMPLER: f32 = 1e-5;
 
@@ -52,29 +48,6 @@ fn expected(dir: &Path) -> Value {
 
 fn sequences(expected: &Value) -> Vec<Vec<u32>> {
     serde_json::from_value(expected["sequences"].clone()).expect("sequences")
-}
-
-fn check_gradients<M: Module>(
-    name: &str,
-    model: &M,
-    gradients: &Gradients,
-    prefix: &str,
-    reference: &BTreeMap<String, Vec<f32>>,
-) {
-    let found = support::gradients(model, gradients);
-    // The gradient of a bias that softmax cancels (GPT-2's keys) is rounding noise: the largest gradient sets a floor.
-    let largest = reference
-        .iter()
-        .filter(|(key, _)| key.starts_with("grad."))
-        .flat_map(|(_, v)| v)
-        .fold(0.0f32, |m, v| m.max(v.abs()));
-    for (key, found) in &found {
-        let on_disk = key.strip_prefix("trunk.").map_or(key.clone(), |rest| format!("{prefix}{rest}"));
-        let reference = &reference[&format!("grad.{on_disk}")];
-        assert_close(&format!("{name}: gradient of {on_disk}"), found, reference, GRADIENTS, largest * 1e-3);
-    }
-    let in_reference = reference.keys().filter(|key| key.starts_with("grad.")).count();
-    assert_eq!(found.len(), in_reference, "{name}: number of gradients");
 }
 
 #[test]

@@ -122,6 +122,13 @@ fn supervised_fine_tuning_on_assistant_turns_with_cosine_and_decay() {
     offline("sft_chat_cosine_decay", method, "", &["entropy", "mean_token_accuracy", "num_tokens"]);
 }
 
+/// Beside a plain loop over transformers, with padding and attention masks there.
+#[test]
+fn supervised_fine_tuning_of_an_encoder_and_a_decoder() {
+    offline("sft_t5", "sft: {}", "", &[]);
+    offline("sft_t5_smoothed", "sft: {label_smoothing: 0.1}", "", &[]);
+}
+
 #[test]
 fn dynamic_fine_tuning() {
     offline("sft_dft", "sft: {loss_type: dft}", "", &["entropy", "mean_token_accuracy", "num_tokens"]);
@@ -191,6 +198,7 @@ fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f
         row: 0,
         text: String::new(),
         ids: ids(&row["prompt_ids"]),
+        apart: false,
         messages: None,
         columns: serde_json::Map::new(),
     };

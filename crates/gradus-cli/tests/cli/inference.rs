@@ -154,7 +154,7 @@ fn generate_refuses_prompts_without_room() {
     test.fails(
         &["generate", "--model", &fixture_model("gpt2"), "--prompts", "prompts.jsonl", "--max-new-tokens", "190"],
         1,
-        "error: prompt 1 has 5 tokens; with 190 new ones it exceeds the model's 192 positions\n\
+        "error: prompt 1 has 5 tokens; with `max_new_tokens` 190 it exceeds the model's 192 positions\n\
          hint: shorten the prompt or lower `--max-new-tokens`\n",
     );
 }

@@ -56,7 +56,10 @@ mod tests {
     use super::*;
     use crate::attention::reference;
     use crate::fused::testing::{assert_close, check, host, leaf};
-    use crate::{AttentionShape, Mask, Segments, attention, attention_dropping, attention_fused_dropping};
+    use crate::{
+        AttentionExtras, AttentionShape, CrossSegments, Mask, PositionBias, PositionBuckets, Segments, attention,
+        attention_across_with, attention_dropping, attention_fused_dropping, attention_with,
+    };
 
     const DROPOUT: AttentionDropout = AttentionDropout { probability: 0.3, key: 11 };
 
@@ -80,6 +83,35 @@ mod tests {
                 2e-5,
             );
         }
+    }
+
+    #[test]
+    fn with_a_bias_and_across_batches_it_agrees_with_the_reference() {
+        let mut targets = Segments::sequences([3, 80]);
+        targets.push(2, vec![5, 70]);
+        let cross = CrossSegments::new(targets.clone(), Segments::sequences([66, 7]), vec![1, 0, 0]);
+        let ([n, m], shape) = (cross.tokens(), shape(Mask::Bidirectional));
+        let extras = |weight_hr: &Tensor<2>| AttentionExtras {
+            bias: Some(PositionBias {
+                weight_hr: weight_hr.clone(),
+                buckets: PositionBuckets::t5_bidirectional(8, 20),
+            }),
+            dropout: Some(DROPOUT),
+        };
+        check(
+            "bias and dropout",
+            &[leaf([n, 20], 1), leaf([n, 10], 2), leaf([n, 10], 3), leaf([4, 8], 4)],
+            |x| attention_with(x[0].clone(), x[1].clone(), x[2].clone(), extras(&x[3]), &targets, shape),
+            |x| reference::within_with([x[0].clone(), x[1].clone(), x[2].clone()], &extras(&x[3]), &targets, shape),
+            2e-5,
+        );
+        check(
+            "across",
+            &[leaf([n, 20], 1), leaf([m, 10], 2), leaf([m, 10], 3), leaf([4, 8], 4)],
+            |x| attention_across_with(x[0].clone(), x[1].clone(), x[2].clone(), extras(&x[3]), &cross, shape),
+            |x| reference::across_with([x[0].clone(), x[1].clone(), x[2].clone()], &extras(&x[3]), &cross, shape),
+            2e-5,
+        );
     }
 
     #[test]

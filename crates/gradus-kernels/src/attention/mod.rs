@@ -75,7 +75,22 @@ pub fn attention(
     segments: &Segments,
     shape: AttentionShape,
 ) -> Tensor<2> {
-    within([q_nd, k_nd, v_nd], Extras::default(), segments, shape)
+    within([q_nd, k_nd, v_nd], AttentionExtras::default(), segments, shape)
+}
+
+/// [`attention`] with a bias, dropout, both or neither.
+///
+/// # Panics
+/// As [`attention_biased`].
+pub fn attention_with(
+    q_nd: Tensor<2>,
+    k_nd: Tensor<2>,
+    v_nd: Tensor<2>,
+    extras: AttentionExtras,
+    segments: &Segments,
+    shape: AttentionShape,
+) -> Tensor<2> {
+    within([q_nd, k_nd, v_nd], extras, segments, shape)
 }
 
 /// [`attention`] with a learned bias of the scores by position; it carries gradient too.
@@ -90,7 +105,7 @@ pub fn attention_biased(
     segments: &Segments,
     shape: AttentionShape,
 ) -> Tensor<2> {
-    within([q_nd, k_nd, v_nd], Extras { bias: Some(bias), dropout: None }, segments, shape)
+    within([q_nd, k_nd, v_nd], AttentionExtras { bias: Some(bias), dropout: None }, segments, shape)
 }
 
 /// [`attention`] of which some probabilities are dropped, where `dropout` says so.
@@ -105,7 +120,7 @@ pub fn attention_dropping(
     segments: &Segments,
     shape: AttentionShape,
 ) -> Tensor<2> {
-    within([q_nd, k_nd, v_nd], Extras { bias: None, dropout }, segments, shape)
+    within([q_nd, k_nd, v_nd], AttentionExtras { bias: None, dropout }, segments, shape)
 }
 
 /// [`attention`] of one tensor that holds queries, keys and values side by side, as GPT-2's projection gives them.
@@ -133,7 +148,7 @@ pub fn attention_fused_dropping(
     assert_eq!(width, widths.iter().sum::<usize>(), "width of queries, keys and values");
     assert_eq!(segments.tokens(), n, "segments cover the tokens");
     if is_fused(&qkv_nd.device()) {
-        fused([qkv_nd], Extras { bias: None, dropout }, segments, shape)
+        fused([qkv_nd], AttentionExtras { bias: None, dropout }, segments, shape)
     } else {
         let part = |from, width| qkv_nd.clone().narrow(1, from, width);
         reference::dropping(part(0, q), part(q, kv), part(q + kv, kv), dropout, segments, shape)
@@ -156,36 +171,53 @@ pub fn attention_across(
     cross: &CrossSegments,
     shape: AttentionShape,
 ) -> Tensor<2> {
-    check([&q_nd, &k_md, &v_md], bias.as_ref(), cross.tokens(), shape);
+    attention_across_with(q_nd, k_md, v_md, AttentionExtras { bias, dropout: None }, cross, shape)
+}
+
+/// [`attention_across`] with a bias, dropout, both or neither.
+///
+/// # Panics
+/// As [`attention_across`].
+pub fn attention_across_with(
+    q_nd: Tensor<2>,
+    k_md: Tensor<2>,
+    v_md: Tensor<2>,
+    extras: AttentionExtras,
+    cross: &CrossSegments,
+    shape: AttentionShape,
+) -> Tensor<2> {
+    check([&q_nd, &k_md, &v_md], extras.bias.as_ref(), cross.tokens(), shape);
     if is_fused(&q_nd.device()) {
-        run(Stretches::across(cross, shape.mask), [q_nd, k_md, v_md], Extras { bias, dropout: None }, shape)
+        run(Stretches::across(cross, shape.mask), [q_nd, k_md, v_md], extras, shape)
     } else {
-        reference::across(q_nd, k_md, v_md, bias.as_ref(), cross, shape)
+        reference::across_with([q_nd, k_md, v_md], &extras, cross, shape)
     }
 }
 
 /// What may be added to plain attention.
-#[derive(Default)]
-struct Extras {
-    bias: Option<PositionBias>,
-    dropout: Option<AttentionDropout>,
+#[derive(Debug, Clone, Default)]
+pub struct AttentionExtras {
+    /// A learned bias of the scores by position.
+    pub bias: Option<PositionBias>,
+    /// Which probabilities are dropped.
+    pub dropout: Option<AttentionDropout>,
 }
 
-fn within(qkv: [Tensor<2>; 3], extras: Extras, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
-    let Extras { bias, dropout } = &extras;
-    check(qkv.each_ref(), bias.as_ref(), [segments.tokens(); 2], shape);
-    if is_fused(&qkv[0].device()) {
-        return fused(qkv, extras, segments, shape);
-    }
-    let [q_nd, k_nd, v_nd] = qkv;
-    match bias {
-        Some(bias) => reference::biased(q_nd, k_nd, v_nd, Some(bias), segments, shape),
-        None => reference::dropping(q_nd, k_nd, v_nd, *dropout, segments, shape),
+fn within(qkv: [Tensor<2>; 3], extras: AttentionExtras, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
+    check(qkv.each_ref(), extras.bias.as_ref(), [segments.tokens(); 2], shape);
+    match is_fused(&qkv[0].device()) {
+        true => fused(qkv, extras, segments, shape),
+        false => reference::within_with(qkv, &extras, segments, shape),
     }
 }
 
 /// Queries, keys and values are three tensors, or one with all side by side.
-fn fused<const N: usize>(qkv: [Tensor<2>; N], extras: Extras, segments: &Segments, shape: AttentionShape) -> Tensor<2> {
+fn fused<const N: usize>(
+    qkv: [Tensor<2>; N],
+    extras: AttentionExtras,
+    segments: &Segments,
+    shape: AttentionShape,
+) -> Tensor<2> {
     let is_windowed = shape.mask != shape.mask.without_window();
     if !is_windowed || segments.global(&(0..segments.tokens())).is_empty() {
         return run(Stretches::within(segments, shape.mask), qkv, extras, shape);
@@ -195,7 +227,12 @@ fn fused<const N: usize>(qkv: [Tensor<2>; N], extras: Extras, segments: &Segment
     embedding(result, &places)
 }
 
-fn run<const N: usize>(stretches: Stretches, qkv: [Tensor<2>; N], extras: Extras, shape: AttentionShape) -> Tensor<2> {
+fn run<const N: usize>(
+    stretches: Stretches,
+    qkv: [Tensor<2>; N],
+    extras: AttentionExtras,
+    shape: AttentionShape,
+) -> Tensor<2> {
     let mut inputs: Vec<_> = qkv.into_iter().map(Tensor::into_dispatch).collect();
     let buckets = extras.bias.map(|bias| {
         inputs.push(bias.weight_hr.into_dispatch());

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
 
-use super::{AttentionDropout, AttentionShape, Mask, PositionBias};
+use super::{AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias};
 use crate::segments::{CrossSegments, Segments};
 
 /// Queries of one sequence, and the keys that it is made of.
@@ -55,6 +55,16 @@ pub fn biased(
     of_sequences([q_nd, k_nd, v_nd], bias, within(segments), shape)
 }
 
+/// [`attention_with`](super::attention_with) in plain tensors.
+pub fn within_with(
+    qkv: [Tensor<2>; 3],
+    extras: &AttentionExtras,
+    segments: &Segments,
+    shape: AttentionShape,
+) -> Tensor<2> {
+    with(qkv, extras.bias.as_ref(), extras.dropout, within(segments), shape)
+}
+
 /// Every segment with what it continues.
 fn within(segments: &Segments) -> impl Iterator<Item = Sequence> {
     segments.iter().map(|segment| {
@@ -79,15 +89,29 @@ pub fn across(
     cross: &CrossSegments,
     shape: AttentionShape,
 ) -> Tensor<2> {
-    let sequences = cross.trees().flat_map(|(tree, source)| {
+    of_sequences([q_nd, k_md, v_md], bias, of_trees(cross), shape)
+}
+
+/// [`attention_across_with`](super::attention_across_with) in plain tensors.
+pub fn across_with(
+    qkv: [Tensor<2>; 3],
+    extras: &AttentionExtras,
+    cross: &CrossSegments,
+    shape: AttentionShape,
+) -> Tensor<2> {
+    with(qkv, extras.bias.as_ref(), extras.dropout, of_trees(cross), shape)
+}
+
+/// Every segment with the source that its tree reads.
+fn of_trees(cross: &CrossSegments) -> impl Iterator<Item = Sequence> {
+    cross.trees().flat_map(|(tree, source)| {
         tree.segments(tree.start).map(move |segment| Sequence {
             position: segment.prefix.len(),
             queries: segment.tokens,
             keys: vec![source.clone()],
             global: Vec::new(),
         })
-    });
-    of_sequences([q_nd, k_md, v_md], bias, sequences, shape)
+    })
 }
 
 /// What the queries attend to, one sequence after the other.

@@ -32,8 +32,14 @@ fn policy() -> CausalLm {
 /// Two completions of one prompt; a tool wrote the third and fourth id of the first, whose logprobs are recorded as
 /// `of_tool`.
 fn experience(policy: &CausalLm, settings: &Settings, of_tool: f32) -> Experience {
-    let prompt =
-        Prompt { row: 0, text: String::new(), ids: PROMPT.to_vec(), messages: None, columns: serde_json::Map::new() };
+    let prompt = Prompt {
+        row: 0,
+        text: String::new(),
+        ids: PROMPT.to_vec(),
+        apart: false,
+        messages: None,
+        columns: serde_json::Map::new(),
+    };
     let rollout = |ids: &[u32], counts: Option<Vec<bool>>| Rollout {
         prompt: 0,
         completion: String::new(),

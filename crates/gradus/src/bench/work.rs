@@ -53,6 +53,7 @@ impl Trainer {
     ) -> Result<Training> {
         let rows: Vec<SftExample> = (0..batch_size)
             .map(|row| SftExample {
+                source_len: 0,
                 ids: random_ids(shape, length, self.settings.seed, row),
                 loss_mask: vec![true; length],
                 row,

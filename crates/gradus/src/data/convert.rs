@@ -112,9 +112,11 @@ fn same(data: &RowData) -> Target {
 /// Token rows stay what they are.
 fn unreachable_tokens(data: &RowData, columns: &mut Map<String, Value>) -> Result<(), String> {
     match data {
-        RowData::Tokens { ids, loss_mask } => {
+        RowData::Tokens { ids, loss_mask, labels } => {
             columns.insert("input_ids".into(), json(ids)?);
-            if let Some(mask) = loss_mask {
+            if let Some(labels) = labels.as_ref().filter(|labels| labels.misfit.is_some()) {
+                columns.insert("labels".into(), json(&labels.target)?);
+            } else if let Some(mask) = loss_mask {
                 columns.insert("completion_mask".into(), mask.iter().map(|bit| Value::from(u8::from(*bit))).collect());
             }
         }

@@ -9,10 +9,12 @@ use super::Message;
 /// One sequence to learn from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SftExample {
-    /// The ids.
+    /// The ids: with an encoder the source's, then the target's.
     pub ids: Vec<u32>,
     /// Which of them carry loss, one entry per id. The first id is never a target, whatever stands here.
     pub loss_mask: Vec<bool>,
+    /// How many ids, from the start, an encoder reads; 0 for a model without one.
+    pub source_len: usize,
     /// The row it came from, from 0.
     pub row: usize,
 }
@@ -20,16 +22,34 @@ pub struct SftExample {
 /// A pair of sequences that share a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreferenceExample {
-    /// How many ids, from the start of both, are the prompt. 0 for reward models, which score whole sequences.
+    /// How many ids, from the start of both, are the prompt: with an encoder, its source. 0 for reward models without one,
+    /// which score whole sequences.
     pub prompt_len: usize,
     /// Prompt and better answer.
     pub chosen_ids: Vec<u32>,
     /// Prompt and worse answer.
     pub rejected_ids: Vec<u32>,
+    /// Whether an encoder reads the prompt, which is then never learnt.
+    pub apart: bool,
     /// By how much the better answer is better.
     pub margin: Option<f32>,
     /// The row it came from, from 0.
     pub row: usize,
+}
+
+impl Prompt {
+    /// The ids that a completion continues: none where an encoder reads the prompt.
+    pub fn continued(&self) -> &[u32] {
+        if self.apart { &[] } else { &self.ids }
+    }
+}
+
+impl PreferenceExample {
+    /// Ids of the longest of prompt and both answers.
+    pub fn longest_part(&self) -> usize {
+        let answer = self.chosen_ids.len().max(self.rejected_ids.len()) - self.prompt_len;
+        self.prompt_len.max(answer)
+    }
 }
 
 /// A prompt ready for sampling: its text, its ids, and the row it came from.
@@ -41,6 +61,8 @@ pub struct Prompt {
     pub text: String,
     /// `text`, tokenised.
     pub ids: Vec<u32>,
+    /// Whether an encoder reads it, so that completions are texts of their own and do not continue it.
+    pub apart: bool,
     /// The conversation, when the row held messages.
     pub messages: Option<Vec<Message>>,
     /// The row's other columns (answers, references, …), passed on to rewards.
@@ -60,7 +82,8 @@ pub enum TooLong {
 /// How rows become token ids.
 #[derive(Debug, Clone)]
 pub struct TokeniseOptions {
-    /// Longest sequence in tokens, prompt and completion together; `None`: any length. Default 1024 (TRL).
+    /// Longest sequence in tokens, prompt and completion together (each alone where they are read [`apart`](Self::apart));
+    /// `None`: any length. Default 1024 (TRL).
     pub max_length: Option<usize>,
     /// What happens to longer rows. Default: cut at the end. Pairs for reward models are always left out (TRL).
     pub too_long: TooLong,
@@ -76,6 +99,9 @@ pub struct TokeniseOptions {
     pub transcripts_as_messages: bool,
     /// Where the prompt ends that `chosen` and `rejected` share.
     pub implicit_prompt: super::ImplicitPrompt,
+    /// Whether an encoder reads the prompt and a decoder writes the completion: both are tokenised alone, each with what
+    /// the tokenizer puts around a text, and `max_length` bounds each of them. Default false.
+    pub apart: bool,
 }
 
 impl Default for TokeniseOptions {
@@ -89,6 +115,7 @@ impl Default for TokeniseOptions {
             for_reward: false,
             transcripts_as_messages: false,
             implicit_prompt: super::ImplicitPrompt::default(),
+            apart: false,
         }
     }
 }
@@ -104,6 +131,10 @@ pub struct Counts {
     pub skipped: usize,
     /// Rows cut at the end; they lost their end-of-text token.
     pub truncated: usize,
+    /// Rows whose source, for an encoder, was cut.
+    pub sources_cut: usize,
+    /// Rows whose target, for a decoder, does not end with the end-of-text token, though nothing was cut.
+    pub without_end: usize,
     /// Rows left out because cutting left no token with loss.
     pub without_loss: usize,
     /// Rows whose prompt, tokenised alone, is not how prompt and completion together begin: the differing end of the
@@ -135,6 +166,8 @@ impl Counts {
         };
         say(self.skipped, "left out: longer than the limit");
         say(self.truncated, "cut at the end: they lost their end-of-text token");
+        say(self.sources_cut, "have a source that was cut at the end");
+        say(self.without_end, "have a target without the end-of-text token: where it ends is not learnt");
         say(self.without_loss, "left out: the cut removed every token with loss");
         say(self.prompt_mismatches, "have a prompt that tokenises differently alone than with its completion");
         remarks

@@ -353,7 +353,7 @@ fn hash(data: &RowData) -> u64 {
             (prompt.as_ref().map(Content::plain), chosen.plain(), rejected.plain()).hash(&mut hasher);
         }
         RowData::Prompt(prompt) => prompt.plain().hash(&mut hasher),
-        RowData::Tokens { ids, loss_mask } => (ids, loss_mask).hash(&mut hasher),
+        RowData::Tokens { ids, loss_mask, labels } => (ids, loss_mask, labels).hash(&mut hasher),
         RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, .. } => {
             (prompt_ids, chosen_ids, rejected_ids).hash(&mut hasher);
         }

@@ -2,7 +2,7 @@
 
 use super::Message;
 use super::encode::common_prefix;
-use super::example::{PreferenceExample, Prompt, TokeniseOptions, TooLong};
+use super::example::{PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
 use super::foreign::{alpaca_prompt, alpaca_question};
 use super::implicit::split_shared_prompt;
 use super::row::{Content, Row, RowData};
@@ -21,6 +21,10 @@ pub(super) struct Made<E> {
 pub(super) enum Outcome {
     Kept,
     Truncated,
+    /// Of a source and a target, only the source.
+    SourceCut,
+    /// The target of an encoder's source does not end.
+    WithoutEnd,
     Skipped,
     WithoutLoss,
 }
@@ -32,10 +36,6 @@ impl<E> Made<E> {
 
     pub(super) fn skipped(length: usize) -> Self {
         Self { example: None, outcome: Outcome::Skipped, mismatch: false, length }
-    }
-
-    pub(super) fn map<F>(self, f: impl FnOnce(E) -> F) -> Made<F> {
-        Made { example: self.example.map(f), outcome: self.outcome, mismatch: self.mismatch, length: self.length }
     }
 }
 
@@ -74,22 +74,39 @@ pub(super) struct Ids {
     pub assistant: Option<Vec<bool>>,
 }
 
-/// Ids, loss mask, and whether the prompt tokenises differently alone.
-pub(super) type Sequence = (Vec<u32>, Vec<bool>, bool);
+/// What a row is trained on.
+pub(super) struct Sequence {
+    pub ids: Vec<u32>,
+    pub loss_mask: Vec<bool>,
+    /// How many of the ids an encoder reads.
+    pub source_len: usize,
+    /// Whether the prompt tokenises differently alone.
+    pub mismatch: bool,
+}
+
+impl Sequence {
+    /// Ids that are read and predicted by the same model.
+    fn joined(ids: Vec<u32>, loss_mask: Vec<bool>, mismatch: bool) -> Self {
+        Self { ids, loss_mask, source_len: 0, mismatch }
+    }
+}
 
 impl Maker<'_> {
-    /// Ids, loss mask, and whether the prompt's end differed.
+    /// What is learnt of a row.
     pub(super) fn sft(&self, row: &Row) -> Result<Sequence, Failure> {
+        if self.options.apart {
+            return self.sft_apart(row);
+        }
         match &row.data {
             RowData::Text(text) => {
                 let ids = self.text(&self.with_eos(text))?;
                 let mask = vec![true; ids.len()];
-                Ok((ids, mask, false))
+                Ok(Sequence::joined(ids, mask, false))
             }
             RowData::Messages(messages) => {
                 let whole = self.conversation(messages, row, false, self.options.assistant_only_loss)?;
                 let mask = whole.assistant.unwrap_or_else(|| vec![true; whole.ids.len()]);
-                Ok((whole.ids, mask, false))
+                Ok(Sequence::joined(whole.ids, mask, false))
             }
             RowData::PromptCompletion { prompt, completion } => self.prompt_completion(prompt, completion, row),
             RowData::Alpaca { before, instruction, input, output } => {
@@ -103,19 +120,22 @@ impl Maker<'_> {
                     self.prompt_completion(&prompt, &chosen, row)
                 }
             },
-            RowData::Tokens { ids, loss_mask } => {
+            RowData::Tokens { ids, loss_mask, labels } => {
                 self.check_ids(ids)?;
+                if let Some(misfit) = labels.as_ref().and_then(|labels| labels.misfit.clone()) {
+                    return Err(Failure::Row(misfit));
+                }
                 // TRL ignores a completion mask here unless told otherwise; gradus applies what the row says.
                 let all = self.options.completion_only_loss == Some(false);
                 let mask = loss_mask.clone().filter(|_| !all).unwrap_or_else(|| vec![true; ids.len()]);
-                Ok((ids.clone(), mask, false))
+                Ok(Sequence::joined(ids.clone(), mask, false))
             }
             RowData::Prompt(_) => Err(Failure::Row("a prompt without a completion".into())),
             RowData::TokenPreference { prompt_ids, chosen_ids, .. } => {
                 let ids = [&prompt_ids[..], chosen_ids].concat();
                 self.check_ids(&ids)?;
                 let mask = (0..ids.len()).map(|i| i >= prompt_ids.len()).collect();
-                Ok((ids, mask, false))
+                Ok(Sequence::joined(ids, mask, false))
             }
         }
     }
@@ -143,10 +163,14 @@ impl Maker<'_> {
         let mask = (0..whole.ids.len())
             .map(|i| (!completion_only || i >= prompt_len) && whole.assistant.as_ref().is_none_or(|said| said[i]))
             .collect();
-        Ok((whole.ids, mask, prompt_len < prompt_ids.len()))
+        Ok(Sequence::joined(whole.ids, mask, prompt_len < prompt_ids.len()))
     }
 
-    pub(super) fn cut_sft(&self, mut ids: Vec<u32>, mut loss_mask: Vec<bool>) -> Made<(Vec<u32>, Vec<bool>)> {
+    pub(super) fn cut_sft(&self, sequence: Sequence, row: usize) -> Made<SftExample> {
+        if self.options.apart {
+            return self.cut_sft_apart(sequence, row);
+        }
+        let Sequence { mut ids, mut loss_mask, source_len, .. } = sequence;
         let length = ids.len();
         let mut outcome = Outcome::Kept;
         if let Some(most) = self.options.max_length
@@ -163,7 +187,7 @@ impl Maker<'_> {
         if !loss_mask.contains(&true) {
             return Made { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
         }
-        Made { example: Some((ids, loss_mask)), outcome, mismatch: false, length }
+        Made { example: Some(SftExample { ids, loss_mask, source_len, row }), outcome, mismatch: false, length }
     }
 
     pub(super) fn pair(&self, row: &Row) -> Result<(PreferenceExample, bool), Failure> {
@@ -185,7 +209,14 @@ impl Maker<'_> {
                 } else {
                     prompt_ids.len()
                 };
-                let pair = PreferenceExample { prompt_len, chosen_ids, rejected_ids, margin: *margin, row: row.index };
+                let pair = PreferenceExample {
+                    prompt_len,
+                    chosen_ids,
+                    rejected_ids,
+                    apart: false,
+                    margin: *margin,
+                    row: row.index,
+                };
                 return Ok((pair, false));
             }
             _ => return Err(Failure::Row("a row without `chosen` and `rejected`".into())),
@@ -210,7 +241,7 @@ impl Maker<'_> {
         };
         let prompt_len = common_prefix(&prompt_ids, &chosen_ids).min(common_prefix(&prompt_ids, &rejected_ids));
         let mismatch = prompt_len < prompt_ids.len();
-        Ok((PreferenceExample { prompt_len, chosen_ids, rejected_ids, margin, row: row.index }, mismatch))
+        Ok((PreferenceExample { prompt_len, chosen_ids, rejected_ids, apart: false, margin, row: row.index }, mismatch))
     }
 
     pub(super) fn cut_pair(&self, mut pair: PreferenceExample) -> Made<PreferenceExample> {
@@ -235,6 +266,7 @@ impl Maker<'_> {
             prompt_len: 0,
             chosen_ids,
             rejected_ids,
+            apart: false,
             margin: *margin,
             row: row.index,
         };
@@ -278,6 +310,9 @@ impl Maker<'_> {
             }
             _ => return Err(Failure::Row("a row without a prompt".into())),
         };
+        if self.options.apart {
+            return self.prompt_apart(content, row);
+        }
         let (text, mut ids, messages) = match content {
             Content::Text(text) => {
                 let ids = self.prompt_text(&text)?;
@@ -296,7 +331,7 @@ impl Maker<'_> {
             let begin = self.tokenizer.bos_id().ok_or_else(|| "the prompt is empty".to_owned())?;
             ids.push(begin);
         }
-        Ok(Prompt { row: row.index, text, ids, messages, columns: row.columns.clone() })
+        Ok(Prompt { row: row.index, text, ids, apart: false, messages, columns: row.columns.clone() })
     }
 
     /// Alpaca rows are conversations where the model has a chat template, else Alpaca's own text.

@@ -3,6 +3,7 @@
 //! [`load`] reads and recognises rows; [`sft_examples`], [`preference_examples`], [`reward_examples`] and [`prompts`]
 //! tokenise them as TRL 1.16 does. Every row knows its file and line, and nothing is dropped without being counted.
 
+mod apart;
 mod array;
 mod convert;
 mod delimited;
@@ -39,7 +40,7 @@ pub use place::Place;
 pub use reader::{Format, RawRow, Rows, open};
 pub use recognise::{Need, recognise};
 pub use report::RowErrors;
-pub use row::{Content, Row, RowData, RowKind};
+pub use row::{Content, Labels, Row, RowData, RowKind};
 pub use source::{Source, resolve};
 pub use stats::{Field, Histogram, Quantiles, Stats, TokenStats, measure, parts};
 pub use tokenise::{preference_examples, prompts, reward_examples, score_examples, sft_examples};

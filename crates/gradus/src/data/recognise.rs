@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::foreign::alpaca_history;
 use super::load::LoadOptions;
 use super::message::{Message, kind_name, names};
-use super::row::{Content, RowData, RowKind};
+use super::row::{Content, Labels, RowData, RowKind};
 
 /// What rows are needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -271,8 +271,10 @@ impl Columns {
                     Some(mask.take().map_or(other.clone(), |m| m.iter().zip(&other).map(|(a, b)| *a && *b).collect()));
             }
         };
-        if let Some(labels) = self.columns.shift_remove("labels").filter(|v| !v.is_null()) {
-            both(Some(labels_mask(&labels, &ids)?));
+        let labels = self.columns.shift_remove("labels").filter(|v| !v.is_null());
+        let labels = labels.map(|labels| read_labels(&labels, &ids)).transpose()?;
+        if let Some((_, counted)) = &labels {
+            both(counted.clone());
             self.columns.shift_remove("completion_mask");
             self.columns.shift_remove("assistant_masks");
         } else {
@@ -288,7 +290,7 @@ impl Columns {
         if ids.is_empty() {
             return Err("column `input_ids` is empty".into());
         }
-        Ok(RowData::Tokens { ids, loss_mask: mask })
+        Ok(RowData::Tokens { ids, loss_mask: mask, labels: labels.map(|(labels, _)| labels) })
     }
 
     fn token_preference(&mut self) -> Result<RowData, String> {
@@ -318,11 +320,29 @@ fn messages_of(name: &str, value: &Value) -> Result<Vec<Message>, String> {
     list.iter().enumerate().map(read).collect()
 }
 
-/// Labels are −100 where a token carries no loss, else the token itself.
-fn labels_mask(labels: &Value, ids: &[u32]) -> Result<Vec<bool>, String> {
+/// Labels, and which of `ids` they give loss to, where they are about those.
+fn read_labels(labels: &Value, ids: &[u32]) -> Result<(Labels, Option<Vec<bool>>), String> {
     let Value::Array(list) = labels else {
         return Err(format!("column `labels` is {}, expected a list", kind_name(labels)));
     };
+    let end = list.iter().rposition(|label| label.as_i64() != Some(-100)).map_or(0, |last| last + 1);
+    let id = |(i, label): (usize, &Value)| {
+        let id = label.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| {
+            format!("column `labels` has {label} at position {i}, expected a token id (-100 only at the end)")
+        })
+    };
+    let target: Result<Vec<u32>, String> = list[..end].iter().enumerate().map(id).collect();
+    match (labels_mask(list, ids), target) {
+        (Ok(mask), Ok(target)) => Ok((Labels { target, misfit: None, broken: None }, Some(mask))),
+        (Ok(mask), Err(broken)) => Ok((Labels { target: Vec::new(), misfit: None, broken: Some(broken) }, Some(mask))),
+        (Err(misfit), Ok(target)) => Ok((Labels { target, misfit: Some(misfit), broken: None }, None)),
+        (Err(misfit), Err(_)) => Err(misfit),
+    }
+}
+
+/// Labels are −100 where a token carries no loss, else the token itself.
+fn labels_mask(list: &[Value], ids: &[u32]) -> Result<Vec<bool>, String> {
     if list.len() != ids.len() {
         return Err(format!("column `labels` has {} entries but `input_ids` has {}", list.len(), ids.len()));
     }

@@ -70,6 +70,8 @@ pub enum RowData {
         ids: Vec<u32>,
         /// Which of them carry loss; `None`: all.
         loss_mask: Option<Vec<bool>>,
+        /// `labels`, where the row has them.
+        labels: Option<Labels>,
     },
     /// `chosen_ids` and `rejected_ids`, with or without `prompt_ids` before both.
     TokenPreference {
@@ -82,6 +84,17 @@ pub enum RowData {
         /// By how much it is better.
         margin: Option<f32>,
     },
+}
+
+/// Labels of token ids: for a model with an encoder, its target; for others, which ids carry loss.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Labels {
+    /// The target, without the −100 that pads it.
+    pub target: Vec<u32>,
+    /// Why they do not say which ids carry loss.
+    pub misfit: Option<String>,
+    /// Why they are no target.
+    pub broken: Option<String>,
 }
 
 /// The kind of a data set's rows.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 
 use super::example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions};
-use super::maker::{Failure, Made, Maker, Outcome};
+use super::maker::{Failure, Made, Maker, Outcome, Sequence};
 use super::reading;
 use super::report::RowErrors;
 use super::row::{Row, RowData};
@@ -28,9 +28,9 @@ pub fn sft_examples(
 ) -> Result<Examples<SftExample>> {
     let maker = Maker { tokenizer, template, options };
     run(rows, options, |row| {
-        let (ids, loss_mask, mismatch) = maker.sft(row)?;
-        let cut = maker.cut_sft(ids, loss_mask);
-        Ok(Made { mismatch, ..cut.map(|(ids, loss_mask)| SftExample { ids, loss_mask, row: row.index }) })
+        let sequence = maker.sft(row)?;
+        let mismatch = sequence.mismatch;
+        Ok(Made { mismatch, ..maker.cut_sft(sequence, row.index) })
     })
 }
 
@@ -62,6 +62,9 @@ pub fn preference_examples(
 ) -> Result<Examples<PreferenceExample>> {
     let maker = Maker { tokenizer, template, options };
     run(rows, options, |row| {
+        if options.apart {
+            return Ok(maker.cut_pair_apart(maker.pair_apart(row)?));
+        }
         let (pair, mismatch) = maker.pair(row)?;
         Ok(Made { mismatch, ..maker.cut_pair(pair) })
     })
@@ -80,8 +83,9 @@ pub fn reward_examples(
     let options = &TokeniseOptions { for_reward: true, ..options.clone() };
     let maker = Maker { tokenizer, template, options };
     run(rows, options, |row| {
-        let pair = maker.whole_pair(row)?;
-        let longest = pair.chosen_ids.len().max(pair.rejected_ids.len());
+        let pair = if options.apart { maker.pair_apart(row)? } else { maker.whole_pair(row)? };
+        let longest =
+            if options.apart { pair.longest_part() } else { pair.chosen_ids.len().max(pair.rejected_ids.len()) };
         let fits = options.max_length.is_none_or(|most| longest <= most);
         Ok(if fits { Made::kept(pair) } else { Made::skipped(longest) })
     })
@@ -142,9 +146,9 @@ pub(super) fn row_sequences(
             let loss_mask = vec![false; prompt.ids.len()];
             vec![RowSequence { name: None, ids: prompt.ids, loss_mask, mismatch: false, learns: false }]
         }),
-        _ => maker
-            .sft(row)
-            .map(|(ids, loss_mask, mismatch)| vec![RowSequence { name: None, ids, loss_mask, mismatch, learns: true }]),
+        _ => maker.sft(row).map(|Sequence { ids, loss_mask, mismatch, .. }| {
+            vec![RowSequence { name: None, ids, loss_mask, mismatch, learns: true }]
+        }),
     };
     made.map_err(|failure| match failure {
         Failure::Row(message) => message,
@@ -211,6 +215,8 @@ fn run<E: Send + Measured>(
         match made.outcome {
             Outcome::Kept => {}
             Outcome::Truncated => counts.truncated += 1,
+            Outcome::SourceCut => counts.sources_cut += 1,
+            Outcome::WithoutEnd => counts.without_end += 1,
             Outcome::WithoutLoss => counts.without_loss += 1,
             Outcome::Skipped => counts.skipped += 1,
         }

@@ -7,15 +7,14 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
-use gradus_kernels::CacheRow;
 use rayon::prelude::*;
 
+use super::next::{NewToken, Next};
 use super::params::SamplingParams;
 use super::processors::History;
 use super::row::{Completion, Row, StopRule};
 use crate::error::{Error, Result};
-use crate::model::{CausalLm, Context, KvCache, Packed, select_rows};
+use crate::model::CausalLm;
 use crate::rng::Stream;
 
 /// Prompt tokens computed in one pass at most, unless one prompt alone is longer.
@@ -77,9 +76,8 @@ pub trait LogitsMask: Sync {
 /// Rows are numbered from 0 in the order they are submitted. Each draws from its own stream and its logits do not depend
 /// on its company, so what a row becomes does not depend on which others there are.
 pub struct Engine<'a> {
-    model: CausalLm,
+    next: Next,
     mask: Option<&'a dyn LogitsMask>,
-    cache: KvCache,
     /// In order; only the first can have a prompt that is computed already.
     waiting: VecDeque<Waiting>,
     live: Vec<Row>,
@@ -88,9 +86,7 @@ pub struct Engine<'a> {
     free: Vec<usize>,
     /// Rows numbered so far.
     rows: usize,
-    /// Prompts computed so far: each is numbered in the cache by its turn.
-    prompts: usize,
-    /// Those that are in the cache.
+    /// Prompts that are in the cache.
     held: Vec<usize>,
     /// The logits after the last prompt computed, where rows of it still wait.
     last_logits: Vec<f32>,
@@ -103,32 +99,24 @@ struct Waiting {
     params: Arc<SamplingParams>,
     rows: VecDeque<(usize, Stream)>,
     is_kept: bool,
-    /// The prompt's number in the cache, and how much of it rows share, once it is computed.
-    computed: Option<(usize, usize)>,
-}
-
-impl Waiting {
-    /// How many tokens of the prompt rows share.
-    fn shared(&self) -> usize {
-        if self.is_kept && self.rows.len() == 1 { 1 } else { self.prompt.len() }
-    }
+    /// How many tokens of the prompt are computed for all rows.
+    shared: usize,
+    /// The prompt's number in the cache, once it is computed.
+    computed: Option<usize>,
 }
 
 impl<'a> Engine<'a> {
     /// An engine with `places` rows side by side, which have room for `capacity` tokens each beside their prompts and get
     /// more when they need it. Weights are packed as the model computes, unless they are already frozen.
     pub fn new(model: &CausalLm, places: usize, capacity: usize) -> Self {
-        let model = model.clone().into_frozen(model.compute().into());
         Self {
-            cache: model.new_cache(places, capacity),
-            model,
+            next: Next::new(model, places, capacity),
             mask: None,
             waiting: VecDeque::new(),
             live: Vec::with_capacity(places),
             kept: Vec::new(),
             free: (0..places).rev().collect(),
             rows: 0,
-            prompts: 0,
             held: Vec::new(),
             last_logits: Vec::new(),
             prefilled: 0,
@@ -148,12 +136,15 @@ impl<'a> Engine<'a> {
     pub fn submit(&mut self, request: Request) -> Result<Range<usize>> {
         let Request { prompt, params, streams, is_kept } = request;
         params.check()?;
-        check_prompt("the prompt", &prompt, &params, &self.model)?;
+        check_prompt("the prompt", &prompt, &params, self.next.model())?;
         let numbers = self.rows..self.rows + streams.len();
         self.rows = numbers.end;
-        let rows = numbers.clone().zip(streams).collect();
+        let rows: VecDeque<_> = numbers.clone().zip(streams).collect();
+        // A row alone that is kept shares as little as it can; what an encoder reads it reads whole.
+        let alone = is_kept && rows.len() == 1 && !self.next.has_encoder();
+        let shared = if alone { 1 } else { prompt.len() };
         if !numbers.is_empty() {
-            self.waiting.push_back(Waiting { prompt, params, rows, is_kept, computed: None });
+            self.waiting.push_back(Waiting { prompt, params, rows, is_kept, shared, computed: None });
         }
         Ok(numbers)
     }
@@ -177,7 +168,7 @@ impl<'a> Engine<'a> {
                 "row {row} cannot go on: everything before is computed, and nothing is new"
             )));
         }
-        check_prompt("the conversation", &all, &params, &self.model)?;
+        check_prompt("the conversation", &all, &params, self.next.model())?;
         let mut row = self.kept.swap_remove(at);
         row.go_on(&ids, params, stream);
         self.prefilled += row.behind();
@@ -240,17 +231,18 @@ impl<'a> Engine<'a> {
             let known = usize::from(self.waiting[0].computed.is_some());
             let groups = self.next_groups(known);
             let fresh = self.prefill(known..groups);
-            let vocabulary = self.model.vocab_size();
+            let vocabulary = self.next.model().vocab_size();
             let logits_of = |group: usize| match group.checked_sub(known) {
                 Some(i) => &fresh[i * vocabulary..(i + 1) * vocabulary],
                 None => &self.last_logits[..],
             };
             let (mut entering, mut logits) = (Vec::new(), Vec::new());
             for (i, group) in self.waiting.iter_mut().enumerate().take(groups) {
-                let (prompt, shared) = group.computed.expect("it was just computed");
+                let prompt = group.computed.expect("it was just computed");
+                let (given, shared) = self.next.given(&group.prompt, group.shared);
                 let places = group.rows.len().min(self.free.len());
                 for (row, slot) in group.rows.drain(..places).zip(self.free.drain(self.free.len() - places..).rev()) {
-                    let prompt = (prompt, shared, &group.prompt[..]);
+                    let prompt = (prompt, shared, &given[..]);
                     let row = Row::new(row, prompt, slot, Arc::clone(&group.params), group.is_kept);
                     if row.behind() == 0 {
                         entering.push(row);
@@ -276,7 +268,7 @@ impl<'a> Engine<'a> {
         let (mut groups, mut places, mut tokens) = (0, self.free.len(), 0);
         for group in &self.waiting {
             if groups >= known {
-                tokens += group.shared();
+                tokens += group.shared;
             }
             if places == 0 || (tokens > PREFILL_TOKENS && groups > known) {
                 break;
@@ -292,16 +284,13 @@ impl<'a> Engine<'a> {
         if groups.is_empty() {
             return Vec::new();
         }
-        let packed = Packed::new(self.waiting.range(groups.clone()).map(|group| &group.prompt[..group.shared()]));
-        let mut context = Context::Prefill { packed: &packed, cache: &mut self.cache };
-        let hidden_nd = self.model.trunk.forward(&mut context);
-        for group in self.waiting.range_mut(groups) {
-            group.computed = Some((self.prompts, group.shared()));
-            self.held.push(self.prompts);
-            self.prompts += 1;
-        }
-        self.prefilled += packed.tokens();
-        host(self.model.logits_of(select_rows(hidden_nd, &packed.last_indices())))
+        let waiting = self.waiting.range(groups.clone());
+        let prompts: Vec<&[u32]> = waiting.map(|group| &group.prompt[..group.shared]).collect();
+        let (numbers, logits) = self.next.after_prompts(&prompts);
+        self.prefilled += prompts.iter().map(|prompt| prompt.len()).sum::<usize>();
+        self.held.extend(numbers.clone());
+        self.waiting.range_mut(groups).zip(numbers).for_each(|(group, number)| group.computed = Some(number));
+        logits
     }
 
     /// What the cache does not hold of the live rows; then one more id is drawn for each.
@@ -309,23 +298,14 @@ impl<'a> Engine<'a> {
         if self.live.is_empty() {
             return;
         }
-        let next: Vec<(u32, u32, CacheRow)> = self.live.iter().flat_map(Row::next).collect();
-        let ids: Vec<u32> = next.iter().map(|(id, _, _)| *id).collect();
-        let positions: Vec<u32> = next.iter().map(|(_, position, _)| *position).collect();
-        let rows: Vec<CacheRow> = next.iter().map(|(_, _, row)| *row).collect();
-        let mut context = Context::Decode { ids: &ids, positions: &positions, rows: &rows, cache: &mut self.cache };
-        let mut hidden_bd = self.model.trunk.forward(&mut context);
+        let tokens: Vec<NewToken> = self.live.iter().flat_map(Row::next).collect();
         let mut live = std::mem::take(&mut self.live);
-        if ids.len() > live.len() {
-            // The last of each row.
-            let ends = live.iter().scan(0, |end, row| {
-                *end += row.behind();
-                Some(*end - 1)
-            });
-            hidden_bd = select_rows(hidden_bd, &ends.collect::<Vec<_>>());
-        }
+        let ends = live.iter().scan(0, |end, row| {
+            *end += row.behind();
+            Some(*end - 1)
+        });
+        let mut logits = self.next.after(&tokens, &ends.collect::<Vec<_>>());
         live.iter_mut().for_each(Row::catch_up);
-        let mut logits = host(self.model.logits_of(hidden_bd));
         self.draw(&mut live, &mut logits, stop, events);
         self.live = live;
         self.retire(events);
@@ -333,7 +313,7 @@ impl<'a> Engine<'a> {
 
     /// Draws one id for each of `rows` from its line of `logits`.
     fn draw(&self, rows: &mut [Row], logits: &mut [f32], stop: &mut dyn StopRule, events: &mut Vec<Event>) {
-        let vocabulary = self.model.vocab_size();
+        let vocabulary = self.next.model().vocab_size();
         match self.mask {
             None => rows.par_iter_mut().zip(logits.par_chunks_mut(vocabulary)).for_each(|(row, logits_v)| {
                 let line = row.process(logits_v);
@@ -372,10 +352,9 @@ impl<'a> Engine<'a> {
     /// Forgets the prompts that no row continues any more.
     fn drop_prompts(&mut self) {
         let rows = self.live.iter().chain(&self.kept).map(|row| row.prompt);
-        let used: BTreeSet<usize> =
-            rows.chain(self.waiting.iter().filter_map(|group| Some(group.computed?.0))).collect();
+        let used: BTreeSet<usize> = rows.chain(self.waiting.iter().filter_map(|group| group.computed)).collect();
         for prompt in self.held.extract_if(.., |prompt| !used.contains(prompt)) {
-            self.cache.drop_prompt(prompt);
+            self.next.drop_prompt(prompt);
         }
     }
 }
@@ -395,18 +374,7 @@ pub(super) fn check_prompt(name: &str, prompt: &[u32], params: &SamplingParams, 
         let message = format!("{name} holds token id {id}, but the model's vocabulary has {vocabulary} ids");
         return Err(Error::input(message).with_hint("the tokenizer and the model do not belong together"));
     }
-    if let Some(limit) = model.max_positions().filter(|&limit| prompt.len() + new > limit) {
-        return Err(Error::input(format!(
-            "{name} has {} tokens; with `max_new_tokens` {new} it exceeds the model's {limit} positions",
-            prompt.len()
-        ))
-        .with_hint("shorten the prompts or lower `max_new_tokens`"));
-    }
-    Ok(())
-}
-
-fn host(tensor: Tensor<2>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("f32 logits")
+    model.room().check(name, prompt.len(), new)
 }
 
 #[cfg(test)]

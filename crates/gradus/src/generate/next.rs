@@ -5,9 +5,12 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 use gradus_kernels::CacheRow;
 
-use crate::model::{CausalLm, Context, KvCache, Packed, select_rows};
+use crate::model::{CausalLm, Context, KvCache, select_rows};
 
 /// A model with a cache of prompts, which are numbered in the order they are computed, and of rows that continue them.
+///
+/// Of a model without an encoder, the cache holds the tokens of a prompt. Of a model with one it holds what its decoder
+/// attends to: the encoded prompt, and the id that the decoder begins with, which all rows share.
 pub(super) struct Next {
     model: CausalLm,
     cache: KvCache,
@@ -37,20 +40,28 @@ impl Next {
         &self.model
     }
 
+    /// Whether prompts are read by an encoder, and rows begin anew.
+    pub fn has_encoder(&self) -> bool {
+        self.model.trunk.decoder_start().is_some()
+    }
+
     /// The ids that a row of `prompt` begins with, and how many of them are in the cache once the first `computed` ids of
     /// the prompt are computed.
     pub fn given(&self, prompt: &[u32], computed: usize) -> (Vec<u32>, usize) {
-        (prompt.to_vec(), computed)
+        match self.model.trunk.decoder_start() {
+            Some(start) => (vec![start], 1),
+            None => (prompt.to_vec(), computed),
+        }
     }
 
     /// Computes prompts; returns their numbers, and the logits of what comes after each, one line a prompt.
     pub fn after_prompts(&mut self, prompts: &[&[u32]]) -> (Range<usize>, Vec<f32>) {
-        let packed = Packed::new(prompts.iter().copied());
-        let mut context = Context::Prefill { packed: &packed, cache: &mut self.cache };
+        let input = self.model.trunk.prompts(prompts);
+        let mut context = Context::Prefill { input: &input, cache: &mut self.cache };
         let hidden_nd = self.model.trunk.forward(&mut context);
         let numbers = self.prompts..self.prompts + prompts.len();
         self.prompts = numbers.end;
-        (numbers, host(self.model.logits_of(select_rows(hidden_nd, &packed.last_indices()))))
+        (numbers, host(self.model.logits_of(select_rows(hidden_nd, &input.packed.last_indices()))))
     }
 
     /// Computes new tokens of rows, those of a row next to each other; returns the logits of what comes after those that

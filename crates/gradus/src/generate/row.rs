@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gradus_kernels::CacheRow;
 
+use super::next::NewToken;
 use super::params::SamplingParams;
 use super::processors::History;
 use super::sampler::Line;
@@ -77,7 +78,8 @@ pub(super) struct Row {
     pub prompt: usize,
     pub prompt_len: usize,
     pub slot: usize,
-    /// Everything so far: prompt, answers, what was added to them.
+    /// Everything so far: prompt (of a model with an encoder: the id that its decoder begins with), answers, what was added
+    /// to them.
     ids: Vec<u32>,
     /// How many of `ids` are in the cache.
     cached: usize,
@@ -111,9 +113,9 @@ impl Row {
     }
 
     /// The ids that are not in the cache yet, their positions, and where their keys and values go.
-    pub(super) fn next(&self) -> impl Iterator<Item = (u32, u32, CacheRow)> + '_ {
-        let place = |at: usize| CacheRow { prompt: self.prompt, slot: self.slot, length: at - self.prompt_len };
-        (self.cached..self.ids.len()).map(move |at| (self.ids[at], at as u32, place(at)))
+    pub(super) fn next(&self) -> impl Iterator<Item = NewToken> + '_ {
+        let row = |at: usize| CacheRow { prompt: self.prompt, slot: self.slot, length: at - self.prompt_len };
+        (self.cached..self.ids.len()).map(move |at| NewToken { id: self.ids[at], position: at as u32, row: row(at) })
     }
 
     /// How many ids are not in the cache yet.

@@ -122,6 +122,8 @@ impl ChatModel {
             }
             (Some(format), _) => format,
             (None, Some(_)) => ChatFormat::Template,
+            // What an encoder reads is no beginning of a dialogue that would go on.
+            (None, None) if files.dir.has_encoder()? => ChatFormat::Plain,
             (None, None) => ChatFormat::Hh,
         };
         let model = CausalLm::load(&files.dir, &options.device.device())?.into_frozen(options.weights);
@@ -181,8 +183,8 @@ impl ChatModel {
     pub fn begin(&mut self, messages: &[Message], settings: &ChatSettings, (turn, attempt): (u64, u64)) -> Result<()> {
         let text = self.text_of(messages)?;
         let begins_inside = text.trim_end().ends_with(think::OPEN);
-        // A template writes its own special tokens.
-        let ids = self.files.tokenizer.encode(&text, self.format != ChatFormat::Template)?;
+        // A template writes its own special tokens, but for those that an encoder reads around every text.
+        let ids = self.files.tokenizer.encode(&text, self.has_encoder() || self.format != ChatFormat::Template)?;
         let mut params = settings.params.clone();
         params.stop_ids.extend(self.files.stop_ids());
         self.check_room(ids.len(), &mut params)?;
@@ -191,7 +193,9 @@ impl ChatModel {
             stop.push(HUMAN.into());
         }
         self.go_on(&ids, Arc::new(params), settings.seed.stream(Purpose::Chat, turn, attempt))?;
-        self.under_way = Some(UnderWay::new(ids, stop, begins_inside));
+        // A decoder begins anew: its answer continues nothing.
+        let continued = if self.has_encoder() { Vec::new() } else { ids };
+        self.under_way = Some(UnderWay::new(continued, stop, begins_inside));
         Ok(())
     }
 
@@ -221,11 +225,13 @@ impl ChatModel {
 
     /// Has the engine continue `ids`, from where they differ from what it holds.
     fn go_on(&mut self, ids: &[u32], params: Arc<SamplingParams>, stream: Stream) -> Result<()> {
+        // An encoder reads every conversation as a whole.
+        let has_encoder = self.has_encoder();
         if let Some(Memory { engine, row }) = &mut self.memory {
             let held = engine.ids(*row).unwrap_or_default();
             // Something must be left to compute: the last id gives the first logits.
             let common = held.iter().zip(ids).take_while(|(held, id)| held == id).count().min(ids.len() - 1);
-            if engine.rewind(*row, common) {
+            if !has_encoder && engine.rewind(*row, common) {
                 return engine.extend(*row, Turn { ids: ids[common..].to_vec(), params, stream });
             }
             engine.cancel(*row);
@@ -237,11 +243,15 @@ impl ChatModel {
         Ok(())
     }
 
+    fn has_encoder(&self) -> bool {
+        self.model.trunk.decoder_start().is_some()
+    }
+
     /// Lowers the longest length to what the model's positions leave.
     fn check_room(&self, prompt: usize, params: &mut SamplingParams) -> Result<()> {
-        let Some(limit) = self.model.max_positions() else { return Ok(()) };
-        let room = limit.saturating_sub(prompt);
+        let Some(room) = self.model.room().after(prompt) else { return Ok(()) };
         if room == 0 {
+            let limit = self.model.max_positions().unwrap_or_default();
             return Err(Error::input(format!(
                 "the conversation has {prompt} tokens, but the model has {limit} positions"
             ))

@@ -91,13 +91,14 @@ fn rows(options: &EvalOptions, need: Need) -> Result<Vec<data::Row>> {
     Ok(data::load(&options.data, &load)?.rows)
 }
 
-fn tokenise(options: &EvalOptions) -> TokeniseOptions {
-    TokeniseOptions { max_length: Some(options.max_length), too_long: TooLong::Truncate, ..TokeniseOptions::default() }
+fn tokenise(options: &EvalOptions, files: &Pretrained) -> Result<TokeniseOptions> {
+    let tokenise = super::tokenise(files)?;
+    Ok(TokeniseOptions { max_length: Some(options.max_length), too_long: TooLong::Truncate, ..tokenise })
 }
 
 fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let rows = rows(options, Need::Sft)?;
-    let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
+    let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
     let stats = Sft::new(&SftConfig::default()).evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
     let mut metrics = stats.metrics("");
@@ -109,7 +110,7 @@ fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
 
 fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let rows = rows(options, Need::Preference)?;
-    let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options))?;
+    let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
     let model = RewardModel::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
     let stats = objective.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
@@ -123,9 +124,8 @@ fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> 
     })?;
     let rows = rows(options, Need::Prompt)?;
     let model = CausalLm::load(&files.dir, &device)?;
-    let room = model.max_positions().unwrap_or(usize::MAX).min(options.max_length);
-    let room = (room + 1).saturating_sub(options.params.max_new_tokens);
-    let tokenise = TokeniseOptions { max_length: Some(room), ..TokeniseOptions::default() };
+    let room = model.room().within(options.max_length).too_long(options.params.max_new_tokens);
+    let tokenise = TokeniseOptions { max_length: Some(room), ..super::tokenise(files)? };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
     let reference = match &options.reference {
         Some(name) => Some(CausalLm::load(&open_model(name)?, &device)?),

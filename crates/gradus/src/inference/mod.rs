@@ -19,6 +19,7 @@ use std::path::Path;
 
 use crate::Result;
 use crate::batches::MicroBatch;
+use crate::data::TokeniseOptions;
 use crate::device::DeviceChoice;
 use crate::model::{ModelDir, Precision, WeightFormat, open_model, resolve};
 use crate::pretrained::Pretrained;
@@ -38,6 +39,11 @@ fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {
 /// The model `name` with its tokenizer, with `adapter` on it; `template` replaces its chat template.
 fn open_files(name: &str, adapter: Option<&str>, template: Option<&Path>) -> Result<Pretrained> {
     Pretrained::of(open(name, adapter)?, template)
+}
+
+/// How rows become ids for the model in `files`: with an encoder, prompt and completion apart.
+fn tokenise(files: &Pretrained) -> Result<TokeniseOptions> {
+    Ok(TokeniseOptions { apart: files.dir.has_encoder()?, ..TokeniseOptions::default() })
 }
 
 /// Refuses formats of products and weights that `device` does not compute in.

@@ -9,7 +9,7 @@ use crate::data::{self, LoadOptions, Need, TokeniseOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::{BeamParams, SamplingParams};
-use crate::model::{CausalLm, Precision, WeightFormat};
+use crate::model::{CausalLm, Precision, Room, WeightFormat};
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, Prompt, Sampler};
 
@@ -81,13 +81,11 @@ pub fn sample<E: From<Error>>(
     params.stop_ids.extend(files.stop_ids());
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Prompt) };
     let rows = data::load(&options.prompts, &load)?.rows;
-    let tokenise = TokeniseOptions { max_length: None, ..TokeniseOptions::default() };
+    let tokenise = TokeniseOptions { max_length: None, ..super::tokenise(&files)? };
     let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?.examples;
     let model = CausalLm::load_packed(&files.dir, options.weights, &options.device.device())?;
     let model = model.with_compute(options.compute).into_frozen(options.weights);
-    if let Some(limit) = model.max_positions() {
-        check_room(&prompts, params.max_new_tokens, limit)?;
-    }
+    check_room(&prompts, params.max_new_tokens, model.room())?;
     let sampler = Sampler {
         tokenizer: &files.tokenizer,
         group_size: options.group_size,
@@ -120,13 +118,9 @@ pub fn sample<E: From<Error>>(
     Ok(())
 }
 
-fn check_room(prompts: &[Prompt], max_new_tokens: usize, limit: usize) -> Result<(), Error> {
-    let long = prompts.iter().find(|prompt| prompt.ids.len() + max_new_tokens > limit);
-    let Some(prompt) = long else { return Ok(()) };
-    let message = format!(
-        "prompt {} has {} tokens; with {max_new_tokens} new ones it exceeds the model's {limit} positions",
-        prompt.row + 1,
-        prompt.ids.len()
-    );
-    Err(Error::input(message).with_hint("shorten the prompt or lower `--max-new-tokens`"))
+fn check_room(prompts: &[Prompt], max_new_tokens: usize, room: Room) -> Result<(), Error> {
+    prompts.iter().try_for_each(|prompt| {
+        let checked = room.check(&format!("prompt {}", prompt.row + 1), prompt.ids.len(), max_new_tokens);
+        checked.map_err(|error| error.with_hint("shorten the prompt or lower `--max-new-tokens`"))
+    })
 }

@@ -9,7 +9,7 @@ use crate::data::{self, LoadOptions, Need, SftExample, TokeniseOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
-use crate::model::{CausalLm, RewardModel, Rows};
+use crate::model::{CausalLm, Counted, RewardModel, Room, Rows, Sequence};
 use crate::objective::sft;
 use crate::pretrained::Pretrained;
 
@@ -66,7 +66,7 @@ pub fn logprobs<E: From<Error>>(
     }
     let examples = examples(options, &files, false)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
-    check_length(&examples, model.max_positions())?;
+    check_length(&examples, model.room())?;
     in_passes(&examples, progress, &mut |examples| {
         let batch = model.batch(&Rows::Alone(examples.iter().map(sft::sequence).collect()));
         let logprobs_m = match batch.targets().is_empty() {
@@ -96,10 +96,10 @@ pub fn rewards<E: From<Error>>(
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     let examples = examples(options, &files, true)?;
     let model = RewardModel::load(&files.dir, &options.device.device())?;
-    check_length(&examples, model.trunk.max_positions())?;
+    check_length(&examples, model.trunk.room())?;
     in_passes(&examples, progress, &mut |examples| {
-        let ids: Vec<&[u32]> = examples.iter().map(|example| example.ids.as_slice()).collect();
-        read(&model.rewards(&model.batch(&Rows::scored(&ids))))
+        let rows = examples.iter().map(|example| Sequence { counted: Counted::Nothing, ..sft::sequence(example) });
+        read(&model.rewards(&model.batch(&Rows::Alone(rows.collect()))))
             .into_iter()
             .try_for_each(|reward| each(RewardRow { reward }))
     })
@@ -108,7 +108,7 @@ pub fn rewards<E: From<Error>>(
 fn examples(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> Result<Vec<SftExample>, Error> {
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Score) };
     let rows = data::load(&options.data, &load)?.rows;
-    let read = TokeniseOptions { add_eos: options.add_eos, for_reward, ..TokeniseOptions::default() };
+    let read = TokeniseOptions { add_eos: options.add_eos, for_reward, ..super::tokenise(files)? };
     let made = data::score_examples(&rows, &files.tokenizer, files.template.as_ref(), &read)?.examples;
     // One result a row is a promise: nothing may have been left out on the way.
     let missing = rows.iter().enumerate().find(|(i, _)| made.get(*i).is_none_or(|example| example.row != *i));
@@ -121,15 +121,20 @@ fn examples(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> Res
     }
 }
 
-fn check_length(examples: &[SftExample], limit: Option<usize>) -> Result<(), Error> {
-    let limit = limit.unwrap_or(usize::MAX);
-    match examples.iter().find(|example| example.ids.len() > limit) {
-        None => Ok(()),
-        Some(long) => {
-            let (row, tokens) = (long.row + 1, long.ids.len());
-            Err(Error::input(format!("row {row} has {tokens} tokens, but the model has {limit} positions")))
+fn check_length(examples: &[SftExample], room: Room) -> Result<(), Error> {
+    let fits = |example: &&SftExample| room.holds(example.source_len, example.ids.len() - example.source_len);
+    let Some(long) = examples.iter().find(|example| !fits(example)) else { return Ok(()) };
+    let (row, limit) = (long.row + 1, room.after(0).unwrap_or_default());
+    Err(Error::input(match long.source_len {
+        0 => format!("row {row} has {} tokens, but the model has {limit} positions", long.ids.len()),
+        source => {
+            let target = long.ids.len() - source;
+            format!(
+                "row {row} has {source} tokens before and {target} in its completion, but encoder and decoder have \
+                 {limit} positions each"
+            )
         }
-    }
+    }))
 }
 
 fn in_passes<E: From<Error>>(

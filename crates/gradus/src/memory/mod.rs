@@ -53,6 +53,8 @@ pub struct Row {
     pub targets: usize,
     /// Tokens that are computed: what a pair's sequences begin with counts once.
     pub computed: usize,
+    /// How many of them an encoder reads.
+    pub sources: usize,
     /// The same where its neighbour before it is the same prompt: then the prompt is computed already.
     pub computed_after: usize,
 }
@@ -219,9 +221,14 @@ impl Workload {
     fn pass(&self, rows: &[usize]) -> Pass {
         let mut pass = Pass::default();
         for (i, &row) in rows.iter().enumerate() {
-            let Row { targets, computed, computed_after, .. } = self.rows[row];
+            let Row { targets, computed, computed_after, sources, .. } = self.rows[row];
             pass.targets += targets;
-            pass.tokens += if i > 0 && rows[i - 1] == row { computed_after } else { computed };
+            if i > 0 && rows[i - 1] == row {
+                pass.tokens += computed_after;
+            } else {
+                pass.tokens += computed - sources;
+                pass.sources += sources;
+            }
         }
         pass
     }
@@ -286,7 +293,10 @@ impl Workload {
             let cached = (prompts * prompt_tokens + rows * new_tokens) as u64;
             let cache = 8 * (shape.layers * shape.kv_width()) as u64 * cached;
             let at_once = (prompts * prompt_tokens).min(PREFILL_TOKENS.max(prompt_tokens));
-            let prefill = self.policy.forward(Pass { tokens: at_once, targets: 0 });
+            let prefill = match shape.has_encoder() {
+                true => self.policy.forward(Pass { tokens: prompts, targets: 0, sources: at_once }),
+                false => self.policy.forward(Pass { tokens: at_once, targets: 0, sources: 0 }),
+            };
             let logits = 4 * shape.vocabulary as u64 * (prompts + rows) as u64;
             self.policy.packed_to_sample(self.sampling_weights) + cache + prefill.max(logits)
         };

@@ -51,8 +51,10 @@ pub enum Head {
 /// How much goes through a model at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pass {
-    /// Tokens, N.
+    /// Tokens, N: with an encoder, those of the decoder.
     pub tokens: usize,
+    /// Tokens that an encoder reads, S.
+    pub sources: usize,
     /// Predicted tokens, M.
     pub targets: usize,
 }
@@ -149,6 +151,9 @@ impl Model {
     /// A block: the residual stream and its norm, twice (4 D); queries and attention's output (2 Q), keys and values (2 K),
     /// attention's normalisers (H); what the activation is of, I or gate and up (2 I); Qwen3 also queries and keys before
     /// their norms (Q + K). Where blocks are computed again, only its first residual stream (D).
+    /// A decoder that reads an encoder's sources keeps also another residual stream and its norm (2 D), queries and
+    /// attention's output (2 Q) and normalisers (H), and keys and values of the sources (S 2 K); each block of the encoder is
+    /// as one that reads nothing (S instead of N tokens), and what it gives is kept (S D).
     /// Then the last residual stream, N D, and the hidden states that predict, M D; and with dropout the masks of GPT-2's
     /// embeddings (N D) and of what each block adds (2 D). Those of attention are drawn again.
     pub fn saved(&self, pass: Pass) -> u64 {
@@ -158,24 +163,49 @@ impl Model {
             Head::Language => n * d + m * d,
             Head::Scalar => 2 * n * d,
         };
-        let block = if self.recompute { d } else { self.block_numbers() };
-        NUMBER * (n * self.shape.layers as u64 * block + last + n * self.mask())
+        let block = if self.recompute { self.streams() * d } else { self.block_numbers() };
+        let of_encoder = pass.sources as u64 * self.encoder_numbers();
+        NUMBER * (n * self.shape.layers as u64 * block + last + n * self.mask() + of_encoder)
+    }
+
+    /// Residual streams that a block keeps which is computed again: a decoder's attention and its feed-forward layer one each.
+    fn streams(&self) -> u64 {
+        if self.shape.has_encoder() { 2 } else { 1 }
     }
 
     /// Numbers of one token that one mask of the residual stream takes.
     fn mask(&self) -> u64 {
-        if self.dropout && self.shape.block == Block::Gpt2 { self.shape.width as u64 } else { 0 }
+        let drops = self.dropout && self.shape.block != Block::Llama;
+        if drops { self.shape.width as u64 } else { 0 }
+    }
+
+    /// Numbers of one source token that its encoder keeps, and every block of the decoder.
+    fn encoder_numbers(&self) -> u64 {
+        if !self.shape.has_encoder() {
+            return 0;
+        }
+        let (d, _, k, _) = self.widths();
+        let of_decoder = if self.recompute { 0 } else { 2 * k * self.shape.layers as u64 };
+        let block = if self.recompute { d } else { self.common_numbers() + 2 * self.mask() };
+        of_decoder + self.shape.encoder_layers as u64 * block + d + 2 * self.mask()
     }
 
     /// Numbers that one block keeps of one token.
     fn block_numbers(&self) -> u64 {
+        let (d, q, _, _) = self.widths();
+        let across = if self.shape.has_encoder() { 2 * d + 2 * q + self.shape.heads as u64 + self.mask() } else { 0 };
+        self.common_numbers() + 2 * self.mask() + across
+    }
+
+    /// Numbers that a block without attention to sources keeps of one token, masks of dropout aside.
+    fn common_numbers(&self) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
-            Block::Gpt2 => i,
-            Block::Llama => 2 * i,
+            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } => i,
+            Block::Llama | Block::T5 { gated: true } => 2 * i,
         };
         let before_norms = if self.shape.qk_norm { q + k } else { 0 };
-        let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms + 2 * self.mask();
+        let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms;
         common
             + match self.adapter {
                 None => d,
@@ -191,12 +221,13 @@ impl Model {
     pub fn forward(&self, pass: Pass) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
-            Block::Gpt2 => 2 * i,
-            Block::Llama => 3 * i,
+            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } => 2 * i,
+            Block::Llama | Block::T5 { gated: true } => 3 * i,
         };
-        let block = NUMBER * pass.tokens as u64 * (d + feed_forward.max(3 * q + 2 * k));
+        let block = NUMBER * pass.tokens.max(pass.sources) as u64 * (d + feed_forward.max(3 * q + 2 * k));
+        let encoded = NUMBER * pass.sources as u64 * d;
         let head = NUMBER * (pass.tokens as u64 * d + pass.targets as u64 * d) + self.logits(pass.targets, None);
-        block.max(head)
+        block.max(head) + encoded
     }
 
     /// The logits that are there at a time, of a pass that is recorded or not.
@@ -213,15 +244,15 @@ impl Model {
     /// block keeps where it is computed again.
     pub fn backward_begin(&self, pass: Pass) -> u64 {
         let (d, _, _, i) = self.widths();
-        let (n, m) = (pass.tokens as u64, pass.targets as u64);
+        let (n, m) = (pass.tokens.max(pass.sources) as u64, pass.targets as u64);
         let head = match (self.head, self.adapter) {
             (Head::Language, None) => NUMBER * self.shape.head_matrix() as u64,
             _ => 0,
         };
         let matrix = if self.adapter.is_some() { 0 } else { i * d };
         let block = match self.shape.block {
-            Block::Gpt2 => n * (2 * i + 2 * d) + matrix,
-            Block::Llama => n * (3 * i + 2 * d) + matrix,
+            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } => n * (2 * i + 2 * d) + matrix,
+            Block::Llama | Block::T5 { gated: true } => n * (3 * i + 2 * d) + matrix,
         };
         let again = if self.recompute { n * self.block_numbers() } else { 0 };
         head + (self.logits(pass.targets, Some(self.compute)) + NUMBER * m * d).max(NUMBER * (block + again))
@@ -231,10 +262,10 @@ impl Model {
     /// added to the head's (V D), and of the tokens' embeddings (N D).
     pub fn backward_end(&self, pass: Pass) -> u64 {
         if self.adapter.is_some() {
-            return self.trained() + NUMBER * pass.tokens as u64 * self.shape.width as u64;
+            return self.trained() + NUMBER * (pass.tokens + pass.sources) as u64 * self.shape.width as u64;
         }
         let table = if self.head == Head::Language && self.shape.tied { self.shape.head_matrix() as u64 } else { 0 };
-        self.weights() + NUMBER * (table + pass.tokens as u64 * self.shape.width as u64)
+        self.weights() + NUMBER * (table + (pass.tokens + pass.sources) as u64 * self.shape.width as u64)
     }
 
     /// D, Q, K, I.
@@ -263,17 +294,17 @@ mod tests {
         // Tables 110·8, blocks 2·(12·64 + 13·8), last norm 16.
         assert_eq!(model.weights(), 4 * (880 + 2 * 872 + 16));
         // A block keeps 8·8 + 2 + 32 = 98 numbers a token; then the last residual stream and 3 predicting states.
-        assert_eq!(model.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 98 + 5 * 8 + 3 * 8));
+        assert_eq!(model.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 98 + 5 * 8 + 3 * 8));
         // Dropout keeps a mask of 8 numbers of the embeddings, and two in each block.
         let dropping = Model { dropout: true, ..model };
-        assert_eq!(dropping.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 114 + 5 * 16 + 3 * 8));
+        assert_eq!(dropping.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 114 + 5 * 16 + 3 * 8));
         let again = Model { recompute: true, ..model };
-        assert_eq!(again.saved(Pass { tokens: 5, targets: 3 }), 4 * (5 * 2 * 8 + 5 * 8 + 3 * 8));
-        assert_eq!(again.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 656 + 5 * 98));
+        assert_eq!(again.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 8 + 5 * 8 + 3 * 8));
+        assert_eq!(again.backward_begin(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (800 + 656 + 5 * 98));
         assert_eq!(model.logits(3, None), 4 * 300);
         // The head's gradient and the larger of (logits, hidden states) and the top block's tensors, 5·80 + 256.
-        assert_eq!(model.backward_begin(Pass { tokens: 5, targets: 3 }), 4 * (800 + 656));
-        assert_eq!(model.backward_end(Pass { tokens: 5, targets: 3 }), model.weights() + 4 * (800 + 40));
+        assert_eq!(model.backward_begin(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (800 + 656));
+        assert_eq!(model.backward_end(Pass { tokens: 5, targets: 3, sources: 0 }), model.weights() + 4 * (800 + 40));
         let scalar = Model::scalar(model.shape, WeightFormat::BF16);
         assert_eq!((scalar.weights(), scalar.logits(3, None)), (model.weights() + 4 * 8, 0));
         // Blocks and head packed, in four bytes or two; tables, biases and norms as they are.
@@ -288,6 +319,23 @@ mod tests {
     }
 
     #[test]
+    fn a_t5_by_hand() {
+        let model = model(json!({
+            "model_type": "t5", "vocab_size": 100, "d_model": 8, "d_kv": 3, "d_ff": 20, "num_layers": 2,
+            "num_decoder_layers": 1, "num_heads": 4, "decoder_start_token_id": 0
+        }));
+        // Table 800; two blocks of 4·8·12 + 2·8·20, one of twice the attention; norms 7 + 2; biases 2·32·4.
+        assert_eq!(model.weights(), 4 * (800 + 2 * 704 + 1088 + 9 * 8 + 256));
+        // A block keeps 4·8 + 4·12 + 4 + 20 = 104 numbers; the decoder's also 2·8 + 2·12 + 4 = 44, and 24 of each source's token.
+        let pass = Pass { tokens: 5, targets: 3, sources: 7 };
+        assert_eq!(model.saved(pass), 4 * (5 * 148 + 5 * 8 + 3 * 8 + 7 * (2 * 104 + 24 + 8)));
+        let again = Model { recompute: true, ..model };
+        assert_eq!(again.saved(pass), 4 * (5 * 16 + 5 * 8 + 3 * 8 + 7 * (2 * 8 + 8)));
+        // Nothing of a source is computed again for a second target.
+        assert_eq!(model.saved(Pass { sources: 0, ..pass }), 4 * (5 * 148 + 5 * 8 + 3 * 8));
+    }
+
+    #[test]
     fn a_qwen3_by_hand() {
         let model = model(json!({
             "model_type": "qwen3", "vocab_size": 100, "hidden_size": 8, "intermediate_size": 20, "head_dim": 3,
@@ -296,6 +344,6 @@ mod tests {
         // Table and head 2·800; queries 8·12, keys and values 2·8·6, output 12·8, 3·8·20, norms 16 + 6, last norm 8.
         assert_eq!(model.weights(), 4 * (1600 + 96 + 96 + 96 + 480 + 22 + 8));
         // 4·8 + 2·12 + 2·6 + 4 + 2·20, and 12 + 6 before the norms of queries and keys.
-        assert_eq!(model.saved(Pass { tokens: 7, targets: 0 }), 4 * (7 * (112 + 18) + 7 * 8));
+        assert_eq!(model.saved(Pass { tokens: 7, targets: 0, sources: 0 }), 4 * (7 * (112 + 18) + 7 * 8));
     }
 }

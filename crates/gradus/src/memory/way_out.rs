@@ -47,6 +47,7 @@ impl Workload {
             targets: row.targets.min(tokens),
             computed: row.computed.min(tokens),
             computed_after: row.computed_after.min(tokens),
+            sources: row.sources.min(tokens),
         };
         let sampling = |sampling: &Sampling| Sampling {
             prompt_tokens: sampling.prompt_tokens.min(tokens.saturating_sub(sampling.new_tokens)),

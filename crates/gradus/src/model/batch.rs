@@ -1,7 +1,10 @@
 //! What a method hands over to a model: sequences of a source and a target, and who shares a beginning with whom.
 //!
-//! The model makes a [`Batch`] of them. A decoder-only model joins source and target and stores common beginnings once;
-//! nothing above the models concatenates, groups or masks.
+//! The model makes a [`Batch`] of them. A decoder-only model joins source and target and stores common beginnings once; a
+//! model with an encoder packs each source of a group once, for all targets that read it. Nothing above the models
+//! concatenates, groups or masks.
+
+use gradus_kernels::CrossSegments;
 
 use super::dropout::DropoutStream;
 use super::packed::{Packed, common_prefix};
@@ -55,7 +58,7 @@ impl<'a> Sequence<'a> {
         self.predicted().count()
     }
 
-    /// The ids that are predicted, as positions in source and target joined. The first of all has nothing before it.
+    /// The ids that are predicted, as positions in the target. The first of all has nothing before it.
     fn predicted(&self) -> impl Iterator<Item = usize> {
         let Self { source, target, counted } = *self;
         if let Counted::Mask(mask) = counted {
@@ -66,11 +69,21 @@ impl<'a> Sequence<'a> {
             Counted::Nothing => false,
             Counted::Mask(mask) => mask[*t],
         };
-        (0..target.len()).filter(counts).map(move |t| source.len() + t).filter(|&t| t > 0)
+        (0..target.len()).filter(counts).filter(move |t| source.len() + t > 0)
     }
 
     fn joined(&self) -> Vec<u32> {
         [self.source, self.target].concat()
+    }
+
+    /// What a decoder reads that predicts the target from `start` on: the last id predicts nothing, and is read only
+    /// where the sequence is scored as a whole.
+    fn after(&self, start: u32) -> Vec<u32> {
+        let read = match self.counted {
+            Counted::Nothing => self.target.len(),
+            Counted::All | Counted::Mask(_) => self.target.len().saturating_sub(1),
+        };
+        [&[start], &self.target[..read]].concat()
     }
 }
 
@@ -129,6 +142,18 @@ impl<'a> Rows<'a> {
         self.numbered().0.iter().map(Sequence::targets).sum()
     }
 
+    /// Ids of all sources, each counted once in its group: what an encoder reads.
+    pub fn sources(&self) -> usize {
+        let (sequences, groups) = self.numbered();
+        let of_group = |group: &Vec<usize>| -> usize {
+            let is_first = |(at, i): &(usize, &usize)| {
+                group[..*at].iter().all(|&earlier| sequences[earlier].source != sequences[**i].source)
+            };
+            group.iter().enumerate().filter(is_first).map(|(_, &i)| sequences[i].source.len()).sum()
+        };
+        groups.iter().map(of_group).sum()
+    }
+
     /// Ids that are computed where common beginnings are stored once.
     pub fn computed(&self) -> usize {
         let (sequences, groups) = self.numbered();
@@ -149,10 +174,59 @@ pub(super) enum Beginnings {
     Apart,
 }
 
+/// Tokens as a model reads them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    /// What the decoder reads: in a model without an encoder, everything.
+    pub packed: Packed,
+    /// What the encoder reads, where there is one.
+    pub sources: Option<Sources>,
+}
+
+/// What an encoder reads, and who reads what it makes of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sources {
+    /// The sources, each whole.
+    pub packed: Packed,
+    /// Which of them each sequence of the decoder reads.
+    pub cross: CrossSegments,
+}
+
+impl Input {
+    /// Prompts, which a model without an encoder continues.
+    ///
+    /// # Panics
+    /// When there is none, or one is empty.
+    pub(super) fn prompts(prompts: &[&[u32]]) -> Self {
+        Self { packed: Packed::new(prompts), sources: None }
+    }
+
+    /// Prompts that an encoder reads; a decoder begins with `start` for each.
+    ///
+    /// # Panics
+    /// As [`prompts`](Self::prompts).
+    pub(super) fn sources(prompts: &[&[u32]], start: u32) -> Self {
+        let all = (0..prompts.len()).collect();
+        Self::across(Packed::new(prompts.iter().map(|_| [start])), prompts, all)
+    }
+
+    /// Tree `t` of `packed` reads source `source_of[t]` of `sources`.
+    fn across(packed: Packed, sources: &[&[u32]], source_of: Vec<usize>) -> Self {
+        let sources = Packed::new(sources);
+        let cross = CrossSegments::new(packed.segments().clone(), sources.segments().clone(), source_of);
+        Self { packed, sources: Some(Sources { packed: sources, cross }) }
+    }
+
+    /// How many tokens are computed, by encoder and decoder together.
+    pub fn tokens(&self) -> usize {
+        self.packed.tokens() + self.sources.as_ref().map_or(0, |sources| sources.packed.tokens())
+    }
+}
+
 /// Sequences as a model computes them in one forward pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    packed: Packed,
+    input: Input,
     targets: Targets,
     dropout: Option<DropoutStream>,
 }
@@ -169,8 +243,36 @@ impl Batch {
             (Rows::Alone(_), _) | (_, Beginnings::Apart) => Packed::new(&joined),
             _ => Packed::sharing(&joined, &groups),
         };
-        let targets = Targets::new(&packed, &sequences);
-        Self { packed, targets, dropout: None }
+        let targets = Targets::new(&packed, &sequences, |sequence, t| sequence.source.len() + t);
+        Self { input: Input { packed, sources: None }, targets, dropout: None }
+    }
+
+    /// Sources for an encoder, each of a group's once, and targets for a decoder that begins with `start` and predicts
+    /// every id of them, the first from `start`.
+    ///
+    /// # Panics
+    /// When there is no sequence, one has no source, or a mask has another length than its target.
+    pub(super) fn across(rows: &Rows<'_>, start: u32) -> Self {
+        let (sequences, groups) = rows.numbered();
+        let (mut sources, mut readers): (Vec<&[u32]>, Vec<Vec<usize>>) = (Vec::new(), Vec::new());
+        for group in groups {
+            let first = sources.len();
+            for i in group {
+                let source = sequences[i].source;
+                match sources[first..].iter().position(|known| *known == source) {
+                    Some(known) => readers[first + known].push(i),
+                    None => {
+                        sources.push(source);
+                        readers.push(vec![i]);
+                    }
+                }
+            }
+        }
+        let read: Vec<Vec<u32>> = sequences.iter().map(|sequence| sequence.after(start)).collect();
+        let packed = Packed::sharing(&read, &readers);
+        let targets = Targets::new(&packed, &sequences, |_, t| t + 1);
+        let source_of = (0..sources.len()).collect();
+        Self { input: Input::across(packed, &sources, source_of), targets, dropout: None }
     }
 
     /// The same in a pass whose dropout draws its masks from `stream`, where there is one.
@@ -195,9 +297,14 @@ impl Batch {
         self
     }
 
-    /// The tokens and what they see.
+    /// What the model reads.
+    pub fn input(&self) -> &Input {
+        &self.input
+    }
+
+    /// The tokens of the decoder and what they see.
     pub fn packed(&self) -> &Packed {
-        &self.packed
+        &self.input.packed
     }
 
     /// The tokens that count.
@@ -212,19 +319,19 @@ impl Batch {
 
     /// How many tokens are computed, `N`; shared ones count once.
     pub fn tokens(&self) -> usize {
-        self.packed.tokens()
+        self.input.tokens()
     }
 
     /// Where each sequence ends, `[B]`: where a scalar reward is read.
     pub fn last_indices(&self) -> Vec<usize> {
-        self.packed.last_indices()
+        self.input.packed.last_indices()
     }
 }
 
 /// Which tokens of a batch are predicted, and from where, sequence after sequence.
 ///
-/// The token at packed index `i` is predicted by the hidden state of the token before it in the same sequence; the first
-/// token of a sequence is never a target.
+/// A token is predicted by the hidden state of the token before it in the same sequence; the first token of a sequence is
+/// never a target, unless a decoder begins with a token of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Targets {
     /// Packed indices of the hidden states, `[M]`.
@@ -238,13 +345,14 @@ pub struct Targets {
 }
 
 impl Targets {
-    fn new(packed: &Packed, sequences: &[Sequence<'_>]) -> Self {
+    /// `place` says where an id of a sequence's target stands among what the decoder reads of the sequence.
+    fn new(packed: &Packed, sequences: &[Sequence<'_>], place: impl Fn(&Sequence<'_>, usize) -> usize) -> Self {
         let mut targets = Self::default();
         for (i, sequence) in sequences.iter().enumerate() {
             let before = targets.ids.len();
             for t in sequence.predicted() {
-                targets.positions.push(packed.index(i, t - 1));
-                targets.ids.push(packed.ids()[packed.index(i, t)]);
+                targets.positions.push(packed.index(i, place(sequence, t) - 1));
+                targets.ids.push(sequence.target[t]);
             }
             targets.counts_b.push(targets.ids.len() - before);
         }
@@ -297,6 +405,41 @@ mod tests {
         assert_eq!((&batch.targets().ids[..], batch.counts_b()), (&[2, 3, 6, 2, 4, 7][..], &[2, 1, 2, 1][..]));
         assert_eq!(batch.targets().positions, [0, 1, 4, 0, 1, 4]);
         assert_eq!((rows.tokens(), rows.targets(), rows.computed()), (10, 6, 7));
+    }
+
+    #[test]
+    fn a_source_is_packed_once_for_all_of_its_group_that_read_it() {
+        let across = |rows: &Rows<'_>| Batch::across(rows, 9);
+        let group = [&[3][..], &[4, 5, 6], &[4, 5, 7]].map(|target| Sequence::completion(&[1, 2], target));
+        let rows = Rows::Groups(vec![group.to_vec(), vec![Sequence::completion(&[1, 2], &[6])]]);
+        let batch = across(&rows);
+        let Sources { packed, cross } = batch.input().sources.as_ref().expect("sources");
+        assert_eq!((packed.ids(), cross.tokens()), (&[1, 2, 1, 2][..], [6, 4]));
+        // The start is shared; the last id of a target is not read.
+        assert_eq!(batch.packed().ids(), [9, 4, 5, 4, 5, 9]);
+        let Targets { positions, ids, counts_b, .. } = batch.targets();
+        assert_eq!((&ids[..], &counts_b[..]), (&[3, 4, 5, 6, 4, 5, 7, 6][..], &[1, 3, 3, 1][..]));
+        assert_eq!(positions, &[0, 0, 1, 2, 0, 3, 4, 5]);
+        assert_eq!((batch.tokens(), rows.sources()), (10, 4));
+
+        // Two sources in one group; what is scored as a whole is read to its end; an empty target predicts nothing.
+        let scored = |source, target| Sequence { counted: Counted::Nothing, ..Sequence::completion(source, target) };
+        let batch = across(&Rows::Pairs(vec![[scored(&[1], &[2]), scored(&[3], &[2, 4])]]));
+        assert_eq!(batch.input().sources.as_ref().expect("sources").packed.ids(), [1, 3]);
+        assert_eq!((batch.packed().ids(), batch.last_indices()), (&[9, 2, 9, 2, 4][..], vec![1, 4]));
+        let batch = across(&Rows::Alone(vec![Sequence::completion(&[1], &[])]));
+        assert_eq!((batch.packed().ids(), batch.counts_b()), (&[9][..], &[0][..]));
+        let mask = [false, true];
+        let masked = Sequence { counted: Counted::Mask(&mask), ..Sequence::completion(&[1], &[5, 6]) };
+        let batch = across(&Rows::Alone(vec![masked]));
+        assert_eq!((&batch.targets().positions[..], &batch.targets().ids[..]), (&[1][..], &[6][..]));
+    }
+
+    #[test]
+    fn prompts_of_an_encoder_are_its_sources() {
+        let input = Input::sources(&[&[1, 2], &[3]], 9);
+        assert_eq!((input.packed.ids(), input.tokens()), (&[9, 9][..], 5));
+        assert_eq!(input.sources.expect("sources").packed.ids(), [1, 2, 3]);
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub(crate) trait Source {
     /// Whether the source holds this tensor: decides on optional ones.
     fn holds(&self, name: &str) -> bool;
 
+    /// Says that `other`, where it is held, is the tensor `name` once more.
+    fn same(&mut self, _name: &str, _other: &str) {}
+
     /// The weight `name` of a linear layer, `[out, in]`, where the source holds it quantised.
     fn quantised(&mut self, _name: &str, _shape: [usize; 2]) -> Option<Quantised> {
         None
@@ -87,9 +90,10 @@ impl<'a> Builder<'a> {
         self.pack
     }
 
-    /// The builder one level down: names get `name.` in front.
+    /// The builder one level down: names get `name.` in front; of the empty name, the same level.
     pub(crate) fn enter(&mut self, name: impl std::fmt::Display) -> Builder<'_> {
-        let prefix = format!("{}{name}.", self.prefix);
+        let level = format!("{name}.");
+        let prefix = format!("{}{}", self.prefix, if level == "." { "" } else { &level });
         Builder { prefix, source: self.source, device: self.device, pack: self.pack }
     }
 
@@ -103,6 +107,11 @@ impl<'a> Builder<'a> {
     pub(crate) fn quantised(&mut self, name: &str, input: usize, output: usize) -> Option<FrozenWeight> {
         let weight = self.source.quantised(&format!("{}{name}", self.prefix), [output, input])?;
         Some(FrozenWeight::from_quantised(weight))
+    }
+
+    /// Says that `other`, where the source holds it, is the tensor `name` once more; both at this level.
+    pub(crate) fn same(&mut self, name: &str, other: &str) {
+        self.source.same(&format!("{}{name}", self.prefix), &format!("{}{other}", self.prefix));
     }
 
     /// The device that parameters lie on.

@@ -1,4 +1,4 @@
-//! Causal language models: a trunk and an LM head, tied to the embedding or its own.
+//! Language models: a trunk, with or without an encoder, and an LM head, tied to the embedding or its own.
 
 use std::sync::Arc;
 
@@ -12,19 +12,24 @@ use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
+use super::room::Room;
 use super::support;
 use super::trunk::{Family, Trunk};
 use crate::error::{Error, Result};
 use crate::rng::Stream;
 use gradus_kernels::{Precision, Quantisation, WeightFormat};
 
-/// A causal language model: the policy, the reference.
+/// A language model: the policy, the reference. What comes next is predicted from what came before; of a model with an
+/// encoder also from its source.
 #[derive(Module, Debug)]
 pub struct CausalLm {
     /// Everything below the head.
     pub trunk: Trunk,
     /// The LM head, where it is not the embedding table.
     pub lm_head: Option<Head>,
+    /// What is added to the logits of every token, `[V]`: `final_logits_bias` of BART, which is never trained.
+    #[module(skip)]
+    logits_bias: Option<Arc<[f32]>>,
     #[module(skip)]
     compute: Precision,
     /// The LM head, packed; `lm_head` is then absent.
@@ -72,7 +77,7 @@ impl CausalLm {
     /// When it does not fit, or is a reward model's.
     pub fn with_saved_adapter(mut self, dir: &ModelDir) -> Result<Self> {
         let Some(found) = &dir.adapter else { return Ok(self) };
-        if found.config.task_type != TaskType::CausalLm {
+        if found.config.task_type == TaskType::SequenceClassification {
             return Err(Error::model(&found.path, "this is the adapter of a reward model, not of a language model"));
         }
         let mut tensors = AdapterTensors::open(&found.path)?;
@@ -103,7 +108,12 @@ impl CausalLm {
         } else {
             None
         };
-        Ok(Self { trunk, lm_head, compute: Precision::F32, frozen_head: None, adapter: None })
+        let logits_bias = b.holds("final_logits_bias").then(|| {
+            let bias = b.param("final_logits_bias", [1, trunk.dims().0], Init::Constant(0.0)).val();
+            let values: Vec<f32> = bias.into_data().try_to_vec().expect("f32");
+            Arc::from(values)
+        });
+        Ok(Self { trunk, lm_head, logits_bias, compute: Precision::F32, frozen_head: None, adapter: None })
     }
 
     /// The same model with the operands of its products held as `compute` says; weights, sums and everything between
@@ -145,7 +155,26 @@ impl CausalLm {
     }
 
     fn head_weight(&self) -> Tensor<2> {
-        self.lm_head.as_ref().map_or_else(|| self.trunk.embedding(), |head| head.weight.val())
+        let weight_vd = self.lm_head.as_ref().map_or_else(|| self.trunk.embedding(), |head| head.weight.val());
+        match self.bias_of_logits() {
+            None => weight_vd,
+            Some(bias_v) => {
+                let bias = TensorData::new(bias_v.to_vec(), [bias_v.len(), 1]);
+                let bias_v1 = Tensor::from_data(bias, &weight_vd.device());
+                Tensor::cat(vec![weight_vd, bias_v1], 1)
+            }
+        }
+    }
+
+    /// What is added to logits, where it is anything: one more column of the head, which meets a 1 behind every hidden state.
+    fn bias_of_logits(&self) -> Option<&[f32]> {
+        self.logits_bias.as_deref().filter(|bias_v| bias_v.iter().any(|&bias| bias != 0.0))
+    }
+
+    /// `final_logits_bias` as it is written, `[1, V]`, where there is one.
+    pub(super) fn logits_bias(&self) -> Option<Tensor<2>> {
+        let bias_v = self.logits_bias.as_deref()?;
+        Some(Tensor::from_data(TensorData::new(bias_v.to_vec(), [1, bias_v.len()]), &self.trunk.device().inner()))
     }
 
     /// Size of the vocabulary, V.
@@ -156,6 +185,11 @@ impl CausalLm {
     /// The longest sequence that can be computed, where there is a limit.
     pub fn max_positions(&self) -> Option<usize> {
         self.trunk.max_positions()
+    }
+
+    /// How long prompts and completions may be.
+    pub fn room(&self) -> Room {
+        self.trunk.room()
     }
 
     /// What is computed of `rows`; see [`Trunk::batch`].
@@ -171,7 +205,7 @@ impl CausalLm {
     /// Logprobs and entropies of `targets` given final hidden states. Logits are never whole in memory, except where
     /// targets have supports.
     pub fn token_logprobs(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> TokenLogprobs {
-        let hidden_md = select_rows(hidden_nd, &targets.positions);
+        let hidden_md = self.before_head(select_rows(hidden_nd, &targets.positions));
         match targets.supports_m.as_slice() {
             [] => gradus_kernels::token_logprobs(hidden_md, &self.head(), &targets.ids, temperature),
             supports_m => support::logprobs(hidden_md, &self.head(), &targets.ids, supports_m, temperature),
@@ -183,14 +217,29 @@ impl CausalLm {
         self.token_logprobs(self.hidden(batch), batch.targets(), temperature)
     }
 
-    /// Logits of every token, `[N, V]`: for tests and small models.
+    /// Logits of every token (of the decoder), `[N, V]`: for tests and small models.
     pub fn logits(&self, batch: &Batch) -> Tensor<2> {
-        self.head().logits(self.hidden(batch))
+        self.logits_of(self.hidden(batch))
     }
 
     /// Logits of the rows of `hidden_bd`, `[B, V]`: for sampling.
     pub(crate) fn logits_of(&self, hidden_bd: Tensor<2>) -> Tensor<2> {
-        self.head().logits(hidden_bd)
+        self.head().logits(self.before_head(hidden_bd))
+    }
+
+    /// Final hidden states as the head takes them.
+    fn before_head(&self, hidden_nd: Tensor<2>) -> Tensor<2> {
+        let hidden_nd = match self.trunk.head_scale() {
+            1.0 => hidden_nd,
+            scale => hidden_nd * scale,
+        };
+        match self.bias_of_logits() {
+            None => hidden_nd,
+            Some(_) => {
+                let ones = Tensor::ones([hidden_nd.dims()[0], 1], &hidden_nd.device());
+                Tensor::cat(vec![hidden_nd, ones], 1)
+            }
+        }
     }
 
     /// An empty cache for sampling: `slots` rows that have room for `capacity` new tokens at first.

@@ -38,7 +38,14 @@ struct Shard {
 
 /// Buffers and duplicates of old files that no model needs.
 fn is_ignored(name: &str) -> bool {
-    name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq")
+    const ENDS: [&str; 4] = [
+        ".attn.bias",
+        ".attn.masked_bias",
+        ".rotary_emb.inv_freq",
+        // The first T5 checkpoints; attention across has no bias.
+        ".EncDecAttention.relative_attention_bias.weight",
+    ];
+    ENDS.iter().any(|end| name.ends_with(end))
 }
 
 impl Checkpoint {
@@ -210,6 +217,15 @@ impl Source for Checkpoint {
 
     fn holds(&self, name: &str) -> bool {
         self.find(name).is_some()
+    }
+
+    fn same(&mut self, name: &str, other: &str) {
+        let (Some(name), Some(other)) = (self.find(name), self.find(other)) else { return };
+        self.asked.insert(other.clone());
+        if name != other && self.read_bytes(&name).ok() != self.read_bytes(&other).ok() {
+            self.problems
+                .push(format!("tensor `{other}` is not `{name}` once more: embeddings that differ are not known"));
+        }
     }
 
     fn quantised(&mut self, name: &str, shape: [usize; 2]) -> Option<Quantised> {

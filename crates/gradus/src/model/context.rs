@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 use gradus_kernels::{
-    AttentionDropout, AttentionShape, CacheRow, LayerCache, Segments, attention, attention_dropping, attention_fused,
-    attention_fused_dropping,
+    AttentionDropout, AttentionExtras, AttentionShape, CacheRow, CrossSegments, LayerCache, Segments,
+    attention_across_with, attention_fused, attention_fused_dropping, attention_with,
 };
 
-use super::batch::Batch;
+use super::batch::{Batch, Input, Sources};
 use super::dropout::DropoutStream;
 use super::packed::Packed;
 
@@ -18,13 +18,23 @@ use super::packed::Packed;
 #[derive(Debug, Clone)]
 pub struct KvCache {
     layers: Vec<LayerCache>,
+    /// Those of the sources, in a model with an encoder; numbered as the prompts are.
+    across: Vec<LayerCache>,
 }
 
 impl KvCache {
-    /// An empty cache of layers of these shapes with `slots` rows that have room for `capacity` new
-    /// tokens at first.
-    pub(crate) fn new(layers: impl Iterator<Item = AttentionShape>, slots: usize, capacity: usize) -> Self {
-        Self { layers: layers.map(|shape| LayerCache::new(shape, slots, capacity)).collect() }
+    /// An empty cache of layers of these shapes, and of these that read sources, with `slots` rows that have room for
+    /// `capacity` new tokens at first.
+    pub(crate) fn new(
+        layers: impl Iterator<Item = AttentionShape>,
+        across: impl Iterator<Item = AttentionShape>,
+        slots: usize,
+        capacity: usize,
+    ) -> Self {
+        Self {
+            layers: layers.map(|shape| LayerCache::new(shape, slots, capacity)).collect(),
+            across: across.map(|shape| LayerCache::new(shape, 0, 0)).collect(),
+        }
     }
 
     /// Gives slots what others hold of rows that have added `length` tokens: `(from, to)` each.
@@ -35,7 +45,7 @@ impl KvCache {
 
     /// Forgets a prompt that no row continues any more.
     pub(crate) fn drop_prompt(&mut self, prompt: usize) {
-        self.layers.iter_mut().for_each(|layer| layer.drop_prompt(prompt));
+        self.layers.iter_mut().chain(&mut self.across).for_each(|layer| layer.drop_prompt(prompt));
     }
 }
 
@@ -46,7 +56,7 @@ pub enum Context<'a> {
     /// Whole prompts, whose keys and values are kept in the cache.
     Prefill {
         /// The prompts.
-        packed: &'a Packed,
+        input: &'a Input,
         /// Where their keys and values go.
         cache: &'a mut KvCache,
     },
@@ -63,13 +73,22 @@ pub enum Context<'a> {
     },
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     /// The tokens, `[N]`.
     pub(crate) fn ids(&self) -> &[u32] {
         match self {
             Self::Packed(batch) => batch.packed().ids(),
-            Self::Prefill { packed, .. } => packed.ids(),
+            Self::Prefill { input, .. } => input.packed.ids(),
             Self::Decode { ids, .. } => ids,
+        }
+    }
+
+    /// What the encoder reads: nothing while decoding, when the cache holds what it gave.
+    pub(crate) fn sources(&self) -> Option<&'a Sources> {
+        match self {
+            Self::Packed(batch) => batch.input().sources.as_ref(),
+            Self::Prefill { input, .. } => input.sources.as_ref(),
+            Self::Decode { .. } => None,
         }
     }
 
@@ -77,7 +96,7 @@ impl Context<'_> {
     pub(crate) fn positions(&self) -> Vec<u32> {
         match self {
             Self::Packed(batch) => batch.packed().positions(),
-            Self::Prefill { packed, .. } => packed.positions(),
+            Self::Prefill { input, .. } => input.packed.positions(),
             Self::Decode { positions, .. } => positions.to_vec(),
         }
     }
@@ -90,7 +109,7 @@ impl Context<'_> {
         };
         match self {
             Self::Packed(batch) => of_sequences(batch.packed()),
-            Self::Prefill { packed, .. } => of_sequences(packed),
+            Self::Prefill { input, .. } => of_sequences(&input.packed),
             Self::Decode { positions, .. } => positions.iter().map(|position| position + 1).collect(),
         }
     }
@@ -112,21 +131,65 @@ impl Context<'_> {
         }
     }
 
-    /// Attention of layer `layer`, with the dropout of a pass that has one. Widths as in [`gradus_kernels::attention`].
+    /// The same for blocks of a decoder, and the sources that they read.
+    ///
+    /// # Panics
+    /// When there are no sources.
+    pub(crate) fn trained_across(&self, wanted: bool, x_nd: &Tensor<2>) -> Option<(Arc<Segments>, Arc<CrossSegments>)> {
+        let segments = self.trained_segments(wanted, x_nd)?;
+        Some((segments, Arc::new(self.sources().expect("an encoder has sources").cross.clone())))
+    }
+
+    /// Attention of layer `layer`, with a bias by position, and with the dropout of a pass that has one. Widths as in
+    /// [`gradus_kernels::attention`].
     pub(crate) fn attend(
         &mut self,
         layer: usize,
         shape: AttentionShape,
-        dropout: Option<AttentionDropout>,
+        extras: AttentionExtras,
         [q_nd, k_nd, v_nd]: [Tensor<2>; 3],
     ) -> Tensor<2> {
         match self {
-            Self::Packed(batch) => attention_dropping(q_nd, k_nd, v_nd, dropout, batch.packed().segments(), shape),
-            Self::Prefill { packed, cache } => {
-                cache.layers[layer].add_prompts(k_nd.clone(), v_nd.clone(), packed.segments());
-                attention(q_nd, k_nd, v_nd, packed.segments(), shape)
+            Self::Packed(batch) => attention_with(q_nd, k_nd, v_nd, extras, batch.packed().segments(), shape),
+            Self::Prefill { input, cache } => {
+                let segments = input.packed.segments();
+                cache.layers[layer].add_prompts(k_nd.clone(), v_nd.clone(), segments);
+                attention_with(q_nd, k_nd, v_nd, extras, segments, shape)
             }
-            Self::Decode { rows, cache, .. } => cache.layers[layer].extend(q_nd, k_nd, v_nd, rows, shape.scale),
+            Self::Decode { rows, cache, .. } => {
+                cache.layers[layer].extend_biased(q_nd, k_nd, v_nd, extras.bias.as_ref(), rows, shape.scale)
+            }
+        }
+    }
+
+    /// What the tokens' queries attend to of their sources, in layer `layer`; `keys_and_values` makes those of the sources,
+    /// unless the cache holds them. Widths as in [`gradus_kernels::attention_across`].
+    ///
+    /// # Panics
+    /// When there are no sources.
+    pub(crate) fn attend_across(
+        &mut self,
+        layer: usize,
+        shape: AttentionShape,
+        dropout: Option<AttentionDropout>,
+        q_nd: Tensor<2>,
+        keys_and_values: impl FnOnce() -> [Tensor<2>; 2],
+    ) -> Tensor<2> {
+        let sources = self.sources();
+        let cross = || &sources.expect("an encoder has sources").cross;
+        let extras = AttentionExtras { bias: None, dropout };
+        match self {
+            Self::Packed(_) => {
+                let [k_md, v_md] = keys_and_values();
+                attention_across_with(q_nd, k_md, v_md, extras, cross(), shape)
+            }
+            Self::Prefill { cache, .. } => {
+                let [k_md, v_md] = keys_and_values();
+                let sources = sources.expect("an encoder has sources").packed.segments();
+                cache.across[layer].add_prompts(k_md.clone(), v_md.clone(), sources);
+                attention_across_with(q_nd, k_md, v_md, extras, cross(), shape)
+            }
+            Self::Decode { rows, cache, .. } => cache.across[layer].attend(q_nd, None, rows, shape.scale),
         }
     }
 
@@ -140,9 +203,10 @@ impl Context<'_> {
     ) -> Tensor<2> {
         match self {
             Self::Packed(batch) => attention_fused_dropping(qkv_nd, dropout, batch.packed().segments(), shape),
-            Self::Prefill { packed, cache } => {
-                cache.layers[layer].add_prompts_fused(qkv_nd.clone(), packed.segments());
-                attention_fused(qkv_nd, packed.segments(), shape)
+            Self::Prefill { input, cache } => {
+                let segments = input.packed.segments();
+                cache.layers[layer].add_prompts_fused(qkv_nd.clone(), segments);
+                attention_fused(qkv_nd, segments, shape)
             }
             Self::Decode { rows, cache, .. } => cache.layers[layer].extend_fused(qkv_nd, rows, shape.scale),
         }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::adapter::{self, PeftConfig, TaskType};
 use super::hub;
+use super::trunk::Family;
 use crate::error::{Error, Result};
 
 /// Files that belong to the tokenizer: copied byte for byte beside every model that is written.
@@ -141,6 +142,35 @@ impl ModelDir {
             }
         }
         ids
+    }
+
+    /// Whether an encoder reads what is given, and a decoder writes what follows.
+    ///
+    /// # Errors
+    /// When the family is unknown.
+    pub fn has_encoder(&self) -> Result<bool> {
+        Ok(Family::of(self)?.has_encoder())
+    }
+
+    /// The id that a decoder begins with: `decoder_start_token_id` of the configuration, or of the generation configuration.
+    ///
+    /// # Errors
+    /// When neither says.
+    pub(super) fn decoder_start(&self) -> Result<u32> {
+        let sources = [Some(&self.config), self.generation_config.as_ref()];
+        let found = sources.into_iter().flatten().find_map(|config| config.get("decoder_start_token_id")?.as_u64());
+        let Some(id) = found.and_then(|id| u32::try_from(id).ok()) else {
+            let message = "no `decoder_start_token_id`: nothing says what the decoder begins with";
+            return Err(Error::model(self.path.join("config.json"), message).with_hint(
+                "T5 begins with its padding (`\"decoder_start_token_id\": 0`), BART with its end of text (2)",
+            ));
+        };
+        let vocabulary = self.config.get("vocab_size").and_then(Value::as_u64);
+        if let Some(vocabulary) = vocabulary.filter(|&vocabulary| u64::from(id) >= vocabulary) {
+            let message = format!("`decoder_start_token_id` is {id}, but the vocabulary has {vocabulary} ids");
+            return Err(Error::model(self.path.join("config.json"), message));
+        }
+        Ok(id)
     }
 
     /// `pad_token_id` of the configuration.

@@ -54,6 +54,19 @@ pub(crate) enum Place {
     FedForward(usize),
     /// The probabilities of this block's attention.
     Attention(usize),
+    /// The embeddings that a decoder begins with; those of its encoder are [`Embedding`](Self::Embedding), and its blocks
+    /// are numbered after the encoder's.
+    DecoderEmbedding,
+    /// What the attention of this block to the sources adds.
+    Crossed(usize),
+    /// The probabilities of this block's attention to the sources.
+    CrossAttention(usize),
+    /// The activation in the feed-forward layer of this block.
+    Activation(usize),
+    /// What the encoder gives.
+    Encoded,
+    /// What the decoder gives.
+    Decoded,
 }
 
 impl Place {
@@ -64,6 +77,12 @@ impl Place {
             Self::Attended(block) => (2, block),
             Self::FedForward(block) => (3, block),
             Self::Attention(block) => (4, block),
+            Self::DecoderEmbedding => (5, 0),
+            Self::Crossed(block) => (6, block),
+            Self::CrossAttention(block) => (7, block),
+            Self::Activation(block) => (8, block),
+            Self::Encoded => (9, 0),
+            Self::Decoded => (10, 0),
         };
         (kind << 32) + i as u64
     }
@@ -89,8 +108,18 @@ impl Dropping {
 
     /// The model's own dropout of the probabilities of attention in block `block`.
     pub fn attention(self, probability: f32, block: usize) -> Option<AttentionDropout> {
+        self.probabilities(probability, Place::Attention(block))
+    }
+
+    /// The model's own dropout of the probabilities of attention at `place`.
+    pub fn probabilities(self, probability: f32, place: Place) -> Option<AttentionDropout> {
         let stream = self.stream.filter(|_| self.own && probability > 0.0)?;
-        Some(AttentionDropout { probability, key: stream.key(Place::Attention(block)) })
+        Some(AttentionDropout { probability, key: stream.key(place) })
+    }
+
+    /// Whether the model's own dropout drops anything.
+    pub fn drops(self, probability: f32) -> bool {
+        self.own && self.stream.is_some() && probability > 0.0
     }
 }
 
@@ -110,8 +139,19 @@ mod tests {
         let at = |step, pass, place| masks(DropoutStream::new(Seed(7), step, pass), place);
         let first = at(0, 0, Place::Adapter(0));
         assert_eq!(first, at(0, 0, Place::Adapter(0)));
-        let places =
-            [Place::Adapter(1), Place::Embedding, Place::Attended(0), Place::FedForward(0), Place::Attention(0)];
+        let places = [
+            Place::Adapter(1),
+            Place::Embedding,
+            Place::Attended(0),
+            Place::FedForward(0),
+            Place::Attention(0),
+            Place::DecoderEmbedding,
+            Place::Crossed(0),
+            Place::CrossAttention(0),
+            Place::Activation(0),
+            Place::Encoded,
+            Place::Decoded,
+        ];
         let others = places.into_iter().map(|place| at(0, 0, place));
         for other in others.chain([at(1, 0, Place::Adapter(0)), at(0, 1, Place::Adapter(0))]) {
             let agree = first.iter().zip(&other).filter(|(a, b)| a == b).count() as f32 / first.len() as f32;

@@ -182,6 +182,16 @@ impl Embedding {
         Self { weight: b.param("weight", [rows, width], Init::Normal(deviation)) }
     }
 
+    /// The embeddings that encoder and decoder share, under any of the names that they have on disk.
+    pub(crate) fn build_shared(b: &mut Builder<'_>, rows: usize, width: usize, deviation: f32) -> Self {
+        const NAMES: [&str; 3] = ["shared", "encoder.embed_tokens", "decoder.embed_tokens"];
+        let held = NAMES.into_iter().find(|name| b.holds(&format!("{name}.weight"))).unwrap_or(NAMES[0]);
+        for other in NAMES {
+            b.same(&format!("{held}.weight"), &format!("{other}.weight"));
+        }
+        Self::build(b.enter(held), rows, width, deviation)
+    }
+
     /// Rows `ids_n`, `[N, D]`.
     pub fn forward(&self, ids_n: &[u32]) -> Tensor<2> {
         gradus_kernels::embedding(self.weight.val(), ids_n)

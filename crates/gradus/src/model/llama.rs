@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{Activated, AttentionShape, Mask, attention_dropping, recompute, rope};
+use gradus_kernels::{Activated, AttentionExtras, AttentionShape, Mask, attention_with, recompute, rope};
 use serde::Deserialize;
 
 use super::build::Builder;
@@ -275,17 +275,18 @@ impl LlamaModel {
         let mut x = self.embed_tokens.forward(context.ids());
         let again = context.trained_segments(self.recompute, &x);
         for (i, layer) in self.layers.iter().enumerate() {
-            let (shape, dropout) = (self.layer_shape(i), dropping.attention(self.config.attention_dropout, i));
+            let dropout = dropping.attention(self.config.attention_dropout, i);
+            let (shape, extras) = (self.layer_shape(i), AttentionExtras { bias: None, dropout });
             x = match again.clone() {
                 Some(segments) => {
                     let angles = angles.clone();
                     recompute(layer, x, move |layer: &Layer, x| {
                         layer.forward(x, &angles, masks, |[q, k, v]| {
-                            attention_dropping(q, k, v, dropout, &segments, shape)
+                            attention_with(q, k, v, extras.clone(), &segments, shape)
                         })
                     })
                 }
-                None => layer.forward(x, &angles, masks, |qkv| context.attend(i, shape, dropout, qkv)),
+                None => layer.forward(x, &angles, masks, |qkv| context.attend(i, shape, extras, qkv)),
             };
         }
         self.norm.forward(x)

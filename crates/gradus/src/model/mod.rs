@@ -3,11 +3,12 @@
 //! A model is a [`Trunk`] (token ids in, hidden states out) and a head: [`CausalLm`] predicts tokens, [`RewardModel`]
 //! scores sequences and serves as the critic. What they compute is a [`Batch`], which the model makes of the [`Rows`] that
 //! a method hands over. Layers are written once and run in a [`Context`]: packed sequences when training, a cache when
-//! sampling. Encoder–decoder families (T5, BART) will add a second trunk beside the first, with a cross-attention context
-//! and the sources packed in the batch; encoders (BERT, Longformer) the bidirectional mask and a window in the attention
-//! shape.
+//! sampling. The trunk of an encoder–decoder family (T5, BART) has both stacks: the batch holds the sources beside what the
+//! decoder reads, and the context what attention to them needs. Encoders alone (BERT, Longformer) will add the
+//! bidirectional mask and a window in the attention shape.
 
 pub mod adapter;
+pub mod bart;
 mod batch;
 mod build;
 mod causal;
@@ -24,16 +25,18 @@ mod packed;
 mod parameters;
 mod quant;
 mod reward_model;
+mod room;
 mod rope;
 mod save;
 mod shape;
 mod support;
+pub mod t5;
 mod trunk;
 mod windows;
 pub(crate) mod word;
 
 pub use crate::files::NamedTensor;
-pub use batch::{Batch, Counted, Rows, Sequence, Targets};
+pub use batch::{Batch, Counted, Input, Rows, Sequence, Sources, Targets};
 pub(crate) use causal::select_rows;
 pub use causal::{CausalLm, Head, head_format};
 pub use context::{Context, KvCache};
@@ -46,7 +49,8 @@ pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
 pub use packed::Packed;
 pub use parameters::{NamePath, named_tensors};
 pub use reward_model::RewardModel;
+pub use room::Room;
 pub use save::{save_causal, save_reward_model};
-pub use shape::{Block, ModelShape};
+pub use shape::{Block, LinearShape, ModelShape};
 pub use support::Support;
 pub use trunk::Trunk;

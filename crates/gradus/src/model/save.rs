@@ -31,9 +31,13 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
         return adapter::save(&model.trunk, None, config, source, to);
     }
     let mut config = source.config.clone();
-    config.insert("architectures".into(), json!([Family::of(source)?.causal_class()]));
+    config.insert("architectures".into(), json!([Family::of(source)?.language_class()]));
     if model.lm_head.is_some() {
         config.insert("tie_word_embeddings".into(), json!(false));
+        if source.model_type() == "t5" {
+            // Without it readers would take the head's own weights for a sign that nothing is scaled.
+            config.insert("scale_decoder_outputs".into(), json!(model.trunk.head_scale() != 1.0));
+        }
     }
     describe_quantisation(&mut config, &model.trunk, "lm_head");
     for key in ["num_labels", "id2label", "label2id"] {
@@ -44,7 +48,9 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
     write_json(&to.join("config.json"), finish_config(config))?;
     let generation = source.generation_config.clone().unwrap_or_else(|| derived_generation_config(&source.config));
     write_json(&to.join("generation_config.json"), generation)?;
-    save_weights(&tensors_on_disk(model, &model.trunk, source)?, to, SHARD_BYTES)?;
+    let mut tensors = tensors_on_disk(model, &model.trunk, source)?;
+    tensors.extend(model.logits_bias().map(|bias| SharedTensor::new("final_logits_bias".into(), bias)));
+    save_weights(&tensors, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
 }
 
@@ -143,7 +149,7 @@ fn agree_on_rope(config: &mut Map<String, Value>) {
 
 /// The generation configuration of a model that came without one.
 fn derived_generation_config(config: &Map<String, Value>) -> Map<String, Value> {
-    let keys = ["bos_token_id", "eos_token_id", "pad_token_id"];
+    let keys = ["bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"];
     let kept = keys.iter().filter_map(|key| config.get(*key).map(|value| ((*key).to_string(), value.clone())));
     let mut generation: Map<String, Value> = [("_from_model_config".to_string(), json!(true))].into_iter().collect();
     generation.extend(kept.filter(|(_, value)| !value.is_null()));

@@ -1,10 +1,13 @@
 //! The sizes of a model, from its `config.json` alone: what memory and arithmetic follow from.
 
 use super::Quantisation;
+use super::bart::{BartConfig, BartKind};
 use super::directory::ModelDir;
 use super::gpt2::Gpt2Config;
 use super::llama::{Kind, LlamaConfig};
+use super::room::Room;
 use super::rope::Rope;
+use super::t5::T5Config;
 use super::trunk::{Family, read_config};
 use crate::error::{Error, Result};
 
@@ -15,8 +18,10 @@ pub struct ModelShape {
     pub vocabulary: usize,
     /// Width of the hidden states, D.
     pub width: usize,
-    /// Blocks, L.
+    /// Blocks, L: those of the decoder, where there is an encoder.
     pub layers: usize,
+    /// Blocks of the encoder; 0 without one.
+    pub encoder_layers: usize,
     /// Query heads.
     pub heads: usize,
     /// Key and value heads.
@@ -37,8 +42,24 @@ pub struct ModelShape {
     pub tied: bool,
     /// How the linear layers of the blocks are quantised on disk, and stay in memory.
     pub quantised: Option<Quantisation>,
-    /// Biases of one block: of linear layers and norms.
+    /// Width of the encoder's feed-forward layer.
+    pub encoder_inner: usize,
+    /// Biases of one block: of linear layers and norms. Of a T5: the two tables of biases by distance. Of a BART: all biases,
+    /// norms, and the second table of positions.
     biases: usize,
+}
+
+/// A linear layer of a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinearShape {
+    /// Its name in the trunk, such as `h.0.attn.c_attn`.
+    pub name: String,
+    /// Inputs.
+    pub inputs: usize,
+    /// Outputs.
+    pub outputs: usize,
+    /// Whether it belongs to the feed-forward layer.
+    pub is_fed: bool,
 }
 
 /// How a block is made.
@@ -48,6 +69,14 @@ pub enum Block {
     Gpt2,
     /// Llama, Mistral, Qwen2, Qwen3: RMS norms, three projections, rotary positions, three linear layers around SwiGLU.
     Llama,
+    /// T5: an encoder's blocks of attention and a feed-forward layer; a decoder's with attention to the sources between
+    /// them. RMS norms, no biases.
+    T5 {
+        /// Whether the feed-forward layer has a gate.
+        gated: bool,
+    },
+    /// BART, Blenderbot: the same with layer norms, biases and two linear layers around a GELU.
+    Bart,
 }
 
 impl ModelShape {
@@ -60,6 +89,11 @@ impl ModelShape {
             Family::Gpt2 => Self::gpt2(&read_config(dir)?),
             family @ (Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3) => {
                 Self::llama(dir, &read_config(dir)?, family.llama_kind())?
+            }
+            Family::T5 => Self::t5(dir, &read_config(dir)?, true)?,
+            Family::Mt5 => Self::t5(dir, &read_config(dir)?, false)?,
+            family @ (Family::Bart | Family::Blenderbot | Family::BlenderbotSmall) => {
+                Self::bart(&read_config(dir)?, family.bart_kind())
             }
         };
         if shape.heads == 0 || shape.kv_heads == 0 || shape.vocabulary == 0 {
@@ -74,6 +108,8 @@ impl ModelShape {
             vocabulary: config.vocab_size,
             width: d,
             layers: config.n_layer,
+            encoder_layers: 0,
+            encoder_inner: 0,
             heads: config.n_head,
             kv_heads: config.n_head,
             head_dim: d / config.n_head.max(1),
@@ -101,6 +137,8 @@ impl ModelShape {
             vocabulary: config.vocab_size,
             width: d,
             layers: config.num_hidden_layers,
+            encoder_layers: 0,
+            encoder_inner: 0,
             heads,
             kv_heads,
             head_dim,
@@ -115,6 +153,66 @@ impl ModelShape {
         })
     }
 
+    fn t5(dir: &ModelDir, config: &T5Config, may_scale: bool) -> Result<Self> {
+        let scales = may_scale && config.scale_decoder_outputs != Some(false);
+        let refuse = |message| Error::model(dir.path.join("config.json"), message);
+        Ok(Self {
+            vocabulary: config.vocab_size,
+            width: config.d_model,
+            layers: config.decoder_layers(),
+            encoder_layers: config.num_layers,
+            encoder_inner: config.d_ff,
+            heads: config.num_heads,
+            kv_heads: config.num_heads,
+            head_dim: config.d_kv,
+            inner: config.d_ff,
+            learned_positions: 0,
+            max_positions: None,
+            block: Block::T5 { gated: config.activation().map_err(refuse)?.is_gated() },
+            qk_norm: false,
+            // Where nothing is scaled, the checkpoint has a head of its own, whatever newer files say of it.
+            tied: config.tie_word_embeddings && scales,
+            quantised: None,
+            biases: 2 * config.relative_attention_num_buckets * config.num_heads,
+        })
+    }
+
+    fn bart(config: &BartConfig, kind: BartKind) -> Self {
+        let (d, heads) = (config.d_model, config.decoder_attention_heads);
+        let positions = config.max_position_embeddings + kind.offset();
+        // Attention 4 D, or twice that, and the feed-forward layer I + D; a norm after each; one more in each stack.
+        let of_encoder = config.encoder_layers * (4 * d + config.encoder_ffn_dim + d + 2 * 2 * d);
+        let of_decoder = config.decoder_layers * (8 * d + config.decoder_ffn_dim + d + 3 * 2 * d);
+        Self {
+            vocabulary: config.vocab_size,
+            width: d,
+            layers: config.decoder_layers,
+            encoder_layers: config.encoder_layers,
+            encoder_inner: config.encoder_ffn_dim,
+            heads,
+            kv_heads: heads,
+            head_dim: d / heads.max(1),
+            inner: config.decoder_ffn_dim,
+            learned_positions: positions,
+            max_positions: Some(config.max_position_embeddings),
+            block: Block::Bart,
+            qk_norm: false,
+            tied: config.tie_word_embeddings,
+            quantised: None,
+            biases: of_encoder + of_decoder + 2 * 2 * d + positions * d,
+        }
+    }
+
+    /// How long prompts and completions may be.
+    pub fn room(&self) -> Room {
+        Room::new(self.max_positions, self.has_encoder())
+    }
+
+    /// Whether there is an encoder.
+    pub fn has_encoder(&self) -> bool {
+        self.encoder_layers > 0
+    }
+
     /// Width of all query heads together.
     pub fn q_width(&self) -> usize {
         self.heads * self.head_dim
@@ -125,33 +223,89 @@ impl ModelShape {
         self.kv_heads * self.head_dim
     }
 
-    /// The linear layers of a block: name, inputs, outputs.
-    pub fn linear_layers(&self) -> Vec<(&'static str, usize, usize)> {
-        let (d, q, k, i) = (self.width, self.q_width(), self.kv_width(), self.inner);
+    /// The linear layers of a block: of attention to itself, to the sources, and of the feed-forward layer.
+    fn linears_of_block(&self, i: usize) -> [Vec<(&'static str, usize, usize)>; 3] {
+        let (d, q, k) = (self.width, self.q_width(), self.kv_width());
         match self.block {
-            Block::Gpt2 => {
-                vec![("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d), ("mlp.c_fc", d, i), ("mlp.c_proj", i, d)]
-            }
-            Block::Llama => vec![
-                ("self_attn.q_proj", d, q),
-                ("self_attn.k_proj", d, k),
-                ("self_attn.v_proj", d, k),
-                ("self_attn.o_proj", q, d),
-                ("mlp.gate_proj", d, i),
-                ("mlp.up_proj", d, i),
-                ("mlp.down_proj", i, d),
+            Block::Gpt2 => [
+                vec![("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d)],
+                Vec::new(),
+                vec![("mlp.c_fc", d, i), ("mlp.c_proj", i, d)],
             ],
+            Block::Llama => [
+                vec![
+                    ("self_attn.q_proj", d, q),
+                    ("self_attn.k_proj", d, k),
+                    ("self_attn.v_proj", d, k),
+                    ("self_attn.o_proj", q, d),
+                ],
+                Vec::new(),
+                vec![("mlp.gate_proj", d, i), ("mlp.up_proj", d, i), ("mlp.down_proj", i, d)],
+            ],
+            Block::T5 { gated } => {
+                let attention = vec![("q", d, q), ("k", d, k), ("v", d, k), ("o", q, d)];
+                let fed = match gated {
+                    true => vec![("wi_0", d, i), ("wi_1", d, i), ("wo", i, d)],
+                    false => vec![("wi", d, i), ("wo", i, d)],
+                };
+                [attention.clone(), attention, fed]
+            }
+            Block::Bart => {
+                let attention = vec![("q_proj", d, q), ("k_proj", d, k), ("v_proj", d, k), ("out_proj", q, d)];
+                [attention.clone(), attention, vec![("fc1", d, i), ("fc2", i, d)]]
+            }
         }
     }
 
-    /// Weights of one block that enter matrix products.
-    pub fn block_matrices(&self) -> usize {
-        self.linear_layers().iter().map(|(_, inputs, outputs)| inputs * outputs).sum()
+    /// All linear layers of the trunk.
+    pub fn linear_layers(&self) -> Vec<LinearShape> {
+        let [of_encoder, of_decoder] = [self.encoder_inner, self.inner].map(|inner| self.linears_of_block(inner));
+        let mut found = Vec::new();
+        let mut add = |parts: &[Vec<(&str, usize, usize)>; 3], part: usize, prefix: String| {
+            found.extend(parts[part].iter().map(|&(name, inputs, outputs)| LinearShape {
+                name: format!("{prefix}.{name}"),
+                inputs,
+                outputs,
+                is_fed: part == 2,
+            }));
+        };
+        for layer in 0..self.encoder_layers {
+            match self.block {
+                Block::Bart => {
+                    add(&of_encoder, 0, format!("encoder.layers.{layer}.self_attn"));
+                    add(&of_encoder, 2, format!("encoder.layers.{layer}"));
+                }
+                _ => {
+                    add(&of_encoder, 0, format!("encoder.block.{layer}.layer.0.SelfAttention"));
+                    add(&of_encoder, 2, format!("encoder.block.{layer}.layer.1.DenseReluDense"));
+                }
+            }
+        }
+        for layer in 0..self.layers {
+            match self.block {
+                Block::Gpt2 => [0, 2].into_iter().for_each(|part| add(&of_decoder, part, format!("h.{layer}"))),
+                Block::Llama => [0, 2].into_iter().for_each(|part| add(&of_decoder, part, format!("layers.{layer}"))),
+                Block::T5 { .. } => {
+                    add(&of_decoder, 0, format!("decoder.block.{layer}.layer.0.SelfAttention"));
+                    add(&of_decoder, 1, format!("decoder.block.{layer}.layer.1.EncDecAttention"));
+                    add(&of_decoder, 2, format!("decoder.block.{layer}.layer.2.DenseReluDense"));
+                }
+                Block::Bart => {
+                    add(&of_decoder, 0, format!("decoder.layers.{layer}.self_attn"));
+                    add(&of_decoder, 1, format!("decoder.layers.{layer}.encoder_attn"));
+                    add(&of_decoder, 2, format!("decoder.layers.{layer}"));
+                }
+            }
+        }
+        found
     }
 
-    /// Weights of all blocks that enter matrix products: every token passes through each once.
+    /// Weights of all blocks that enter matrix products: without an encoder every token passes through each once.
     pub fn trunk_matrices(&self) -> usize {
-        self.layers * self.block_matrices()
+        let size = |parts: &[(&str, usize, usize)]| parts.iter().map(|(_, i, o)| i * o).sum::<usize>();
+        let [own, across, fed] = self.linears_of_block(self.inner).map(|part| size(&part));
+        let [encoder_own, _, encoder_fed] = self.linears_of_block(self.encoder_inner).map(|part| size(&part));
+        self.layers * (own + across + fed) + self.encoder_layers * (encoder_own + encoder_fed)
     }
 
     /// Weights of the LM head, tied or not: every predicted token passes through each once.
@@ -161,16 +315,17 @@ impl ModelShape {
 
     /// All weights below the head.
     pub fn trunk_parameters(&self) -> usize {
-        let scales = 2 * self.width + if self.qk_norm { 2 * self.head_dim } else { 0 };
-        let final_norm = match self.block {
-            Block::Gpt2 => 2 * self.width,
-            Block::Llama => self.width,
+        let d = self.width;
+        let norms = match self.block {
+            Block::Gpt2 => self.layers * (self.biases + 2 * d) + 2 * d,
+            Block::Llama => self.layers * (self.biases + 2 * d + if self.qk_norm { 2 * self.head_dim } else { 0 }) + d,
+            Block::T5 { .. } => self.biases + d * (3 * self.layers + 2 * self.encoder_layers + 2),
+            Block::Bart => self.biases,
         };
-        let tables = (self.vocabulary + self.learned_positions) * self.width;
-        tables + self.layers * (self.block_matrices() + self.biases + scales) + final_norm
+        (self.vocabulary + self.learned_positions) * d + self.trunk_matrices() + norms
     }
 
-    /// All weights of the causal language model.
+    /// All weights of the language model.
     pub fn parameters(&self) -> usize {
         self.trunk_parameters() + if self.tied { 0 } else { self.head_matrix() }
     }
@@ -186,7 +341,17 @@ mod tests {
     #[test]
     fn counts_what_the_models_hold() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
-        for name in ["gpt2", "llama-gqa", "llama-tied-bias", "qwen2", "qwen3", "qwen3-tied", "llama-rope-yarn"] {
+        for name in [
+            "gpt2",
+            "llama-gqa",
+            "llama-tied-bias",
+            "qwen2",
+            "qwen3",
+            "qwen3-tied",
+            "llama-rope-yarn",
+            "../seq2seq/t5",
+            "../seq2seq/t5-gated",
+        ] {
             let dir = ModelDir::open(&fixtures.join(name)).expect("a fixture");
             let shape = ModelShape::of(&dir).expect("a known family");
             let model = CausalLm::load(&dir, &Device::flex()).expect("a fixture");
@@ -194,7 +359,11 @@ mod tests {
             let count = |keep: &dyn Fn(&str, usize) -> bool| -> usize {
                 tensors.iter().filter(|t| keep(&t.name, t.shape.len())).map(|t| t.values.len()).sum()
             };
-            let is_table = |name: &str| ["wte", "wpe", "embed_tokens", "lm_head"].iter().any(|t| name.contains(t));
+            let is_table = |name: &str| {
+                ["wte", "wpe", "embed_tokens", "lm_head", "shared", "relative", "embed_positions"]
+                    .iter()
+                    .any(|t| name.contains(t))
+            };
             assert_eq!(shape.parameters(), count(&|_, _| true), "{name}");
             assert_eq!(shape.trunk_matrices(), count(&|name, rank| rank == 2 && !is_table(name)), "{name}");
             assert_eq!(shape.trunk_parameters(), count(&|name, _| !name.contains("lm_head")), "{name}");

@@ -7,7 +7,8 @@ use rayon::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::batch::{Batch, Beginnings, Rows};
+use super::bart::{BartConfig, BartKind, BartModel};
+use super::batch::{Batch, Beginnings, Input, Rows};
 use super::build::Builder;
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
@@ -15,7 +16,9 @@ use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::Linear;
 use super::llama::{Kind, LlamaConfig, LlamaModel};
 use super::quant;
+use super::room::Room;
 use super::rope::Rope;
+use super::t5::{T5Config, T5Facts, T5Model};
 use super::windows::Windows;
 use crate::error::{Error, Result};
 
@@ -26,6 +29,10 @@ pub enum Trunk {
     Gpt2(Gpt2Model),
     /// Llama, Mistral, Qwen2 and Qwen3.
     Llama(LlamaModel),
+    /// T5 and mT5.
+    T5(T5Model),
+    /// BART and Blenderbot.
+    Bart(BartModel),
 }
 
 /// A family: what `config.json` calls it, and the names that follow from it.
@@ -36,6 +43,11 @@ pub(crate) enum Family {
     Mistral,
     Qwen2,
     Qwen3,
+    T5,
+    Mt5,
+    Bart,
+    Blenderbot,
+    BlenderbotSmall,
 }
 
 impl Family {
@@ -46,9 +58,17 @@ impl Family {
             "mistral" => Ok(Self::Mistral),
             "qwen2" => Ok(Self::Qwen2),
             "qwen3" => Ok(Self::Qwen3),
+            "t5" => Ok(Self::T5),
+            "mt5" => Ok(Self::Mt5),
+            "bart" => Ok(Self::Bart),
+            "blenderbot" => Ok(Self::Blenderbot),
+            "blenderbot-small" => Ok(Self::BlenderbotSmall),
             other => Err(Error::model(
                 dir.path.join("config.json"),
-                format!("model type `{other}` is not supported (known: gpt2, llama, mistral, qwen2, qwen3)"),
+                format!(
+                    "model type `{other}` is not supported (known: gpt2, llama, mistral, qwen2, qwen3, t5, mt5, bart, blenderbot, \
+                     blenderbot-small)"
+                ),
             )),
         }
     }
@@ -58,6 +78,8 @@ impl Family {
         match self {
             Self::Gpt2 => "transformer.",
             Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => "model.",
+            Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => "model.",
+            Self::T5 | Self::Mt5 => "",
         }
     }
 
@@ -69,26 +91,53 @@ impl Family {
             Self::Mistral => "Mistral",
             Self::Qwen2 => "Qwen2",
             Self::Qwen3 => "Qwen3",
+            Self::T5 => "T5",
+            Self::Mt5 => "MT5",
+            Self::Bart => "Bart",
+            Self::Blenderbot => "Blenderbot",
+            Self::BlenderbotSmall => "BlenderbotSmall",
         }
     }
 
-    /// The causal class in `architectures`.
-    pub(crate) fn causal_class(self) -> &'static str {
+    /// The class of language models in `architectures`.
+    pub(crate) fn language_class(self) -> &'static str {
         match self {
             Self::Gpt2 => "GPT2LMHeadModel",
             Self::Llama => "LlamaForCausalLM",
             Self::Mistral => "MistralForCausalLM",
             Self::Qwen2 => "Qwen2ForCausalLM",
             Self::Qwen3 => "Qwen3ForCausalLM",
+            Self::T5 => "T5ForConditionalGeneration",
+            Self::Mt5 => "MT5ForConditionalGeneration",
+            Self::Bart => "BartForConditionalGeneration",
+            Self::Blenderbot => "BlenderbotForConditionalGeneration",
+            Self::BlenderbotSmall => "BlenderbotSmallForConditionalGeneration",
+        }
+    }
+
+    /// Whether an encoder reads what is given, and a decoder writes what follows.
+    pub(crate) fn has_encoder(self) -> bool {
+        match self {
+            Self::Gpt2 | Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => false,
+            Self::T5 | Self::Mt5 | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => true,
+        }
+    }
+
+    /// Which of BART's kind it is.
+    pub(super) fn bart_kind(self) -> BartKind {
+        match self {
+            Self::Blenderbot => BartKind::Blenderbot,
+            Self::BlenderbotSmall => BartKind::BlenderbotSmall,
+            _ => BartKind::Bart,
         }
     }
 
     /// Which layers have windows.
     fn windows(self) -> Windows {
         match self {
-            Self::Gpt2 | Self::Llama => Windows::Never,
             Self::Mistral => Windows::Everywhere,
             Self::Qwen2 | Self::Qwen3 => Windows::ByLayer,
+            _ => Windows::Never,
         }
     }
 
@@ -103,7 +152,7 @@ impl Family {
 }
 
 /// What is dropped with probability 1 is nothing but zeros.
-fn check_probability(key: &str, value: f32) -> Result<(), String> {
+pub(super) fn check_probability(key: &str, value: f32) -> Result<(), String> {
     match (0.0..1.0).contains(&value) {
         true => Ok(()),
         false => Err(format!("`{key}` is {value}, but a probability of dropout is at least 0 and below 1")),
@@ -160,6 +209,21 @@ impl Trunk {
                 let masks = config.masks(family.windows()).map_err(refuse)?;
                 Self::Llama(LlamaModel::build(b, config, rope.map_err(refuse)?, masks, family.llama_kind()))
             }
+            Family::T5 | Family::Mt5 => {
+                let config: T5Config = read_config(dir)?;
+                config.check().map_err(refuse)?;
+                let activation = config.activation().map_err(refuse)?;
+                // mT5 never had its states divided.
+                let scales = family == Family::T5 && config.scale_decoder_outputs.unwrap_or(config.tie_word_embeddings);
+                let head_scale = if scales { (config.d_model as f32).powf(-0.5) } else { 1.0 };
+                let facts = T5Facts { start: dir.decoder_start()?, head_scale, activation };
+                Self::T5(T5Model::build(b, config, facts))
+            }
+            Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => {
+                let config: BartConfig = read_config(dir)?;
+                config.check().map_err(refuse)?;
+                Self::Bart(BartModel::build(b, config, family.bart_kind(), dir.decoder_start()?))
+            }
         })
     }
 
@@ -168,6 +232,8 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.forward(context),
             Self::Llama(model) => model.forward(context),
+            Self::T5(model) => model.forward(context),
+            Self::Bart(model) => model.forward(context),
         }
     }
 
@@ -176,6 +242,8 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.embedding(),
             Self::Llama(model) => model.embedding(),
+            Self::T5(model) => model.embedding(),
+            Self::Bart(model) => model.embedding(),
         }
     }
 
@@ -184,6 +252,8 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.linears_mut(),
             Self::Llama(model) => model.linears_mut(),
+            Self::T5(model) => model.linears_mut(),
+            Self::Bart(model) => model.linears_mut(),
         }
     }
 
@@ -198,6 +268,8 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.recompute = recompute,
             Self::Llama(model) => model.recompute = recompute,
+            Self::T5(model) => model.recompute = recompute,
+            Self::Bart(model) => model.recompute = recompute,
         }
     }
 
@@ -206,6 +278,8 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.dropout = dropout,
             Self::Llama(model) => model.dropout = dropout,
+            Self::T5(model) => model.dropout = dropout,
+            Self::Bart(model) => model.dropout = dropout,
         }
     }
 
@@ -222,6 +296,8 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => (model.config().vocab_size, model.config().n_embd),
             Self::Llama(model) => (model.config().vocab_size, model.config().hidden_size),
+            Self::T5(model) => (model.config().vocab_size, model.config().d_model),
+            Self::Bart(model) => (model.config().vocab_size, model.config().d_model),
         }
     }
 
@@ -230,6 +306,8 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.config().initializer_range as f32,
             Self::Llama(model) => model.config().initializer_range as f32,
+            Self::T5(model) => model.config().initializer_factor as f32,
+            Self::Bart(model) => model.config().init_std as f32,
         }
     }
 
@@ -238,6 +316,37 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => model.config().tie_word_embeddings,
             Self::Llama(model) => model.config().tie_word_embeddings,
+            Self::T5(model) => model.config().tie_word_embeddings,
+            Self::Bart(model) => model.config().tie_word_embeddings,
+        }
+    }
+
+    /// What hidden states are multiplied with before the LM head.
+    pub(crate) fn head_scale(&self) -> f32 {
+        match self {
+            Self::Gpt2(_) | Self::Llama(_) | Self::Bart(_) => 1.0,
+            Self::T5(model) => model.head_scale(),
+        }
+    }
+
+    /// The id that a decoder begins with that reads what an encoder made of the prompt; none where the prompt itself is
+    /// continued.
+    pub fn decoder_start(&self) -> Option<u32> {
+        match self {
+            Self::Gpt2(_) | Self::Llama(_) => None,
+            Self::T5(model) => Some(model.start()),
+            Self::Bart(model) => Some(model.start()),
+        }
+    }
+
+    /// What is computed of prompts before anything is sampled.
+    ///
+    /// # Panics
+    /// When there is none, or one is empty.
+    pub(crate) fn prompts(&self, prompts: &[&[u32]]) -> Input {
+        match self.decoder_start() {
+            Some(start) => Input::sources(prompts, start),
+            None => Input::prompts(prompts),
         }
     }
 
@@ -245,9 +354,11 @@ impl Trunk {
     /// this trunk gives such tokens the same numbers in all of them.
     ///
     /// # Panics
-    /// When there is no sequence, one has no ids, or a mask has another length than its target.
+    /// When there is no sequence, one has no ids (with an encoder: no source), or a mask has another length than its target.
     pub fn batch(&self, rows: &Rows<'_>) -> Batch {
         match self {
+            Self::T5(model) => Batch::across(rows, model.start()),
+            Self::Bart(model) => Batch::across(rows, model.start()),
             // The angles of every token depend on how long its sequence becomes.
             Self::Llama(model) if model.depends_on_length() => Batch::joined(rows, Beginnings::Apart),
             _ => Batch::joined(rows, Beginnings::Shared),
@@ -262,23 +373,37 @@ impl Trunk {
         match self {
             Self::Gpt2(model) => Some(model.config().n_positions),
             Self::Llama(model) if model.depends_on_length() => Some(model.config().max_position_embeddings),
-            Self::Llama(_) => None,
+            Self::Bart(model) => Some(model.config().max_position_embeddings),
+            Self::Llama(_) | Self::T5(_) => None,
         }
+    }
+
+    /// How long prompts and completions may be.
+    pub fn room(&self) -> Room {
+        Room::new(self.max_positions(), self.decoder_start().is_some())
     }
 
     /// An empty cache for sampling: `slots` rows that have room for `capacity` new tokens at first.
     pub fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
-        let shape = |layer: usize| -> AttentionShape {
-            match self {
-                Self::Gpt2(model) => model.layer_shape(layer),
-                Self::Llama(model) => model.layer_shape(layer),
+        let cache = |layers: Vec<AttentionShape>, across: Vec<AttentionShape>| {
+            KvCache::new(layers.into_iter(), across.into_iter(), slots, capacity)
+        };
+        match self {
+            Self::Gpt2(model) => {
+                cache((0..model.config().n_layer).map(|layer| model.layer_shape(layer)).collect(), Vec::new())
             }
-        };
-        let layers = match self {
-            Self::Gpt2(model) => model.config().n_layer,
-            Self::Llama(model) => model.config().num_hidden_layers,
-        };
-        KvCache::new((0..layers).map(shape), slots, capacity)
+            Self::Llama(model) => {
+                cache((0..model.config().num_hidden_layers).map(|layer| model.layer_shape(layer)).collect(), Vec::new())
+            }
+            Self::T5(model) => {
+                let [own, across] = model.layer_shapes().map(|shape| vec![shape; model.config().decoder_layers()]);
+                cache(own, across)
+            }
+            Self::Bart(model) => {
+                let [own, across] = model.layer_shapes().map(|shape| vec![shape; model.config().decoder_layers]);
+                cache(own, across)
+            }
+        }
     }
 
     /// The device of the weights.

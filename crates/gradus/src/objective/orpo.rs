@@ -100,10 +100,15 @@ pub struct Orpo {
     beta: f64,
 }
 
-/// The whole chosen text is learned, prompt included; of the rejected one only the completion is looked at.
+/// The whole chosen text is learned, prompt included, unless an encoder reads that; of the rejected one only the completion
+/// is looked at.
 fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
-    let (prompt, completion) = pair.rejected_ids.split_at(pair.prompt_len);
-    [Sequence::text(&pair.chosen_ids), Sequence::completion(prompt, completion)]
+    let completion = |ids| {
+        let (prompt, completion) = <[u32]>::split_at(ids, pair.prompt_len);
+        Sequence::completion(prompt, completion)
+    };
+    let chosen = if pair.apart { completion(&pair.chosen_ids) } else { Sequence::text(&pair.chosen_ids) };
+    [chosen, completion(&pair.rejected_ids)]
 }
 
 /// Predicted tokens of the completions, chosen and rejected. The first token of all has nothing before it.
@@ -120,7 +125,7 @@ impl Objective for Orpo {
     }
 
     fn targets(&self, pair: &PreferenceExample) -> usize {
-        pair.chosen_ids.len() - 1
+        sequences(pair)[0].targets()
     }
 
     fn loss(&self, model: &CausalLm, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {

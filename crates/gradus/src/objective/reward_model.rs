@@ -13,7 +13,7 @@ use crate::host::read;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, DropoutStream, RewardModel, Rows, Sequence};
+use crate::model::{CausalLm, Counted, DropoutStream, RewardModel, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::settings::TrainConfig;
 use crate::stats::{NEW_TOKENS, Stats};
@@ -142,9 +142,12 @@ impl BradleyTerry {
     }
 }
 
-/// The chosen and the rejected text.
+/// The chosen and the rejected text; with an encoder, the source before each.
 fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
-    [&pair.chosen_ids, &pair.rejected_ids].map(|ids| Sequence::scored(ids))
+    [&pair.chosen_ids, &pair.rejected_ids].map(|ids| {
+        let (source, target) = ids.split_at(pair.prompt_len);
+        Sequence { source, target, counted: Counted::Nothing }
+    })
 }
 
 impl Objective for BradleyTerry {

@@ -136,9 +136,10 @@ impl Sft {
     }
 }
 
-/// A text and which of its tokens carry loss.
+/// A text and which of its tokens carry loss; with an encoder, its source before it.
 pub(crate) fn sequence(example: &SftExample) -> Sequence<'_> {
-    Sequence { counted: Counted::Mask(&example.loss_mask), ..Sequence::text(&example.ids) }
+    let (source, target) = example.ids.split_at(example.source_len);
+    Sequence { source, target, counted: Counted::Mask(&example.loss_mask[example.source_len..]) }
 }
 
 impl Objective for Sft {

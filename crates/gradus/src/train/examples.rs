@@ -27,7 +27,7 @@ pub fn fixed<M: OfflineMethod>(
     observer: &mut dyn Observer,
 ) -> Result<Parts<M::Example>> {
     let split = start.rows(plan, method.need())?;
-    let options = tokenise_options(plan, Some(plan.train().max_length));
+    let options = tokenise_options(plan, &start.model, Some(plan.train().max_length))?;
     let (train, held_out) = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
     let lengths = train.iter().chain(&held_out).map(|example| M::rows(example).longest());
     fit::check_positions(cast, lengths.max().unwrap_or(0))?;
@@ -47,15 +47,15 @@ pub fn prompts(
 ) -> Result<Parts<Prompt>> {
     let split = start.rows(plan, Need::Prompt)?;
     // A prompt is never cut: what leaves no room for a whole completion is left out.
-    let limit = ModelShape::of(&start.model.dir)?.max_positions;
-    let longest = limit.unwrap_or(usize::MAX).min(plan.train().max_length);
-    let room = (longest + 1).saturating_sub(max_new_tokens);
+    let shape = ModelShape::of(&start.model.dir)?;
+    let longest = shape.max_positions.unwrap_or(usize::MAX).min(plan.train().max_length);
+    let room = shape.room().within(longest).too_long(max_new_tokens);
     if room < 2 {
         return Err(Error::input(format!(
             "`max_new_tokens` ({max_new_tokens}) leaves no room for a prompt within {longest} tokens"
         )));
     }
-    let options = tokenise_options(plan, Some(room));
+    let options = tokenise_options(plan, &start.model, Some(room))?;
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     let (train, held_out) = parts(&split, make, observer)?;
     let lengths = train.iter().chain(&held_out).map(|prompt| prompt.ids.len() + max_new_tokens);

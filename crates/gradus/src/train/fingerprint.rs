@@ -200,12 +200,16 @@ impl Fnv {
                 self.number(6);
                 self.content(content);
             }
-            RowData::Tokens { ids, loss_mask } => {
+            RowData::Tokens { ids, loss_mask, labels } => {
                 self.number(7);
                 self.ids(ids);
                 let mask: Vec<u8> = loss_mask.iter().flatten().map(|&counts| u8::from(counts)).collect();
                 self.number(mask.len() as u64);
                 self.bytes(&mask);
+                // What says which ids carry loss is in the mask.
+                for labels in labels.iter().filter(|labels| labels.misfit.is_some()) {
+                    self.ids(&labels.target);
+                }
             }
             RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, margin } => {
                 self.number(8);

@@ -35,6 +35,10 @@ pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result
                 ));
             }
         }
+        if player.shape.has_encoder() != cast.policy.shape.has_encoder() {
+            let has = |player: &Player| if player.shape.has_encoder() { "has an encoder" } else { "has none" };
+            return refuse(format!("{}, but the policy `{policy}` {}", has(player), has(&cast.policy)));
+        }
         let known = player.shape.vocabulary;
         if known < needed {
             return refuse(format!("knows {known} ids, but the policy `{policy}` uses {needed}"));

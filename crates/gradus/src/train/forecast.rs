@@ -58,7 +58,8 @@ impl<'m> Visitor<'m> for Sizes<'_> {
 pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<Row> {
     let one = |prompt: &Prompt| {
         let tokens = prompt.ids.len() + new_tokens;
-        Row { tokens, targets: new_tokens, computed: tokens, computed_after: new_tokens }
+        let sources = if prompt.apart { prompt.ids.len() } else { 0 };
+        Row { tokens, targets: new_tokens, computed: tokens, computed_after: new_tokens, sources }
     };
     prompts.iter().map(one).collect()
 }
@@ -66,7 +67,7 @@ pub(crate) fn of_prompts(prompts: &[Prompt], new_tokens: usize) -> Vec<Row> {
 /// An example as it is handed over to the model.
 pub(crate) fn of_example(rows: &Rows<'_>) -> Row {
     let computed = rows.computed();
-    Row { tokens: rows.tokens(), targets: rows.targets(), computed, computed_after: computed }
+    Row { tokens: rows.tokens(), targets: rows.targets(), computed, computed_after: computed, sources: rows.sources() }
 }
 
 /// What a run on `rows` will hold: of online methods one a prompt, of others one a row or pair. `held_out` are prompts.
@@ -81,6 +82,9 @@ pub(crate) fn with_rows(
     if shape.block == Block::Llama && shape.max_positions.is_some() {
         // Dynamic rotary scaling: angles depend on the whole sequence, so nothing is shared.
         rows.iter_mut().for_each(|row| (row.computed, row.computed_after) = (row.tokens, row.tokens));
+    }
+    if !shape.has_encoder() {
+        rows.iter_mut().for_each(|row| row.sources = 0);
     }
     let train = plan.train();
     let tokens: usize = rows.iter().map(|row| row.tokens).sum();

@@ -49,8 +49,8 @@ pub(super) fn online(
     let sampling = algorithm.sampling();
     let (group, new) = (sampling.group_size, sampling.max_new_tokens);
     // Prompts that cannot be sampled from are refused by the sampler, with its own words.
-    let limit = actor.module().policy.max_positions().unwrap_or(usize::MAX);
-    let fits = |prompt: &&Prompt| !prompt.ids.is_empty() && prompt.ids.len() + new <= limit;
+    let room = actor.module().policy.room();
+    let fits = |prompt: &&Prompt| !prompt.ids.is_empty() && room.holds(prompt.ids.len(), new);
     let candidates: Vec<&Prompt> = prompts.iter().filter(fits).flat_map(|prompt| vec![prompt; group]).collect();
     let lengths: Vec<usize> = candidates.iter().map(|prompt| prompt.ids.len() + new).collect();
     let chosen = passes.longest(&lengths, batch_size * group);

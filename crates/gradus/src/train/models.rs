@@ -214,6 +214,7 @@ fn read_value_head(path: &Path, width: usize, device: &Device) -> Result<ValueHe
 pub(super) fn task(player: &Player) -> TaskType {
     match player.role.head {
         Head::Scalar => TaskType::SequenceClassification,
+        Head::Language if player.shape.has_encoder() => TaskType::Seq2SeqLm,
         Head::Language => TaskType::CausalLm,
     }
 }

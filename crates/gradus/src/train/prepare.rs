@@ -187,15 +187,19 @@ fn hold_out(rows: &mut Vec<Row>, count: usize, plan: &Plan) -> Vec<Row> {
     taken.collect()
 }
 
-/// How rows become ids, as `plan` says; `max_length` in tokens.
-pub fn tokenise_options(plan: &Plan, max_length: Option<usize>) -> TokeniseOptions {
-    TokeniseOptions {
+/// How rows become ids for `model`, as `plan` says; `max_length` in tokens.
+///
+/// # Errors
+/// When the model's family is unknown.
+pub fn tokenise_options(plan: &Plan, model: &Pretrained, max_length: Option<usize>) -> Result<TokeniseOptions> {
+    Ok(TokeniseOptions {
         max_length,
+        apart: model.dir.has_encoder()?,
         too_long: plan.too_long(),
         transcripts_as_messages: plan.train().transcripts_as_messages,
         implicit_prompt: ImplicitPrompt::default(),
         ..TokeniseOptions::default()
-    }
+    })
 }
 
 /// Says what became of the rows.

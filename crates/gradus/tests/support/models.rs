@@ -1,5 +1,7 @@
 //! What the tests of models and of adapters share: fixtures of tensors, gradients by name, comparison.
 
+#![allow(dead_code, reason = "no binary needs all of it")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -35,9 +37,41 @@ pub fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32,
     }
 }
 
+/// Gradients: largest difference allowed, relative to the largest gradient of the same tensor.
+pub const GRADIENTS: f32 = 1e-4;
+
+/// Asserts that every parameter has the gradient that `reference` has for its name on disk.
+#[track_caller]
+pub fn check_gradients<M: Module>(
+    name: &str,
+    model: &M,
+    gradients: &Gradients,
+    prefix: &str,
+    reference: &BTreeMap<String, Vec<f32>>,
+) {
+    let found = self::gradients(model, gradients);
+    // The gradient of a bias that softmax cancels (GPT-2's keys) is rounding noise: the largest gradient sets a floor.
+    let largest = reference
+        .iter()
+        .filter(|(key, _)| key.starts_with("grad."))
+        .flat_map(|(_, v)| v)
+        .fold(0.0f32, |m, v| m.max(v.abs()));
+    for (key, found) in &found {
+        let on_disk = key.strip_prefix("trunk.").map_or(key.clone(), |rest| format!("{prefix}{rest}"));
+        let reference = &reference[&format!("grad.{on_disk}")];
+        assert_close(&format!("{name}: gradient of {on_disk}"), found, reference, GRADIENTS, largest * 1e-3);
+    }
+    let in_reference = reference.keys().filter(|key| key.starts_with("grad.")).count();
+    assert_eq!(found.len(), in_reference, "{name}: number of gradients");
+}
+
 /// What the files of a family put before the names of the trunk.
 pub fn prefix(dir: &ModelDir) -> &'static str {
-    if dir.model_type() == "gpt2" { "transformer." } else { "model." }
+    match dir.model_type() {
+        "gpt2" => "transformer.",
+        "t5" | "mt5" => "",
+        _ => "model.",
+    }
 }
 
 /// The gradient of every parameter that is trained, by its name in memory; no other parameter may have one.

@@ -45,8 +45,14 @@ impl ChatJudge {
             true => said,
             false => format!(" {said}"),
         };
-        let prompt =
-            Prompt { row: 0, text, ids: Vec::new(), messages: Some(messages), columns: serde_json::Map::new() };
+        let prompt = Prompt {
+            row: 0,
+            text,
+            ids: Vec::new(),
+            apart: false,
+            messages: Some(messages),
+            columns: serde_json::Map::new(),
+        };
         let rollout = Rollout {
             prompt: 0,
             completion,

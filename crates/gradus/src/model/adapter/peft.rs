@@ -9,7 +9,7 @@ use super::lora_config::LoraConfig;
 use super::targets::{Matcher, Rules, Targets};
 use crate::error::{Error, Result};
 use crate::model::directory::ModelDir;
-use crate::model::shape::ModelShape;
+use crate::model::shape::{LinearShape, ModelShape};
 use crate::model::trunk::Family;
 
 /// What the adapted model is for.
@@ -17,6 +17,8 @@ use crate::model::trunk::Family;
 pub enum TaskType {
     /// A language model: `CAUSAL_LM`.
     CausalLm,
+    /// A language model with an encoder: `SEQ_2_SEQ_LM`.
+    Seq2SeqLm,
     /// A scalar reward model: `SEQ_CLS`; its head is trained with the adapter.
     SequenceClassification,
 }
@@ -25,6 +27,7 @@ impl TaskType {
     fn name(self) -> &'static str {
         match self {
             Self::CausalLm => "CAUSAL_LM",
+            Self::Seq2SeqLm => "SEQ_2_SEQ_LM",
             Self::SequenceClassification => "SEQ_CLS",
         }
     }
@@ -32,7 +35,7 @@ impl TaskType {
     /// `modules_to_save`: peft's names for the head, of which a model has one.
     fn heads(self) -> Value {
         match self {
-            Self::CausalLm => Value::Null,
+            Self::CausalLm | Self::Seq2SeqLm => Value::Null,
             Self::SequenceClassification => json!(["classifier", "score"]),
         }
     }
@@ -141,8 +144,11 @@ impl PeftConfig {
         }
         let task_type = match keys.text("task_type")?.as_deref() {
             None | Some("CAUSAL_LM") => TaskType::CausalLm,
+            Some("SEQ_2_SEQ_LM") => TaskType::Seq2SeqLm,
             Some("SEQ_CLS") => TaskType::SequenceClassification,
-            Some(other) => return Err(format!("`task_type` is \"{other}\", known are CAUSAL_LM and SEQ_CLS")),
+            Some(other) => {
+                return Err(format!("`task_type` is \"{other}\", known are CAUSAL_LM, SEQ_2_SEQ_LM and SEQ_CLS"));
+            }
         };
         if let Some(bias) = keys.text("bias")?.filter(|bias| bias != "none") {
             return Err(format!("`bias` is \"{bias}\": trained biases are not supported"));
@@ -208,16 +214,13 @@ impl PeftConfig {
     pub(crate) fn size(&self, dir: &ModelDir, shape: &ModelShape) -> Result<(usize, bool)> {
         let family = Family::of(dir)?;
         let matcher = self.matcher()?;
-        let list = if family == Family::Gpt2 { "h" } else { "layers" };
         let (mut numbers, mut feed_forward) = (0, false);
-        for layer in 0..shape.layers {
-            for (name, inputs, outputs) in shape.linear_layers() {
-                let name = format!("{}{list}.{layer}.{name}", family.base_prefix());
-                if matcher.matches(&name) {
-                    let (rank, _) = matcher.rank_and_scale(&name);
-                    numbers += rank * (inputs + outputs) + if self.use_dora { outputs } else { 0 };
-                    feed_forward |= name.contains(".mlp.");
-                }
+        for LinearShape { name, inputs, outputs, is_fed } in shape.linear_layers() {
+            let name = format!("{}{name}", family.base_prefix());
+            if matcher.matches(&name) {
+                let (rank, _) = matcher.rank_and_scale(&name);
+                numbers += rank * (inputs + outputs) + if self.use_dora { outputs } else { 0 };
+                feed_forward |= is_fed;
             }
         }
         if self.task_type == TaskType::SequenceClassification {

@@ -170,7 +170,8 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
         counts: None,
         stop: if ids.len() >= 5 { StopReason::Length } else { StopReason::StopId },
     };
-    let prompt = |row| Prompt { row, text: String::new(), ids: vec![1], messages: None, columns: Map::new() };
+    let prompt =
+        |row| Prompt { row, text: String::new(), ids: vec![1], apart: false, messages: None, columns: Map::new() };
     let rollouts = Rollouts {
         prompts: vec![prompt(0), prompt(1)],
         rollouts: vec![

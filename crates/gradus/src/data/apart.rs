@@ -1,0 +1,222 @@
+//! One row to a source and a target: what an encoder reads, and what a decoder writes.
+//!
+//! Both are tokenised alone, each with what the tokenizer puts around a text, as `transformers` users do it with
+//! `tokenizer(source)` and `tokenizer(text_target=target)`. A target ends with the end-of-text token: the tokenizer's own,
+//! or its text where the tokenizer adds none.
+
+use super::example::{PreferenceExample, Prompt, SftExample, TooLong};
+use super::implicit::split_shared_prompt;
+use super::maker::{Failure, Made, Maker, Outcome, Sequence};
+use super::message::Message;
+use super::row::{Content, Row, RowData};
+use crate::Error;
+
+/// What rows without a source say.
+const NO_SOURCE: &str = "the row has no source: a model with an encoder learns from a source and its target \
+                         (`prompt` + `completion`, or `input_ids` + `labels`)";
+
+impl Maker<'_> {
+    /// Source and target of a row; all of the target is learnt.
+    pub(super) fn sft_apart(&self, row: &Row) -> Result<Sequence, Failure> {
+        let (source, target) = match &row.data {
+            RowData::PromptCompletion { prompt, completion } => self.source_and_target(prompt, completion, row)?,
+            RowData::Alpaca { before, instruction, input, output } => {
+                let (prompt, completion) = self.alpaca(before, instruction, input, output);
+                self.source_and_target(&prompt, &completion, row)?
+            }
+            RowData::Messages(messages) => {
+                let (prompt, completion) = last_answer(messages)?;
+                self.source_and_target(&prompt, &completion, row)?
+            }
+            RowData::Preference { prompt: Some(prompt), chosen, .. } => self.source_and_target(prompt, chosen, row)?,
+            RowData::Preference { prompt: None, chosen, rejected, .. } => {
+                let (prompt, chosen, _) = split_shared_prompt(chosen, rejected, self.options.implicit_prompt)?;
+                self.source_and_target(&prompt, &chosen, row)?
+            }
+            RowData::Tokens { ids, loss_mask, labels } => {
+                self.tokens_apart(ids, loss_mask.as_deref(), labels.as_ref())?
+            }
+            RowData::TokenPreference { prompt_ids, chosen_ids, .. } => (prompt_ids.clone(), chosen_ids.clone()),
+            RowData::Text(_) => return Err(Failure::Row(NO_SOURCE.into())),
+            RowData::Prompt(_) => return Err(Failure::Row("a prompt without a completion".into())),
+        };
+        if source.is_empty() {
+            return Err(Failure::Row(NO_SOURCE.into()));
+        }
+        if target.is_empty() {
+            return Err(Failure::Row("the row has a source, but its target is empty".into()));
+        }
+        let loss_mask = (0..source.len() + target.len()).map(|i| i >= source.len()).collect();
+        let ids = [&source[..], &target].concat();
+        self.check_ids(&ids)?;
+        Ok(Sequence { ids, loss_mask, source_len: source.len(), mismatch: false })
+    }
+
+    /// Cuts source and target, each at `max_length`. A source keeps the end that its tokenizer gave it.
+    pub(super) fn cut_sft_apart(&self, sequence: Sequence, row: usize) -> Made<SftExample> {
+        let (source, target) = sequence.ids.split_at(sequence.source_len);
+        let longest = source.len().max(target.len());
+        let most = self.options.max_length.unwrap_or(usize::MAX);
+        if longest > most && self.options.too_long == TooLong::Skip {
+            return Made::skipped(longest);
+        }
+        let eos = self.tokenizer.eos_id();
+        let outcome = match (target.len() > most, source.len() > most) {
+            (true, _) => Outcome::Truncated,
+            (false, true) => Outcome::SourceCut,
+            _ if self.options.add_eos && eos.is_some() && target.last().copied() != eos => Outcome::WithoutEnd,
+            _ => Outcome::Kept,
+        };
+        let source = self.cut_source(source, most);
+        let target = &target[..target.len().min(most)];
+        let ids = [&source[..], target].concat();
+        let loss_mask = (0..ids.len()).map(|i| i >= source.len()).collect();
+        let example = SftExample { ids, loss_mask, source_len: source.len(), row };
+        Made { example: Some(example), outcome, mismatch: false, length: longest }
+    }
+
+    /// A source, and two targets.
+    pub(super) fn pair_apart(&self, row: &Row) -> Result<PreferenceExample, Failure> {
+        let (source, chosen, rejected, margin) = match &row.data {
+            RowData::Preference { prompt, chosen, rejected, margin } => {
+                let (prompt, chosen, rejected) = match prompt {
+                    Some(prompt) => (prompt.clone(), chosen.clone(), rejected.clone()),
+                    None => split_shared_prompt(chosen, rejected, self.options.implicit_prompt)?,
+                };
+                let (source, chosen) = self.source_and_target(&prompt, &chosen, row)?;
+                (source, chosen, self.source_and_target(&prompt, &rejected, row)?.1, *margin)
+            }
+            RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, margin } => {
+                (prompt_ids.clone(), chosen_ids.clone(), rejected_ids.clone(), *margin)
+            }
+            _ => return Err(Failure::Row("a row without `chosen` and `rejected`".into())),
+        };
+        if source.is_empty() {
+            return Err(Failure::Row(NO_SOURCE.into()));
+        }
+        let [chosen_ids, rejected_ids] = [chosen, rejected].map(|target| [&source[..], &target].concat());
+        self.check_ids(&chosen_ids)?;
+        self.check_ids(&rejected_ids)?;
+        Ok(PreferenceExample {
+            prompt_len: source.len(),
+            chosen_ids,
+            rejected_ids,
+            apart: true,
+            margin,
+            row: row.index,
+        })
+    }
+
+    /// Cuts a source and both targets, each at `max_length`.
+    pub(super) fn cut_pair_apart(&self, pair: PreferenceExample) -> Made<PreferenceExample> {
+        let longest = pair.longest_part();
+        let Some(most) = self.options.max_length.filter(|most| longest > *most) else {
+            return Made::kept(pair);
+        };
+        if self.options.too_long == TooLong::Skip {
+            return Made::skipped(longest);
+        }
+        let source = self.cut_source(&pair.chosen_ids[..pair.prompt_len], most);
+        let cut = |ids: &[u32]| {
+            let target = &ids[pair.prompt_len..];
+            [&source[..], &target[..target.len().min(most)]].concat()
+        };
+        let (chosen_ids, rejected_ids) = (cut(&pair.chosen_ids), cut(&pair.rejected_ids));
+        let is_cut = chosen_ids.len().max(rejected_ids.len()) - source.len() == most;
+        let outcome = if is_cut { Outcome::Truncated } else { Outcome::SourceCut };
+        let example = PreferenceExample { prompt_len: source.len(), chosen_ids, rejected_ids, ..pair };
+        Made { example: Some(example), outcome, mismatch: false, length: longest }
+    }
+
+    /// A source to write completions for.
+    pub(super) fn prompt_apart(&self, content: Content, row: &Row) -> Result<Prompt, Failure> {
+        let (text, messages) = match content {
+            Content::Text(text) => (text, None),
+            Content::Messages(messages) if messages.is_empty() => {
+                return Err(Failure::Row("no message before the assistant's".into()));
+            }
+            Content::Messages(messages) => (self.render(&messages, row, true)?.text, Some(messages)),
+        };
+        let ids = self.source(&text)?;
+        Ok(Prompt { row: row.index, text, ids, apart: true, messages, columns: row.columns.clone() })
+    }
+
+    fn source_and_target(
+        &self,
+        prompt: &Content,
+        completion: &Content,
+        row: &Row,
+    ) -> Result<(Vec<u32>, Vec<u32>), Failure> {
+        match (prompt, completion) {
+            (Content::Text(prompt), Content::Text(completion)) => Ok((self.source(prompt)?, self.target(completion)?)),
+            (Content::Messages(prompt), Content::Messages(completion)) => {
+                let asked = self.render(prompt, row, true)?.text;
+                let together = self.render(&[&prompt[..], completion].concat(), row, false)?.text;
+                let Some(said) = together.strip_prefix(asked.as_str()) else {
+                    return Err(Failure::Row(
+                        "rendered with its answer, the conversation does not begin as alone".into(),
+                    ));
+                };
+                Ok((self.source(&asked)?, self.target(said)?))
+            }
+            _ => Err(Failure::Row("prompt and completion must both be text or both be messages".into())),
+        }
+    }
+
+    /// What the encoder reads of a text.
+    fn source(&self, text: &str) -> Result<Vec<u32>, Failure> {
+        if text.is_empty() {
+            return Err(Failure::Row("the prompt is empty: an encoder has nothing to read".into()));
+        }
+        self.text(text)
+    }
+
+    /// What the decoder writes of a text.
+    fn target(&self, text: &str) -> Result<Vec<u32>, Failure> {
+        let ends = self.tokenizer.appends_eos() || self.tokenizer.eos_token().is_some();
+        if self.options.add_eos && !ends {
+            let message = "the tokenizer has no end-of-text token: where a target ends could not be learnt";
+            return Err(Failure::All(
+                Error::model(self.tokenizer.directory(), message)
+                    .with_hint("name one in `tokenizer_config.json` (`eos_token`)"),
+            ));
+        }
+        Ok(self.tokenizer.encode(&self.with_eos(text), true)?)
+    }
+
+    /// Source and target of token ids: labels are the target; else a mask says where the target begins.
+    fn tokens_apart(
+        &self,
+        ids: &[u32],
+        loss_mask: Option<&[bool]>,
+        labels: Option<&super::Labels>,
+    ) -> Result<(Vec<u32>, Vec<u32>), Failure> {
+        match (labels, loss_mask.and_then(|mask| mask.iter().position(|counts| *counts))) {
+            (Some(labels), _) if labels.broken.is_none() => Ok((ids.to_vec(), labels.target.clone())),
+            // Labels that are −100 for the source and then the target itself.
+            (_, Some(begin)) => Ok((ids[..begin].to_vec(), ids[begin..].to_vec())),
+            (Some(labels), None) => Err(Failure::Row(labels.broken.clone().unwrap_or_default())),
+            (None, None) => Err(Failure::Row(NO_SOURCE.into())),
+        }
+    }
+
+    /// The first `most` ids of a source, of which the last is the end that the tokenizer gives every text.
+    fn cut_source(&self, source: &[u32], most: usize) -> Vec<u32> {
+        match source.last() {
+            Some(&last) if source.len() > most && self.tokenizer.appends_eos() && most > 0 => {
+                [&source[..most - 1], &[last]].concat()
+            }
+            _ => source[..source.len().min(most)].to_vec(),
+        }
+    }
+}
+
+/// A conversation as what comes before its last answer, and that answer.
+fn last_answer(messages: &[Message]) -> Result<(Content, Content), Failure> {
+    match messages.iter().rposition(|message| message.role == "assistant") {
+        Some(last) if last > 0 => {
+            Ok((Content::Messages(messages[..last].to_vec()), Content::Messages(messages[last..].to_vec())))
+        }
+        _ => Err(Failure::Row("no answer of the assistant's after another message".into())),
+    }
+}

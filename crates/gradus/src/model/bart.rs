@@ -1,0 +1,531 @@
+//! BART and Blenderbot: an encoder and a decoder with layer norms, biases and learned positions. BART (Lewis et al. 2019,
+//! <https://arxiv.org/abs/1910.13461>) normalises after each layer, Blenderbot (Roller et al. 2020,
+//! <https://arxiv.org/abs/2004.13637>) before it, the small Blenderbot after it.
+//!
+//! Field names are those of `transformers`' `BartModel`, `BlenderbotModel` and `BlenderbotSmallModel`, config keys those of
+//! their `config.json`.
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use gradus_kernels::{
+    Activated, AttentionExtras, AttentionShape, Gelu, Mask, attention_across_with, attention_with, branch, recompute_of,
+};
+use serde::Deserialize;
+
+use super::batch::Sources;
+use super::build::Builder;
+use super::context::Context;
+use super::dropout::{Dropping, Place};
+use super::layers::{Embedding, LayerNorm, Linear};
+use super::trunk::check_probability;
+
+/// ε of the norms, which no configuration changes.
+const EPSILON: f64 = 1e-5;
+
+/// The keys of `config.json` that the computation depends on.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct BartConfig {
+    /// V
+    pub vocab_size: usize,
+    /// D
+    pub d_model: usize,
+    /// Blocks of the encoder.
+    pub encoder_layers: usize,
+    /// Width of its feed-forward layers.
+    pub encoder_ffn_dim: usize,
+    /// Its heads.
+    pub encoder_attention_heads: usize,
+    /// Blocks of the decoder.
+    pub decoder_layers: usize,
+    /// Width of its feed-forward layers.
+    pub decoder_ffn_dim: usize,
+    /// Its heads.
+    pub decoder_attention_heads: usize,
+    /// Positions of the encoder, and of the decoder.
+    pub max_position_embeddings: usize,
+    /// `gelu`, `gelu_new`, `gelu_pytorch_tanh` or `relu`.
+    #[serde(default = "gelu")]
+    pub activation_function: String,
+    /// Dropout of the embeddings, and of what each layer adds.
+    #[serde(default = "tenth")]
+    pub dropout: f32,
+    /// Dropout of the attention's probabilities.
+    #[serde(default)]
+    pub attention_dropout: f32,
+    /// Dropout of the activations.
+    #[serde(default)]
+    pub activation_dropout: f32,
+    /// With which probability a whole layer is left out: not supported.
+    #[serde(default)]
+    pub encoder_layerdrop: f32,
+    /// The same in the decoder.
+    #[serde(default)]
+    pub decoder_layerdrop: f32,
+    /// Standard deviation of fresh weights.
+    #[serde(default = "deviation")]
+    pub init_std: f64,
+    /// Whether embeddings are multiplied by √D.
+    #[serde(default)]
+    pub scale_embedding: bool,
+    /// Whether the LM head is the embedding table.
+    #[serde(default = "yes")]
+    pub tie_word_embeddings: bool,
+}
+
+fn gelu() -> String {
+    "gelu".into()
+}
+fn tenth() -> f32 {
+    0.1
+}
+fn deviation() -> f64 {
+    0.02
+}
+fn yes() -> bool {
+    true
+}
+
+impl BartConfig {
+    /// Refuses what means nothing, or is not known.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.encoder_layers.min(self.decoder_layers) == 0 {
+            return Err("encoder and decoder have at least one block each".into());
+        }
+        for (key, heads) in [
+            ("encoder_attention_heads", self.encoder_attention_heads),
+            ("decoder_attention_heads", self.decoder_attention_heads),
+        ] {
+            if heads == 0 || !self.d_model.is_multiple_of(heads) {
+                return Err(format!("`d_model` {} is not a multiple of `{key}` {heads}", self.d_model));
+            }
+        }
+        if !["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"].contains(&self.activation_function.as_str()) {
+            return Err(format!("`activation_function` `{}` is not supported", self.activation_function));
+        }
+        for (key, value) in
+            [("encoder_layerdrop", self.encoder_layerdrop), ("decoder_layerdrop", self.decoder_layerdrop)]
+        {
+            if value != 0.0 {
+                return Err(format!("`{key}` is {value}: leaving out whole layers is not supported; set it to 0"));
+            }
+        }
+        [
+            ("dropout", self.dropout),
+            ("attention_dropout", self.attention_dropout),
+            ("activation_dropout", self.activation_dropout),
+        ]
+        .into_iter()
+        .try_for_each(|(key, value)| check_probability(key, value))
+    }
+}
+
+/// Which of the families it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BartKind {
+    Bart,
+    Blenderbot,
+    BlenderbotSmall,
+}
+
+impl BartKind {
+    /// Rows of the table of positions before the first position.
+    pub(crate) fn offset(self) -> usize {
+        if self == Self::Bart { 2 } else { 0 }
+    }
+
+    /// Whether layers normalise what they read, and the stack what it gives; else layers normalise what they give, and the
+    /// stack its embeddings.
+    pub(crate) fn normalises_before(self) -> bool {
+        self == Self::Blenderbot
+    }
+}
+
+/// The trunk of BART and Blenderbot, `model.*`.
+#[derive(Module, Debug)]
+pub struct BartModel {
+    shared: Embedding,
+    encoder: Encoder,
+    decoder: Decoder,
+    #[module(skip)]
+    config: BartConfig,
+    #[module(skip)]
+    kind: BartKind,
+    /// The id that the decoder begins with.
+    #[module(skip)]
+    start: u32,
+    /// Whether the backward pass runs the blocks again instead of keeping what they computed.
+    #[module(skip)]
+    pub(super) recompute: bool,
+    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
+    #[module(skip)]
+    pub(super) dropout: bool,
+}
+
+#[derive(Module, Debug)]
+struct Encoder {
+    embed_positions: Embedding,
+    layers: Vec<EncoderLayer>,
+    layernorm_embedding: Option<LayerNorm>,
+    layer_norm: Option<LayerNorm>,
+}
+
+#[derive(Module, Debug)]
+struct Decoder {
+    embed_positions: Embedding,
+    layers: Vec<DecoderLayer>,
+    layernorm_embedding: Option<LayerNorm>,
+    layer_norm: Option<LayerNorm>,
+}
+
+#[derive(Module, Debug)]
+struct EncoderLayer {
+    self_attn: Attention,
+    self_attn_layer_norm: LayerNorm,
+    fc1: Linear,
+    fc2: Linear,
+    final_layer_norm: LayerNorm,
+}
+
+#[derive(Module, Debug)]
+struct DecoderLayer {
+    self_attn: Attention,
+    self_attn_layer_norm: LayerNorm,
+    encoder_attn: Attention,
+    encoder_attn_layer_norm: LayerNorm,
+    fc1: Linear,
+    fc2: Linear,
+    final_layer_norm: LayerNorm,
+}
+
+#[derive(Module, Debug)]
+struct Attention {
+    k_proj: Linear,
+    v_proj: Linear,
+    q_proj: Linear,
+    out_proj: Linear,
+}
+
+impl BartModel {
+    pub(crate) fn build(mut b: Builder<'_>, config: BartConfig, kind: BartKind, start: u32) -> Self {
+        let (d, std) = (config.d_model, config.init_std as f32);
+        let encoder = {
+            let mut b = b.enter("encoder");
+            let layer = |i| {
+                let mut b = b.enter("layers");
+                let mut b = b.enter(i);
+                EncoderLayer {
+                    self_attn: Attention::build(b.enter("self_attn"), d, std),
+                    self_attn_layer_norm: norm(&mut b, d, "self_attn_layer_norm"),
+                    fc1: Linear::build(b.enter("fc1"), d, config.encoder_ffn_dim, true, std),
+                    fc2: Linear::build(b.enter("fc2"), config.encoder_ffn_dim, d, true, std),
+                    final_layer_norm: norm(&mut b, d, "final_layer_norm"),
+                }
+            };
+            let layers = (0..config.encoder_layers).map(layer).collect();
+            let (embed_positions, layernorm_embedding, layer_norm) = ends(&mut b, &config, kind);
+            Encoder { embed_positions, layers, layernorm_embedding, layer_norm }
+        };
+        let decoder = {
+            let mut b = b.enter("decoder");
+            let layer = |i| {
+                let mut b = b.enter("layers");
+                let mut b = b.enter(i);
+                DecoderLayer {
+                    self_attn: Attention::build(b.enter("self_attn"), d, std),
+                    self_attn_layer_norm: norm(&mut b, d, "self_attn_layer_norm"),
+                    encoder_attn: Attention::build(b.enter("encoder_attn"), d, std),
+                    encoder_attn_layer_norm: norm(&mut b, d, "encoder_attn_layer_norm"),
+                    fc1: Linear::build(b.enter("fc1"), d, config.decoder_ffn_dim, true, std),
+                    fc2: Linear::build(b.enter("fc2"), config.decoder_ffn_dim, d, true, std),
+                    final_layer_norm: norm(&mut b, d, "final_layer_norm"),
+                }
+            };
+            let layers = (0..config.decoder_layers).map(layer).collect();
+            let (embed_positions, layernorm_embedding, layer_norm) = ends(&mut b, &config, kind);
+            Decoder { embed_positions, layers, layernorm_embedding, layer_norm }
+        };
+        let shared = Embedding::build_shared(&mut b, config.vocab_size, d, std);
+        Self { shared, encoder, decoder, config, kind, start, recompute: false, dropout: false }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &BartConfig {
+        &self.config
+    }
+
+    /// The id that the decoder begins with.
+    pub(crate) fn start(&self) -> u32 {
+        self.start
+    }
+
+    /// The embedding table, `[V, D]`.
+    pub fn embedding(&self) -> Tensor<2> {
+        self.shared.weight.val()
+    }
+
+    /// All linear layers with their names.
+    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut linears = Vec::new();
+        for (i, layer) in self.encoder.layers.iter_mut().enumerate() {
+            let name = format!("encoder.layers.{i}");
+            layer.self_attn.linears_mut(&format!("{name}.self_attn"), &mut linears);
+            linears.extend([(format!("{name}.fc1"), &mut layer.fc1), (format!("{name}.fc2"), &mut layer.fc2)]);
+        }
+        for (i, layer) in self.decoder.layers.iter_mut().enumerate() {
+            let name = format!("decoder.layers.{i}");
+            layer.self_attn.linears_mut(&format!("{name}.self_attn"), &mut linears);
+            layer.encoder_attn.linears_mut(&format!("{name}.encoder_attn"), &mut linears);
+            linears.extend([(format!("{name}.fc1"), &mut layer.fc1), (format!("{name}.fc2"), &mut layer.fc2)]);
+        }
+        linears
+    }
+
+    fn shape(&self, heads: usize, mask: Mask) -> AttentionShape {
+        let head_dim = self.config.d_model / heads;
+        AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask }
+    }
+
+    /// The decoder's attention to itself, and to the sources.
+    pub(crate) fn layer_shapes(&self) -> [AttentionShape; 2] {
+        [Mask::Causal, Mask::Bidirectional].map(|mask| self.shape(self.config.decoder_attention_heads, mask))
+    }
+
+    /// Final hidden states of the decoder, `[N, D]`.
+    pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        let dropping = Dropping { stream: context.dropout(), own: self.dropout };
+        let encoded = context.sources().map(|sources| self.encode(sources, dropping));
+        self.decode(context, encoded, dropping)
+    }
+
+    /// What the encoder makes of sources, `[M, D]`.
+    fn encode(&self, sources: &Sources, dropping: Dropping) -> Tensor<2> {
+        let Encoder { embed_positions, layers, layernorm_embedding, layer_norm } = &self.encoder;
+        let packed = &sources.packed;
+        let shape = self.shape(self.config.encoder_attention_heads, Mask::Bidirectional);
+        let segments = Arc::new(packed.segments().clone());
+        let placed = self.embed(packed.ids()) + self.positions(embed_positions, &packed.positions());
+        let placed = normed(layernorm_embedding.as_ref(), placed);
+        let mut x = dropping.apply(placed, self.config.dropout, Place::Embedding);
+        let again = self.recompute && x.is_autodiff();
+        for (i, layer) in layers.iter().enumerate() {
+            let (pass, segments) = (self.pass(i, dropping), Arc::clone(&segments));
+            let run = move |layer: &EncoderLayer, [x]: [Tensor<2>; 1]| {
+                let x = pass.attended(&layer.self_attn, &layer.self_attn_layer_norm, x, |[q, k, v]| {
+                    attention_with(q, k, v, pass.extras(Place::Attention), &segments, shape)
+                });
+                pass.fed([&layer.fc1, &layer.fc2], &layer.final_layer_norm, x)
+            };
+            x = if again { recompute_of(layer, [x], run) } else { run(layer, [x]) };
+        }
+        normed(layer_norm.as_ref(), x)
+    }
+
+    fn decode(&self, context: &mut Context<'_>, encoded: Option<Tensor<2>>, dropping: Dropping) -> Tensor<2> {
+        let Decoder { embed_positions, layers, layernorm_embedding, layer_norm } = &self.decoder;
+        let [shape, across_shape] = self.layer_shapes();
+        let positions = self.positions(embed_positions, &context.positions());
+        let embedded = self.embed(context.ids());
+        let placed = match self.kind {
+            // Here the norm comes before the positions.
+            BartKind::BlenderbotSmall => normed(layernorm_embedding.as_ref(), embedded) + positions,
+            BartKind::Bart | BartKind::Blenderbot => normed(layernorm_embedding.as_ref(), embedded + positions),
+        };
+        let mut x = dropping.apply(placed, self.config.dropout, Place::DecoderEmbedding);
+        let again = context.trained_across(self.recompute, &x);
+        for (i, layer) in layers.iter().enumerate() {
+            let pass = self.pass(self.config.encoder_layers + i, dropping);
+            let encoded = encoded.clone().map(branch);
+            let DecoderLayer { self_attn, self_attn_layer_norm, encoder_attn, encoder_attn_layer_norm, .. } = layer;
+            match again.clone() {
+                // Attention and feed-forward layer one after the other: both together may have more parameters than one
+                // operation takes.
+                Some((segments, cross)) => {
+                    let own = (self_attn.clone(), self_attn_layer_norm.clone());
+                    let attention = (own, (encoder_attn.clone(), encoder_attn_layer_norm.clone()));
+                    let inputs = [x, encoded.expect("an encoder has sources")];
+                    x = recompute_of(&attention, inputs, move |(own, across), [x, encoded]| {
+                        let x = pass.attended(&own.0, &own.1, x, |[q, k, v]| {
+                            attention_with(q, k, v, pass.extras(Place::Attention), &segments, shape)
+                        });
+                        pass.crossed(&across.0, &across.1, x, |q| {
+                            let [k, v] = across.0.keys_and_values(encoded, pass);
+                            attention_across_with(q, k, v, pass.extras(Place::CrossAttention), &cross, across_shape)
+                        })
+                    });
+                    let fed = (layer.fc1.clone(), layer.fc2.clone(), layer.final_layer_norm.clone());
+                    x = recompute_of(&fed, [x], move |(fc1, fc2, norm), [x]| pass.fed([fc1, fc2], norm, x));
+                }
+                None => {
+                    x = pass.attended(self_attn, self_attn_layer_norm, x, |qkv| {
+                        context.attend(i, shape, pass.extras(Place::Attention), qkv)
+                    });
+                    x = pass.crossed(encoder_attn, encoder_attn_layer_norm, x, |q| {
+                        let dropout = pass.extras(Place::CrossAttention).dropout;
+                        context.attend_across(i, across_shape, dropout, q, || {
+                            encoder_attn.keys_and_values(encoded.expect("an encoder has sources"), pass)
+                        })
+                    });
+                    x = pass.fed([&layer.fc1, &layer.fc2], &layer.final_layer_norm, x);
+                }
+            }
+        }
+        normed(layer_norm.as_ref(), x)
+    }
+
+    fn embed(&self, ids: &[u32]) -> Tensor<2> {
+        let embedded = self.shared.forward(ids);
+        if self.config.scale_embedding { embedded * (self.config.d_model as f32).sqrt() } else { embedded }
+    }
+
+    fn positions(&self, table: &Embedding, positions: &[u32]) -> Tensor<2> {
+        let offset = self.kind.offset() as u32;
+        table.forward(&positions.iter().map(|position| position + offset).collect::<Vec<_>>())
+    }
+
+    fn pass(&self, block: usize, dropping: Dropping) -> Pass {
+        let activate: fn(Tensor<2>) -> Activated = match self.config.activation_function.as_str() {
+            "relu" => Activated::Relu,
+            "gelu" => |x| Activated::Gelu(Gelu::Exact, x),
+            _ => |x| Activated::Gelu(Gelu::Tanh, x),
+        };
+        let BartConfig { dropout, attention_dropout, activation_dropout, .. } = self.config;
+        let probabilities =
+            Probabilities { added: dropout, attention: attention_dropout, activation: activation_dropout };
+        Pass { block, activate, dropping, probabilities, normalises_before: self.kind.normalises_before() }
+    }
+}
+
+fn norm(b: &mut Builder<'_>, width: usize, name: &str) -> LayerNorm {
+    LayerNorm::build(b.enter(name), width, EPSILON)
+}
+
+/// The table of positions of a stack, and the norms at its ends.
+fn ends(b: &mut Builder<'_>, config: &BartConfig, kind: BartKind) -> (Embedding, Option<LayerNorm>, Option<LayerNorm>) {
+    let (d, rows) = (config.d_model, config.max_position_embeddings + kind.offset());
+    let positions = Embedding::build(b.enter("embed_positions"), rows, d, config.init_std as f32);
+    let before = kind.normalises_before();
+    let first = (!before).then(|| LayerNorm::build(b.enter("layernorm_embedding"), d, EPSILON));
+    let last = before.then(|| LayerNorm::build(b.enter("layer_norm"), d, EPSILON));
+    (positions, first, last)
+}
+
+fn normed(norm: Option<&LayerNorm>, x_nd: Tensor<2>) -> Tensor<2> {
+    match norm {
+        Some(norm) => norm.forward(x_nd),
+        None => x_nd,
+    }
+}
+
+/// What a block is computed with beside its weights.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// Its number: the decoder's come after the encoder's.
+    block: usize,
+    activate: fn(Tensor<2>) -> Activated,
+    dropping: Dropping,
+    probabilities: Probabilities,
+    normalises_before: bool,
+}
+
+/// With which probability numbers are dropped.
+#[derive(Clone, Copy)]
+struct Probabilities {
+    /// Of what a layer adds.
+    added: f32,
+    attention: f32,
+    activation: f32,
+}
+
+impl Pass {
+    fn extras(self, place: fn(usize) -> Place) -> AttentionExtras {
+        let dropout = self.dropping.probabilities(self.probabilities.attention, place(self.block));
+        AttentionExtras { bias: None, dropout }
+    }
+
+    /// `x_nd` with what `layer` makes of it added, normalised before or after.
+    fn around(
+        self,
+        norm: &LayerNorm,
+        x_nd: Tensor<2>,
+        place: fn(usize) -> Place,
+        layer: impl FnOnce(Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let read = if self.normalises_before { norm.forward(x_nd.clone()) } else { x_nd.clone() };
+        let x = x_nd + self.dropping.apply(layer(read), self.probabilities.added, place(self.block));
+        if self.normalises_before { x } else { norm.forward(x) }
+    }
+
+    /// With attention; `attend` turns queries, keys and values into what each token attends to.
+    fn attended(
+        self,
+        attention: &Attention,
+        norm: &LayerNorm,
+        x_nd: Tensor<2>,
+        attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let masks = self.dropping.stream;
+        self.around(norm, x_nd, Place::Attended, |x| {
+            let Attention { q_proj, k_proj, v_proj, out_proj } = attention;
+            let [q, k] = [q_proj, k_proj].map(|layer| layer.forward(x.clone(), masks));
+            out_proj.forward(attend([q, k, v_proj.forward(x, masks)]), masks)
+        })
+    }
+
+    /// With attention to the sources; `attend` turns queries into what each token attends to.
+    fn crossed(
+        self,
+        attention: &Attention,
+        norm: &LayerNorm,
+        x_nd: Tensor<2>,
+        attend: impl FnOnce(Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let masks = self.dropping.stream;
+        self.around(norm, x_nd, Place::Crossed, |x| {
+            attention.out_proj.forward(attend(attention.q_proj.forward(x, masks)), masks)
+        })
+    }
+
+    /// With the feed-forward layer.
+    fn fed(self, [fc1, fc2]: [&Linear; 2], norm: &LayerNorm, x_nd: Tensor<2>) -> Tensor<2> {
+        let (masks, p) = (self.dropping.stream, self.probabilities.activation);
+        self.around(norm, x_nd, Place::FedForward, |x| {
+            let activated = (self.activate)(fc1.forward(x, masks));
+            match self.dropping.drops(p) {
+                false => fc2.forward_activated(activated, masks),
+                true => {
+                    let dropped = self.dropping.apply(activated.tensor(), p, Place::Activation(self.block));
+                    fc2.forward(dropped, masks)
+                }
+            }
+        })
+    }
+}
+
+impl Attention {
+    fn build(mut b: Builder<'_>, d: usize, deviation: f32) -> Self {
+        let mut linear = |name: &str| Linear::build(b.enter(name), d, d, true, deviation);
+        Self {
+            k_proj: linear("k_proj"),
+            v_proj: linear("v_proj"),
+            q_proj: linear("q_proj"),
+            out_proj: linear("out_proj"),
+        }
+    }
+
+    /// Of what the encoder gave.
+    fn keys_and_values(&self, encoded_md: Tensor<2>, pass: Pass) -> [Tensor<2>; 2] {
+        let masks = pass.dropping.stream;
+        [self.k_proj.forward(encoded_md.clone(), masks), self.v_proj.forward(encoded_md, masks)]
+    }
+
+    fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {
+        let Self { k_proj, v_proj, q_proj, out_proj } = self;
+        let parts = [("k_proj", k_proj), ("v_proj", v_proj), ("q_proj", q_proj), ("out_proj", out_proj)];
+        linears.extend(parts.map(|(part, linear)| (format!("{name}.{part}"), linear)));
+    }
+}

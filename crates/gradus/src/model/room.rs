@@ -1,0 +1,101 @@
+//! How long prompts and completions may be.
+
+use crate::error::{Error, Result};
+
+/// How much a model can read and write at once: prompt and completion together, or with an encoder each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Positions; without a limit any number.
+    positions: Option<usize>,
+    /// Whether an encoder reads the prompt, and a decoder writes from its own first position on.
+    apart: bool,
+}
+
+impl Room {
+    pub(super) fn new(positions: Option<usize>, apart: bool) -> Self {
+        Self { positions, apart }
+    }
+
+    /// The same with at most `length` positions.
+    #[must_use]
+    pub fn within(self, length: usize) -> Self {
+        Self { positions: Some(self.positions.unwrap_or(usize::MAX).min(length)), ..self }
+    }
+
+    /// Whether a prompt and a completion of these lengths fit.
+    pub fn holds(self, prompt: usize, new: usize) -> bool {
+        let limit = self.positions.unwrap_or(usize::MAX);
+        if self.apart { prompt <= limit && new <= limit } else { prompt.saturating_add(new) <= limit }
+    }
+
+    /// A length that is too long by one for a prompt which is to be followed by `new` ids; 0 where there is no room at all.
+    pub fn too_long(self, new: usize) -> usize {
+        let limit = self.positions.unwrap_or(usize::MAX);
+        match self.apart {
+            true if new > limit => 0,
+            true => limit.saturating_add(1),
+            false => limit.saturating_add(1).saturating_sub(new),
+        }
+    }
+
+    /// How many ids can follow a prompt; none: any number.
+    pub fn after(self, prompt: usize) -> Option<usize> {
+        let limit = self.positions?;
+        match self.apart {
+            true if prompt > limit => Some(0),
+            true => Some(limit),
+            false => Some(limit.saturating_sub(prompt)),
+        }
+    }
+
+    /// Refuses a prompt that leaves no room for `new` ids; `name` is what messages call it.
+    ///
+    /// # Errors
+    /// With the numbers, and what to do.
+    pub fn check(self, name: &str, prompt: usize, new: usize) -> Result<()> {
+        let Some(limit) = self.positions.filter(|_| !self.holds(prompt, new)) else { return Ok(()) };
+        if !self.apart {
+            let message = format!(
+                "{name} has {prompt} tokens; with `max_new_tokens` {new} it exceeds the model's {limit} positions"
+            );
+            return Err(Error::input(message).with_hint("shorten the prompts or lower `max_new_tokens`"));
+        }
+        match prompt > limit {
+            true => Err(Error::input(format!("{name} has {prompt} tokens, but the encoder has {limit} positions"))
+                .with_hint("shorten the prompts")),
+            false => Err(Error::input(format!("`max_new_tokens` is {new}, but the decoder has {limit} positions"))
+                .with_hint(format!("lower `max_new_tokens` to {limit} or less"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn together_a_prompt_takes_room_from_its_completion() {
+        let room = Room::new(Some(10), false);
+        assert!(room.holds(6, 4) && !room.holds(7, 4) && room.within(8).holds(4, 4) && !room.within(8).holds(5, 4));
+        assert_eq!((room.too_long(4), room.too_long(11), room.after(7), room.after(12)), (7, 0, Some(3), Some(0)));
+        let error = room.check("the prompt", 7, 4).expect_err("too long").to_string();
+        assert_eq!(error, "the prompt has 7 tokens; with `max_new_tokens` 4 it exceeds the model's 10 positions");
+    }
+
+    #[test]
+    fn apart_each_has_the_room_alone() {
+        let room = Room::new(Some(10), true);
+        assert!(room.holds(10, 10) && !room.holds(11, 1) && !room.holds(1, 11));
+        assert_eq!((room.too_long(4), room.too_long(11), room.after(7), room.after(11)), (11, 0, Some(10), Some(0)));
+        let error = |prompt, new| room.check("the prompt", prompt, new).expect_err("too long").to_string();
+        assert_eq!(error(11, 1), "the prompt has 11 tokens, but the encoder has 10 positions");
+        assert_eq!(error(1, 11), "`max_new_tokens` is 11, but the decoder has 10 positions");
+    }
+
+    #[test]
+    fn without_a_limit_everything_fits() {
+        let room = Room::new(None, true);
+        assert!(room.holds(usize::MAX, usize::MAX) && room.check("it", 1 << 40, 1 << 40).is_ok());
+        assert_eq!((room.after(5), room.too_long(3)), (None, usize::MAX));
+    }
+}

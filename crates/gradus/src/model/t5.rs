@@ -1,0 +1,593 @@
+//! T5, T5 v1.1, FLAN-T5 and mT5: an encoder and a decoder with RMS norms before each layer, no biases, and positions that
+//! enter as a bias of the scores by distance, which the first block of a stack learns for all of it. Raffel et al. 2020,
+//! <https://arxiv.org/abs/1910.10683>; gated feed-forward layers: Shazeer 2020, <https://arxiv.org/abs/2002.05202>.
+//!
+//! Field names are those of `transformers`' `T5ForConditionalGeneration`, config keys those of its `config.json`. Scores are
+//! not divided by √head_dim: the initial weights of the queries are smaller instead.
+
+#![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use gradus_kernels::{
+    Activated, AttentionExtras, AttentionShape, Gelu, Mask, PositionBias, PositionBuckets, attention_across_with,
+    attention_with, branch, recompute_of,
+};
+use serde::Deserialize;
+use std::sync::Arc;
+
+use super::batch::Sources;
+use super::build::Builder;
+use super::context::Context;
+use super::dropout::{Dropping, Place};
+use super::layers::{Embedding, Linear, RmsNorm};
+use super::trunk::check_probability;
+
+/// The keys of `config.json` that the computation depends on.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct T5Config {
+    /// V
+    pub vocab_size: usize,
+    /// D
+    pub d_model: usize,
+    /// Width of one head.
+    pub d_kv: usize,
+    /// Width of the feed-forward layer.
+    pub d_ff: usize,
+    /// Blocks of the encoder.
+    pub num_layers: usize,
+    /// Blocks of the decoder; as many as the encoder's when absent.
+    #[serde(default)]
+    pub num_decoder_layers: Option<usize>,
+    /// H
+    pub num_heads: usize,
+    /// Buckets of distances.
+    #[serde(default = "buckets")]
+    pub relative_attention_num_buckets: usize,
+    /// The distance from which on all fall into the last bucket.
+    #[serde(default = "max_distance")]
+    pub relative_attention_max_distance: usize,
+    /// Dropout of embeddings, of attention's probabilities, of activations, and of what each layer adds.
+    #[serde(default = "tenth")]
+    pub dropout_rate: f32,
+    /// ε of the norms.
+    #[serde(default = "epsilon")]
+    pub layer_norm_epsilon: f64,
+    /// What the standard deviations of fresh weights are multiplied with.
+    #[serde(default = "one")]
+    pub initializer_factor: f64,
+    /// `relu`, or `gated-gelu` and its like.
+    #[serde(default = "relu")]
+    pub feed_forward_proj: String,
+    /// Whether the LM head is the embedding table.
+    #[serde(default = "yes")]
+    pub tie_word_embeddings: bool,
+    /// Whether the decoder's states are divided by √D before the head; when absent: where the head is tied.
+    #[serde(default)]
+    pub scale_decoder_outputs: Option<bool>,
+}
+
+fn buckets() -> usize {
+    32
+}
+fn max_distance() -> usize {
+    128
+}
+fn tenth() -> f32 {
+    0.1
+}
+fn epsilon() -> f64 {
+    1e-6
+}
+fn one() -> f64 {
+    1.0
+}
+fn relu() -> String {
+    "relu".into()
+}
+fn yes() -> bool {
+    true
+}
+
+/// What lies between the linear layers of a feed-forward layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Activation {
+    Relu,
+    Gelu(Gelu),
+    /// The gate is a GELU.
+    Geglu(Gelu),
+    /// The gate is a SiLU.
+    Swiglu,
+}
+
+impl Activation {
+    /// Whether there is a gate.
+    pub(crate) fn is_gated(self) -> bool {
+        matches!(self, Self::Geglu(_) | Self::Swiglu)
+    }
+}
+
+impl T5Config {
+    /// Blocks of the decoder.
+    pub fn decoder_layers(&self) -> usize {
+        self.num_decoder_layers.unwrap_or(self.num_layers)
+    }
+
+    /// Width of all heads together.
+    pub fn inner(&self) -> usize {
+        self.num_heads * self.d_kv
+    }
+
+    /// Refuses sizes that mean nothing.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (layers, buckets) = (self.num_layers.min(self.decoder_layers()), self.relative_attention_num_buckets);
+        if layers == 0 {
+            return Err("encoder and decoder have at least one block each".into());
+        }
+        if buckets < 4 || self.relative_attention_max_distance <= buckets / 2 {
+            return Err(format!(
+                "`relative_attention_num_buckets` is {buckets} and `relative_attention_max_distance` {}: there are at \
+                 least 4 buckets, and more distances than half of them",
+                self.relative_attention_max_distance
+            ));
+        }
+        check_probability("dropout_rate", self.dropout_rate)
+    }
+
+    /// The activation.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub(crate) fn activation(&self) -> Result<Activation, String> {
+        match self.feed_forward_proj.as_str() {
+            "relu" => Ok(Activation::Relu),
+            "gelu" => Ok(Activation::Gelu(Gelu::Exact)),
+            "gelu_new" => Ok(Activation::Gelu(Gelu::Tanh)),
+            // `transformers` takes the approximation by tanh for both.
+            "gated-gelu" | "gated-gelu_new" => Ok(Activation::Geglu(Gelu::Tanh)),
+            "gated-silu" => Ok(Activation::Swiglu),
+            other => Err(format!(
+                "`feed_forward_proj` `{other}` is not supported (known: relu, gelu, gelu_new, gated-gelu, gated-silu)"
+            )),
+        }
+    }
+}
+
+/// What a family adds to its configuration.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct T5Facts {
+    /// The id that the decoder begins with.
+    pub start: u32,
+    /// What the decoder's states are multiplied with before the head.
+    pub head_scale: f32,
+    /// What lies between the linear layers of a feed-forward layer.
+    pub activation: Activation,
+}
+
+/// The trunk of T5 and mT5.
+#[derive(Module, Debug)]
+pub struct T5Model {
+    shared: Embedding,
+    encoder: Encoder,
+    decoder: Decoder,
+    #[module(skip)]
+    config: T5Config,
+    #[module(skip)]
+    facts: T5Facts,
+    /// Of distances in the encoder, and in the decoder.
+    #[module(skip)]
+    buckets: [PositionBuckets; 2],
+    /// Whether the backward pass runs the blocks again instead of keeping what they computed.
+    #[module(skip)]
+    pub(super) recompute: bool,
+    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
+    #[module(skip)]
+    pub(super) dropout: bool,
+}
+
+#[derive(Module, Debug)]
+struct Encoder {
+    block: Vec<EncoderBlock>,
+    final_layer_norm: RmsNorm,
+}
+
+#[derive(Module, Debug)]
+struct Decoder {
+    block: Vec<DecoderBlock>,
+    final_layer_norm: RmsNorm,
+}
+
+#[derive(Module, Debug)]
+struct EncoderBlock {
+    layer: (SelfAttention, FeedForward),
+}
+
+#[derive(Module, Debug)]
+struct DecoderBlock {
+    layer: (SelfAttention, CrossAttention, FeedForward),
+}
+
+#[derive(Module, Debug)]
+struct SelfAttention {
+    SelfAttention: Attention,
+    layer_norm: RmsNorm,
+}
+
+#[derive(Module, Debug)]
+struct CrossAttention {
+    EncDecAttention: Attention,
+    layer_norm: RmsNorm,
+}
+
+#[derive(Module, Debug)]
+struct FeedForward {
+    DenseReluDense: Dense,
+    layer_norm: RmsNorm,
+}
+
+#[derive(Module, Debug)]
+struct Attention {
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    /// `[R, H]`, in the first block of a stack.
+    relative_attention_bias: Option<Embedding>,
+}
+
+#[derive(Module, Debug)]
+enum Dense {
+    Plain(Plain),
+    Gated(Gated),
+}
+
+#[derive(Module, Debug)]
+struct Plain {
+    wi: Linear,
+    wo: Linear,
+}
+
+#[derive(Module, Debug)]
+struct Gated {
+    wi_0: Linear,
+    wi_1: Linear,
+    wo: Linear,
+}
+
+impl T5Model {
+    pub(crate) fn build(mut b: Builder<'_>, config: T5Config, facts: T5Facts) -> Self {
+        let (buckets, reach) = (config.relative_attention_num_buckets, config.relative_attention_max_distance);
+        let encoder = (0..config.num_layers).map(|i| {
+            let mut b = b.enter("encoder");
+            let mut b = b.enter("block");
+            let mut b = b.enter(i);
+            let mut b = b.enter("layer");
+            EncoderBlock {
+                layer: (
+                    SelfAttention::build(b.enter(0), &config, i == 0),
+                    FeedForward::build(b.enter(1), &config, facts.activation.is_gated()),
+                ),
+            }
+        });
+        let encoder = encoder.collect();
+        let decoder = (0..config.decoder_layers()).map(|i| {
+            let mut b = b.enter("decoder");
+            let mut b = b.enter("block");
+            let mut b = b.enter(i);
+            let mut b = b.enter("layer");
+            DecoderBlock {
+                layer: (
+                    SelfAttention::build(b.enter(0), &config, i == 0),
+                    CrossAttention::build(b.enter(1), &config),
+                    FeedForward::build(b.enter(2), &config, facts.activation.is_gated()),
+                ),
+            }
+        });
+        let decoder = decoder.collect();
+        let norm =
+            |mut b: Builder<'_>| RmsNorm::build(b.enter("final_layer_norm"), config.d_model, config.layer_norm_epsilon);
+        let encoder = Encoder { block: encoder, final_layer_norm: norm(b.enter("encoder")) };
+        let decoder = Decoder { block: decoder, final_layer_norm: norm(b.enter("decoder")) };
+        Self {
+            shared: Embedding::build_shared(
+                &mut b,
+                config.vocab_size,
+                config.d_model,
+                config.initializer_factor as f32,
+            ),
+            encoder,
+            decoder,
+            buckets: [PositionBuckets::t5_bidirectional(buckets, reach), PositionBuckets::t5_causal(buckets, reach)],
+            config,
+            facts,
+            recompute: false,
+            dropout: false,
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &T5Config {
+        &self.config
+    }
+
+    /// The id that the decoder begins with.
+    pub(crate) fn start(&self) -> u32 {
+        self.facts.start
+    }
+
+    /// What the decoder's states are multiplied with before the head.
+    pub(crate) fn head_scale(&self) -> f32 {
+        self.facts.head_scale
+    }
+
+    /// The embedding table, `[V, D]`.
+    pub fn embedding(&self) -> Tensor<2> {
+        self.shared.weight.val()
+    }
+
+    /// All linear layers with their names.
+    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut linears = Vec::new();
+        for (i, EncoderBlock { layer: (own, fed) }) in self.encoder.block.iter_mut().enumerate() {
+            let name = format!("encoder.block.{i}.layer");
+            own.SelfAttention.linears_mut(&format!("{name}.0.SelfAttention"), &mut linears);
+            fed.DenseReluDense.linears_mut(&format!("{name}.1.DenseReluDense"), &mut linears);
+        }
+        for (i, DecoderBlock { layer: (own, across, fed) }) in self.decoder.block.iter_mut().enumerate() {
+            let name = format!("decoder.block.{i}.layer");
+            own.SelfAttention.linears_mut(&format!("{name}.0.SelfAttention"), &mut linears);
+            across.EncDecAttention.linears_mut(&format!("{name}.1.EncDecAttention"), &mut linears);
+            fed.DenseReluDense.linears_mut(&format!("{name}.2.DenseReluDense"), &mut linears);
+        }
+        linears
+    }
+
+    fn shape(&self, mask: Mask) -> AttentionShape {
+        let (heads, head_dim) = (self.config.num_heads, self.config.d_kv);
+        AttentionShape { heads, kv_heads: heads, head_dim, scale: 1.0, mask }
+    }
+
+    /// The decoder's attention to itself, and to the sources.
+    pub(crate) fn layer_shapes(&self) -> [AttentionShape; 2] {
+        [self.shape(Mask::Causal), self.shape(Mask::Bidirectional)]
+    }
+
+    /// Final hidden states of the decoder, `[N, D]`.
+    pub(crate) fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
+        let dropping = Dropping { stream: context.dropout(), own: self.dropout };
+        let encoded = context.sources().map(|sources| self.encode(sources, dropping));
+        self.decode(context, encoded, dropping)
+    }
+
+    /// What the encoder makes of sources, `[M, D]`.
+    fn encode(&self, sources: &Sources, dropping: Dropping) -> Tensor<2> {
+        let p = self.config.dropout_rate;
+        let (segments, shape) = (Arc::new(sources.packed.segments().clone()), self.shape(Mask::Bidirectional));
+        let weight_hr = bias(self.encoder.block.iter().map(|block| &block.layer.0));
+        let mut x = dropping.apply(self.shared.forward(sources.packed.ids()), p, Place::Embedding);
+        let again = self.recompute && x.is_autodiff();
+        for (i, block) in self.encoder.block.iter().enumerate() {
+            let (pass, buckets, segments) = (self.pass(i, dropping), self.buckets[0].clone(), Arc::clone(&segments));
+            let run = move |block: &EncoderBlock, [x, weight_hr]: [Tensor<2>; 2]| {
+                let extras = pass.extras(Some(PositionBias { weight_hr, buckets: buckets.clone() }));
+                let (own, fed) = &block.layer;
+                let x = own.forward(x, pass, |[q, k, v]| attention_with(q, k, v, extras, &segments, shape));
+                fed.forward(x, pass)
+            };
+            let inputs = [x, branch(weight_hr.clone())];
+            x = if again { recompute_of(block, inputs, run) } else { run(block, inputs) };
+        }
+        dropping.apply(self.encoder.final_layer_norm.forward(x), p, Place::Encoded)
+    }
+
+    fn decode(&self, context: &mut Context<'_>, encoded: Option<Tensor<2>>, dropping: Dropping) -> Tensor<2> {
+        let p = self.config.dropout_rate;
+        let [shape, across_shape] = self.layer_shapes();
+        let weight_hr = bias(self.decoder.block.iter().map(|block| &block.layer.0));
+        let mut x = dropping.apply(self.shared.forward(context.ids()), p, Place::DecoderEmbedding);
+        let again = context.trained_across(self.recompute, &x);
+        for (i, DecoderBlock { layer: (own, across, fed) }) in self.decoder.block.iter().enumerate() {
+            let (pass, buckets) = (self.pass(self.config.num_layers + i, dropping), self.buckets[1].clone());
+            let weight_hr = branch(weight_hr.clone());
+            let encoded = encoded.clone().map(branch);
+            match again.clone() {
+                // Attention and feed-forward layer one after the other: both together may have more parameters than one
+                // operation takes.
+                Some((segments, cross)) => {
+                    let attention = (own.clone(), across.clone());
+                    let inputs = [x, weight_hr, encoded.expect("an encoder has sources")];
+                    x = recompute_of(&attention, inputs, move |(own, across), [x, weight_hr, encoded]| {
+                        let extras = pass.extras(Some(PositionBias { weight_hr, buckets: buckets.clone() }));
+                        let x = own.forward(x, pass, |[q, k, v]| attention_with(q, k, v, extras, &segments, shape));
+                        across.forward(x, pass, |q, attention| {
+                            let [k, v] = attention.keys_and_values(encoded, pass);
+                            attention_across_with(q, k, v, pass.extras_across(), &cross, across_shape)
+                        })
+                    });
+                    x = recompute_of(fed, [x], move |fed, [x]| fed.forward(x, pass));
+                }
+                None => {
+                    let extras = pass.extras(Some(PositionBias { weight_hr, buckets }));
+                    x = own.forward(x, pass, |qkv| context.attend(i, shape, extras, qkv));
+                    x = across.forward(x, pass, |q, attention| {
+                        let dropout = pass.extras_across().dropout;
+                        context.attend_across(i, across_shape, dropout, q, || {
+                            attention.keys_and_values(encoded.expect("an encoder has sources"), pass)
+                        })
+                    });
+                    x = fed.forward(x, pass);
+                }
+            }
+        }
+        dropping.apply(self.decoder.final_layer_norm.forward(x), p, Place::Decoded)
+    }
+
+    fn pass(&self, block: usize, dropping: Dropping) -> Pass {
+        Pass { block, activation: self.facts.activation, dropping, probability: self.config.dropout_rate }
+    }
+}
+
+/// The bias of a stack's first block, `[H, R]`, which all its blocks share.
+fn bias<'a>(layers: impl Iterator<Item = &'a SelfAttention>) -> Tensor<2> {
+    let mut found = layers.filter_map(|layer| layer.SelfAttention.relative_attention_bias.as_ref());
+    found.next().expect("the first block has the bias").weight.val().transpose()
+}
+
+/// What a block is computed with beside its weights.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// Its number: the decoder's come after the encoder's.
+    block: usize,
+    activation: Activation,
+    dropping: Dropping,
+    probability: f32,
+}
+
+impl Pass {
+    fn drop(self, x_nd: Tensor<2>, place: fn(usize) -> Place) -> Tensor<2> {
+        self.dropping.apply(x_nd, self.probability, place(self.block))
+    }
+
+    /// Of the attention of the block to itself.
+    fn extras(self, bias: Option<PositionBias>) -> AttentionExtras {
+        AttentionExtras { bias, dropout: self.dropping.attention(self.probability, self.block) }
+    }
+
+    /// Of the attention of the block to the sources.
+    fn extras_across(self) -> AttentionExtras {
+        let place = Place::CrossAttention(self.block);
+        AttentionExtras { bias: None, dropout: self.dropping.probabilities(self.probability, place) }
+    }
+}
+
+impl SelfAttention {
+    fn build(mut b: Builder<'_>, config: &T5Config, has_bias: bool) -> Self {
+        Self {
+            SelfAttention: Attention::build(b.enter("SelfAttention"), config, has_bias),
+            layer_norm: RmsNorm::build(b.enter("layer_norm"), config.d_model, config.layer_norm_epsilon),
+        }
+    }
+
+    /// `x_nd` with attention added; `attend` turns queries, keys and values into what each token attends to.
+    fn forward(&self, x_nd: Tensor<2>, pass: Pass, attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>) -> Tensor<2> {
+        let (a, masks) = (&self.SelfAttention, pass.dropping.stream);
+        let normed = self.layer_norm.forward(x_nd.clone());
+        let [q, k] = [&a.q, &a.k].map(|layer| layer.forward(normed.clone(), masks));
+        let attended = a.o.forward(attend([q, k, a.v.forward(normed, masks)]), masks);
+        x_nd + pass.drop(attended, Place::Attended)
+    }
+}
+
+impl CrossAttention {
+    fn build(mut b: Builder<'_>, config: &T5Config) -> Self {
+        Self {
+            EncDecAttention: Attention::build(b.enter("EncDecAttention"), config, false),
+            layer_norm: RmsNorm::build(b.enter("layer_norm"), config.d_model, config.layer_norm_epsilon),
+        }
+    }
+
+    /// `x_nd` with attention to the sources added; `attend` turns queries into what each token attends to.
+    fn forward(
+        &self,
+        x_nd: Tensor<2>,
+        pass: Pass,
+        attend: impl FnOnce(Tensor<2>, &Attention) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let (a, masks) = (&self.EncDecAttention, pass.dropping.stream);
+        let q = a.q.forward(self.layer_norm.forward(x_nd.clone()), masks);
+        x_nd + pass.drop(a.o.forward(attend(q, a), masks), Place::Crossed)
+    }
+}
+
+impl Attention {
+    fn build(mut b: Builder<'_>, config: &T5Config, has_bias: bool) -> Self {
+        let (d, inner, factor) = (config.d_model, config.inner(), config.initializer_factor as f32);
+        let deviation = |inputs: usize| factor * (inputs as f32).powf(-0.5);
+        let bias = |mut b: Builder<'_>| {
+            let rows = config.relative_attention_num_buckets;
+            Embedding::build(b.enter("relative_attention_bias"), rows, config.num_heads, deviation(d))
+        };
+        Self {
+            q: Linear::build(b.enter("q"), d, inner, false, deviation(d * config.d_kv)),
+            k: Linear::build(b.enter("k"), d, inner, false, deviation(d)),
+            v: Linear::build(b.enter("v"), d, inner, false, deviation(d)),
+            o: Linear::build(b.enter("o"), inner, d, false, deviation(inner)),
+            relative_attention_bias: has_bias.then(|| bias(b)),
+        }
+    }
+
+    /// Of what the encoder gave.
+    fn keys_and_values(&self, encoded_md: Tensor<2>, pass: Pass) -> [Tensor<2>; 2] {
+        let masks = pass.dropping.stream;
+        [self.k.forward(encoded_md.clone(), masks), self.v.forward(encoded_md, masks)]
+    }
+
+    fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {
+        let Self { q, k, v, o, .. } = self;
+        linears
+            .extend([("q", q), ("k", k), ("v", v), ("o", o)].map(|(part, linear)| (format!("{name}.{part}"), linear)));
+    }
+}
+
+impl FeedForward {
+    fn build(mut b: Builder<'_>, config: &T5Config, is_gated: bool) -> Self {
+        let (d, inner, factor) = (config.d_model, config.d_ff, config.initializer_factor as f32);
+        let mut linear = |name: &str, inputs: usize, outputs: usize| {
+            let mut b = b.enter("DenseReluDense");
+            Linear::build(b.enter(name), inputs, outputs, false, factor * (inputs as f32).powf(-0.5))
+        };
+        let dense = match is_gated {
+            false => Dense::Plain(Plain { wi: linear("wi", d, inner), wo: linear("wo", inner, d) }),
+            true => Dense::Gated(Gated {
+                wi_0: linear("wi_0", d, inner),
+                wi_1: linear("wi_1", d, inner),
+                wo: linear("wo", inner, d),
+            }),
+        };
+        Self { DenseReluDense: dense, layer_norm: RmsNorm::build(b.enter("layer_norm"), d, config.layer_norm_epsilon) }
+    }
+
+    /// `x_nd` with the feed-forward layer added.
+    fn forward(&self, x_nd: Tensor<2>, pass: Pass) -> Tensor<2> {
+        let masks = pass.dropping.stream;
+        let normed = self.layer_norm.forward(x_nd.clone());
+        let (activated, wo) = match &self.DenseReluDense {
+            Dense::Plain(Plain { wi, wo }) => {
+                let x = wi.forward(normed, masks);
+                let activated = match pass.activation {
+                    Activation::Gelu(form) => Activated::Gelu(form, x),
+                    _ => Activated::Relu(x),
+                };
+                (activated, wo)
+            }
+            Dense::Gated(Gated { wi_0, wi_1, wo }) => {
+                let [gate, up] = [wi_0.forward(normed.clone(), masks), wi_1.forward(normed, masks)];
+                let activated = match pass.activation {
+                    Activation::Geglu(form) => Activated::Geglu(form, gate, up),
+                    _ => Activated::Swiglu(gate, up),
+                };
+                (activated, wo)
+            }
+        };
+        let fed = match pass.dropping.drops(pass.probability) {
+            false => wo.forward_activated(activated, masks),
+            true => wo.forward(pass.drop(activated.tensor(), Place::Activation), masks),
+        };
+        x_nd + pass.drop(fed, Place::FedForward)
+    }
+}
+
+impl Dense {
+    fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {
+        let name = |part: &str| format!("{name}.{part}");
+        match self {
+            Self::Plain(Plain { wi, wo }) => linears.extend([(name("wi"), wi), (name("wo"), wo)]),
+            Self::Gated(Gated { wi_0, wi_1, wo }) => {
+                linears.extend([(name("wi_0"), wi_0), (name("wi_1"), wi_1), (name("wo"), wo)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Models with an encoder agree with `transformers` on random small weights.
+//!
+//! The fixtures are written by `tools/parity/seq2seq.py`.
+
+mod device;
+
+use std::path::{Path, PathBuf};
+
+use burn::module::Module;
+use gradus::generate::{Completion, NoStopRule, SamplingParams, generate};
+use gradus::model::{Batch, CausalLm, DropoutStream, ModelDir, Rows, Sequence, named_tensors, save_causal};
+use gradus::rng::{Purpose, Seed};
+use serde_json::{Value, json};
+use support::{GRADIENTS, assert_close, check_gradients, host, prefix, tensors};
+
+#[path = "support/models.rs"]
+mod support;
+
+use device::{device, slack, without_kernels};
+
+/// Logits: largest difference allowed, relative to the largest logit of the model (at least 1).
+const LOGITS: f32 = 1e-4;
+/// Sampled against recomputed logprobs: largest difference allowed, relative to the logprob (at least 1).
+const SAMPLER: f32 = 1e-5;
+
+fn fixtures() -> PathBuf {
+    support::fixtures().join("seq2seq")
+}
+
+fn models() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(fixtures()).expect("fixtures");
+    let mut found: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("entry").path()).filter(|path| path.is_dir()).collect();
+    found.sort();
+    assert!(found.len() >= 8, "fixtures are missing");
+    found
+}
+
+fn json_of(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).expect("a fixture");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn rows_of_ids(value: &Value) -> Vec<Vec<u32>> {
+    serde_json::from_value(value.clone()).expect("rows of ids")
+}
+
+/// A model of the fixtures, and what transformers says of it.
+struct Case {
+    name: String,
+    path: PathBuf,
+    dir: ModelDir,
+    expected: Value,
+    sources: Vec<Vec<u32>>,
+    targets: Vec<Vec<u32>>,
+}
+
+impl Case {
+    fn all() -> impl Iterator<Item = Self> {
+        models().into_iter().map(|path| {
+            let expected = json_of(&path.join("expected.json"));
+            Self {
+                name: path.file_name().expect("name").to_string_lossy().into_owned(),
+                dir: ModelDir::open(&path).expect("opens"),
+                sources: rows_of_ids(&expected["sources"]),
+                targets: rows_of_ids(&expected["targets"]),
+                path,
+                expected,
+            }
+        })
+    }
+
+    fn load(&self) -> CausalLm {
+        CausalLm::load(&self.dir, &device()).expect("loads")
+    }
+
+    fn trained(&self) -> CausalLm {
+        CausalLm::load(&self.dir, &device().autodiff()).expect("loads").train()
+    }
+
+    fn pairs(&self) -> Vec<Sequence<'_>> {
+        self.sources.iter().zip(&self.targets).map(|(source, target)| Sequence::completion(source, target)).collect()
+    }
+}
+
+#[test]
+fn logits_and_gradients_agree_packed_and_alone() {
+    for case in Case::all() {
+        let (name, pairs, plain) = (&case.name, case.pairs(), case.load());
+        let reference = tensors(&case.path.join("expected.safetensors"));
+        let batch = plain.batch(&Rows::Alone(pairs.clone()));
+        let together = host(plain.logits(&batch));
+        for (i, pair) in pairs.iter().enumerate() {
+            let alone = host(plain.logits(&plain.batch(&Rows::Alone(vec![*pair]))));
+            assert_close(&format!("{name}: logits {i}"), &alone, &reference[&format!("logits.{i}")], LOGITS, 1.0);
+            let from = batch.packed().index(i, 0) * plain.vocab_size();
+            let part = &together[from..from + pair.target.len() * plain.vocab_size()];
+            assert_close(&format!("{name}: packed logits {i}"), part, &alone, 1e-5, 1.0);
+        }
+        let model = case.trained();
+        let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
+        let value = host(loss.clone())[0];
+        let wanted = case.expected["loss"].as_f64().expect("loss") as f32;
+        assert!((value - wanted).abs() <= 1e-5 * slack() as f32 * wanted, "{name}: loss {value} instead of {wanted}");
+        check_gradients(name, &model, &loss.backward(), prefix(&case.dir), &reference);
+    }
+}
+
+/// Four targets of one source and two of another, some with a common beginning.
+fn groups() -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
+    let sources = [6, 4].map(|length: u32| (0..length).map(|t| (t * 5 + length) % 29).collect()).to_vec();
+    let targets = (0..6u32).map(|i| (0..i + 2).map(|t| if t < 2 { 7 } else { (t * 7 + i * 3) % 29 }).collect());
+    (sources, targets.collect())
+}
+
+#[test]
+fn a_shared_source_gives_the_same_logprobs_and_gradients() {
+    for case in Case::all() {
+        let (name, model, (sources, targets)) = (&case.name, case.trained(), groups());
+        let pair = |i: usize| Sequence::completion(&sources[i / 4], &targets[i]);
+        let run = |batch: &Batch| {
+            let logprobs_m = model.logprobs(batch, 1.0).logprobs_m;
+            let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
+            (host(logprobs_m), support::gradients(&model, &gradients))
+        };
+        let alone = model.batch(&Rows::Alone((0..6).map(pair).collect()));
+        let grouped = model.batch(&Rows::Groups(vec![(0..4).map(pair).collect(), (4..6).map(pair).collect()]));
+        // Not computed again: three times the first source, the start and the first id; once the second, the start and two.
+        assert_eq!(alone.tokens() - grouped.tokens(), 3 * (6 + 2) + 4 + 3, "{name}");
+        let ((expected, wanted), (found, gradients)) = (run(&alone), run(&grouped));
+        assert_close(&format!("{name}: logprobs"), &found, &expected, 1e-5, 1.0);
+        // That of a bias of keys, which softmax cancels, is rounding noise.
+        let floor = 1e-3 * wanted.values().flatten().fold(0.0f32, |most, value| most.max(value.abs()));
+        for (key, found) in &gradients {
+            assert_close(&format!("{name}: gradient of {key}"), found, &wanted[key], 1e-4, floor);
+        }
+    }
+}
+
+#[test]
+fn recomputed_blocks_give_the_same_bits() {
+    for case in Case::all() {
+        let mut model = case.trained();
+        let pairs = case.pairs();
+        let twice = pairs.iter().chain(&pairs).copied().collect();
+        let batch = model.batch(&Rows::Groups(vec![twice]));
+        let runs = [false, true].map(|recompute| {
+            model.trunk.set_recompute(recompute);
+            let logprobs_m = model.logprobs(&batch, 1.0).logprobs_m;
+            let gradients = logprobs_m.clone().powi_scalar(2).sum().backward();
+            (host(logprobs_m), support::gradients(&model, &gradients))
+        });
+        assert_eq!(runs[0], runs[1], "{}", case.name);
+    }
+}
+
+#[test]
+fn dropout_falls_where_transformers_has_it() {
+    let folder = support::fixtures().join("dropout");
+    let fixture = json_of(&folder.join("fixture.json"));
+    let key = fixture["key"].as_str().expect("a key").parse().expect("a number");
+    for case in fixture["across"].as_array().expect("cases") {
+        let name = case["model"].as_str().expect("a name");
+        let reference = tensors(&folder.join(format!("{name}.safetensors")));
+        let mut dir = ModelDir::open(&fixtures().join(name)).expect("opens");
+        dir.config.extend(case["probabilities"].as_object().expect("probabilities").clone());
+        let mut model = CausalLm::load(&dir, &device().autodiff()).expect("loads").train();
+        let (sources, targets) = (rows_of_ids(&case["sources"]), rows_of_ids(&case["targets"]));
+        let pairs = sources.iter().zip(&targets).map(|(source, target)| Sequence::completion(source, target));
+        let batch = model.batch(&Rows::Alone(pairs.collect()));
+        let plain = host(model.logits(&batch));
+        let batch = batch.dropping(Some(DropoutStream::of_key(key)));
+        assert_eq!(host(model.logits(&batch)), plain, "{name}: dropout is off unless it is turned on");
+        model.trunk.set_dropout(true);
+        let logits = [reference["logits.0"].clone(), reference["logits.1"].clone()].concat();
+        for recompute in [false, true] {
+            model.trunk.set_recompute(recompute);
+            assert_close(&format!("{name}: logits"), &host(model.logits(&batch)), &logits, LOGITS, 1.0);
+            let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
+            let (value, wanted) = (host(loss.clone())[0], case["loss"].as_f64().expect("loss") as f32);
+            assert!((value - wanted).abs() <= 1e-5 * wanted, "{name}: loss {value} instead of {wanted}");
+            let found = support::gradients(&model, &loss.backward());
+            let wanted = reference.iter().filter_map(|(key, values)| Some((key.strip_prefix("grad.")?, values)));
+            let mut checked = 0;
+            for (key, wanted) in wanted {
+                let found = &found[&format!("trunk.{}", key.strip_prefix(prefix(&dir)).expect("of the trunk"))];
+                assert_close(&format!("{name}: gradient of {key}"), found, wanted, GRADIENTS, 1e-3);
+                checked += 1;
+            }
+            assert!(checked >= 6, "{name}: {checked} gradients");
+        }
+        assert_eq!(host(model.logits(&batch.dropping(None))), plain, "{name}");
+    }
+}
+
+fn sample(model: &CausalLm, sources: &[&[u32]], group: usize, params: &SamplingParams) -> Vec<Completion> {
+    let stream = |i| Seed(5).stream(Purpose::Rollout, 0, i as u64);
+    generate(model, sources, group, params, &mut NoStopRule, &stream).expect("generates")
+}
+
+#[test]
+fn greedy_tokens_are_those_of_transformers() {
+    for case in Case::all() {
+        let model = case.load();
+        let wanted = rows_of_ids(&case.expected["greedy"]);
+        let params = SamplingParams { temperature: 0.0, max_new_tokens: wanted[0].len(), ..Default::default() };
+        let sources: Vec<&[u32]> = case.sources.iter().map(Vec::as_slice).collect();
+        for (i, found) in sample(&model, &sources, 2, &params).iter().enumerate() {
+            assert_eq!(found.ids, wanted[i / 2], "{}: source {}", case.name, i / 2);
+        }
+    }
+}
+
+#[test]
+fn the_sampler_records_the_logprobs_that_training_computes() {
+    for case in Case::all() {
+        let (model, sources): (_, Vec<&[u32]>) = (case.load(), case.sources.iter().map(Vec::as_slice).collect());
+        let params = SamplingParams { temperature: 0.7, max_new_tokens: 9, stop_ids: vec![3], ..Default::default() };
+        let all = sample(&model, &sources, 4, &params);
+        let group = |p: usize| all[p * 4..][..4].iter().map(|c| Sequence::completion(sources[p], &c.ids)).collect();
+        let rows = Rows::Groups((0..sources.len()).map(group).collect());
+        let trained = host(model.logprobs(&model.batch(&rows), 0.7).logprobs_m);
+        let recorded: Vec<f32> = all.iter().flat_map(|c| c.logprobs.clone()).collect();
+        assert_eq!(recorded.len(), trained.len());
+        for (i, (r, t)) in recorded.iter().zip(&trained).enumerate() {
+            let fits = (r - t).abs() <= SAMPLER * slack() as f32 * t.abs().max(1.0);
+            assert!(fits, "{}: token {i}: {r} and {t}", case.name);
+        }
+        assert!((1..4).any(|g| all[g].ids != all[0].ids), "{}: one group, several completions", case.name);
+    }
+}
+
+#[test]
+fn a_round_trip_keeps_every_bit_and_every_key() {
+    for case in Case::all() {
+        let (name, model) = (&case.name, case.load());
+        let to = tempfile::tempdir().expect("temporary directory");
+        save_causal(&model, &case.dir, to.path()).expect("saves");
+        let again = ModelDir::open(to.path()).expect("opens");
+        for (key, value) in &case.dir.config {
+            let rewritten = ["dtype", "torch_dtype", "use_cache", "architectures", "tie_word_embeddings"];
+            assert!(rewritten.contains(&key.as_str()) || again.config.get(key) == Some(value), "{key} of {name}");
+        }
+        assert_eq!(case.dir.architecture(), again.architecture(), "{name}");
+        let reloaded = CausalLm::load(&again, &device()).expect("loads what was saved");
+        assert_eq!(named_tensors(&model), named_tensors(&reloaded), "{name}");
+        let batch = model.batch(&Rows::Alone(case.pairs()));
+        assert_eq!(host(model.logits(&batch)), host(reloaded.logits(&batch)), "{name}");
+    }
+}
+
+#[test]
+fn what_a_configuration_lacks_is_said() {
+    let refuse = |key: &str, value: Option<Value>| {
+        let mut dir = ModelDir::open(&fixtures().join("t5")).expect("opens");
+        dir.generation_config = None;
+        match value {
+            Some(value) => drop(dir.config.insert(key.into(), value)),
+            None => drop(dir.config.remove(key)),
+        }
+        let error = CausalLm::load(&dir, &device()).expect_err("refused");
+        (error.to_string(), error.hint().unwrap_or_default().to_owned())
+    };
+    let (message, hint) = refuse("decoder_start_token_id", None);
+    assert!(message.ends_with("no `decoder_start_token_id`: nothing says what the decoder begins with"), "{message}");
+    assert!(hint.contains("T5 begins with its padding"), "{hint}");
+    for (key, value, says) in [
+        ("decoder_start_token_id", json!(90), "`decoder_start_token_id` is 90, but the vocabulary has 90 ids"),
+        ("feed_forward_proj", json!("gated-tanh"), "`feed_forward_proj` `gated-tanh` is not supported"),
+        ("num_decoder_layers", json!(0), "at least one block"),
+        ("relative_attention_num_buckets", json!(2), "at least 4 buckets"),
+        ("dropout_rate", json!(1.0), "`dropout_rate` is 1"),
+    ] {
+        let (message, _) = refuse(key, Some(value));
+        assert!(message.contains(says), "{message}");
+    }
+}
+
+#[test]
+fn without_kernels_all_of_this_holds_too() {
+    without_kernels(8);
+}
