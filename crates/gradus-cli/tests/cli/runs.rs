@@ -127,6 +127,14 @@ fn labels_names_and_removal() {
     let slip = "error: there is no run `secnd` in `runs`\nhint: did you mean `second`?\n";
     test.fails(&["runs", "rm", "kept/best", "secnd", "--yes"], 1, slip);
     assert!(test.path().join("runs/kept/best").exists(), "nothing is removed when one name is wrong");
+    // Somebody's site has a `config.yml` too.
+    test.write("runs/site/config.yml", "title: mine\n");
+    let foreign = "
+error: `runs/site` is not removed: nothing in it shows that gradus wrote it
+hint: a run has a `config.yml` that begins with `# Written by gradus`, or a `state.json` with its state
+";
+    test.fails(&["runs", "rm", "second", "site", "--yes"], 1, foreign);
+    assert!(test.path().join("runs/second").exists() && test.path().join("runs/site/config.yml").exists());
     assert_eq!(test.run(&["runs", "rm", "second", "kept/best", "--yes"]).code, 0);
     assert!(!test.path().join("runs/second").exists() && !test.path().join("runs/kept/best").exists());
 }
@@ -152,6 +160,24 @@ fn runs_are_compared() {
     assert_eq!(value["differences"][0]["values"], serde_json::json!(["dpo", "ppo"]));
     assert_eq!(value["entries"][2]["steps"], 2);
     assert!(test.path().join("elsewhere/plots/loss.png").is_file());
+    // A comparison replaces a comparison, and nothing else: no file of the user's, no directory of runs.
+    let again = ["runs", "compare", "first", "second", "--output-dir"];
+    test.succeeds(&[&again[..], &["elsewhere"]].concat());
+    for (directory, file) in [("elsewhere", "notes.txt"), ("elsewhere", "plots/notes.txt"), ("runs", "comparison")] {
+        if directory == "elsewhere" {
+            test.write(&format!("{directory}/{file}"), "mine");
+        }
+        let refusal = format!(
+            "
+error: `{directory}` is not replaced by a comparison: it holds `{file}`, which none writes
+hint: choose another `--output-dir`
+"
+        );
+        test.fails(&[&again[..], &[directory]].concat(), 1, &refusal);
+        if directory == "elsewhere" {
+            std::fs::remove_file(test.path().join(directory).join(file)).expect("it was written, and is still there");
+        }
+    }
     // One that failed before its first step has a configuration to compare.
     write_run(&test, "third", "dpo", 0, "failed");
     std::fs::remove_file(test.path().join("runs/third/metrics.jsonl")).expect("it was written");

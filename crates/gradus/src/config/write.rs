@@ -6,9 +6,8 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::RunConfig;
+pub(super) use crate::run::WRITTEN_BY as HEADER;
 
-/// How a resolved file begins.
-pub(super) const HEADER: &str = "# Written by gradus ";
 /// How a line ends whose key was asked for.
 pub(super) const MARK: &str = " # set";
 

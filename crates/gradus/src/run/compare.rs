@@ -54,6 +54,37 @@ pub struct Comparison {
     pub entries: Vec<Entry>,
 }
 
+/// What a comparison writes, and a later one may replace.
+const FILES: [&str; 6] =
+    ["comparison.md", "comparison.json", "samples.md", "samples.jsonl", "report.html", "results.png"];
+const PLOTS: &str = "plots";
+
+/// Refuses a directory that is to be replaced and holds what no comparison writes.
+fn check_replaceable(directory: &Path) -> Result<()> {
+    let names = |at: &Path| -> Result<Vec<String>> {
+        let entries = std::fs::read_dir(at).map_err(|source| Error::io(at, source))?;
+        Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+    };
+    if !directory.exists() {
+        return Ok(());
+    }
+    let is_plot = |name: &String| name.ends_with(".png") || name.ends_with(".svg");
+    let plots = directory.join(PLOTS);
+    let mut foreign = names(directory)?;
+    foreign.retain(|name| !FILES.contains(&name.as_str()) && name != PLOTS);
+    if plots.is_dir() {
+        foreign.extend(names(&plots)?.into_iter().filter(|name| !is_plot(name)).map(|name| format!("{PLOTS}/{name}")));
+    }
+    match foreign.iter().min() {
+        Some(name) => {
+            let shown = directory.display();
+            let message = format!("`{shown}` is not replaced by a comparison: it holds `{name}`, which none writes");
+            Err(Error::input(message).with_hint("choose another `--output-dir`"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// A column of the table: key in JSON, heading, what it is.
 const COLUMNS: [(&str, &str, &str); 8] = [
     ("reward", "reward", "mean ± standard error"),
@@ -204,8 +235,10 @@ impl Comparison {
     /// Writes everything to `directory`, whole or not at all; returns the content of `comparison.json`.
     ///
     /// # Errors
-    /// [`Error::Io`], or [`Error::Data`] when a run's metrics are broken.
+    /// [`Error::Input`] when the directory holds anything that is no part of a comparison; [`Error::Io`], or
+    /// [`Error::Data`] when a run's metrics are broken.
     pub fn write(&self, directory: &Path) -> Result<Value> {
+        check_replaceable(directory)?;
         let json = self.to_json();
         let runs = self.curves()?;
         let charts = comparison_charts(&runs);
@@ -222,7 +255,7 @@ impl Comparison {
             write("report.html", &self.page(&bars, &charts))?;
             let path = at.join("results.png");
             std::fs::write(&path, bars.png()).map_err(|source| Error::io(path, source))?;
-            write_charts(&at.join("plots"), &charts).map(|_| ())
+            write_charts(&at.join(PLOTS), &charts).map(|_| ())
         })?;
         Ok(json)
     }

@@ -19,6 +19,9 @@ pub enum Existing {
     Resume,
 }
 
+/// How the `config.yml` of a run begins: what tells it from a file of somebody else's of that name.
+pub const WRITTEN_BY: &str = "# Written by gradus ";
+
 /// What a run writes; nothing else is ever removed from its directory.
 const ENTRIES: [&str; 23] = [
     "config.yml",
@@ -53,10 +56,18 @@ pub struct RunDir {
 }
 
 impl RunDir {
+    /// Whether gradus wrote what is in a directory: its `config.yml` or its `state.json` says so. Only such a directory is
+    /// ever removed.
+    pub fn is_ours(path: &Path) -> bool {
+        let config = fs::read(path.join("config.yml")).unwrap_or_default();
+        config.starts_with(WRITTEN_BY.as_bytes()) || claim::read_state(path).is_ok_and(|state| state.is_some())
+    }
+
     /// Makes the directory ready for writing: created, checked, cleaned of what a killed run left half-written.
     ///
     /// # Errors
-    /// [`Error::Input`] when it exists and is not empty (unless `existing` allows it), is a file, or cannot be written.
+    /// [`Error::Input`] when it exists and is not empty (unless `existing` allows it), is a file, holds files that a run
+    /// would replace and that gradus did not write, or cannot be written.
     pub fn create(path: impl Into<PathBuf>, existing: Existing) -> Result<Self> {
         Ok(Self::claim(path, existing)?.0)
     }
@@ -77,6 +88,9 @@ impl RunDir {
                 .with_hint("choose another `--output-dir`")
         })?;
         let check = |is_held: bool| {
+            if existing == Existing::Overwrite && !is_held && !Self::is_ours(&run.path) {
+                run.check_free()?;
+            }
             if existing != Existing::Refuse || is_held || run.is_empty()? {
                 return Ok(());
             }
@@ -268,6 +282,16 @@ impl RunDir {
         Ok(!entries.flatten().any(|entry| counts(&entry.file_name())))
     }
 
+    /// Refuses a directory that has something under a name of ours.
+    fn check_free(&self) -> Result<()> {
+        let taken = ENTRIES.iter().find(|entry| **entry != claim::STATE && self.path.join(entry).exists());
+        taken.map_or(Ok(()), |entry| {
+            let shown = self.path.display();
+            Err(Error::input(format!("`{shown}` is no run of gradus: `--overwrite` would remove the `{entry}` in it"))
+                .with_hint("choose another `--output-dir`, or move what is there"))
+        })
+    }
+
     fn clear(&self) -> Result<()> {
         self.remove_entries(&[])
     }
@@ -309,6 +333,7 @@ mod tests {
         let run = RunDir::create(&path, Existing::Refuse).unwrap();
         // Still empty: fine.
         RunDir::create(&path, Existing::Refuse).unwrap();
+        fs::write(run.config(), format!("{WRITTEN_BY}0.1.0\n")).unwrap();
         fs::write(run.metrics(), "{}\n").unwrap();
         fs::create_dir_all(run.checkpoint(3)).unwrap();
         fs::write(path.join("notes.txt"), "mine").unwrap();
@@ -327,10 +352,31 @@ mod tests {
     }
 
     #[test]
+    fn what_others_wrote_under_our_names_is_not_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("site");
+        fs::create_dir_all(path.join("model")).unwrap();
+        fs::write(path.join("config.yml"), "title: mine\n").unwrap();
+        let error = RunDir::create(&path, Existing::Overwrite).unwrap_err();
+        let expected =
+            format!("`{}` is no run of gradus: `--overwrite` would remove the `config.yml` in it", path.display());
+        assert_eq!(error.to_string(), expected);
+        fs::remove_file(path.join("config.yml")).unwrap();
+        let error = RunDir::create(&path, Existing::Overwrite).unwrap_err().to_string();
+        assert!(error.ends_with("would remove the `model` in it"), "{error}");
+        assert!(path.join("model").is_dir());
+        // Nothing of it has a name of ours.
+        fs::rename(path.join("model"), path.join("images")).unwrap();
+        RunDir::create(&path, Existing::Overwrite).unwrap();
+        assert!(path.join("images").is_dir());
+    }
+
+    #[test]
     fn a_directory_at_work_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("run");
         let (run, claim) = RunDir::claim(&path, Existing::Refuse).unwrap();
+        fs::write(run.config(), format!("{WRITTEN_BY}0.1.0\n")).unwrap();
         fs::write(run.metrics(), "{}\n").unwrap();
         for existing in [Existing::Refuse, Existing::Resume, Existing::Overwrite] {
             let message = RunDir::create(&path, existing).unwrap_err().to_string();

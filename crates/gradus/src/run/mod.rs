@@ -24,7 +24,7 @@ pub mod trainer_state;
 pub use checkpoint::{Checkpoint, DataPrint, Origin, RowsPrint, RunState};
 pub use claim::{Claim, Stage, StateFile};
 pub use database::{RolloutDb, RolloutWriter};
-pub use directory::{Existing, RunDir};
+pub use directory::{Existing, RunDir, WRITTEN_BY};
 pub use metrics::{Metrics, MetricsLog, MetricsRow, is_measurement, read_metrics};
 pub use tensors::NamedTensor;
 pub use trainer_state::TrainerState;

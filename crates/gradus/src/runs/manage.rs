@@ -43,13 +43,29 @@ impl Library {
     /// Removes a run with everything in its directory.
     ///
     /// # Errors
-    /// [`Error::Input`] while a trainer is at work in it; [`Error::Io`].
+    /// [`Error::Input`] while a trainer is at work in it, and when nothing shows that gradus wrote it; [`Error::Io`].
     pub fn remove(&self, name: &str) -> Result<()> {
         let (name, path) = self.find(name)?;
+        Self::check_removable(&path)?;
         let claim = claimed(&name, &path, "removed")?;
         let removed = fs::remove_dir_all(&path).map_err(|source| Error::io(&path, source));
         drop(claim);
         removed
+    }
+
+    /// Refuses to remove a directory that others may have written: files named `config.yml` or `metrics.jsonl` are
+    /// everywhere.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when nothing shows that gradus wrote it.
+    pub fn check_removable(path: &Path) -> Result<()> {
+        if RunDir::is_ours(path) {
+            return Ok(());
+        }
+        let message = format!("`{}` is not removed: nothing in it shows that gradus wrote it", path.display());
+        Err(Error::input(message).with_hint(
+            "a run has a `config.yml` that begins with `# Written by gradus`, or a `state.json` with its state",
+        ))
     }
 
     /// Removes the checkpoint of a run after `step`, and nothing else; the run then goes on from the newest that is left.

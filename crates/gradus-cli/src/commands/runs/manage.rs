@@ -93,6 +93,7 @@ pub fn remove(args: &RmArgs, library: &Library, out: &Output) -> anyhow::Result<
         (Some(step), [entry]) => return remove_checkpoint(entry, step, args.yes, library, out),
         (Some(_), _) => return Err(Error::input("`--step` takes a checkpoint from one run, not from several").into()),
     }
+    entries.iter().try_for_each(|entry| Library::check_removable(&entry.path))?;
     let mut removed = Vec::new();
     for entry in entries {
         let users = library.users_of(&entry.path);
