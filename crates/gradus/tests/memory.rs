@@ -178,6 +178,15 @@ fn the_predicted_peak_is_the_measured_one() {
                 "  max_steps: 2\n  batch_size: 8\n  try_longest: false\n",
             ),
             ("grpo: {max_new_tokens: 32, group_size: 8}", "  max_steps: 2\n  batch_size: 4\n"),
+            // Whole rows of logits, of what few could be drawn and of what many could.
+            (
+                "grpo: {max_new_tokens: 48, group_size: 8, sampling: {top_k: 20, trained_logprobs: processed}}",
+                "  max_steps: 2\n  batch_size: 4\n",
+            ),
+            (
+                "ppo: {max_new_tokens: 96, critic: {trunk: shared}, sampling: {suppress_tokens: [7], trained_logprobs: processed}}",
+                "  max_steps: 2\n  batch_size: 8\n",
+            ),
             (
                 // Most is the cache of 128 rows.
                 "grpo: {max_new_tokens: 96, group_size: 16}",

@@ -9,6 +9,13 @@ use crate::model::{Block, ModelShape, Precision, WeightFormat, head_format, logi
 /// Bytes of one number.
 const NUMBER: u64 = 4;
 
+/// Where rows of logits are whole, how many numbers there are at a time for each: logits, their mask, logprobs and
+/// probabilities; in a pass that is recorded; in one that is not; while the head's gradient is made. See
+/// `model/support.rs`, of which these are counted.
+const WHOLE_RECORDED: u64 = 5;
+const WHOLE: u64 = 3;
+const WHOLE_BEFORE_HEAD: u64 = 2;
+
 /// A model by its sizes and its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Model {
@@ -24,6 +31,8 @@ pub struct Model {
     pub dropout: bool,
     /// How its products are computed where it is trained.
     pub compute: Precision,
+    /// Whether its logprobs are taken among what could be drawn (`trained_logprobs: processed`): rows of logits are whole.
+    pub whole_logits: bool,
     /// What alone is trained, where that is not the model itself.
     pub adapter: Option<Adapter>,
 }
@@ -63,7 +72,8 @@ impl Model {
     /// A language model.
     pub fn language(shape: ModelShape, weights: WeightFormat) -> Self {
         let (head, compute) = (Head::Language, Precision::F32);
-        Self { shape, head, weights, recompute: false, dropout: false, compute, adapter: None }
+        let (recompute, dropout, whole_logits) = (false, false, false);
+        Self { shape, head, weights, recompute, dropout, compute, whole_logits, adapter: None }
     }
 
     /// A reward model or critic.
@@ -233,8 +243,27 @@ impl Model {
     /// The logits that are there at a time, of a pass that is recorded or not.
     pub fn logits(&self, targets: usize, recorded: Option<Precision>) -> u64 {
         match self.head {
+            Head::Language if self.whole_logits => {
+                let at_once = if recorded.is_some() { WHOLE_RECORDED } else { WHOLE };
+                at_once * self.row_of_logits(targets)
+            }
             Head::Language => NUMBER * logits_held(targets, self.shape.vocabulary, recorded) as u64,
             Head::Scalar => 0,
+        }
+    }
+
+    /// One number for each id and target, 4 M V.
+    fn row_of_logits(&self, targets: usize) -> u64 {
+        NUMBER * (targets * self.shape.vocabulary) as u64
+    }
+
+    /// What the head's loss holds when the backward pass begins, with `head` bytes of the head's gradient.
+    fn loss(&self, pass: Pass, head: u64) -> u64 {
+        let logits = self.logits(pass.targets, Some(self.compute));
+        match self.whole_logits {
+            // The gradient of the logits is made before that of the head.
+            true => logits.max(head + WHOLE_BEFORE_HEAD * self.row_of_logits(pass.targets)),
+            false => head + logits,
         }
     }
 
@@ -255,7 +284,7 @@ impl Model {
             Block::Llama | Block::T5 { gated: true } => n * (3 * i + 2 * d) + matrix,
         };
         let again = if self.recompute { n * self.block_numbers() } else { 0 };
-        head + (self.logits(pass.targets, Some(self.compute)) + NUMBER * m * d).max(NUMBER * (block + again))
+        (self.loss(pass, head) + NUMBER * m * d).max(head + NUMBER * (block + again))
     }
 
     /// What it holds when it ends: the gradients of all weights (4 P), that of the embedding table once more before it is
@@ -298,6 +327,11 @@ mod tests {
         // Dropout keeps a mask of 8 numbers of the embeddings, and two in each block.
         let dropping = Model { dropout: true, ..model };
         assert_eq!(dropping.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 114 + 5 * 16 + 3 * 8));
+        // Whole rows of logits: five numbers for each id while the loss is computed, three without a backward pass.
+        let whole = Model { whole_logits: true, ..model };
+        assert_eq!((whole.logits(30, None), whole.logits(30, Some(Precision::F32))), (4 * 3 * 3000, 4 * 5 * 3000));
+        assert_eq!(whole.backward_begin(Pass { tokens: 30, targets: 30, sources: 0 }), 4 * (5 * 3000 + 30 * 8));
+        assert_eq!(Model { whole_logits: true, ..Model::scalar(model.shape, WeightFormat::F32) }.logits(30, None), 0);
         let again = Model { recompute: true, ..model };
         assert_eq!(again.saved(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (5 * 2 * 8 + 5 * 8 + 3 * 8));
         assert_eq!(again.backward_begin(Pass { tokens: 5, targets: 3, sources: 0 }), 4 * (800 + 656 + 5 * 98));

@@ -9,11 +9,12 @@ use crate::algorithm::OnlineMethod;
 use crate::batches::{MicroBatch, Order};
 use crate::config::{Plan, Visitor};
 use crate::error::{Error, Result};
+use crate::generate::TrainedLogprobs;
 use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
 use crate::method::{Cast, Iteration, Stay, Trainer};
-use crate::model::{Block, Rows};
+use crate::model::{Block, Rows, Support};
 use crate::objective::OfflineMethod;
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
@@ -199,11 +200,28 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
     let order = Order { purpose: Purpose::PromptOrder, ..workload.steps.order };
     let by_epochs = (train.epochs * order.rows as f64 / order.batch_size as f64).ceil().max(1.0) as usize;
     let count = train.max_steps.unwrap_or(by_epochs);
+    let processed = iteration.sampling.trained_logprobs == TrainedLogprobs::Processed;
+    let language = |model: Model| Model { whole_logits: processed, ..model };
+    let reference = match workload.reference {
+        Reference::Beside(model) => Reference::Beside(language(model)),
+        other => other,
+    };
+    let sampled = order.batch_size * group_size * new_tokens;
+    let supports = if processed { sampled * support_bytes(iteration, workload.policy.shape.vocabulary) } else { 0 };
     Workload {
+        policy: language(workload.policy),
+        reference,
+        host_bytes: workload.host_bytes + supports as u64,
         sampling: vec![sampling(&workload.rows, order.batch_size, group_size), sampling(held_out, held_out.len(), 1)],
         steps: Steps { order, count, group_size, mini_batches, update_epochs, regroups },
         ..workload
     }
+}
+
+/// What is kept at most of what one token could have been: a list of ids, or a bit for each; see [`Support`].
+fn support_bytes(iteration: &Iteration<'_>, vocabulary: usize) -> usize {
+    let bits = vocabulary.div_ceil(64) * 8;
+    size_of::<Support>() + iteration.sampling.top_k.map_or(bits, |k| bits.min(4 * k))
 }
 
 /// Refuses what `machine` has no memory for, with the numbers and a way out.
