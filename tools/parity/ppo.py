@@ -233,4 +233,5 @@ def main():
         })
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use rand::Rng;
 use rand::seq::SliceRandom;
 
 use crate::rng::{Purpose, Seed};
@@ -80,6 +81,41 @@ impl Order {
             position += taken;
         }
         batch
+    }
+}
+
+/// Rows drawn with replacement, each with its own probability. It depends only on the seed and the step, so a resumed run
+/// needs nothing but the rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weighted {
+    order: Order,
+    /// The summed weights up to each row.
+    sums: Vec<f64>,
+}
+
+impl Weighted {
+    /// Rows by `order`'s seed, purpose and size; row `i` is drawn with a probability in proportion to `weights[i]^scale`.
+    /// `None` where the weights are not at least 0, finite and above 0 together.
+    pub fn new(order: Order, weights: &[f64], scale: f64) -> Option<Self> {
+        let mut sum = 0.0;
+        let fine = weights.iter().all(|weight| weight.is_finite() && *weight >= 0.0);
+        let mut add = |weight: &f64| {
+            sum += if scale == 0.0 { 1.0 } else { weight.powf(scale) };
+            sum
+        };
+        let sums: Vec<f64> = weights.iter().map(&mut add).collect();
+        (fine && sum > 0.0 && sum.is_finite()).then_some(Self { order, sums })
+    }
+
+    /// The rows of `step`.
+    pub fn batch(&self, step: usize) -> Vec<usize> {
+        let mut stream = self.order.seed.stream(self.order.purpose, step as u64, 1);
+        let all = self.sums.last().copied().unwrap_or(0.0);
+        let mut draw = || {
+            let at = stream.random::<f64>() * all;
+            self.sums.partition_point(|sum| *sum <= at).min(self.sums.len() - 1)
+        };
+        (0..self.order.batch_size).map(|_| draw()).collect()
     }
 }
 
@@ -168,6 +204,28 @@ mod tests {
             let each = |of: &dyn Fn(usize) -> Vec<usize>| (0..7).map(of).collect::<Vec<_>>();
             assert_eq!(order.batches(7).collect::<Vec<_>>(), each(&|step| order.batch(step)));
             assert_eq!(order.full_batches(7).collect::<Vec<_>>(), each(&|step| order.full_batch(step)));
+        }
+    }
+
+    #[test]
+    fn rows_are_drawn_by_their_weights() {
+        let order = Order { batch_size: 40_000, rows: 3, ..order(true) };
+        let counts = |weights: &[f64], scale| {
+            let batch = Weighted::new(order, weights, scale).expect("weights").batch(5);
+            assert_eq!(batch, Weighted::new(order, weights, scale).expect("weights").batch(5), "the same again");
+            [0, 1, 2].map(|row| batch.iter().filter(|drawn| **drawn == row).count() as f64 / 40_000.0)
+        };
+        let near = |found: [f64; 3], expected: [f64; 3]| {
+            let far = found.iter().zip(expected).any(|(found, expected)| (found - expected).abs() > 0.01);
+            assert!(!far, "{found:?} instead of {expected:?}");
+        };
+        near(counts(&[1.0, 3.0, 0.0], 1.0), [0.25, 0.75, 0.0]);
+        near(counts(&[1.0, 3.0, 0.0], 2.0), [0.1, 0.9, 0.0]);
+        near(counts(&[1.0, 3.0, 9.0], 0.0), [1.0 / 3.0; 3]);
+        let small = Weighted::new(Order { batch_size: 8, ..order }, &[1.0; 3], 1.0).expect("weights");
+        assert_ne!(small.batch(0), small.batch(1));
+        for bad in [&[0.0, 0.0][..], &[-1.0, 2.0], &[f64::NAN, 1.0], &[]] {
+            assert_eq!(Weighted::new(order, bad, 1.0), None, "{bad:?}");
         }
     }
 

@@ -9,7 +9,7 @@ use crate::config::Plan;
 use crate::data::{self, Need};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation};
-use crate::generate::{BeamParams, SamplingParams};
+use crate::generate::{BeamParams, Record, SamplingParams};
 use crate::model::open_model;
 use crate::model::{CausalLm, ModelDir, WeightFormat};
 use crate::reward::{self, ModelReward, Reward, RewardError, Score};
@@ -126,7 +126,7 @@ impl<'a> Judge<'a> {
             None => (params, None),
         };
         // Distances to the reference are those over all tokens, whatever a method trains on.
-        let params = SamplingParams { record_support: false, ..params };
+        let params = SamplingParams { record: Record::Nothing, ..params };
         let settings = Settings::new(plan.train(), 1, plan.learning_rate(), plan.best_metric());
         Ok(Self { plan, start, reference, prompts: found.examples, params, beams, stop, settings, device, has_reward })
     }
@@ -138,6 +138,7 @@ impl<'a> Judge<'a> {
             params: self.params.clone(),
             beams: self.beams,
             stop: &self.stop,
+            masking: None,
         };
         let evaluation = Evaluation {
             prompts: &self.prompts,

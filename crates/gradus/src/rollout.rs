@@ -11,7 +11,9 @@ pub use crate::generate::StopReason;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::generate::{BeamParams, SamplingConfig, SamplingParams, StopRule, beam_search, generate};
+use crate::generate::{
+    BeamParams, Masking, SamplingConfig, SamplingParams, StopRule, beam_search, generate, generate_masked,
+};
 use crate::model::{CausalLm, Support};
 use crate::rng::Stream;
 use crate::text::{self, StopStrings, Tokenizer, continuation, cut_at_stop};
@@ -25,11 +27,13 @@ pub struct Rollout {
     pub completion: String,
     /// The sampled ids, the stop id included. Never empty.
     pub completion_ids: Vec<u32>,
-    /// Log-probability of each id under the distribution actually sampled from (after top-k, top-p, …), in nats.
+    /// Log-probability of each id under the distribution actually sampled from (after top-k, top-p, …), in nats; under a
+    /// mask that trains, among what the mask leaves.
     pub sampled_logprobs: Vec<f32>,
     /// Log-probability of each id under the policy at the training temperature, over all ids.
     pub logprobs: Vec<f32>,
-    /// What each id could have been, where the distribution sampled from is what trains; else empty.
+    /// What each id could have been, where the distribution sampled from is what trains; else empty, which also says that
+    /// it could have been any.
     pub supports: Vec<Support>,
     /// Which ids carry loss; none: all of them. What the policy did not write (a tool's answer) carries none. At least one does.
     pub counts: Option<Vec<bool>>,
@@ -57,6 +61,11 @@ impl Rollout {
             None => Cow::Borrowed(self.trained_logprobs()),
             Some(_) => self.only_counted(self.trained_logprobs()).copied().collect(),
         }
+    }
+
+    /// The policy's own logprobs of the ids that carry loss, whatever they were drawn among.
+    pub fn counted_raw_logprobs(&self) -> Vec<f32> {
+        self.only_counted(&self.logprobs).copied().collect()
     }
 
     /// What the ids that carry loss could have been; nothing where that was not recorded.
@@ -152,6 +161,8 @@ pub struct Sampler<'a> {
     pub beams: Option<BeamParams>,
     /// Strings that end a completion.
     pub stop: &'a [String],
+    /// A mask over what is drawn; beams are not searched under it.
+    pub masking: Option<Masking<'a>>,
 }
 
 impl Sampler<'_> {
@@ -176,13 +187,17 @@ pub fn sample(
 ) -> Result<Rollouts> {
     let ids: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.ids.as_slice()).collect();
     let mut stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
-    let completions = match &sampler.beams {
-        None => generate(policy, &ids, sampler.group_size, &sampler.params, &mut stop, stream)?,
-        Some(beams) => {
-            let found = beam_search(policy, &ids, sampler.group_size, (&sampler.params, beams), &mut stop, stream)?;
+    let (group, params) = (sampler.group_size, &sampler.params);
+    let completions = match (&sampler.beams, sampler.masking) {
+        (Some(beams), _) => {
+            let found = beam_search(policy, &ids, group, (params, beams), &mut stop, stream)?;
             found.into_iter().map(|found| found.completion).collect()
         }
+        (None, None) => generate(policy, &ids, group, params, &mut stop, stream)?,
+        (None, Some(masking)) => generate_masked((policy, masking), &ids, group, params, &mut stop, stream)?,
     };
+    // Where nothing was ever taken out, the policy's own logprobs are those among the supports.
+    let all_drawn = |supports: &[Support]| supports.iter().all(|support| *support == Support::All);
     let mut rollouts = Vec::with_capacity(completions.len());
     for (i, completion) in completions.into_iter().enumerate() {
         let prompt = i / sampler.group_size;
@@ -193,7 +208,10 @@ pub fn sample(
             completion_ids: completion.ids,
             sampled_logprobs: completion.sampled_logprobs,
             logprobs: completion.logprobs,
-            supports: completion.supports,
+            supports: match sampler.masking {
+                Some(_) if all_drawn(&completion.supports) => Vec::new(),
+                _ => completion.supports,
+            },
             counts: None,
             stop: completion.stop,
         });

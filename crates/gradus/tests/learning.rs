@@ -6,16 +6,20 @@
 
 use std::path::{Path, PathBuf};
 
+use burn::module::Module;
 use burn::tensor::Device;
+use gradus::algorithm::a2c::A2cConfig;
 use gradus::algorithm::actor::ValueHead;
 use gradus::algorithm::critic::{Critic, SeparateCritic};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
+use gradus::algorithm::nlpo::{Nlpo, NlpoConfig};
 use gradus::algorithm::ppo::{CriticTrunk, KlConfig, Ppo, PpoConfig};
-use gradus::algorithm::{Actor, Algorithm};
+use gradus::algorithm::trpo::TrpoConfig;
+use gradus::algorithm::{Actor, Algorithm, OnlineMethod, Parts};
 use gradus::batches::Order;
 use gradus::config::{Plan, RunConfig};
 use gradus::learner::Learner;
-use gradus::learner::optimizer::AdamW;
+use gradus::learner::optimizer::Optimizer;
 use gradus::machine::Machine;
 use gradus::model::{CausalLm, ModelDir, Precision, RewardModel, named_tensors, save_causal};
 use gradus::reward::{Reward, RewardError, Score};
@@ -95,12 +99,13 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
     };
     let dir = model("qwen3");
     let save = |policy: &CausalLm, path: &Path| save_causal(policy, &dir, path);
-    let mut learner = Learner::new(actor, AdamW::new(settings.optimizer));
+    let mut learner = Learner::new(actor, Optimizer::new(settings.optimizer));
     let reference = learner.frozen().policy;
     let task = Online {
         prompts: &prompts[..8],
         held_out: &prompts[8..],
         order,
+        weighted: None,
         tokenizer: &tokenizer,
         stop_ids: &[2],
         reference: Some(&reference),
@@ -224,7 +229,7 @@ fn ppo_learns_with_a_critic_of_its_own() {
         let critic = SeparateCritic {
             learner: Learner::new(
                 RewardModel::critic_from(&policy),
-                AdamW::new(Settings::new(&TrainConfig::default(), 1, 1.0, "eval_reward").optimizer),
+                Optimizer::new(Settings::new(&TrainConfig::default(), 1, 1.0, "eval_reward").optimizer),
             ),
             learning_rate: 1e-2,
             source: model("qwen3"),
@@ -233,6 +238,66 @@ fn ppo_learns_with_a_critic_of_its_own() {
         let mut algorithm = Ppo::new(&ppo_config(CriticTrunk::Separate), Critic::Separate(Box::new(critic)), None);
         let (before, after) = learn(&mut algorithm, Actor { policy, value_head: None }, seed, 40);
         assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
+    }
+}
+
+/// A critic of its own, as the policy starts.
+fn own_critic(policy: &CausalLm) -> Critic {
+    let config = TrainConfig::default();
+    Critic::Separate(Box::new(SeparateCritic {
+        learner: Learner::new(RewardModel::critic_from(policy), Optimizer::new(config.optimizer())),
+        learning_rate: 1e-2,
+        source: model("qwen3"),
+        pad_id: 0,
+    }))
+}
+
+/// What every method with a critic is made of.
+fn parts() -> (Actor, Parts) {
+    let policy = policy();
+    let parts = Parts {
+        critic: Some(own_critic(&policy)),
+        lagged: Some(policy.valid()),
+        special_ids: vec![2],
+        kl_coefficient: None,
+    };
+    (Actor { policy, value_head: None }, parts)
+}
+
+#[test]
+fn nlpo_learns() {
+    for (seed, update) in SEEDS.into_iter().zip([1, 5, 20]) {
+        let (actor, parts) = parts();
+        let config = NlpoConfig {
+            ppo: ppo_config(CriticTrunk::Separate),
+            mask_update_iterations: update,
+            top_p: 0.95,
+            ..NlpoConfig::default()
+        };
+        let (before, after) = learn(&mut Nlpo::new(&config, parts), actor, seed, 40);
+        assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
+    }
+}
+
+#[test]
+fn a2c_learns() {
+    for seed in SEEDS {
+        let (actor, parts) = parts();
+        let kl = KlConfig { coefficient: 0.01, ..KlConfig::default() };
+        let config = A2cConfig { max_new_tokens: 8, whiten_advantages: true, kl, ..A2cConfig::default() };
+        let (before, after) = learn(&mut *config.algorithm(parts), actor, seed, 60);
+        assert!(before < 0.65 && after > 0.8, "seed {seed}: from {before} to {after}");
+    }
+}
+
+#[test]
+fn trpo_learns() {
+    for seed in SEEDS {
+        let (actor, parts) = parts();
+        let kl = KlConfig { coefficient: 0.01, ..KlConfig::default() };
+        let config = TrpoConfig { max_new_tokens: 8, target_kl: 0.1, critic_updates: 3, kl, ..TrpoConfig::default() };
+        let (before, after) = learn(&mut *config.algorithm(parts), actor, seed, 40);
+        assert!(before < 0.65 && after > 0.8, "seed {seed}: from {before} to {after}");
     }
 }
 
@@ -409,9 +474,14 @@ fn logged(run: &Path) -> Vec<(usize, Vec<(String, u64)>)> {
 }
 
 fn resumes(method: &str, rows: impl IntoIterator<Item = serde_json::Value>) {
+    resumes_with(method, "", rows);
+}
+
+fn resumes_with(method: &str, train: &str, rows: impl IntoIterator<Item = serde_json::Value>) {
     let place = Place::new(rows);
     let rest = format!(
-        "method: {{{method}}}\ntrain: {{max_steps: 5, batch_size: 4, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1, save_steps: 2}}\n"
+        "method: {{{method}}}\ntrain: {{{train}{}max_steps: 5, batch_size: 4, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1, save_steps: 2}}\n",
+        if train.is_empty() { "" } else { ", " }
     );
     let whole = gradus::train::run(&place.plan("whole", "qwen3", &rest), &mut Silent).unwrap();
     let plan = place.plan("parts", "qwen3", &rest);
@@ -455,4 +525,116 @@ fn ppo_resumes_with_the_same_bits() {
         );
         resumes(&method, questions());
     }
+}
+
+const ONLINE: &str = "}\nreward: {rule: {length: {target: 3}}";
+
+#[test]
+fn a2c_resumes_with_the_same_bits() {
+    for optimizer in ["adamw", "rmsprop"] {
+        resumes_with(
+            &format!("a2c: {{max_new_tokens: 6, kl: {{target: 0.1, rate: 0.1, unit: token}}}}{ONLINE}"),
+            &format!("optimizer: {optimizer}"),
+            questions(),
+        );
+    }
+}
+
+#[test]
+fn nlpo_resumes_with_the_same_bits() {
+    // The lagged policy changes after the second and the fourth iteration; the run stops after the third.
+    for (mask, extra) in [
+        ("mask_update_iterations: 2", ""),
+        ("mask_update: frozen, mask_scope: processed, mask_at_eval: true", ""),
+        ("mask_model: policy, top_k: 40, renormalise: false", ""),
+        ("mask_update_iterations: 2", "}\nlora: {rank: 2"),
+    ] {
+        let method = format!("nlpo: {{max_new_tokens: 6, mini_batches: 2, top_p: 0.7, {mask}}}{ONLINE}{extra}");
+        resumes(&method, questions());
+    }
+}
+
+#[test]
+fn trpo_resumes_with_the_same_bits() {
+    for extra in ["", "}\nlora: {rank: 2"] {
+        resumes(
+            &format!("trpo: {{max_new_tokens: 6, critic_updates: 2, cg_max_steps: 4}}{ONLINE}{extra}"),
+            questions(),
+        );
+    }
+}
+
+/// `method` and what follows it, for five iterations.
+fn train_online(place: &Place, name: &str, method: &str, train: &str) -> Outcome {
+    let rest = format!(
+        "method: {{{method}}}\nreward: {{rule: {{length: {{target: 3}}}}}}\ntrain: {{max_steps: 5, batch_size: 4, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1, {train}}}\n"
+    );
+    gradus::train::run(&place.plan(name, "qwen3", &rest), &mut Silent).unwrap()
+}
+
+#[test]
+fn nlpo_whose_mask_keeps_everything_is_ppo() {
+    let place = Place::new(questions());
+    let keys = "max_new_tokens: 6, mini_batches: 2, entropy_coefficient: 0.01, temperature: 0.9";
+    let ppo = train_online(&place, "ppo", &format!("ppo: {{{keys}}}"), "");
+    for (i, mask) in ["top_p: 1", "top_p: 1, mask_scope: processed, mask_at_eval: true", "top_p: 1, renormalise: false"]
+        .into_iter()
+        .enumerate()
+    {
+        let nlpo = train_online(&place, &format!("nlpo-{i}"), &format!("nlpo: {{{keys}, {mask}}}"), "");
+        assert_eq!(logged(&ppo.directory), logged(&nlpo.directory), "{mask}");
+        assert_eq!(bits(&ppo.model), bits(&nlpo.model), "{mask}");
+    }
+    let masked = train_online(&place, "masked", &format!("nlpo: {{{keys}, top_p: 0.6}}"), "");
+    assert_ne!(bits(&ppo.model), bits(&masked.model));
+}
+
+/// The first pass over the first rollouts: every ratio is 1, and the KL to the reference 0.
+#[test]
+fn training_starts_from_the_policy_that_sampled() {
+    let place = Place::new(questions());
+    for (i, method) in [
+        "ppo: {max_new_tokens: 6, update_epochs: 1}",
+        "ppo: {max_new_tokens: 6, update_epochs: 1, critic: {trunk: shared}}",
+        "ppo: {max_new_tokens: 6, update_epochs: 1, sampling: {top_k: 9, trained_logprobs: processed}}",
+        "nlpo: {max_new_tokens: 6, update_epochs: 1, top_p: 0.5}",
+        "nlpo: {max_new_tokens: 6, update_epochs: 1, top_p: 0.5, mask_scope: processed, sampling: {top_k: 20}}",
+        "nlpo: {max_new_tokens: 6, update_epochs: 1, top_p: 0.5, renormalise: false}",
+        "a2c: {max_new_tokens: 6}",
+        "trpo: {max_new_tokens: 6, critic_updates: 1, cg_max_steps: 2}",
+        "grpo: {group_size: 2, max_new_tokens: 6, kl_coefficient: 0.1}",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let outcome = train_online(&place, &format!("run-{i}"), method, "");
+        let first = &read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap()[0].values;
+        let kl = first.get("kl").unwrap();
+        assert!(kl.abs() < 1e-4, "{method}: KL {kl} at the first step");
+        match first.get("val/ratio") {
+            Some(ratio) => assert!((ratio - 1.0).abs() < 1e-5, "{method}: ratio {ratio}"),
+            None => assert_eq!(first.get("clip_ratio/region_mean"), Some(0.0), "{method}"),
+        }
+    }
+}
+
+#[test]
+fn trpo_stays_within_its_bound_or_where_it_was() {
+    let place = Place::new(questions());
+    let outcome = train_online(&place, "free", "trpo: {max_new_tokens: 6, target_kl: 0.02, critic_updates: 1}", "");
+    let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
+    let (mut accepted, mut moved) = (0.0, 0.0f64);
+    for row in &rows {
+        let value = |key: &str| row.values.get(key).unwrap();
+        assert!(value("trust_region/kl") < 0.02, "{row:?}");
+        assert!(value("trust_region/improvement") >= 0.0, "{row:?}");
+        accepted += value("trust_region/accepted");
+        moved = moved.max(value("trust_region/kl"));
+    }
+    assert!(accepted >= 3.0 && moved > 0.001, "{accepted} steps, {moved}");
+    assert_ne!(bits(&outcome.model), bits(&model("qwen3").path));
+    // No step is short enough for this bound: the weights stay, to the bit.
+    let method = "trpo: {max_new_tokens: 6, target_kl: 1e-30, critic_updates: 1, line_search_max_iter: 2}";
+    let outcome = train_online(&place, "bound", method, "");
+    assert_eq!(bits(&outcome.model), bits(&model("qwen3").path));
 }

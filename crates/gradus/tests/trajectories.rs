@@ -9,15 +9,23 @@ mod device;
 
 use std::path::{Path, PathBuf};
 
+use burn::module::Module;
+use burn::tensor::Tensor;
 use gradus::algorithm::critic::{Critic, SeparateCritic};
+use gradus::algorithm::fisher::Distributions;
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
-use gradus::algorithm::{Actor, Algorithm, Experience, Update, actor};
-use gradus::config::{Plan, RunConfig};
+use gradus::algorithm::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
+use gradus::algorithm::{Actor, Advantages, Algorithm, Experience, OnlineMethod, Parts, Update, actor};
+use gradus::config::{MethodConfig, Plan, RunConfig, Visitor};
+use gradus::generate::{History, Masking};
 use gradus::learner::Learner;
-use gradus::learner::optimizer::AdamW;
+use gradus::learner::flat::Place;
+use gradus::learner::optimizer::Optimizer;
 use gradus::machine::Machine;
-use gradus::model::{CausalLm, ModelDir, RewardModel, named_tensors};
+use gradus::math::conjugate::dot;
+use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
+use gradus::objective::OfflineMethod;
 use gradus::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use gradus::run::read_metrics;
 use gradus::settings::Settings;
@@ -270,7 +278,8 @@ fn grpo(run: &str) {
     let settings = settings(10, number("learning_rate", f64::NAN), 1.0);
     let recorded = lines(&folder().join(run).join("rollouts.jsonl"));
     let mut algorithm = Grpo::new(&config);
-    let mut learner = Learner::new(Actor { policy: load("qwen3"), value_head: None }, AdamW::new(settings.optimizer));
+    let mut learner =
+        Learner::new(Actor { policy: load("qwen3"), value_head: None }, Optimizer::new(settings.optimizer));
     let reference = learner.frozen().policy;
     let mut experience = None;
     for (update, step) in fixture["steps"].as_array().unwrap().iter().enumerate() {
@@ -334,13 +343,14 @@ fn ppo(run: &str) {
     let source = ModelDir::open(&model(fixture["value_model"].as_str().unwrap())).unwrap();
     let value_model = RewardModel::load(&source, &device().autodiff()).unwrap();
     let critic = SeparateCritic {
-        learner: Learner::new(value_model, AdamW::new(settings.optimizer)),
+        learner: Learner::new(value_model, Optimizer::new(settings.optimizer)),
         learning_rate: settings.learning_rate,
         source,
         pad_id: 0,
     };
     let mut algorithm = Ppo::new(&config, Critic::Separate(Box::new(critic)), None);
-    let mut learner = Learner::new(Actor { policy: load("qwen3"), value_head: None }, AdamW::new(settings.optimizer));
+    let mut learner =
+        Learner::new(Actor { policy: load("qwen3"), value_head: None }, Optimizer::new(settings.optimizer));
     let reference = learner.frozen().policy;
     let recorded = lines(&folder().join(run).join("rollouts.jsonl"));
     for iteration in 0..iterations {
@@ -411,4 +421,222 @@ fn proximal_policy_optimisation_on_completions_of_different_lengths() {
 #[test]
 fn without_kernels_all_of_this_holds_too() {
     without_kernels(8);
+}
+
+/// The algorithm of a method, with a critic that starts as `source`.
+struct WithCritic<'a> {
+    settings: &'a Settings,
+    source: ModelDir,
+}
+
+impl<'m> Visitor<'m> for WithCritic<'_> {
+    type Output = Box<dyn Algorithm>;
+
+    fn offline<M: OfflineMethod>(self, _: &'m M) -> Self::Output {
+        unreachable!("these methods sample")
+    }
+
+    fn online<M: OnlineMethod>(self, method: &'m M) -> Self::Output {
+        let critic = SeparateCritic {
+            learner: Learner::new(
+                RewardModel::load(&self.source, &device().autodiff()).unwrap(),
+                Optimizer::new(self.settings.optimizer),
+            ),
+            learning_rate: self.settings.learning_rate,
+            source: self.source,
+            pad_id: 0,
+        };
+        let critic = Some(Critic::Separate(Box::new(critic)));
+        let lagged = Some(load("qwen3").valid());
+        method.algorithm(Parts { critic, lagged, special_ids: vec![2], kl_coefficient: None })
+    }
+}
+
+/// What the mask would have left of each token, and the policy's logprobs among that.
+fn mask(rollouts: &mut Rollouts, masking: Masking<'_>, policy: &CausalLm, settings: &Settings) {
+    let guide = masking.guide.expect("a lagged policy");
+    for rollout in &mut rollouts.rollouts {
+        let prompt = &rollouts.prompts[rollout.prompt].ids;
+        let ids = [&prompt[..], &rollout.completion_ids].concat();
+        let logits: Vec<f32> =
+            guide.logits(&guide.batch(&Rows::texts(&[ids.clone()]))).into_data().try_into_vec().unwrap();
+        let vocabulary = guide.vocab_size();
+        for new in 0..rollout.completion_ids.len() {
+            let at = prompt.len() + new;
+            let line = &logits[(at - 1) * vocabulary..at * vocabulary];
+            let history = History { ids: &ids[..at], new };
+            rollout.supports.extend(masking.mask.supports(&[(0, history)], line, Some(line)));
+            assert!(rollout.supports[new].contains(ids[at]), "what was drawn could be drawn");
+        }
+    }
+    let among = actor::logprobs(policy, rollouts, 1.0, settings.passes);
+    for (rollout, among_t) in rollouts.rollouts.iter_mut().zip(among) {
+        rollout.sampled_logprobs = among_t;
+    }
+}
+
+/// Several iterations from recorded samples beside the loop of `tools/parity/policies.py`: losses within 1e-4.
+fn recorded(run: &str) {
+    const LOSS: f64 = 1e-4;
+    let fixture = read(run);
+    let method: MethodConfig = serde_json::from_value(fixture["method"].clone()).unwrap();
+    let train: TrainConfig = serde_json::from_value(fixture["train"].clone()).unwrap();
+    let steps = train.max_steps.unwrap();
+    let settings = Settings::new(&train, steps, train.learning_rate.unwrap(), "eval_reward");
+    let source = ModelDir::open(&model(fixture["value_model"].as_str().unwrap())).unwrap();
+    let mut algorithm = method.visit(WithCritic { settings: &settings, source });
+    let mut learner =
+        Learner::new(Actor { policy: load("qwen3"), value_head: None }, Optimizer::new(settings.optimizer));
+    let reference = learner.frozen().policy;
+    let rows = lines(&folder().join(run).join("rollouts.jsonl"));
+    let near = |what: &str, found: f64, expected: f64| {
+        let distance = (found - expected).abs() / expected.abs().max(1.0);
+        assert!(distance <= LOSS * slack(), "{run}, {what}: {found}, but the loop has {expected}");
+    };
+    for (iteration, expected) in fixture["iterations"].as_array().unwrap().iter().enumerate() {
+        let rows: Vec<Value> = rows.iter().filter(|row| row["iteration"] == iteration).cloned().collect();
+        let mut rollouts = rollouts(&rows, &learner.frozen().policy, 1, 1.0, &settings);
+        if let Some(masking) = algorithm.masking(false) {
+            mask(&mut rollouts, masking, &learner.frozen().policy, &settings);
+        }
+        let of = if algorithm.has_raw_kl() { actor::raw_logprobs } else { actor::logprobs };
+        let reference = of(&reference, &rollouts, 1.0, settings.passes);
+        let experience = Experience { rollouts, rewards: rewards(&rows, "score"), reference: Some(reference) };
+        let coefficient = algorithm.kl_coefficient().unwrap();
+        near("kl_coef", coefficient, expected["metrics"]["kl_coef"].as_f64().unwrap());
+        let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
+        for (key, found) in [("advantages", &advantages.advantages), ("returns", &advantages.returns)] {
+            let expected = expected[key].as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap());
+            for (found, expected) in found.iter().flatten().zip(expected) {
+                near(&format!("iteration {iteration}, {key}"), f64::from(*found), expected.as_f64().unwrap());
+            }
+        }
+        let at = Update { iteration, multiplier: settings.multiplier(iteration), settings: &settings };
+        let stats = algorithm.update(&mut learner, &experience, &advantages, at).unwrap();
+        let steps = expected["steps"].as_array().unwrap();
+        // The loop's value loss is not halved.
+        let of_value = if run == "ppo_fine_grained" { 1.0 } else { 0.5 };
+        for (ours, theirs, factor) in [
+            ("loss", "loss", 1.0),
+            ("loss/policy_avg", "policy", 1.0),
+            ("loss/value_avg", "value", of_value),
+            ("grad_norm", "grad_norm_policy", 1.0),
+            ("critic/grad_norm", "grad_norm_value", 1.0),
+        ] {
+            let values: Vec<f64> = steps.iter().filter_map(|step| step[theirs].as_f64()).collect();
+            let expected = factor * values.iter().sum::<f64>() / values.len() as f64;
+            near(&format!("iteration {iteration}, {ours}"), stats.value(ours).unwrap(), expected);
+        }
+    }
+    weights(run, &named_tensors(&learner.frozen().policy), &fixture["final_policy"]);
+    let Some(Critic::Separate(critic)) = algorithm.critic() else { panic!("the critic stands alone") };
+    weights(run, &named_tensors(&critic.learner.frozen()), &fixture["final_value"]);
+}
+
+#[test]
+fn proximal_policy_optimisation_of_rl4lms() {
+    recorded("ppo_rl4lms");
+}
+
+#[test]
+fn proximal_policy_optimisation_of_rl4lms_that_stops_before_it_moves_too_far() {
+    let fixture = read("ppo_rl4lms_stopping");
+    let stopped = |iteration: &Value| iteration["steps"].as_array().unwrap().iter().any(|step| step["stopped"] == true);
+    assert!(fixture["iterations"].as_array().unwrap().iter().any(stopped));
+    recorded("ppo_rl4lms_stopping");
+}
+
+#[test]
+fn proximal_policy_optimisation_of_fine_grained_rlhf() {
+    recorded("ppo_fine_grained");
+}
+
+#[test]
+fn advantage_actor_critic() {
+    recorded("a2c");
+}
+
+#[test]
+fn natural_language_policy_optimisation() {
+    recorded("nlpo");
+}
+
+/// Products with the Fisher matrix beside those that PyTorch finds by going back through the gradient again.
+#[test]
+fn fisher_vector_products_without_a_second_derivative() {
+    const PRODUCT: f64 = 1e-3;
+    let fixture: Value = serde_json::from_slice(&std::fs::read(folder().join("fisher.json")).unwrap()).unwrap();
+    let settings = settings(1, 1.0, 0.0);
+    let mut learner =
+        Learner::new(Actor { policy: load("qwen3"), value_head: None }, Optimizer::new(settings.optimizer));
+    let rows = fixture["rows"].as_array().unwrap();
+    let rollouts = rollouts(rows, &learner.frozen().policy, 1, 1.0, &settings);
+    let mut numbers = fixture["advantages"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32);
+    let advantages =
+        rollouts.rollouts.iter().map(|rollout| numbers.by_ref().take(rollout.counted()).collect()).collect();
+    let experience = Experience { rollouts, rewards: rewards(rows, "score"), reference: None };
+    let chosen: Vec<usize> = (0..rows.len()).collect();
+    let advantages = Advantages { advantages, ..Advantages::default() };
+    let batch = MiniBatch { experience: &experience, advantages: &advantages, chosen: &chosen, silent: 0 };
+    let loss = PolicyLoss {
+        temperature: 1.0,
+        surrogate: Surrogate::PolicyGradient,
+        denominator: Denominator::Tokens,
+        kl: None,
+        entropy_coefficient: 0.0,
+        value: None,
+        clips_jointly: false,
+    };
+    let mut learners = Learners { actor: &mut learner, critic: None };
+    loss.accumulate(&mut learners, batch, settings.passes, &mut Seen::default()).unwrap();
+    let gradient = -learner.gradient();
+    let layout = learner.layout();
+    let short = |name: &str| name.replacen("policy.trunk.", "model.", 1);
+    let before = learner.parameters();
+
+    for case in fixture["cases"].as_array().unwrap() {
+        let expected = case["product"].as_object().unwrap();
+        let wave = |(i, place): (usize, &Place)| {
+            let n = place.range.len();
+            (0..n).map(move |k| (k as f64 * 0.7 + 1.3 * i as f64).sin() as f32)
+        };
+        let vector = match case["name"].as_str().unwrap() {
+            "gradient" => gradient.clone(),
+            _ => {
+                let names: Vec<&String> = expected.keys().collect();
+                assert_eq!(
+                    names,
+                    layout.iter().map(|place| short(&place.name)).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+                );
+                let values: Vec<f32> = layout.iter().enumerate().flat_map(wave).collect();
+                Tensor::from_floats(values.as_slice(), &gradient.device())
+            }
+        };
+        let distributions =
+            Distributions { experience: &experience, chosen: &chosen, temperature: 1.0, passes: settings.passes };
+        let product = distributions.product(&mut learner, &vector);
+        let host: Vec<f32> = vector.into_data().try_into_vec().unwrap();
+        let curvature = dot(&host, &product);
+        let name = &case["name"];
+        let near = |what: &str, found: f64, expected: f64, scale: f64| {
+            let distance = (found - expected).abs() / scale;
+            assert!(distance <= PRODUCT, "{name}, {what}: {found}, but PyTorch has {expected}");
+        };
+        let expected_curvature = case["curvature"].as_f64().unwrap();
+        near("curvature", curvature, expected_curvature, expected_curvature);
+        let norm = case["norm"].as_f64().unwrap();
+        near("norm", dot(&product, &product).sqrt(), norm, norm);
+        for place in &layout {
+            let own = &product[place.range.clone()];
+            let expected = &expected[&short(&place.name)];
+            let norm = expected["norm"].as_f64().unwrap();
+            near(&place.name, dot(own, own).sqrt(), norm, norm);
+            let root = (own.len() as f64).sqrt();
+            for (found, expected) in own.iter().zip(expected["first"].as_array().unwrap()) {
+                near(&place.name, f64::from(*found), expected.as_f64().unwrap(), norm / root * 4.0);
+            }
+        }
+    }
+    let bits = |parameters: &Tensor<1>| parameters.to_data();
+    assert_eq!(bits(&learner.parameters()), bits(&before), "no parameter has moved");
 }

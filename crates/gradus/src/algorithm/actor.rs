@@ -5,7 +5,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::batches::MicroBatch;
 use crate::host::{constant, read};
-use crate::model::{Batch, CausalLm, Counted, Rows, Sequence, Targets, TokenLogprobs, Trunk};
+use crate::model::{Batch, CausalLm, Counted, Rows, Sequence, Support, Targets, TokenLogprobs, Trunk};
 use crate::rollout::Rollouts;
 
 /// A policy, and a value head where the critic shares its trunk.
@@ -84,6 +84,13 @@ pub fn logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes:
     per_rollout(&model.trunk, rollouts, passes, |batch| read(&model.logprobs(batch, temperature).logprobs_m))
 }
 
+/// [`logprobs`] among all ids, whatever the tokens were drawn among.
+pub fn raw_logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
+    per_rollout(&model.trunk, rollouts, passes, |batch| {
+        read(&model.logprobs(&batch.clone().among(Vec::new()), temperature).logprobs_m)
+    })
+}
+
 /// Runs `pass` over all rollouts and deals its values, one per completion token that counts, to them.
 pub(crate) fn per_rollout(
     trunk: &Trunk,
@@ -117,7 +124,15 @@ pub(crate) fn batch(trunk: &Trunk, rollouts: &Rollouts, chosen: &[usize]) -> Bat
     };
     let groups = chosen.chunk_by(|&a, &b| rollouts.rollouts[a].prompt == rollouts.rollouts[b].prompt);
     let batch = trunk.batch(&Rows::Groups(groups.map(|group| group.iter().map(sequence).collect()).collect()));
-    batch.among(chosen.iter().flat_map(|&i| rollouts.rollouts[i].counted_supports().cloned()).collect())
+    let are_limited = chosen.iter().any(|&i| !rollouts.rollouts[i].supports.is_empty());
+    let supports = |&i: &usize| -> Vec<Support> {
+        let rollout = &rollouts.rollouts[i];
+        match rollout.supports.is_empty() {
+            true => vec![Support::All; rollout.counted()],
+            false => rollout.counted_supports().cloned().collect(),
+        }
+    };
+    batch.among(if are_limited { chosen.iter().flat_map(supports).collect() } else { Vec::new() })
 }
 
 /// Tokens of prompt and completion of each chosen rollout.

@@ -7,19 +7,29 @@ use crate::math::{Baseline, Scale, gae, group_advantages, returns};
 use crate::stats::Stats;
 
 /// Generalised advantage estimates: `values` are what a critic said of the state before each token, and every rollout
-/// ends with its last. What is measured is measured over the rollouts `scored`.
+/// ends with its last; or, where there is a reward of `padding`, with as many of those as the longest has more. What is
+/// measured is measured over the rollouts `scored`.
 pub fn of_critic(
     rewards: &[Vec<f32>],
     values: Vec<Vec<f32>>,
     scored: &[usize],
     (discount, gae_lambda): (f64, f64),
+    padding: Option<f32>,
 ) -> Advantages {
     let mut stats = Stats::default();
-    let advantages: Vec<Vec<f32>> = rewards
-        .iter()
-        .zip(&values)
-        .map(|(rewards_t, values_t)| gae(rewards_t, values_t, 0.0, discount, gae_lambda))
-        .collect();
+    let longest = rewards.iter().map(Vec::len).max().unwrap_or(0);
+    let estimate = |(rewards_t, values_t): (&Vec<f32>, &Vec<f32>)| match padding {
+        None => gae(rewards_t, values_t, 0.0, discount, gae_lambda),
+        Some(padding) => {
+            let after = longest - rewards_t.len();
+            let rewards_t = [&rewards_t[..], &vec![padding; after]].concat();
+            let padded_t = [&values_t[..], &vec![0.0; after]].concat();
+            let mut advantages_t = gae(&rewards_t, &padded_t, 0.0, discount, gae_lambda);
+            advantages_t.truncate(values_t.len());
+            advantages_t
+        }
+    };
+    let advantages: Vec<Vec<f32>> = rewards.iter().zip(&values).map(estimate).collect();
     let returns: Vec<Vec<f32>> =
         advantages.iter().zip(&values).map(|(advantages_t, values_t)| returns(advantages_t, values_t)).collect();
     let (said, wanted) = (concat(&values, scored), concat(&returns, scored));

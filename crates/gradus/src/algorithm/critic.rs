@@ -52,7 +52,7 @@ impl Critic {
     pub fn forward(&self, actor: &mut Forward, batch: &Batch) -> Tensor<1> {
         match self {
             Self::Shared => actor.values_m.take().expect("a shared critic is the actor's value head"),
-            Self::Separate(critic) => at_targets(critic.learner.module(), batch),
+            Self::Separate(critic) => critic.values(batch),
         }
     }
 
@@ -73,6 +73,13 @@ impl Critic {
             }
             (Self::Shared, None) => Ok(()),
         })
+    }
+}
+
+impl SeparateCritic {
+    /// The values of the states before the tokens of a micro-batch, with gradient.
+    pub fn values(&self, batch: &Batch) -> Tensor<1> {
+        at_targets(self.learner.module(), batch)
     }
 }
 

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::actor::{Actor, lengths};
 use super::advantage::of_groups;
-use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen};
-use super::{Advantages, Algorithm, Critic, Experience, OnlineMethod, Sampling, Update, mini_batches};
+use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update, mini_batches};
 use crate::data::{Need, TooLong};
-use crate::generate::SamplingConfig;
+use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::loss::kl::KlCorrection;
 use crate::loss::surrogate::{Clip, Statistics};
@@ -190,7 +190,7 @@ impl OnlineMethod for GrpoConfig {
         }
     }
 
-    fn algorithm(&self, _critic: Option<Critic>, _kl_coefficient: Option<f64>) -> Box<dyn Algorithm> {
+    fn algorithm(&self, _: Parts) -> Box<dyn Algorithm> {
         Box::new(Grpo::new(self))
     }
 }
@@ -218,11 +218,11 @@ impl Grpo {
         let correction = if config.kl_bias_correction { KlCorrection::ImportanceRatio } else { KlCorrection::None };
         PolicyLoss {
             temperature: config.temperature as f32,
-            clip: Clip {
+            surrogate: Surrogate::Clipped(Clip {
                 low: config.clip_range,
                 high: config.clip_range_high.unwrap_or(config.clip_range),
                 delta: config.delta,
-            },
+            }),
             denominator: match config.loss_type {
                 GrpoLossType::Grpo => Denominator::Weights(Reduction::SequenceMean),
                 GrpoLossType::DrGrpo => Denominator::Weights(Reduction::FixedLength(config.max_new_tokens)),
@@ -232,6 +232,7 @@ impl Grpo {
             kl: Some((config.kl_coefficient, correction)).filter(|(coefficient, _)| *coefficient != 0.0),
             entropy_coefficient: config.entropy_coefficient,
             value: None,
+            clips_jointly: false,
         }
     }
 
@@ -252,6 +253,7 @@ impl Algorithm for Grpo {
             max_new_tokens: self.config.max_new_tokens,
             temperature: self.config.temperature as f32,
             stop: self.config.stop.clone(),
+            among_supports: self.config.sampling.trained_logprobs == TrainedLogprobs::Processed,
             shape: self.config.sampling.clone(),
         }
     }

@@ -4,20 +4,20 @@
 //! ([`Algorithm::update`]). The loop in [`crate::train::online`] does everything else: sampling, scoring, the
 //! reference, evaluation, records. What comes later fits here:
 //!
-//! - NLPO is PPO's update with a sampling mask: a file that owns the lagged policy, hands the mask to the sampler
-//!   through [`Sampling`] and keeps it beside the rollouts, and picks PPO's parts.
-//! - A2C is [`advantage::of_critic`] and one [`step`] at ratio 1, whose gradient is the plain policy gradient.
-//! - TRPO takes [`step::PolicyLoss::accumulate`] without its optimiser step: Fisher-vector products from two first-order
-//!   passes through [`Actor::forward`], and [`Learner::set_parameters`] along the line search.
 //! - Encoder–decoder policies change [`actor`] alone: it is the only place that turns rollouts into forward passes.
 
+pub mod a2c;
 pub mod actor;
 pub mod advantage;
 pub mod critic;
+pub mod estimator;
+pub mod fisher;
 pub mod grpo;
+pub mod nlpo;
 pub mod ppo;
 pub mod shaping;
 pub mod step;
+pub mod trpo;
 
 use std::path::Path;
 
@@ -28,9 +28,10 @@ pub use actor::{Actor, Forward};
 pub use critic::Critic;
 
 use crate::error::Result;
-use crate::generate::SamplingConfig;
+use crate::generate::{Masking, SamplingConfig};
 use crate::learner::{Learner, Trained};
 use crate::method::{Iteration, Method};
+use crate::model::CausalLm;
 use crate::rng::Purpose;
 use crate::rollout::Rollouts;
 use crate::settings::Settings;
@@ -41,9 +42,25 @@ pub trait OnlineMethod: Method {
     /// What it does in one iteration.
     fn iteration(&self) -> Iteration<'_>;
 
-    /// The algorithm, with the critic that its cast asks for and the KL coefficient of a resumed run.
-    fn algorithm(&self, critic: Option<Critic>, kl_coefficient: Option<f64>) -> Box<dyn Algorithm>;
+    /// The algorithm, with what its cast asks for.
+    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm>;
 }
+
+/// What an algorithm is made of beside its keys.
+#[derive(Debug, Default)]
+pub struct Parts {
+    /// The critic that the cast asks for.
+    pub critic: Option<Critic>,
+    /// The lagged copy of the policy that the cast asks for.
+    pub lagged: Option<CausalLm>,
+    /// The tokenizer's special ids.
+    pub special_ids: Vec<u32>,
+    /// The KL coefficient of a resumed run.
+    pub kl_coefficient: Option<f64>,
+}
+
+/// Writes a policy (without gradient) into a directory.
+pub type SavePolicy<'a> = &'a dyn Fn(&CausalLm, &Path) -> Result<()>;
 
 /// How an algorithm wants its completions sampled.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +75,8 @@ pub struct Sampling {
     pub stop: Vec<String>,
     /// What else shapes the distribution, and which logprobs are trained on.
     pub shape: SamplingConfig,
+    /// Whether logprobs are trained among what a token could have been, for which whole rows of logits are in memory.
+    pub among_supports: bool,
 }
 
 /// Scored rollouts: everything an algorithm learns from.
@@ -125,8 +144,18 @@ pub trait Algorithm {
     /// How completions are sampled.
     fn sampling(&self) -> Sampling;
 
+    /// A mask of its own over what is drawn, in iterations or in an evaluation.
+    fn masking(&self, _in_evaluation: bool) -> Option<Masking<'_>> {
+        None
+    }
+
     /// Whether [`Experience::reference`] is to be filled.
     fn needs_reference(&self) -> bool;
+
+    /// Whether the KL to the reference is that of all ids, where logprobs are trained among some.
+    fn has_raw_kl(&self) -> bool {
+        false
+    }
 
     /// From rewards to advantages, on the host. `actor` carries no gradient.
     fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages;
@@ -153,11 +182,19 @@ pub trait Algorithm {
         Vec::new()
     }
 
-    /// Writes models of its own (the critic) below `directory`.
+    /// Writes models of its own that are part of the result (the critic) below `directory`.
     ///
     /// # Errors
     /// When they cannot be written.
     fn save(&self, _actor: &Actor, _directory: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    /// Writes further models that only a resumed run needs (a lagged policy) below the directory of a checkpoint.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    fn save_state(&self, _directory: &Path, _save: SavePolicy<'_>) -> Result<()> {
         Ok(())
     }
 

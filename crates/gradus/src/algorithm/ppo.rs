@@ -9,18 +9,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::actor::{Actor, lengths};
-use super::advantage::of_critic;
 use super::critic::Critic;
-use super::shaping::{KlPenalty, Penalties, add_scores, whiten_lists};
-use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, ValueLoss};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Sampling, Update, mini_batches};
+pub use super::estimator::{
+    CRITIC_PREFIX, CriticConfig, CriticTrunk, KlConfig, KlEstimator, KlUnit, WhitenedOver, WhiteningConfig,
+    WhiteningDivisor,
+};
+use super::estimator::{Estimation, Estimator};
+use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate, ValueClip, ValueLoss};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
-use crate::generate::SamplingConfig;
+use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::{Learner, Trained};
 use crate::loss::surrogate::Clip;
-use crate::math::Whiten;
-use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, Role, Shared, Source, Stay, Trainer};
+use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
 use crate::rollout::StopReason;
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{NEW_TOKENS, Stats};
@@ -41,9 +43,11 @@ pub struct PpoConfig {
     pub mini_batches: usize,
     /// Clip range of the policy ratio. Default 0.2 (Schulman et al. 2017, section 6.1).
     pub clip_range: f64,
-    /// Clip range of the value update; 0 turns clipping off. Default 0.2 (TRL).
+    /// Clip range of the value update; 0 turns clipping off (RL4LMs). Default 0.2 (TRL).
     pub value_clip_range: f64,
-    /// Weight of the value loss. Default 0.1 (TRL).
+    /// Which error counts where values are clipped. Default `larger` (TRL).
+    pub value_clip: ClippedError,
+    /// Weight of the value loss, which is half a squared error. Default 0.1 (TRL; `vf_coef: 0.5` of RL4LMs, whose error is not halved, is 1).
     pub value_coefficient: f64,
     /// Weight of the entropy bonus. Default 0.
     pub entropy_coefficient: f64,
@@ -53,12 +57,24 @@ pub struct PpoConfig {
     pub gae_lambda: f64,
     /// Whether rewards are whitened before GAE. Default false (TRL).
     pub whiten_rewards: bool,
-    /// Whether advantages are whitened over the batch. Default true (TRL).
+    /// Whether advantages are whitened. Default true (TRL).
     pub whiten_advantages: bool,
+    /// How rewards and advantages are whitened.
+    pub whitening: WhiteningConfig,
     /// Subtracted from the score of a completion without a stop id. Default: none (TRL's TL;DR recipe uses 1).
     pub missing_eos_penalty: Option<f64>,
-    /// Leave out the remaining update epochs when the policy has moved further than 1.5 times this (mean k3 over the last pass). Default: off.
+    /// Leave out the remaining update epochs when the policy has moved further than 1.5 times this (mean k3). Default: off.
     pub target_kl: Option<f64>,
+    /// Where `target_kl` is looked at: after each `pass` over the rollouts, or before the step of each `mini_batch`, which is then left out too (RL4LMs). Default `pass`.
+    pub target_kl_over: TargetKlOver,
+    /// Whether the gradients of policy and critic are clipped by their norm together (RL4LMs), or each by its own. A critic on the policy's trunk always is. Default false.
+    pub clip_jointly: bool,
+    /// Sequences of a mini-batch over whose tokens the loss is averaged before the parts are averaged or added up (FineGrainedRLHF's micro-batches: 4). Default: all of them.
+    pub part_size: Option<usize>,
+    /// Whether the parts are added up instead of averaged (FineGrainedRLHF: true). Default false.
+    pub sum_parts: bool,
+    /// Whether each part weighs what its mean length is to that of all rollouts (FineGrainedRLHF: true). Default false.
+    pub length_weights: bool,
     /// The KL penalty in the reward.
     pub kl: KlConfig,
     /// The critic.
@@ -81,14 +97,21 @@ impl Default for PpoConfig {
             mini_batches: 1,
             clip_range: 0.2,
             value_clip_range: 0.2,
+            value_clip: ClippedError::Larger,
             value_coefficient: 0.1,
             entropy_coefficient: 0.0,
             discount: 1.0,
             gae_lambda: 0.95,
             whiten_rewards: false,
             whiten_advantages: true,
+            whitening: WhiteningConfig::default(),
             missing_eos_penalty: None,
             target_kl: None,
+            target_kl_over: TargetKlOver::Pass,
+            clip_jointly: false,
+            part_size: None,
+            sum_parts: false,
+            length_weights: false,
             kl: KlConfig::default(),
             critic: CriticConfig::default(),
             stop: Vec::new(),
@@ -98,77 +121,96 @@ impl Default for PpoConfig {
     }
 }
 
-/// The KL penalty in PPO's reward.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct KlConfig {
-    /// The (initial) coefficient β. Default 0.05 (TRL).
-    pub coefficient: f64,
-    /// The estimator: k1 = d, k2 = d²/2, k3 = e^(−d) − 1 + d. Default k1 (TRL).
-    pub estimator: KlEstimator,
-    /// Adapt the coefficient towards this KL. Default: fixed.
-    pub target: Option<f64>,
-    /// Sequences over which the adaptive coefficient moves. Default 10000 (Ziegler et al. 2019).
-    pub horizon: f64,
-    /// The unit of `target`: nats per `sequence` (Ziegler et al. 2019) or per `token` (RL4LMs). Default `sequence`.
-    pub unit: KlUnit,
-}
-
-impl Default for KlConfig {
-    fn default() -> Self {
-        Self { coefficient: 0.05, estimator: KlEstimator::K1, target: None, horizon: 10_000.0, unit: KlUnit::Sequence }
-    }
-}
-
-/// Estimators of KL(policy ‖ reference) from a sampled token; <http://joschu.net/blog/kl-approx.html>.
+/// Which error of a value counts where it is clipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum KlEstimator {
-    /// d
-    K1,
-    /// d²/2
-    K2,
-    /// e^(−d) − 1 + d
-    K3,
+pub enum ClippedError {
+    /// The larger of the clipped and the unclipped one (OpenAI's baselines).
+    Larger,
+    /// The clipped one (Stable-Baselines3, RL4LMs).
+    Clipped,
 }
 
-/// The unit of an adaptive KL target.
+/// Where the distance to the policy that sampled is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum KlUnit {
-    /// The sum over a sequence's tokens, averaged over sequences.
-    Sequence,
-    /// The mean over tokens.
-    Token,
+pub enum TargetKlOver {
+    /// After each pass over the rollouts.
+    Pass,
+    /// Before the step of each mini-batch.
+    MiniBatch,
 }
 
-/// PPO's critic.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct CriticConfig {
-    /// Whether the critic is a head on the policy's trunk or a model of its own. Default `separate` (TRL).
-    pub trunk: CriticTrunk,
-    /// What a separate critic starts from: a model directory. Default: the reward model where there is one, else the policy.
-    pub model: Option<String>,
-    /// The critic's own learning rate. Default: the policy's.
-    pub learning_rate: Option<f64>,
-}
+/// RL4LMs' IMDB recipe. Its buffer of 128 × 10 transitions is 27 completions of 48, here 28 that make 14 mini-batches of at
+/// least its 64 transitions.
+const RL4LMS: &str = "\
+method:
+  ppo:
+    group_size: 1
+    max_new_tokens: 48
+    temperature: 1
+    update_epochs: 5
+    mini_batches: 14
+    clip_range: 0.2
+    value_clip_range: 0
+    value_clip: clipped
+    value_coefficient: 1
+    entropy_coefficient: 0
+    discount: 0.99
+    gae_lambda: 0.95
+    whiten_rewards: false
+    whiten_advantages: true
+    whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation, advantages_over: mini_batch}
+    target_kl_over: mini_batch
+    clip_jointly: true
+    kl: {coefficient: 0.1, estimator: k1, target: 0.1, rate: 0.1, unit: token}
+    critic: {trunk: separate}
+    sampling: {top_k: 50, min_new_tokens: 48, trained_logprobs: raw}
+train:
+  batch_size: 28
+  learning_rate: 1e-6
+  lr_schedule: constant
+  weight_decay: 1e-6
+  max_grad_norm: 0.5
+";
 
-impl Default for CriticConfig {
-    fn default() -> Self {
-        Self { trunk: CriticTrunk::Separate, model: None, learning_rate: None }
-    }
-}
-
-/// Where the critic's hidden states come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CriticTrunk {
-    /// The policy's trunk: one forward pass serves both.
-    Shared,
-    /// A model of its own.
-    Separate,
-}
+/// FineGrainedRLHF's recipe, whose arithmetic is the published one: two cards with 8 prompts of 4 completions each.
+const FINE_GRAINED: &str = "\
+method:
+  ppo:
+    group_size: 4
+    max_new_tokens: 200
+    temperature: 0.7
+    update_epochs: 4
+    mini_batches: 1
+    clip_range: 0.2
+    value_clip_range: 0.2
+    value_clip: larger
+    value_coefficient: 1
+    entropy_coefficient: 0
+    discount: 1
+    gae_lambda: 0.95
+    whiten_rewards: true
+    whiten_advantages: true
+    whitening: {rewards: root_of_deviation, advantages: root_of_deviation, leak_padding: true}
+    part_size: 4
+    sum_parts: true
+    length_weights: true
+    clip_jointly: true
+    kl: {coefficient: 0.3, estimator: k1}
+    critic: {trunk: separate}
+    sampling: {top_k: 20, trained_logprobs: raw}
+train:
+  batch_size: 16
+  max_steps: 1250
+  max_length: 1224
+  learning_rate: 1e-5
+  lr_schedule: linear
+  warmup_steps: 100
+  adam_epsilon: 1e-5
+  max_grad_norm: 0
+  eval_steps: 50
+";
 
 impl Method for PpoConfig {
     fn name(&self) -> &'static str {
@@ -188,66 +230,60 @@ impl Method for PpoConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        let cast = Cast::alone(shared, Head::Language)
-            .with_reference(shared, self.reference_model.as_deref(), Stay::Whole)
-            .with_rewards(shared);
-        let learned = cast.rewards.first().map(|reward| reward.source.clone());
-        let (source, trainer) = match self.critic.trunk {
-            CriticTrunk::Shared => (Source::Trunk, Trainer::Run),
-            CriticTrunk::Separate => {
-                let named = self.critic.model.clone().map(Source::Named);
-                (named.or(learned).unwrap_or(Source::Policy), Trainer::Own(self.critic.learning_rate))
-            }
-        };
-        let critic = Role { head: Head::Scalar, trainer, ..Role::frozen(source, shared) };
-        Cast { critic: Some(critic), ..cast }
+        self.critic.cast(shared, self.reference_model.as_deref())
+    }
+
+    fn preset(&self, preset: Preset) -> Option<&'static str> {
+        match preset {
+            Preset::Rl4lms => Some(RL4LMS),
+            Preset::FineGrained => Some(FINE_GRAINED),
+        }
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
-        problems.at_least("method.ppo.group_size", self.group_size, 1);
-        problems.between("method.ppo.clip_range", self.clip_range, 0.0, 1.0);
-        problems.at_least("method.ppo.entropy_coefficient", self.entropy_coefficient, 0.0);
-        self.iteration().rules(problems, self.name(), train);
-        problems.at_least("method.ppo.value_clip_range", self.value_clip_range, 0.0);
-        problems.at_least("method.ppo.value_coefficient", self.value_coefficient, 0.0);
-        problems.within("method.ppo.discount", self.discount, 0.0..=1.0);
-        problems.within("method.ppo.gae_lambda", self.gae_lambda, 0.0..=1.0);
-        problems.at_least("method.ppo.missing_eos_penalty", self.missing_eos_penalty.unwrap_or(0.0), 0.0);
-        problems.above_zero("method.ppo.target_kl", self.target_kl.unwrap_or(1.0));
-        self.kl.rules(problems);
-        self.critic.rules(problems);
+        self.rules_of(problems, self.name(), train);
     }
 }
 
-impl KlConfig {
-    fn rules(&self, problems: &mut Problems<'_>) {
-        problems.at_least("method.ppo.kl.coefficient", self.coefficient, 0.0);
-        problems.above_zero("method.ppo.kl.horizon", self.horizon);
-        let Some(target) = self.target else { return };
-        problems.above_zero("method.ppo.kl.target", target);
-        let fine = self.coefficient != 0.0;
-        problems.unless(fine, &["method.ppo.kl.target", "method.ppo.kl.coefficient"], || {
-            let message = format!(
-                "`method.ppo.kl.target` is {target}, but `method.ppo.kl.coefficient` is 0: the controller multiplies the coefficient, so it would stay 0"
-            );
-            (message, Some("start from a small coefficient such as 0.05".into()))
-        });
+impl PpoConfig {
+    /// Notes what is wrong with these keys where they are those of `method`.
+    pub(super) fn rules_of(&self, problems: &mut Problems<'_>, method: &str, train: &TrainConfig) {
+        let key = |name: &str| format!("method.{method}.{name}");
+        problems.at_least(&key("group_size"), self.group_size, 1);
+        problems.between(&key("clip_range"), self.clip_range, 0.0, 1.0);
+        problems.at_least(&key("entropy_coefficient"), self.entropy_coefficient, 0.0);
+        self.iteration().rules(problems, method, train);
+        problems.at_least(&key("value_clip_range"), self.value_clip_range, 0.0);
+        problems.at_least(&key("value_coefficient"), self.value_coefficient, 0.0);
+        problems.above_zero(&key("target_kl"), self.target_kl.unwrap_or(1.0));
+        problems.at_least(&key("part_size"), self.part_size.unwrap_or(1), 1);
+        self.estimation().rules(problems, method);
+        self.critic.rules(problems, method);
     }
-}
 
-impl CriticConfig {
-    fn rules(&self, problems: &mut Problems<'_>) {
-        problems.at_least("method.ppo.critic.learning_rate", self.learning_rate.unwrap_or(0.0), 0.0);
-        let shared = self.trunk == CriticTrunk::Shared;
-        let (model, learning_rate) = ("method.ppo.critic.model", "method.ppo.critic.learning_rate");
-        for (key, given, reason) in [
-            (model, self.model.is_some(), "it is a head on the policy and starts from no other model"),
-            (learning_rate, self.learning_rate.is_some(), "one optimiser steps policy and critic"),
-        ] {
-            problems.unless(!(shared && given), &[key, "method.ppo.critic.trunk"], || {
-                let message = format!("`{key}` is given, but the critic shares the policy's trunk: {reason}");
-                (message, Some("leave it out, or use `trunk: separate`".into()))
-            });
+    /// The keys of advantages.
+    pub(super) fn estimation(&self) -> Estimation {
+        Estimation {
+            kl: self.kl.clone(),
+            discount: self.discount,
+            gae_lambda: self.gae_lambda,
+            missing_eos_penalty: self.missing_eos_penalty,
+            whiten_rewards: self.whiten_rewards,
+            whiten_advantages: self.whiten_advantages,
+            whitening: self.whitening.clone(),
+            raw_kl: false,
+        }
+    }
+
+    /// How its completions are sampled.
+    pub(super) fn sampling(&self) -> Sampling {
+        Sampling {
+            group_size: self.group_size,
+            max_new_tokens: self.max_new_tokens,
+            temperature: self.temperature as f32,
+            stop: self.stop.clone(),
+            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            shape: self.sampling.clone(),
         }
     }
 }
@@ -266,8 +302,8 @@ impl OnlineMethod for PpoConfig {
         }
     }
 
-    fn algorithm(&self, critic: Option<Critic>, kl_coefficient: Option<f64>) -> Box<dyn Algorithm> {
-        Box::new(Ppo::new(self, critic.expect("its cast has a critic"), kl_coefficient))
+    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
+        Box::new(Ppo::new(self, parts.critic.expect("its cast has a critic"), parts.kl_coefficient))
     }
 }
 
@@ -278,29 +314,50 @@ const TARGET_KL_SLACK: f64 = 1.5;
 #[derive(Debug)]
 pub struct Ppo {
     config: PpoConfig,
-    kl: KlPenalty,
-    critic: Critic,
+    estimator: Estimator,
 }
 
 impl Ppo {
     /// The algorithm that `config` asks for; `kl_coefficient` is that of a resumed run.
     pub fn new(config: &PpoConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
-        Self { config: config.clone(), kl: KlPenalty::new(&config.kl, kl_coefficient), critic }
+        Self::with(config, config.estimation(), critic, kl_coefficient)
     }
 
-    /// The loss of a mini-batch; its means run over its tokens.
-    fn loss(&self) -> PolicyLoss {
+    /// [`new`](Self::new), with advantages estimated as `estimation` says.
+    pub(super) fn with(
+        config: &PpoConfig,
+        estimation: Estimation,
+        critic: Critic,
+        kl_coefficient: Option<f64>,
+    ) -> Self {
+        Self { config: config.clone(), estimator: Estimator::new(estimation, critic, kl_coefficient) }
+    }
+
+    /// The loss of a mini-batch; its means run over its tokens. `mean_length` is that of all rollouts.
+    fn loss(&self, mean_length: f64) -> PolicyLoss {
         let config = &self.config;
+        let in_parts = config.part_size.is_some() || config.sum_parts || config.length_weights;
         PolicyLoss {
             temperature: config.temperature as f32,
-            clip: Clip::symmetric(config.clip_range),
-            denominator: Denominator::Tokens,
+            surrogate: Surrogate::Clipped(Clip::symmetric(config.clip_range)),
+            denominator: match in_parts {
+                false => Denominator::Tokens,
+                true => Denominator::Parts {
+                    size: config.part_size.unwrap_or(usize::MAX),
+                    summed: config.sum_parts,
+                    mean_length: config.length_weights.then_some(mean_length),
+                },
+            },
             kl: None,
             entropy_coefficient: config.entropy_coefficient,
             value: Some(ValueLoss {
                 coefficient: config.value_coefficient,
-                clip_range: Some(config.value_clip_range).filter(|&range| range != 0.0),
+                clip: (config.value_clip_range != 0.0).then_some(ValueClip {
+                    range: config.value_clip_range,
+                    larger: config.value_clip == ClippedError::Larger,
+                }),
             }),
+            clips_jointly: config.clip_jointly,
         }
     }
 }
@@ -322,13 +379,7 @@ fn close(seen: &Seen, steps: &Stats, total: &mut Stats) -> f64 {
 
 impl Algorithm for Ppo {
     fn sampling(&self) -> Sampling {
-        Sampling {
-            group_size: self.config.group_size,
-            max_new_tokens: self.config.max_new_tokens,
-            temperature: self.config.temperature as f32,
-            stop: self.config.stop.clone(),
-            shape: self.config.sampling.clone(),
-        }
+        self.config.sampling()
     }
 
     fn needs_reference(&self) -> bool {
@@ -336,26 +387,7 @@ impl Algorithm for Ppo {
     }
 
     fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
-        let config = &self.config;
-        let values = self.critic.values(actor, &experience.rollouts, settings.passes);
-        let mut stats = Stats::default();
-        // Rewards per token: what the reward says, less the penalties.
-        let Penalties { mut rewards, kl } = self.kl.penalties(experience);
-        add_scores(&mut rewards, experience, config.missing_eos_penalty, &mut stats);
-        if let Some(measured) = kl {
-            self.kl.adapt(measured, &mut stats);
-        }
-        // Unscored rollouts teach nothing: they enter neither whitening nor the critic's targets.
-        let scored = experience.scored();
-        if config.whiten_rewards {
-            whiten_lists(&mut rewards, &scored, Whiten::KeepMean);
-        }
-        let mut found = of_critic(&rewards, values, &scored, (config.discount, config.gae_lambda));
-        if config.whiten_advantages {
-            whiten_lists(&mut found.advantages, &scored, Whiten::ZeroMean);
-        }
-        stats.merge(&found.stats);
-        Advantages { stats, ..found }
+        self.estimator.advantages(actor, experience, settings)
     }
 
     fn update(
@@ -366,27 +398,38 @@ impl Algorithm for Ppo {
         update: Update<'_>,
     ) -> Result<Stats, String> {
         let PpoConfig { value_coefficient, entropy_coefficient, mini_batches: count, .. } = self.config;
-        let (loss, scored) = (self.loss(), experience.scored());
-        let mut learners = Learners { actor, critic: Some(&mut self.critic) };
-        let (mut stats, mut passes) = (Stats::default(), 0);
+        let scored = experience.scored();
+        let tokens: usize = scored.iter().map(|&i| experience.rollouts.rollouts[i].counted()).sum();
+        let loss = self.loss(tokens as f64 / scored.len().max(1) as f64);
+        let too_far = |moved: f64| self.config.target_kl.is_some_and(|target| moved > TARGET_KL_SLACK * target);
+        let per_step = self.config.target_kl_over == TargetKlOver::MiniBatch;
+        let (mut stats, mut passes, mut goes_on) = (Stats::default(), 0, true);
         for epoch in 0..self.config.update_epochs {
             let order = update.order(&scored, count, epoch);
             let (mut steps, mut seen) = (Stats::default(), Seen::default());
             for chosen in mini_batches(&order, count) {
+                let own = self.estimator.of_mini_batch(advantages, chosen);
+                let advantages = own.as_ref().unwrap_or(advantages);
                 let batch = MiniBatch { experience, advantages, chosen, silent: 0 };
-                let (losses, norms) = loss.step(&mut learners, batch, update, &mut seen)?;
+                let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
+                let takes = |moved: f64| !(per_step && too_far(moved));
+                let (losses, norms) = loss.step_if(&mut learners, batch, update, &mut seen, takes)?;
                 let bonus = entropy_coefficient * losses.entropy;
                 steps.mean("loss", losses.policy + value_coefficient * losses.value - bonus, 1.0);
+                steps.mean("loss/policy_avg", losses.policy, 1.0);
+                steps.mean("loss/value_avg", losses.value, 1.0);
+                let Some(norms) = norms else {
+                    goes_on = false;
+                    break;
+                };
                 steps.mean("grad_norm", norms.actor, 1.0);
                 if let Some(norm) = norms.critic {
                     steps.mean("critic/grad_norm", norm, 1.0);
                 }
-                steps.mean("loss/policy_avg", losses.policy, 1.0);
-                steps.mean("loss/value_avg", losses.value, 1.0);
             }
             passes += 1;
             let moved = close(&seen, &steps, &mut stats);
-            if self.config.target_kl.is_some_and(|target| moved > TARGET_KL_SLACK * target) {
+            if !goes_on || (!per_step && too_far(moved)) {
                 break;
             }
         }
@@ -399,24 +442,18 @@ impl Algorithm for Ppo {
     }
 
     fn critic(&self) -> Option<&Critic> {
-        Some(&self.critic)
+        Some(&self.estimator.critic)
     }
 
     fn learners(&self) -> Vec<(&str, Trained<'_>)> {
-        match &self.critic {
-            Critic::Shared => Vec::new(),
-            Critic::Separate(critic) => vec![(CRITIC_PREFIX, critic.learner.trained())],
-        }
+        self.estimator.learners()
     }
 
     fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
-        self.critic.save(actor, directory)
+        self.estimator.save(actor, directory)
     }
 
     fn kl_coefficient(&self) -> Option<f64> {
-        Some(self.kl.coefficient())
+        Some(self.estimator.kl_coefficient())
     }
 }
-
-/// Before the names of a separate critic's parameters in a checkpoint.
-pub const CRITIC_PREFIX: &str = "critic.";

@@ -5,10 +5,9 @@
 
 use super::Experience;
 use super::actor::concat;
-use super::ppo::{KlConfig, KlEstimator, KlUnit};
+use super::estimator::{KlConfig, KlEstimator, KlUnit};
 use crate::math::kl::{self, KlController};
-use crate::math::stats::Variance;
-use crate::math::{Whiten, whiten};
+use crate::math::{Divisor, Whiten, whiten_with};
 use crate::rollout::StopReason;
 use crate::stats::Stats;
 
@@ -18,6 +17,8 @@ pub struct KlPenalty {
     estimator: KlEstimator,
     unit: KlUnit,
     controller: KlController,
+    /// Whether it is of the policy's own logprobs, whatever tokens were drawn among.
+    is_raw: bool,
 }
 
 /// Rewards of penalties alone, and the KL they are made from.
@@ -42,13 +43,14 @@ pub struct MeasuredKl {
 
 impl KlPenalty {
     /// The penalty that `config` asks for; `coefficient` is that of a resumed run.
-    pub fn new(config: &KlConfig, coefficient: Option<f64>) -> Self {
+    pub fn new(config: &KlConfig, coefficient: Option<f64>, is_raw: bool) -> Self {
         let coefficient = coefficient.unwrap_or(config.coefficient);
-        let controller = match config.target {
-            Some(target) => KlController::Adaptive { coefficient, target, horizon: config.horizon },
-            None => KlController::Fixed { coefficient },
+        let controller = match (config.target, config.rate) {
+            (Some(target), Some(rate)) => KlController::Proportional { coefficient, target, rate },
+            (Some(target), None) => KlController::Adaptive { coefficient, target, horizon: config.horizon },
+            (None, _) => KlController::Fixed { coefficient },
         };
-        Self { estimator: config.estimator, unit: config.unit, controller }
+        Self { estimator: config.estimator, unit: config.unit, controller, is_raw }
     }
 
     /// The weight now, β.
@@ -73,7 +75,10 @@ impl KlPenalty {
         let Some(reference) = &experience.reference else { return Penalties { rewards, kl: None } };
         let mut measured = MeasuredKl { sequences: rollouts.len(), ..MeasuredKl::default() };
         for ((rollout, reference_t), rewards_t) in rollouts.iter().zip(reference).zip(&mut rewards) {
-            let kl_t = self.estimate(&rollout.counted_logprobs(), reference_t);
+            let kl_t = match self.is_raw {
+                true => self.estimate(&rollout.counted_raw_logprobs(), reference_t),
+                false => self.estimate(&rollout.counted_logprobs(), reference_t),
+            };
             for (reward, kl) in rewards_t.iter_mut().zip(&kl_t) {
                 *reward -= coefficient * kl;
             }
@@ -121,15 +126,16 @@ pub fn add_scores(
     }
 }
 
-/// Whitens over all values of the chosen lists together.
-pub fn whiten_lists(lists: &mut [Vec<f32>], chosen: &[usize], mean_becomes: Whiten) {
-    let whitened = whiten(&concat(lists, chosen), mean_becomes, Variance::Unbiased);
+/// Whitens over all values of the chosen lists together. Returns what a 0 would have become.
+pub fn whiten_lists(lists: &mut [Vec<f32>], chosen: &[usize], mean_becomes: Whiten, divisor: Divisor) -> f32 {
+    let (whitened, zero) = whiten_with(&concat(lists, chosen), mean_becomes, divisor, 0.0);
     let mut rest = whitened.as_slice();
     for &i in chosen {
         let (own, others) = rest.split_at(lists[i].len());
         lists[i].copy_from_slice(own);
         rest = others;
     }
+    zero
 }
 
 fn sum(values: &[f32]) -> f64 {

@@ -15,10 +15,11 @@ use crate::batches::MicroBatch;
 use crate::host::{constant, read_all};
 use crate::learner::Learner;
 use crate::loss::kl::{KlCorrection, kl_term};
+use crate::loss::policy_gradient::policy_gradient;
 use crate::loss::reduce::weighted_sum;
 use crate::loss::surrogate::{Clip, Statistics, clipped_surrogate};
 use crate::loss::value;
-use crate::math::weights::{micro_mean_weights, per_token};
+use crate::math::weights::{micro_mean_weights, part_weights, per_token};
 use crate::math::{Reduction, token_weights};
 
 /// The parts of a policy's loss.
@@ -26,8 +27,8 @@ use crate::math::{Reduction, token_weights};
 pub struct PolicyLoss {
     /// Temperature of the logprobs: that of the sampler.
     pub temperature: f32,
-    /// The bounds of the surrogate.
-    pub clip: Clip,
+    /// What is made of advantages.
+    pub surrogate: Surrogate,
     /// Who divides by what.
     pub denominator: Denominator,
     /// The weight of a KL term in the loss, and its form; it needs the reference's logprobs.
@@ -36,6 +37,34 @@ pub struct PolicyLoss {
     pub entropy_coefficient: f64,
     /// The critic's loss, where one learns too.
     pub value: Option<ValueLoss>,
+    /// Whether the gradients of actor and critic are clipped by their norm together, or each by its own.
+    pub clips_jointly: bool,
+}
+
+/// What a policy's loss makes of advantages.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Surrogate {
+    /// Those times the clipped ratio to the policy that sampled.
+    Clipped(Clip),
+    /// Those times the logprob.
+    PolicyGradient,
+}
+
+impl Surrogate {
+    /// The bounds of the ratio, which never ends where there are none.
+    fn clip(&self) -> Clip {
+        match *self {
+            Self::Clipped(clip) => clip,
+            Self::PolicyGradient => Clip { low: 1.0, high: f64::INFINITY, delta: None },
+        }
+    }
+
+    fn losses(&self, logprobs_m: Tensor<1>, old_m: Tensor<1>, advantages_m: Tensor<1>) -> Tensor<1> {
+        match self {
+            Self::Clipped(clip) => clipped_surrogate(logprobs_m, old_m, advantages_m, clip),
+            Self::PolicyGradient => policy_gradient(logprobs_m, advantages_m),
+        }
+    }
 }
 
 /// The critic's part of the loss.
@@ -44,7 +73,16 @@ pub struct ValueLoss {
     /// Its weight.
     pub coefficient: f64,
     /// How far a value may move from what it was; `None` for the plain squared error.
-    pub clip_range: Option<f64>,
+    pub clip: Option<ValueClip>,
+}
+
+/// How far a value may move from what it was.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ValueClip {
+    /// So far.
+    pub range: f64,
+    /// Whether the larger of the clipped and the unclipped error counts, or always the clipped one.
+    pub larger: bool,
 }
 
 /// How the losses of a mini-batch's tokens become one number.
@@ -56,6 +94,16 @@ pub enum Denominator {
     Weights(Reduction),
     /// Reduced within each micro-batch, then averaged over micro-batches (BNPO).
     MicroBatches(Reduction),
+    /// The means of parts of `size` sequences, added up or averaged; with the mean length of all sequences of the
+    /// iteration each part weighs what it is long ([`part_weights`]).
+    Parts {
+        /// Sequences of a part.
+        size: usize,
+        /// Whether parts are added up.
+        summed: bool,
+        /// The mean length of all sequences.
+        mean_length: Option<f64>,
+    },
 }
 
 /// The rollouts of one step.
@@ -126,10 +174,30 @@ impl PolicyLoss {
         update: Update<'_>,
         seen: &mut Seen,
     ) -> Result<(Losses, Norms), String> {
-        let stepped = self
-            .accumulate(learners, batch, update.settings.passes, seen)
-            .and_then(|losses| Ok((losses, learners.step(update)?)));
-        if stepped.is_err() {
+        let (losses, norms) = self.step_if(learners, batch, update, seen, |_| true)?;
+        Ok((losses, norms.expect("it is always taken")))
+    }
+
+    /// [`step`](Self::step), unless `takes` refuses it: it is told k3 over the mini-batch before any weight moves, and what
+    /// it refuses leaves no gradient behind.
+    ///
+    /// # Errors
+    /// What was not finite.
+    pub fn step_if(
+        &self,
+        learners: &mut Learners<'_>,
+        batch: MiniBatch<'_>,
+        update: Update<'_>,
+        seen: &mut Seen,
+        takes: impl Fn(f64) -> bool,
+    ) -> Result<(Losses, Option<Norms>), String> {
+        let before = seen.ratios;
+        let stepped = self.accumulate(learners, batch, update.settings.passes, seen).and_then(|losses| {
+            let tokens = seen.ratios.tokens - before.tokens;
+            let taken = takes((seen.ratios.k3_sum - before.k3_sum) / tokens.max(1) as f64);
+            Ok((losses, if taken { Some(learners.step(update, self.clips_jointly)?) } else { None }))
+        });
+        if !matches!(stepped, Ok((_, Some(_)))) {
             learners.discard();
         }
         stepped
@@ -167,7 +235,7 @@ impl PolicyLoss {
             let old_m = constant(old.clone(), &device);
             let advantages_m = concat(&advantages.advantages, part);
             let own_m = constant(advantages_m.clone(), &device);
-            let losses_m = clipped_surrogate(found.logprobs_m.clone(), old_m.clone(), own_m, &self.clip);
+            let losses_m = self.surrogate.losses(found.logprobs_m.clone(), old_m.clone(), own_m);
             let mut policy = reducer.reduce(losses_m, &pass, counts_b);
             let mut kl_m = None;
             if let (Some((coefficient, correction)), Some(reference)) = (self.kl, &experience.reference) {
@@ -182,10 +250,14 @@ impl PolicyLoss {
             }
             let returns_m = || gather(&advantages.returns, part, &device);
             let value = self.value.zip(values_m).map(|(loss, values_m)| {
-                let losses_m = match loss.clip_range {
+                let old_values_m = || gather(&advantages.values, part, &device);
+                let losses_m = match loss.clip {
                     None => value::plain(values_m.clone(), returns_m()),
-                    Some(range) => {
-                        value::clipped(values_m.clone(), gather(&advantages.values, part, &device), returns_m(), range)
+                    Some(ValueClip { range, larger: true }) => {
+                        value::clipped(values_m.clone(), old_values_m(), returns_m(), range)
+                    }
+                    Some(ValueClip { range, larger: false }) => {
+                        value::plain(value::near(values_m.clone(), old_values_m(), range), returns_m())
                     }
                 };
                 (values_m, reducer.reduce(losses_m, &pass, counts_b), loss)
@@ -199,7 +271,7 @@ impl PolicyLoss {
             let mut next = || read.next().expect("one list per tensor");
             losses.policy += f64::from(next()[0]);
             losses.total += finite("policy loss", next()[0])?;
-            seen.ratios.add(&Statistics::new(&next(), &old, &advantages_m, counts_b, &self.clip));
+            seen.ratios.add(&Statistics::new(&next(), &old, &advantages_m, counts_b, &self.surrogate.clip()));
             let entropy = sum(&next());
             (losses.entropy, seen.entropy) = (losses.entropy + entropy, seen.entropy + entropy);
             if kl_m.is_some() {
@@ -207,12 +279,12 @@ impl PolicyLoss {
             }
 
             // 4. Back.
-            let Some((_, critic_loss, ValueLoss { coefficient, clip_range })) = value else {
+            let Some((_, critic_loss, ValueLoss { coefficient, clip })) = value else {
                 learners.actor.accumulate(&total);
                 continue;
             };
             losses.value += finite("value loss", next()[0])?;
-            if let Some(range) = clip_range {
+            if let Some(ValueClip { range, .. }) = clip {
                 let (values, old_values) = (next(), concat(&advantages.values, part));
                 let fraction = value::clip_fraction(&values, &old_values, &concat(&advantages.returns, part), range);
                 seen.value_clipped += fraction * values.len() as f64;
@@ -236,14 +308,22 @@ impl Learners<'_> {
         }
     }
 
-    fn step(&mut self, update: Update<'_>) -> Result<Norms, String> {
+    /// Moves the weights.
+    fn step(&mut self, update: Update<'_>, clips_jointly: bool) -> Result<Norms, String> {
         let (settings, multiplier) = (update.settings, update.multiplier);
+        let max_norm = settings.max_grad_norm;
+        let (of_actor, of_critic) = match &self.critic {
+            Some(Critic::Separate(critic)) if clips_jointly => {
+                (self.actor.gradient_norm(), critic.learner.gradient_norm())
+            }
+            _ => (0.0, 0.0),
+        };
         // Both are asked before either moves: an error leaves the weights of the step before.
-        let actor = self.actor.ready(settings.max_grad_norm)?;
+        let actor = self.actor.ready_beside(max_norm, of_critic)?;
         let critic = match &mut self.critic {
             Some(Critic::Separate(critic)) => {
                 let rate = critic.learning_rate * multiplier;
-                Some((critic.learner.ready(settings.max_grad_norm)?, rate))
+                Some((critic.learner.ready_beside(max_norm, of_actor)?, rate))
             }
             _ => None,
         };
@@ -277,6 +357,9 @@ impl Reducer {
                 Self::Weigh(token_weights(&[counts_b, &vec![0; silent]].concat(), reduction))
             }
             Denominator::MicroBatches(reduction) => Self::Weigh(micro_mean_weights(counts_b, passes, reduction)),
+            Denominator::Parts { size, summed, mean_length } => {
+                Self::Weigh(part_weights(counts_b, size, summed, mean_length))
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use super::ppo::{Ppo, PpoConfig};
 use super::*;
 use crate::algorithm::actor::ValueHead;
 use crate::host::read;
-use crate::learner::optimizer::AdamW;
+use crate::learner::optimizer::Optimizer;
 use crate::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
 use crate::rollout::{Prompt, Rollout, StopReason};
 use crate::settings::TrainConfig;
@@ -78,7 +78,7 @@ fn updated(algorithm: &mut dyn Algorithm, value_head: bool, of_tool: f32) -> (Ac
     let (policy, settings) = (policy(), settings());
     let value_head = value_head.then(|| ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
     let experience = experience(&policy, &settings, of_tool);
-    let mut learner = Learner::new(Actor { policy, value_head }, AdamW::new(settings.optimizer));
+    let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
     let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
     let at = Update { iteration: 0, multiplier: 1.0, settings: &settings };
     algorithm.update(&mut learner, &experience, &advantages, at).expect("finite");
@@ -97,7 +97,7 @@ fn grpo_learns_from_what_the_policy_wrote() {
     let [answered, plain] = whole.map(|ids| model.logprobs(&model.batch(&Rows::texts(&[ids])), 1.0).logprobs_m);
     let written = Tensor::cat(vec![answered.clone().narrow(0, 1, 2), answered.narrow(0, 5, 1)], 0);
     let loss = (plain.narrow(0, 1, 4).sum() - written.sum()) * (0.5 / 7.0);
-    let mut learner = Learner::new(Actor { policy: model, value_head: None }, AdamW::new(settings.optimizer));
+    let mut learner = Learner::new(Actor { policy: model, value_head: None }, Optimizer::new(settings.optimizer));
     learner.accumulate(&loss);
     learner.step(settings.learning_rate, settings.max_grad_norm).expect("finite");
 
@@ -107,7 +107,7 @@ fn grpo_learns_from_what_the_policy_wrote() {
     for ((found, expected), start) in found.iter().zip(&expected).zip(&start) {
         for ((f, e), s) in found.values.iter().zip(expected.values.iter()).zip(start.values.iter()) {
             moved = moved.max((e - s).abs());
-            // AdamW turns rounding in a gradient near 0 into a step; most of it stays below a thousandth of one.
+            // Optimizer turns rounding in a gradient near 0 into a step; most of it stays below a thousandth of one.
             assert!((f - e).abs() <= 1e-3 * 0.01, "{}: {f} instead of {e}", found.name);
         }
     }
@@ -134,11 +134,11 @@ fn a_critic_whose_gradient_is_not_finite_keeps_the_policy_from_stepping() {
     let updated = |value_coefficient: f64| {
         let (policy, settings) = (policy(), settings());
         let experience = experience(&policy, &settings, 0.0);
-        let learner = Learner::new(RewardModel::critic_from(&policy), AdamW::new(settings.optimizer));
+        let learner = Learner::new(RewardModel::critic_from(&policy), Optimizer::new(settings.optimizer));
         let critic = SeparateCritic { learner, learning_rate: 0.01, source: dir(), pad_id: 0 };
         let config = PpoConfig { value_coefficient, update_epochs: 1, ..PpoConfig::default() };
         let mut ppo = Ppo::new(&config, Critic::Separate(Box::new(critic)), None);
-        let mut actor = Learner::new(Actor { policy, value_head: None }, AdamW::new(settings.optimizer));
+        let mut actor = Learner::new(Actor { policy, value_head: None }, Optimizer::new(settings.optimizer));
         let advantages = ppo.advantages(&actor.frozen(), &experience, &settings);
         let at = Update { iteration: 0, multiplier: 1.0, settings: &settings };
         let outcome = ppo.update(&mut actor, &experience, &advantages, at).map(drop);

@@ -9,7 +9,7 @@ use crate::data::SftExample;
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
 use crate::learner::Learner;
-use crate::learner::optimizer::AdamW;
+use crate::learner::optimizer::Optimizer;
 use crate::model::{CausalLm, ModelShape, Precision};
 use crate::objective::sft::{Sft, SftConfig};
 use crate::rng::{Purpose, Seed};
@@ -37,7 +37,7 @@ impl Trainer {
             ..TrainConfig::default()
         };
         let settings = Settings::new(&config, 1, LEARNING_RATE, "eval_loss");
-        let learner = Learner::new(model, AdamW::new(settings.optimizer));
+        let learner = Learner::new(model, Optimizer::new(settings.optimizer));
         Self { learner, settings, repetitions: options.repetitions, compute: options.compute }
     }
 

@@ -116,13 +116,14 @@ fn section(key: &str) -> &'static str {
         "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" | "recompute" => {
             "Length and batches"
         }
-        "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "adam_betas" | "adam_epsilon"
-        | "max_grad_norm" | "dropout" => "Optimiser",
+        "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "optimizer" | "adam_betas"
+        | "adam_epsilon" | "rmsprop_alpha" | "rmsprop_epsilon" | "max_grad_norm" | "dropout" => "Optimiser",
         "max_length"
         | "too_long"
         | "max_rows"
         | "max_rows_at_random"
         | "shuffle"
+        | "priority_scale"
         | "text_column"
         | "transcripts_as_messages"
         | "chat_template" => "Rows",

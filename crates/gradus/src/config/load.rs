@@ -7,7 +7,7 @@ use super::node::{Entry, Node, Value, parse};
 use super::read::read;
 use super::rules;
 use super::schema::Schema;
-use super::{MethodConfig, RunConfig, write};
+use super::{MethodConfig, RunConfig, preset, write};
 use crate::error::{Diagnostic, Error, Place, Result};
 use crate::machine::Machine;
 
@@ -127,6 +127,7 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
         None => base,
     };
     let root = overlay(&schema, schema.root(), base, over);
+    let root = preset::under(&schema, root).map_err(|problem| Error::Config(vec![problem]))?;
     let reading = read(&schema, &root);
     problems.extend(reading.problems);
     let (value, broken) = (reading.value, reading.broken);

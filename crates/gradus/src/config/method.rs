@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::algorithm::{OnlineMethod, grpo::GrpoConfig, ppo::PpoConfig};
+use crate::algorithm::{
+    OnlineMethod, a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, trpo::TrpoConfig,
+};
 use crate::method::{Head, Iteration, Method, Shared};
 use crate::objective::{
     OfflineMethod, dpo::DpoConfig, orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig,
@@ -25,6 +27,12 @@ pub enum MethodConfig {
     Orpo(OrpoConfig),
     /// Proximal policy optimisation with a critic.
     Ppo(PpoConfig),
+    /// Natural language policy optimisation: PPO under a mask of unlikely tokens.
+    Nlpo(NlpoConfig),
+    /// Advantage actor–critic.
+    A2c(A2cConfig),
+    /// Trust region policy optimisation.
+    Trpo(TrpoConfig),
     /// Group relative policy optimisation.
     Grpo(GrpoConfig),
 }
@@ -38,6 +46,9 @@ impl MethodConfig {
             Self::Dpo(keys) => visitor.offline(keys),
             Self::Orpo(keys) => visitor.offline(keys),
             Self::Ppo(keys) => visitor.online(keys),
+            Self::Nlpo(keys) => visitor.online(keys),
+            Self::A2c(keys) => visitor.online(keys),
+            Self::Trpo(keys) => visitor.online(keys),
             Self::Grpo(keys) => visitor.online(keys),
         }
     }
@@ -96,7 +107,7 @@ impl MethodConfig {
     }
 }
 
-/// The names of the methods for which `holds`, as in "`ppo` or `grpo`".
+/// The names of the methods for which `holds`, as in "`ppo`, `nlpo`, `a2c`, `trpo` or `grpo`".
 pub(super) fn names(joined_by: &str, holds: impl Fn(&MethodConfig) -> bool) -> String {
     let names: Vec<String> = MethodConfig::all()
         .iter()
@@ -149,7 +160,7 @@ mod tests {
             assert_eq!(MethodConfig::named(method.name()).as_ref(), Some(method), "`{}`", method.name());
         }
         assert_eq!(MethodConfig::named("dppo"), None);
-        assert_eq!(names("or", MethodConfig::is_online), "`ppo` or `grpo`");
+        assert_eq!(names("or", MethodConfig::is_online), "`ppo`, `nlpo`, `a2c`, `trpo` or `grpo`");
         assert_eq!(names("and", |method| method.name() == "dpo"), "`dpo`");
     }
 }

@@ -11,6 +11,7 @@ mod load;
 mod method;
 mod node;
 mod plan;
+mod preset;
 mod read;
 mod reference;
 mod resume;
@@ -36,7 +37,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::method::Shared;
+use crate::method::{Preset, Shared};
 use crate::model::adapter::LoraConfig;
 use crate::reward::config::RewardConfig;
 use crate::settings::TrainConfig;
@@ -63,6 +64,9 @@ pub struct RunConfig {
     /// An adapter to go on with, on `model`: a directory in peft's format or a hub name. Nothing else is trained.
     #[serde(default)]
     pub adapter: Option<String>,
+    /// Set what another system sets, below everything that is written; `gradus config explain preset` shows it.
+    #[serde(default)]
+    pub preset: Option<Preset>,
     /// Train a new low-rank adapter beside the frozen model instead of the model itself.
     #[serde(default)]
     pub lora: Option<LoraConfig>,

@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::MethodConfig;
+use super::node::{Node, Value};
 use super::schema::{Field, Schema, Shape, Word};
 use super::suggest::nearest;
 use crate::error::{Error, Result};
+use crate::method::Preset;
 
 /// One key with what a person needs to know about it.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -39,7 +41,9 @@ pub fn explain(schema: &Schema, key: Option<&str>) -> Result<Vec<KeyReference>> 
         return Ok(found);
     }
     // A bare name, such as `clip_range`, is found wherever it stands.
-    let named: Vec<_> = all.iter().filter(|found| found.key.rsplit('.').next() == Some(key)).cloned().collect();
+    let is_named =
+        |found: &&KeyReference| found.key.rsplit('.').next() == Some(key) && !found.key.starts_with("preset.");
+    let named: Vec<_> = all.iter().filter(is_named).cloned().collect();
     if !named.is_empty() {
         return Ok(named);
     }
@@ -70,6 +74,55 @@ fn collect(schema: &Schema, shape: &Shape, path: &str, depth: usize, all: &mut V
             key: key.clone(),
         });
         collect(schema, resolved, &key, depth + 1, all);
+        if key == "preset" {
+            presets(schema, all);
+        }
+    }
+}
+
+/// What each preset sets of each method.
+fn presets(schema: &Schema, all: &mut Vec<KeyReference>) {
+    for preset in Preset::ALL {
+        for method in MethodConfig::all() {
+            let Some(tree) = super::preset::tree(preset, &method) else { continue };
+            let mut paths = Vec::new();
+            tree.paths("", &mut paths);
+            for path in paths {
+                let (node, _) = tree.at(&path).expect("a path of its own");
+                let Some(field) = schema.field(&path).filter(|_| !matches!(node.value, Value::Map(_))) else {
+                    continue;
+                };
+                let of = path.strip_prefix("train.").map(|_| format!("For `{}`. ", method.name()));
+                let (value, usual) = (written(node), field.default.clone().filter(|usual| !usual.is_null()));
+                let same = usual.as_ref().is_some_and(|usual| same(usual, &value));
+                let usual = usual.map_or("nothing".to_owned(), |usual| format!("`{usual}`"));
+                all.push(KeyReference {
+                    key: format!("preset.{}.{path}", preset.name()),
+                    kind: kind(schema, field),
+                    default: Some(value),
+                    required: false,
+                    doc: of.unwrap_or_default()
+                        + &if same { "As without it.".to_owned() } else { format!("Instead of {usual}.") },
+                });
+            }
+        }
+    }
+}
+
+/// Whether two values are the same, 1 and 1.0 too.
+fn same(a: &Json, b: &Json) -> bool {
+    a == b || (a.is_number() && a.as_f64() == b.as_f64())
+}
+
+/// A value as it is written.
+fn written(node: &Node) -> Json {
+    match &node.value {
+        Value::Scalar { text, quoted: false } => {
+            serde_json::from_str(text).unwrap_or_else(|_| Json::from(text.as_str()))
+        }
+        Value::Scalar { text, quoted: true } => Json::from(text.as_str()),
+        Value::List(items) => items.iter().map(written).collect(),
+        Value::Map(_) => Json::Null,
     }
 }
 
@@ -117,6 +170,7 @@ pub fn markdown(schema: &Schema) -> String {
     let all = explain(schema, None).unwrap_or_default();
     let section = |key: &str| match key.split('.').collect::<Vec<_>>().as_slice() {
         ["method", method, ..] => format!("method.{method}"),
+        ["preset", name, ..] => format!("preset.{name}"),
         ["train" | "reward", _, ..] => key.split('.').next().unwrap_or_default().to_owned(),
         _ => String::new(),
     };

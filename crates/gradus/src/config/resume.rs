@@ -232,6 +232,8 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
         ("model" | "data" | "mix" | "eval_data", _)
         | (
             "train.seed"
+            | "train.optimizer"
+            | "train.priority_scale"
             | "train.batch_size"
             | "train.shuffle"
             | "train.max_rows"

@@ -60,10 +60,18 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
         problems.zero_to_below(&format!("train.adam_betas[{i}]"), beta, 1.0);
     }
     problems.above_zero("train.adam_epsilon", train.adam_epsilon);
+    problems.zero_to_below("train.rmsprop_alpha", train.rmsprop_alpha, 1.0);
+    problems.above_zero("train.rmsprop_epsilon", train.rmsprop_epsilon);
     problems.at_least("train.max_grad_norm", train.max_grad_norm, 0.0);
     problems.unless(train.max_length >= 2, &["train.max_length"], || {
         let reason = "the first token of a row is never predicted";
         (format!("`train.max_length` is {}, but must be at least 2: {reason}", train.max_length), None)
+    });
+    problems.at_least("train.priority_scale", train.priority_scale.unwrap_or(0.0), 0.0);
+    let samples = train.priority_scale.is_none() || config.method.is_online();
+    problems.unless(samples, &["train.priority_scale"], || {
+        let message = format!("`train.priority_scale` is given, but `{}` samples no completions", config.method.name());
+        (message, Some("leave it out: its rows come once an epoch".into()))
     });
     problems.at_least("train.keep_checkpoints", train.keep_checkpoints, 1);
     problems.at_least("train.logging_steps", train.logging_steps, 1);

@@ -187,7 +187,7 @@ fn wrong_types() {
     check(
         "method: [sft]\n",
         &[
-            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `dpo`, `orpo`, `ppo`, `grpo` is needed",
+            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `dpo`, `orpo`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` is needed",
         ],
     );
 }
@@ -265,7 +265,7 @@ fn impossible_combinations() {
     check(
         "method: {dpo: {}}\nreward: {model: rm}\n",
         &[
-            "4:1+6 `reward` is given, but `dpo` samples nothing to reward: it learns from its data alone (leave it out, or use `ppo` or `grpo`)",
+            "4:1+6 `reward` is given, but `dpo` samples nothing to reward: it learns from its data alone (leave it out, or use `ppo`, `nlpo`, `a2c`, `trpo` or `grpo`)",
         ],
     );
     check(
@@ -490,7 +490,10 @@ fn explains_keys() {
     let keys =
         |key| explain(&schema, Some(key)).map(|found| found.into_iter().map(|found| found.key).collect::<Vec<_>>());
     assert_eq!(keys("method.ppo.kl.target").expect("a key"), ["method.ppo.kl.target"]);
-    assert_eq!(keys("clip_range").expect("a name"), ["method.ppo.clip_range", "method.grpo.clip_range"]);
+    assert_eq!(
+        keys("clip_range").expect("a name"),
+        ["method.ppo.clip_range", "method.nlpo.clip_range", "method.grpo.clip_range"]
+    );
     let error = keys("clip_rnge").unwrap_err();
     assert_eq!(
         (error.to_string().as_str(), error.hint()),

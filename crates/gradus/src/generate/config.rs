@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BeamParams, EarlyStopping, SamplingParams};
+use super::{BeamParams, EarlyStopping, Record, SamplingParams};
 
 /// Keys of `sampling`: what shapes the distribution of completions beside the temperature. Names and meanings are those
 /// of transformers.
@@ -104,7 +104,10 @@ impl SamplingConfig {
             forced_bos_token_id: self.forced_bos_token_id,
             forced_eos_token_id: self.forced_eos_token_id,
             min_new_tokens: self.min_new_tokens,
-            record_support: self.trained_logprobs == TrainedLogprobs::Processed,
+            record: match self.trained_logprobs {
+                TrainedLogprobs::Raw => Record::Nothing,
+                TrainedLogprobs::Processed => Record::Drawn,
+            },
             ..params
         }
     }
@@ -113,7 +116,7 @@ impl SamplingConfig {
     pub fn to_evaluate(&self, params: SamplingParams) -> (SamplingParams, Option<BeamParams>) {
         match self.evaluation_beams {
             None => (params, None),
-            Some(beams) => (SamplingParams { temperature: 0.0, record_support: false, ..params }, Some(beams.into())),
+            Some(beams) => (SamplingParams { temperature: 0.0, record: Record::Nothing, ..params }, Some(beams.into())),
         }
     }
 }
@@ -125,12 +128,12 @@ mod tests {
     #[test]
     fn evaluations_search_only_where_that_is_asked_for() {
         let params =
-            || SamplingParams { temperature: 0.7, record_support: true, top_k: Some(3), ..SamplingParams::default() };
+            || SamplingParams { temperature: 0.7, record: Record::Drawn, top_k: Some(3), ..SamplingParams::default() };
         let plain = SamplingConfig::default();
         assert_eq!(plain.to_evaluate(params()), (params(), None));
         let beams = BeamConfig { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never };
         let (searched, found) = SamplingConfig { evaluation_beams: Some(beams), ..plain }.to_evaluate(params());
-        assert_eq!(searched, SamplingParams { temperature: 0.0, record_support: false, ..params() });
+        assert_eq!(searched, SamplingParams { temperature: 0.0, record: Record::Nothing, ..params() });
         assert_eq!(found, Some(BeamParams { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never }));
     }
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::mask::LogitsMask;
 use super::next::{NewToken, Next};
 use super::params::SamplingParams;
-use super::processors::History;
 use super::row::{Completion, Row, StopRule};
 use crate::error::{Error, Result};
 use crate::model::CausalLm;
@@ -64,13 +64,6 @@ pub enum Event {
     },
 }
 
-/// A mask of the caller's own over what can be drawn, such as an algorithm's.
-pub trait LogitsMask: Sync {
-    /// Sets to −∞ what must not be drawn, and leaves each row something. `logits_bv` has one line of the vocabulary per
-    /// row: at the temperature, after everything that looks at a row's ids, before truncation.
-    fn mask(&self, rows: &[(usize, History<'_>)], logits_bv: &mut [f32]);
-}
-
 /// Rows being sampled, those that wait for a place, and those that are kept.
 ///
 /// Rows are numbered from 0 in the order they are submitted. Each draws from its own stream and its logits do not depend
@@ -78,6 +71,8 @@ pub trait LogitsMask: Sync {
 pub struct Engine<'a> {
     next: Next,
     mask: Option<&'a dyn LogitsMask>,
+    /// Reads every row beside the model, for the mask.
+    guide: Option<Next>,
     /// In order; only the first can have a prompt that is computed already.
     waiting: VecDeque<Waiting>,
     live: Vec<Row>,
@@ -88,9 +83,32 @@ pub struct Engine<'a> {
     rows: usize,
     /// Prompts that are in the cache.
     held: Vec<usize>,
-    /// The logits after the last prompt computed, where rows of it still wait.
-    last_logits: Vec<f32>,
+    /// The logits after the last prompt computed, where rows of it still wait; and what the guide says.
+    last_logits: Logits,
     prefilled: usize,
+}
+
+/// One line of the vocabulary per row: of the model, and of its guide where there is one.
+#[derive(Debug, Clone, Default)]
+struct Logits {
+    own: Vec<f32>,
+    guide: Option<Vec<f32>>,
+}
+
+impl Logits {
+    /// Line `i` of lines of `vocabulary`.
+    fn line(&self, i: usize, vocabulary: usize) -> Self {
+        let line = |all: &Vec<f32>| all[i * vocabulary..(i + 1) * vocabulary].to_vec();
+        Self { own: line(&self.own), guide: self.guide.as_ref().map(line) }
+    }
+
+    fn append(&mut self, other: Self) {
+        self.own.extend(other.own);
+        match (&mut self.guide, other.guide) {
+            (Some(guide), Some(other)) => guide.extend(other),
+            (guide, other) => *guide = other,
+        }
+    }
 }
 
 /// Rows of one prompt that have no place yet.
@@ -112,13 +130,14 @@ impl<'a> Engine<'a> {
         Self {
             next: Next::new(model, places, capacity),
             mask: None,
+            guide: None,
             waiting: VecDeque::new(),
             live: Vec::with_capacity(places),
             kept: Vec::new(),
             free: (0..places).rev().collect(),
             rows: 0,
             held: Vec::new(),
-            last_logits: Vec::new(),
+            last_logits: Logits::default(),
             prefilled: 0,
         }
     }
@@ -126,6 +145,12 @@ impl<'a> Engine<'a> {
     /// The same engine, with `mask` over everything that is drawn.
     pub fn with_mask(self, mask: &'a dyn LogitsMask) -> Self {
         Self { mask: Some(mask), ..self }
+    }
+
+    /// The same engine, in which `guide`, a model of the same vocabulary, reads every row too: the mask is told what it says.
+    /// It has `places` and `capacity` as the engine has.
+    pub fn with_guide(self, guide: &CausalLm, places: usize, capacity: usize) -> Self {
+        Self { guide: Some(Next::new(guide, places, capacity)), ..self }
     }
 
     /// Asks for completions; gives the numbers of their rows.
@@ -233,10 +258,10 @@ impl<'a> Engine<'a> {
             let fresh = self.prefill(known..groups);
             let vocabulary = self.next.model().vocab_size();
             let logits_of = |group: usize| match group.checked_sub(known) {
-                Some(i) => &fresh[i * vocabulary..(i + 1) * vocabulary],
-                None => &self.last_logits[..],
+                Some(i) => fresh.line(i, vocabulary),
+                None => self.last_logits.clone(),
             };
-            let (mut entering, mut logits) = (Vec::new(), Vec::new());
+            let (mut entering, mut logits) = (Vec::new(), Logits::default());
             for (i, group) in self.waiting.iter_mut().enumerate().take(groups) {
                 let prompt = group.computed.expect("it was just computed");
                 let (given, shared) = self.next.given(&group.prompt, group.shared);
@@ -246,7 +271,7 @@ impl<'a> Engine<'a> {
                     let row = Row::new(row, prompt, slot, Arc::clone(&group.params), group.is_kept);
                     if row.behind() == 0 {
                         entering.push(row);
-                        logits.extend_from_slice(logits_of(i));
+                        logits.append(logits_of(i));
                     } else {
                         self.prefilled += row.behind();
                         self.live.push(row);
@@ -254,7 +279,7 @@ impl<'a> Engine<'a> {
                 }
             }
             if groups > known {
-                self.last_logits = logits_of(groups - 1).to_vec();
+                self.last_logits = logits_of(groups - 1);
             }
             self.waiting.retain(|group| !group.rows.is_empty());
             self.draw(&mut entering, &mut logits, stop, events);
@@ -280,17 +305,19 @@ impl<'a> Engine<'a> {
     }
 
     /// Computes the prompts of waiting groups; returns the logits after each one's last token.
-    fn prefill(&mut self, groups: Range<usize>) -> Vec<f32> {
+    fn prefill(&mut self, groups: Range<usize>) -> Logits {
         if groups.is_empty() {
-            return Vec::new();
+            return Logits::default();
         }
         let waiting = self.waiting.range(groups.clone());
         let prompts: Vec<&[u32]> = waiting.map(|group| &group.prompt[..group.shared]).collect();
-        let (numbers, logits) = self.next.after_prompts(&prompts);
+        let (numbers, own) = self.next.after_prompts(&prompts);
+        // Both have computed the same prompts, so a number means the same to both.
+        let guide = self.guide.as_mut().map(|guide| guide.after_prompts(&prompts).1);
         self.prefilled += prompts.iter().map(|prompt| prompt.len()).sum::<usize>();
         self.held.extend(numbers.clone());
         self.waiting.range_mut(groups).zip(numbers).for_each(|(group, number)| group.computed = Some(number));
-        logits
+        Logits { own, guide }
     }
 
     /// What the cache does not hold of the live rows; then one more id is drawn for each.
@@ -304,7 +331,9 @@ impl<'a> Engine<'a> {
             *end += row.behind();
             Some(*end - 1)
         });
-        let mut logits = self.next.after(&tokens, &ends.collect::<Vec<_>>());
+        let ends: Vec<usize> = ends.collect();
+        let own = self.next.after(&tokens, &ends);
+        let mut logits = Logits { own, guide: self.guide.as_mut().map(|guide| guide.after(&tokens, &ends)) };
         live.iter_mut().for_each(Row::catch_up);
         self.draw(&mut live, &mut logits, stop, events);
         self.live = live;
@@ -312,20 +341,22 @@ impl<'a> Engine<'a> {
     }
 
     /// Draws one id for each of `rows` from its line of `logits`.
-    fn draw(&self, rows: &mut [Row], logits: &mut [f32], stop: &mut dyn StopRule, events: &mut Vec<Event>) {
+    fn draw(&self, rows: &mut [Row], logits: &mut Logits, stop: &mut dyn StopRule, events: &mut Vec<Event>) {
         let vocabulary = self.next.model().vocab_size();
+        let Logits { own, guide } = logits;
         match self.mask {
-            None => rows.par_iter_mut().zip(logits.par_chunks_mut(vocabulary)).for_each(|(row, logits_v)| {
+            None => rows.par_iter_mut().zip(own.par_chunks_mut(vocabulary)).for_each(|(row, logits_v)| {
                 let line = row.process(logits_v);
-                row.draw(line, logits_v, false);
+                row.draw(line, logits_v, None);
             }),
             Some(mask) => {
-                let both = rows.par_iter().zip(logits.par_chunks_mut(vocabulary));
+                let both = rows.par_iter().zip(own.par_chunks_mut(vocabulary));
                 let lines: Vec<_> = both.map(|(row, logits_v)| row.process(logits_v)).collect();
                 let histories: Vec<_> = rows.iter().map(|row| (row.number, row.history())).collect();
-                mask.mask(&histories, logits);
-                let both = rows.par_iter_mut().zip(logits.par_chunks_mut(vocabulary));
-                both.zip(lines).for_each(|((row, logits_v), line)| row.draw(line, logits_v, true));
+                let supports = mask.supports(&histories, own, guide.as_deref());
+                let both = rows.par_iter_mut().zip(own.par_chunks_mut(vocabulary));
+                let each = both.zip(lines.into_par_iter().zip(supports));
+                each.for_each(|((row, logits_v), (line, support))| row.draw(line, logits_v, Some(support)));
             }
         }
         for row in rows {
@@ -355,6 +386,9 @@ impl<'a> Engine<'a> {
         let used: BTreeSet<usize> = rows.chain(self.waiting.iter().filter_map(|group| group.computed)).collect();
         for prompt in self.held.extract_if(.., |prompt| !used.contains(prompt)) {
             self.next.drop_prompt(prompt);
+            if let Some(guide) = &mut self.guide {
+                guide.drop_prompt(prompt);
+            }
         }
     }
 }

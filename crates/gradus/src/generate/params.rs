@@ -1,5 +1,6 @@
 //! How completions are drawn: the settings of one request.
 
+use super::mask::Record;
 use crate::error::{Error, Result};
 
 /// How completions are drawn. Names and meanings are those of transformers' `GenerationConfig`.
@@ -31,8 +32,8 @@ pub struct SamplingParams {
     pub min_new_tokens: usize,
     /// Ids that end a completion.
     pub stop_ids: Vec<u32>,
-    /// Whether what could be drawn is recorded beside every id.
-    pub record_support: bool,
+    /// What is recorded beside every id of those it could have been.
+    pub record: Record,
 }
 
 impl Default for SamplingParams {
@@ -52,7 +53,7 @@ impl Default for SamplingParams {
             max_new_tokens: 256,
             min_new_tokens: 0,
             stop_ids: Vec::new(),
-            record_support: false,
+            record: Record::Nothing,
         }
     }
 }

@@ -54,11 +54,12 @@ impl StopReason {
 pub struct Completion {
     /// The ids, a sampled stop id included. Never empty.
     pub ids: Vec<u32>,
-    /// Log-probability of each id under the distribution it was drawn from, in nats.
+    /// Log-probability of each id under the distribution it was drawn from, in nats; where the supports of a mask are
+    /// recorded, among those.
     pub sampled_logprobs: Vec<f32>,
     /// Log-probability of each id under the model at the sampling temperature, unprocessed, in nats.
     pub logprobs: Vec<f32>,
-    /// What each id could have been; empty unless [`SamplingParams::record_support`].
+    /// What each id could have been, as [`SamplingParams::record`] says; else empty.
     pub supports: Vec<Support>,
     /// Why it ended.
     pub stop: StopReason,
@@ -133,9 +134,9 @@ impl Row {
         Line::new(logits_v, self.history(), &self.params)
     }
 
-    /// Draws the next id from what [`process`](Self::process) left; `masked` says whether ids were taken out since.
-    pub(super) fn draw(&mut self, line: Line, logits_v: &mut [f32], masked: bool) {
-        let choice = line.choose(logits_v, masked, &self.params, &mut self.stream);
+    /// Draws the next id from what [`process`](Self::process) left, and `mask` where there is one.
+    pub(super) fn draw(&mut self, line: Line, logits_v: &mut [f32], mask: Option<Support>) {
+        let choice = line.choose(logits_v, mask, &self.params, &mut self.stream);
         self.ids.push(choice.id);
         self.completion.ids.push(choice.id);
         self.completion.sampled_logprobs.push(choice.sampled_logprob);

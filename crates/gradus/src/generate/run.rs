@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::engine::{Engine, Event, Request, check_prompt};
+use super::mask::Masking;
 use super::params::SamplingParams;
 use super::row::{Completion, StopRule};
 use crate::error::Result;
@@ -29,13 +30,29 @@ pub fn generate(
     stop: &mut dyn StopRule,
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Vec<Completion>> {
-    generate_at_once(ROWS_AT_ONCE, model, prompts, group, params, stop, stream)
+    generate_at_once(ROWS_AT_ONCE, (model, None), prompts, group, params, stop, stream)
+}
+
+/// [`generate`] under a mask.
+///
+/// # Errors
+/// As [`generate`].
+pub fn generate_masked(
+    (model, masking): (&CausalLm, Masking<'_>),
+    prompts: &[&[u32]],
+    group: usize,
+    params: &SamplingParams,
+    stop: &mut dyn StopRule,
+    stream: &dyn Fn(usize) -> Stream,
+) -> Result<Vec<Completion>> {
+    let params = SamplingParams { record: masking.record, ..params.clone() };
+    generate_at_once(ROWS_AT_ONCE, (model, Some(masking)), prompts, group, &params, stop, stream)
 }
 
 /// [`generate`] with at most `places` rows side by side.
 fn generate_at_once(
     places: usize,
-    model: &CausalLm,
+    (model, masking): (&CausalLm, Option<Masking<'_>>),
     prompts: &[&[u32]],
     group: usize,
     params: &SamplingParams,
@@ -50,7 +67,14 @@ fn generate_at_once(
     if count == 0 {
         return Ok(Vec::new());
     }
-    let mut engine = Engine::new(model, places.min(count), params.max_new_tokens);
+    let (places, room) = (places.min(count), params.max_new_tokens);
+    let mut engine = Engine::new(model, places, room);
+    if let Some(Masking { mask, guide, .. }) = masking {
+        engine = engine.with_mask(mask);
+        if let Some(guide) = guide {
+            engine = engine.with_guide(guide, places, room);
+        }
+    }
     let params = Arc::new(params.clone());
     for (i, prompt) in prompts.iter().enumerate() {
         let streams = (i * group..(i + 1) * group).map(stream).collect();
@@ -86,8 +110,9 @@ mod tests {
         // Ids that end some rows early, so that others take their places.
         let params = SamplingParams { max_new_tokens: 9, stop_ids: (0..8).collect(), ..SamplingParams::default() };
         let stream = |row: usize| Seed(3).stream(Purpose::Generate, 0, row as u64);
-        let sample =
-            |slots| generate_at_once(slots, &model, &prompts, 3, &params, &mut NoStopRule, &stream).expect("sampled");
+        let sample = |slots| {
+            generate_at_once(slots, (&model, None), &prompts, 3, &params, &mut NoStopRule, &stream).expect("sampled")
+        };
         let all = sample(100);
         assert!(all.iter().any(|completion| completion.stop == StopReason::StopId), "some rows end early");
         assert!(all.iter().any(|completion| completion.stop == StopReason::Length), "some rows do not");

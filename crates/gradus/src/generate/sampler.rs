@@ -4,6 +4,7 @@
 //! (`truncate.rs`) and the draw. What was drawn from is recorded beside the id.
 
 use super::distribution::{Distribution, argmax};
+use super::mask::{self, Record};
 use super::params::SamplingParams;
 use super::processors::{self, History};
 use super::truncate::truncate;
@@ -15,12 +16,13 @@ use crate::rng::Stream;
 pub struct Choice {
     /// The id.
     pub id: u32,
-    /// Its log-probability under the distribution it was drawn from, in nats; 0 when it was the only choice.
+    /// Its log-probability under the distribution it was drawn from, in nats; 0 when it was the only choice. Where the
+    /// support of a mask is recorded, among that.
     pub sampled_logprob: f32,
     /// Its log-probability under the model at the temperature (1 when greedy), before everything else: what the trainer
     /// recomputes. NaN when the logits hold a NaN.
     pub logprob: f32,
-    /// What could be drawn, where that is recorded.
+    /// What it could have been, where that is recorded.
     pub support: Option<Support>,
 }
 
@@ -30,7 +32,7 @@ pub struct Choice {
 /// # Panics
 /// When there are no logits.
 pub fn choose(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams, rng: &mut Stream) -> Choice {
-    Line::new(logits_v, history, params).choose(logits_v, false, params, rng)
+    Line::new(logits_v, history, params).choose(logits_v, None, params, rng)
 }
 
 /// The log-probabilities of the whole distribution that [`choose`] draws from, in place of `logits_v`; −∞ for what is
@@ -68,20 +70,34 @@ impl Line {
         Self { raw, replaced, forced }
     }
 
-    /// Draws an id; `masked` says whether some were taken out since.
+    /// Draws an id; `mask` is what a mask of the caller's leaves, which is taken out here.
     pub(super) fn choose(
         self,
         logits_v: &mut [f32],
-        masked: bool,
+        mask: Option<Support>,
         params: &SamplingParams,
         rng: &mut Stream,
     ) -> Choice {
         if let Some(id) = self.forced {
-            let support = params.record_support.then(|| Support::Ids([id].into()));
-            return Choice { id, sampled_logprob: 0.0, logprob: self.raw.logprob(logits_v[id as usize]), support };
+            let logprob = self.raw.logprob(logits_v[id as usize]);
+            return match mask {
+                // What is forced, the mask has no say in.
+                Some(_) if params.record == Record::Mask => {
+                    Choice { id, sampled_logprob: logprob, logprob, support: Some(Support::All) }
+                }
+                _ => {
+                    let support = (params.record != Record::Nothing).then(|| Support::Ids([id].into()));
+                    Choice { id, sampled_logprob: 0.0, logprob, support }
+                }
+            };
         }
+        let of_mask = mask.as_ref().filter(|_| params.record == Record::Mask).map(|support| {
+            let among = if *support == Support::All { self.raw.clone() } else { self.among(logits_v, support) };
+            (among, support.clone())
+        });
+        let is_masked = mask.is_some_and(|support| mask::apply(logits_v, &support));
         let is_greedy = params.temperature == 0.0;
-        let is_changed = masked || !self.replaced.is_empty() || (params.truncates() && !is_greedy);
+        let is_changed = is_masked || !self.replaced.is_empty() || (params.truncates() && !is_greedy);
         let processed = match is_changed && !is_greedy {
             true => {
                 truncate(logits_v, params);
@@ -90,13 +106,31 @@ impl Line {
             false => self.raw.clone(),
         };
         let id = if is_greedy { argmax(logits_v) } else { processed.draw(logits_v, rng) };
-        let raw = self.replaced.iter().find(|(replaced, _)| *replaced == id).map_or(logits_v[id], |(_, logit)| *logit);
-        Choice {
-            id: id as u32,
-            sampled_logprob: if is_greedy { 0.0 } else { processed.logprob(logits_v[id]) },
-            logprob: self.raw.logprob(raw),
-            support: params.record_support.then(|| Support::of(logits_v)),
-        }
+        let raw = self.raw_logit(logits_v, id);
+        let logprob = self.raw.logprob(raw);
+        let (sampled_logprob, support) = match of_mask {
+            Some((among, support)) if support.contains(id as u32) => (among.logprob(raw), Some(support)),
+            // The mask would have left nothing to draw.
+            Some(_) => (logprob, Some(Support::All)),
+            None => {
+                let drawn = if is_greedy { 0.0 } else { processed.logprob(logits_v[id]) };
+                (drawn, (params.record != Record::Nothing).then(|| Support::of(logits_v)))
+            }
+        };
+        Choice { id: id as u32, sampled_logprob, logprob, support }
+    }
+
+    /// What the logit of `id` was at the temperature.
+    fn raw_logit(&self, logits_v: &[f32], id: usize) -> f32 {
+        self.replaced.iter().find(|(replaced, _)| *replaced == id).map_or(logits_v[id], |(_, logit)| *logit)
+    }
+
+    /// The distribution at the temperature among `support`, before anything was taken out.
+    fn among(&self, logits_v: &[f32], support: &Support) -> Distribution {
+        let mut raw_v = logits_v.to_vec();
+        self.replaced.iter().for_each(|(id, logit)| raw_v[*id] = *logit);
+        mask::apply(&mut raw_v, support);
+        Distribution::new(&raw_v)
     }
 }
 
@@ -190,11 +224,61 @@ mod tests {
         assert!((f64::from(choice.logprob) - log_softmax(&[5.0, 1.0, 1.0])[2]).abs() < 1e-6);
     }
 
+    /// RL4LMs' masked distribution: renormalised among the mask, or with the logprobs of the whole vocabulary.
+    #[test]
+    fn logprobs_among_a_mask_and_among_everything() {
+        let (logits, support) = ([2.0, 1.0, 0.0, -1.0], Support::Ids([0, 1].into()));
+        let mut seen = [false; 4];
+        for i in 0..40 {
+            let params = SamplingParams { record: Record::Mask, ..PLAIN() };
+            let mut logits_v = logits;
+            let line = Line::new(&mut logits_v, NONE, &params);
+            let choice = line.choose(&mut logits_v, Some(support.clone()), &params, &mut stream(i));
+            let id = choice.id as usize;
+            seen[id] = true;
+            let (among, whole) = [(-0.3133, -0.4402), (-1.3133, -1.4402)][id];
+            assert!(
+                (choice.sampled_logprob - among).abs() < 5e-5 && (choice.logprob - whole).abs() < 5e-5,
+                "{choice:?}"
+            );
+            assert_eq!(choice.support, Some(support.clone()));
+        }
+        assert_eq!(seen, [true, true, false, false]);
+    }
+
+    /// What truncation and bans take out is not part of the mask.
+    #[test]
+    fn the_support_of_a_mask_is_the_masks_alone() {
+        let support = Support::Ids([0, 1, 3].into());
+        for i in 0..20 {
+            let params = SamplingParams {
+                record: Record::Mask,
+                top_k: Some(1),
+                suppress_tokens: vec![0],
+                temperature: 0.5,
+                ..PLAIN()
+            };
+            let mut logits_v = [1.0, 0.5, 0.75, 0.0];
+            let line = Line::new(&mut logits_v, NONE, &params);
+            let choice = line.choose(&mut logits_v, Some(support.clone()), &params, &mut stream(i));
+            assert_eq!((choice.id, choice.support), (1, Some(support.clone())), "0 is banned, 2 masked, 3 cut off");
+            let expected = log_softmax(&[2.0, 1.0, 0.0])[1];
+            assert!((f64::from(choice.sampled_logprob) - expected).abs() < 1e-6, "{}", choice.sampled_logprob);
+        }
+        // A mask that would leave nothing does not apply.
+        let params = SamplingParams { record: Record::Mask, suppress_tokens: vec![0], ..PLAIN() };
+        let mut logits_v = [1.0, 0.5];
+        let line = Line::new(&mut logits_v, NONE, &params);
+        let choice = line.choose(&mut logits_v, Some(Support::Ids([0].into())), &params, &mut stream(0));
+        assert_eq!((choice.id, choice.support), (1, Some(Support::All)));
+        assert!(choice.sampled_logprob == choice.logprob);
+    }
+
     #[test]
     fn what_could_be_drawn_is_recorded() {
         let logits = [4.0, 3.0, 2.0, 1.0, 0.0];
         let recorded = |params: SamplingParams| {
-            let params = SamplingParams { record_support: true, ..params };
+            let params = SamplingParams { record: Record::Drawn, ..params };
             let support = choose(&mut logits.clone(), NONE, &params, &mut stream(0)).support.expect("recorded");
             (0..5).filter(|&id| support.contains(id)).collect::<Vec<u32>>()
         };

@@ -33,7 +33,7 @@ pub(super) fn truncate_keeping(logits_v: &mut [f32], params: &SamplingParams, le
     kept.into_iter().for_each(|(id, logit)| logits_v[id] = logit);
 }
 
-fn drop_below(logits_v: &mut [f32], edge: f32) {
+pub(super) fn drop_below(logits_v: &mut [f32], edge: f32) {
     logits_v.iter_mut().for_each(|logit| *logit = if *logit < edge { f32::NEG_INFINITY } else { *logit });
 }
 
@@ -41,7 +41,7 @@ fn drop_below(logits_v: &mut [f32], edge: f32) {
 ///
 /// One pass that collects what beats the smallest of the best `k` seen so far; the collection is cut back to `k`
 /// whenever it has grown to twice that.
-fn kth_largest(logits_v: &[f32], k: usize) -> f32 {
+pub(super) fn kth_largest(logits_v: &[f32], k: usize) -> f32 {
     let descending = |a: &f32, b: &f32| b.total_cmp(a);
     let room = (2 * k).max(64);
     let mut best: Vec<f32> = Vec::with_capacity(room);

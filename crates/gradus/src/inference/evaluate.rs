@@ -132,7 +132,8 @@ fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> 
         None => None,
     };
     let params = SamplingParams { stop_ids: files.stop_ids(), ..options.params.clone() };
-    let sampler = Sampler { tokenizer: &files.tokenizer, group_size: 1, params, beams: None, stop: &options.stop };
+    let sampler =
+        Sampler { tokenizer: &files.tokenizer, group_size: 1, params, beams: None, stop: &options.stop, masking: None };
     let config = TrainConfig { seed: options.seed.0, ..TrainConfig::default() };
     let settings = Settings::new(&config, 1, 0.0, "eval_reward");
     let evaluation =

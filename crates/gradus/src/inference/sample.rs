@@ -92,6 +92,7 @@ pub fn sample<E: From<Error>>(
         params,
         beams: options.beams,
         stop: &options.stop,
+        masking: None,
     };
     options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;
     let total = prompts.len();

@@ -67,6 +67,19 @@ impl<M: Module> Learner<M> {
     }
 }
 
+impl<M: Module> Learner<M> {
+    /// The module without autodiff, with `flat` in the place of all trained parameters; what is not trained is shared.
+    ///
+    /// # Panics
+    /// When it has not one number per parameter.
+    pub fn frozen_with(&self, flat: &Tensor<1>) -> M {
+        let layout = self.layout();
+        assert_eq!(flat.dims(), [layout.last().map_or(0, |place| place.range.end)], "one number per parameter");
+        let places = layout.into_iter().map(|place| (place.name, place.range)).collect();
+        self.frozen().map(&mut Setter { path: NamePath::default(), places, flat })
+    }
+}
+
 /// Shapes and values of trained parameters, by name.
 #[derive(Default)]
 struct Found {
@@ -127,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::host::read;
-    use crate::learner::optimizer::{AdamW, AdamWConfig};
+    use crate::learner::optimizer::{AdamWConfig, Optimizer};
 
     #[derive(Module, Debug)]
     struct Curve {
@@ -143,7 +156,7 @@ mod tests {
             frozen: Param::from_tensor(Tensor::from_floats([7.0], &device)).set_require_grad(false),
             bias: Param::from_tensor(Tensor::from_floats([0.5], &device)),
         };
-        Learner::new(module, AdamW::new(AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.0 }))
+        Learner::new(module, Optimizer::new(AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.0 }))
     }
 
     /// `(w₀₀ + 2·w₀₁ − 1)² + frozen`: at (1, −2) the inner value is −4, so the gradient is −8 and −16 there.
@@ -176,6 +189,17 @@ mod tests {
         assert_eq!(read(&learner.module().frozen.val()), [7.0]);
         assert_eq!(learner.version(), version + 2);
         assert!(learner.module().slope.val().is_require_grad() && !learner.module().frozen.is_require_grad());
+    }
+
+    #[test]
+    fn a_copy_with_other_parameters_leaves_the_learner_alone() {
+        let learner = learner();
+        let (before, version) = (learner.parameters(), learner.version());
+        let copy = learner.frozen_with(&(before.clone() * 2.0));
+        assert_eq!(read(&copy.slope.val().reshape([4]))[..3], [2.0, -4.0, 0.0]);
+        assert_eq!((read(&copy.frozen.val()), read(&copy.bias.val())), (vec![7.0], vec![1.0]));
+        assert!(!copy.slope.val().is_autodiff());
+        assert_eq!((bits(&learner.parameters()), learner.version()), (bits(&before), version));
     }
 
     #[test]

@@ -6,14 +6,14 @@ pub mod optimizer;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use optimizer::{AdamW, GradientSum};
+use optimizer::{GradientSum, Optimizer};
 
 /// A module in training. Losses are accumulated over micro-batches, then one step is taken.
 #[derive(Debug)]
 pub struct Learner<M: Module> {
     /// `None` only while [`change`](Self::change) moves the module.
     module: Option<M>,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     gradients: GradientSum,
     version: u64,
 }
@@ -22,14 +22,14 @@ pub struct Learner<M: Module> {
 #[derive(Debug, Clone, Copy)]
 pub struct Trained<'a> {
     /// Its optimiser.
-    pub optimizer: &'a AdamW,
+    pub optimizer: &'a Optimizer,
     /// Which parameters these are.
     pub version: u64,
 }
 
 impl<M: Module> Learner<M> {
     /// Starts (or goes on) with `optimizer`; `module` lives on a device with autodiff.
-    pub fn new(module: M, mut optimizer: AdamW) -> Self {
+    pub fn new(module: M, mut optimizer: Optimizer) -> Self {
         optimizer.reserve(&module);
         Self { module: Some(module), optimizer, gradients: GradientSum::default(), version: 0 }
     }
@@ -45,7 +45,7 @@ impl<M: Module> Learner<M> {
     }
 
     /// The optimiser, for checkpoints.
-    pub fn optimizer(&self) -> &AdamW {
+    pub fn optimizer(&self) -> &Optimizer {
         &self.optimizer
     }
 
@@ -74,14 +74,27 @@ impl<M: Module> Learner<M> {
         Ok(self.ready(max_grad_norm)?.take(learning_rate))
     }
 
+    /// The norm of the accumulated gradients.
+    pub fn gradient_norm(&self) -> f64 {
+        self.gradients.norm()
+    }
+
     /// The step over the accumulated gradients, clipped to `max_grad_norm` and not yet taken: where several learners step
     /// together, all are asked before the first one moves.
     ///
     /// # Errors
     /// As [`step`](Self::step).
     pub fn ready(&mut self, max_grad_norm: f64) -> Result<Step<'_, M>, String> {
+        self.ready_beside(max_grad_norm, 0.0)
+    }
+
+    /// [`ready`](Self::ready), clipped by the norm of these gradients and those of others, which is `others`, together.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn ready_beside(&mut self, max_grad_norm: f64, others: f64) -> Result<Step<'_, M>, String> {
         let mut gradients = std::mem::take(&mut self.gradients);
-        let norm = gradients.clip(max_grad_norm);
+        let norm = gradients.clip_beside(max_grad_norm, others);
         if !norm.is_finite() {
             let name = gradients.first_not_finite().unwrap_or("several parameters together");
             return Err(format!("the gradient of `{name}` is not finite"));
@@ -90,7 +103,7 @@ impl<M: Module> Learner<M> {
     }
 
     /// The one way for parameters to change.
-    fn change(&mut self, changed: impl FnOnce(&mut AdamW, M) -> M) {
+    fn change(&mut self, changed: impl FnOnce(&mut Optimizer, M) -> M) {
         self.version += 1;
         let module = self.module.take().expect("the module is in its place between steps");
         self.module = Some(changed(&mut self.optimizer, module));

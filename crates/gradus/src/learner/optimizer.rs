@@ -1,4 +1,4 @@
-//! AdamW with global-norm clipping, over gradients summed from micro-batches.
+//! AdamW or RMSprop with global-norm clipping, over gradients summed from micro-batches.
 //!
 //! Parameters are named by their path in the module (`policy.trunk.blocks.0.attn.qkv.weight`), which is how checkpoints address
 //! the moments. Gradients and moments are f32 tensors on the device of their parameter and walked in one fixed order, so a
@@ -21,6 +21,50 @@ pub struct AdamWConfig {
     pub epsilon: f64,
     /// Decoupled weight decay; parameters of one dimension (biases, norms) are never decayed.
     pub weight_decay: f64,
+}
+
+/// The constants of RMSprop (Tieleman and Hinton 2012), without momentum and not centred.
+///
+/// `v ← αv + (1 − α)g²`, `θ ← θ − η·g/(√v + ε)`, where `g` has `λθ` in it: PyTorch's form and order of operations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RmsPropConfig {
+    /// α, the decay rate of the squared gradient's mean.
+    pub alpha: f64,
+    /// ε, added to its root.
+    pub epsilon: f64,
+    /// λ, added to the gradient; parameters of one dimension (biases, norms) are never decayed.
+    pub weight_decay: f64,
+}
+
+/// An optimiser and its constants.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum OptimizerConfig {
+    /// Adam with decoupled weight decay.
+    AdamW(AdamWConfig),
+    /// RMSprop.
+    RmsProp(RmsPropConfig),
+}
+
+impl OptimizerConfig {
+    /// Numbers that are remembered of each parameter's number.
+    pub fn moments(&self) -> u64 {
+        match self {
+            Self::AdamW(_) => 2,
+            Self::RmsProp(_) => 1,
+        }
+    }
+}
+
+impl From<AdamWConfig> for OptimizerConfig {
+    fn from(config: AdamWConfig) -> Self {
+        Self::AdamW(config)
+    }
+}
+
+impl From<RmsPropConfig> for OptimizerConfig {
+    fn from(config: RmsPropConfig) -> Self {
+        Self::RmsProp(config)
+    }
 }
 
 /// Gradients summed over the micro-batches of one optimiser step, by parameter name.
@@ -59,8 +103,14 @@ impl GradientSum {
     ///
     /// Multiplies by `min(1, max_norm / (norm + 1e-6))`, PyTorch's form. Returns the norm before clipping.
     pub fn clip(&mut self, max_norm: f64) -> f64 {
+        self.clip_beside(max_norm, 0.0)
+    }
+
+    /// [`clip`](Self::clip), so that the norm of these and of other gradients, which is `others`, is together at most
+    /// `max_norm`. Returns the norm of these.
+    pub fn clip_beside(&mut self, max_norm: f64, others: f64) -> f64 {
         let norm = self.norm();
-        let factor = (max_norm / (norm + 1e-6)) as f32;
+        let factor = (max_norm / (norm.hypot(others) + 1e-6)) as f32;
         self.scale = if max_norm > 0.0 && factor < 1.0 { factor } else { 1.0 };
         norm
     }
@@ -82,34 +132,35 @@ impl GradientSum {
     }
 }
 
-/// The two moments of one parameter, flat, on its device and without autodiff.
+/// What is remembered of one parameter, flat, on its device and without autodiff.
 #[derive(Debug, Clone)]
 pub struct Moments {
-    /// Decaying mean of the gradient.
-    pub first: Tensor<1>,
+    /// Decaying mean of the gradient; RMSprop has none.
+    pub first: Option<Tensor<1>>,
     /// Decaying mean of its square.
     pub second: Tensor<1>,
 }
 
 impl Moments {
     /// Before the first step of `n` numbers.
-    fn zeros(n: usize, device: &Device) -> Self {
-        Self { first: Tensor::zeros([n], device), second: Tensor::zeros([n], device) }
+    fn zeros(config: OptimizerConfig, n: usize, device: &Device) -> Self {
+        let zeros = || Tensor::zeros([n], device);
+        Self { first: (config.moments() == 2).then(zeros), second: zeros() }
     }
 }
 
-/// AdamW in PyTorch's form, with the state of every parameter it has stepped.
+/// An optimiser in PyTorch's form, with the state of every parameter it has stepped.
 #[derive(Debug, Clone)]
-pub struct AdamW {
-    config: AdamWConfig,
+pub struct Optimizer {
+    config: OptimizerConfig,
     steps: u64,
     moments: BTreeMap<String, Moments>,
 }
 
-impl AdamW {
+impl Optimizer {
     /// An optimiser that has not stepped yet.
-    pub fn new(config: AdamWConfig) -> Self {
-        Self { config, steps: 0, moments: BTreeMap::new() }
+    pub fn new(config: impl Into<OptimizerConfig>) -> Self {
+        Self { config: config.into(), steps: 0, moments: BTreeMap::new() }
     }
 
     /// Steps taken so far.
@@ -117,13 +168,13 @@ impl AdamW {
         self.steps
     }
 
-    /// The moments by parameter name, in order of names.
+    /// What is remembered by parameter name, in order of names.
     pub fn moments(&self) -> &BTreeMap<String, Moments> {
         &self.moments
     }
 
     /// An optimiser that goes on from a checkpoint; the moments lie on the device of their parameters.
-    pub fn restore(config: AdamWConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
+    pub fn restore(config: OptimizerConfig, steps: u64, moments: BTreeMap<String, Moments>) -> Self {
         Self { config, steps, moments }
     }
 
@@ -132,7 +183,7 @@ impl AdamW {
     /// Made before anything else is computed they lie side by side. Made in the first step, they would take the places
     /// that activations just left, which then need others: a tenth more memory for the rest of the run.
     pub fn reserve<M: Module>(&mut self, module: &M) {
-        module.visit(&mut Reserver { path: NamePath::default(), moments: &mut self.moments });
+        module.visit(&mut Reserver { path: NamePath::default(), config: self.config, moments: &mut self.moments });
     }
 
     /// One step: `module` with every parameter that has a gradient moved against it. The gradients are used up.
@@ -152,22 +203,49 @@ impl AdamW {
     ) -> Tensor<1> {
         let [n] = values.dims();
         assert_eq!(gradient.dims(), [n], "gradient of `{name}`");
-        let Moments { first, second } =
-            self.moments.remove(name).unwrap_or_else(|| Moments::zeros(n, &values.device()));
-        assert_eq!([first.dims(), second.dims()], [[n], [n]], "moments of `{name}`");
-        let step = AdamWStep {
-            learning_rate,
-            betas: (self.config.betas[0], self.config.betas[1]),
-            epsilon: self.config.epsilon,
-            weight_decay: if decayed { self.config.weight_decay } else { 0.0 },
-            step: self.steps,
-            gradient_scale: f64::from(scale),
+        let moments = self.moments.remove(name).unwrap_or_else(|| Moments::zeros(self.config, n, &values.device()));
+        assert_eq!(moments.second.dims(), [n], "moments of `{name}`");
+        let (values, moments) = match (self.config, moments) {
+            (OptimizerConfig::AdamW(config), Moments { first: Some(first), second }) => {
+                assert_eq!(first.dims(), [n], "moments of `{name}`");
+                let step = AdamWStep {
+                    learning_rate,
+                    betas: (config.betas[0], config.betas[1]),
+                    epsilon: config.epsilon,
+                    weight_decay: if decayed { config.weight_decay } else { 0.0 },
+                    step: self.steps,
+                    gradient_scale: f64::from(scale),
+                };
+                // On a CPU no buffer is copied on the way in or out.
+                let (values, first, second) = adamw(values, gradient, first, second, step);
+                (values, Moments { first: Some(first), second })
+            }
+            (OptimizerConfig::RmsProp(config), Moments { second, .. }) => {
+                let decay = if decayed { config.weight_decay } else { 0.0 };
+                let (values, second) = rmsprop(values, gradient * scale, second, (learning_rate, decay), config);
+                (values, Moments { first: None, second })
+            }
+            (OptimizerConfig::AdamW(_), Moments { first: None, .. }) => {
+                unreachable!("AdamW makes and restores both moments of `{name}`")
+            }
         };
-        // On a CPU no buffer is copied on the way in or out.
-        let (values, first, second) = adamw(values, gradient, first, second, step);
-        self.moments.insert(name.to_owned(), Moments { first, second });
+        self.moments.insert(name.to_owned(), moments);
         values
     }
+}
+
+/// One step of RMSprop: the parameter, and the mean of its gradient's square.
+fn rmsprop(
+    values: Tensor<1>,
+    gradient: Tensor<1>,
+    second: Tensor<1>,
+    (learning_rate, decay): (f64, f64),
+    config: RmsPropConfig,
+) -> (Tensor<1>, Tensor<1>) {
+    let gradient = if decay == 0.0 { gradient } else { gradient + values.clone() * decay };
+    let second = second * config.alpha + gradient.clone().square() * (1.0 - config.alpha);
+    let root = second.clone().sqrt() + config.epsilon;
+    (values - gradient / root * learning_rate, second)
 }
 
 struct Collector<'a> {
@@ -202,6 +280,7 @@ impl ModuleVisitor for Collector<'_> {
 
 struct Reserver<'a> {
     path: NamePath,
+    config: OptimizerConfig,
     moments: &'a mut BTreeMap<String, Moments>,
 }
 
@@ -217,7 +296,7 @@ impl ModuleVisitor for Reserver<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if param.is_require_grad() {
             let (n, device) = (param.shape().num_elements(), param.val().device().inner());
-            self.moments.entry(self.path.name()).or_insert_with(|| Moments::zeros(n, &device));
+            self.moments.entry(self.path.name()).or_insert_with(|| Moments::zeros(self.config, n, &device));
         }
     }
 }
@@ -225,7 +304,7 @@ impl ModuleVisitor for Reserver<'_> {
 struct Stepper<'a> {
     path: NamePath,
     learning_rate: f64,
-    optimizer: &'a mut AdamW,
+    optimizer: &'a mut Optimizer,
     gradients: GradientSum,
 }
 
@@ -295,7 +374,7 @@ mod tests {
         // w₀ = 1·(1 − 0.001) − 0.01 = 0.989; w₁ = −2·0.999 − 0.01 = −2.008; b = 0.5 − 0.01 = 0.49 (never decayed).
         // Step 2 with g' = −g: m = 0.9·0.1 g − 0.1 g = −0.01 g, m̂ = −0.01 g / 0.19, v̂ = g², so each moves by +0.01·0.0526316.
         // w₀ = 0.989·0.999 + 0.000526316 = 0.988537316; w₁ = −2.008·0.999 + 0.000526316; b = 0.490526316.
-        let mut optimizer = AdamW::new(CONFIG);
+        let mut optimizer = Optimizer::new(CONFIG);
         let line = line();
         let sum = gradient(&line, 1.0);
         let line = optimizer.step(0.01, line, sum);
@@ -330,7 +409,7 @@ mod tests {
         let line = line();
         let mut sum = GradientSum::default();
         sum.add(&line, &mut line.bias.val().sum().backward());
-        let stepped = AdamW::new(CONFIG).step(0.1, line, sum);
+        let stepped = Optimizer::new(CONFIG).step(0.1, line, sum);
         close(&values(&stepped), &[1.0, -2.0, 0.4]);
     }
 

@@ -9,6 +9,7 @@ pub mod dpo;
 pub mod kl;
 pub mod numeric;
 pub mod orpo;
+pub mod policy_gradient;
 pub mod reduce;
 pub mod reward;
 pub mod sft;

@@ -25,12 +25,23 @@ pub fn plain(values_m: Tensor<1>, returns_m: Tensor<1>) -> Tensor<1> {
 /// When the lengths differ.
 pub fn clipped(values_m: Tensor<1>, old_values_m: Tensor<1>, returns_m: Tensor<1>, clip_range: f64) -> Tensor<1> {
     let [m] = values_m.dims();
-    assert_eq!(old_values_m.dims(), [m], "old_values_m");
     assert_eq!(returns_m.dims(), [m], "returns_m");
 
-    let moved_m = (values_m.clone() - old_values_m.clone()).clamp(-clip_range, clip_range);
-    let clipped_m = old_values_m + moved_m;
+    let clipped_m = near(values_m.clone(), old_values_m, clip_range);
     (values_m - returns_m.clone()).square().max_pair((clipped_m - returns_m).square()) * 0.5
+}
+
+/// `V_old + clip(V − V_old, ±ε)`: whose [`plain`] error alone is the clipped value loss of Stable-Baselines3 and RL4LMs.
+///
+/// Both are `[M]`; `values_m` carries gradient, and none where it is clipped.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn near(values_m: Tensor<1>, old_values_m: Tensor<1>, clip_range: f64) -> Tensor<1> {
+    let [m] = values_m.dims();
+    assert_eq!(old_values_m.dims(), [m], "old_values_m");
+    let moved_m = (values_m - old_values_m.clone()).clamp(-clip_range, clip_range);
+    old_values_m + moved_m
 }
 
 /// The share of tokens whose clipped error was the larger one (`val/clipfrac_avg` in TRL); 0 without tokens.
@@ -65,6 +76,11 @@ mod tests {
         close(&gradient(&loss_m, &values_m), &[-0.9, 0.0, 0.5, -1.5], GRADIENT_TOLERANCE);
         assert_eq!(clip_fraction(&[0.1, 0.5, 0.5, -0.5], &old_m, &returns_m, 0.2), 0.25);
         assert_eq!(clip_fraction(&[], &[], &[], 0.2), 0.0);
+
+        // The clipped error alone: V_clip − R of −0.9, −0.8, 0.2, −1.2, and no gradient where it is clipped.
+        let loss_m = plain(near(values_m.clone(), check::plain(&old_m), 0.2), check::plain(&returns_m));
+        close(&check::values(&loss_m), &[0.405, 0.32, 0.02, 0.72], VALUE_TOLERANCE);
+        close(&gradient(&loss_m, &values_m), &[-0.9, 0.0, 0.0, 0.0], GRADIENT_TOLERANCE);
 
         let loss_m = plain(values_m.clone(), check::plain(&returns_m));
         close(&check::values(&loss_m), &[0.405, 0.125, 0.125, 1.125], VALUE_TOLERANCE);

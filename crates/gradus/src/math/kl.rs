@@ -53,21 +53,40 @@ pub enum KlController {
         /// How many sequences it takes to correct the coefficient by the whole proportional error.
         horizon: f64,
     },
+    /// It follows the measured KL by a fixed share of the error an iteration, however many sequences there are (RL4LMs).
+    Proportional {
+        /// The weight now, β.
+        coefficient: f64,
+        /// The KL aimed at, in the unit in which it is measured.
+        target: f64,
+        /// The share; RL4LMs has 0.1.
+        rate: f64,
+    },
 }
 
 impl KlController {
     /// The weight to use now.
     pub fn coefficient(&self) -> f64 {
         match *self {
-            Self::Fixed { coefficient } | Self::Adaptive { coefficient, .. } => coefficient,
+            Self::Fixed { coefficient }
+            | Self::Adaptive { coefficient, .. }
+            | Self::Proportional { coefficient, .. } => coefficient,
         }
     }
 
-    /// Takes in the KL measured over `sequences` sequences: `e = clip(kl/target − 1, ±0.2)`, `β ← β·(1 + e·n/horizon)`.
+    /// Takes in the KL measured over `sequences` sequences: `e = clip(kl/target − 1, ±0.2)`, `β ← β·(1 + e·n/horizon)`, or
+    /// `β ← β·(1 + rate·e)`.
     pub fn update(&mut self, kl: f64, sequences: usize) {
-        if let Self::Adaptive { coefficient, target, horizon } = self {
-            let error = (kl / *target - 1.0).clamp(-ERROR_BOUND, ERROR_BOUND);
-            *coefficient *= 1.0 + error * sequences as f64 / *horizon;
+        match self {
+            Self::Fixed { .. } => {}
+            Self::Adaptive { coefficient, target, horizon } => {
+                let error = (kl / *target - 1.0).clamp(-ERROR_BOUND, ERROR_BOUND);
+                *coefficient *= 1.0 + error * sequences as f64 / *horizon;
+            }
+            Self::Proportional { coefficient, target, rate } => {
+                let error = ((kl - *target) / *target).clamp(-ERROR_BOUND, ERROR_BOUND);
+                *coefficient *= 1.0 + *rate * error;
+            }
         }
     }
 }
@@ -130,6 +149,24 @@ mod tests {
         let mut fixed = KlController::Fixed { coefficient: 0.05 };
         fixed.update(100.0, 512);
         assert_eq!(fixed.coefficient(), 0.05);
+    }
+
+    #[test]
+    fn proportional_coefficient_follows_that_of_rl4lms() {
+        // Coefficient and target 0.1; per-token KL −0.2, 0.3, 0.4: one step down by 2 %, two up.
+        let mut controller = KlController::Proportional { coefficient: 0.1, target: 0.1, rate: 0.1 };
+        for (kl, expected) in [(-0.2, 0.098f64), (0.3, 0.09996), (0.4, 0.101_959_2)] {
+            controller.update(kl, 1280);
+            assert!((controller.coefficient() - expected).abs() < 1e-17 * 2.0, "{}", controller.coefficient());
+        }
+        let mut controller = KlController::Proportional { coefficient: 1.0, target: 0.1, rate: 0.1 };
+        (0..50).for_each(|_| controller.update(0.0, 10));
+        assert!((controller.coefficient() - 0.364).abs() < 5e-4, "{}", controller.coefficient());
+        controller.update(0.105, 10);
+        assert!(
+            (controller.coefficient() / 0.98f64.powi(50) - 1.005).abs() < 1e-12,
+            "an error of 5 % inside the bounds"
+        );
     }
 
     proptest! {

@@ -3,6 +3,7 @@
 //! Inputs and outputs are `f32` (what tensors hold); sums run in `f64`. Nothing here does I/O, keeps hidden state or
 //! knows the configuration. Sequences come one at a time, so there is no padding and no mask.
 
+pub mod conjugate;
 pub mod gae;
 pub mod group;
 pub mod kl;
@@ -15,4 +16,4 @@ pub mod whiten;
 pub use gae::{gae, returns};
 pub use group::{Baseline, GroupAdvantages, Scale, group_advantages};
 pub use weights::{Reduction, token_weights};
-pub use whiten::{Whiten, whiten};
+pub use whiten::{Divisor, Whiten, whiten, whiten_with};

@@ -52,6 +52,15 @@ mod tests {
     }
 
     #[test]
+    fn the_learning_rates_of_fine_grained_rlhf() {
+        // Two cards: 100 · 4 · 2 units of warm-up, 1250 · 4 · 2 in all, a peak of 1e-5.
+        for (unit, expected) in [(0, 0.0), (800, 1e-5), (5000, 5.4348e-6), (10_000, 0.0)] {
+            let found = 1e-5 * linear(unit, 10_000, 800);
+            assert!((found - expected).abs() < 5e-11, "unit {unit}: {found}");
+        }
+    }
+
+    #[test]
     fn warm_up_as_a_share_is_rounded_up() {
         for (warmup, updates, expected) in [(0.0, 10, 0), (0.1, 11, 2), (0.05, 1, 1), (1.0, 10, 1), (30.0, 10, 30)] {
             assert_eq!(warmup_updates(warmup, updates), expected, "{warmup} of {updates}");

@@ -51,6 +51,22 @@ pub fn micro_mean_weights(counts_b: &[usize], micro_batches: &[Range<usize>], re
     weights_b
 }
 
+/// The weights of tokens whose losses are averaged within parts of `size` sequences, as the gradient accumulation of
+/// FineGrainedRLHF does, <https://github.com/allenai/FineGrainedRLHF>.
+///
+/// The parts are added up (`summed`) or averaged. With `mean_length`, that of all sequences of the iteration, each part
+/// has the weight of its own mean length over it.
+pub fn part_weights(counts_b: &[usize], size: usize, summed: bool, mean_length: Option<f64>) -> Vec<f32> {
+    let size = size.clamp(1, counts_b.len().max(1));
+    let parts = if summed { 1.0 } else { counts_b.len().div_ceil(size) as f64 };
+    let weight = |part: &[usize]| {
+        let tokens = part.iter().sum::<usize>() as f64;
+        let length = mean_length.map_or(1.0, |all| tokens / part.len() as f64 / all);
+        if tokens == 0.0 { 0.0 } else { (length / tokens / parts) as f32 }
+    };
+    counts_b.chunks(size).flat_map(|part| vec![weight(part); part.len()]).collect()
+}
+
 /// Repeats each sequence's weight for each of its counted tokens: `[B]` to `[M]`.
 ///
 /// # Panics
@@ -103,6 +119,17 @@ pub fn on_policy(aligned_m: &[f32], counts_b: &[usize]) -> Vec<f32> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn parts_are_averaged_or_added_and_weigh_what_they_are_long() {
+        // Parts of 3 + 1 and 2 tokens; the mean length of all is 2.
+        let counts_b = [3, 1, 2];
+        assert_eq!(part_weights(&counts_b, 2, false, None), [0.125, 0.125, 0.25]);
+        assert_eq!(part_weights(&counts_b, 2, true, None), [0.25, 0.25, 0.5]);
+        assert_eq!(part_weights(&counts_b, 1, true, Some(2.0)), [0.5, 0.5, 0.5], "each token as much as any other");
+        assert_eq!(part_weights(&counts_b, 9, false, None), token_weights(&counts_b, Reduction::TokenMean));
+        assert_eq!(part_weights(&[0, 0], 1, false, Some(1.0)), [0.0, 0.0]);
+    }
 
     #[test]
     fn three_and_two_tokens_by_hand() {

@@ -1,12 +1,42 @@
 //! Whitening: rewards or advantages scaled to unit variance.
 //!
 //! Ziegler et al. 2019 whiten rewards keeping their mean and advantages to mean 0,
-//! <https://arxiv.org/abs/1909.08593>. Their code divides by the biased variance, TRL and verl by the unbiased one.
+//! <https://arxiv.org/abs/1909.08593>. Their code divides by the biased variance, TRL and verl by the unbiased one; other
+//! systems have other divisors ([`Divisor`]).
 
 use super::stats::{self, Variance};
 
-/// Added to the variance before the root, in the 2019 code, TRL and verl alike.
+/// Added to the variance before the root, in the 2019 code, TRL and verl alike; and to what other systems divide by.
 pub const VARIANCE_EPSILON: f64 = 1e-8;
+
+/// What the distances from the mean are divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Divisor {
+    /// `√(σ² + 1e-8)`.
+    Root(Variance),
+    /// `σ + 1e-8` (Stable-Baselines3, RL4LMs).
+    Deviation(Variance),
+    /// `√(σ + 1e-8)` of the biased σ: what FineGrainedRLHF divides by, whose results are then not of unit variance.
+    RootOfDeviation,
+}
+
+impl Divisor {
+    /// One over it; a single value has no unbiased variance, which counts as 0.
+    fn inverse(self, values: &[f32]) -> f64 {
+        let variance = |kind| stats::variance(values, kind).unwrap_or(0.0);
+        match self {
+            Self::Root(kind) => 1.0 / (variance(kind) + VARIANCE_EPSILON).sqrt(),
+            Self::Deviation(kind) => 1.0 / (variance(kind).sqrt() + VARIANCE_EPSILON),
+            Self::RootOfDeviation => 1.0 / (variance(Variance::Biased).sqrt() + VARIANCE_EPSILON).sqrt(),
+        }
+    }
+}
+
+impl From<Variance> for Divisor {
+    fn from(kind: Variance) -> Self {
+        Self::Root(kind)
+    }
+}
 
 /// What happens to the mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,18 +47,24 @@ pub enum Whiten {
     KeepMean,
 }
 
-/// `(x − μ) / √(σ² + 1e-8)`, plus `μ` for [`Whiten::KeepMean`].
+/// `(x − μ) / d`, plus `μ` for [`Whiten::KeepMean`]; `d` is the divisor.
 ///
 /// `values` are exactly the values that count, those of the whole batch laid end to end. A single value has no
 /// unbiased variance: it counts as 0. Equal values become 0 (or stay), however large they are.
-pub fn whiten(values: &[f32], mean_becomes: Whiten, kind: Variance) -> Vec<f32> {
-    let Some(mean) = stats::mean(values) else { return Vec::new() };
-    let scale = 1.0 / (stats::variance(values, kind).unwrap_or(0.0) + VARIANCE_EPSILON).sqrt();
+pub fn whiten(values: &[f32], mean_becomes: Whiten, divisor: impl Into<Divisor>) -> Vec<f32> {
+    whiten_with(values, mean_becomes, divisor, 0.0).0
+}
+
+/// [`whiten`], and what it makes of `other`, which is not among the values.
+pub fn whiten_with(values: &[f32], mean_becomes: Whiten, divisor: impl Into<Divisor>, other: f32) -> (Vec<f32>, f32) {
+    let Some(mean) = stats::mean(values) else { return (Vec::new(), other) };
+    let scale = divisor.into().inverse(values);
     let kept = match mean_becomes {
         Whiten::ZeroMean => 0.0,
         Whiten::KeepMean => mean,
     };
-    values.iter().map(|&v| ((f64::from(v) - mean) * scale + kept) as f32).collect()
+    let whitened = |v: f32| ((f64::from(v) - mean) * scale + kept) as f32;
+    (values.iter().map(|&v| whitened(v)).collect(), whitened(other))
 }
 
 #[cfg(test)]
@@ -43,6 +79,20 @@ mod tests {
         assert_eq!(whiten(&[1.0, 2.0, 3.0], Whiten::KeepMean, Variance::Unbiased), [1.0, 2.0, 3.0]);
         let biased = whiten(&[1.0, 2.0, 3.0], Whiten::ZeroMean, Variance::Biased);
         assert!((biased[2] - 1.5f32.sqrt()).abs() < 1e-6, "{biased:?}");
+    }
+
+    #[test]
+    fn divisors_by_hand() {
+        // Deviations 1 unbiased, √(2/3) biased.
+        let third = |divisor: Divisor| f64::from(whiten(&[1.0, 2.0, 3.0], Whiten::ZeroMean, divisor)[2]);
+        let biased = (2.0f64 / 3.0).sqrt();
+        for (divisor, expected) in [
+            (Divisor::Deviation(Variance::Unbiased), 1.0),
+            (Divisor::Deviation(Variance::Biased), 1.0 / biased),
+            (Divisor::RootOfDeviation, 1.0 / biased.sqrt()),
+        ] {
+            assert!((third(divisor) - expected).abs() < 1e-6, "{divisor:?}: {}", third(divisor));
+        }
     }
 
     #[test]

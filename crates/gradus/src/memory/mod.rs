@@ -36,6 +36,8 @@ pub struct Workload {
     pub passes: MicroBatch,
     /// Whether the longest pass is tried before the first step.
     pub tries_longest: bool,
+    /// Numbers that the optimiser remembers of each trained one.
+    pub moments: u64,
     /// What online methods sample: in an iteration, in an evaluation.
     pub sampling: Vec<Sampling>,
     /// How the weights that sample are held.
@@ -260,7 +262,7 @@ impl Workload {
             name,
             weights: held.sum(),
             gradients: 0,
-            moments: 2 * self.trained_weights(),
+            moments: self.moments * self.trained_weights(),
             activations: 0,
             working: 0,
             pages: 0,

@@ -13,6 +13,8 @@ pub struct Cast<R = Role> {
     pub critic: Option<R>,
     /// The policy is held to it, or measured against it.
     pub reference: Option<R>,
+    /// A frozen copy of the policy as it was some iterations ago.
+    pub lagged: Option<R>,
     /// Say what completions are worth.
     pub rewards: Vec<R>,
 }
@@ -69,7 +71,7 @@ impl Cast {
     /// A run of a policy alone, with `head` on it.
     pub fn alone(shared: &Shared<'_>, head: Head) -> Self {
         let policy = Role { head, trainer: Trainer::Run, ..Role::frozen(Source::Start, shared) };
-        Self { policy, critic: None, reference: None, rewards: Vec::new() }
+        Self { policy, critic: None, reference: None, lagged: None, rewards: Vec::new() }
     }
 
     /// With a frozen reference: the model `name`, or the policy as it starts.
@@ -115,6 +117,7 @@ impl<R> Cast<R> {
             policy: open(&self.policy)?,
             critic: self.critic.as_ref().map(&mut open).transpose()?,
             reference: self.reference.as_ref().map(&mut open).transpose()?,
+            lagged: self.lagged.as_ref().map(&mut open).transpose()?,
             rewards: self.rewards.iter().map(&mut open).collect::<Result<_, E>>()?,
         })
     }

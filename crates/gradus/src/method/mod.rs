@@ -7,11 +7,13 @@
 
 mod cast;
 mod iteration;
+mod preset;
 mod problems;
 mod sampling;
 
 pub use cast::{Cast, Head, Role, Source, Stay, Trainer};
 pub use iteration::Iteration;
+pub use preset::Preset;
 pub use problems::{Found, Problems};
 
 use crate::data::{Need, TooLong};
@@ -37,6 +39,11 @@ pub trait Method {
 
     /// Notes what is wrong with its keys, and with those of `train` beside them.
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig);
+
+    /// What a preset sets, as a configuration file; `None` where it says nothing of this method.
+    fn preset(&self, _preset: Preset) -> Option<&'static str> {
+        None
+    }
 
     /// Whether masks of dropout may be drawn in training. They may not where logprobs of one text under several models
     /// are compared: those would differ by chance.

@@ -212,6 +212,13 @@ impl CausalLm {
         }
     }
 
+    /// Logits of `targets` at the temperature given final hidden states, `[M, V]`; far below all others where an id is not
+    /// in a target's support.
+    pub fn token_logits(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> Tensor<2> {
+        let hidden_md = select_rows(hidden_nd, &targets.positions);
+        support::logits(hidden_md, &self.head(), &targets.supports_m, temperature)
+    }
+
     /// Logprobs and entropies of the tokens of a batch that count.
     pub fn logprobs(&self, batch: &Batch, temperature: f32) -> TokenLogprobs {
         self.token_logprobs(self.hidden(batch), batch.targets(), temperature)

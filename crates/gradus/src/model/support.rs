@@ -40,6 +40,15 @@ impl Support {
         }
     }
 
+    /// How many they are, of a vocabulary of `vocabulary`.
+    pub fn len(&self, vocabulary: usize) -> usize {
+        match self {
+            Self::All => vocabulary,
+            Self::Ids(ids) => ids.len(),
+            Self::Bits(words) => words.iter().map(|word| word.count_ones() as usize).sum(),
+        }
+    }
+
     /// Writes what is added to logits: 0 for these ids, `without` for all others.
     fn write(&self, line_v: &mut [f32], without: f32) {
         match self {
@@ -59,6 +68,19 @@ impl Support {
 /// Far below every logit, and finite: 0 · −∞ has no value, and an entropy is made of such products.
 const NEVER: f32 = -1e30;
 
+/// The logits of each target at the temperature, `[M, V]`: [`NEVER`] is added where an id is not in its support. Without
+/// supports every id is.
+pub(super) fn logits(hidden_md: Tensor<2>, head: &LmHead, supports_m: &[Support], temperature: f32) -> Tensor<2> {
+    let logits_mv = head.logits(hidden_md) / temperature;
+    let ([m, v], device) = (logits_mv.dims(), logits_mv.device());
+    if supports_m.is_empty() {
+        return logits_mv;
+    }
+    let mut mask = vec![0.0; m * v];
+    mask.chunks_exact_mut(v).zip(supports_m).for_each(|(line, support)| support.write(line, NEVER));
+    logits_mv + Tensor::<2>::from_data(TensorData::new(mask, [m, v]), &device)
+}
+
 /// What the head says of each target where only the ids of its support can be: `logits` of all rows are in memory, and
 /// their gradients.
 ///
@@ -71,14 +93,11 @@ pub(super) fn logprobs(
     supports_m: &[Support],
     temperature: f32,
 ) -> TokenLogprobs {
-    let ([v, _], m, device) = (head.dims(), targets_m.len(), hidden_md.device());
+    let (m, device) = (targets_m.len(), hidden_md.device());
     assert_eq!(m, supports_m.len(), "one support per target");
-    let mut mask = vec![0.0; m * v];
-    mask.chunks_exact_mut(v).zip(supports_m).for_each(|(line, support)| support.write(line, NEVER));
-    let mask_mv = Tensor::<2>::from_data(TensorData::new(mask, [m, v]), &device);
     let ids: Vec<i64> = targets_m.iter().map(|&id| i64::from(id)).collect();
     let ids_m1 = Tensor::<2, Int>::from_data(TensorData::new(ids, [m, 1]), &device);
-    let logits_mv = head.logits(hidden_md) / temperature + mask_mv;
+    let logits_mv = logits(hidden_md, head, supports_m, temperature);
     let logprobs_mv = activation::log_softmax(logits_mv.clone(), 1);
     let at_target_m1 = logits_mv.clone().gather(1, ids_m1.clone());
     let target_logprobs_m1 = logprobs_mv.clone().gather(1, ids_m1.clone());
@@ -113,6 +132,7 @@ mod tests {
                 }
                 let found: Vec<usize> = (0..v).filter(|&id| support.contains(id as u32)).collect();
                 assert_eq!(found, (0..v).step_by(step).collect::<Vec<_>>(), "{v} {step}");
+                assert_eq!(support.len(v), found.len());
                 let mut line = vec![7.0; v];
                 support.write(&mut line, -1.0);
                 assert!((0..v).all(|id| line[id] == if id % step == 0 { 0.0 } else { -1.0 }), "{v} {step}");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! config.json  model.safetensors  tokenizer files …   the model or adapter, written by the caller
-//! optimizer.safetensors    moments: `exp_avg.<parameter>` and `exp_avg_sq.<parameter>`, f32
+//! optimizer.safetensors    moments: `exp_avg.<parameter>` and `exp_avg_sq.<parameter>`, f32; of RMSprop `square_avg.<parameter>`
 //! trainer_state.json       under the names of `transformers`
 //! run_state.json           what only gradus needs: cursors and controllers
 //! rng.json                 the seed; every stream is derived from (seed, purpose, step, index)
@@ -134,12 +134,20 @@ pub struct CheckpointParts<'a> {
     pub optimizer: &'a [NamedTensor<'a>],
 }
 
-/// The two moments of one parameter under the names of the optimiser file.
-pub fn moments<'a>(parameter: &str, shape: &[usize], first: &'a [f32], second: &'a [f32]) -> [NamedTensor<'a>; 2] {
-    [
-        NamedTensor::new(format!("exp_avg.{parameter}"), shape, first),
-        NamedTensor::new(format!("exp_avg_sq.{parameter}"), shape, second),
-    ]
+/// What an optimiser remembers of one parameter, under PyTorch's names: AdamW's two moments, or RMSprop's one.
+pub fn moments<'a>(
+    parameter: &str,
+    shape: &[usize],
+    first: Option<&'a [f32]>,
+    second: &'a [f32],
+) -> Vec<NamedTensor<'a>> {
+    match first {
+        Some(first) => vec![
+            NamedTensor::new(format!("exp_avg.{parameter}"), shape, first),
+            NamedTensor::new(format!("exp_avg_sq.{parameter}"), shape, second),
+        ],
+        None => vec![NamedTensor::new(format!("square_avg.{parameter}"), shape, second)],
+    }
 }
 
 impl Checkpoint {
@@ -394,7 +402,7 @@ mod tests {
             method: Map::from_iter([("beta".to_owned(), 2.into())]),
         };
         let trainer_state = TrainerState { global_step: step, ..TrainerState::default() };
-        let optimizer = moments("wte.weight", &[2, 2], &[0.1, 0.2, 0.3, 0.4], &[1e-9, 0.0, 2.0, 3.0]);
+        let optimizer = moments("wte.weight", &[2, 2], Some(&[0.1, 0.2, 0.3, 0.4]), &[1e-9, 0.0, 2.0, 3.0]);
         let parts =
             CheckpointParts { run_state: &run_state, trainer_state: &trainer_state, seed: 42, optimizer: &optimizer };
         Checkpoint::write(run, &parts, keep, |directory| write_text(&directory.join("config.json"), "{}")).unwrap()

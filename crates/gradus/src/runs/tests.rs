@@ -62,7 +62,7 @@ fn model(path: &Path) {
 fn checkpoint(run: &RunDir, step: usize) {
     let run_state = RunState { step, best: Some((2, 0.75)), ..RunState::default() };
     let trainer_state = TrainerState { max_steps: 60, ..TrainerState::default() };
-    let optimizer = moments("w", &[2], &[0.1, 0.2], &[0.1, 0.2]);
+    let optimizer = moments("w", &[2], Some(&[0.1, 0.2]), &[0.1, 0.2]);
     let parts =
         CheckpointParts { run_state: &run_state, trainer_state: &trainer_state, seed: 1, optimizer: &optimizer };
     Checkpoint::write(run, &parts, 9, |at| {

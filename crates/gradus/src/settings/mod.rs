@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::data::TooLong;
+use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, WeightFormat};
 pub use resolved::Settings;
 
@@ -36,12 +37,18 @@ pub struct TrainConfig {
     pub lr_schedule: LrSchedule,
     /// Steps over which the learning rate rises from 0; below 1, a fraction of all steps. Default 0.
     pub warmup_steps: f64,
-    /// Decoupled weight decay, never on biases and norms. Default 0 (TRL).
+    /// Weight decay, never on biases and norms: AdamW's is decoupled, RMSprop's part of the gradient. Default 0 (TRL).
     pub weight_decay: f64,
+    /// The optimiser. Default `adamw` (TRL).
+    pub optimizer: OptimizerName,
     /// AdamW's decay rates of the two moments. Default [0.9, 0.999] (TRL).
     pub adam_betas: [f64; 2],
     /// AdamW's epsilon. Default 1e-8 (TRL).
     pub adam_epsilon: f64,
+    /// RMSprop's decay rate of the squared gradient's mean. Default 0.99 (PyTorch, A2C in RL4LMs).
+    pub rmsprop_alpha: f64,
+    /// RMSprop's epsilon, added to the root of that mean. Default 1e-8 (PyTorch; A2C in RL4LMs 1e-5).
+    pub rmsprop_epsilon: f64,
     /// Gradients are scaled down to this norm; 0 turns it off. Default 1 (TRL).
     pub max_grad_norm: f64,
     /// Longest row in tokens, prompt and completion together. Default 1024 (TRL).
@@ -81,6 +88,9 @@ pub struct TrainConfig {
     pub early_stopping_patience: usize,
     /// Shuffle the rows each epoch. Default true; `--no-shuffle` keeps the file's order.
     pub shuffle: bool,
+    /// Draw prompts with replacement, each with a probability in proportion to its column `weight` (1 without one) to this
+    /// power; 0: all alike (online methods only; RL4LMs' priority sampler, whose weights are all 1). Default: none, every prompt comes once an epoch.
+    pub priority_scale: Option<f64>,
     /// Dropout as the model's configuration says, instead of none (sft and reward only). Default false.
     pub dropout: bool,
     /// The seed of every random stream. Default 42 (TRL).
@@ -130,8 +140,11 @@ impl Default for TrainConfig {
             lr_schedule: LrSchedule::Linear,
             warmup_steps: 0.0,
             weight_decay: 0.0,
+            optimizer: OptimizerName::AdamW,
             adam_betas: [0.9, 0.999],
             adam_epsilon: 1e-8,
+            rmsprop_alpha: 0.99,
+            rmsprop_epsilon: 1e-8,
             max_grad_norm: 1.0,
             max_length: 1024,
             too_long: None,
@@ -150,6 +163,7 @@ impl Default for TrainConfig {
             best_metric: None,
             early_stopping_patience: 0,
             shuffle: true,
+            priority_scale: None,
             dropout: false,
             seed: 42,
             device: "cpu".into(),
@@ -160,6 +174,31 @@ impl Default for TrainConfig {
             text_column: "text".into(),
             transcripts_as_messages: false,
             chat_template: None,
+        }
+    }
+}
+
+/// What moves weights against their gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimizerName {
+    /// Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+    AdamW,
+    /// RMSprop without momentum, not centred (Tieleman and Hinton 2012).
+    RmsProp,
+}
+
+impl TrainConfig {
+    /// The optimiser with its constants.
+    pub fn optimizer(&self) -> OptimizerConfig {
+        let weight_decay = self.weight_decay;
+        match self.optimizer {
+            OptimizerName::AdamW => {
+                AdamWConfig { betas: self.adam_betas, epsilon: self.adam_epsilon, weight_decay }.into()
+            }
+            OptimizerName::RmsProp => {
+                RmsPropConfig { alpha: self.rmsprop_alpha, epsilon: self.rmsprop_epsilon, weight_decay }.into()
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use rand::Rng;
 
 use super::{LrSchedule, TrainConfig};
 use crate::batches::MicroBatch;
-use crate::learner::optimizer::AdamWConfig;
+use crate::learner::optimizer::OptimizerConfig;
 use crate::math::schedule;
 use crate::model::WeightFormat;
 use crate::rng::{Purpose, Seed};
@@ -22,7 +22,7 @@ pub struct Settings {
     /// Steps of warm-up.
     pub warmup: usize,
     /// The optimiser's constants.
-    pub optimizer: AdamWConfig,
+    pub optimizer: OptimizerConfig,
     /// Gradients are scaled down to this norm; 0 turns it off.
     pub max_grad_norm: f64,
     /// How large a forward and backward pass may be.
@@ -63,11 +63,7 @@ impl Settings {
             learning_rate,
             lr_schedule: config.lr_schedule,
             warmup: schedule::warmup_updates(config.warmup_steps, steps),
-            optimizer: AdamWConfig {
-                betas: config.adam_betas,
-                epsilon: config.adam_epsilon,
-                weight_decay: config.weight_decay,
-            },
+            optimizer: config.optimizer(),
             max_grad_norm: config.max_grad_norm,
             passes: MicroBatch { tokens: config.micro_batch_tokens, rows: config.micro_batch_size },
             try_longest: config.try_longest,

@@ -121,6 +121,13 @@ impl Tokenizer {
         self.special_ids.contains(&id)
     }
 
+    /// The ids of all special tokens, in rising order.
+    pub fn special_ids(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = self.special_ids.iter().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// The token that ends a text.
     pub fn eos_token(&self) -> Option<&str> {
         self.special.eos.as_deref()

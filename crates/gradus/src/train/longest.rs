@@ -8,7 +8,6 @@ use super::recorder::Recorder;
 use crate::algorithm::actor::batch;
 use crate::algorithm::{Actor, Algorithm, Critic};
 use crate::batches::MicroBatch;
-use crate::generate::TrainedLogprobs;
 use crate::learner::Learner;
 use crate::model::{DropoutStream, Support};
 use crate::objective::{Objective, Pass, totals};
@@ -60,7 +59,7 @@ pub(super) fn online(
     let policy = &actor.module().policy;
     let rollouts = made_up(&candidates, &chosen, (group, new), policy.vocab_size());
     let mut batch = batch(&policy.trunk, &rollouts, &(0..rollouts.len()).collect::<Vec<_>>());
-    if sampling.shape.trained_logprobs == TrainedLogprobs::Processed {
+    if sampling.among_supports {
         let targets = batch.targets().len();
         batch = batch.among(vec![Support::All; targets]);
     }

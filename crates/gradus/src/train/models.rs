@@ -13,12 +13,13 @@ use super::prepare::Start;
 use super::recorder::restore_optimizer;
 use crate::algorithm::actor::ValueHead;
 use crate::algorithm::critic::{Critic, SeparateCritic, VALUE_HEAD_FILE};
-use crate::algorithm::ppo::CRITIC_PREFIX;
+use crate::algorithm::estimator::CRITIC_PREFIX;
+use crate::algorithm::nlpo::LAGGED_DIR;
 use crate::batches::MicroBatch;
 use crate::config::Plan;
 use crate::error::{Error, Result};
 use crate::learner::Learner;
-use crate::learner::optimizer::{AdamW, AdamWConfig};
+use crate::learner::optimizer::{Optimizer, OptimizerConfig};
 use crate::method::{Cast, Head, Trainer};
 use crate::model::adapter::{Adaptable, PeftConfig, TaskType};
 use crate::model::{CausalLm, ModelDir, RewardModel};
@@ -68,6 +69,25 @@ impl Models<'_> {
             None => policy.valid(),
         };
         Ok(Some(reference.into_frozen(weights)))
+    }
+
+    /// The policy as it was some iterations ago, without autodiff: at first its own weights.
+    pub fn lagged(&self, policy: &CausalLm) -> Result<Option<CausalLm>> {
+        if self.cast.lagged.is_none() {
+            return Ok(None);
+        }
+        let Some(checkpoint) = self.checkpoint else { return Ok(Some(policy.valid())) };
+        let path = checkpoint.path.join(LAGGED_DIR);
+        let lagged = match policy.adapter().is_some() {
+            true => {
+                let dir = self.start.model.dir.without_adapter().with_adapter(&path)?;
+                policy.without_adapter().with_saved_adapter(&dir)?
+            }
+            false => {
+                CausalLm::load(&ModelDir::open(&path)?, &self.device.clone().inner())?.with_compute(policy.compute())
+            }
+        };
+        Ok(Some(lagged.valid()))
     }
 
     /// The critic, and the value head where it shares the policy's trunk.
@@ -123,10 +143,10 @@ impl Models<'_> {
     }
 
     /// A fresh optimiser, or as the checkpoint left the one of this prefix.
-    pub fn optimizer(&self, prefix: &str, config: AdamWConfig) -> Result<AdamW> {
+    pub fn optimizer(&self, prefix: &str, config: OptimizerConfig) -> Result<Optimizer> {
         match self.checkpoint {
             Some(checkpoint) => restore_optimizer(checkpoint, prefix, config, self.device),
-            None => Ok(AdamW::new(config)),
+            None => Ok(Optimizer::new(config)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The online loop: PPO and GRPO are this loop with another [`Algorithm`].
+//! The online loop: PPO, NLPO, A2C, TRPO and GRPO are this loop with another [`Algorithm`].
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,9 +11,9 @@ use super::recorder::{Recorder, Verdict};
 use super::rescue;
 use super::rollout_log::RolloutLog;
 use super::warnings::Shown;
-use crate::algorithm::actor::logprobs;
+use crate::algorithm::actor::{logprobs, raw_logprobs};
 use crate::algorithm::{Actor, Algorithm, Experience, Update};
-use crate::batches::Order;
+use crate::batches::{Order, Weighted};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, observe_rewards, observe_rollouts};
 use crate::generate::SamplingParams;
@@ -38,6 +38,8 @@ pub struct Online<'a> {
     pub held_out: &'a [Prompt],
     /// Which prompts an iteration takes.
     pub order: Order,
+    /// Which it takes where they are drawn with replacement.
+    pub weighted: Option<Weighted>,
     /// Turns ids into text.
     pub tokenizer: &'a Tokenizer,
     /// Ids that end a completion.
@@ -52,7 +54,7 @@ pub struct Online<'a> {
 
 impl<'a> Online<'a> {
     /// The sampler that `algorithm` asks for.
-    fn sampler<'s>(&'s self, algorithm: &dyn Algorithm, stop: &'s [String]) -> Sampler<'s> {
+    fn sampler<'s>(&'s self, algorithm: &'s dyn Algorithm, stop: &'s [String], in_evaluation: bool) -> Sampler<'s> {
         let wanted = algorithm.sampling();
         Sampler {
             tokenizer: self.tokenizer,
@@ -65,6 +67,7 @@ impl<'a> Online<'a> {
             }),
             beams: None,
             stop,
+            masking: algorithm.masking(in_evaluation),
         }
     }
 }
@@ -136,9 +139,13 @@ fn steps(
         let mut measured = Stats::default();
 
         // 1. Sample.
-        let prompts = task.order.full_batch(iteration).iter().map(|&row| task.prompts[row].clone()).collect();
+        let rows = match &task.weighted {
+            Some(weighted) => weighted.batch(iteration),
+            None => task.order.full_batch(iteration),
+        };
+        let prompts = rows.into_iter().map(|row| task.prompts[row].clone()).collect();
         let stream = |i: usize| settings.seed.stream(Purpose::Rollout, iteration as u64, i as u64);
-        let sampler = task.sampler(algorithm, &stop);
+        let sampler = task.sampler(algorithm, &stop, false);
         let rollouts = sample(settings, actor.frozen().policy, prompts, &sampler, &stream, &mut measured)?;
         lap(&mut measured, "sampling");
 
@@ -150,7 +157,10 @@ fn steps(
 
         // 3. Ask the reference; 4. advantages, on the host.
         let reference = match (algorithm.needs_reference(), task.reference) {
-            (true, Some(model)) => Some(logprobs(model, &rollouts, algorithm.sampling().temperature, settings.passes)),
+            (true, Some(model)) => {
+                let of = if algorithm.has_raw_kl() { raw_logprobs } else { logprobs };
+                Some(of(model, &rollouts, algorithm.sampling().temperature, settings.passes))
+            }
             _ => None,
         };
         let of_counted = |(score, rollout): (&Score, &rollout::Rollout)| {
@@ -250,7 +260,7 @@ fn evaluate(
     log: &mut RolloutLog,
     done: (usize, usize),
 ) -> Result<Metrics> {
-    let sampler = task.sampler(algorithm, stop).to_evaluate(&algorithm.sampling().shape);
+    let sampler = task.sampler(algorithm, stop, true).to_evaluate(&algorithm.sampling().shape);
     let chosen = task.settings.evaluated(done.0, task.held_out.len());
     let prompts: Vec<Prompt> = chosen.into_iter().map(|row| task.held_out[row].clone()).collect();
     let evaluation =
@@ -277,7 +287,8 @@ fn save_checkpoint(
     optimizers.extend(algorithm.learners().into_iter().map(|(prefix, trained)| (prefix, trained.optimizer)));
     recorder.checkpoint(task.settings, planned, &optimizers, |path| {
         (task.save)(&frozen.policy, path)?;
-        algorithm.save(&frozen, path)
+        algorithm.save(&frozen, path)?;
+        algorithm.save_state(path, task.save)
     })
 }
 

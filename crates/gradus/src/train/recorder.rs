@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::observer::{Event, Observer};
 use crate::error::{Error, Result};
-use crate::learner::optimizer::{AdamW, AdamWConfig, Moments};
+use crate::learner::optimizer::{Moments, Optimizer, OptimizerConfig};
 use crate::run::checkpoint::{CheckpointParts, moments};
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
@@ -272,7 +272,7 @@ impl<'a> Recorder<'a> {
         &mut self,
         settings: &Settings,
         planned: bool,
-        optimizers: &[(&str, &AdamW)],
+        optimizers: &[(&str, &Optimizer)],
         save: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
         let step = self.state.step;
@@ -321,14 +321,14 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// A parameter's name in the optimiser's file, and its two moments.
-type HostMoments = (String, HostValues, HostValues);
+/// A parameter's name in the optimiser's file, and what is remembered of it: AdamW's two moments, RMSprop's one.
+type HostMoments = (String, Option<HostValues>, HostValues);
 
 /// The moments of several optimisers; the prefix tells them apart.
-fn moments_on_host(optimizers: &[(&str, &AdamW)]) -> Vec<HostMoments> {
-    let of = |(prefix, optimizer): &(&str, &AdamW)| {
+fn moments_on_host(optimizers: &[(&str, &Optimizer)]) -> Vec<HostMoments> {
+    let of = |(prefix, optimizer): &(&str, &Optimizer)| {
         let named = |(name, Moments { first, second }): (&String, &Moments)| {
-            (format!("{prefix}{name}"), host_values(first.clone()), host_values(second.clone()))
+            (format!("{prefix}{name}"), first.clone().map(host_values), host_values(second.clone()))
         };
         optimizer.moments().iter().map(named).collect::<Vec<_>>()
     };
@@ -336,8 +336,9 @@ fn moments_on_host(optimizers: &[(&str, &AdamW)]) -> Vec<HostMoments> {
 }
 
 /// The moments as tensors of a file, and how often each optimiser has stepped.
-fn optimizer_tensors<'m>(optimizers: &[(&str, &AdamW)], found: &'m [HostMoments]) -> Vec<NamedTensor<'m>> {
-    let tensors = found.iter().flat_map(|(name, first, second)| moments(name, &[first.len()], first, second));
+fn optimizer_tensors<'m>(optimizers: &[(&str, &Optimizer)], found: &'m [HostMoments]) -> Vec<NamedTensor<'m>> {
+    let tensors =
+        found.iter().flat_map(|(name, first, second)| moments(name, &[second.len()], first.as_deref(), second));
     let steps = optimizers
         .iter()
         .map(|(prefix, optimizer)| NamedTensor::new(format!("step.{prefix}"), [1], vec![optimizer.steps() as f32]));
@@ -348,28 +349,45 @@ fn optimizer_tensors<'m>(optimizers: &[(&str, &AdamW)], found: &'m [HostMoments]
 ///
 /// # Errors
 /// When the optimiser's file cannot be read.
-pub fn restore_optimizer(checkpoint: &Checkpoint, prefix: &str, config: AdamWConfig, device: &Device) -> Result<AdamW> {
+pub fn restore_optimizer(
+    checkpoint: &Checkpoint,
+    prefix: &str,
+    config: OptimizerConfig,
+    device: &Device,
+) -> Result<Optimizer> {
     let device = device.clone().inner();
+    let names: &[&str] = match config {
+        OptimizerConfig::AdamW(_) => &["exp_avg.", "exp_avg_sq."],
+        OptimizerConfig::RmsProp(_) => &["square_avg."],
+    };
     let mut steps = 0;
-    let mut states = BTreeMap::<String, [Option<Tensor<1>>; 2]>::new();
+    let mut states = BTreeMap::<String, Vec<(usize, Tensor<1>)>>::new();
     for tensor in checkpoint.optimizer()? {
-        let moment = ["exp_avg.", "exp_avg_sq."].iter().enumerate().find_map(|(which, moment)| {
+        let moment = names.iter().enumerate().find_map(|(which, moment)| {
             Some((which, tensor.name.strip_prefix(moment)?.strip_prefix(prefix)?.to_owned()))
         });
         if tensor.name == format!("step.{prefix}") {
             steps = tensor.values[0] as u64;
         } else if let Some((which, name)) = moment {
             let data = TensorData::new(tensor.values.into_owned(), [tensor.shape.iter().product::<usize>()]);
-            states.entry(name).or_default()[which] = Some(Tensor::from_data(data, &device));
+            states.entry(name).or_default().push((which, Tensor::from_data(data, &device)));
         }
     }
-    let both = |(name, pair): (String, [Option<Tensor<1>>; 2])| match pair {
-        [Some(first), Some(second)] => Ok((name, Moments { first, second })),
-        _ => {
-            Err(Error::model(&checkpoint.path, format!("the optimiser's file has one of the two moments of `{name}`")))
+    let all = |(name, mut found): (String, Vec<(usize, Tensor<1>)>)| {
+        found.sort_by_key(|(which, _)| *which);
+        let found: Vec<Tensor<1>> = found.into_iter().map(|(_, moment)| moment).collect();
+        match <[Tensor<1>; 2]>::try_from(found) {
+            Ok([first, second]) => Ok((name, Moments { first: Some(first), second })),
+            Err(found) if found.len() == 1 && names.len() == 1 => {
+                Ok((name, Moments { first: None, second: found.into_iter().next().expect("one") }))
+            }
+            Err(_) => Err(Error::model(
+                &checkpoint.path,
+                format!("the optimiser's file has one of the two moments of `{name}`"),
+            )),
         }
     };
-    Ok(AdamW::restore(config, steps, states.into_iter().map(both).collect::<Result<_>>()?))
+    Ok(Optimizer::restore(config, steps, states.into_iter().map(all).collect::<Result<_>>()?))
 }
 
 /// Writes a JSON value, whole or not at all.

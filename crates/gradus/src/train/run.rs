@@ -19,12 +19,12 @@ use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::prepare::{Start, fetch_models};
 use super::recorder::Recorder;
-use crate::algorithm::OnlineMethod;
 use crate::algorithm::actor::Actor;
-use crate::batches::{MicroBatch, Order};
+use crate::algorithm::{OnlineMethod, Parts};
+use crate::batches::{MicroBatch, Order, Weighted};
 use crate::config::{Effect, Plan, Visitor};
 use crate::device::DeviceChoice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::machine::Machine;
 use crate::memory::Row;
@@ -33,6 +33,7 @@ use crate::model::CausalLm;
 use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::Trainable;
 use crate::rng::Purpose;
+use crate::rollout::Prompt;
 use crate::run::{Checkpoint, Existing, MetricsRow, Origin, RunDir, atomic, read_metrics, report};
 use crate::settings::Settings;
 
@@ -228,7 +229,9 @@ impl Job<'_> {
         let reference = self.models().reference(&policy)?;
         let (critic, value_head) = self.models().critic(&policy, &self.settings(1))?;
         let kl_coefficient = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
-        let mut algorithm = method.algorithm(critic, kl_coefficient);
+        let lagged = self.models().lagged(&policy)?;
+        let special_ids = self.start.model.tokenizer.special_ids();
+        let mut algorithm = method.algorithm(Parts { critic, lagged, special_ids, kl_coefficient });
         let mut reward = self.models().reward(self.passes())?;
 
         let order = self.order(Purpose::PromptOrder, train.len());
@@ -244,6 +247,7 @@ impl Job<'_> {
             prompts: &train,
             held_out: &held_out,
             order,
+            weighted: weighted(self.plan.train().priority_scale, order, &train)?,
             tokenizer: &self.start.model.tokenizer,
             stop_ids: &stop_ids,
             reference: reference.as_ref(),
@@ -328,6 +332,21 @@ impl Job<'_> {
         let results = Value::Object(report::finish(&self.directory, results)?);
         Ok(Outcome { directory: self.directory.path().to_owned(), model: self.directory.model(), results })
     }
+}
+
+/// Prompts drawn by their column `weight` to the power of `scale`.
+fn weighted(scale: Option<f64>, order: Order, prompts: &[Prompt]) -> Result<Option<Weighted>> {
+    let Some(scale) = scale else { return Ok(None) };
+    let weight = |prompt: &Prompt| match prompt.columns.get("weight") {
+        None | Some(Value::Null) => Ok(1.0),
+        Some(value) => value.as_f64().filter(|weight| *weight >= 0.0).ok_or_else(|| {
+            let message = format!("row {}: `weight` is {value}, but must be a number from 0", prompt.row + 1);
+            Error::input(message).with_hint("`train.priority_scale` draws prompts by it")
+        }),
+    };
+    let weights = prompts.iter().map(weight).collect::<Result<Vec<f64>>>()?;
+    let none = || Error::input("every prompt has the `weight` 0, so `train.priority_scale` would draw none");
+    Weighted::new(order, &weights, scale).ok_or_else(none).map(Some)
 }
 
 /// What often puzzles people about the last numbers of a run.

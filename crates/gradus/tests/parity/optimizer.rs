@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};
-use gradus::learner::optimizer::{AdamW, AdamWConfig, GradientSum};
+use gradus::learner::optimizer::{AdamWConfig, GradientSum, Optimizer, RmsPropConfig};
 use serde_json::Value;
 
 use crate::device::device;
@@ -39,7 +39,7 @@ fn adamw_steps_of_pytorch() {
             matrix: Matrix { weight: Param::from_tensor(tensor_of(&fixture["start"]["matrix.weight"], shape)) },
             vector: Vector { bias: Param::from_tensor(tensor_of(&fixture["start"]["vector.bias"], [length])) },
         };
-        let mut optimizer = AdamW::new(AdamWConfig {
+        let mut optimizer = Optimizer::new(AdamWConfig {
             betas: [number(&options["betas"][0]), number(&options["betas"][1])],
             epsilon: number(&options["eps"]),
             weight_decay: number(&options["weight_decay"]),
@@ -59,5 +59,28 @@ fn adamw_steps_of_pytorch() {
             let expected = [flat(&parameters["matrix.weight"]), flat(&parameters["vector.bias"])].concat();
             assert_all(&format!("{name}, step {step}"), &found, &expected, VALUE, 1.0);
         }
+    }
+}
+
+/// `tools/parity/policies.py`: PyTorch's RMSprop.
+#[test]
+fn rmsprop_steps_of_pytorch() {
+    let fixture = read("losses/rmsprop.json");
+    let shape = [3, 4];
+    for case in list(&fixture["cases"]) {
+        let mut model = Matrix { weight: Param::from_tensor(tensor_of(&fixture["start"], shape)) };
+        let mut optimizer = Optimizer::new(RmsPropConfig {
+            alpha: number(&case["alpha"]),
+            epsilon: number(&case["epsilon"]),
+            weight_decay: number(&case["weight_decay"]),
+        });
+        for (step, expected) in list(&case["steps"]).iter().enumerate() {
+            let loss = model.weight.val() * tensor_of(&fixture["gradients"][step], shape);
+            let mut sum = GradientSum::default();
+            sum.add(&model, &mut loss.sum().backward());
+            model = optimizer.step(number(&case["learning_rate"]), model, sum);
+            assert_all(&format!("{case}, step {step}"), &values(&model.weight.val()), &flat(expected), VALUE, 1.0);
+        }
+        assert!(optimizer.moments().values().all(|moments| moments.first.is_none()));
     }
 }

@@ -1,7 +1,7 @@
 //! The sampler against transformers' logits processors: what they leave of fixed logits, and what is drawn from it.
 
 use gradus::generate::sampler::{choose, processed_logprobs};
-use gradus::generate::{History, SamplingParams};
+use gradus::generate::{History, Kept, LikeliestMask, SamplingParams};
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
 
@@ -78,6 +78,25 @@ fn distributions_and_draws_of_transformers() {
                 let unwarped = at_temperature[id] - partition;
                 assert!(close(choice.logprob, unwarped), "{name}, id {id}: {} against {unwarped}", choice.logprob);
             }
+        }
+    }
+}
+
+/// `tools/parity/policies.py`: what the mask processor of RL4LMs leaves of recorded logits.
+#[test]
+fn masks_of_rl4lms() {
+    let fixture = read("losses/masks.json");
+    let special: Vec<u32> = flat(&fixture["special"]).iter().map(|id| *id as u32).collect();
+    for case in list(&fixture["cases"]) {
+        let top = number(&case["top"]);
+        let kept = if case["kind"] == "top_k" { Kept::TopK(top as usize) } else { Kept::TopP(top) };
+        let at_least = number(&case["min_tokens_to_keep"]) as usize;
+        let mask = LikeliestMask { kept, at_least, always: special.clone(), temperature: 1.0 };
+        for (logits, expected) in list(&fixture["logits"]).iter().zip(list(&case["kept"])) {
+            let logits = flat32(logits);
+            let support = mask.support(&logits);
+            let found: Vec<f64> = (0..logits.len() as u32).filter(|id| support.contains(*id)).map(f64::from).collect();
+            assert_eq!(found, flat(expected), "{case}");
         }
     }
 }

@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 use burn::tensor::Device;
 
 use super::*;
-use crate::generate::{NoStopRule, StopReason};
-use crate::model::ModelDir;
+use crate::generate::processors::History;
+use crate::generate::{LogitsMask, NoStopRule, Record, StopReason};
+use crate::model::{ModelDir, Support};
 use crate::rng::{Purpose, Seed};
 
 /// Sums in another order, in f32.
@@ -68,7 +69,7 @@ fn requests_with_other_settings_beside_them_are_what_they_are_alone() {
                 forced_bos_token_id: Some(7),
                 ..params(9)
             },
-            SamplingParams { min_p: 0.1, bad_words_ids: vec![vec![1], vec![2, 3]], record_support: true, ..params(4) },
+            SamplingParams { min_p: 0.1, bad_words_ids: vec![vec![1], vec![2, 3]], record: Record::Drawn, ..params(4) },
         ];
         let prompt = |i: usize| -> Vec<u32> { (0..=i as u32).map(|t| (t * 5 + i as u32) % 30).collect() };
         let ask = |i: usize| request(&prompt(i), settings[i].clone(), 10 * i as u64..10 * i as u64 + 2);
@@ -230,12 +231,10 @@ fn events_tell_every_id_in_order_and_then_the_end() {
 struct Parity;
 
 impl LogitsMask for Parity {
-    fn mask(&self, rows: &[(usize, History<'_>)], logits_bv: &mut [f32]) {
-        let vocabulary = logits_bv.len() / rows.len();
-        for ((_, history), logits_v) in rows.iter().zip(logits_bv.chunks_exact_mut(vocabulary)) {
-            let others = logits_v.iter_mut().skip(1 - history.ids.len() % 2).step_by(2);
-            others.for_each(|logit| *logit = f32::NEG_INFINITY);
-        }
+    fn supports(&self, rows: &[(usize, History<'_>)], logits_bv: &[f32], _: Option<&[f32]>) -> Vec<Support> {
+        let vocabulary = (logits_bv.len() / rows.len()) as u32;
+        let of = |(_, history): &(usize, History<'_>)| (history.ids.len() as u32 % 2..vocabulary).step_by(2).collect();
+        rows.iter().map(|row| Support::Ids(of(row))).collect()
     }
 }
 
@@ -243,7 +242,7 @@ impl LogitsMask for Parity {
 fn a_mask_of_the_callers_own_changes_what_is_drawn_and_what_is_recorded() {
     let model = model("gpt2");
     let mut engine = Engine::new(&model, 2, 9).with_mask(&Parity);
-    engine.submit(request(&[3, 1], SamplingParams { record_support: true, ..params(9) }, 0..4)).expect("fine");
+    engine.submit(request(&[3, 1], SamplingParams { record: Record::Drawn, ..params(9) }, 0..4)).expect("fine");
     for completion in finish(&mut engine).into_values() {
         for (i, id) in completion.ids.iter().enumerate() {
             assert_eq!(id % 2, (2 + i as u32) % 2);

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::learner::optimizer::AdamW;
+use crate::learner::optimizer::Optimizer;
 use crate::objective::Pass;
 use crate::rng::{Purpose, Seed};
 use crate::run::{Checkpoint, Existing, NamedTensor, RunDir, read_metrics, tensors};
@@ -165,7 +165,7 @@ fn run_in(
             (learner, Recorder::resume(run, observer, &last).unwrap())
         }
         None => {
-            let learner = Learner::new(Line::new([0.0, 0.0], 0.0), AdamW::new(settings.optimizer));
+            let learner = Learner::new(Line::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
             (learner, Recorder::start(run, observer).unwrap())
         }
     };
@@ -228,7 +228,7 @@ fn the_longest_pass_is_tried_once_before_the_first_step() {
             save: &save,
         };
         let run = RunDir::create(directory.path(), Existing::Refuse).unwrap();
-        let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), AdamW::new(settings.optimizer));
+        let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
         train(&task, &mut learner, &mut Recorder::start(run, &mut Silent).unwrap()).unwrap();
         let rows = read_metrics(&directory.path().join("metrics.jsonl")).unwrap();
         let values = rows.iter().map(|row| row.values.to_json()).map(|mut row| {
@@ -292,7 +292,7 @@ fn a_panic_within_a_step_leaves_a_checkpoint_of_the_step_before() {
     let task =
         Offline { objective: &objective, examples: &examples, held_out: &[], order, settings: &settings, save: &save };
     let dir = RunDir::create(directory.path(), Existing::Refuse).unwrap();
-    let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), AdamW::new(settings.optimizer));
+    let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
     let mut nobody = Silent;
     let mut recorder = Recorder::start(dir.clone(), &mut nobody).unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| train(&task, &mut learner, &mut recorder)));

@@ -1,0 +1,285 @@
+//! Advantage actor–critic: its keys, and how it learns from rollouts.
+//!
+//! Mnih et al. 2016, section 4, <https://arxiv.org/abs/1602.01783>, synchronous, as in Stable-Baselines3 and RL4LMs
+//! (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>): one optimiser step an iteration, over all rollouts. With
+//! `train.optimizer: rmsprop` it has the optimiser of both.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::actor::{Actor, lengths};
+use super::critic::Critic;
+use super::estimator::{CriticConfig, Estimation, Estimator, KlConfig, WhiteningConfig};
+use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate, ValueLoss};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update};
+use crate::data::{Need, TooLong};
+use crate::error::Result;
+use crate::generate::{SamplingConfig, TrainedLogprobs};
+use crate::learner::{Learner, Trained};
+use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
+use crate::settings::{Settings, TrainConfig};
+use crate::stats::{NEW_TOKENS, Stats};
+
+/// Keys of `method.a2c`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct A2cConfig {
+    /// Completions of each prompt. Default 1.
+    pub group_size: usize,
+    /// Longest completion in tokens. Default 48 (RL4LMs' IMDB recipe).
+    pub max_new_tokens: usize,
+    /// Sampling temperature, also that of the logprobs trained on. Default 1 (RL4LMs).
+    pub temperature: f64,
+    /// Weight of the value loss, which is half a squared error. Default 1 (RL4LMs: 0.5 of an error that is not halved).
+    pub value_coefficient: f64,
+    /// Weight of the entropy bonus. Default 0 (RL4LMs).
+    pub entropy_coefficient: f64,
+    /// Discount γ. Default 0.99 (RL4LMs).
+    pub discount: f64,
+    /// GAE's λ. Default 1 (RL4LMs): the whole return less the value.
+    pub gae_lambda: f64,
+    /// Whether rewards are whitened before GAE. Default false (RL4LMs).
+    pub whiten_rewards: bool,
+    /// Whether advantages are whitened. Default false (RL4LMs).
+    pub whiten_advantages: bool,
+    /// How rewards and advantages are whitened.
+    pub whitening: WhiteningConfig,
+    /// Subtracted from the score of a completion without a stop id. Default: none.
+    pub missing_eos_penalty: Option<f64>,
+    /// Whether the gradients of policy and critic are clipped by their norm together. Default true (RL4LMs).
+    pub clip_jointly: bool,
+    /// The KL penalty in the reward.
+    pub kl: KlConfig,
+    /// The critic.
+    pub critic: CriticConfig,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// What else shapes the distribution that completions are drawn from.
+    pub sampling: SamplingConfig,
+    /// The reference: a model directory. Default: the model training starts from.
+    pub reference_model: Option<String>,
+}
+
+impl Default for A2cConfig {
+    fn default() -> Self {
+        Self {
+            group_size: 1,
+            max_new_tokens: 48,
+            temperature: 1.0,
+            value_coefficient: 1.0,
+            entropy_coefficient: 0.0,
+            discount: 0.99,
+            gae_lambda: 1.0,
+            whiten_rewards: false,
+            whiten_advantages: false,
+            whitening: WhiteningConfig::default(),
+            missing_eos_penalty: None,
+            clip_jointly: true,
+            kl: KlConfig::default(),
+            critic: CriticConfig::default(),
+            stop: Vec::new(),
+            sampling: SamplingConfig::default(),
+            reference_model: None,
+        }
+    }
+}
+
+/// RL4LMs' IMDB recipe: a buffer of 48 × 2 transitions is two completions.
+const RL4LMS: &str = "\
+method:
+  a2c:
+    group_size: 1
+    max_new_tokens: 48
+    temperature: 1
+    value_coefficient: 1
+    entropy_coefficient: 0
+    discount: 0.99
+    gae_lambda: 1
+    whiten_rewards: false
+    whiten_advantages: false
+    whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation}
+    clip_jointly: true
+    kl: {coefficient: 0.1, estimator: k1, target: 0.5, rate: 0.1, unit: token}
+    critic: {trunk: separate}
+    sampling: {top_k: 50, min_new_tokens: 48, trained_logprobs: raw}
+train:
+  batch_size: 2
+  optimizer: rmsprop
+  rmsprop_alpha: 0.99
+  rmsprop_epsilon: 1e-5
+  learning_rate: 1e-6
+  lr_schedule: constant
+  weight_decay: 1e-6
+  max_grad_norm: 0.5
+";
+
+impl Method for A2cConfig {
+    fn name(&self) -> &'static str {
+        "a2c"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on rewards, with a critic and one step an iteration"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-6, too_long: TooLong::Skip, best_metric: "eval_reward" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Prompt
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        self.critic.cast(shared, self.reference_model.as_deref())
+    }
+
+    fn preset(&self, preset: Preset) -> Option<&'static str> {
+        match preset {
+            Preset::Rl4lms => Some(RL4LMS),
+            Preset::FineGrained => None,
+        }
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        problems.at_least("method.a2c.group_size", self.group_size, 1);
+        problems.at_least("method.a2c.entropy_coefficient", self.entropy_coefficient, 0.0);
+        problems.at_least("method.a2c.value_coefficient", self.value_coefficient, 0.0);
+        self.iteration().rules(problems, self.name(), train);
+        self.estimation().rules(problems, self.name());
+        self.critic.rules(problems, self.name());
+    }
+}
+
+impl OnlineMethod for A2cConfig {
+    fn iteration(&self) -> Iteration<'_> {
+        Iteration {
+            group_size: self.group_size,
+            max_new_tokens: self.max_new_tokens,
+            temperature: self.temperature,
+            stop: &self.stop,
+            sampling: &self.sampling,
+            update_epochs: 1,
+            mini_batches: 1,
+            regroups: false,
+        }
+    }
+
+    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
+        Box::new(A2c::new(self, parts.critic.expect("its cast has a critic"), parts.kl_coefficient))
+    }
+}
+
+impl A2cConfig {
+    /// The keys of advantages.
+    fn estimation(&self) -> Estimation {
+        Estimation {
+            kl: self.kl.clone(),
+            discount: self.discount,
+            gae_lambda: self.gae_lambda,
+            missing_eos_penalty: self.missing_eos_penalty,
+            whiten_rewards: self.whiten_rewards,
+            whiten_advantages: self.whiten_advantages,
+            whitening: self.whitening.clone(),
+            raw_kl: false,
+        }
+    }
+}
+
+/// The algorithm: the critic and the KL controller are its state.
+#[derive(Debug)]
+pub struct A2c {
+    config: A2cConfig,
+    estimator: Estimator,
+}
+
+impl A2c {
+    /// The algorithm that `config` asks for; `kl_coefficient` is that of a resumed run.
+    pub fn new(config: &A2cConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
+        Self { config: config.clone(), estimator: Estimator::new(config.estimation(), critic, kl_coefficient) }
+    }
+
+    /// The loss of the step; its means run over all tokens.
+    fn loss(&self) -> PolicyLoss {
+        PolicyLoss {
+            temperature: self.config.temperature as f32,
+            surrogate: Surrogate::PolicyGradient,
+            denominator: Denominator::Tokens,
+            kl: None,
+            entropy_coefficient: self.config.entropy_coefficient,
+            value: Some(ValueLoss { coefficient: self.config.value_coefficient, clip: None }),
+            clips_jointly: self.config.clip_jointly,
+        }
+    }
+}
+
+impl Algorithm for A2c {
+    fn sampling(&self) -> Sampling {
+        Sampling {
+            group_size: self.config.group_size,
+            max_new_tokens: self.config.max_new_tokens,
+            temperature: self.config.temperature as f32,
+            stop: self.config.stop.clone(),
+            among_supports: self.config.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            shape: self.config.sampling.clone(),
+        }
+    }
+
+    fn needs_reference(&self) -> bool {
+        true
+    }
+
+    fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
+        self.estimator.advantages(actor, experience, settings)
+    }
+
+    fn update(
+        &mut self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<Stats, String> {
+        let (loss, scored, mut stats) = (self.loss(), experience.scored(), Stats::default());
+        if scored.is_empty() {
+            return Ok(stats);
+        }
+        let own = self.estimator.of_mini_batch(advantages, &scored);
+        let advantages = own.as_ref().unwrap_or(advantages);
+        let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
+        let (batch, mut seen) = (MiniBatch { experience, advantages, chosen: &scored, silent: 0 }, Seen::default());
+        let (losses, norms) = loss.step(&mut learners, batch, update, &mut seen)?;
+        let A2cConfig { value_coefficient, entropy_coefficient, .. } = self.config;
+        let bonus = entropy_coefficient * losses.entropy;
+        stats.mean("loss", losses.policy + value_coefficient * losses.value - bonus, 1.0);
+        stats.mean("loss/policy_avg", losses.policy, 1.0);
+        stats.mean("loss/value_avg", losses.value, 1.0);
+        stats.mean("grad_norm", norms.actor, 1.0);
+        if let Some(norm) = norms.critic {
+            stats.mean("critic/grad_norm", norm, 1.0);
+        }
+        let tokens = seen.ratios.tokens as f64;
+        stats.mean("entropy", seen.entropy, tokens);
+        stats.mean("val/ratio", seen.ratios.ratio() * tokens, tokens);
+        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &scored).iter().sum::<usize>() as f64);
+        Ok(stats)
+    }
+
+    fn critic(&self) -> Option<&Critic> {
+        Some(&self.estimator.critic)
+    }
+
+    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
+        self.estimator.learners()
+    }
+
+    fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
+        self.estimator.save(actor, directory)
+    }
+
+    fn kl_coefficient(&self) -> Option<f64> {
+        Some(self.estimator.kl_coefficient())
+    }
+}

@@ -1,0 +1,401 @@
+//! What all algorithms with a critic share: from rewards to advantages, by a KL penalty, whitening and GAE.
+//!
+//! Schulman et al. 2016, <https://arxiv.org/abs/1506.02438>; for language models Ziegler et al. 2019,
+//! <https://arxiv.org/abs/1909.08593>. The variants are those of TRL 1.12, RL4LMs (Ramamurthy et al. 2023,
+//! <https://arxiv.org/abs/2210.01241>) and FineGrainedRLHF (Wu et al. 2023, <https://arxiv.org/abs/2306.01693>).
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::actor::Actor;
+use super::advantage::of_critic;
+use super::critic::Critic;
+use super::shaping::{KlPenalty, Penalties, add_scores, whiten_lists};
+use super::{Advantages, Experience};
+use crate::error::Result;
+use crate::learner::Trained;
+use crate::math::stats::Variance;
+use crate::math::{Divisor, Whiten};
+use crate::method::{Cast, Head, Problems, Role, Shared, Source, Stay, Trainer};
+use crate::settings::Settings;
+use crate::stats::Stats;
+
+/// The KL penalty in the reward.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct KlConfig {
+    /// The (initial) coefficient β. Default 0.05 (TRL).
+    pub coefficient: f64,
+    /// The estimator: k1 = d, k2 = d²/2, k3 = e^(−d) − 1 + d. Default k1 (TRL).
+    pub estimator: KlEstimator,
+    /// Adapt the coefficient towards this KL. Default: fixed.
+    pub target: Option<f64>,
+    /// Sequences over which the adaptive coefficient moves. Default 10000 (Ziegler et al. 2019).
+    pub horizon: f64,
+    /// The share of its error by which the adaptive coefficient moves each iteration, however many sequences there are, instead of `horizon`. Default: none (RL4LMs 0.1).
+    pub rate: Option<f64>,
+    /// The unit of `target`: nats per `sequence` (Ziegler et al. 2019) or per `token` (RL4LMs). Default `sequence`.
+    pub unit: KlUnit,
+}
+
+impl Default for KlConfig {
+    fn default() -> Self {
+        Self {
+            coefficient: 0.05,
+            estimator: KlEstimator::K1,
+            target: None,
+            horizon: 10_000.0,
+            rate: None,
+            unit: KlUnit::Sequence,
+        }
+    }
+}
+
+/// Estimators of KL(policy ‖ reference) from a sampled token; <http://joschu.net/blog/kl-approx.html>.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KlEstimator {
+    /// d
+    K1,
+    /// d²/2
+    K2,
+    /// e^(−d) − 1 + d
+    K3,
+}
+
+/// The unit of an adaptive KL target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KlUnit {
+    /// The sum over a sequence's tokens, averaged over sequences.
+    Sequence,
+    /// The mean over tokens.
+    Token,
+}
+
+/// The critic.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CriticConfig {
+    /// Whether the critic is a head on the policy's trunk or a model of its own. Default `separate` (TRL).
+    pub trunk: CriticTrunk,
+    /// What a separate critic starts from: a model directory. Default: the reward model where there is one, else the policy.
+    pub model: Option<String>,
+    /// The critic's own learning rate. Default: the policy's.
+    pub learning_rate: Option<f64>,
+}
+
+impl Default for CriticConfig {
+    fn default() -> Self {
+        Self { trunk: CriticTrunk::Separate, model: None, learning_rate: None }
+    }
+}
+
+/// Where the critic's hidden states come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CriticTrunk {
+    /// The policy's trunk: one forward pass serves both.
+    Shared,
+    /// A model of its own.
+    Separate,
+}
+
+/// How rewards and advantages are whitened, where they are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct WhiteningConfig {
+    /// What the rewards' distances from their mean are divided by. Default `unbiased` (TRL).
+    pub rewards: WhiteningDivisor,
+    /// What those of the advantages are divided by. Default `unbiased` (TRL).
+    pub advantages: WhiteningDivisor,
+    /// Whether whitened rewards get the mean 0 instead of keeping theirs. Default false (TRL; RL4LMs' `norm_reward`: true).
+    pub center_rewards: bool,
+    /// Whether whitened rewards reach into the padding after a completion, which is as long as the longest of the iteration, and from there back through GAE. Default false (FineGrainedRLHF: true).
+    pub leak_padding: bool,
+    /// Over which tokens advantages are whitened. Default `batch` (TRL).
+    pub advantages_over: WhitenedOver,
+}
+
+impl Default for WhiteningConfig {
+    fn default() -> Self {
+        let divisor = WhiteningDivisor::Unbiased;
+        Self {
+            rewards: divisor,
+            advantages: divisor,
+            center_rewards: false,
+            leak_padding: false,
+            advantages_over: WhitenedOver::Batch,
+        }
+    }
+}
+
+/// What distances from the mean are divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhiteningDivisor {
+    /// √(σ² + 1e-8), σ² divided by n − 1 (TRL).
+    Unbiased,
+    /// √(σ² + 1e-8), σ² divided by n (Ziegler et al. 2019).
+    Biased,
+    /// σ + 1e-8, σ² divided by n − 1 (RL4LMs' advantages).
+    Deviation,
+    /// σ + 1e-8, σ² divided by n (RL4LMs' `norm_reward`).
+    BiasedDeviation,
+    /// √(σ + 1e-8), σ² divided by n (FineGrainedRLHF as it was published).
+    RootOfDeviation,
+}
+
+impl From<WhiteningDivisor> for Divisor {
+    fn from(divisor: WhiteningDivisor) -> Self {
+        match divisor {
+            WhiteningDivisor::Unbiased => Self::Root(Variance::Unbiased),
+            WhiteningDivisor::Biased => Self::Root(Variance::Biased),
+            WhiteningDivisor::Deviation => Self::Deviation(Variance::Unbiased),
+            WhiteningDivisor::BiasedDeviation => Self::Deviation(Variance::Biased),
+            WhiteningDivisor::RootOfDeviation => Self::RootOfDeviation,
+        }
+    }
+}
+
+/// Over which tokens advantages are whitened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhitenedOver {
+    /// Those of the iteration.
+    Batch,
+    /// Those of each mini-batch (RL4LMs).
+    MiniBatch,
+}
+
+/// From rewards to advantages: the keys.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimation {
+    /// The KL penalty.
+    pub kl: KlConfig,
+    /// γ
+    pub discount: f64,
+    /// λ
+    pub gae_lambda: f64,
+    /// Subtracted from the score of a completion without a stop id.
+    pub missing_eos_penalty: Option<f64>,
+    /// Whether rewards are whitened before GAE.
+    pub whiten_rewards: bool,
+    /// Whether advantages are whitened.
+    pub whiten_advantages: bool,
+    /// How.
+    pub whitening: WhiteningConfig,
+    /// Whether the KL penalty is of the policy's own logprobs where others are trained.
+    pub raw_kl: bool,
+}
+
+impl Estimation {
+    /// Notes what is wrong with the keys of `method`.
+    pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
+        let key = |name: &str| format!("method.{method}.{name}");
+        problems.within(&key("discount"), self.discount, 0.0..=1.0);
+        problems.within(&key("gae_lambda"), self.gae_lambda, 0.0..=1.0);
+        problems.at_least(&key("missing_eos_penalty"), self.missing_eos_penalty.unwrap_or(0.0), 0.0);
+        let leaks = self.whitening.leak_padding && !self.whiten_rewards;
+        problems.unless(!leaks, &[&key("whitening.leak_padding"), &key("whiten_rewards")], || {
+            let message = format!("`{}` is true, but no rewards are whitened", key("whitening.leak_padding"));
+            (message, Some(format!("set `{}`, or leave it out", key("whiten_rewards"))))
+        });
+        self.kl.rules(problems, method);
+    }
+}
+
+/// From rewards to advantages: the critic and the KL controller are its state.
+#[derive(Debug)]
+pub struct Estimator {
+    keys: Estimation,
+    kl: KlPenalty,
+    /// Says what states are worth.
+    pub critic: Critic,
+}
+
+impl Estimator {
+    /// What `keys` ask for; `kl_coefficient` is that of a resumed run.
+    pub fn new(keys: Estimation, critic: Critic, kl_coefficient: Option<f64>) -> Self {
+        let kl = KlPenalty::new(&keys.kl, kl_coefficient, keys.raw_kl);
+        Self { keys, kl, critic }
+    }
+
+    /// Advantages of all rollouts, on the host. The KL controller takes a step.
+    pub fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
+        let values = self.critic.values(actor, &experience.rollouts, settings.passes);
+        let mut stats = Stats::default();
+        // Rewards per token: what the reward says, less the penalties.
+        let Penalties { mut rewards, kl } = self.kl.penalties(experience);
+        add_scores(&mut rewards, experience, self.keys.missing_eos_penalty, &mut stats);
+        if let Some(measured) = kl {
+            self.kl.adapt(measured, &mut stats);
+        }
+        let found = self.estimate(rewards, values, &experience.scored());
+        stats.merge(&found.stats);
+        Advantages { stats, ..found }
+    }
+
+    /// Advantages from penalised rewards and values. Rollouts that are not `scored` teach nothing: they enter neither
+    /// whitening nor the critic's targets.
+    fn estimate(&self, mut rewards: Vec<Vec<f32>>, values: Vec<Vec<f32>>, scored: &[usize]) -> Advantages {
+        let Estimation { whitening, discount, gae_lambda, .. } = &self.keys;
+        let mut padding = None;
+        if self.keys.whiten_rewards {
+            let mean = if whitening.center_rewards { Whiten::ZeroMean } else { Whiten::KeepMean };
+            let zero = whiten_lists(&mut rewards, scored, mean, whitening.rewards.into());
+            padding = whitening.leak_padding.then_some(zero);
+        }
+        let mut found = of_critic(&rewards, values, scored, (*discount, *gae_lambda), padding);
+        if self.keys.whiten_advantages && whitening.advantages_over == WhitenedOver::Batch {
+            self.whiten(&mut found.advantages, scored);
+        }
+        found
+    }
+
+    /// What a step over the rollouts `chosen` learns from: the advantages whitened among themselves, where that is asked for.
+    pub fn of_mini_batch(&self, advantages: &Advantages, chosen: &[usize]) -> Option<Advantages> {
+        let asked = self.keys.whiten_advantages && self.keys.whitening.advantages_over == WhitenedOver::MiniBatch;
+        asked.then(|| {
+            let mut own = advantages.clone();
+            self.whiten(&mut own.advantages, chosen);
+            own
+        })
+    }
+
+    fn whiten(&self, advantages: &mut [Vec<f32>], chosen: &[usize]) {
+        whiten_lists(advantages, chosen, Whiten::ZeroMean, self.keys.whitening.advantages.into());
+    }
+
+    /// The KL coefficient now.
+    pub fn kl_coefficient(&self) -> f64 {
+        self.kl.coefficient()
+    }
+
+    /// The critic's learner, where it is a model of its own.
+    pub fn learners(&self) -> Vec<(&str, Trained<'_>)> {
+        match &self.critic {
+            Critic::Shared => Vec::new(),
+            Critic::Separate(critic) => vec![(CRITIC_PREFIX, critic.learner.trained())],
+        }
+    }
+
+    /// Writes the critic below `directory`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
+        self.critic.save(actor, directory)
+    }
+}
+
+/// Before the names of a separate critic's parameters in a checkpoint.
+pub const CRITIC_PREFIX: &str = "critic.";
+
+impl KlConfig {
+    /// Notes what is wrong with the keys under `method`.`kl`.
+    pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
+        let key = |name: &str| format!("method.{method}.kl.{name}");
+        problems.at_least(&key("coefficient"), self.coefficient, 0.0);
+        problems.above_zero(&key("horizon"), self.horizon);
+        problems.above_zero(&key("rate"), self.rate.unwrap_or(1.0));
+        let Some(target) = self.target else { return };
+        let (target_key, coefficient) = (key("target"), key("coefficient"));
+        problems.above_zero(&target_key, target);
+        problems.unless(self.coefficient != 0.0, &[&target_key, &coefficient], || {
+            let message = format!(
+                "`{target_key}` is {target}, but `{coefficient}` is 0: the controller multiplies the coefficient, so it would stay 0"
+            );
+            (message, Some("start from a small coefficient such as 0.05".into()))
+        });
+    }
+}
+
+impl CriticConfig {
+    /// Notes what is wrong with the keys under `method`.`critic`.
+    pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
+        let key = |name: &str| format!("method.{method}.critic.{name}");
+        let (trunk, model, learning_rate) = (key("trunk"), key("model"), key("learning_rate"));
+        problems.at_least(&learning_rate, self.learning_rate.unwrap_or(0.0), 0.0);
+        let shared = self.trunk == CriticTrunk::Shared;
+        for (key, given, reason) in [
+            (model, self.model.is_some(), "it is a head on the policy and starts from no other model"),
+            (learning_rate, self.learning_rate.is_some(), "one optimiser steps policy and critic"),
+        ] {
+            problems.unless(!(shared && given), &[&key, &trunk], || {
+                let message = format!("`{key}` is given, but the critic shares the policy's trunk: {reason}");
+                (message, Some("leave it out, or use `trunk: separate`".into()))
+            });
+        }
+    }
+
+    /// The models of a run with this critic: policy, reference, reward models, critic.
+    pub(crate) fn cast(&self, shared: &Shared<'_>, reference_model: Option<&str>) -> Cast {
+        let cast = Cast::alone(shared, Head::Language)
+            .with_reference(shared, reference_model, Stay::Whole)
+            .with_rewards(shared);
+        let learned = cast.rewards.first().map(|reward| reward.source.clone());
+        let (source, trainer) = match self.trunk {
+            CriticTrunk::Shared => (Source::Trunk, Trainer::Run),
+            CriticTrunk::Separate => {
+                let named = self.model.clone().map(Source::Named);
+                (named.or(learned).unwrap_or(Source::Policy), Trainer::Own(self.learning_rate))
+            }
+        };
+        let critic = Role { head: Head::Scalar, trainer, ..Role::frozen(source, shared) };
+        Cast { critic: Some(critic), ..cast }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two sequences of four and two tokens, γ = 1 and λ = 0.95: expected numbers of FineGrainedRLHF's arithmetic.
+    fn fine_grained(leak_padding: bool) -> Advantages {
+        let keys = Estimation {
+            kl: KlConfig::default(),
+            discount: 1.0,
+            gae_lambda: 0.95,
+            missing_eos_penalty: None,
+            raw_kl: false,
+            whiten_rewards: true,
+            whiten_advantages: true,
+            whitening: WhiteningConfig {
+                rewards: WhiteningDivisor::RootOfDeviation,
+                advantages: WhiteningDivisor::RootOfDeviation,
+                leak_padding,
+                ..WhiteningConfig::default()
+            },
+        };
+        let rewards = vec![vec![0.0, 0.5, 0.0, -0.3], vec![0.3, 0.8]];
+        let values = vec![vec![0.1, 0.2, 0.0, -0.1], vec![0.0, 0.4]];
+        Estimator::new(keys, Critic::Shared, None).estimate(rewards, values, &[0, 1])
+    }
+
+    fn close(found: &[f32], expected: &[f64]) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((f64::from(*found) - expected).abs() < 1.5e-6, "{found} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn whitening_and_gae_of_fine_grained_rlhf() {
+        let found = fine_grained(true);
+        close(&found.returns[0], &[-0.164_063, -0.032_477, -0.757_632, -0.641_498]);
+        close(&found.returns[1], &[1.249_335, 0.920_268]);
+        close(&found.advantages[0], &[-0.313_606, -0.275_468, -0.909_586, -0.648_607]);
+        close(&found.advantages[1], &[1.513_804, 0.633_464]);
+    }
+
+    #[test]
+    fn without_the_padding_only_the_shorter_sequence_differs_before_whitening() {
+        let (leaking, masked) = (fine_grained(true), fine_grained(false));
+        assert_eq!(leaking.returns[0], masked.returns[0]);
+        // δ₁ = 1.185563 − 0.4; Â₀ = 0.355080 + 0.4 + 0.95·0.785563.
+        close(&masked.returns[1], &[1.501_365, 1.185_563]);
+    }
+}

@@ -1,0 +1,327 @@
+//! Natural language policy optimisation: its keys, and how it learns from rollouts.
+//!
+//! Ramamurthy et al. 2023 (RL4LMs), section 4.2, <https://arxiv.org/abs/2210.01241>: PPO of a policy that is restricted to
+//! what a lagged copy of it finds likely. Their code differs from the paper: the mask never changes, and logprobs are not
+//! renormalised. Here the paper's way is the default, and each of the code's ways a key.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::actor::Actor;
+use super::critic::Critic;
+use super::ppo::{Ppo, PpoConfig};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, SavePolicy, Update};
+use crate::data::Need;
+use crate::error::Result;
+use crate::generate::{Kept, LikeliestMask, Masking, Record, TrainedLogprobs};
+use crate::learner::{Learner, Trained};
+use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Role, Shared, Source};
+use crate::model::CausalLm;
+use crate::run::atomic;
+use crate::settings::{Settings, TrainConfig};
+use crate::stats::Stats;
+
+/// Keys of `method.nlpo`: those of `method.ppo`, and of the mask.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct NlpoConfig {
+    /// What it has in common with PPO.
+    #[serde(flatten)]
+    pub ppo: PpoConfig,
+    /// Draw from the fewest tokens that together have this probability under the model of the mask; 1 is all of them. Default 0.9 (RL4LMs).
+    pub top_p: f64,
+    /// Draw from this many of its likeliest tokens, instead of `top_p`. Default: none.
+    pub top_k: Option<usize>,
+    /// Which model the mask looks at. Default `lagged` (RL4LMs).
+    pub mask_model: MaskModel,
+    /// Whether the lagged copy follows the policy. Default `periodic` (RL4LMs' code: `frozen`).
+    pub mask_update: MaskUpdate,
+    /// Iterations after which the lagged copy becomes the policy as it is then. Default 20 (RL4LMs' recipes).
+    pub mask_update_iterations: usize,
+    /// Tokens that the mask keeps at least. Default 1 (RL4LMs' code: 100).
+    pub min_tokens_to_keep: usize,
+    /// Whether the tokenizer's special tokens are never masked. Default true (RL4LMs' code).
+    pub keep_special_tokens: bool,
+    /// Whether logprobs are trained among what the mask leaves, renormalised, or those of the whole vocabulary (RL4LMs' code). Default true.
+    pub renormalise: bool,
+    /// Among which tokens, where they are renormalised: those of the mask alone, or those that are left when everything else has been taken out too. Default `nlpo_mask_only`.
+    pub mask_scope: MaskScope,
+    /// Whether completions of evaluations are drawn under the mask (RL4LMs' code). Default false.
+    pub mask_at_eval: bool,
+}
+
+impl Default for NlpoConfig {
+    fn default() -> Self {
+        Self {
+            ppo: PpoConfig::default(),
+            top_p: 0.9,
+            top_k: None,
+            mask_model: MaskModel::Lagged,
+            mask_update: MaskUpdate::Periodic,
+            mask_update_iterations: 20,
+            min_tokens_to_keep: 1,
+            keep_special_tokens: true,
+            renormalise: true,
+            mask_scope: MaskScope::NlpoMaskOnly,
+            mask_at_eval: false,
+        }
+    }
+}
+
+/// Which model a mask looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MaskModel {
+    /// A copy of the policy as it was some iterations ago.
+    Lagged,
+    /// The policy itself (RL4LMs' `topk`).
+    Policy,
+}
+
+/// Whether a lagged copy follows the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MaskUpdate {
+    /// Every `mask_update_iterations`.
+    Periodic,
+    /// Never: it stays what training starts from.
+    Frozen,
+}
+
+/// Among which tokens logprobs are renormalised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MaskScope {
+    /// Those that the mask leaves.
+    NlpoMaskOnly,
+    /// Those that the mask and everything in `sampling` leave.
+    Processed,
+}
+
+/// RL4LMs' IMDB recipe, with what its code does and its paper does not say. Batches are those of PPO's preset.
+const RL4LMS: &str = "\
+method:
+  nlpo:
+    group_size: 1
+    max_new_tokens: 48
+    temperature: 1
+    update_epochs: 5
+    mini_batches: 14
+    clip_range: 0.2
+    value_clip_range: 0
+    value_clip: clipped
+    value_coefficient: 1
+    entropy_coefficient: 0
+    discount: 0.99
+    gae_lambda: 0.95
+    whiten_rewards: false
+    whiten_advantages: true
+    whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation, advantages_over: mini_batch}
+    target_kl_over: mini_batch
+    clip_jointly: true
+    kl: {coefficient: 0.1, estimator: k1, target: 0.1, rate: 0.1, unit: token}
+    critic: {trunk: separate}
+    sampling: {top_k: 50, min_new_tokens: 48, trained_logprobs: raw}
+    top_p: 0.9
+    mask_model: lagged
+    mask_update: frozen
+    mask_update_iterations: 5
+    min_tokens_to_keep: 100
+    keep_special_tokens: true
+    renormalise: false
+    mask_scope: processed
+    mask_at_eval: true
+train:
+  batch_size: 28
+  learning_rate: 1e-6
+  lr_schedule: constant
+  weight_decay: 1e-6
+  max_grad_norm: 0.5
+";
+
+impl Method for NlpoConfig {
+    fn name(&self) -> &'static str {
+        "nlpo"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on rewards, with a critic and a mask of unlikely tokens"
+    }
+
+    fn defaults(&self) -> Defaults {
+        self.ppo.defaults()
+    }
+
+    fn need(&self) -> Need {
+        self.ppo.need()
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        let lagged = (self.mask_model == MaskModel::Lagged).then(|| Role::frozen(Source::Policy, shared));
+        Cast { lagged, ..self.ppo.cast(shared) }
+    }
+
+    fn preset(&self, preset: Preset) -> Option<&'static str> {
+        match preset {
+            Preset::Rl4lms => Some(RL4LMS),
+            Preset::FineGrained => None,
+        }
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        self.ppo.rules_of(problems, self.name(), train);
+        problems.unless(self.top_p > 0.0 && self.top_p <= 1.0, &["method.nlpo.top_p"], || {
+            (format!("`method.nlpo.top_p` is {}, but must be above 0 and at most 1", self.top_p), None)
+        });
+        problems.at_least("method.nlpo.top_k", self.top_k.unwrap_or(1), 1);
+        problems.at_least("method.nlpo.mask_update_iterations", self.mask_update_iterations, 1);
+        problems.at_least("method.nlpo.min_tokens_to_keep", self.min_tokens_to_keep, 1);
+        let is_raw = self.ppo.sampling.trained_logprobs == TrainedLogprobs::Raw;
+        let keys = ["method.nlpo.sampling.trained_logprobs", "method.nlpo.mask_scope"];
+        problems.unless(is_raw, &keys, || {
+            let message = format!("`{}` is `processed`, but the mask says which logprobs are trained", keys[0]);
+            (message, Some("leave it out, and set `mask_scope: processed` where `renormalise` is true".into()))
+        });
+        let coarse = train.sampling_weights.is_some() && self.renormalise;
+        problems.unless(!coarse, &["method.nlpo.renormalise", "train.sampling_weights"], || {
+            let message = "`method.nlpo.renormalise` is true, but `train.sampling_weights` is set: the distribution drawn from is then that of the coarser weights, not of the policy";
+            (message.into(), Some("leave out `train.sampling_weights`, or set `renormalise: false`".into()))
+        });
+        let penalises = self.ppo.sampling.repetition_penalty != 1.0;
+        let processed = self.renormalise && self.mask_scope == MaskScope::Processed;
+        let keys = ["method.nlpo.mask_scope", "method.nlpo.sampling.repetition_penalty"];
+        problems.unless(!(processed && penalises), &keys, || {
+            let message =
+                format!("`{}` is `processed`, which `{}` does not go with: it bans nothing", keys[0], keys[1]);
+            (message, Some("use `mask_scope: nlpo_mask_only`".into()))
+        });
+    }
+}
+
+impl OnlineMethod for NlpoConfig {
+    fn iteration(&self) -> Iteration<'_> {
+        self.ppo.iteration()
+    }
+
+    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
+        Box::new(Nlpo::new(self, parts))
+    }
+}
+
+/// The algorithm: PPO, its mask, and the lagged policy.
+#[derive(Debug)]
+pub struct Nlpo {
+    config: NlpoConfig,
+    ppo: Ppo,
+    mask: LikeliestMask,
+    lagged: Option<CausalLm>,
+}
+
+impl Nlpo {
+    /// The algorithm that `config` asks for, of the parts of its cast.
+    ///
+    /// # Panics
+    /// When there is no critic.
+    pub fn new(config: &NlpoConfig, parts: Parts) -> Self {
+        let estimation = super::estimator::Estimation { raw_kl: true, ..config.ppo.estimation() };
+        let critic = parts.critic.expect("its cast has a critic");
+        let mask = LikeliestMask {
+            kept: config.top_k.map_or(Kept::TopP(config.top_p), Kept::TopK),
+            at_least: config.min_tokens_to_keep,
+            always: if config.keep_special_tokens { parts.special_ids } else { Vec::new() },
+            temperature: config.ppo.temperature as f32,
+        };
+        let ppo = Ppo::with(&config.ppo, estimation, critic, parts.kl_coefficient);
+        Self { config: config.clone(), ppo, mask, lagged: parts.lagged }
+    }
+
+    /// Which ids of each token are recorded in training.
+    fn record(&self) -> Record {
+        match (self.config.renormalise, self.config.mask_scope) {
+            (false, _) => Record::Nothing,
+            (true, MaskScope::NlpoMaskOnly) => Record::Mask,
+            (true, MaskScope::Processed) => Record::Drawn,
+        }
+    }
+
+    /// Whether the mask can take anything out.
+    fn masks(&self) -> bool {
+        self.mask.kept != Kept::TopP(1.0)
+    }
+}
+
+impl Algorithm for Nlpo {
+    fn sampling(&self) -> Sampling {
+        Sampling { among_supports: self.config.renormalise && self.masks(), ..self.ppo.sampling() }
+    }
+
+    fn masking(&self, in_evaluation: bool) -> Option<Masking<'_>> {
+        let record = if in_evaluation { Record::Nothing } else { self.record() };
+        let applies = !in_evaluation || self.config.mask_at_eval;
+        // A mask that keeps everything needs nobody to look at.
+        let guide = self.lagged.as_ref().filter(|_| self.masks());
+        applies.then_some(Masking { mask: &self.mask, guide, record })
+    }
+
+    fn needs_reference(&self) -> bool {
+        true
+    }
+
+    fn has_raw_kl(&self) -> bool {
+        true
+    }
+
+    fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
+        self.ppo.advantages(actor, experience, settings)
+    }
+
+    fn update(
+        &mut self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<Stats, String> {
+        let mut stats = self.ppo.update(actor, experience, advantages, update)?;
+        let supports = experience.rollouts.rollouts.iter().flat_map(|rollout| &rollout.supports);
+        for support in supports {
+            stats.mean("mask/kept", support.len(actor.module().policy.vocab_size()) as f64, 1.0);
+        }
+        let follows = self.config.mask_update == MaskUpdate::Periodic && self.lagged.is_some();
+        if follows && (update.iteration + 1).is_multiple_of(self.config.mask_update_iterations) {
+            self.lagged = Some(actor.frozen().policy);
+        }
+        Ok(stats)
+    }
+
+    fn critic(&self) -> Option<&Critic> {
+        self.ppo.critic()
+    }
+
+    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
+        self.ppo.learners()
+    }
+
+    fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
+        self.ppo.save(actor, directory)
+    }
+
+    fn save_state(&self, directory: &Path, save: SavePolicy<'_>) -> Result<()> {
+        let Some(lagged) = &self.lagged else { return Ok(()) };
+        atomic::write_dir(&directory.join(LAGGED_DIR), |path| save(lagged, path))
+    }
+
+    fn kl_coefficient(&self) -> Option<f64> {
+        self.ppo.kl_coefficient()
+    }
+
+    fn state(&self) -> Map<String, Value> {
+        self.ppo.state()
+    }
+}
+
+/// Where the lagged policy lies in a checkpoint.
+pub const LAGGED_DIR: &str = "lagged";

@@ -1,0 +1,423 @@
+//! Trust region policy optimisation: its keys, and how it learns from rollouts.
+//!
+//! Schulman et al. 2015, <https://arxiv.org/abs/1502.05477>, as in sb3-contrib and RL4LMs (Ramamurthy et al. 2023,
+//! <https://arxiv.org/abs/2210.01241>). The policy takes one step an iteration along the natural gradient, as long as its KL
+//! to the policy that sampled allows; the critic learns in passes of its own. Differs in that conjugate gradients start
+//! at 0 and not at random, so that the step follows from the gradient alone.
+
+use std::path::Path;
+
+use burn::tensor::Tensor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::actor::{Actor, gather, lengths};
+use super::critic::Critic;
+use super::estimator::{CriticConfig, CriticTrunk, Estimation, Estimator, KlConfig, WhiteningConfig};
+use super::fisher::{Distance, Distributions};
+use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update, actor, mini_batches};
+use crate::data::{Need, TooLong};
+use crate::error::Result;
+use crate::generate::{SamplingConfig, TrainedLogprobs};
+use crate::host::{constant, read};
+use crate::learner::{Learner, Trained};
+use crate::loss::surrogate::Clip;
+use crate::loss::value;
+use crate::math::conjugate::{add_scaled, conjugate_gradient, dot};
+use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
+use crate::settings::{Settings, TrainConfig};
+use crate::stats::{NEW_TOKENS, Stats};
+
+/// Keys of `method.trpo`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrpoConfig {
+    /// Completions of each prompt. Default 1.
+    pub group_size: usize,
+    /// Longest completion in tokens. Default 48 (RL4LMs' IMDB recipe).
+    pub max_new_tokens: usize,
+    /// Sampling temperature, also that of the logprobs trained on. Default 1 (RL4LMs).
+    pub temperature: f64,
+    /// How far a step may move the policy: mean KL(new ‖ old) over tokens, in nats. Default 0.01 (RL4LMs).
+    pub target_kl: f64,
+    /// Steps of conjugate gradients at most. Default 15 (RL4LMs).
+    pub cg_max_steps: usize,
+    /// Added to the diagonal of the Fisher matrix. Default 0.1 (RL4LMs).
+    pub cg_damping: f64,
+    /// What a step that is too long is multiplied by. Default 0.8 (RL4LMs).
+    pub line_search_shrinking_factor: f64,
+    /// How many lengths of the step are tried. Default 10 (RL4LMs).
+    pub line_search_max_iter: usize,
+    /// Passes of the critic over the rollouts. Default 10 (RL4LMs).
+    pub critic_updates: usize,
+    /// Mini-batches (optimiser steps of the critic) of one pass. Default 1.
+    pub critic_mini_batches: usize,
+    /// Discount γ. Default 0.99 (RL4LMs).
+    pub discount: f64,
+    /// GAE's λ. Default 0.95 (RL4LMs).
+    pub gae_lambda: f64,
+    /// Whether rewards are whitened before GAE. Default false (RL4LMs).
+    pub whiten_rewards: bool,
+    /// Whether advantages are whitened. Default true (RL4LMs).
+    pub whiten_advantages: bool,
+    /// How rewards and advantages are whitened.
+    pub whitening: WhiteningConfig,
+    /// Subtracted from the score of a completion without a stop id. Default: none.
+    pub missing_eos_penalty: Option<f64>,
+    /// The KL penalty in the reward.
+    pub kl: KlConfig,
+    /// The critic, which has a trunk of its own: the policy's steps are not its.
+    pub critic: CriticConfig,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// What else shapes the distribution that completions are drawn from.
+    pub sampling: SamplingConfig,
+    /// The reference: a model directory. Default: the model training starts from.
+    pub reference_model: Option<String>,
+}
+
+impl Default for TrpoConfig {
+    fn default() -> Self {
+        Self {
+            group_size: 1,
+            max_new_tokens: 48,
+            temperature: 1.0,
+            target_kl: 0.01,
+            cg_max_steps: 15,
+            cg_damping: 0.1,
+            line_search_shrinking_factor: 0.8,
+            line_search_max_iter: 10,
+            critic_updates: 10,
+            critic_mini_batches: 1,
+            discount: 0.99,
+            gae_lambda: 0.95,
+            whiten_rewards: false,
+            whiten_advantages: true,
+            whitening: WhiteningConfig::default(),
+            missing_eos_penalty: None,
+            kl: KlConfig::default(),
+            critic: CriticConfig::default(),
+            stop: Vec::new(),
+            sampling: SamplingConfig::default(),
+            reference_model: None,
+        }
+    }
+}
+
+/// RL4LMs' recipe of increasing numbers: a buffer of 20 × 2 transitions is two completions.
+const RL4LMS: &str = "\
+method:
+  trpo:
+    group_size: 1
+    max_new_tokens: 20
+    temperature: 1
+    target_kl: 0.01
+    cg_max_steps: 15
+    cg_damping: 0.1
+    line_search_shrinking_factor: 0.8
+    line_search_max_iter: 10
+    critic_updates: 10
+    critic_mini_batches: 1
+    discount: 0.99
+    gae_lambda: 0.95
+    whiten_rewards: false
+    whiten_advantages: true
+    whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation}
+    kl: {coefficient: 0.01, estimator: k1, target: 2, rate: 0.1, unit: token}
+    critic: {trunk: separate}
+    sampling: {top_k: 50, trained_logprobs: raw}
+train:
+  batch_size: 2
+  learning_rate: 1e-5
+  lr_schedule: constant
+  weight_decay: 1e-6
+";
+
+impl Method for TrpoConfig {
+    fn name(&self) -> &'static str {
+        "trpo"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on rewards, with a critic and steps within a trust region"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-5, too_long: TooLong::Skip, best_metric: "eval_reward" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Prompt
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        self.critic.cast(shared, self.reference_model.as_deref())
+    }
+
+    fn preset(&self, preset: Preset) -> Option<&'static str> {
+        match preset {
+            Preset::Rl4lms => Some(RL4LMS),
+            Preset::FineGrained => None,
+        }
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        let key = |name: &str| format!("method.trpo.{name}");
+        problems.at_least(&key("group_size"), self.group_size, 1);
+        problems.above_zero(&key("target_kl"), self.target_kl);
+        problems.at_least(&key("cg_max_steps"), self.cg_max_steps, 1);
+        problems.at_least(&key("cg_damping"), self.cg_damping, 0.0);
+        problems.between(&key("line_search_shrinking_factor"), self.line_search_shrinking_factor, 0.0, 1.0);
+        problems.at_least(&key("line_search_max_iter"), self.line_search_max_iter, 1);
+        problems.at_least(&key("critic_updates"), self.critic_updates, 1);
+        self.iteration().rules(problems, self.name(), train);
+        self.estimation().rules(problems, self.name());
+        self.critic.rules(problems, self.name());
+        problems.unless(self.critic.trunk == CriticTrunk::Separate, &[&key("critic.trunk")], || {
+            let reason = "a critic on the policy's trunk would move the policy beyond its trust region";
+            (format!("`{}` is `shared`: {reason}", key("critic.trunk")), Some("leave it out".into()))
+        });
+    }
+}
+
+impl OnlineMethod for TrpoConfig {
+    fn iteration(&self) -> Iteration<'_> {
+        Iteration {
+            group_size: self.group_size,
+            max_new_tokens: self.max_new_tokens,
+            temperature: self.temperature,
+            stop: &self.stop,
+            sampling: &self.sampling,
+            update_epochs: self.critic_updates,
+            mini_batches: self.critic_mini_batches,
+            regroups: false,
+        }
+    }
+
+    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
+        Box::new(Trpo::new(self, parts.critic.expect("its cast has a critic"), parts.kl_coefficient))
+    }
+}
+
+impl TrpoConfig {
+    /// The keys of advantages.
+    fn estimation(&self) -> Estimation {
+        Estimation {
+            kl: self.kl.clone(),
+            discount: self.discount,
+            gae_lambda: self.gae_lambda,
+            missing_eos_penalty: self.missing_eos_penalty,
+            whiten_rewards: self.whiten_rewards,
+            whiten_advantages: self.whiten_advantages,
+            whitening: self.whitening.clone(),
+            raw_kl: false,
+        }
+    }
+}
+
+/// `‖b − A x‖²` at which conjugate gradients end (sb3-contrib).
+const RESIDUAL_TOLERANCE: f64 = 1e-10;
+
+/// The algorithm: the critic and the KL controller are its state.
+#[derive(Debug)]
+pub struct Trpo {
+    config: TrpoConfig,
+    estimator: Estimator,
+}
+
+/// A step of the policy, taken or not.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Step {
+    /// How far the policy was moved; `None` where every length was refused.
+    taken: Option<Distance>,
+    /// How many lengths were tried.
+    tried: usize,
+    /// The norm of the objective's gradient.
+    gradient_norm: f64,
+    /// The objective before.
+    objective: f64,
+    /// Mean entropy.
+    entropy: f64,
+    /// Mean ratio before the step.
+    ratio: f64,
+}
+
+impl Trpo {
+    /// The algorithm that `config` asks for; `kl_coefficient` is that of a resumed run.
+    pub fn new(config: &TrpoConfig, critic: Critic, kl_coefficient: Option<f64>) -> Self {
+        Self { config: config.clone(), estimator: Estimator::new(config.estimation(), critic, kl_coefficient) }
+    }
+
+    /// The negative of the mean of `Â·ρ`.
+    fn loss(&self) -> PolicyLoss {
+        PolicyLoss {
+            temperature: self.config.temperature as f32,
+            surrogate: Surrogate::Clipped(Clip { low: 1.0, high: f64::INFINITY, delta: None }),
+            denominator: Denominator::Tokens,
+            kl: None,
+            entropy_coefficient: 0.0,
+            value: None,
+            clips_jointly: false,
+        }
+    }
+
+    /// One step of the policy along the natural gradient. Where none is taken, and on an error, its weights are what they
+    /// were, to the bit.
+    fn step(&self, learner: &mut Learner<Actor>, batch: MiniBatch<'_>, update: Update<'_>) -> Result<Step, String> {
+        let (config, mut seen) = (&self.config, Seen::default());
+        let distributions = Distributions {
+            experience: batch.experience,
+            chosen: batch.chosen,
+            temperature: config.temperature as f32,
+            passes: update.settings.passes,
+        };
+        // 1. The gradient of the objective.
+        let mut learners = Learners { actor: learner, critic: None };
+        let losses = self.loss().accumulate(&mut learners, batch, update.settings.passes, &mut seen);
+        let gradient: Vec<f32> = read(&learner.gradient()).into_iter().map(|slope| -slope).collect();
+        learner.discard();
+        let losses = losses?;
+        let tokens = seen.ratios.tokens.max(1) as f64;
+        let mut step = Step {
+            taken: None,
+            tried: 0,
+            gradient_norm: dot(&gradient, &gradient).sqrt(),
+            objective: -losses.policy,
+            entropy: seen.entropy / tokens,
+            ratio: seen.ratios.ratio(),
+        };
+        if !step.gradient_norm.is_finite() {
+            return Err("the gradient of the policy is not finite".into());
+        }
+
+        // 2. The direction x with F x = g, and the length at which the quadratic model of the KL reaches its bound.
+        let start = learner.parameters();
+        let device = start.device();
+        let mut fisher = |vector: &[f32]| {
+            let mut product = distributions.product(learner, &constant(vector.to_vec(), &device));
+            add_scaled(&mut product, config.cg_damping, vector);
+            let is_finite = product.iter().all(|x| x.is_finite());
+            if is_finite { Ok(product) } else { Err("a product with the Fisher matrix is not finite".to_owned()) }
+        };
+        let direction = conjugate_gradient(&mut fisher, &gradient, config.cg_max_steps, RESIDUAL_TOLERANCE)?;
+        let curvature = dot(&direction, &fisher(&direction)?);
+        if curvature <= 0.0 {
+            return Ok(step);
+        }
+        let length = (2.0 * config.target_kl / curvature).sqrt();
+
+        // 3. The longest step that stays within the bound and is one upwards.
+        let (old, direction) = (learner.frozen().policy, constant(direction, &device));
+        for tried in 0..config.line_search_max_iter {
+            let share = length * config.line_search_shrinking_factor.powi(tried as i32);
+            learner.set_parameters(&(start.clone() + direction.clone() * share));
+            let found = distributions.distance(&learner.frozen().policy, &old, &batch.advantages.advantages);
+            step.tried = tried + 1;
+            if found.kl < config.target_kl && found.objective > step.objective {
+                step.taken = Some(found);
+                return Ok(step);
+            }
+        }
+        learner.set_parameters(&start);
+        Ok(step)
+    }
+
+    /// The critic's passes over the rollouts: mean squared errors, gradients not clipped.
+    fn step_critic(&mut self, batch: MiniBatch<'_>, update: Update<'_>, stats: &mut Stats) -> Result<(), String> {
+        let TrpoConfig { critic_updates, critic_mini_batches: count, .. } = self.config;
+        let Critic::Separate(critic) = &mut self.estimator.critic else { return Ok(()) };
+        let rollouts = &batch.experience.rollouts;
+        for epoch in 0..critic_updates {
+            let order = update.order(batch.chosen, count, epoch);
+            for chosen in mini_batches(&order, count) {
+                let tokens: usize = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).sum();
+                let mut loss = 0.0;
+                for pass in update.settings.passes.split(&lengths(rollouts, chosen)) {
+                    let part = &chosen[pass];
+                    let rows = actor::batch(&critic.learner.module().trunk, rollouts, part);
+                    let values_m = critic.values(&rows);
+                    let returns_m = gather(&batch.advantages.returns, part, &values_m.device());
+                    let part: Tensor<1> = value::plain(values_m, returns_m).sum() / tokens as f64;
+                    loss += f64::from(read(&part)[0]);
+                    // The mean squared error, which is not halved.
+                    critic.learner.accumulate(&(part * 2.0));
+                }
+                if !loss.is_finite() {
+                    critic.learner.discard();
+                    return Err(format!("the value loss is {loss}"));
+                }
+                let norm = critic.learner.step(critic.learning_rate * update.multiplier, 0.0)?;
+                stats.mean("loss/value_avg", loss, 1.0);
+                stats.mean("critic/grad_norm", norm, 1.0);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Algorithm for Trpo {
+    fn sampling(&self) -> Sampling {
+        Sampling {
+            group_size: self.config.group_size,
+            max_new_tokens: self.config.max_new_tokens,
+            temperature: self.config.temperature as f32,
+            stop: self.config.stop.clone(),
+            among_supports: self.config.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            shape: self.config.sampling.clone(),
+        }
+    }
+
+    fn needs_reference(&self) -> bool {
+        true
+    }
+
+    fn advantages(&mut self, actor: &Actor, experience: &Experience, settings: &Settings) -> Advantages {
+        self.estimator.advantages(actor, experience, settings)
+    }
+
+    fn update(
+        &mut self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<Stats, String> {
+        let (scored, mut stats) = (experience.scored(), Stats::default());
+        if scored.is_empty() {
+            return Ok(stats);
+        }
+        let own = self.estimator.of_mini_batch(advantages, &scored);
+        let advantages = own.as_ref().unwrap_or(advantages);
+        let batch = MiniBatch { experience, advantages, chosen: &scored, silent: 0 };
+        let step = self.step(actor, batch, update)?;
+        stats.mean("loss", -step.objective, 1.0);
+        stats.mean("grad_norm", step.gradient_norm, 1.0);
+        stats.mean("entropy", step.entropy, 1.0);
+        stats.mean("val/ratio", step.ratio, 1.0);
+        stats.mean("trust_region/accepted", f64::from(u8::from(step.taken.is_some())), 1.0);
+        stats.mean("trust_region/tried", step.tried as f64, 1.0);
+        stats.mean("trust_region/kl", step.taken.map_or(0.0, |found| found.kl), 1.0);
+        let gained = step.taken.map_or(0.0, |found| found.objective - step.objective);
+        stats.mean("trust_region/improvement", gained, 1.0);
+        self.step_critic(batch, update, &mut stats)?;
+        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &scored).iter().sum::<usize>() as f64);
+        Ok(stats)
+    }
+
+    fn critic(&self) -> Option<&Critic> {
+        Some(&self.estimator.critic)
+    }
+
+    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
+        self.estimator.learners()
+    }
+
+    fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
+        self.estimator.save(actor, directory)
+    }
+
+    fn kl_coefficient(&self) -> Option<f64> {
+        Some(self.estimator.kl_coefficient())
+    }
+}

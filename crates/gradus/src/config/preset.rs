@@ -1,0 +1,98 @@
+//! What presets set: a tree that lies below everything that is written.
+
+use super::MethodConfig;
+use super::flags::overlay;
+use super::node::{Node, Value, parse};
+use super::schema::Schema;
+use crate::error::Diagnostic;
+use crate::method::Preset;
+
+/// Lays `root` over what the preset that it names sets for its method. A word that names none is left to the reader.
+pub(super) fn under(schema: &Schema, mut root: Node) -> Result<Node, Diagnostic> {
+    let Some(name) = root.entry("preset").and_then(|entry| word(&entry.node)) else { return Ok(root) };
+    let (Some(preset), Some(method)) = (Preset::named(&name), chosen(&mut root)) else { return Ok(root) };
+    let Some(tree) = tree(preset, &method) else {
+        let place = root.entry("preset").and_then(|entry| entry.place.clone());
+        let offering = super::method::names("and", |other| other.method().preset(preset).is_some());
+        return Err(Diagnostic {
+            message: format!("`preset` is `{name}`, which says nothing of `{}`", method.name()),
+            places: place.into_iter().collect(),
+            hint: Some(format!("it has settings of {offering}")),
+        });
+    };
+    Ok(overlay(schema, schema.root(), tree, root))
+}
+
+/// What `preset` sets for `method`.
+pub(super) fn tree(preset: Preset, method: &MethodConfig) -> Option<Node> {
+    let text = method.method().preset(preset)?;
+    let path = format!("preset {}", preset.name());
+    Some(parse(path.as_ref(), text).expect("a preset is YAML"))
+}
+
+fn word(node: &Node) -> Option<String> {
+    match &node.value {
+        Value::Scalar { text, .. } => Some(text.clone()),
+        Value::List(_) | Value::Map(_) => None,
+    }
+}
+
+/// The method that `root` chooses, whose keys become a mapping where there are none.
+fn chosen(root: &mut Node) -> Option<MethodConfig> {
+    let Value::Map(entries) = &mut root.value else { return None };
+    let method = entries.iter_mut().find(|entry| entry.key == "method")?;
+    let Value::Map(sides) = &mut method.node.value else { return None };
+    let [side] = sides.as_mut_slice() else { return None };
+    if side.node.is_null() {
+        side.node.value = Value::Map(Vec::new());
+    }
+    MethodConfig::named(&side.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Plan, RunConfig};
+    use crate::machine::Machine;
+
+    fn parsed(preset: Preset, method: &str, rest: &str) -> crate::error::Result<crate::config::Written> {
+        let name = preset.name();
+        RunConfig::parse(&format!(
+            "model: m\ndata: d\nreward: {{model: r}}\npreset: {name}\nmethod: {{{method}}}\n{rest}"
+        ))
+    }
+
+    #[test]
+    fn every_preset_is_a_configuration_that_can_run() {
+        let mut found = 0;
+        for preset in Preset::ALL {
+            for method in MethodConfig::all().iter().filter(|method| method.method().preset(preset).is_some()) {
+                let written = parsed(preset, &format!("{}: ", method.name()), "").expect("it reads");
+                let plan = Plan::check(&written, &Machine::detect()).expect("it can run");
+                assert_ne!(plan.method(), method, "{preset:?} sets something of {}", method.name());
+                assert_eq!(plan.config().preset, Some(preset));
+                // What is written down is the same configuration again, with the preset below it and without.
+                let again = RunConfig::parse(&plan.to_yaml()).expect("it reads");
+                assert_eq!(&again.config, plan.config());
+                found += 1;
+            }
+        }
+        assert_eq!(found, 5);
+    }
+
+    #[test]
+    fn what_is_written_wins_over_a_preset() {
+        let written = parsed(Preset::Rl4lms, "ppo: {clip_range: 0.4, kl: {target: 3}}", "train: {max_grad_norm: 2}\n")
+            .expect("fine");
+        let MethodConfig::Ppo(ppo) = &written.config.method else { panic!("ppo was asked for") };
+        assert_eq!((ppo.clip_range, ppo.kl.target, ppo.kl.rate, ppo.clip_jointly), (0.4, Some(3.0), Some(0.1), true));
+        assert_eq!((written.config.train.max_grad_norm, written.config.train.batch_size), (2.0, 28));
+    }
+
+    #[test]
+    fn a_preset_that_says_nothing_of_the_method_is_refused() {
+        let Err(crate::Error::Config(found)) = parsed(Preset::FineGrained, "grpo: {}", "") else { panic!("refused") };
+        assert_eq!(found[0].message, "`preset` is `fine_grained`, which says nothing of `grpo`");
+        assert_eq!(found[0].hint.as_deref(), Some("it has settings of `ppo`"));
+    }
+}

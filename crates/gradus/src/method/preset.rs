@@ -1,0 +1,32 @@
+//! Named settings: what another system sets, by one key.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What another system sets. What is written beside it wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// RL4LMs (Ramamurthy et al. 2023), with the numbers of its IMDB recipes (TRPO: of its numbers recipe).
+    Rl4lms,
+    /// FineGrainedRLHF (Wu et al. 2023), with the numbers of its fine-grained recipe.
+    FineGrained,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Rl4lms, Self::FineGrained];
+
+    /// The word that chooses it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rl4lms => "rl4lms",
+            Self::FineGrained => "fine_grained",
+        }
+    }
+
+    /// The preset that is called so.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|preset| preset.name() == name)
+    }
+}

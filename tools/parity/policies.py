@@ -1,0 +1,358 @@
+"""PPO as RL4LMs and FineGrainedRLHF have it, A2C and NLPO on recorded rollouts; RMSprop; a Fisher-vector product.
+
+Neither system can be installed beside a current PyTorch, so their arithmetic is written out here from its description,
+with padded tensors and masks, and shares no code with what it checks. Run after `trajectories.py`.
+
+Each `run.json` holds the keys that make gradus do the same (`method`, `train`), so that the test needs no translation.
+"""
+
+import math
+
+import common
+import replay
+from common import arguments, meta, plain, write_json
+from ppo import completion_logits, logprobs_of, rollouts, values_of
+from replay import weights
+
+import torch
+
+SEED = 29
+ITERATIONS = 5
+BATCH = 8
+LONGEST = 9
+
+
+def ragged(generator):
+    pick = lambda low, high: torch.randint(low, high, (1,), generator=generator).item()  # noqa: E731
+    rows = []
+    for iteration in range(ITERATIONS):
+        for _ in range(BATCH):
+            prompt = [pick(5, 320) for _ in range(pick(3, 9))]
+            answer = [pick(5, 320) for _ in range(pick(1, LONGEST + 1))]
+            if pick(0, 2):
+                answer[-1] = 2
+            rows.append({"iteration": iteration, "prompt_ids": prompt, "completion_ids": answer,
+                         "score": round(torch.randn(1, generator=generator).item(), 3)})
+    return rows
+
+
+def pad(rows, width=None):
+    """`[B, T]`, zeros behind, and the mask."""
+    width = width or max(len(row) for row in rows)
+    padded = torch.stack([torch.cat([row, row.new_zeros(width - len(row))]) for row in rows])
+    mask = torch.stack([torch.arange(width) < len(row) for row in rows]).to(padded.dtype)
+    return padded, mask
+
+
+def mean(x, mask):
+    return (x * mask).sum() / mask.sum()
+
+
+def gae(rewards, values, gamma, lam):
+    advantages, last = torch.zeros_like(rewards), 0
+    for t in reversed(range(rewards.shape[1])):
+        after = values[:, t + 1] if t + 1 < rewards.shape[1] else 0.0
+        last = rewards[:, t] + gamma * after - values[:, t] + gamma * lam * last
+        advantages[:, t] = last
+    return advantages
+
+
+def norm_of(parameters):
+    return torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
+
+
+class Controller:
+    def __init__(self, coefficient, target):
+        self.coefficient, self.target = coefficient, target
+
+    def step(self, kl):
+        if self.target is not None:
+            self.coefficient *= 1 + 0.1 * min(max((kl - self.target) / self.target, -0.2), 0.2)
+
+
+def mask_of(logits, top_p, keep):
+    """What the mask model leaves: the smallest set whose mass reaches `top_p`, at least `keep`; and how near it was."""
+    ordered, order = torch.sort(logits, descending=True)
+    mass = ordered.softmax(-1).cumsum(-1)
+    removed = mass > top_p
+    removed[..., : keep - 1] = False
+    removed = torch.cat([torch.zeros_like(removed[..., :1]), removed[..., :-1]], -1)
+    allowed = torch.zeros_like(removed).scatter(-1, order, ~removed)
+    allowed[..., 2] = True
+    return allowed, (mass - top_p).abs().min().item()
+
+
+def masked(logits, allowed):
+    return torch.where(allowed, logits, torch.tensor(-1e30)).log_softmax(-1)
+
+
+class Run:
+    """One algorithm over recorded rows."""
+
+    def __init__(self, models, o, seed=SEED):
+        self.o = o
+        self.policy, self.reference, self.lagged = (replay.load(models, "qwen3") for _ in range(3))
+        self.critic = replay.load(models, "qwen3-reward")
+        self.parameters = [*self.policy.parameters(), *self.critic.parameters()]
+        kind = torch.optim.RMSprop if o.get("rmsprop") else torch.optim.AdamW
+        more = dict(alpha=0.99, eps=1e-5) if o.get("rmsprop") else dict(eps=o.get("eps", 1e-8))
+        self.optimizer = kind(self.parameters, lr=o["lr"], weight_decay=0.0, **more)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda k: (ITERATIONS - k) / ITERATIONS)
+        self.controller = Controller(o["kl_coef"], o.get("kl_target"))
+        self.generator = torch.Generator().manual_seed(seed)
+        self.margin = math.inf
+
+    def sample(self, row):
+        """A completion under the mask of the lagged policy."""
+        ids = []
+        with torch.no_grad():
+            while len(ids) < LONGEST and 2 not in ids:
+                tokens = torch.tensor([row["prompt_ids"] + ids])
+                allowed, margin = mask_of(self.lagged(input_ids=tokens).logits[0, -1], self.o["top_p"], self.o["keep"])
+                self.margin = min(self.margin, margin)
+                odds = masked(self.policy(input_ids=tokens).logits[0, -1], allowed).exp()
+                # The padding token's embedding has no gradient in `transformers`.
+                odds[0] = 0
+                ids.append(torch.multinomial(odds, 1, generator=self.generator).item())
+        row["completion_ids"] = ids
+
+    def evaluate(self, row, allowed):
+        """Logprobs that train, unmasked ones, entropies."""
+        logits = completion_logits(self.policy, row, 1.0)
+        shown = logits.log_softmax(-1) if allowed is None else masked(logits, allowed)
+        entropy = -(shown.exp() * shown).sum(-1)
+        at = torch.tensor(row["completion_ids"])[:, None]
+        return shown.gather(1, at)[:, 0], logprobs_of(logits, row), entropy
+
+    def iteration(self, rows):
+        o = self.o
+        allowed = [None] * len(rows)
+        if "top_p" in o:
+            for row in rows:
+                self.sample(row)
+            with torch.no_grad():
+                allowed = [mask_of(completion_logits(self.lagged, row, 1.0), o["top_p"], o["keep"])[0] for row in rows]
+        with torch.no_grad():
+            found = [self.evaluate(row, mask) for row, mask in zip(rows, allowed)]
+            old, mask = pad([logprobs for logprobs, _, _ in found])
+            raw, _ = pad([logprobs for _, logprobs, _ in found])
+            ref, _ = pad([logprobs_of(completion_logits(self.reference, row, 1.0), row) for row in rows])
+            values, _ = pad([values_of(self.critic, row) for row in rows])
+        kl = raw - ref
+        rewards = -self.controller.coefficient * kl
+        for i, row in enumerate(rows):
+            rewards[i, len(row["completion_ids"]) - 1] += row["score"]
+        measured = {"kl_coef": self.controller.coefficient}
+        self.controller.step(mean(kl, mask).item())
+        if o["whiten"] == "fine_grained":
+            rewards = self.whiten(rewards, mask, shift=False)
+            advantages = gae(rewards, values, o["gamma"], o["lam"])
+            returns = advantages + values
+            advantages = self.whiten(advantages, mask, shift=True)
+        else:
+            if o.get("norm_reward"):
+                flat = rewards[mask > 0]
+                rewards = (rewards - flat.mean()) / (flat.std(unbiased=False) + 1e-8) * mask
+            advantages = gae(rewards, values, o["gamma"], o["lam"])
+            returns = advantages + values
+        steps = self.update(rows, allowed, mask, old, values, advantages, returns)
+        self.schedule.step()
+        return {"metrics": measured, "advantages": [a[m > 0] for a, m in zip(advantages, mask)],
+                "returns": [a[m > 0] for a, m in zip(returns, mask)], "steps": steps}
+
+    @staticmethod
+    def whiten(x, mask, shift):
+        mu = mean(x, mask)
+        sigma = torch.sqrt(mean(x * x, mask) - mu**2)
+        y = (x - mu) / torch.sqrt(sigma + 1e-8)
+        return y if shift else y + mu
+
+    def update(self, rows, allowed, mask, old, values, advantages, returns):
+        o, steps = self.o, []
+        size = BATCH // o["mini_batches"]
+        for _ in range(o["epochs"]):
+            for start in range(0, BATCH, size):
+                self.optimizer.zero_grad()
+                step = {"loss": 0.0, "policy": 0.0, "value": 0.0, "lr": self.optimizer.param_groups[0]["lr"]}
+                part = o.get("part", size)
+                approx_kl = 0.0
+                for at in range(start, start + size, part):
+                    chosen = list(range(at, at + part))
+                    m = mask[chosen]
+                    found = [self.evaluate(rows[i], allowed[i]) for i in chosen]
+                    new, _ = pad([logprobs for logprobs, _, _ in found], mask.shape[1])
+                    entropy, _ = pad([e for _, _, e in found], mask.shape[1])
+                    now, _ = pad([values_of(self.critic, rows[i]) for i in chosen], mask.shape[1])
+                    a = advantages[chosen]
+                    if o["whiten"] == "mini_batch":
+                        flat = a[m > 0]
+                        a = (a - flat.mean()) / (flat.std() + 1e-8)
+                    delta = (new - old[chosen]) * m
+                    ratio = delta.exp()
+                    if o.get("a2c"):
+                        policy = -mean(a * new, m)
+                    else:
+                        policy = -mean(torch.min(a * ratio, a * ratio.clamp(1 - o["clip"], 1 + o["clip"])), m)
+                    near = values[chosen] + (now - values[chosen]).clamp(-o["clip_v"], o["clip_v"]) if o["clip_v"] else now
+                    errors = (returns[chosen] - near) ** 2
+                    if o.get("larger"):
+                        errors = torch.max(errors, (returns[chosen] - now) ** 2)
+                    value = mean(errors, m) * (0.5 if o["whiten"] == "fine_grained" else 1.0)
+                    loss = policy + o["vf_coef"] * value - o.get("ent_coef", 0.0) * mean(entropy, m)
+                    if o.get("length_weights"):
+                        weight = m.sum(1).mean() / mask.sum(1).mean()
+                        loss, policy, value = loss * weight, policy * weight, value * weight
+                    loss.backward()
+                    approx_kl = mean((delta.exp() - 1) - delta, m).item()
+                    for key, term in (("loss", loss), ("policy", policy), ("value", value)):
+                        step[key] += term.item()
+                if o.get("target_kl") and approx_kl > 1.5 * o["target_kl"]:
+                    return [*steps, {**step, "stopped": True}]
+                step["grad_norm_policy"] = norm_of(self.policy.parameters())
+                step["grad_norm_value"] = norm_of(self.critic.parameters())
+                if o["max_grad_norm"]:
+                    torch.nn.utils.clip_grad_norm_(self.parameters, o["max_grad_norm"])
+                self.optimizer.step()
+                steps.append(plain(step))
+        return steps
+
+    def run(self, rows):
+        found = []
+        for iteration in range(ITERATIONS):
+            found.append(plain(self.iteration([row for row in rows if row["iteration"] == iteration])))
+            if "refresh" in self.o and (iteration + 1) % self.o["refresh"] == 0:
+                self.lagged.load_state_dict(self.policy.state_dict())
+        return found
+
+
+def keys(o):
+    """The same in gradus' words."""
+    kl = {"coefficient": o["kl_coef"]}
+    if o.get("kl_target"):
+        kl |= {"target": o["kl_target"], "rate": 0.1, "unit": "token"}
+    fine = o["whiten"] == "fine_grained"
+    method = {"temperature": 1.0, "max_new_tokens": LONGEST, "discount": o["gamma"], "gae_lambda": o["lam"], "kl": kl,
+              "value_coefficient": o["vf_coef"] * (1 if fine else 2), "entropy_coefficient": o.get("ent_coef", 0.0),
+              "clip_jointly": True, "whiten_rewards": fine or bool(o.get("norm_reward")), "whiten_advantages": o["whiten"] is not None}
+    if fine:
+        method["whitening"] = {"rewards": "root_of_deviation", "advantages": "root_of_deviation", "leak_padding": True}
+    elif o["whiten"]:
+        method["whitening"] = {"rewards": "biased_deviation", "center_rewards": True, "advantages": "deviation", "advantages_over": "mini_batch"}
+    if not o.get("a2c"):
+        method |= {"update_epochs": o["epochs"], "mini_batches": o["mini_batches"], "clip_range": o["clip"],
+                   "value_clip_range": o["clip_v"], "value_clip": "larger" if o.get("larger") else "clipped",
+                   "target_kl": o.get("target_kl"), "target_kl_over": "mini_batch", "part_size": o.get("part"),
+                   "sum_parts": fine, "length_weights": bool(o.get("length_weights"))}
+    if "top_p" in o:
+        method |= {"top_p": o["top_p"], "min_tokens_to_keep": o["keep"], "mask_update_iterations": o["refresh"]}
+    train = {"learning_rate": o["lr"], "max_grad_norm": float(o["max_grad_norm"]), "adam_epsilon": o.get("eps", 1e-8), "shuffle": False,
+             "max_steps": ITERATIONS}
+    if o.get("rmsprop"):
+        train |= {"optimizer": "rmsprop", "rmsprop_epsilon": 1e-5}
+    return {"method": {o["method"]: method}, "train": train}
+
+
+RL4LMS = {"method": "ppo", "whiten": "mini_batch", "gamma": 0.99, "lam": 0.95, "kl_coef": 0.1, "kl_target": 0.05, "epochs": 3,
+          "mini_batches": 4, "clip": 0.2, "clip_v": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5, "lr": 1e-3}
+RUNS = {
+    "ppo_rl4lms": {**RL4LMS, "ent_coef": 0.01, "norm_reward": True},
+    "ppo_rl4lms_stopping": {**RL4LMS, "clip_v": 0.1, "target_kl": 0.004},
+    "ppo_fine_grained": {"method": "ppo", "whiten": "fine_grained", "gamma": 1.0, "lam": 0.95, "kl_coef": 0.3, "epochs": 4,
+                         "mini_batches": 1, "part": 4, "length_weights": True, "clip": 0.2, "clip_v": 0.2, "larger": True,
+                         "vf_coef": 1.0, "max_grad_norm": 0, "lr": 5e-4, "eps": 1e-5},
+    "a2c": {"method": "a2c", "a2c": True, "rmsprop": True, "whiten": None, "gamma": 0.99, "lam": 1.0, "kl_coef": 0.1,
+            "kl_target": 0.05, "epochs": 1, "mini_batches": 1, "clip_v": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5, "lr": 1e-4},
+    "nlpo": {**RL4LMS, "method": "nlpo", "ent_coef": 0.01, "top_p": 0.9, "keep": 3, "refresh": 2},
+}
+
+
+def masks(models):
+    """What RL4LMs' mask processor leaves of recorded logits, special tokens always."""
+    policy, rows = replay.load(models, "qwen3"), ragged(torch.Generator().manual_seed(SEED + 4))[:3]
+    with torch.no_grad():
+        logits = torch.cat([completion_logits(policy, row, 0.5) for row in rows])[:6]
+    special, cases = [0, 1, 2], []
+    for kind, top, keep in (("top_p", 0.9, 1), ("top_p", 0.5, 1), ("top_p", 0.1, 12), ("top_p", 0.9, 100), ("top_k", 10, 1), ("top_k", 319, 1)):
+        kept = []
+        for line in logits:
+            if kind == "top_k":
+                allowed = torch.zeros(len(line), dtype=torch.bool).scatter(0, line.topk(top).indices, True)
+            else:
+                ordered, order = torch.sort(line, descending=True)
+                removed = torch.softmax(ordered, -1).cumsum(-1) > top
+                removed[: keep - 1] = False
+                removed[1:] = removed[:-1].clone()
+                removed[0] = False
+                allowed = torch.ones(len(line), dtype=torch.bool)
+                allowed[order[removed]] = False
+            allowed[special] = True
+            kept.append(allowed.nonzero()[:, 0])
+        cases.append({"kind": kind, "top": top, "min_tokens_to_keep": keep, "kept": kept})
+    return {"meta": meta(SEED), "special": special, "logits": logits, "cases": cases}
+
+
+def rmsprop():
+    """Four steps over a matrix and a vector, with and without weight decay."""
+    generator = torch.Generator().manual_seed(SEED)
+    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    start, gradients = draw(3, 4), [draw(3, 4) * scale for scale in (1.0, 0.1, 10.0, 0.0)]
+    cases = []
+    for alpha, eps, decay in ((0.99, 1e-5, 0.0), (0.9, 1e-8, 0.1)):
+        weight = torch.nn.Parameter(start.clone())
+        optimizer = torch.optim.RMSprop([weight], lr=0.01, alpha=alpha, eps=eps, weight_decay=decay)
+        found = []
+        for gradient in gradients:
+            weight.grad = gradient.clone()
+            optimizer.step()
+            found.append(plain(weight))
+        cases.append({"alpha": alpha, "epsilon": eps, "weight_decay": decay, "learning_rate": 0.01, "steps": found})
+    return {"meta": meta(SEED), "start": start, "gradients": gradients, "cases": cases}
+
+
+def fisher(models):
+    """The Hessian of the mean KL(new ‖ old) at the old policy, times two vectors, by going back twice."""
+    policy = replay.load(models, "qwen3")
+    rows = ragged(torch.Generator().manual_seed(SEED + 2))[:BATCH]
+    parameters = dict(sorted(policy.named_parameters()))
+    logprobs = torch.cat([completion_logits(policy, row, 1.0) for row in rows]).log_softmax(-1)
+    kl = (logprobs.exp() * (logprobs - logprobs.detach())).sum(-1).mean()
+    first = torch.autograd.grad(kl, parameters.values(), create_graph=True)
+    flat = lambda tensors: torch.cat([t.flatten() for t in tensors])  # noqa: E731
+    generator = torch.Generator().manual_seed(SEED + 3)
+    advantages = [round(torch.randn(1, generator=generator).item(), 3) for row in rows for _ in row["completion_ids"]]
+    chosen = torch.cat([logprobs_of(completion_logits(policy, row, 1.0), row) for row in rows])
+    gradient = torch.autograd.grad((chosen * torch.tensor(advantages)).mean(), parameters.values())
+    # One vector that any program can write down.
+    line = lambda i, n: torch.sin(torch.arange(n, dtype=torch.float64) * 0.7 + 1.3 * i).float()  # noqa: E731
+    wave = [line(i, p.numel()).reshape(p.shape) for i, p in enumerate(parameters.values())]
+    cases = []
+    for name, vector in (("gradient", gradient), ("wave", wave)):
+        product = torch.autograd.grad(flat(first) @ flat(vector), parameters.values(), retain_graph=True)
+        parts = {key: {"norm": p.norm(), "first": p.flatten()[:8]} for key, p in zip(parameters, product)}
+        cases.append({"name": name, "curvature": flat(vector) @ flat(product), "norm": flat(product).norm(), "product": parts})
+    return {"meta": meta(SEED), "start_model": "qwen3", "rows": rows, "advantages": advantages, "cases": cases}
+
+
+def main():
+    root = arguments("trajectories")
+    for name, options in RUNS.items():
+        out = root / name
+        out.mkdir(exist_ok=True)
+        # Where a token stands at the edge of the mask, rounding decides: then other completions are drawn.
+        for attempt in range(20):
+            run, rows = Run(root / "models", options, SEED + attempt), ragged(torch.Generator().manual_seed(SEED))
+            iterations = run.run(rows)
+            if run.margin > 4e-6:
+                break
+        assert run.margin > 4e-6, f"{name}: {run.margin}"
+        replay.write_rows(out / "rollouts.jsonl", rows)
+        print(name, [len(i["steps"]) for i in iterations], [round(i["steps"][-1]["loss"], 4) for i in iterations], run.margin)
+        write_json(out / "run.json", {"meta": meta(SEED), "start_model": "qwen3", "value_model": "qwen3-reward", **keys(options),
+                                      "iterations": iterations, "final_policy": weights(run.policy), "final_value": weights(run.critic)})
+    write_json(root.parent / "losses/rmsprop.json", rmsprop())
+    write_json(root.parent / "losses/masks.json", masks(root / "models"))
+    write_json(root / "fisher.json", fisher(root / "models"))
+
+
+if __name__ == "__main__":
+    main()
