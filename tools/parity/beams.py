@@ -1,17 +1,18 @@
-"""Beam search of transformers: ids and scores of every returned sequence, on the models of `models.py`.
+"""Beam search of transformers: ids and scores of every returned sequence, on the models of `models.py` and `seq2seq.py`.
 
 Two stop ids are chosen for each model so that beams end early, late and not at all: ids that its plain beams hold.
-Run after `models.py`.
+Run after both.
 """
 
 import json
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from common import FIXTURES, arguments, meta
 
-MODELS = ["gpt2", "llama-gqa", "qwen3", "mistral-window"]
+MODELS = ["models/gpt2", "models/llama-gqa", "models/qwen3", "models/mistral-window", "seq2seq/t5", "seq2seq/t5-gated",
+          "seq2seq/bart", "seq2seq/blenderbot"]
 PROMPTS = [[3, 7, 7, 1, 20], [5], [11, 2, 9, 4, 9, 11, 2, 9], [8, 8, 8]]
 NEW = 10
 
@@ -43,12 +44,16 @@ def generate(model, prompt, stop, settings):
     settings = {"max_new_tokens": NEW, "do_sample": False, **settings}
     if settings.get("forced_eos_token_id") == "stop":
         settings["forced_eos_token_id"] = stop[0]
+    # The id that a decoder begins with is no part of the completion.
+    given = 1 if model.config.is_encoder_decoder else len(prompt)
     out = model.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), eos_token_id=stop,
-        pad_token_id=model.config.vocab_size - 1, return_dict_in_generate=True, output_scores=True, **settings,
+        pad_token_id=model.config.vocab_size - 1, return_dict_in_generate=True, output_scores=True,
+        # The cache of transformers 5.23 wants as many layers in a decoder as in its encoder.
+        use_cache=not model.config.is_encoder_decoder, **settings,
     )
     sequences = []
-    for ids in out.sequences[:, len(prompt):].tolist():
+    for ids in out.sequences[:, given:].tolist():
         end = next((i + 1 for i, id in enumerate(ids) if id in stop), len(ids))
         sequences.append(ids[:end])
     scores = out.sequences_scores.tolist() if settings["num_beams"] > 1 else None
@@ -59,8 +64,10 @@ def main():
     out = arguments("beams")
     cases = []
     for name in MODELS:
-        model = AutoModelForCausalLM.from_pretrained(FIXTURES / "models" / name, dtype=torch.float32).eval()
-        model.generation_config = type(model.generation_config)()
+        kind = AutoModelForSeq2SeqLM if name.startswith("seq2seq") else AutoModelForCausalLM
+        model = kind.from_pretrained(FIXTURES / name, dtype=torch.float32).eval()
+        start = model.generation_config.decoder_start_token_id or getattr(model.config, "decoder_start_token_id", None)
+        model.generation_config = type(model.generation_config)(decoder_start_token_id=start)
         plain = generate(model, PROMPTS[0], [model.config.vocab_size - 1], {"num_beams": 4, "num_return_sequences": 4})
         # The fourth id of the best beam, and the seventh of the last.
         stop = [plain["ids"][0][3], plain["ids"][3][6]]
@@ -68,7 +75,8 @@ def main():
         for prompt in PROMPTS:
             for settings in SETTINGS:
                 first = settings.get("forced_bos_token_id")
-                if first is not None and (len(prompt) > 1 or first in stop):
+                given = 1 if model.config.is_encoder_decoder else len(prompt)
+                if first is not None and (given > 1 or first in stop):
                     # transformers forces it only where nothing stands before; and where it ends all beams, returns padding.
                     continue
                 answer = generate(model, prompt, stop, settings)
