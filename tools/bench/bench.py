@@ -37,7 +37,8 @@ def python_run(args, python, script, words):
 
 
 def trl_run(args, work, model, rows):
-    return python_run(args, args.python, "trl_side.py", [json.dumps(work), "--model", model, "--rows", rows])
+    script = "seq2seq_side.py" if work["group"] == "seq2seq" else "trl_side.py"
+    return python_run(args, args.python, script, [json.dumps(work), "--model", model, "--rows", rows])
 
 
 def llama_run(args, work, model, rows, weights=None):
@@ -66,7 +67,7 @@ def applies(args, side, work):
     if side in ("gradus", "trl"):
         return True
     # Weights of 8 bits beside those of 16.
-    asked = args.llama_python is not None and work["kind"] == "generate"
+    asked = args.llama_python is not None and work["kind"] == "generate" and work["group"] != "seq2seq"
     return asked and (side == "llama" or work["precision"] == "bf16")
 
 
@@ -75,7 +76,7 @@ def measure(args, work):
     model, rows = args.work / "models" / work["model"], workloads.rows_file(args.work, work)
     sides = [side for side in args.sides if applies(args, side, work)]
     entry = {"work": work, "runs": {side: [] for side in sides}, "failed": {}}
-    repetitions = args.repetitions if work["group"] in ("main", "generate", "small") else 1
+    repetitions = args.repetitions if work["group"] in ("main", "generate", "small", "seq2seq") else 1
     for _ in range(repetitions):
         for side in sides:
             if side in entry["failed"]:

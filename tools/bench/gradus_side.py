@@ -20,6 +20,11 @@ def train_command(binary, work, model, rows, out):
     command += ["--eval-fraction", 0, "--eval-steps", -1, "--save-steps", 0]
     if work["kind"] == "dpo":
         command += ["--reference", "live"]  # as in TRL by default; each row is met once
+    if work["group"] == "seq2seq":
+        command += ["--learning-rate", 2e-5, "--lr-schedule", "constant"]
+    if work["kind"] == "ppo":
+        command += ["--max-new-tokens", work["new_tokens"], "--sampling-min-new-tokens", work["new_tokens"]]
+        command += ["--temperature", 1, "--reward-rule-regex", RULE]
     if work["kind"] == "grpo":
         command += ["--group-size", work["group_size"], "--max-new-tokens", work["new_tokens"]]
         command += ["--kl-coefficient", work["beta"], "--reward-rule-regex", RULE]

@@ -54,7 +54,25 @@ def tokenizer(vocabulary):
     }  # fmt: skip
 
 
+def write_t5(folder, shape):
+    """T5 v1.0 as `transformers` makes it; the words' tokenizer, with its end token at the end of sources and targets."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    vocabulary = shape["vocab_size"]
+    ids = {"pad_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1, "decoder_start_token_id": vocabulary - 2}
+    torch.manual_seed(SEED)
+    T5ForConditionalGeneration(T5Config(**shape, **ids, dropout_rate=0.0)).save_pretrained(folder)
+    names = {"eos_token": "<|endoftext|>", "pad_token": "<pad>", "unk_token": "w0"}
+    fast = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(vocabulary)))
+    (folder / "tokenizer_config.json").write_text(json.dumps(fast, indent=1))
+
+
 def write_model(folder, shape):
+    if "d_model" in shape:
+        write_t5(folder, shape)
+        return
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = shape["vocab_size"]
     config = {
@@ -86,7 +104,12 @@ def rows(work, vocabulary):
     rng = numpy.random.default_rng(SEED)
     batch, length = work["batch"], work["length"]
     for _ in range(work["max_steps"]):
-        if work["kind"] == "sft":
+        if work["kind"] == "sft" and work["group"] == "seq2seq":
+            for _ in range(batch):
+                # Both sides add an end token to each.
+                source, target = (text(rng, words - 1, vocabulary) for words in (length, work["new_tokens"]))
+                yield {"prompt": source, "completion": target}
+        elif work["kind"] == "sft":
             for _ in range(batch):
                 yield {"text": text(rng, length - 1, vocabulary)}  # both sides add the end-of-text token
         elif work["kind"] in ("dpo", "reward"):
@@ -97,7 +120,8 @@ def rows(work, vocabulary):
                 yield {"prompt": text(rng, prompt, vocabulary), "chosen": answers[0], "rejected": answers[1]}
         else:
             for _ in range(batch):
-                yield {"prompt": text(rng, length, vocabulary)}
+                # A source gets an end token, on both sides.
+                yield {"prompt": text(rng, length - (work["group"] == "seq2seq"), vocabulary)}
 
 
 def main():

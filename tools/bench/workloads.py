@@ -4,7 +4,7 @@ A workload is a dictionary:
 
     name       unique; also the key in the results
     group      `main`, `small`, or the growth curve it belongs to
-    kind       sft, dpo, reward, grpo or generate
+    kind       sft, dpo, reward, grpo, ppo or generate
     model      a key of MODELS
     precision  f32 or bf16
     batch      rows, pairs or prompts a step; for `generate`, sequences at once
@@ -20,6 +20,11 @@ def gpt2(layers, wide, heads, vocabulary=50257, positions=1024):
     return {**shape, "vocab_size": vocabulary, "n_positions": positions}
 
 
+def t5(layers, wide, heads, feed_forward):
+    shape = {"num_layers": layers, "d_model": wide, "num_heads": heads, "d_kv": 64, "d_ff": feed_forward}
+    return {**shape, "vocab_size": 32128}
+
+
 MODELS = {
     "124M": gpt2(12, 768, 12),
     "62M": gpt2(8, 576, 9),
@@ -27,11 +32,18 @@ MODELS = {
     "8M": gpt2(4, 256, 4, vocabulary=16000),
     "4M": gpt2(4, 256, 4, vocabulary=2000, positions=256),
     "nano": gpt2(1, 32, 2, vocabulary=256, positions=64),
+    "t5-small": t5(6, 512, 8, 2048),
+    "t5-base": t5(12, 768, 12, 3072),
 }
 
 
 def parameters(shape):
     """How many numbers a model has; the head is the embedding table."""
+    if "d_model" in shape:
+        wide, inner = shape["d_model"], shape["num_heads"] * shape["d_kv"]
+        attention, fed = 4 * wide * inner, 2 * wide * shape["d_ff"]
+        blocks = shape["num_layers"] * (3 * attention + 2 * fed + 5 * wide)
+        return shape["vocab_size"] * wide + blocks + 2 * wide + 2 * 32 * shape["num_heads"]
     wide = shape["n_embd"]
     block = 12 * wide * wide + 13 * wide
     return (shape["vocab_size"] + shape["n_positions"] + 2) * wide + shape["n_layer"] * block
@@ -92,6 +104,17 @@ def growth_table():
         yield workload(f"model_{model}", "model", "sft", model=model, batch=4, length=256)
 
 
+def seq2seq_table():
+    """Encoder–decoder models: rows are a source of `length` tokens and a target of `new_tokens`."""
+    for model, batch in (("t5-small", 8), ("t5-base", 4)):
+        sizes = {"model": model, "length": 128, "new_tokens": 64}
+        yield workload(f"seq2seq_sft_{model}", "seq2seq", "sft", batch=batch, **sizes)
+        for count in (8, 64):
+            calls = {"steps": 2 if count == 8 else 1, "batch": count}
+            yield workload(f"seq2seq_generate_{count}_{model}", "seq2seq", "generate", **sizes, **calls)
+        yield workload(f"seq2seq_ppo_{model}", "seq2seq", "ppo", **{**sizes, "length": 64, "new_tokens": 32}, batch=8)
+
+
 def extra_table():
     """Left out unless they are asked for by name."""
     sizes = {"batch": 2, "length": 64, "group_size": 8, "new_tokens": 64, "beta": 0.04}
@@ -104,7 +127,7 @@ def extra_table():
     yield workload("tiny_generate", "tiny", "generate", **tiny, new_tokens=8)
 
 
-ALL = [*main_table(), *small_table(), *growth_table(), *extra_table()]
+ALL = [*main_table(), *small_table(), *seq2seq_table(), *growth_table(), *extra_table()]
 DEFAULT_LEAVES_OUT = ("extra", "tiny")
 
 
