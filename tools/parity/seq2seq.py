@@ -1,15 +1,19 @@
 """Encoder–decoder model directories written by transformers, with logits, gradients and greedy tokens.
 
 Each folder is what `save_pretrained` wrote, plus
-  expected.json         sources, targets, loss (mean NLL over all targets' ids), greedy tokens
+  expected.json         sources, targets, loss (mean NLL over all targets' ids), greedy tokens, what beams find
   expected.safetensors  logits.<i> `[T, V]` of pair i run alone, one line per id of the target; grad.<state dict name> of the loss
+
+adapters/<name>/ are adapters that peft wrote on them, with logits.<i>, and merged.<i> after merge_and_unload.
 """
 
+import json
 import shutil
 
 from common import arguments, meta, write_json
 
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -55,6 +59,20 @@ MODELS = {
 }
 # A head of its own, as the first checkpoints of v1.1, FLAN and mT5 have it.
 UNTIED = {"t5-gated", "mt5"}
+
+
+# Beams, and what processors make of the ids of the decoder: its first id is among them, the source is not.
+BEAMS = [
+    dict(num_beams=4, num_return_sequences=2),
+    dict(num_beams=4, no_repeat_ngram_size=3, early_stopping=True),
+    dict(num_beams=3, min_new_tokens=6, length_penalty=0.5),
+    dict(num_beams=4, forced_bos_token_id=7, forced_eos_token_id=EOS),
+    dict(num_beams=1, repetition_penalty=1.7),
+]
+ADAPTERS = {
+    "t5": ("t5-gated", dict(r=3, lora_alpha=7, target_modules=["q", "v", "wi_1"])),
+    "bart-dora": ("bart", dict(r=2, lora_alpha=4, target_modules="all-linear", use_dora=True)),
+}
 
 
 def fill(model, generator):
@@ -108,6 +126,49 @@ def sequences(lengths, generator):
     return [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
 
 
+def search(model, source, stop, settings):
+    out = model.generate(torch.tensor([source]), max_new_tokens=NEW_TOKENS, do_sample=False, use_cache=False, eos_token_id=stop,
+                         return_dict_in_generate=True, output_scores=True, **settings)
+    found = []
+    for row in out.sequences[:, 1:].tolist():
+        end = next((i + 1 for i, token in enumerate(row) if token in stop), len(row))
+        found.append(row[:end])
+    return {"ids": found, "scores": out.sequences_scores.tolist() if settings["num_beams"] > 1 else None}
+
+
+def beams(model, sources, greedy):
+    # Ids that end some of them early.
+    stop = sorted({EOS, greedy[0][3], greedy[1][6]})
+    searches = [{**settings, "found": [search(model, source, stop, settings) for source in sources]} for settings in BEAMS]
+    return {"stop": stop, "searches": searches}
+
+
+def adapt(name, base, more, root):
+    out = root / "adapters" / name
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    expected = json.loads((root / base / "expected.json").read_text())
+    pairs = list(zip(expected["sources"], expected["targets"]))
+    torch.manual_seed(SEED)
+    model = AutoModelForSeq2SeqLM.from_pretrained(root / base, attn_implementation="eager", dtype=torch.float32)
+    model = get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", **more)).eval()
+    generator = torch.Generator().manual_seed(SEED)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if "lora_B" in parameter_name:
+                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+        tensors = {f"logits.{i}": forward(model, *pair).contiguous() for i, pair in enumerate(pairs)}
+        model.save_pretrained(out)
+        merged = model.merge_and_unload()
+        tensors |= {f"merged.{i}": forward(merged, *pair).contiguous() for i, pair in enumerate(pairs)}
+    (out / "README.md").unlink(missing_ok=True)
+    config = json.loads((out / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = base
+    config["target_modules"].sort()
+    (out / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file(tensors, out / "expected.safetensors")
+
+
 def build(name, config, out, seed):
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
@@ -139,6 +200,7 @@ def build(name, config, out, seed):
         "loss": loss,
         "greedy": new,
         "greedy_smallest_margin": min(margins),
+        "beams": beams(model, sources, new),
         "logits_std": torch.cat(logits).std(),
     })
     model.save_pretrained(out)
@@ -158,6 +220,8 @@ def main():
         out.mkdir(parents=True)
         build(name, config, out, SEED)
         print(name, sum(f.stat().st_size for f in out.iterdir()) // 1024, "KB")
+    for name, (base, more) in ADAPTERS.items():
+        adapt(name, base, more, root)
     write_json(root / "fixture.json", {"meta": meta(SEED, "safetensors"), "models": list(MODELS)})
 
 

@@ -7,8 +7,11 @@ mod device;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
-use gradus::generate::{Completion, NoStopRule, SamplingParams, generate};
-use gradus::model::{Batch, CausalLm, DropoutStream, ModelDir, Rows, Sequence, named_tensors, save_causal};
+use gradus::generate::{BeamParams, Completion, EarlyStopping, NoStopRule, SamplingParams, beam_search, generate};
+use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
+use gradus::model::{
+    Batch, CausalLm, DropoutStream, ModelDir, Precision, Rows, Sequence, WeightFormat, named_tensors, save_causal,
+};
 use gradus::rng::{Purpose, Seed};
 use serde_json::{Value, json};
 use support::{GRADIENTS, assert_close, check_gradients, host, prefix, tensors};
@@ -30,7 +33,7 @@ fn fixtures() -> PathBuf {
 fn models() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(fixtures()).expect("fixtures");
     let mut found: Vec<PathBuf> =
-        entries.map(|entry| entry.expect("entry").path()).filter(|path| path.is_dir()).collect();
+        entries.map(|entry| entry.expect("entry").path()).filter(|path| path.join("config.json").exists()).collect();
     found.sort();
     assert!(found.len() >= 8, "fixtures are missing");
     found
@@ -212,6 +215,121 @@ fn greedy_tokens_are_those_of_transformers() {
 }
 
 #[test]
+fn beams_and_processors_find_what_transformers_finds() {
+    for case in Case::all() {
+        let (model, beams) = (case.load(), &case.expected["beams"]);
+        let sources: Vec<&[u32]> = case.sources.iter().map(Vec::as_slice).collect();
+        let stop: Vec<u32> = serde_json::from_value(beams["stop"].clone()).expect("ids");
+        for search in beams["searches"].as_array().expect("searches") {
+            let number = |key: &str| search[key].as_u64();
+            let id = |key: &str| number(key).map(|id| id as u32);
+            let params = SamplingParams {
+                temperature: 0.0,
+                max_new_tokens: 11,
+                min_new_tokens: number("min_new_tokens").unwrap_or(0) as usize,
+                no_repeat_ngram_size: number("no_repeat_ngram_size").unwrap_or(0) as usize,
+                repetition_penalty: search["repetition_penalty"].as_f64().unwrap_or(1.0) as f32,
+                forced_bos_token_id: id("forced_bos_token_id"),
+                forced_eos_token_id: id("forced_eos_token_id"),
+                stop_ids: stop.clone(),
+                ..Default::default()
+            };
+            let returned = number("num_return_sequences").unwrap_or(1) as usize;
+            let found: Vec<(Vec<u32>, f64)> = match number("num_beams") {
+                Some(1) => sample(&model, &sources, 1, &params).into_iter().map(|c| (c.ids, 0.0)).collect(),
+                beams => {
+                    let early = search["early_stopping"].as_bool() == Some(true);
+                    let beams = BeamParams {
+                        num_beams: beams.expect("beams") as usize,
+                        length_penalty: search["length_penalty"].as_f64().unwrap_or(1.0) as f32,
+                        early_stopping: if early { EarlyStopping::FirstEnded } else { EarlyStopping::Heuristic },
+                    };
+                    let stream = |p| Seed(5).stream(Purpose::Generate, 0, p as u64);
+                    let search = (&params, &beams);
+                    let found = beam_search(&model, &sources, returned, search, &mut NoStopRule, &stream);
+                    found.expect("finds").into_iter().map(|f| (f.completion.ids, f64::from(f.score))).collect()
+                }
+            };
+            for (i, (ids, score)) in found.iter().enumerate() {
+                let wanted = &search["found"][i / returned];
+                assert_eq!(json!(ids), wanted["ids"][i % returned], "{}: {search}", case.name);
+                let wanted = wanted["scores"][i % returned].as_f64().unwrap_or(0.0);
+                assert!((score - wanted).abs() <= 1e-4 * wanted.abs().max(1.0), "{}: {score}, {wanted}", case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn adapters_of_peft_give_its_logits() {
+    for name in ["t5", "bart-dora"] {
+        let path = fixtures().join("adapters").join(name);
+        let reference = tensors(&path.join("expected.safetensors"));
+        let base =
+            json_of(&path.join("adapter_config.json"))["base_model_name_or_path"].as_str().expect("a base").to_owned();
+        let case = Case::all().find(|case| case.name == base).expect("its base");
+        let dir = case.dir.clone().with_adapter(&path).expect("an adapter");
+        let model = CausalLm::load(&dir, &device()).expect("loads");
+        let merged = model.merged();
+        for (i, pair) in case.pairs().into_iter().enumerate() {
+            let batch = model.batch(&Rows::Alone(vec![pair]));
+            let wanted = |what: &str| &reference[&format!("{what}.{i}")];
+            assert_close(&format!("{name}: logits {i}"), &host(model.logits(&batch)), wanted("logits"), LOGITS, 1.0);
+            assert_close(&format!("{name}: merged {i}"), &host(merged.logits(&batch)), wanted("merged"), LOGITS, 1.0);
+        }
+        let to = tempfile::tempdir().expect("temporary directory");
+        save_causal(&model, &dir, to.path()).expect("saves");
+        let saved = json_of(&to.path().join("adapter_config.json"));
+        assert_eq!((&saved["task_type"], &saved["use_dora"]), (&json!("SEQ_2_SEQ_LM"), &json!(name == "bart-dora")));
+        let again = CausalLm::load(&case.dir.clone().with_adapter(to.path()).expect("an adapter"), &device());
+        let batch = model.batch(&Rows::Alone(case.pairs()));
+        assert_eq!(host(again.expect("loads").logits(&batch)), host(model.logits(&batch)), "{name}");
+    }
+}
+
+/// The most parameters that a block can have: two matrices and a vector on every layer of it.
+#[test]
+fn adapters_on_every_layer_learn_with_recomputed_blocks_too() {
+    for case in Case::all() {
+        let config = LoraConfig { rank: 2, dora: true, targets: vec!["all-linear".into()], ..LoraConfig::default() };
+        let peft = config.peft_config(&case.dir, TaskType::Seq2SeqLm, String::new()).expect("a configuration");
+        let mut stream = Seed(1).stream(Purpose::Init, 0, 0);
+        let model = case.trained().with_fresh_adapter(&case.dir, peft, &mut stream).expect("fits");
+        let mut model = model.train_adapter(WeightFormat::F32);
+        let batch = model.batch(&Rows::Alone(case.pairs()));
+        let runs = [false, true].map(|recompute| {
+            model.trunk.set_recompute(recompute);
+            let logprobs_m = model.logprobs(&batch, 1.0).logprobs_m;
+            let gradients = logprobs_m.clone().sum().backward();
+            (host(logprobs_m), support::gradients(&model, &gradients))
+        });
+        assert_eq!(runs[0], runs[1], "{}", case.name);
+        assert!(runs[0].1.keys().any(|name| name.contains("magnitude")), "{}", case.name);
+    }
+}
+
+#[test]
+fn coarser_formats_stay_near() {
+    for case in Case::all() {
+        let (name, model) = (&case.name, case.load());
+        let batch = model.batch(&Rows::Alone(case.pairs()));
+        let exact = host(model.logits(&batch));
+        let size = exact.iter().map(|x| x * x).sum::<f32>();
+        let far = |logits: Vec<f32>| {
+            let square: f32 = logits.iter().zip(&exact).map(|(a, b)| (a - b) * (a - b)).sum();
+            (square / size).sqrt()
+        };
+        let bf16 = far(host(model.clone().with_compute(Precision::Bf16).logits(&batch)));
+        assert!(bf16 < 0.05 && (bf16 > 0.0 || !device::has_kernels("bf16")), "{name}: bf16 is off by {bf16}");
+        for (format, most) in [(WeightFormat::INT8, 0.1), (WeightFormat::NF4, 0.8)] {
+            let frozen = model.clone().into_frozen(format);
+            let off = far(host(frozen.logits(&batch)));
+            assert!(off > 0.0 && off < most, "{name}: {format:?} is off by {off}");
+        }
+    }
+}
+
+#[test]
 fn the_sampler_records_the_logprobs_that_training_computes() {
     for case in Case::all() {
         let (model, sources): (_, Vec<&[u32]>) = (case.load(), case.sources.iter().map(Vec::as_slice).collect());
@@ -278,5 +396,5 @@ fn what_a_configuration_lacks_is_said() {
 
 #[test]
 fn without_kernels_all_of_this_holds_too() {
-    without_kernels(8);
+    without_kernels(10);
 }

@@ -15,4 +15,5 @@ mod inference;
 mod plan;
 mod resume;
 mod runs;
+mod seq2seq;
 mod train;

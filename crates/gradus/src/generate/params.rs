@@ -59,6 +59,16 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// The same with these first and last ids forced, unless others are.
+    #[must_use]
+    pub fn forcing(self, [first, last]: [Option<u32>; 2]) -> Self {
+        Self {
+            forced_bos_token_id: self.forced_bos_token_id.or(first),
+            forced_eos_token_id: self.forced_eos_token_id.or(last),
+            ..self
+        }
+    }
+
     pub(super) fn truncates(&self) -> bool {
         self.top_k.is_some() || self.top_p < 1.0 || self.min_p > 0.0
     }

@@ -185,7 +185,7 @@ impl ChatModel {
         let begins_inside = text.trim_end().ends_with(think::OPEN);
         // A template writes its own special tokens, but for those that an encoder reads around every text.
         let ids = self.files.tokenizer.encode(&text, self.has_encoder() || self.format != ChatFormat::Template)?;
-        let mut params = settings.params.clone();
+        let mut params = settings.params.clone().forcing(self.files.dir.forced_ids());
         params.stop_ids.extend(self.files.stop_ids());
         self.check_room(ids.len(), &mut params)?;
         let mut stop = settings.stop.clone();

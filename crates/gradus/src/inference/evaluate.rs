@@ -131,7 +131,8 @@ fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> 
         Some(name) => Some(CausalLm::load(&open_model(name)?, &device)?),
         None => None,
     };
-    let params = SamplingParams { stop_ids: files.stop_ids(), ..options.params.clone() };
+    let params = options.params.clone().forcing(files.dir.forced_ids());
+    let params = SamplingParams { stop_ids: files.stop_ids(), ..params };
     let sampler =
         Sampler { tokenizer: &files.tokenizer, group_size: 1, params, beams: None, stop: &options.stop, masking: None };
     let config = TrainConfig { seed: options.seed.0, ..TrainConfig::default() };

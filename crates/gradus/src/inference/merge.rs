@@ -11,7 +11,7 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::host::read;
 use crate::model::adapter::Adaptable;
-use crate::model::{CausalLm, ModelDir, RewardModel, Rows, save_causal, save_reward_model};
+use crate::model::{CausalLm, ModelDir, RewardModel, Rows, Sequence, save_causal, save_reward_model};
 use crate::pretrained::{name_padding, pad_id};
 use crate::rng::{Purpose, Seed};
 use crate::run::atomic;
@@ -63,19 +63,20 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
             .with_hint("choose another `--output`"));
     }
     let base = dir.without_adapter();
-    let probes = probes(&dir);
+    let (probes, has_encoder) = (probes(&dir), dir.has_encoder()?);
+    let answers = |ask: &dyn Fn(&Rows<'_>) -> Vec<f32>| answers(&probes, has_encoder, ask);
     let (found, expected) = if dir.is_reward_model() {
         let model = RewardModel::load(&dir, &options.device.device())?;
-        let expected = answers(&probes, |rows| model.values(&model.batch(rows)));
+        let expected = answers(&|rows| read_all(&model.values(&model.batch(rows))));
         let merged = model.merged();
         atomic::write_dir(&options.output, |path| save_scalar(&merged, &base, path))?;
-        (answers(&probes, |rows| merged.values(&merged.batch(rows))), expected)
+        (answers(&|rows| read_all(&merged.values(&merged.batch(rows)))), expected)
     } else {
         let model = CausalLm::load(&dir, &options.device.device())?;
-        let expected = answers(&probes, |rows| model.logits(&model.batch(rows)));
+        let expected = answers(&|rows| read_all(&model.logits(&model.batch(rows))));
         let merged = model.merged();
         atomic::write_dir(&options.output, |path| save_causal(&merged, &base, path))?;
-        (answers(&probes, |rows| merged.logits(&merged.batch(rows))), expected)
+        (answers(&|rows| read_all(&merged.logits(&merged.batch(rows)))), expected)
     };
     let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0f32, |max, value| max.max(value.abs()));
     Ok(Merged {
@@ -103,9 +104,10 @@ fn probes(dir: &ModelDir) -> Vec<Vec<u32>> {
     (0..PROBES).map(|_| (0..tokens).map(|_| stream.random_range(0..vocabulary)).collect()).collect()
 }
 
-/// One sequence at a time: the logits of all would be large.
-fn answers<const R: usize>(probes: &[Vec<u32>], ask: impl Fn(&Rows<'_>) -> Tensor<R>) -> Vec<f32> {
-    probes.iter().flat_map(|ids| read_all(&ask(&Rows::texts(&[ids])))).collect()
+/// One sequence at a time: the logits of all would be large. Where there is an encoder, it reads what the decoder writes.
+fn answers(probes: &[Vec<u32>], has_encoder: bool, ask: &dyn Fn(&Rows<'_>) -> Vec<f32>) -> Vec<f32> {
+    let sequence = |ids| if has_encoder { Sequence::completion(ids, ids) } else { Sequence::text(ids) };
+    probes.iter().flat_map(|ids| ask(&Rows::Alone(vec![sequence(ids)]))).collect()
 }
 
 fn read_all<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {

@@ -75,7 +75,7 @@ pub fn sample<E: From<Error>>(
     each: &mut dyn FnMut(Sampled) -> Result<(), E>,
 ) -> Result<(), E> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
-    let mut params = options.params.clone();
+    let mut params = options.params.clone().forcing(files.dir.forced_ids());
     params.check()?;
     check_formats(&options.device, options.compute, options.weights)?;
     params.stop_ids.extend(files.stop_ids());

@@ -152,6 +152,20 @@ impl ModelDir {
         Ok(Family::of(self)?.has_encoder())
     }
 
+    /// The first and the last id of every completion, where the generation configuration (or the model's) forces them: of a
+    /// model with an encoder, which was trained so.
+    pub fn forced_ids(&self) -> [Option<u32>; 2] {
+        let sources = [self.generation_config.as_ref(), Some(&self.config)];
+        let forced = |key: &str| {
+            let found = sources.into_iter().flatten().find_map(|config| config.get(key)?.as_u64());
+            found.and_then(|id| u32::try_from(id).ok())
+        };
+        match self.has_encoder() {
+            Ok(true) => ["forced_bos_token_id", "forced_eos_token_id"].map(forced),
+            _ => [None, None],
+        }
+    }
+
     /// The id that a decoder begins with: `decoder_start_token_id` of the configuration, or of the generation configuration.
     ///
     /// # Errors

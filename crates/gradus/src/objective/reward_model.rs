@@ -143,7 +143,7 @@ impl BradleyTerry {
 }
 
 /// The chosen and the rejected text; with an encoder, the source before each.
-fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
+pub(crate) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
     [&pair.chosen_ids, &pair.rejected_ids].map(|ids| {
         let (source, target) = ids.split_at(pair.prompt_len);
         Sequence { source, target, counted: Counted::Nothing }

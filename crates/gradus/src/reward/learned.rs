@@ -7,7 +7,7 @@ use crate::batches::MicroBatch;
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::host::read;
-use crate::model::{ModelDir, RewardModel, Rows, WeightFormat};
+use crate::model::{Counted, ModelDir, RewardModel, Rows, Sequence, WeightFormat};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::think::{without_empty_thoughts, without_thoughts_after};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
@@ -37,8 +37,16 @@ impl ModelReward {
         Ok(Self { model, tokenizer, template, passes })
     }
 
-    fn ids(&self, prompt: &Prompt, rollout: &Rollout) -> Result<Vec<u32>> {
+    /// What an encoder reads, and what a decoder, or a model without an encoder, reads.
+    fn ids(&self, prompt: &Prompt, rollout: &Rollout) -> Result<[Vec<u32>; 2]> {
         let (asked, said) = without_thoughts_after(&prompt.text, &rollout.completion);
+        // What reached the length limit has no end: the model is not told that it has one.
+        let ended = rollout.stop != StopReason::Length && !self.tokenizer.appends_eos();
+        let eos = self.tokenizer.eos_token().filter(|_| ended).unwrap_or("");
+        if self.model.trunk.decoder_start().is_some() {
+            let said = format!("{said}{eos}");
+            return Ok([self.tokenizer.encode(&asked, true)?, self.tokenizer.encode(&said, true)?]);
+        }
         if let (Some(messages), Some(template)) = (&prompt.messages, &self.template) {
             let mut messages = messages.clone();
             for earlier in messages.iter_mut().filter(|message| message.role == "assistant") {
@@ -46,27 +54,26 @@ impl ModelReward {
             }
             messages.push(Message::new("assistant", said));
             let rendered = template.render(&messages, &RenderOptions::default())?.text;
-            return self.tokenizer.encode(&without_empty_thoughts(&rendered), false);
+            return Ok([Vec::new(), self.tokenizer.encode(&without_empty_thoughts(&rendered), false)?]);
         }
-        // What reached the length limit has no end: the model is not told that it has one.
-        let ended = rollout.stop != StopReason::Length && !self.tokenizer.appends_eos();
-        let eos = self.tokenizer.eos_token().filter(|_| ended).unwrap_or("");
-        self.tokenizer.encode(&format!("{asked}{said}{eos}"), true)
+        Ok([Vec::new(), self.tokenizer.encode(&format!("{asked}{said}{eos}"), true)?])
     }
 
     /// The ids of every text, or why it cannot be scored.
-    fn texts(&self, rollouts: &Rollouts) -> Vec<Result<Vec<u32>, RewardError>> {
-        let longest = self.model.trunk.max_positions().unwrap_or(usize::MAX);
+    fn texts(&self, rollouts: &Rollouts) -> Vec<Result<[Vec<u32>; 2], RewardError>> {
+        let room = self.model.trunk.room();
         let text = |i: usize| {
-            let ids = self.ids(rollouts.prompt(i), &rollouts.rollouts[i]).map_err(|error| reward_error(&error))?;
-            match ids.len() {
-                0 => Err(RewardError::new("prompt and completion are empty")),
-                n if n > longest => {
-                    Err(RewardError::new(format!("{n} tokens, but the reward model takes at most {longest}"))
-                        .with_hint("lower `max_new_tokens` or `train.max_length`"))
-                }
-                _ => Ok(ids),
+            let [source, target] =
+                self.ids(rollouts.prompt(i), &rollouts.rollouts[i]).map_err(|error| reward_error(&error))?;
+            if source.is_empty() && (target.is_empty() || self.model.trunk.decoder_start().is_some()) {
+                return Err(RewardError::new("prompt and completion are empty"));
             }
+            if !room.holds(source.len(), target.len()) {
+                let (n, longest) = (source.len() + target.len(), room.after(0).unwrap_or_default());
+                return Err(RewardError::new(format!("{n} tokens, but the reward model takes at most {longest}"))
+                    .with_hint("lower `max_new_tokens` or `train.max_length`"));
+            }
+            Ok([source, target])
         };
         (0..rollouts.len()).map(text).collect()
     }
@@ -79,18 +86,23 @@ impl Reward for ModelReward {
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
         let texts = self.texts(rollouts);
-        let good: Vec<&Vec<u32>> = texts.iter().flatten().collect();
-        let lengths: Vec<usize> = good.iter().map(|ids| ids.len()).collect();
+        let good: Vec<Sequence<'_>> = texts.iter().flatten().map(scored).collect();
+        let lengths: Vec<usize> = good.iter().map(Sequence::tokens).collect();
         let mut rewards = Vec::with_capacity(good.len());
         for pass in self.passes.split(&lengths) {
-            rewards.extend(read(&self.model.rewards(&self.model.batch(&Rows::scored(&good[pass])))));
+            rewards.extend(read(&self.model.rewards(&self.model.batch(&Rows::Alone(good[pass].to_vec())))));
         }
         let mut rewards = rewards.into_iter();
-        let mut score = |(text, rollout): (Result<Vec<u32>, RewardError>, &Rollout)| {
+        let mut score = |(text, rollout): (Result<[Vec<u32>; 2], RewardError>, &Rollout)| {
             text.map(|_| Score::sequence(rewards.next().expect("one reward per text"), rollout.completion_ids.len()))
         };
         texts.into_iter().zip(&rollouts.rollouts).map(&mut score).collect()
     }
+}
+
+/// A text that is scored as a whole, with what an encoder reads before it.
+fn scored([source, target]: &[Vec<u32>; 2]) -> Sequence<'_> {
+    Sequence { counted: Counted::Nothing, ..Sequence::completion(source, target) }
 }
 
 fn reward_error(error: &Error) -> RewardError {

@@ -51,7 +51,7 @@ pub struct TrainConfig {
     pub rmsprop_epsilon: f64,
     /// Gradients are scaled down to this norm; 0 turns it off. Default 1 (TRL).
     pub max_grad_norm: f64,
-    /// Longest row in tokens, prompt and completion together. Default 1024 (TRL).
+    /// Longest row in tokens, prompt and completion together; where an encoder reads the prompt, each of them. Default 1024 (TRL).
     pub max_length: usize,
     /// What happens to longer rows. Default by method, as in TRL.
     pub too_long: Option<TooLong>,

@@ -60,7 +60,8 @@ pub(super) fn compare(
     let (before, after) = (before.into_frozen(HELD), after.into_frozen(HELD));
     let (prompts, group, remarks) = prompts(options, files, &before)?;
     report.remarks = remarks;
-    let params = SamplingParams { stop_ids: files.stop_ids(), ..options.params.clone() };
+    let params = options.params.clone().forcing(files.dir.forced_ids());
+    let params = SamplingParams { stop_ids: files.stop_ids(), ..params };
     let stream = |i: usize| options.seed.stream(Purpose::Generate, 0, i as u64);
     progress("sampling from the model as it is");
     let (samples, rate) = sample(&before, &prompts, group, &params, &stream)?;

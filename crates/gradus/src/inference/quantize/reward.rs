@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::host::read;
 use crate::inference::PASSES;
 use crate::math::stats::{correlation, mean};
-use crate::model::{RewardModel, Rows};
+use crate::model::{RewardModel, Rows, Sequence};
+use crate::objective::reward_model;
 use crate::pretrained::Pretrained;
 
 /// How the rewards of two models differ on the same pairs.
@@ -55,8 +56,7 @@ pub(super) fn compare(
     if made.examples.is_empty() {
         return Err(Error::input(format!("`{data}` has no pair of at most {limit} tokens")));
     }
-    let sequences: Vec<&[u32]> =
-        made.examples.iter().flat_map(|pair| [pair.chosen_ids.as_slice(), &pair.rejected_ids]).collect();
+    let sequences: Vec<Sequence<'_>> = made.examples.iter().flat_map(reward_model::sequences).collect();
     progress("comparing");
     let (first, rate) = rewards(&before.into_frozen(HELD), &sequences);
     report.before.score_tokens_per_s = rate;
@@ -67,10 +67,11 @@ pub(super) fn compare(
 }
 
 /// The reward of each sequence, and tokens a second.
-fn rewards(model: &RewardModel, sequences: &[&[u32]]) -> (Vec<f32>, Option<f64>) {
-    let lengths: Vec<usize> = sequences.iter().map(|ids| ids.len()).collect();
+fn rewards(model: &RewardModel, sequences: &[Sequence<'_>]) -> (Vec<f32>, Option<f64>) {
+    let lengths: Vec<usize> = sequences.iter().map(Sequence::tokens).collect();
     let start = Instant::now();
-    let pass = |pass: std::ops::Range<usize>| read(&model.rewards(&model.batch(&Rows::scored(&sequences[pass]))));
+    let pass =
+        |pass: std::ops::Range<usize>| read(&model.rewards(&model.batch(&Rows::Alone(sequences[pass].to_vec()))));
     let found = PASSES.split(&lengths).into_iter().flat_map(pass).collect();
     let seconds = start.elapsed().as_secs_f64();
     (found, (seconds > 0.0).then(|| lengths.iter().sum::<usize>() as f64 / seconds))

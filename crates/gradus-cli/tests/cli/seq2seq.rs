@@ -1,0 +1,144 @@
+//! Encoder–decoder models from command to command. Expected numbers: transformers 5.23.0 on the same directory.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::harness::{CliTest, fixture_model};
+
+const ROWS: &str = "{\"prompt\": \"the sun rises\", \"completion\": \"rises sun the\"}\n\
+                    {\"prompt\": \"a warm sea\", \"completion\": \"sea warm\"}\n";
+const PAIRS: &str = "{\"prompt\": \"the sun rises\", \"chosen\": \"rises\", \"rejected\": \"the\"}\n\
+                     {\"prompt\": \"a warm sea\", \"chosen\": \"sea\", \"rejected\": \"a warm sea\"}\n";
+const SHORT: [&str; 7] = ["--max-steps", "2", "--batch-size", "2", "--no-shuffle", "--quiet", "--learning-rate=0.05"];
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+fn sums(text: &str) -> Vec<f64> {
+    lines(text).iter().map(|row| row["sum"].as_f64().expect("a number")).collect()
+}
+
+#[test]
+fn score_gives_the_logprobs_of_the_target_given_the_source() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    test.write("ids.jsonl", "{\"input_ids\": [3, 5, 22, 1], \"labels\": [22, 5, 3, 1, -100]}\n");
+    for data in ["rows.jsonl", "ids.jsonl"] {
+        let rows = lines(&test.succeeds(&["score", "--model", &fixture_model("t5"), "--data", data]));
+        let logprobs = rows[0]["logprobs"].as_array().expect("a list");
+        let wanted = [-4.442131519317627, -4.3069987297058105, -4.916284561157227, -4.270691871643066];
+        assert_eq!(logprobs.len(), wanted.len(), "{data}: the end of the target is one of its tokens");
+        for (found, wanted) in logprobs.iter().zip(wanted) {
+            assert!((found.as_f64().expect("a number") - wanted).abs() < 1e-4, "{data}: {found}, {wanted}");
+        }
+    }
+}
+
+#[test]
+fn an_adapter_is_trained_used_merged_and_quantised() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    let model = fixture_model("t5");
+    let train =
+        ["sft", "--model", &model, "--data", "rows.jsonl", "--output-dir", "run", "--lora-targets", "all-linear"];
+    test.succeeds(&[&train[..], &SHORT].concat());
+    let config: Value = serde_json::from_str(&test.read("run/model/adapter_config.json")).expect("JSON");
+    assert_eq!(config["task_type"], "SEQ_2_SEQ_LM");
+    let score = |model: &str| sums(&test.succeeds(&["score", "--data", "rows.jsonl", "--model", model]));
+    let (plain, adapted) = (score(&model), score("run/model"));
+    assert!(plain.iter().zip(&adapted).all(|(a, b)| b > a), "it has learnt: {plain:?} {adapted:?}");
+    test.succeeds(&["merge", "--model", &model, "--adapter", "run/model", "--output", "merged"]);
+    let merged = score("merged");
+    assert!(merged.iter().zip(&adapted).all(|(a, b)| (a - b).abs() < 1e-4), "{merged:?} {adapted:?}");
+    for data in [&["--data", "rows.jsonl"][..], &[]] {
+        let output = format!("int8-{}", data.len());
+        let quantize =
+            ["quantize", "--model", "merged", "--format", "int8", "--output", &output, "--max-new-tokens", "6"];
+        test.succeeds(&[&quantize[..], data].concat());
+        let moved: Vec<f64> = merged.iter().zip(score(&output)).map(|(a, b)| (a - b).abs()).collect();
+        assert!(moved.iter().all(|&moved| moved > 0.0 && moved < 0.2), "{moved:?}");
+    }
+    let measured = test.succeeds(&["--json", "eval", "--model", "merged", "--data", "rows.jsonl"]);
+    let measured: Value = serde_json::from_str(&measured).expect("JSON");
+    assert!(measured["perplexity"].as_f64().is_some_and(|it| it > 1.0), "{measured}");
+}
+
+#[test]
+fn every_method_trains_one_and_it_answers() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    test.write("pairs.jsonl", PAIRS);
+    let model = fixture_model("t5");
+    let train = |method: &str, data: &str, output: &str, more: &[&str]| {
+        let arguments = [method, "--model", &model, "--data", data, "--output-dir", output];
+        test.succeeds(&[&arguments[..], &SHORT, more].concat());
+    };
+    train("dpo", "pairs.jsonl", "dpo", &[]);
+    train("orpo", "pairs.jsonl", "orpo", &[]);
+    train("reward", "pairs.jsonl", "reward", &[]);
+    let rewards = lines(&test.succeeds(&["score", "--reward-model", "reward/model", "--data", "rows.jsonl"]));
+    assert!(rewards[0]["reward"] != rewards[1]["reward"], "{rewards:?}");
+    let online = ["--reward-model", "reward/model", "--max-new-tokens", "4"];
+    train("grpo", "rows.jsonl", "grpo", &[&online[..], &["--group-size", "4"]].concat());
+    train("ppo", "rows.jsonl", "ppo", &online);
+
+    let sample = ["generate", "--model", "ppo/model", "--prompts", "rows.jsonl", "--max-new-tokens", "5"];
+    for more in [&["--temperature", "0"][..], &["--num-beams", "3"], &["--weights", "int8"]] {
+        let found = lines(&test.succeeds(&[&sample[..], more].concat()));
+        assert_eq!((found.len(), &found[0]["prompt"]), (2, &Value::from("the sun rises")), "{more:?}");
+        assert_eq!(found[0]["completion_ids"].as_array().map(Vec::len), found[0]["logprobs"].as_array().map(Vec::len));
+    }
+    let mut chat = test.command(&["chat", "--model", "ppo/model", "--json", "--max-new-tokens", "4"]);
+    let mut child = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary runs");
+    child.stdin.take().expect("a pipe").write_all(b"the sun\nthe sea\n").expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success());
+    assert_eq!(lines(&String::from_utf8(output.stdout).expect("UTF-8")).len(), 2);
+}
+
+#[test]
+fn what_cannot_be_learnt_is_said() {
+    let test = CliTest::with("text.jsonl", "{\"text\": \"the sun rises\"}\n");
+    test.write("empty.jsonl", "{\"prompt\": \"\", \"completion\": \"sun\"}\n");
+    test.write("ids.jsonl", "{\"input_ids\": [3, 5], \"labels\": [-100, 5, 7]}\n");
+    test.write("open.jsonl", "{\"input_ids\": [3, 5, 1], \"labels\": [5, 7]}\n");
+    test.write("rows.jsonl", ROWS);
+    let model = fixture_model("t5");
+    let says = |model: &str, data: &str, words: &str| {
+        let arguments =
+            ["sft", "--model", model, "--data", data, "--output-dir", "run", "--overwrite", "--max-steps", "1"];
+        let run = test.run(&arguments);
+        assert!(run.stderr.contains(words), "{data}: {}", run.stderr);
+        run.code
+    };
+    assert_eq!(says(&model, "text.jsonl", "text.jsonl:1: the row has no source: a model with an encoder learns"), 1);
+    assert_eq!(says(&model, "empty.jsonl", "empty.jsonl:1: the prompt is empty: an encoder has nothing to read"), 1);
+    assert_eq!(says(&model, "ids.jsonl", "ids.jsonl:1: column `labels` has 3 entries but `input_ids` has 2"), 1);
+    let words = "1 of 1 rows have a target without the end-of-text token: where it ends is not learnt";
+    assert_eq!(says(&model, "open.jsonl", words), 0);
+    assert_eq!(says(&fixture_model("gpt2"), "open.jsonl", "column `labels` has 2 entries but `input_ids` has 3"), 1);
+
+    // Models that do not fit beside each other.
+    test.write("pairs.jsonl", PAIRS);
+    let arguments = ["dpo", "--model", &model, "--data", "pairs.jsonl", "--output-dir", "dpo", "--reference-model"];
+    let run = test.run(&[&arguments[..], &[&fixture_model("gpt2")]].concat());
+    assert!(run.code == 1 && run.stderr.contains("has another tokenizer than the policy"), "{}", run.stderr);
+    // Without a decoder's first token, and with fewer ids than the tokenizer has.
+    for (key, value, words) in [
+        (
+            "decoder_start_token_id",
+            Value::Null,
+            "no `decoder_start_token_id`: nothing says what the decoder begins with",
+        ),
+        ("vocab_size", Value::from(5), "5"),
+    ] {
+        for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"] {
+            let to = test.write(&format!("broken/{file}"), "");
+            std::fs::copy(std::path::Path::new(&model).join(file), to).expect("copied");
+        }
+        let mut config: Value = serde_json::from_str(&test.read("broken/config.json")).expect("JSON");
+        config[key] = value;
+        test.write("broken/config.json", &config.to_string());
+        assert_eq!(says("broken", "rows.jsonl", words), 1);
+    }
+}
