@@ -80,7 +80,9 @@ fn every_method_trains_one_and_it_answers() {
     assert!(rewards[0]["reward"] != rewards[1]["reward"], "{rewards:?}");
     let online = ["--reward-model", "reward/model", "--max-new-tokens", "4"];
     train("grpo", "rows.jsonl", "grpo", &[&online[..], &["--group-size", "4"]].concat());
-    train("ppo", "rows.jsonl", "ppo", &online);
+    for method in ["a2c", "nlpo", "trpo", "ppo"] {
+        train(method, "rows.jsonl", method, &online);
+    }
 
     let sample = ["generate", "--model", "ppo/model", "--prompts", "rows.jsonl", "--max-new-tokens", "5"];
     for more in [&["--temperature", "0"][..], &["--num-beams", "3"], &["--weights", "int8"]] {

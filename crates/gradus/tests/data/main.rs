@@ -1,5 +1,6 @@
 //! Data sets from files to rows: formats, bad input with the exact messages, the linter, and real data.
 
+mod apart;
 mod bad_input;
 mod formats;
 mod lints;

@@ -1,0 +1,111 @@
+//! Rows for a model with an encoder: a source and a target, tokenised apart.
+
+use std::path::Path;
+
+use gradus::data::{
+    Counts, LoadOptions, SftExample, TokeniseOptions, TooLong, load, preference_examples, prompts, reward_examples,
+    sft_examples,
+};
+use gradus::text::Tokenizer;
+
+use crate::Folder;
+
+/// Words, of which every text ends with `</s>`: the = 3, a = 4, sun = 5, moon = 6; `</s>` = 1.
+fn tokenizer() -> Tokenizer {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/t5");
+    Tokenizer::from_dir(&folder).expect("a fixture")
+}
+
+fn options(most: usize, too_long: TooLong) -> TokeniseOptions {
+    TokeniseOptions { max_length: Some(most), too_long, apart: true, ..TokeniseOptions::default() }
+}
+
+fn made(rows: &str, options: &TokeniseOptions) -> Result<(Vec<SftExample>, Counts), String> {
+    let folder = Folder::new();
+    let rows = folder.load("rows.jsonl", rows).rows;
+    let made = sft_examples(&rows, &tokenizer(), None, options).map_err(|error| error.to_string())?;
+    Ok((made.examples, made.counts))
+}
+
+/// Source, target, and whether all of the target and nothing else carries loss.
+fn parts(example: &SftExample) -> (&[u32], &[u32], bool) {
+    let (source, target) = example.ids.split_at(example.source_len);
+    (source, target, example.loss_mask.iter().enumerate().all(|(i, counts)| *counts == (i >= source.len())))
+}
+
+#[test]
+fn source_and_target_end_each() {
+    let rows = "{\"prompt\": \"the sun\", \"completion\": \"a moon\"}\n{\"input_ids\": [3, 5], \"labels\": [6, 1, -100]}\n\
+                {\"input_ids\": [3, 5], \"labels\": [3, 5]}\n{\"input_ids\": [3, 1, 6, 1], \"completion_mask\": [0, 0, 1, 1]}\n\
+                {\"prompt\": \"the\", \"chosen\": \"sun\", \"rejected\": \"moon\"}\n";
+    let found: Vec<(Vec<u32>, Vec<u32>)> = rows
+        .lines()
+        .map(|row| {
+            let (examples, counts) = made(row, &options(9, TooLong::Truncate)).expect("made");
+            assert_eq!(counts.without_end, usize::from(row.contains("[3, 5], \"labels\": [3")), "{row}");
+            let (source, target, is_learnt) = parts(&examples[0]);
+            assert!(is_learnt, "{row}");
+            (source.to_vec(), target.to_vec())
+        })
+        .collect();
+    let wanted: [(&[u32], &[u32]); 5] =
+        [(&[3, 5, 1], &[4, 6, 1]), (&[3, 5], &[6, 1]), (&[3, 5], &[3, 5]), (&[3, 1], &[6, 1]), (&[3, 1], &[5, 1])];
+    for ((source, target), wanted) in found.iter().zip(wanted) {
+        assert_eq!((&source[..], &target[..]), wanted);
+    }
+}
+
+#[test]
+fn each_is_cut_alone_and_a_source_keeps_its_end() {
+    let long = "{\"prompt\": \"the sun the sun\", \"completion\": \"a moon\"}\n";
+    let (examples, counts) = made(long, &options(3, TooLong::Truncate)).expect("made");
+    assert_eq!(parts(&examples[0]), (&[3, 5, 1][..], &[4, 6, 1][..], true));
+    assert_eq!((counts.sources_cut, counts.truncated, counts.skipped), (1, 0, 0));
+    let (examples, counts) = made(long, &options(2, TooLong::Truncate)).expect("made");
+    assert_eq!(parts(&examples[0]), (&[3, 1][..], &[4, 6][..], true));
+    assert_eq!((counts.sources_cut, counts.truncated), (0, 1));
+    let both = format!("{long}{{\"prompt\": \"the\", \"completion\": \"a\"}}\n");
+    let (examples, counts) = made(&both, &options(3, TooLong::Skip)).expect("made");
+    assert_eq!((examples.len(), counts.skipped), (1, 1));
+}
+
+#[test]
+fn pairs_and_prompts_have_sources_too() {
+    let folder = Folder::new();
+    let rows =
+        folder.load("rows.jsonl", "{\"prompt\": \"the sun\", \"chosen\": \"a moon\", \"rejected\": \"the\"}\n").rows;
+    let (tokenizer, options) = (tokenizer(), options(9, TooLong::Truncate));
+    for pair in [
+        preference_examples(&rows, &tokenizer, None, &options).expect("made").examples.remove(0),
+        reward_examples(&rows, &tokenizer, None, &options).expect("made").examples.remove(0),
+    ] {
+        assert_eq!((&pair.chosen_ids[..], &pair.rejected_ids[..]), (&[3, 5, 1, 4, 6, 1][..], &[3, 5, 1, 3, 1][..]));
+        assert!(pair.prompt_len == 3 && pair.apart && pair.longest_part() == 3);
+    }
+    let short = TokeniseOptions { max_length: Some(2), ..options.clone() };
+    let cut = preference_examples(&rows, &tokenizer, None, &short).expect("made").examples.remove(0);
+    assert_eq!((&cut.chosen_ids[..], &cut.rejected_ids[..], cut.prompt_len), (&[3, 1, 4, 6][..], &[3, 1, 3, 1][..], 2));
+    let prompt = prompts(&rows, &tokenizer, None, &options).expect("made").examples.remove(0);
+    assert_eq!((&prompt.ids[..], prompt.continued()), (&[3, 5, 1][..], &[][..]));
+    let whole = prompts(&rows, &tokenizer, None, &TokeniseOptions::default()).expect("made").examples.remove(0);
+    assert_eq!(whole.continued(), [3, 5]);
+}
+
+#[test]
+fn what_has_no_source_or_no_target_is_refused() {
+    let error = |row: &str| made(row, &options(9, TooLong::Truncate)).expect_err("refused");
+    for row in ["{\"text\": \"the sun\"}\n", "{\"input_ids\": [3, 5]}\n", "{\"input_ids\": [3], \"labels\": [3]}\n"] {
+        let is_target = row.contains("labels");
+        let found = made(row, &options(9, TooLong::Truncate));
+        assert_eq!(found.is_ok(), is_target, "{row}");
+        assert!(is_target || error(row).contains("the row has no source"), "{}", error(row));
+    }
+    assert!(error("{\"input_ids\": [3], \"labels\": [-100]}\n").contains("its target is empty"));
+    assert!(error("{\"prompt\": \"\", \"completion\": \"a\"}\n").contains("the prompt is empty"));
+    // Labels that are no mask are refused where there is no encoder.
+    let folder = Folder::new();
+    let path = folder.write("rows.jsonl", "{\"input_ids\": [3, 5], \"labels\": [6, 1]}\n");
+    let rows = load(&path, &LoadOptions::default()).expect("rows").rows;
+    let error = sft_examples(&rows, &tokenizer(), None, &TokeniseOptions::default()).expect_err("refused").to_string();
+    assert!(error.contains("column `labels` has 6 at position 0 where `input_ids` has 3"), "{error}");
+}
