@@ -266,9 +266,9 @@ fn check(options: &Options, shape: &ModelShape) -> Result<()> {
     if options.lengths.contains(&1) {
         return Err(Error::input("a length is 1, but a row of one token predicts nothing: it must be at least 2"));
     }
-    if shape.has_encoder() {
-        return Err(Error::input("`gradus bench` measures models without an encoder")
-            .with_hint("leave `--model` out, or name a model whose prompts and completions are one sequence"));
+    if shape.has_encoder() && !options.batch_sizes.is_empty() {
+        return Err(Error::input("`gradus bench` trains models without an encoder only")
+            .with_hint("`--no-training` measures sampling alone"));
     }
     let Some(limit) = shape.max_positions else { return Ok(()) };
     let sampled = (!options.generate_batches.is_empty()).then_some(options.prompt_tokens + options.new_tokens);
