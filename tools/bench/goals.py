@@ -4,6 +4,8 @@ import summary
 import workloads
 
 TRAINING = ("sft", "dpo", "reward", "grpo")
+SEQ2SEQ = {"sft": "fine-tuning step", "generate": "sampling", "ppo": "PPO iteration"}
+SEQ2SEQ_GOALS = {"sft": 3, "generate": 5, "ppo": 6}
 LEVEL = 0.95  # "level with": not slower than repeated runs differ
 
 
@@ -48,6 +50,11 @@ def all_goals(results):
     size, length = workloads.parameters(workloads.MODELS["nano"]), workloads.named("nano_sft")["length"]
     what = f"fixed cost of a step (a model of {size:,} parameters, {length} tokens)"
     yield at_most(what, fixed and fixed * 1000, 2, " ms")
+    for work in (work for work in workloads.ALL if work["group"] == "seq2seq"):
+        batch = f" of {work['batch']} sequences" if work["kind"] == "generate" else ""
+        what = f"{SEQ2SEQ[work['kind']]}{batch}, {work['model']}, f32, against torch"
+        yield at_least(what, faster(work["name"]), SEQ2SEQ_GOALS[work["kind"]])
+        yield at_most(f"peak memory, {what}", summary.memory_ratio(entries.get(work["name"])), 0.6, "×")
     for kind in TRAINING:
         for precision in ("f32", "bf16"):
             ratio = summary.memory_ratio(entries.get(f"{kind}_{precision}"))

@@ -4,7 +4,7 @@ import summary
 import workloads
 
 PRECISIONS = ("f32", "bf16")
-TITLES = {"sft": "SFT", "dpo": "DPO", "reward": "reward model", "grpo": "GRPO"}
+TITLES = {"sft": "SFT", "dpo": "DPO", "reward": "reward model", "grpo": "GRPO", "ppo": "PPO"}
 GIB = 2**30
 
 
@@ -86,6 +86,9 @@ def counted(count, what):
 def size(work):
     """The size of a step in words."""
     group, new = work.get("group_size"), work.get("new_tokens")
+    if work["group"] == "seq2seq":
+        each = f"{work['length']} tokens of a source and {new} of a target"
+        return f"{counted(work['batch'], 'row')} of {each}" + (", a critic of its own" if work["kind"] == "ppo" else "")
     note = ", TRL with gradient checkpointing" if work.get("checkpointing") else ""
     return {
         "sft": f"{counted(work['batch'], 'row')} of {work['length']} tokens{note}",
@@ -197,6 +200,27 @@ def small(results):
     head = ["", "parameters", "a step", "gradus", "TRL", "faster"]
     text = "What a step costs where the arithmetic is little; f32."
     return f"## Small models\n\n{text}\n\n{table(head, rows)}{failures(entries)}"
+
+
+def seq2seq(results):
+    entries = of_group(results, "seq2seq")
+    if not entries:
+        return None
+    rows = []
+    for entry in entries:
+        work = entry["work"]
+        peaks = [summary.peak_bytes(entry, side) for side in ("gradus", "trl")]
+        title = TITLES.get(work["kind"], "generation")
+        memory = [*map(gib, peaks), times(summary.memory_ratio(entry))]
+        rows.append([title, work["model"], size(work), *step_row(entry)[:3], *memory])
+    counts = ", ".join(
+        f"{model} ({workloads.parameters(workloads.MODELS[model]) / 1e6:.0f} million parameters)"
+        for model in dict.fromkeys(entry["work"]["model"] for entry in entries)
+    )
+    text = f"T5 v1.0 with random weights in the sizes of {counts}, f32, beside loops over `transformers` and torch\n"
+    text += "([`seq2seq_side.py`](../tools/bench/seq2seq_side.py)): no living trainer has PPO for such models."
+    head = ["", "model", "a step", "gradus", "torch", "faster", "gradus, peak", "torch, peak", "ratio"]
+    return f"## Encoder–decoder models\n\n{text}\n\n{table(head, rows)}{failures(entries)}"
 
 
 def memory(results):

@@ -21,6 +21,7 @@ def page(results, spots):
         pages.steps(results),
         pages.generation(results),
         pages.small(results),
+        pages.seq2seq(results),
         pages.memory(results),
         pages.growth(results),
         pages.hot_spots(results, spots),

@@ -41,8 +41,8 @@ def memory_ratio(entry):
 def tokens(work):
     """What a step is counted in: tokens of the rows (sft), or new tokens (grpo, generate); None for pairs."""
     if work["kind"] == "sft":
-        return work["batch"] * work["length"]
-    if work["kind"] in ("grpo", "generate"):
+        return work["batch"] * (work["length"] + work.get("new_tokens", 0))
+    if work["kind"] in ("grpo", "ppo", "generate"):
         return work["batch"] * work.get("group_size", 1) * work["new_tokens"]
     return None
 
@@ -68,6 +68,10 @@ def agreement(results):
         runs = [entry["runs"].get(side) or [{}] for side in ("gradus", "trl")]
         firsts = [processes[0]["first"] for processes in runs if "first" in processes[0]]
         if len(firsts) < 2:
+            continue
+        if entry["work"]["group"] == "seq2seq":
+            # A plain loop counts nothing; all tokens of a target are predicted.
+            apart = max(apart, abs(firsts[0]["loss"] - firsts[1]["loss"]) / firsts[1]["loss"])
             continue
         counts = [(first.get("num_tokens"), first.get("completions/mean_length")) for first in firsts]
         same += counts[0] == counts[1]
