@@ -3,8 +3,8 @@ its place.
 
     python loads.py DIR [DIR ...]
 
-For a causal model it also prints the mean log-probability of a fixed row of ids, for a reward model its score, so that
-they can be compared with `gradus score` on the same ids. Exits with 1 when a name is missing or unexpected.
+For a language model it also prints the mean log-probability of a fixed row of ids (with an encoder, given the same row), for
+a reward model its score, so that they can be compared with `gradus score` on the same ids. Exits with 1 when a name is missing or unexpected.
 """
 
 import json
@@ -14,14 +14,15 @@ import sys
 import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 
 def adapted(directory: pathlib.Path):
     """The model of an adapter, and the names that only the file or only peft has, or whose values differ."""
     config = json.loads((directory / "adapter_config.json").read_text())
     scores, base = config["task_type"] == "SEQ_CLS", config["base_model_name_or_path"]
-    kind, labels = (AutoModelForSequenceClassification, {"num_labels": 1}) if scores else (AutoModelForCausalLM, {})
+    language = AutoModelForSeq2SeqLM if config["task_type"] == "SEQ_2_SEQ_LM" else AutoModelForCausalLM
+    kind, labels = (AutoModelForSequenceClassification, {"num_labels": 1}) if scores else (language, {})
     model = PeftModel.from_pretrained(kind.from_pretrained(base, **labels), directory)
     stored, found = load_file(directory / "adapter_model.safetensors"), get_peft_model_state_dict(model)
     wrong = set(stored) ^ set(found) | {key for key in set(stored) & set(found) if not torch.equal(stored[key], found[key])}
@@ -35,18 +36,21 @@ def check(directory: str) -> bool:
     else:
         config = AutoConfig.from_pretrained(directory)
         scores = config.architectures[0].endswith("ForSequenceClassification")
-        kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+        language = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        kind = AutoModelForSequenceClassification if scores else language
         model, info = kind.from_pretrained(directory, output_loading_info=True)
         problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
     model.eval()
     # Ids that avoid the ends of the vocabulary, where special tokens usually lie.
     ids = torch.arange(10, 30) % (config.vocab_size - 20) + 10
     with torch.no_grad():
-        logits = model(ids[None]).logits[0].float()
+        more = {"labels": ids[None]} if config.is_encoder_decoder else {}
+        logits = model(ids[None], **more).logits[0].float()
     if scores:
         figure = f"score {logits.item():.6f}"
     else:
-        logprobs = torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])
+        shift = 0 if config.is_encoder_decoder else 1
+        logprobs = torch.log_softmax(logits[: len(ids) - shift], -1).gather(1, ids[shift:, None])
         figure = f"mean logprob {logprobs.mean().item():.6f}"
     print(f"{directory}: {type(model).__name__}: {problems or 'every tensor in place'}; {figure}")
     return not problems

@@ -3,7 +3,10 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use serde_json::Value;
+use gradus::device::DeviceChoice;
+use gradus::model::{CausalLm, ModelDir, save_causal};
+use gradus::rng::{Purpose, Seed};
+use serde_json::{Value, json};
 
 use crate::harness::{CliTest, fixture_model};
 
@@ -96,6 +99,38 @@ fn every_method_trains_one_and_it_answers() {
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success());
     assert_eq!(lines(&String::from_utf8(output.stdout).expect("UTF-8")).len(), 2);
+}
+
+#[test]
+fn a_critic_of_another_size_learns_beside_the_policy() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    let model = fixture_model("t5");
+    let mut dir = ModelDir::open(std::path::Path::new(&model)).expect("a fixture");
+    let sizes = json!({"d_model": 12, "d_kv": 4, "num_heads": 2, "d_ff": 20, "num_layers": 1, "num_decoder_layers": 1});
+    dir.config.extend(sizes.as_object().expect("an object").clone());
+    let mut stream = Seed(3).stream(Purpose::Init, 0, 0);
+    let small = CausalLm::random(&dir, &mut stream, &DeviceChoice::cpu().device()).expect("builds");
+    std::fs::create_dir(test.path().join("small")).expect("a directory");
+    save_causal(&small, &dir, &test.path().join("small")).expect("saves");
+    let train = |output: &str, more: &[&str]| {
+        let ppo = ["ppo", "--model", &model, "--data", "rows.jsonl", "--output-dir", output, "--max-new-tokens", "4"];
+        let reward = ["--reward-rule-regex", "s", "--critic-model", "small"];
+        test.run(&[&ppo[..], &reward, &SHORT, more].concat())
+    };
+    let run = train("run", &["--save-steps", "2"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let config: Value = serde_json::from_str(&test.read("run/critic/config.json")).expect("JSON");
+    assert_eq!((&config["d_model"], &config["architectures"]), (&json!(12), &json!(["T5ForSequenceClassification"])));
+
+    dir.config.insert("decoder_start_token_id".into(), json!(2));
+    test.write("small/config.json", &Value::Object(dir.config).to_string());
+    test.write("small/generation_config.json", "{}");
+    let run = train("other", &[]);
+    assert!(
+        run.code == 1 && run.stderr.contains("begins its decoder with another id than the policy"),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]

@@ -170,7 +170,7 @@ impl ModelDir {
     ///
     /// # Errors
     /// When neither says.
-    pub(super) fn decoder_start(&self) -> Result<u32> {
+    pub(crate) fn decoder_start(&self) -> Result<u32> {
         let sources = [Some(&self.config), self.generation_config.as_ref()];
         let found = sources.into_iter().flatten().find_map(|config| config.get("decoder_start_token_id")?.as_u64());
         let Some(id) = found.and_then(|id| u32::try_from(id).ok()) else {

@@ -39,6 +39,9 @@ pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result
             let has = |player: &Player| if player.shape.has_encoder() { "has an encoder" } else { "has none" };
             return refuse(format!("{}, but the policy `{policy}` {}", has(player), has(&cast.policy)));
         }
+        if player.shape.has_encoder() && player.dir.decoder_start()? != cast.policy.dir.decoder_start()? {
+            return refuse(format!("begins its decoder with another id than the policy `{policy}`"));
+        }
         let known = player.shape.vocabulary;
         if known < needed {
             return refuse(format!("knows {known} ids, but the policy `{policy}` uses {needed}"));
