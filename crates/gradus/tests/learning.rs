@@ -564,28 +564,31 @@ fn trpo_resumes_with_the_same_bits() {
     }
 }
 
-/// `method` and what follows it, for five iterations.
-fn train_online(place: &Place, name: &str, method: &str, train: &str) -> Outcome {
+/// A model to start from, and iterations.
+const START: (&str, usize) = ("qwen3", 5);
+
+/// `method` from `start`, for `steps` iterations.
+fn train_online(place: &Place, name: &str, (start, steps): (&str, usize), method: &str) -> Outcome {
     let rest = format!(
-        "method: {{{method}}}\nreward: {{rule: {{length: {{target: 3}}}}}}\ntrain: {{max_steps: 5, batch_size: 4, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1, {train}}}\n"
+        "method: {{{method}}}\nreward: {{rule: {{length: {{target: 3}}}}}}\ntrain: {{max_steps: {steps}, batch_size: 4, learning_rate: 1e-3, eval_steps: 2, eval_fraction: 0.1}}\n"
     );
-    gradus::train::run(&place.plan(name, "qwen3", &rest), &mut Silent).unwrap()
+    gradus::train::run(&place.plan(name, start, &rest), &mut Silent).unwrap()
 }
 
 #[test]
 fn nlpo_whose_mask_keeps_everything_is_ppo() {
     let place = Place::new(questions());
     let keys = "max_new_tokens: 6, mini_batches: 2, entropy_coefficient: 0.01, temperature: 0.9";
-    let ppo = train_online(&place, "ppo", &format!("ppo: {{{keys}}}"), "");
+    let ppo = train_online(&place, "ppo", START, &format!("ppo: {{{keys}}}"));
     for (i, mask) in ["top_p: 1", "top_p: 1, mask_scope: processed, mask_at_eval: true", "top_p: 1, renormalise: false"]
         .into_iter()
         .enumerate()
     {
-        let nlpo = train_online(&place, &format!("nlpo-{i}"), &format!("nlpo: {{{keys}, {mask}}}"), "");
+        let nlpo = train_online(&place, &format!("nlpo-{i}"), START, &format!("nlpo: {{{keys}, {mask}}}"));
         assert_eq!(logged(&ppo.directory), logged(&nlpo.directory), "{mask}");
         assert_eq!(bits(&ppo.model), bits(&nlpo.model), "{mask}");
     }
-    let masked = train_online(&place, "masked", &format!("nlpo: {{{keys}, top_p: 0.6}}"), "");
+    let masked = train_online(&place, "masked", START, &format!("nlpo: {{{keys}, top_p: 0.6}}"));
     assert_ne!(bits(&ppo.model), bits(&masked.model));
 }
 
@@ -593,7 +596,7 @@ fn nlpo_whose_mask_keeps_everything_is_ppo() {
 #[test]
 fn training_starts_from_the_policy_that_sampled() {
     let place = Place::new(questions());
-    for (i, method) in [
+    let methods = [
         "ppo: {max_new_tokens: 6, update_epochs: 1}",
         "ppo: {max_new_tokens: 6, update_epochs: 1, critic: {trunk: shared}}",
         "ppo: {max_new_tokens: 6, update_epochs: 1, sampling: {top_k: 9, trained_logprobs: processed}}",
@@ -603,17 +606,17 @@ fn training_starts_from_the_policy_that_sampled() {
         "a2c: {max_new_tokens: 6}",
         "trpo: {max_new_tokens: 6, critic_updates: 1, cg_max_steps: 2}",
         "grpo: {group_size: 2, max_new_tokens: 6, kl_coefficient: 0.1}",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let outcome = train_online(&place, &format!("run-{i}"), method, "");
-        let first = &read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap()[0].values;
-        let kl = first.get("kl").unwrap();
-        assert!(kl.abs() < 1e-4, "{method}: KL {kl} at the first step");
-        match first.get("val/ratio") {
-            Some(ratio) => assert!((ratio - 1.0).abs() < 1e-5, "{method}: ratio {ratio}"),
-            None => assert_eq!(first.get("clip_ratio/region_mean"), Some(0.0), "{method}"),
+    ];
+    for family in ["qwen3", "gpt2", "t5"] {
+        for (i, method) in methods.iter().enumerate() {
+            let outcome = train_online(&place, &format!("{family}-{i}"), (family, 1), method);
+            let first = &read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap()[0].values;
+            let kl = first.get("kl").unwrap();
+            assert!(kl.abs() < 1e-4, "{family}, {method}: KL {kl} at the first step");
+            match first.get("val/ratio") {
+                Some(ratio) => assert!((ratio - 1.0).abs() < 1e-5, "{family}, {method}: ratio {ratio}"),
+                None => assert_eq!(first.get("clip_ratio/region_mean"), Some(0.0), "{family}, {method}"),
+            }
         }
     }
 }
@@ -621,7 +624,7 @@ fn training_starts_from_the_policy_that_sampled() {
 #[test]
 fn trpo_stays_within_its_bound_or_where_it_was() {
     let place = Place::new(questions());
-    let outcome = train_online(&place, "free", "trpo: {max_new_tokens: 6, target_kl: 0.02, critic_updates: 1}", "");
+    let outcome = train_online(&place, "free", START, "trpo: {max_new_tokens: 6, target_kl: 0.02, critic_updates: 1}");
     let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
     let (mut accepted, mut moved) = (0.0, 0.0f64);
     for row in &rows {
@@ -635,6 +638,6 @@ fn trpo_stays_within_its_bound_or_where_it_was() {
     assert_ne!(bits(&outcome.model), bits(&model("qwen3").path));
     // No step is short enough for this bound: the weights stay, to the bit.
     let method = "trpo: {max_new_tokens: 6, target_kl: 1e-30, critic_updates: 1, line_search_max_iter: 2}";
-    let outcome = train_online(&place, "bound", method, "");
+    let outcome = train_online(&place, "bound", START, method);
     assert_eq!(bits(&outcome.model), bits(&model("qwen3").path));
 }

@@ -126,7 +126,7 @@ fn rows(directory: &Path) -> String {
 fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let (model, rows) = (model(directory.path(), family), rows(directory.path()));
-    let samples = method.starts_with("ppo") || method.starts_with("grpo");
+    let samples = ["ppo", "nlpo", "a2c", "trpo", "grpo"].iter().any(|name| method.starts_with(name));
     let reward = if samples { "reward: {rule: {regex: e}}\n" } else { "" };
     let written = format!(
         "model: {model}\ndata: {rows}\noutput_dir: {}\nmethod: {{{method}}}\n{reward}train:\n  eval_steps: -1\n{train}",
@@ -177,6 +177,10 @@ fn the_predicted_peak_is_the_measured_one() {
                 "ppo: {max_new_tokens: 32, critic: {trunk: shared}}",
                 "  max_steps: 2\n  batch_size: 8\n  try_longest: false\n",
             ),
+            ("nlpo: {max_new_tokens: 32}", "  max_steps: 2\n  batch_size: 8\n"),
+            ("nlpo: {max_new_tokens: 96, critic: {trunk: shared}, top_k: 1500}", "  max_steps: 2\n  batch_size: 8\n"),
+            ("a2c: {max_new_tokens: 32}", "  max_steps: 2\n  batch_size: 8\n  optimizer: rmsprop\n"),
+            ("trpo: {max_new_tokens: 32, critic_updates: 2, cg_max_steps: 3}", "  max_steps: 2\n  batch_size: 8\n"),
             ("grpo: {max_new_tokens: 32, group_size: 8}", "  max_steps: 2\n  batch_size: 4\n"),
             // Whole rows of logits, of what few could be drawn and of what many could.
             (

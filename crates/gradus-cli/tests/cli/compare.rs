@@ -20,7 +20,7 @@ hint: `--methods dpo,ppo,grpo`, or `methods:` in the file
         "
 error: `reward` trains a reward model, which is no policy to compare
   --> flag `--methods`
-hint: the methods are `sft`, `dpo`, `orpo`, `ppo` and `grpo`
+hint: the methods are `sft`, `dpo`, `orpo`, `ppo`, `nlpo`, `a2c`, `trpo` and `grpo`
 ",
     );
     CliTest::new().fails(

@@ -163,6 +163,8 @@ impl OnlineMethod for A2cConfig {
             sampling: &self.sampling,
             update_epochs: 1,
             mini_batches: 1,
+            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            vectors: 0,
             regroups: false,
         }
     }

@@ -186,6 +186,8 @@ impl OnlineMethod for GrpoConfig {
             sampling: &self.sampling,
             update_epochs: self.update_epochs,
             mini_batches: self.mini_batches,
+            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            vectors: 0,
             regroups: true,
         }
     }

@@ -203,11 +203,22 @@ impl Method for NlpoConfig {
 
 impl OnlineMethod for NlpoConfig {
     fn iteration(&self) -> Iteration<'_> {
-        self.ppo.iteration()
+        Iteration { among_supports: self.renormalise && self.masks(), ..self.ppo.iteration() }
     }
 
     fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
         Box::new(Nlpo::new(self, parts))
+    }
+}
+
+impl NlpoConfig {
+    fn kept(&self) -> Kept {
+        self.top_k.map_or(Kept::TopP(self.top_p), Kept::TopK)
+    }
+
+    /// Whether the mask can take anything out.
+    fn masks(&self) -> bool {
+        self.kept() != Kept::TopP(1.0)
     }
 }
 
@@ -229,7 +240,7 @@ impl Nlpo {
         let estimation = super::estimator::Estimation { raw_kl: true, ..config.ppo.estimation() };
         let critic = parts.critic.expect("its cast has a critic");
         let mask = LikeliestMask {
-            kept: config.top_k.map_or(Kept::TopP(config.top_p), Kept::TopK),
+            kept: config.kept(),
             at_least: config.min_tokens_to_keep,
             always: if config.keep_special_tokens { parts.special_ids } else { Vec::new() },
             temperature: config.ppo.temperature as f32,
@@ -246,23 +257,18 @@ impl Nlpo {
             (true, MaskScope::Processed) => Record::Drawn,
         }
     }
-
-    /// Whether the mask can take anything out.
-    fn masks(&self) -> bool {
-        self.mask.kept != Kept::TopP(1.0)
-    }
 }
 
 impl Algorithm for Nlpo {
     fn sampling(&self) -> Sampling {
-        Sampling { among_supports: self.config.renormalise && self.masks(), ..self.ppo.sampling() }
+        Sampling { among_supports: self.config.iteration().among_supports, ..self.ppo.sampling() }
     }
 
     fn masking(&self, in_evaluation: bool) -> Option<Masking<'_>> {
         let record = if in_evaluation { Record::Nothing } else { self.record() };
         let applies = !in_evaluation || self.config.mask_at_eval;
         // A mask that keeps everything needs nobody to look at.
-        let guide = self.lagged.as_ref().filter(|_| self.masks());
+        let guide = self.lagged.as_ref().filter(|_| self.config.masks());
         applies.then_some(Masking { mask: &self.mask, guide, record })
     }
 

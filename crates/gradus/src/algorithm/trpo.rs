@@ -191,6 +191,8 @@ impl OnlineMethod for TrpoConfig {
             sampling: &self.sampling,
             update_epochs: self.critic_updates,
             mini_batches: self.critic_mini_batches,
+            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            vectors: VECTORS,
             regroups: false,
         }
     }
@@ -215,6 +217,10 @@ impl TrpoConfig {
         }
     }
 }
+
+/// What is held while the policy is updated: where it starts, its gradient, four vectors of conjugate gradients, and the
+/// four policies that a product with the Fisher matrix asks.
+const VECTORS: u64 = 10;
 
 /// `‖b − A x‖²` at which conjugate gradients end (sb3-contrib).
 const RESIDUAL_TOLERANCE: f64 = 1e-10;

@@ -38,6 +38,10 @@ pub struct Workload {
     pub tries_longest: bool,
     /// Numbers that the optimiser remembers of each trained one.
     pub moments: u64,
+    /// Whether a copy of the policy is held that follows it, and reads what is sampled.
+    pub has_lagged: bool,
+    /// Vectors as long as what the policy trains that are held while it is updated.
+    pub vectors: u64,
     /// What online methods sample: in an iteration, in an evaluation.
     pub sampling: Vec<Sampling>,
     /// How the weights that sample are held.
@@ -253,6 +257,11 @@ impl Workload {
         }
     }
 
+    /// The copy of what the policy trains, which is the policy's own until the first step.
+    fn lagged(&self) -> u64 {
+        if self.has_lagged { self.policy.trained() } else { 0 }
+    }
+
     /// What is there from the first step on: weights, moments, the program.
     fn held(&self, name: &'static str) -> Phase {
         let frozen = self.beside().into_iter().chain(self.rewards.iter().copied());
@@ -260,7 +269,7 @@ impl Workload {
         let program = PROGRAM + self.host_bytes;
         Phase {
             name,
-            weights: held.sum(),
+            weights: held.sum::<u64>() + self.lagged(),
             gradients: 0,
             moments: self.moments * self.trained_weights(),
             activations: 0,
@@ -273,7 +282,7 @@ impl Workload {
     /// What is there when the first step begins: weights that are still shared.
     fn at_first(&self, name: &'static str) -> Phase {
         let held = self.held(name);
-        Phase { weights: held.weights - self.shared_at_first, ..held }
+        Phase { weights: held.weights - self.shared_at_first - self.lagged(), ..held }
     }
 
     /// What is there before training is set up: no moments yet.
@@ -300,7 +309,8 @@ impl Workload {
                 false => self.policy.forward(Pass { tokens: at_once, targets: 0, sources: 0 }),
             };
             let logits = 4 * shape.vocabulary as u64 * (prompts + rows) as u64;
-            self.policy.packed_to_sample(self.sampling_weights) + cache + prefill.max(logits)
+            let readers = 1 + u64::from(self.has_lagged);
+            readers * (self.policy.packed_to_sample(self.sampling_weights) + cache) + prefill.max(readers * logits)
         };
         Phase { working: self.sampling.iter().map(working).max().unwrap_or(0), ..self.held("sampling") }
     }
@@ -336,6 +346,7 @@ impl Workload {
                 is_first = false;
             }
         }
+        most.0.working += self.vectors * self.policy.trained();
         most
     }
 

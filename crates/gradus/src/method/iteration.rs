@@ -21,6 +21,10 @@ pub struct Iteration<'a> {
     pub update_epochs: usize,
     /// Mini-batches (optimiser steps) of one pass.
     pub mini_batches: usize,
+    /// Whether logprobs are trained among what a token could have been, for which whole rows of logits are in memory.
+    pub among_supports: bool,
+    /// Vectors as long as what the policy trains that are held while it is updated, beside gradients and moments.
+    pub vectors: u64,
     /// Whether each mini-batch puts the completions of a prompt together again.
     pub regroups: bool,
 }

@@ -9,7 +9,6 @@ use crate::algorithm::OnlineMethod;
 use crate::batches::{MicroBatch, Order};
 use crate::config::{Plan, Visitor};
 use crate::error::{Error, Result};
-use crate::generate::TrainedLogprobs;
 use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
@@ -109,6 +108,8 @@ pub(crate) fn with_rows(
         passes: MicroBatch { tokens: train.micro_batch_tokens, rows: train.micro_batch_size },
         tries_longest: train.try_longest,
         moments: train.optimizer().moments(),
+        has_lagged: cast.lagged.is_some(),
+        vectors: 0,
         sampling: Vec::new(),
         sampling_weights: train.sampling_weights.unwrap_or(train.compute.into()),
         host_bytes,
@@ -201,7 +202,7 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
     let order = Order { purpose: Purpose::PromptOrder, ..workload.steps.order };
     let by_epochs = (train.epochs * order.rows as f64 / order.batch_size as f64).ceil().max(1.0) as usize;
     let count = train.max_steps.unwrap_or(by_epochs);
-    let processed = iteration.sampling.trained_logprobs == TrainedLogprobs::Processed;
+    let processed = iteration.among_supports;
     let language = |model: Model| Model { whole_logits: processed, ..model };
     let reference = match workload.reference {
         Reference::Beside(model) => Reference::Beside(language(model)),
@@ -215,6 +216,7 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
         host_bytes: workload.host_bytes + supports as u64,
         sampling: vec![sampling(&workload.rows, order.batch_size, group_size), sampling(held_out, held_out.len(), 1)],
         steps: Steps { order, count, group_size, mini_batches, update_epochs, regroups },
+        vectors: iteration.vectors,
         ..workload
     }
 }
@@ -283,6 +285,8 @@ mod tests {
             passes: MicroBatch { tokens: micro_batch_tokens, rows: None },
             tries_longest: true,
             moments: 2,
+            has_lagged: false,
+            vectors: 0,
             sampling: Vec::new(),
             sampling_weights: WeightFormat::F32,
             host_bytes: 0,
