@@ -528,3 +528,36 @@ fn beams_of_evaluations_are_a_few_at_least_and_may_stop_early() {
         assert!(format!("{config:?}").contains(&format!("early_stopping: {expected}")), "{word}");
     }
 }
+
+#[test]
+fn logprobs_among_what_could_be_drawn_do_not_go_with_all_sampling() {
+    let text = |method: &str, sampling: &str, train: &str| {
+        format!(
+            "{MINIMAL}reward: {{rule: {{length: {{target: 5}}}}}}\nmethod:\n  {method}:\n    sampling:\n      trained_logprobs: processed\n{sampling}train:\n  eval_steps: -1\n{train}"
+        )
+    };
+    for method in ["ppo", "grpo"] {
+        let key = |name: &str| format!("method.{method}.sampling.{name}");
+        let (processed, penalty) = (key("trained_logprobs"), key("repetition_penalty"));
+        assert_eq!(
+            shown(&text(method, "      repetition_penalty: 1.2\n", "")),
+            [format!(
+                "7:7+16 8:7+18 `{processed}` is `processed`, but `{penalty}` is 1.2: what could be drawn is kept for training, \
+                 not by how much each was made less likely (train on `raw` logprobs, or use `no_repeat_ngram_size`, which only \
+                 bans)"
+            )]
+        );
+        assert_eq!(
+            shown(&text(method, "", "  sampling_weights: int8\n")),
+            [format!(
+                "7:7+16 10:3+16 `{processed}` is `processed`, but `train.sampling_weights` is set: the distribution drawn from \
+                 is then that of the coarser weights, not of the policy (train on `raw` logprobs, which are computed again by \
+                 the policy itself, or leave out `train.sampling_weights`)"
+            )]
+        );
+        // Everything else goes with it.
+        let others = "      top_k: 9\n      top_p: 0.9\n      min_p: 0.1\n      no_repeat_ngram_size: 3\n      suppress_tokens: [1]\n";
+        let config = RunConfig::parse(&text(method, others, "")).expect("a configuration");
+        Plan::check(&config, &Machine::detect()).expect("it holds");
+    }
+}

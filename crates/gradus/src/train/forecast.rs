@@ -9,6 +9,7 @@ use crate::algorithm::OnlineMethod;
 use crate::batches::{MicroBatch, Order};
 use crate::config::{Plan, Visitor};
 use crate::error::{Error, Result};
+use crate::generate::TrainedLogprobs;
 use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
@@ -224,7 +225,10 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
 /// What is kept at most of what one token could have been: a list of ids, or a bit for each; see [`Support`].
 fn support_bytes(iteration: &Iteration<'_>, vocabulary: usize) -> usize {
     let bits = vocabulary.div_ceil(64) * 8;
-    size_of::<Support>() + iteration.sampling.top_k.map_or(bits, |k| bits.min(4 * k))
+    // A mask of the method's own may leave more than the sampling does.
+    let is_sampled = iteration.sampling.trained_logprobs == TrainedLogprobs::Processed;
+    let list = iteration.sampling.top_k.filter(|_| is_sampled).map(|k| 4 * k);
+    size_of::<Support>() + list.map_or(bits, |list| bits.min(list))
 }
 
 /// Refuses what `machine` has no memory for, with the numbers and a way out.
