@@ -622,7 +622,7 @@ fn training_starts_from_the_policy_that_sampled() {
 }
 
 #[test]
-fn trpo_stays_within_its_bound_or_where_it_was() {
+fn trpo_stays_within_its_bound() {
     let place = Place::new(questions());
     let outcome = train_online(&place, "free", START, "trpo: {max_new_tokens: 6, target_kl: 0.02, critic_updates: 1}");
     let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
@@ -636,8 +636,4 @@ fn trpo_stays_within_its_bound_or_where_it_was() {
     }
     assert!(accepted >= 3.0 && moved > 0.001, "{accepted} steps, {moved}");
     assert_ne!(bits(&outcome.model), bits(&model("qwen3").path));
-    // No step is short enough for this bound: the weights stay, to the bit.
-    let method = "trpo: {max_new_tokens: 6, target_kl: 1e-30, critic_updates: 1, line_search_max_iter: 2}";
-    let outcome = train_online(&place, "bound", START, method);
-    assert_eq!(bits(&outcome.model), bits(&model("qwen3").path));
 }

@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use burn::module::Module;
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -232,6 +233,25 @@ pub struct Trpo {
     estimator: Estimator,
 }
 
+/// Moves the parameters along `direction` by the first of `lengths` that is accepted, and says what was said of it. Where
+/// none is, they are what they were, to the bit.
+fn line_search<M: Module, T>(
+    learner: &mut Learner<M>,
+    direction: &Tensor<1>,
+    lengths: impl Iterator<Item = f64>,
+    mut accepts: impl FnMut(&M) -> Option<T>,
+) -> Option<T> {
+    let start = learner.parameters();
+    for length in lengths {
+        learner.set_parameters(&(start.clone() + direction.clone() * length));
+        if let Some(found) = accepts(&learner.frozen()) {
+            return Some(found);
+        }
+    }
+    learner.set_parameters(&start);
+    None
+}
+
 /// A step of the policy, taken or not.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Step {
@@ -298,8 +318,7 @@ impl Trpo {
         }
 
         // 2. The direction x with F x = g, and the length at which the quadratic model of the KL reaches its bound.
-        let start = learner.parameters();
-        let device = start.device();
+        let device = learner.parameters().device();
         let mut fisher = |vector: &[f32]| {
             let mut product = distributions.product(learner, &constant(vector.to_vec(), &device));
             add_scaled(&mut product, config.cg_damping, vector);
@@ -314,18 +333,15 @@ impl Trpo {
         let length = (2.0 * config.target_kl / curvature).sqrt();
 
         // 3. The longest step that stays within the bound and is one upwards.
-        let (old, direction) = (learner.frozen().policy, constant(direction, &device));
-        for tried in 0..config.line_search_max_iter {
-            let share = length * config.line_search_shrinking_factor.powi(tried as i32);
-            learner.set_parameters(&(start.clone() + direction.clone() * share));
-            let found = distributions.distance(&learner.frozen().policy, &old, &batch.advantages.advantages);
-            step.tried = tried + 1;
-            if found.kl < config.target_kl && found.objective > step.objective {
-                step.taken = Some(found);
-                return Ok(step);
-            }
-        }
-        learner.set_parameters(&start);
+        let old = learner.frozen().policy;
+        let lengths = (0..config.line_search_max_iter)
+            .map(|tried| length * config.line_search_shrinking_factor.powi(tried as i32));
+        let accepts = |actor: &Actor| {
+            step.tried += 1;
+            let found = distributions.distance(&actor.policy, &old, &batch.advantages.advantages);
+            (found.kl < config.target_kl && found.objective > step.objective).then_some(found)
+        };
+        step.taken = line_search(learner, &constant(direction, &device), lengths, accepts);
         Ok(step)
     }
 
@@ -425,5 +441,42 @@ impl Algorithm for Trpo {
 
     fn kl_coefficient(&self) -> Option<f64> {
         Some(self.estimator.kl_coefficient())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::Param;
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::learner::optimizer::Optimizer;
+
+    #[derive(Module, Debug)]
+    struct Point {
+        at: Param<Tensor<1>>,
+    }
+
+    #[test]
+    fn a_line_search_ends_where_it_is_accepted_or_where_it_began() {
+        let device = Device::flex().autodiff();
+        let point = Point { at: Param::from_tensor(Tensor::from_floats([0.1, -3.0, 1e-7], &device)) };
+        let mut learner = Learner::new(point, Optimizer::new(TrainConfig::default().optimizer()));
+        let bits = |learner: &Learner<Point>| {
+            read(&learner.parameters()).iter().map(|number| number.to_bits()).collect::<Vec<_>>()
+        };
+        let (before, direction) = (bits(&learner), Tensor::from_floats([1.0, 1.0, 0.3], &device.inner()));
+        let mut seen = Vec::new();
+        let refused = line_search(&mut learner, &direction, [4.0, 2.0, 1.0].into_iter(), |point: &Point| {
+            seen.push(read(&point.at.val())[1]);
+            None::<()>
+        });
+        assert_eq!((refused, seen), (None, vec![1.0, -1.0, -2.0]));
+        assert_eq!(bits(&learner), before);
+        let taken = line_search(&mut learner, &direction, [4.0, 2.0, 1.0].into_iter(), |point: &Point| {
+            let at = read(&point.at.val())[1];
+            (at < 0.0).then_some(at)
+        });
+        assert_eq!((taken, read(&learner.parameters())[1]), (Some(-1.0), -1.0));
     }
 }
