@@ -15,7 +15,6 @@ use crate::{Gelu, gelu};
 
 /// What lies between the linear layers of a feed-forward layer.
 #[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "one is alive at a time, and tensors are passed by value everywhere")]
 pub enum Activated {
     /// GELU of one tensor.
     Gelu(Gelu, Tensor<2>),

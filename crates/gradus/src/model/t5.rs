@@ -239,6 +239,7 @@ struct Attention {
 }
 
 #[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "handles of tensors; a block has one")]
 enum Dense {
     Plain(Plain),
     Gated(Gated),

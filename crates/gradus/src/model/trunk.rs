@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 
 /// Token ids in, hidden states out.
 #[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "handles of tensors; a model has one")]
 pub enum Trunk {
     /// GPT-2.
     Gpt2(Gpt2Model),
