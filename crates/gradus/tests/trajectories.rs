@@ -459,7 +459,7 @@ fn mask(rollouts: &mut Rollouts, masking: Masking<'_>, policy: &CausalLm, settin
         let prompt = &rollouts.prompts[rollout.prompt].ids;
         let ids = [&prompt[..], &rollout.completion_ids].concat();
         let logits: Vec<f32> =
-            guide.logits(&guide.batch(&Rows::texts(&[ids.clone()]))).into_data().try_into_vec().unwrap();
+            guide.logits(&guide.batch(&Rows::texts(std::slice::from_ref(&ids)))).into_data().try_into_vec().unwrap();
         let vocabulary = guide.vocab_size();
         for new in 0..rollout.completion_ids.len() {
             let at = prompt.len() + new;
