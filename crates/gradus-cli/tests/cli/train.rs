@@ -1,5 +1,7 @@
 //! Training commands: what is refused before anything is loaded, and small runs from start to finish.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::harness::{CliTest, fixture_model};
@@ -115,6 +117,43 @@ fn data_that_is_empty() {
 fn steps(test: &CliTest, directory: &str) -> Vec<Value> {
     let text = test.read(&format!("{directory}/metrics.jsonl"));
     text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+#[test]
+fn evaluations_search_with_beams_and_leave_training_as_it_is() {
+    let test = CliTest::with("prompts.jsonl", PROMPTS);
+    let model = fixture_model("gpt2");
+    let run = |directory: &str, more: &[&str]| {
+        let arguments = ["grpo", "--model", &model, "--data", "prompts.jsonl", "--eval-data", "prompts.jsonl"];
+        let reward =
+            ["--reward-rule-regex", "e", "--max-new-tokens", "6", "--eval-steps", "1", "--kl-coefficient", "0"];
+        let short =
+            ["--max-steps", "2", "--batch-size", "2", "--group-size", "2", "--output-dir", directory, "--quiet"];
+        test.succeeds(&[&arguments[..], &reward, &short, more].concat());
+        steps(&test, directory)
+    };
+    let (sampled, searched) = (run("sampled", &[]), run("searched", &["--sampling-evaluation-beams-num-beams", "3"]));
+    for (sampled, searched) in sampled.iter().zip(&searched) {
+        for key in ["loss", "grad_norm", "reward"] {
+            assert_eq!(sampled[key], searched[key], "{key}");
+        }
+    }
+    // What the evaluation after the last step found is what a search by the model that it left finds.
+    let prompts = ["generate", "--model", "searched/model", "--prompts", "prompts.jsonl", "--max-new-tokens", "6"];
+    let found = test.succeeds(&[&prompts[..], &["--temperature", "0", "--num-beams", "3"]].concat());
+    let completions = |text: &str, key: &str| -> BTreeSet<String> {
+        let rows = text.lines().flat_map(|line| match serde_json::from_str(line).expect("JSON") {
+            Value::Array(rows) => rows,
+            row => vec![row],
+        });
+        rows.map(|row| row[key].as_str().expect("a completion").to_owned()).collect()
+    };
+    let evaluated = |name: &str| {
+        let rollouts = ["--json", "runs", "--runs-dir", ".", "rollouts", name, "--eval", "--step", "2"];
+        completions(&test.succeeds(&rollouts), "completion")
+    };
+    assert_eq!(evaluated("searched"), completions(&found, "completion"));
+    assert_ne!(evaluated("sampled"), completions(&found, "completion"));
 }
 
 #[test]
