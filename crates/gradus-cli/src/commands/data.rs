@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, TokeniseOptions, TooLong, load};
+use gradus::model::ModelDir;
 use gradus::text::{ChatTemplate, Tokenizer};
 
 use crate::output::Output;
@@ -83,6 +84,8 @@ struct TokenArgs {
 
 struct Text {
     tokenizer: Tokenizer,
+    /// Whether an encoder reads prompts: then prompts and completions are tokenised apart.
+    apart: bool,
     template: Option<ChatTemplate>,
 }
 
@@ -130,15 +133,18 @@ impl TokenArgs {
             Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
             None => ChatTemplate::from_dir(directory, &tokenizer)?,
         };
-        Ok(Some(Text { tokenizer, template }))
+        // A tokenizer may stand alone, without a model.
+        let apart = ModelDir::open(directory).and_then(|dir| dir.has_encoder()).unwrap_or(false);
+        Ok(Some(Text { tokenizer, apart, template }))
     }
 
-    fn options(&self, rule: ImplicitPrompt) -> TokeniseOptions {
+    fn options(&self, rule: ImplicitPrompt, text: Option<&Text>) -> TokeniseOptions {
         TokeniseOptions {
             max_length: Some(self.max_length),
             too_long: TooLong::Truncate,
             transcripts_as_messages: self.transcripts_as_messages,
             implicit_prompt: rule,
+            apart: text.is_some_and(|text| text.apart),
             ..TokeniseOptions::default()
         }
     }

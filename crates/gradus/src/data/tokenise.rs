@@ -132,7 +132,11 @@ pub(super) fn row_sequences(
     let row = &*reading::read(row, options)?;
     let maker = Maker { tokenizer, template, options };
     let made = match &row.data {
-        RowData::Preference { .. } | RowData::TokenPreference { .. } => maker.pair(row).map(|(pair, mismatch)| {
+        RowData::Preference { .. } | RowData::TokenPreference { .. } => match options.apart {
+            true => maker.pair_apart(row).map(|pair| (pair, false)),
+            false => maker.pair(row),
+        }
+        .map(|(pair, mismatch)| {
             let side = |name, ids: Vec<u32>| RowSequence {
                 name: Some(name),
                 loss_mask: (0..ids.len()).map(|i| i >= pair.prompt_len).collect(),

@@ -21,7 +21,7 @@ pub struct CheckArgs {
 pub fn run(args: CheckArgs, out: &Output) -> anyhow::Result<()> {
     let dataset = args.rows.load(BadRows::Skip, out)?;
     let text = args.tokens.text()?;
-    let options = args.tokens.options(args.rows.rule());
+    let options = args.tokens.options(args.rows.rule(), text.as_ref());
     let (tokenizer, template) = match &text {
         Some(text) => (Some(&text.tokenizer), text.template.as_ref()),
         None => {

@@ -27,7 +27,7 @@ pub struct ShowArgs {
 pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
     let dataset = args.rows.load(BadRows::Skip, out)?;
     let text = args.tokens.text()?;
-    let options = args.tokens.options(args.rows.rule());
+    let options = args.tokens.options(args.rows.rule(), text.as_ref());
     let tokenizer = text.as_ref().map(|text| (&text.tokenizer, text.template.as_ref()));
     let stats = measure(&dataset, tokenizer, &options, args.sample);
     let examples: Vec<_> =
