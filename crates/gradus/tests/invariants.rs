@@ -381,7 +381,7 @@ fn adapters_learn_alone_and_keep_every_invariant() {
             assert_same(&what, &train("  recompute: true\n"), &whole, 0.0);
             assert_same(&what, &train("  micro_batch_size: 1\n"), &whole, ROUNDING);
             let device = Device::flex();
-            let start = ModelDir::open(&fixtures().join("models/qwen3")).expect("the start model");
+            let start = ModelDir::open(&fixtures().join("models").join(method.model)).expect("the start model");
             let base = named_tensors(&CausalLm::load(&start, &device).expect("loads"));
             for tensor in &base {
                 let found = whole.weights.iter().find(|found| found.name == tensor.name);

@@ -318,7 +318,8 @@ fn the_files_behind_it_are_read_when_they_change() {
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
         std::fs::write(path, text).expect("a file");
     };
-    let config = "model: m\ndata: d\nmethod:\n  sft:\n    packing: false\ntrain:\n  best_metric: eval_loss\n";
+    let config = "# Written by gradus 0.1.0\nmodel: m\ndata: d\nmethod:\n  sft:\n    packing: false\ntrain:\n  \
+                  best_metric: eval_loss\n";
     for name in ["a", "b"] {
         write(&format!("{name}/config.yml"), config);
         write(&format!("{name}/metrics.jsonl"), "{\"step\":1,\"loss\":2}\n");
