@@ -234,6 +234,10 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         report.generation.push(work::generation(sampled, &shape, batch_size, options, &report.machine)?);
     }
     drop(coarse);
+    // Moments and gradients have their place from the start: nobody pays for them who does not train.
+    if options.lengths.is_empty() || options.batch_sizes.is_empty() {
+        return Ok(report);
+    }
     let mut trainer = work::Trainer::new(model, options);
     for &length in &options.lengths {
         for &batch_size in &options.batch_sizes {
