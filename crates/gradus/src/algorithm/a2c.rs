@@ -219,14 +219,7 @@ impl A2c {
 
 impl Algorithm for A2c {
     fn sampling(&self) -> Sampling {
-        Sampling {
-            group_size: self.config.group_size,
-            max_new_tokens: self.config.max_new_tokens,
-            temperature: self.config.temperature as f32,
-            stop: self.config.stop.clone(),
-            among_supports: self.config.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            shape: self.config.sampling.clone(),
-        }
+        Sampling::of(&self.config.iteration())
     }
 
     fn needs_reference(&self) -> bool {

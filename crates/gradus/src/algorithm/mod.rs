@@ -2,9 +2,7 @@
 //!
 //! An [`Algorithm`] says what it learns from ([`Algorithm::advantages`], on the host) and how the policy moves
 //! ([`Algorithm::update`]). The loop in [`crate::train::online`] does everything else: sampling, scoring, the
-//! reference, evaluation, records. What comes later fits here:
-//!
-//! - Encoder–decoder policies change [`actor`] alone: it is the only place that turns rollouts into forward passes.
+//! reference, evaluation, records.
 
 pub mod a2c;
 pub mod actor;
@@ -77,6 +75,20 @@ pub struct Sampling {
     pub shape: SamplingConfig,
     /// Whether logprobs are trained among what a token could have been, for which whole rows of logits are in memory.
     pub among_supports: bool,
+}
+
+impl Sampling {
+    /// How the completions of an iteration are sampled.
+    pub fn of(iteration: &Iteration<'_>) -> Self {
+        Self {
+            group_size: iteration.group_size,
+            max_new_tokens: iteration.max_new_tokens,
+            temperature: iteration.temperature as f32,
+            stop: iteration.stop.to_vec(),
+            shape: iteration.sampling.clone(),
+            among_supports: iteration.among_supports,
+        }
+    }
 }
 
 /// Scored rollouts: everything an algorithm learns from.

@@ -261,7 +261,7 @@ impl Nlpo {
 
 impl Algorithm for Nlpo {
     fn sampling(&self) -> Sampling {
-        Sampling { among_supports: self.config.iteration().among_supports, ..self.ppo.sampling() }
+        Sampling::of(&self.config.iteration())
     }
 
     fn masking(&self, in_evaluation: bool) -> Option<Masking<'_>> {

@@ -274,18 +274,6 @@ impl PpoConfig {
             raw_kl: false,
         }
     }
-
-    /// How its completions are sampled.
-    pub(super) fn sampling(&self) -> Sampling {
-        Sampling {
-            group_size: self.group_size,
-            max_new_tokens: self.max_new_tokens,
-            temperature: self.temperature as f32,
-            stop: self.stop.clone(),
-            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            shape: self.sampling.clone(),
-        }
-    }
 }
 
 impl OnlineMethod for PpoConfig {
@@ -381,7 +369,7 @@ fn close(seen: &Seen, steps: &Stats, total: &mut Stats) -> f64 {
 
 impl Algorithm for Ppo {
     fn sampling(&self) -> Sampling {
-        self.config.sampling()
+        Sampling::of(&self.config.iteration())
     }
 
     fn needs_reference(&self) -> bool {

@@ -380,14 +380,7 @@ impl Trpo {
 
 impl Algorithm for Trpo {
     fn sampling(&self) -> Sampling {
-        Sampling {
-            group_size: self.config.group_size,
-            max_new_tokens: self.config.max_new_tokens,
-            temperature: self.config.temperature as f32,
-            stop: self.config.stop.clone(),
-            among_supports: self.config.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            shape: self.config.sampling.clone(),
-        }
+        Sampling::of(&self.config.iteration())
     }
 
     fn needs_reference(&self) -> bool {

@@ -161,7 +161,7 @@ impl Models<'_> {
 
     /// Whether an adapter is trained, and not the model itself.
     fn adapts(&self) -> bool {
-        self.plan.config().lora.is_some() || self.start.model.dir.adapter.is_some()
+        self.start.adapts(self.plan)
     }
 
     /// The adapter that a model without one gets: what `lora` says, or for a critic what the policy's is.

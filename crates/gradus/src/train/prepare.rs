@@ -46,6 +46,11 @@ impl Start {
         Ok(Self { model, expected_data: None, data: OnceCell::new() })
     }
 
+    /// Whether an adapter is trained, and not the model itself.
+    pub fn adapts(&self, plan: &Plan) -> bool {
+        plan.config().lora.is_some() || self.model.dir.adapter.is_some()
+    }
+
     /// [`rows`], which must be those of the run so far.
     ///
     /// # Errors

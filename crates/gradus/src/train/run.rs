@@ -91,7 +91,7 @@ fn run_in(
     let mut start = Start::open(plan)?;
     start.expected_data = checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.data.clone());
     let cast = cast::open(plan, &start)?;
-    let models = fingerprint::of_models(&cast, plan.config().lora.is_some() || start.model.dir.adapter.is_some())?;
+    let models = fingerprint::of_models(&cast, start.adapts(plan))?;
     if let Some(checkpoint) = &checkpoint {
         fingerprint::check_models(&checkpoint.run_state.models, &models)?;
     }
