@@ -43,9 +43,9 @@ mod token_logprobs;
 pub use activation::Activated;
 pub use adamw::{AdamWStep, adamw};
 pub use attention::{
-    AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias, PositionBuckets, attention,
-    attention_across, attention_across_with, attention_biased, attention_dropping, attention_fused,
-    attention_fused_dropping, attention_with, mix,
+    AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias, PositionBuckets, Relative, attention,
+    attention_across, attention_across_with, attention_biased, attention_disentangled, attention_dropping,
+    attention_fused, attention_fused_dropping, attention_with, mix,
 };
 pub use decode::{CacheRow, LayerCache};
 pub use embedding::embedding;

@@ -61,6 +61,24 @@ impl PositionBuckets {
         Self::new(buckets, max_distance, |distance| t5_bucket((-distance).max(0) as usize, buckets, max_distance))
     }
 
+    /// DeBERTa's buckets, for keys before the query in the upper half: `buckets` a side, of which the nearer half have a
+    /// distance each and the others grow logarithmically up to `reach`; without `buckets` each of `reach` distances has its
+    /// own. He et al. 2020, section 3.1, <https://arxiv.org/abs/2006.03654>, as in `transformers`' `deberta_v2`.
+    ///
+    /// # Panics
+    /// When there are fewer than four buckets a side, or not more distances than half of them and one.
+    pub fn deberta(buckets: Option<usize>, reach: usize) -> Self {
+        assert!(buckets.is_none_or(|buckets| buckets >= 4 && reach > buckets / 2 + 1), "buckets beyond the distances");
+        let span = buckets.unwrap_or(reach) as isize;
+        let place = |ahead: isize| {
+            let relative = buckets.map_or(ahead, |buckets| deberta_bucket(ahead, buckets / 2, reach));
+            (relative + span).clamp(0, 2 * span - 1) as usize
+        };
+        let ends = |distance: &isize| place(-distance) == 0 && place(*distance) as isize == 2 * span - 1;
+        let farthest = (0..).find(ends).expect("buckets grow with the distance");
+        Self::new(2 * span as usize, farthest as usize, |distance| place(-distance))
+    }
+
     /// How many buckets there are, R.
     pub fn buckets(&self) -> usize {
         self.buckets
@@ -96,7 +114,8 @@ impl PositionBuckets {
         buckets.zip(by_distance).for_each(|(bucket, gradient)| grad_r[bucket] += gradient);
     }
 
-    fn distances(&self, length: usize) -> impl Iterator<Item = usize> {
+    /// The buckets of the distances `1 − length` to `length − 1`.
+    pub(super) fn distances(&self, length: usize) -> impl Iterator<Item = usize> {
         (1..length).rev().map(|query| self.bucket(query, 0)).chain((0..length).map(|key| self.bucket(0, key)))
     }
 }
@@ -130,6 +149,18 @@ impl DistanceBias {
     pub(crate) fn of(&self, head: usize, distances: Range<usize>) -> &[f32] {
         &self.values[head * self.distances()..][distances]
     }
+}
+
+/// How many buckets ahead: `half` with a distance each, then `ln(distance)` in equal steps, in single precision as
+/// `transformers` has it.
+fn deberta_bucket(ahead: isize, half: usize, reach: usize) -> isize {
+    let distance = ahead.unsigned_abs();
+    if distance <= half {
+        return ahead;
+    }
+    let widest = ((reach - 1) as f64 / half as f64) as f32;
+    let steps = (distance as f32 / half as f32).ln() / widest.ln() * (half - 1) as f32;
+    (steps.ceil() as isize + half as isize) * ahead.signum()
 }
 
 /// The bucket of one side: below `buckets / 2` a distance each, then `ln(distance)` in equal steps.

@@ -248,7 +248,7 @@ impl Attention {
 
 simd! {
     /// From scores to probabilities, and from the gradient of the probabilities to that of the scores.
-    fn probabilities_and_gradient(p: &mut [f32], ds: &mut [f32], log_sum: f32, d: f32) {
+    pub(crate) fn probabilities_and_gradient(p: &mut [f32], ds: &mut [f32], log_sum: f32, d: f32) {
         for (p, ds) in p.iter_mut().zip(ds) {
             *p = exp(*p - log_sum);
             *ds = *p * (*ds - d);

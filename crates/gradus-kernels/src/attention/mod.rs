@@ -10,6 +10,7 @@
 
 mod bias;
 mod block;
+mod disentangled;
 mod dropout;
 mod kernel;
 mod mask;
@@ -25,6 +26,7 @@ use burn::tensor::Tensor;
 
 pub(crate) use bias::{DistanceBias, add};
 pub use bias::{PositionBias, PositionBuckets};
+pub use disentangled::{Relative, attention_disentangled};
 pub use dropout::{AttentionDropout, mix};
 use kernel::Attention;
 pub use mask::Mask;

@@ -52,6 +52,12 @@ impl<'a> Mat<'a> {
         Self::strided(values, rows, columns, columns)
     }
 
+    /// Some rows of a row-major matrix.
+    pub(crate) fn rows(self, rows: std::ops::Range<usize>) -> Self {
+        assert!(rows.start < rows.end && rows.end <= self.rows && self.column_stride == 1, "rows outside the matrix");
+        Self { values: &self.values[rows.start * self.row_stride..], rows: rows.len(), ..self }
+    }
+
     /// The transpose, without copying.
     pub(crate) fn t(self) -> Self {
         Self {
