@@ -12,7 +12,7 @@ use crate::evaluation::{Evaluated, Evaluation};
 use crate::generate::{BeamParams, Record, SamplingParams};
 use crate::model::open_model;
 use crate::model::{CausalLm, ModelDir, WeightFormat};
-use crate::reward::{self, ModelReward, Reward, RewardError, Score};
+use crate::reward::{self, Reward, RewardError, Score};
 use crate::rollout::{Rollouts, Sampler};
 use crate::run::compare::{Comparison, Entry};
 use crate::run::samples::Sample;
@@ -157,9 +157,8 @@ impl<'a> Judge<'a> {
         };
         let passes =
             MicroBatch { tokens: self.plan.train().micro_batch_tokens, rows: self.plan.train().micro_batch_size };
-        reward::build(config, &|name| {
-            Ok(Box::new(ModelReward::load(&open_model(name)?, &self.device, WeightFormat::F32, passes)?)
-                as Box<dyn Reward>)
+        reward::build(config, &|learned| {
+            reward::load_learned(learned, &open_model(learned.name())?, &self.device, WeightFormat::F32, passes)
         })
     }
 

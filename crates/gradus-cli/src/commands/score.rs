@@ -1,9 +1,11 @@
-//! `gradus score`: logprobs or rewards of given rows, one JSON object a line, in the order of the rows.
+//! `gradus score`: logprobs, rewards or labels of given rows, one JSON object a line, in the order of the rows.
 
 use std::path::PathBuf;
 
+use gradus::data::Side;
 use gradus::device::DeviceChoice;
-use gradus::inference::{ScoreOptions, logprobs, rewards};
+use gradus::inference::{ClassesOptions, ScoreOptions, classes, logprobs, rewards};
+use gradus::model::Precision;
 
 use crate::output::Output;
 use crate::watch::{fetch, fetch_data};
@@ -18,20 +20,36 @@ pub struct ScoreArgs {
     /// A reward model: prints the `reward` of each row
     #[arg(long, value_name = "DIR", group = "scorer")]
     reward_model: Option<String>,
+    /// A classifier: prints `logits`, `label` and `probabilities` of each row, or lists of them, one a token, of a token head
+    #[arg(long, value_name = "DIR", group = "scorer")]
+    classifier: Option<String>,
+    /// What a classifier reads of a row, with columns in braces [default: `text`, or `{prompt}{completion}`]
+    #[arg(long, value_name = "PATTERN", requires = "classifier")]
+    text: Option<String>,
+    /// A second text that a classifier reads beside the first: `--text '{premise}' --pair '{hypothesis}'`
+    #[arg(long, value_name = "PATTERN", requires = "classifier")]
+    pair: Option<String>,
+    /// Cut what is longer than a classifier's positions, at its left or its right [default: such a row is an error]
+    #[arg(long, value_name = "SIDE", requires = "classifier")]
+    truncate: Option<Side>,
+    /// How a classifier holds the operands of products: f32 or bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32", requires = "classifier")]
+    compute: Precision,
     /// An adapter on the model, in peft's format
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "classifier")]
     adapter: Option<String>,
-    /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`
+    /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`; for a classifier also with `text`, `tokens`
+    /// or any columns
     #[arg(long, value_name = "PATH")]
     data: String,
     /// End each row with the end-of-text token; otherwise nothing is added
-    #[arg(long)]
+    #[arg(long, conflicts_with = "classifier")]
     add_eos: bool,
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
     /// A chat template file that replaces the model's own
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "classifier")]
     chat_template: Option<PathBuf>,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
@@ -40,9 +58,25 @@ pub struct ScoreArgs {
 
 /// Scores, and prints each row as soon as it is there.
 pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
+    if let Some(model) = args.classifier {
+        let options = ClassesOptions {
+            model,
+            data: args.data,
+            text: args.text,
+            pair: args.pair,
+            truncate: args.truncate,
+            max_rows: args.max_rows,
+            compute: args.compute,
+            device: args.device,
+        };
+        fetch(&options.model, out)?;
+        fetch_data(&options.data, out)?;
+        let mut bar = out.counter("rows");
+        return classes(&options, &mut |done, total| bar.set(done, total), &mut |row| out.json_line(&row));
+    }
     let is_reward = args.reward_model.is_some();
     let options = ScoreOptions {
-        model: args.reward_model.or(args.model).expect("clap requires one of the two"),
+        model: args.reward_model.or(args.model).expect("clap requires one of the three"),
         adapter: args.adapter,
         data: args.data,
         add_eos: args.add_eos,

@@ -5,6 +5,7 @@ mod harness;
 mod adapter;
 mod bench;
 mod chat;
+mod classifier;
 mod compare;
 mod config;
 mod data;

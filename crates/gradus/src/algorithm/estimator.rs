@@ -336,7 +336,9 @@ impl CriticConfig {
         let cast = Cast::alone(shared, Head::Language)
             .with_reference(shared, reference_model, Stay::Whole)
             .with_rewards(shared);
-        let learned = cast.rewards.first().map(|reward| reward.source.clone());
+        // A classifier is no critic: it reads texts, not ids.
+        let learned = cast.rewards.iter().find(|reward| reward.head == Head::Scalar);
+        let learned = learned.map(|reward| reward.source.clone());
         let (source, trainer) = match self.trunk {
             CriticTrunk::Shared => (Source::Trunk, Trainer::Run),
             CriticTrunk::Separate => {

@@ -259,7 +259,7 @@ fn impossible_combinations() {
     check(
         "method: {ppo: {}}\n",
         &[
-            "3:10+3 `ppo` needs a `reward`: it learns from the worth of its own completions (add `reward: { model: DIR }`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`)",
+            "3:10+3 `ppo` needs a `reward`: it learns from the worth of its own completions (add `reward: { model: DIR }`, a `classifier`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`)",
         ],
     );
     check(

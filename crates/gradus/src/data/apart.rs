@@ -39,6 +39,7 @@ impl Maker<'_> {
             RowData::TokenPreference { prompt_ids, chosen_ids, .. } => (prompt_ids.clone(), chosen_ids.clone()),
             RowData::Text(_) => return Err(Failure::Row(NO_SOURCE.into())),
             RowData::Prompt(_) => return Err(Failure::Row("a prompt without a completion".into())),
+            RowData::Columns => return Err(Failure::Row("a row that only a classifier reads".into())),
         };
         if source.is_empty() {
             return Err(Failure::Row(NO_SOURCE.into()));

@@ -105,7 +105,7 @@ fn same(data: &RowData) -> Target {
         RowData::PromptCompletion { .. } | RowData::Alpaca { .. } => Target::PromptCompletion,
         RowData::Preference { .. } => Target::Preference,
         RowData::Prompt(_) => Target::Prompt,
-        RowData::Tokens { .. } | RowData::TokenPreference { .. } => Target::Same,
+        RowData::Tokens { .. } | RowData::TokenPreference { .. } | RowData::Columns => Target::Same,
     }
 }
 
@@ -169,6 +169,7 @@ fn split(data: &RowData, rule: ImplicitPrompt) -> Result<(Content, Content), Str
         RowData::Text(_) => Err("holds a text without a prompt".into()),
         RowData::Prompt(_) => Err("holds a prompt without a completion".into()),
         RowData::Tokens { .. } | RowData::TokenPreference { .. } => Err("holds token ids, not text".into()),
+        RowData::Columns => Err("holds columns of no known form".into()),
     }
 }
 

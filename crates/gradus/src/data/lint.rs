@@ -181,7 +181,7 @@ fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
                 found.push((FindingKind::IdenticalPair, "`chosen_ids` and `rejected_ids` are the same".into()));
             }
         }
-        RowData::Tokens { .. } => {}
+        RowData::Tokens { .. } | RowData::Columns => {}
     }
 }
 
@@ -353,6 +353,7 @@ fn hash(data: &RowData) -> u64 {
             (prompt.as_ref().map(Content::plain), chosen.plain(), rejected.plain()).hash(&mut hasher);
         }
         RowData::Prompt(prompt) => prompt.plain().hash(&mut hasher),
+        RowData::Columns => {}
         RowData::Tokens { ids, loss_mask, labels } => (ids, loss_mask, labels).hash(&mut hasher),
         RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, .. } => {
             (prompt_ids, chosen_ids, rejected_ids).hash(&mut hasher);

@@ -131,6 +131,7 @@ impl Maker<'_> {
                 Ok(Sequence::joined(ids.clone(), mask, false))
             }
             RowData::Prompt(_) => Err(Failure::Row("a prompt without a completion".into())),
+            RowData::Columns => Err(Failure::Row("a row that only a classifier reads".into())),
             RowData::TokenPreference { prompt_ids, chosen_ids, .. } => {
                 let ids = [&prompt_ids[..], chosen_ids].concat();
                 self.check_ids(&ids)?;

@@ -5,6 +5,7 @@
 
 mod apart;
 mod array;
+mod classified;
 mod convert;
 mod delimited;
 mod encode;
@@ -30,6 +31,7 @@ mod transcript;
 mod write;
 mod write_parquet;
 
+pub use classified::{Classified, Side, TextForm, classified, column_text};
 pub use convert::{Form, Target, convert};
 pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
 pub use implicit::{ImplicitPrompt, split_shared_prompt};

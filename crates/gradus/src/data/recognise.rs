@@ -21,6 +21,8 @@ pub enum Need {
     Prompt,
     /// `prompt` and `completion`, to be scored.
     Score,
+    /// Whatever a classifier reads: the columns stay as they are.
+    Columns,
 }
 
 /// Columns that a chat template takes, never part of the row's own form.
@@ -33,6 +35,9 @@ const FORMS: &str = "known forms: `text`; `messages`; `prompt` + `completion`; `
 /// # Errors
 /// When no form fits what they are needed for: a message and a hint.
 pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<RowKind, (String, String)> {
+    if options.need == Need::Columns {
+        return Ok(RowKind::Columns);
+    }
     let has = |name: &str| columns.contains_key(name);
     let pair = has("chosen") && has("rejected");
     let text = has(&options.text_column);
@@ -54,7 +59,7 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         (has("prompt"), RowKind::Prompt),
     ];
     let fits = |kind: RowKind| match options.need {
-        Need::Any => true,
+        Need::Any | Need::Columns => true,
         Need::Sft => kind != RowKind::Prompt && kind != RowKind::TokenPreference,
         Need::Preference => matches!(
             kind,
@@ -75,7 +80,7 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         Need::Sft | Need::Score if has("prompt") => "completion",
         Need::Sft => options.text_column.as_str(),
         Need::Prompt | Need::Score => "prompt",
-        Need::Any => {
+        Need::Any | Need::Columns => {
             return Err((format!("no known form in the columns {}", names(columns)), FORMS.to_owned()));
         }
     };
@@ -121,6 +126,7 @@ pub(super) fn read_row(
         RowKind::Prompt => RowData::Prompt(take.content("prompt")?),
         RowKind::Tokens => take.tokens()?,
         RowKind::TokenPreference => take.token_preference()?,
+        RowKind::Columns => RowData::Columns,
     };
     Ok((data, take.columns))
 }

@@ -73,6 +73,8 @@ pub enum RowData {
         /// `labels`, where the row has them.
         labels: Option<Labels>,
     },
+    /// Whatever the columns hold: what classifiers read of them, their own keys say.
+    Columns,
     /// `chosen_ids` and `rejected_ids`, with or without `prompt_ids` before both.
     TokenPreference {
         /// Ids before both answers; empty when the answers contain the prompt.
@@ -125,6 +127,8 @@ pub enum RowKind {
     Tokens,
     /// `chosen_ids`, `rejected_ids`.
     TokenPreference,
+    /// Any columns.
+    Columns,
 }
 
 impl RowKind {
@@ -143,6 +147,7 @@ impl RowKind {
             Self::Prompt => "prompts",
             Self::Tokens => "token ids",
             Self::TokenPreference => "preferences as token ids",
+            Self::Columns => "columns",
         }
     }
 }

@@ -110,7 +110,7 @@ pub fn parts(row: &Row, options: &TokeniseOptions) -> Vec<(&'static str, String)
             }
         }
         RowData::Prompt(prompt) => vec![("prompt", prompt.plain())],
-        RowData::Tokens { .. } | RowData::TokenPreference { .. } => Vec::new(),
+        RowData::Tokens { .. } | RowData::TokenPreference { .. } | RowData::Columns => Vec::new(),
     }
 }
 

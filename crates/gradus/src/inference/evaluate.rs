@@ -16,8 +16,8 @@ use crate::objective::Objective;
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
 use crate::objective::sft::{Sft, SftConfig};
 use crate::pretrained::Pretrained;
+use crate::reward;
 use crate::reward::config::RewardConfig;
-use crate::reward::{self, ModelReward, Reward};
 use crate::rng::Seed;
 use crate::rollout::Sampler;
 use crate::run::Metrics;
@@ -119,8 +119,8 @@ fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
 
 fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> Result<Measured> {
     let device = options.device.device();
-    let mut reward = reward::build(reward, &|name| {
-        Ok(Box::new(ModelReward::load(&open_model(name)?, &device, WeightFormat::F32, PASSES)?) as Box<dyn Reward>)
+    let mut reward = reward::build(reward, &|learned| {
+        reward::load_learned(learned, &open_model(learned.name())?, &device, WeightFormat::F32, PASSES)
     })?;
     let rows = rows(options, Need::Prompt)?;
     let model = CausalLm::load(&files.dir, &device)?;

@@ -2,6 +2,7 @@
 //! quantising.
 
 mod chat;
+mod classes;
 mod evaluate;
 mod merge;
 mod quantize;
@@ -9,6 +10,7 @@ mod sample;
 mod score;
 
 pub use chat::{Answer, AnswerEnd, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow};
+pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalOptions, Measured, evaluate};
 pub use merge::{MergeOptions, Merged, merge};
 pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, Side, quantize};

@@ -55,6 +55,8 @@ pub enum Head {
     Language,
     /// One number per token: reward models and critics.
     Scalar,
+    /// A few numbers per text or token, with a layer before them: classifiers.
+    Labels,
 }
 
 /// How much goes through a model at once.
@@ -81,11 +83,18 @@ impl Model {
         Self { head: Head::Scalar, ..Self::language(shape, weights) }
     }
 
+    /// A classifier.
+    pub fn classifier(shape: ModelShape, weights: WeightFormat) -> Self {
+        Self { head: Head::Labels, ..Self::language(shape, weights) }
+    }
+
     /// P: the trunk, and an LM head of its own or the D weights of a scalar one.
     fn parameters(&self) -> u64 {
         match self.head {
             Head::Language => self.shape.parameters() as u64,
             Head::Scalar => (self.shape.trunk_parameters() + self.shape.width) as u64,
+            // The layer before the labels; the labels' own numbers are few.
+            Head::Labels => (self.shape.trunk_parameters() + self.shape.width * (self.shape.width + 1)) as u64,
         }
     }
 
@@ -171,7 +180,7 @@ impl Model {
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
         let last = match self.head {
             Head::Language => n * d + m * d,
-            Head::Scalar => 2 * n * d,
+            Head::Scalar | Head::Labels => 2 * n * d,
         };
         let block = if self.recompute { self.streams() * d } else { self.block_numbers() };
         let of_encoder = pass.sources as u64 * self.encoder_numbers();
@@ -211,8 +220,8 @@ impl Model {
     fn common_numbers(&self) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
-            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } => i,
-            Block::Llama | Block::T5 { gated: true } => 2 * i,
+            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => i,
+            Block::Llama | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 2 * i,
         };
         let before_norms = if self.shape.qk_norm { q + k } else { 0 };
         let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms;
@@ -231,8 +240,8 @@ impl Model {
     pub fn forward(&self, pass: Pass) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
-            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } => 2 * i,
-            Block::Llama | Block::T5 { gated: true } => 3 * i,
+            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => 2 * i,
+            Block::Llama | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 3 * i,
         };
         let block = NUMBER * pass.tokens.max(pass.sources) as u64 * (d + feed_forward.max(3 * q + 2 * k));
         let encoded = NUMBER * pass.sources as u64 * d;
@@ -248,7 +257,7 @@ impl Model {
                 at_once * self.row_of_logits(targets)
             }
             Head::Language => NUMBER * logits_held(targets, self.shape.vocabulary, recorded) as u64,
-            Head::Scalar => 0,
+            Head::Scalar | Head::Labels => 0,
         }
     }
 
@@ -280,8 +289,12 @@ impl Model {
         };
         let matrix = if self.adapter.is_some() { 0 } else { i * d };
         let block = match self.shape.block {
-            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } => n * (2 * i + 2 * d) + matrix,
-            Block::Llama | Block::T5 { gated: true } => n * (3 * i + 2 * d) + matrix,
+            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => {
+                n * (2 * i + 2 * d) + matrix
+            }
+            Block::Llama | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => {
+                n * (3 * i + 2 * d) + matrix
+            }
         };
         let again = if self.recompute { n * self.block_numbers() } else { 0 };
         (self.loss(pass, head) + NUMBER * m * d).max(head + NUMBER * (block + again))

@@ -3,6 +3,7 @@
 use super::Shared;
 pub use crate::memory::terms::Head;
 use crate::model::WeightFormat;
+use crate::reward::config::Learned;
 
 /// The models of a run. `R` is what is known of each: its [`Role`] at first, and once it was opened its files too.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,9 +85,15 @@ impl Cast {
     /// With the reward models that the configuration names.
     #[must_use]
     pub fn with_rewards(self, shared: &Shared<'_>) -> Self {
-        let names = shared.reward.map(|reward| reward.models()).unwrap_or_default();
-        let role = |name: &str| Role { head: Head::Scalar, ..Role::frozen(Source::Named(name.to_owned()), shared) };
-        Self { rewards: names.into_iter().map(role).collect(), ..self }
+        let learned = shared.reward.map(|reward| reward.models()).unwrap_or_default();
+        let role = |learned: Learned<'_>| {
+            let head = match learned {
+                Learned::Model(_) => Head::Scalar,
+                Learned::Classifier(_) => Head::Labels,
+            };
+            Role { head, ..Role::frozen(Source::Named(learned.name().to_owned()), shared) }
+        };
+        Self { rewards: learned.into_iter().map(role).collect(), ..self }
     }
 
     /// Where the weights of all parts come from that are no part of another's.

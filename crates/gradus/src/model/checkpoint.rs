@@ -38,10 +38,11 @@ struct Shard {
 
 /// Buffers and duplicates of old files that no model needs.
 fn is_ignored(name: &str) -> bool {
-    const ENDS: [&str; 4] = [
+    const ENDS: [&str; 5] = [
         ".attn.bias",
         ".attn.masked_bias",
         ".rotary_emb.inv_freq",
+        "embeddings.position_ids",
         // The first T5 checkpoints; attention across has no bias.
         ".EncDecAttention.relative_attention_bias.weight",
     ];
@@ -101,10 +102,27 @@ impl Checkpoint {
         self.asked.insert(name.into());
     }
 
+    /// Marks tensors as expected though the model does not use them.
+    pub(super) fn ignore_where(&mut self, is_left: impl Fn(&str) -> bool) {
+        self.asked.extend(self.tensors.keys().filter(|name| is_left(name)).cloned());
+    }
+
+    /// Leaves tensors out, as if the files did not hold them.
+    pub(super) fn forget_where(&mut self, is_left_out: impl Fn(&str) -> bool) {
+        self.tensors.retain(|name, _| !is_left_out(name));
+    }
+
     /// The name under which the checkpoint holds `name`, with or without the base prefix.
     pub(super) fn find(&self, name: &str) -> Option<String> {
-        let stripped = name.strip_prefix(self.base_prefix);
-        [Some(name), stripped].into_iter().flatten().find(|name| self.tensors.contains_key(*name)).map(Into::into)
+        // The first BERT checkpoints call the two parts of a layer norm gamma and beta.
+        let norm = name.split_once("LayerNorm.").map(|(layer, part)| {
+            let old = if part == "weight" { "gamma" } else { "beta" };
+            format!("{layer}LayerNorm.{old}")
+        });
+        let names = [Some(name), norm.as_deref()].into_iter().flatten();
+        let held = |name: &&str| self.tensors.contains_key(*name);
+        let mut spelled = names.flat_map(|name| [Some(name), name.strip_prefix(self.base_prefix)]).flatten();
+        spelled.find(held).map(Into::into)
     }
 
     fn read(&mut self, name: &str) -> Result<Vec<f32>> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::adapter::{self, PeftConfig, TaskType};
+use super::encoder::EncoderFamily;
 use super::hub;
 use super::trunk::Family;
 use crate::error::{Error, Result};
@@ -124,9 +125,10 @@ impl ModelDir {
         }
     }
 
-    /// Whether the weights, adapter aside, have a scalar head.
+    /// Whether the weights, adapter aside, have a scalar head; one on an encoder is a classifier's.
     pub(super) fn has_score(&self) -> bool {
-        self.architecture().ends_with("ForSequenceClassification")
+        let is_encoder = EncoderFamily::named(self.model_type()).is_some();
+        self.architecture().ends_with("ForSequenceClassification") && !is_encoder
     }
 
     /// Every id that ends a completion: those of the generation configuration, then those of the model.

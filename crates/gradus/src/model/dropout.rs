@@ -67,6 +67,10 @@ pub(crate) enum Place {
     Encoded,
     /// What the decoder gives.
     Decoded,
+    /// The table of relative positions, as this block reads it.
+    Relative(usize),
+    /// What this linear layer of a classifier's head reads.
+    Head(usize),
 }
 
 impl Place {
@@ -83,6 +87,8 @@ impl Place {
             Self::Activation(block) => (8, block),
             Self::Encoded => (9, 0),
             Self::Decoded => (10, 0),
+            Self::Relative(block) => (11, block),
+            Self::Head(layer) => (12, layer),
         };
         (kind << 32) + i as u64
     }
@@ -151,6 +157,8 @@ mod tests {
             Place::Activation(0),
             Place::Encoded,
             Place::Decoded,
+            Place::Relative(0),
+            Place::Head(0),
         ];
         let others = places.into_iter().map(|place| at(0, 0, place));
         for other in others.chain([at(1, 0, Place::Adapter(0)), at(0, 1, Place::Adapter(0))]) {

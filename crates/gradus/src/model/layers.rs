@@ -203,24 +203,31 @@ impl Embedding {
 pub struct LayerNorm {
     /// γ, `[D]`.
     pub weight: Param<Tensor<1>>,
-    /// β, `[D]`.
-    pub bias: Param<Tensor<1>>,
+    /// β, `[D]`; 0 where there is none.
+    pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     epsilon: f64,
 }
 
 impl LayerNorm {
-    pub(crate) fn build(mut b: Builder<'_>, width: usize, epsilon: f64) -> Self {
+    pub(crate) fn build(b: Builder<'_>, width: usize, epsilon: f64) -> Self {
+        Self::build_with(b, width, epsilon, true)
+    }
+
+    /// With or without β.
+    pub(crate) fn build_with(mut b: Builder<'_>, width: usize, epsilon: f64, bias: bool) -> Self {
         Self {
             weight: b.param("weight", [width], Init::Constant(1.0)),
-            bias: b.param("bias", [width], Init::Constant(0.0)),
+            bias: bias.then(|| b.param("bias", [width], Init::Constant(0.0))),
             epsilon,
         }
     }
 
     /// Each row of `x_nd`, normalised.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
-        gradus_kernels::layer_norm(x_nd, self.weight.val(), self.bias.val(), self.epsilon)
+        let weight = self.weight.val();
+        let bias = self.bias.as_ref().map_or_else(|| Tensor::zeros(weight.dims(), &weight.device()), Param::val);
+        gradus_kernels::layer_norm(x_nd, weight, bias, self.epsilon)
     }
 }
 

@@ -4,8 +4,10 @@
 //! scores sequences and serves as the critic. What they compute is a [`Batch`], which the model makes of the [`Rows`] that
 //! a method hands over. Layers are written once and run in a [`Context`]: packed sequences when training, a cache when
 //! sampling. The trunk of an encoder–decoder family (T5, BART) has both stacks: the batch holds the sources beside what the
-//! decoder reads, and the context what attention to them needs. Encoders alone (BERT, Longformer) will add the
-//! bidirectional mask and a window in the attention shape.
+//! decoder reads, and the context what attention to them needs.
+//!
+//! An [`Encoder`] alone (BERT and its kin) is no trunk: it predicts nothing. A [`Classifier`] is one with a head that says
+//! something of every text or token.
 
 pub mod adapter;
 pub mod bart;
@@ -13,9 +15,11 @@ mod batch;
 mod build;
 mod causal;
 mod checkpoint;
+pub mod classifier;
 mod context;
 mod directory;
 mod dropout;
+pub mod encoder;
 pub mod gpt2;
 mod hub;
 mod layers;
@@ -39,9 +43,11 @@ pub use crate::files::NamedTensor;
 pub use batch::{Batch, Counted, Input, Rows, Sequence, Sources, Targets};
 pub(crate) use causal::select_rows;
 pub use causal::{CausalLm, Head, head_format};
+pub use classifier::{Classifier, Reading, Scope, Task};
 pub use context::{Context, KvCache};
 pub use directory::{AdapterDir, ModelDir};
 pub use dropout::DropoutStream;
+pub use encoder::{Encoder, Text, TextBatch};
 pub use gradus_kernels::{CacheRow, TokenLogprobs};
 pub use gradus_kernels::{Precision, Quantisation, WeightFormat, logits_held};
 pub use hub::{open_model, resolve};
@@ -50,7 +56,7 @@ pub use packed::Packed;
 pub use parameters::{NamePath, named_tensors};
 pub use reward_model::RewardModel;
 pub use room::Room;
-pub use save::{save_causal, save_reward_model};
+pub use save::{save_causal, save_classifier, save_reward_model};
 pub use shape::{Block, LinearShape, ModelShape};
 pub use support::Support;
 pub use trunk::Trunk;

@@ -8,7 +8,8 @@ use safetensors::tensor::{Dtype, View};
 
 use crate::files::NamedTensor;
 
-/// Tracks the path of names while a module is walked. Enum variants are not part of a name.
+/// Tracks the path of names while a module is walked. Enum variants are not part of a name, and neither is the `_` at the end
+/// of a field that would otherwise be a word of the language (`self_`).
 #[derive(Debug, Default)]
 pub struct NamePath {
     segments: Vec<Option<String>>,
@@ -17,7 +18,7 @@ pub struct NamePath {
 impl NamePath {
     /// Enters a module; `container` is what the visitor was told.
     pub fn enter(&mut self, name: &str, container: &str) {
-        self.segments.push((!container.starts_with("Enum:")).then(|| name.into()));
+        self.segments.push((!container.starts_with("Enum:")).then(|| name.trim_end_matches('_').into()));
     }
 
     /// Leaves it.

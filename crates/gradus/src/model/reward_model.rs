@@ -51,6 +51,7 @@ impl RewardModel {
     }
 
     fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
+        Family::of(dir)?;
         if !dir.is_reward_model() {
             let found = dir.architecture();
             return Err(Error::model(

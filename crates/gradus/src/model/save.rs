@@ -10,7 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::adapter::{self, Adaptable};
 use super::causal::CausalLm;
+use super::classifier::Classifier;
 use super::directory::ModelDir;
+use super::encoder::EncoderFamily;
 use super::parameters::{SharedTensor, shared_tensors};
 use super::quant;
 use super::reward_model::RewardModel;
@@ -74,6 +76,27 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
     describe_quantisation(&mut config, &model.trunk, "score");
     write_json(&to.join("config.json"), finish_config(config))?;
     save_weights(&tensors_on_disk(model, &model.trunk, source)?, to, SHARD_BYTES)?;
+    source.copy_tokenizer(to)
+}
+
+/// Writes `model` into the existing directory `to` as a `…ForSequenceClassification` or `…ForTokenClassification` model with
+/// its labels.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn save_classifier(model: &Classifier, source: &ModelDir, to: &Path) -> Result<()> {
+    let (family, task) = (EncoderFamily::of(source)?, model.task());
+    let mut config = source.config.clone();
+    config.insert("architectures".into(), json!([format!("{}{}", family.class(), task.scope.class_end())]));
+    task.describe(&mut config);
+    for key in ["dtype", "torch_dtype"] {
+        config.insert(key.into(), json!("float32"));
+    }
+    config.remove("quantization_config");
+    write_json(&to.join("config.json"), config)?;
+    let mut tensors = shared_tensors(model);
+    tensors.iter_mut().for_each(|tensor| tensor.name = Classifier::on_disk(&tensor.name, family));
+    save_weights(&tensors, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
 }
 

@@ -3,6 +3,7 @@
 use super::Quantisation;
 use super::bart::{BartConfig, BartKind};
 use super::directory::ModelDir;
+use super::encoder::{Encoder, EncoderFamily, Sizes};
 use super::gpt2::Gpt2Config;
 use super::llama::{Kind, LlamaConfig};
 use super::room::Room;
@@ -77,6 +78,15 @@ pub enum Block {
     },
     /// BART, Blenderbot: the same with layer norms, biases and two linear layers around a GELU.
     Bart,
+    /// An encoder alone, which only a classifier has.
+    Encoder {
+        /// Whether the feed-forward layer has a gate.
+        gated: bool,
+        /// Weights of the linear layers; blocks may share theirs.
+        matrices: usize,
+        /// All other weights.
+        others: usize,
+    },
 }
 
 impl ModelShape {
@@ -85,6 +95,9 @@ impl ModelShape {
     /// # Errors
     /// When the family is unknown, a key is missing, or sizes do not fit each other.
     pub fn of(dir: &ModelDir) -> Result<Self> {
+        if EncoderFamily::named(dir.model_type()).is_some() {
+            return Ok(Self::encoder(Encoder::sizes(dir)?));
+        }
         let shape = match Family::of(dir)? {
             Family::Gpt2 => Self::gpt2(&read_config(dir)?),
             family @ (Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3) => {
@@ -151,6 +164,28 @@ impl ModelShape {
             quantised: None,
             biases: attention + feed_forward,
         })
+    }
+
+    fn encoder(sizes: Sizes) -> Self {
+        let Sizes { vocabulary, width, layers, heads, head_dim, inner, max_positions, gated, matrices, others } = sizes;
+        Self {
+            vocabulary,
+            width,
+            layers,
+            encoder_layers: 0,
+            encoder_inner: 0,
+            heads,
+            kv_heads: heads,
+            head_dim,
+            inner,
+            learned_positions: 0,
+            max_positions,
+            block: Block::Encoder { gated, matrices, others },
+            qk_norm: false,
+            tied: true,
+            quantised: None,
+            biases: 0,
+        }
     }
 
     fn t5(dir: &ModelDir, config: &T5Config, may_scale: bool) -> Result<Self> {
@@ -223,7 +258,8 @@ impl ModelShape {
         self.kv_heads * self.head_dim
     }
 
-    /// The linear layers of a block: of attention to itself, to the sources, and of the feed-forward layer.
+    /// The linear layers of a block: of attention to itself, to the sources, and of the feed-forward layer. Those of an
+    /// encoder alone have no names here: nothing is put on them.
     fn linears_of_block(&self, i: usize) -> [Vec<(&'static str, usize, usize)>; 3] {
         let (d, q, k) = (self.width, self.q_width(), self.kv_width());
         match self.block {
@@ -232,6 +268,7 @@ impl ModelShape {
                 Vec::new(),
                 vec![("mlp.c_fc", d, i), ("mlp.c_proj", i, d)],
             ],
+            Block::Encoder { .. } => [Vec::new(), Vec::new(), Vec::new()],
             Block::Llama => [
                 vec![
                     ("self_attn.q_proj", d, q),
@@ -283,6 +320,7 @@ impl ModelShape {
         }
         for layer in 0..self.layers {
             match self.block {
+                Block::Encoder { .. } => {}
                 Block::Gpt2 => [0, 2].into_iter().for_each(|part| add(&of_decoder, part, format!("h.{layer}"))),
                 Block::Llama => [0, 2].into_iter().for_each(|part| add(&of_decoder, part, format!("layers.{layer}"))),
                 Block::T5 { .. } => {
@@ -302,6 +340,9 @@ impl ModelShape {
 
     /// Weights of all blocks that enter matrix products: without an encoder every token passes through each once.
     pub fn trunk_matrices(&self) -> usize {
+        if let Block::Encoder { matrices, .. } = self.block {
+            return matrices;
+        }
         let size = |parts: &[(&str, usize, usize)]| parts.iter().map(|(_, i, o)| i * o).sum::<usize>();
         let [own, across, fed] = self.linears_of_block(self.inner).map(|part| size(&part));
         let [encoder_own, _, encoder_fed] = self.linears_of_block(self.encoder_inner).map(|part| size(&part));
@@ -321,6 +362,7 @@ impl ModelShape {
             Block::Llama => self.layers * (self.biases + 2 * d + if self.qk_norm { 2 * self.head_dim } else { 0 }) + d,
             Block::T5 { .. } => self.biases + d * (3 * self.layers + 2 * self.encoder_layers + 2),
             Block::Bart => self.biases,
+            Block::Encoder { matrices, others, .. } => return matrices + others,
         };
         (self.vocabulary + self.learned_positions) * d + self.trunk_matrices() + norms
     }
@@ -334,9 +376,26 @@ impl ModelShape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{CausalLm, named_tensors};
+    use crate::model::{CausalLm, Classifier, named_tensors};
     use burn::tensor::Device;
     use std::path::Path;
+
+    #[test]
+    fn counts_what_encoders_hold() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders");
+        let entries = std::fs::read_dir(fixtures).expect("fixtures");
+        for path in entries.map(|entry| entry.expect("an entry").path()) {
+            let dir = ModelDir::open(&path).expect("a fixture");
+            let shape = ModelShape::of(&dir).expect("a known family");
+            let mut model = Classifier::load(&dir, &Device::flex()).expect("a fixture");
+            let held: usize = named_tensors(&model.encoder).iter().map(|tensor| tensor.values.len()).sum();
+            assert_eq!(shape.trunk_parameters(), held, "{}", path.display());
+            let linear: usize =
+                model.encoder.linears_mut().iter().map(|(_, of)| of.widths().iter().product::<usize>()).sum();
+            assert_eq!(shape.trunk_matrices(), linear, "{}", path.display());
+            assert_eq!(shape.max_positions, model.encoder.max_positions(), "{}", path.display());
+        }
+    }
 
     #[test]
     fn counts_what_the_models_hold() {

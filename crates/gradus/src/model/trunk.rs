@@ -12,6 +12,7 @@ use super::batch::{Batch, Beginnings, Input, Rows};
 use super::build::Builder;
 use super::context::{Context, KvCache};
 use super::directory::ModelDir;
+use super::encoder::EncoderFamily;
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::Linear;
 use super::llama::{Kind, LlamaConfig, LlamaModel};
@@ -64,6 +65,11 @@ impl Family {
             "bart" => Ok(Self::Bart),
             "blenderbot" => Ok(Self::Blenderbot),
             "blenderbot-small" => Ok(Self::BlenderbotSmall),
+            other if EncoderFamily::named(other).is_some() => Err(Error::model(
+                dir.path.join("config.json"),
+                format!("model type `{other}` is an encoder, which predicts no text"),
+            )
+            .with_hint("it can score: `gradus score --classifier DIR`")),
             other => Err(Error::model(
                 dir.path.join("config.json"),
                 format!(

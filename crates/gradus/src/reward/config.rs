@@ -6,12 +6,17 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::data::Side;
+use crate::text::Pattern;
+
 /// One reward: the choice is the key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardConfig {
     /// A reward model directory or hub name.
     Model(String),
+    /// A classifier, and the label that is rewarded.
+    Classifier(ClassifierConfig),
     /// A rule.
     Rule(RuleConfig),
     /// An external program: arguments as a list. One JSON object a line in; a number, null or an object of parts a line out.
@@ -22,12 +27,120 @@ pub enum RewardConfig {
 
 impl RewardConfig {
     /// The learned rewards that it names.
-    pub fn models(&self) -> Vec<&str> {
+    pub fn models(&self) -> Vec<Learned<'_>> {
         match self {
-            Self::Model(name) => vec![name],
+            Self::Model(name) => vec![Learned::Model(name)],
+            Self::Classifier(config) => vec![Learned::Classifier(config)],
             Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.models()).collect(),
             Self::Rule(_) | Self::Command(_) => Vec::new(),
         }
+    }
+}
+
+/// A reward that a model gives.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Learned<'a> {
+    /// A reward model, by its directory or hub name.
+    Model(&'a str),
+    /// A classifier.
+    Classifier(&'a ClassifierConfig),
+}
+
+impl<'a> Learned<'a> {
+    /// The model's directory or hub name.
+    pub fn name(self) -> &'a str {
+        match self {
+            Self::Model(name) => name,
+            Self::Classifier(config) => &config.model,
+        }
+    }
+}
+
+/// How much a label of a classifier fits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassifierConfig {
+    /// The classifier: a `…ForSequenceClassification` directory or a hub name.
+    pub model: String,
+    /// The label that is rewarded, by name or number. Default: the only one there is.
+    #[serde(default)]
+    pub label: Option<LabelName>,
+    /// What of it is the reward. Default: its probability; of a model that gives numbers of their own, the number.
+    #[serde(default)]
+    pub value: Option<ClassifierValue>,
+    /// The text that is read: `{prompt}`, `{completion}`, `{reference}` and any column of the row stand in braces. Default:
+    /// prompt and completion, one after the other.
+    #[serde(default)]
+    pub text: Option<String>,
+    /// A second text that is read beside the first, such as a hypothesis beside its premise. Default: none.
+    #[serde(default)]
+    pub pair: Option<String>,
+    /// At which side what is longer than the classifier's positions is cut. Default: it is an error.
+    #[serde(default)]
+    pub truncate: Option<Side>,
+}
+
+impl ClassifierConfig {
+    /// What is wrong with its patterns, by key.
+    pub(crate) fn mistakes(&self) -> Vec<(&'static str, String)> {
+        let patterns = [("text", &self.text), ("pair", &self.pair)];
+        let mistake = |text: &Option<String>| text.as_deref().and_then(|text| Pattern::parse(text).err());
+        patterns.into_iter().filter_map(|(key, text)| Some((key, mistake(text)?))).collect()
+    }
+}
+
+/// What of a label is the reward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClassifierValue {
+    /// Its logit.
+    Logit,
+    /// Its probability.
+    Probability,
+    /// `ln p − ln(1 − p)`.
+    LogOdds,
+}
+
+/// A label by name or number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LabelName(pub String);
+
+// Written by hand because an untagged enum would answer every mistake with "did not match any variant".
+impl<'de> Deserialize<'de> for LabelName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrNumber;
+
+        impl Visitor<'_> for NameOrNumber {
+            type Value = LabelName;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("the name of a label, or its number")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<LabelName, E> {
+                Ok(LabelName(name.into()))
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<LabelName, E> {
+                Ok(LabelName(number.to_string()))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<LabelName, E> {
+                Ok(LabelName(number.to_string()))
+            }
+        }
+
+        deserializer.deserialize_any(NameOrNumber)
+    }
+}
+
+impl JsonSchema for LabelName {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "LabelName".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<String>()
     }
 }
 
@@ -173,6 +286,17 @@ mod tests {
         let config = RewardConfig::Mix(vec![
             WeightedReward { weight: 1.0, reward: RewardConfig::Model("runs/reward/model".into()) },
             WeightedReward { weight: 0.5, reward: RewardConfig::Command(CommandConfig::new(["sh", "score.sh"])) },
+            WeightedReward {
+                weight: 3.0,
+                reward: RewardConfig::Classifier(ClassifierConfig {
+                    model: "toxicity".into(),
+                    label: Some(LabelName("toxic".into())),
+                    value: Some(ClassifierValue::LogOdds),
+                    text: Some("{completion}".into()),
+                    pair: None,
+                    truncate: Some(Side::Left),
+                }),
+            },
             WeightedReward {
                 weight: -2.0,
                 reward: RewardConfig::Rule(RuleConfig::Length(LengthRule { target: 20, tolerance: None })),

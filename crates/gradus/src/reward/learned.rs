@@ -105,6 +105,6 @@ fn scored([source, target]: &[Vec<u32>; 2]) -> Sequence<'_> {
     Sequence { counted: Counted::Nothing, ..Sequence::completion(source, target) }
 }
 
-fn reward_error(error: &Error) -> RewardError {
+pub(super) fn reward_error(error: &Error) -> RewardError {
     RewardError { message: error.to_string(), hint: error.hint().map(str::to_owned) }
 }

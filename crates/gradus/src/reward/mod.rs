@@ -6,6 +6,7 @@
 //! A new kind is one file here, one variant of [`config::RewardConfig`] and one arm of [`build`]; library users
 //! implement [`Reward`], or wrap a closure in [`FnReward`].
 
+mod classifier;
 mod command;
 pub mod config;
 mod function;
@@ -17,10 +18,15 @@ mod mix;
 mod numeric;
 mod score;
 
-use crate::error::{Diagnostic, Error};
-use crate::rollout::{Prompt, Rollout, Rollouts};
-use config::{RewardConfig, RuleConfig};
+use burn::tensor::Device;
 
+use crate::batches::MicroBatch;
+use crate::error::{Diagnostic, Error};
+use crate::model::{ModelDir, WeightFormat};
+use crate::rollout::{Prompt, Rollout, Rollouts};
+use config::{Learned, RewardConfig, RuleConfig};
+
+pub use classifier::ClassifierReward;
 pub use command::CommandReward;
 pub use function::FnReward;
 pub use learned::ModelReward;
@@ -68,16 +74,17 @@ impl RewardError {
 
 /// The reward that a configuration names: the only `match` on the reward in the program.
 ///
-/// `load_model` turns the name after `model:` into a learned reward; it knows the device and the batch sizes.
+/// `load_model` opens learned rewards; it knows the device and the batch sizes.
 ///
 /// # Errors
 /// When a pattern, a file or a program cannot be used.
 pub fn build(
     config: &RewardConfig,
-    load_model: &dyn Fn(&str) -> crate::Result<Box<dyn Reward>>,
+    load_model: &dyn Fn(Learned<'_>) -> crate::Result<Box<dyn Reward>>,
 ) -> crate::Result<Box<dyn Reward>> {
     Ok(match config {
-        RewardConfig::Model(name) => load_model(name)?,
+        RewardConfig::Model(name) => load_model(Learned::Model(name))?,
+        RewardConfig::Classifier(classifier) => load_model(Learned::Classifier(classifier))?,
         RewardConfig::Rule(RuleConfig::Length(rule)) => Box::new(LengthReward::new(rule)?),
         RewardConfig::Rule(RuleConfig::Regex(pattern)) => Box::new(RegexReward::new(pattern)?),
         RewardConfig::Rule(RuleConfig::ExactMatch(column)) => Box::new(ExactMatchReward::new(column)),
@@ -89,6 +96,23 @@ pub fn build(
             let parts = parts.iter().map(|part| Ok((part.weight, build(&part.reward, load_model)?)));
             Box::new(MixReward::new(parts.collect::<crate::Result<Vec<_>>>()?)?)
         }
+    })
+}
+
+/// The learned reward in `dir`, on a device that tracks no gradients, with its weights held as `weights` says.
+///
+/// # Errors
+/// When `dir` does not hold such a model, or a file is missing or corrupt.
+pub fn load_learned(
+    learned: Learned<'_>,
+    dir: &ModelDir,
+    device: &Device,
+    weights: WeightFormat,
+    passes: MicroBatch,
+) -> crate::Result<Box<dyn Reward>> {
+    Ok(match learned {
+        Learned::Model(_) => Box::new(ModelReward::load(dir, device, weights, passes)?),
+        Learned::Classifier(config) => Box::new(ClassifierReward::load(dir, config, device, weights, passes)?),
     })
 }
 
@@ -196,8 +220,8 @@ mod tests {
     use super::test_rollouts::{completions, rollouts, totals};
     use super::*;
 
-    fn no_model(name: &str) -> crate::Result<Box<dyn Reward>> {
-        Err(Error::input(format!("no reward model `{name}` here")))
+    fn no_model(learned: Learned<'_>) -> crate::Result<Box<dyn Reward>> {
+        Err(Error::input(format!("no reward model `{}` here", learned.name())))
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Nothing here knows about rows, models or rewards.
 
 pub mod chat_template;
+mod pattern;
 mod python;
 mod ranges;
 mod stop_strings;
@@ -11,7 +12,8 @@ pub mod think;
 pub mod tokenizer;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered};
+pub use pattern::Pattern;
 pub use ranges::{continuation, ranges};
 pub use stop_strings::{StopStrings, cut_at_stop};
 pub use think::without_thoughts;
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Cut, Joined, Tokenizer};

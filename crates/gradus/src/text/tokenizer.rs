@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
 use tokenizers::{
-    AddedToken, decoders::byte_level::ByteLevel, models::bpe::BPE, processors::template::TemplateProcessing,
+    AddedToken, Encoding, PostProcessor, decoders::byte_level::ByteLevel, models::bpe::BPE,
+    processors::template::TemplateProcessing,
 };
 
 use crate::{Error, Result};
@@ -43,6 +45,24 @@ pub struct Encoded {
     pub ids: Vec<u32>,
     /// The bytes of the text each id stands for.
     pub offsets: Vec<(usize, usize)>,
+}
+
+/// One text, or two that are read together, as ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// The ids, special ones included.
+    pub ids: Vec<u32>,
+    /// Which of the texts each belongs to, 0 or 1.
+    pub types: Vec<u32>,
+}
+
+/// How a text that is too long is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// At its beginning, to so many tokens, special ones included.
+    Left(usize),
+    /// At its end.
+    Right(usize),
 }
 
 impl Tokenizer {
@@ -88,6 +108,52 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         let encoding = self.inner.encode_fast(text, add_special).map_err(|e| self.failed(e))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// One text, or two that are read together, with the special tokens that the tokenizer puts around them; cut where `cut`
+    /// says so, of two texts the longer one first.
+    ///
+    /// # Errors
+    /// When a text cannot be encoded, or there is no room for anything but special tokens.
+    pub fn encode_joined(&self, first: &str, second: Option<&str>, cut: Option<Cut>) -> Result<Joined> {
+        let encode = |text: &str| self.inner.encode_fast(text, false).map_err(|e| self.failed(e));
+        let (first, second) = self.cut(encode(first)?, second.map(encode).transpose()?, cut)?;
+        let joined = self.inner.post_process(first, second, true).map_err(|e| self.failed(e))?;
+        Ok(Joined { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec() })
+    }
+
+    /// A text that is given as words, with the special tokens around it, and where the first token of each word stands; a word
+    /// that left no token, or was cut off, has none.
+    ///
+    /// # Errors
+    /// As [`encode_joined`](Self::encode_joined).
+    pub fn encode_words(&self, words: &[String], cut: Option<Cut>) -> Result<(Joined, Vec<Option<usize>>)> {
+        let encoding = self.inner.encode_fast(words, false).map_err(|e| self.failed(e))?;
+        let (encoding, _) = self.cut(encoding, None, cut)?;
+        let joined = self.inner.post_process(encoding, None, true).map_err(|e| self.failed(e))?;
+        let mut firsts = vec![None; words.len()];
+        for (token, word) in joined.get_word_ids().iter().enumerate() {
+            if let Some(first) = word.and_then(|word| firsts.get_mut(word as usize)) {
+                first.get_or_insert(token);
+            }
+        }
+        Ok((Joined { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec() }, firsts))
+    }
+
+    /// What `cut` leaves of encodings that have no special tokens yet.
+    fn cut(&self, first: Encoding, second: Option<Encoding>, cut: Option<Cut>) -> Result<(Encoding, Option<Encoding>)> {
+        let (limit, direction) = match cut {
+            None => return Ok((first, second)),
+            Some(Cut::Left(limit)) => (limit, TruncationDirection::Left),
+            Some(Cut::Right(limit)) => (limit, TruncationDirection::Right),
+        };
+        let added = self.inner.get_post_processor().map_or(0, |with| with.added_tokens(second.is_some()));
+        let Some(max_length) = limit.checked_sub(added).filter(|&room| room > 0) else {
+            let message = format!("{limit} tokens leave no room beside {added} special ones");
+            return Err(Error::model(&self.directory, message));
+        };
+        let params = TruncationParams { max_length, direction, ..TruncationParams::default() };
+        truncate_encodings(first, second, &params).map_err(|e| self.failed(e))
     }
 
     /// The ids of `text` with the bytes each stands for, without special tokens around it.

@@ -211,6 +211,7 @@ impl Fnv {
                     self.ids(&labels.target);
                 }
             }
+            RowData::Columns => self.number(9),
             RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, margin } => {
                 self.number(8);
                 [prompt_ids, chosen_ids, rejected_ids].into_iter().for_each(|ids| self.ids(ids));

@@ -150,6 +150,7 @@ fn bare(player: &Player) -> Model {
     match player.role.head {
         Head::Language => Model::language(player.shape, player.role.weights),
         Head::Scalar => Model::scalar(player.shape, player.role.weights),
+        Head::Labels => Model::classifier(player.shape, player.role.weights),
     }
 }
 

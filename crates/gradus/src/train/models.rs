@@ -135,10 +135,10 @@ impl Models<'_> {
                 .with_hint("set `reward:` in the file, or `--reward-model DIR`"));
         };
         let device = self.device.clone().inner();
-        reward::build(config, &|name| {
-            let player = self.cast.rewards.iter().find(|player| player.name == name);
+        reward::build(config, &|learned| {
+            let player = self.cast.rewards.iter().find(|player| player.name == learned.name());
             let Player { dir, role, .. } = player.expect("the cast has every reward model");
-            Ok(Box::new(reward::ModelReward::load(dir, &device, role.weights, passes)?) as Box<dyn Reward>)
+            reward::load_learned(learned, dir, &device, role.weights, passes)
         })
     }
 
@@ -233,7 +233,7 @@ fn read_value_head(path: &Path, width: usize, device: &Device) -> Result<ValueHe
 /// What an adapter on a model is for.
 pub(super) fn task(player: &Player) -> TaskType {
     match player.role.head {
-        Head::Scalar => TaskType::SequenceClassification,
+        Head::Scalar | Head::Labels => TaskType::SequenceClassification,
         Head::Language if player.shape.has_encoder() => TaskType::Seq2SeqLm,
         Head::Language => TaskType::CausalLm,
     }

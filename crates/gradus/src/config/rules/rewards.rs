@@ -13,7 +13,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
             (
                 message,
                 Some(
-                    "add `reward: { model: DIR }`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`"
+                    "add `reward: { model: DIR }`, a `classifier`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`"
                         .into(),
                 ),
             )
@@ -33,6 +33,14 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
         RewardConfig::Model(model) => {
             let key = format!("{path}.model");
             problems.unless(!model.trim().is_empty(), &[&key], || (format!("`{key}` is empty"), None));
+        }
+        RewardConfig::Classifier(classifier) => {
+            let key = |name: &str| format!("{path}.classifier.{name}");
+            let model = key("model");
+            problems.unless(!classifier.model.trim().is_empty(), &[&model], || (format!("`{model}` is empty"), None));
+            for (name, message) in classifier.mistakes() {
+                problems.unless(false, &[&key(name)], || (format!("`{}`: {message}", key(name)), None));
+            }
         }
         RewardConfig::Rule(rule) => check_rule(problems, rule, &format!("{path}.rule")),
         RewardConfig::Command(command) => {

@@ -1,0 +1,141 @@
+//! `gradus score --classifier`, and classifiers as rewards. Expected numbers: transformers on the same directories.
+
+use serde_json::{Value, json};
+
+use crate::harness::{CliTest, fixture_model};
+
+fn fixture(name: &str) -> String {
+    let encoders = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/encoders");
+    let path = std::fs::canonicalize(std::path::Path::new(encoders).join(name)).expect("a fixture of the repository");
+    path.to_str().expect("the path is UTF-8").to_owned()
+}
+
+/// The texts of a fixture with their logits.
+fn texts(name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(format!("{}/expected.json", fixture(name))).expect("a fixture");
+    let expected: Value = serde_json::from_str(&text).expect("JSON");
+    expected["texts"].as_array().expect("texts").clone()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number")).collect()
+}
+
+#[track_caller]
+fn assert_close(found: &Value, expected: &Value) {
+    let (found, expected) = (numbers(found), numbers(expected));
+    assert_eq!(found.len(), expected.len());
+    for (f, e) in found.iter().zip(&expected) {
+        assert!((f - e).abs() < 1e-4, "{found:?} instead of {expected:?}");
+    }
+}
+
+#[test]
+fn a_sequence_head_says_what_each_text_is() {
+    let of = texts("bert");
+    let rows = [
+        json!({ "text": of[0]["text"] }),
+        json!({ "prompt": "The kettle sings", "completion": " before the tea is poured." }),
+    ];
+    let test = CliTest::with("rows.jsonl", &format!("{}\n{}\n", rows[0], rows[1]));
+    let found = lines(&test.succeeds(&["score", "--classifier", &fixture("bert"), "--data", "rows.jsonl"]));
+    assert_eq!(found.len(), 2);
+    for row in found {
+        assert_close(&row["logits"], &of[0]["logits"]);
+        let logits = numbers(&row["logits"]);
+        let sum: f64 = logits.iter().map(|z| z.exp()).sum();
+        let shares: Vec<f64> = logits.iter().map(|z| z.exp() / sum).collect();
+        assert_close(&row["probabilities"], &json!(shares));
+        let most = (0..3).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("three labels");
+        assert_eq!(row["label"], ["bad", "so-so", "good"][most]);
+        assert_eq!(row.as_object().expect("an object").len(), 3);
+    }
+}
+
+#[test]
+fn two_texts_and_ids_are_read() {
+    let of = texts("bert");
+    let row = json!({ "premise": of[1]["text"], "hypothesis": of[1]["pair"] });
+    let test = CliTest::with("rows.jsonl", &format!("{row}\n"));
+    let pattern = ["--text", "{premise}", "--pair", "{hypothesis}"];
+    let score = |data: &str, more: &[&str]| {
+        lines(&test.succeeds(&[&["score", "--classifier", &fixture("bert"), "--data", data], more].concat()))
+    };
+    assert_close(&score("rows.jsonl", &pattern)[0]["logits"], &of[1]["logits"]);
+    let row = json!({ "input_ids": of[1]["ids"], "token_type_ids": of[1]["types"] });
+    test.write("ids.jsonl", &format!("{row}\n"));
+    assert_close(&score("ids.jsonl", &[])[0]["logits"], &of[1]["logits"]);
+}
+
+#[test]
+fn a_token_head_says_what_each_token_is() {
+    let of = texts("bert-token");
+    let test = CliTest::with("rows.jsonl", &format!("{}\n", json!({ "text": of[0]["text"] })));
+    let rows = lines(&test.succeeds(&["score", "--classifier", &fixture("bert-token"), "--data", "rows.jsonl"]));
+    let tokens = of[0]["ids"].as_array().expect("ids").len();
+    for key in ["logits", "label", "probabilities"] {
+        assert_eq!(rows[0][key].as_array().expect("a list").len(), tokens, "{key}");
+    }
+    for (found, expected) in
+        rows[0]["logits"].as_array().expect("a list").iter().zip(of[0]["logits"].as_array().expect("a list"))
+    {
+        assert_close(found, expected);
+    }
+}
+
+#[test]
+fn numbers_of_their_own_have_no_label() {
+    let of = texts("bert-regression");
+    let test = CliTest::with("rows.jsonl", &format!("{}\n", json!({ "text": of[0]["text"] })));
+    let rows = lines(&test.succeeds(&["score", "--classifier", &fixture("bert-regression"), "--data", "rows.jsonl"]));
+    assert_close(&rows[0]["logits"], &of[0]["logits"]);
+    assert!(rows[0]["label"].is_null() && rows[0]["probabilities"].is_null());
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line() {
+    let long = "tea ".repeat(40);
+    let rows = format!("{}\n{}\n", json!({ "text": "tea" }), json!({ "text": long }));
+    let test = CliTest::with("rows.jsonl", &rows);
+    let model = fixture("bert");
+    let arguments = ["score", "--classifier", &model, "--data", "rows.jsonl"];
+    let run = test.run(&arguments);
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""));
+    assert!(
+        run.stderr.starts_with(
+            "error: rows.jsonl:2: the text has 42 tokens, but the model has 30 positions\nhint: `--truncate right`"
+        ),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(lines(&test.succeeds(&[&arguments[..], &["--truncate", "left"]].concat())).len(), 2);
+    let run = test.run(&[&arguments[..], &["--text", "{body}"]].concat());
+    assert!(run.stderr.starts_with("error: rows.jsonl:1: missing column `body` (found `text`)"), "{}", run.stderr);
+    let run = test.run(&["score", "--classifier", &fixture_model("gpt2"), "--data", "rows.jsonl"]);
+    assert!(run.stderr.contains("model type `gpt2` is no encoder that is supported"), "{}", run.stderr);
+    let run = test.run(&["score", "--model", &model, "--data", "rows.jsonl"]);
+    assert!(run.stderr.contains("gradus score --classifier"), "{}", run.stderr);
+}
+
+#[test]
+fn a_classifier_rewards_completions() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"A cup\"}\n");
+    let config = format!(
+        "model: {}\ndata: prompts.jsonl\nmethod: {{ grpo: {{ group_size: 2, max_new_tokens: 4 }} }}\n\
+         reward: {{ mix: [\n  {{ weight: 1, reward: {{ classifier: {{ model: {bert}, label: good, truncate: right }} }} }},\n  \
+         {{ weight: 0.5, reward: {{ classifier: {{ model: {bert}, label: 0, value: log_odds, text: '{{completion}}' }} }} }}] }}\n\
+         train: {{ max_steps: 1, batch_size: 2, eval_steps: -1 }}\n",
+        fixture_model("gpt2"),
+        bert = fixture("bert"),
+    );
+    test.write("run.yml", &config);
+    test.succeeds(&["train", "run.yml", "--output-dir", "run"]);
+    let row: Value = serde_json::from_str(test.read("run/metrics.jsonl").lines().next().expect("a row")).expect("JSON");
+    assert!(row["reward"].as_f64().expect("a reward").is_finite(), "{row}");
+    let run = test.run(&["train", "run.yml", "--output-dir", "other", "--reward-classifier-label", "fine"]);
+    assert_ne!(run.code, 0);
+}

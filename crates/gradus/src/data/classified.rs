@@ -1,0 +1,184 @@
+//! What a classifier reads of a row: one text or two, words, or ids.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::row::Row;
+use crate::text::{Cut, Joined, Pattern, Tokenizer};
+use crate::{Error, Result};
+
+/// What a classifier reads of a row's columns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TextForm {
+    /// The text. `None`: `input_ids`, `tokens`, `text`, or `prompt` and `completion` one after the other, whichever comes
+    /// first in this order.
+    pub text: Option<Pattern>,
+    /// A second text that is read beside the first, such as a hypothesis beside its premise.
+    pub pair: Option<Pattern>,
+    /// How what is too long is cut; `None`: not at all.
+    pub cut: Option<Cut>,
+}
+
+/// At which side a text that is too long is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// At its beginning.
+    Left,
+    /// At its end.
+    Right,
+}
+
+impl std::str::FromStr for Side {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        match name {
+            "left" => Ok(Self::Left),
+            "right" => Ok(Self::Right),
+            _ => Err(format!("`{name}` is neither `left` nor `right`")),
+        }
+    }
+}
+
+impl Side {
+    /// A cut at this side that leaves `limit` tokens.
+    pub fn to(self, limit: usize) -> Cut {
+        match self {
+            Self::Left => Cut::Left(limit),
+            Self::Right => Cut::Right(limit),
+        }
+    }
+}
+
+/// What a classifier reads of one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Classified {
+    /// The ids.
+    pub ids: Vec<u32>,
+    /// Which of two texts each belongs to.
+    pub types: Vec<u32>,
+    /// Of a row of words or of ids: where the first token of each stands. What was cut off, or left no token, has none.
+    pub units: Option<Vec<Option<usize>>>,
+}
+
+impl From<Joined> for Classified {
+    fn from(Joined { ids, types }: Joined) -> Self {
+        Self { ids, types, units: None }
+    }
+}
+
+/// What a classifier reads of `row`.
+///
+/// # Errors
+/// When the row lacks a column, one is of another kind, or a text cannot be tokenised; with the row's place.
+pub fn classified(row: &Row, form: &TextForm, tokenizer: &Tokenizer) -> Result<Classified> {
+    let has = |name: &str| row.columns.contains_key(name);
+    let at = |message: String| row.place.error(message);
+    let fill = |pattern: &Pattern| pattern.fill(|name| column_text(&row.columns, name)).map_err(at);
+    let encode = |first: &str, second: Option<&str>| {
+        let joined = tokenizer.encode_joined(first, second, form.cut);
+        joined.map(Classified::from).map_err(|error| at(error.to_string()))
+    };
+    let second = form.pair.as_ref().map(fill).transpose()?;
+    match &form.text {
+        Some(pattern) => encode(&fill(pattern)?, second.as_deref()),
+        None if has("input_ids") => ids(&row.columns, form.cut).map_err(at),
+        None if has("tokens") => {
+            let words = words(&row.columns, "tokens").map_err(at)?;
+            let (joined, units) =
+                tokenizer.encode_words(&words, form.cut).map_err(|error: Error| at(error.to_string()))?;
+            Ok(Classified { units: Some(units), ..joined.into() })
+        }
+        None if has("text") => encode(&column_text(&row.columns, "text").map_err(at)?, second.as_deref()),
+        None if has("prompt") => {
+            let part = |name| column_text(&row.columns, name).map_err(at);
+            encode(&format!("{}{}", part("prompt")?, part("completion")?), second.as_deref())
+        }
+        None => Err(at(missing("text", &row.columns)).with_hint(
+            "rows have `text`, `prompt` and `completion`, `tokens` or `input_ids`; a pattern may name other columns",
+        )),
+    }
+}
+
+/// The text of a column: a string as it is, a number or a truth value as JSON has it; `reference` may also be the first of
+/// `references`.
+///
+/// # Errors
+/// When there is no such column, or it holds anything else.
+pub fn column_text(columns: &Map<String, Value>, name: &str) -> std::result::Result<String, String> {
+    let first = || columns.get("references").filter(|_| name == "reference").and_then(|list| list.get(0));
+    match columns.get(name).or_else(first) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
+        Some(Value::Null) => Err(format!("the column `{name}` is null, but a text is needed")),
+        Some(Value::Array(_)) => Err(format!("the column `{name}` is a list, but a text is needed")),
+        Some(Value::Object(_)) => Err(format!("the column `{name}` is an object, but a text is needed")),
+        None => Err(missing(name, columns)),
+    }
+}
+
+fn missing(name: &str, columns: &Map<String, Value>) -> String {
+    let names: Vec<String> = columns.keys().map(|name| format!("`{name}`")).collect();
+    format!("missing column `{name}` (found {})", if names.is_empty() { "none".into() } else { names.join(", ") })
+}
+
+/// `input_ids`, and `token_type_ids` where there are any; cut as they are.
+fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<Classified, String> {
+    let list = |name: &str| {
+        let wrong = || format!("`{name}` is not a list of whole numbers from 0");
+        let values = columns.get(name)?.as_array().ok_or_else(wrong);
+        Some(values.and_then(|values| {
+            let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+            values.iter().map(id).collect::<Option<Vec<u32>>>().ok_or_else(wrong)
+        }))
+    };
+    let ids = list("input_ids").expect("the column is there")?;
+    let types = list("token_type_ids").transpose()?.unwrap_or_default();
+    let n = ids.len();
+    let kept = match cut {
+        Some(Cut::Left(limit)) => n.saturating_sub(limit)..n,
+        Some(Cut::Right(limit)) => 0..n.min(limit),
+        None => 0..n,
+    };
+    if !types.is_empty() && types.len() != n {
+        return Err(format!("`token_type_ids` has {} numbers for {n} ids", types.len()));
+    }
+    let units = (0..n).map(|unit| kept.contains(&unit).then(|| unit - kept.start)).collect();
+    let types = if types.is_empty() { types } else { types[kept.clone()].to_vec() };
+    Ok(Classified { ids: ids[kept].to_vec(), types, units: Some(units) })
+}
+
+/// A list of words.
+fn words(columns: &Map<String, Value>, name: &str) -> std::result::Result<Vec<String>, String> {
+    let words = columns.get(name).and_then(Value::as_array);
+    let words =
+        words.map(|words| words.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>());
+    words.flatten().ok_or_else(|| format!("`{name}` is not a list of words"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn columns_are_texts_or_say_what_they_are() {
+        let Value::Object(columns) = json!({
+            "a": "x", "b": 2, "c": true, "d": null, "e": [1], "f": {}, "references": ["first", "second"]
+        }) else {
+            unreachable!("an object")
+        };
+        let text = |name: &str| column_text(&columns, name);
+        assert_eq!(
+            [text("a"), text("b"), text("c"), text("reference")],
+            ["x", "2", "true", "first"].map(|text| Ok(text.into()))
+        );
+        assert_eq!(text("d"), Err("the column `d` is null, but a text is needed".into()));
+        assert_eq!(text("e"), Err("the column `e` is a list, but a text is needed".into()));
+        assert_eq!(text("f"), Err("the column `f` is an object, but a text is needed".into()));
+        assert_eq!(text("g"), Err("missing column `g` (found `a`, `b`, `c`, `d`, `e`, `f`, `references`)".into()));
+    }
+}

@@ -1,0 +1,144 @@
+//! What a classifier says of given rows, one result a row, in the order of the rows.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::PASSES;
+use crate::data::{self, Classified, LoadOptions, Need, Side, TextForm};
+use crate::device::DeviceChoice;
+use crate::error::Error;
+use crate::host::read;
+use crate::model::{Classifier, Precision, Reading, Scope, Task, Text, WeightFormat, open_model};
+use crate::text::{Pattern, Tokenizer};
+
+/// What to classify.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClassesOptions {
+    /// The classifier: a directory or a hub name.
+    pub model: String,
+    /// Rows with `text`, `prompt` and `completion`, `tokens`, `input_ids`, or the columns that the patterns name.
+    pub data: String,
+    /// What is read of a row, as a pattern of its columns.
+    pub text: Option<String>,
+    /// A second text beside it.
+    pub pair: Option<String>,
+    /// Where what has more tokens than the model has positions is cut; `None`: such a row is an error.
+    pub truncate: Option<Side>,
+    /// Use at most this many rows.
+    pub max_rows: Option<usize>,
+    /// How the operands of products are held.
+    pub compute: Precision,
+    /// Where to compute.
+    pub device: DeviceChoice,
+}
+
+/// What a classifier says of one row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClassRow {
+    /// One number a label; with a token head such a list for every token.
+    pub logits: PerScope<Vec<f32>>,
+    /// The label that holds, or a list of those that do where several may; `null` of values.
+    pub label: PerScope<Value>,
+    /// One a label, in the order of their numbers; `null` of values.
+    pub probabilities: PerScope<Option<Vec<f32>>>,
+}
+
+/// Something of a text, or of every token of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum PerScope<T> {
+    /// Of a text.
+    Text(T),
+    /// Of its tokens, special ones included.
+    Tokens(Vec<T>),
+}
+
+/// Classifies rows.
+///
+/// # Errors
+/// What is wrong with the model or the rows, or what `each` fails with.
+pub fn classes<E: From<Error>>(
+    options: &ClassesOptions,
+    progress: &mut dyn FnMut(usize, usize),
+    each: &mut dyn FnMut(ClassRow) -> Result<(), E>,
+) -> Result<(), E> {
+    let dir = open_model(&options.model)?;
+    dir.check_classifier()?;
+    let tokenizer = Tokenizer::from_dir(&dir.path)?;
+    dir.check_vocabulary(tokenizer.vocab_size())?;
+    options.device.check_format("`--compute`", options.compute.name())?;
+    let weights = WeightFormat::from(options.compute);
+    let model = Classifier::load_packed(&dir, weights, &options.device.device())?.into_frozen(weights);
+    let rows = texts(options, &model, &tokenizer)?;
+    let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+    progress(0, rows.len());
+    for range in PASSES.split(&lengths) {
+        let done = range.end;
+        let texts: Vec<Text<'_>> = rows[range].iter().map(text).collect();
+        let logits = read(&model.logits(&model.batch(&texts)).flatten(0, 1));
+        let (labels, mut rest) = (model.task().labels.len(), logits.as_slice());
+        for text in &texts {
+            let count = if model.task().scope == Scope::Token { text.ids.len() } else { 1 };
+            let (own, others) = rest.split_at(count * labels);
+            rest = others;
+            each(said(model.task(), own))?;
+        }
+        progress(done, rows.len());
+    }
+    Ok(())
+}
+
+/// What is read of every row; one that cannot be read is an error with its place.
+fn texts(options: &ClassesOptions, model: &Classifier, tokenizer: &Tokenizer) -> Result<Vec<Classified>, Error> {
+    let pattern = |text: &Option<String>| text.as_deref().map(Pattern::parse).transpose().map_err(Error::input);
+    let cut = options.truncate.zip(model.encoder.max_positions()).map(|(side, limit)| side.to(limit));
+    let form = TextForm { text: pattern(&options.text)?, pair: pattern(&options.pair)?, cut };
+    let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Columns) };
+    let rows = data::load(&options.data, &load)?.rows;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let read = data::classified(row, &form, tokenizer)?;
+        model.encoder.check(&text(&read)).map_err(|message| {
+            let error = row.place.error(message);
+            match model.encoder.max_positions().is_some_and(|limit| limit < read.ids.len()) {
+                true => {
+                    error.with_hint("`--truncate right` cuts texts at their end, `--truncate left` at their beginning")
+                }
+                false => error,
+            }
+        })?;
+        found.push(read);
+    }
+    Ok(found)
+}
+
+fn text(row: &Classified) -> Text<'_> {
+    Text { ids: &row.ids, types: &row.types, global: None }
+}
+
+/// What the logits of one text say.
+fn said(task: &Task, logits: &[f32]) -> ClassRow {
+    let label = |logits: &[f32]| {
+        let mut names = task.decide(logits).into_iter().map(|k| task.labels[k].as_str());
+        match task.reading {
+            Reading::Values => Value::Null,
+            Reading::OneOf => json!(names.next()),
+            Reading::AnyOf => names.collect(),
+        }
+    };
+    match task.scope {
+        Scope::Sequence => ClassRow {
+            logits: PerScope::Text(logits.to_vec()),
+            label: PerScope::Text(label(logits)),
+            probabilities: PerScope::Text(task.probabilities(logits)),
+        },
+        Scope::Token => {
+            let tokens = || logits.chunks_exact(task.labels.len());
+            ClassRow {
+                logits: PerScope::Tokens(tokens().map(<[f32]>::to_vec).collect()),
+                label: PerScope::Tokens(tokens().map(label).collect()),
+                probabilities: PerScope::Tokens(tokens().map(|logits| task.probabilities(logits)).collect()),
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Heads as their families have them: what stands between an encoder's states and the logits.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use serde::Deserialize;
+
+use super::task::{Scope, Task};
+use crate::error::{Error, Result};
+use crate::model::build::Builder;
+use crate::model::causal::select_rows;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::directory::ModelDir;
+use crate::model::dropout::{Dropping, Place};
+use crate::model::encoder::{Activation, EncoderFamily, TextBatch};
+use crate::model::layers::{LayerNorm, Linear};
+use crate::model::trunk::{check_probability, read_config};
+
+/// A head. Sequence heads read the first token, unless they say otherwise.
+#[derive(Module, Debug)]
+pub(in crate::model) enum Head {
+    /// One linear layer on every token.
+    Tokens(Tokens),
+    /// BERT, ALBERT and DeBERTa: a pooler, then one linear layer.
+    Pooled(Pooled),
+    /// DistilBERT: the same under another name, with max(x, 0) between.
+    Distilled(Distilled),
+    /// RoBERTa and Longformer: two linear layers under one name.
+    Two(Two),
+    /// ModernBERT: a linear layer with a norm, of tokens or texts.
+    Normed(Normed),
+}
+
+#[derive(Module, Debug)]
+pub(in crate::model) struct Tokens {
+    classifier: Linear,
+    #[module(skip)]
+    dropout: f32,
+}
+
+#[derive(Module, Debug)]
+pub(in crate::model) struct Pooled {
+    pooler: Pooler,
+    classifier: Linear,
+    #[module(skip)]
+    activation: Activation,
+    /// Before the pooler, and after it.
+    #[module(skip)]
+    dropouts: [f32; 2],
+}
+
+#[derive(Module, Debug)]
+enum Pooler {
+    /// BERT, DeBERTa.
+    Dense(Dense),
+    /// ALBERT.
+    Plain(Linear),
+}
+
+#[derive(Module, Debug)]
+struct Dense {
+    dense: Linear,
+}
+
+#[derive(Module, Debug)]
+pub(in crate::model) struct Distilled {
+    pre_classifier: Linear,
+    classifier: Linear,
+    #[module(skip)]
+    dropout: f32,
+}
+
+#[derive(Module, Debug)]
+pub(in crate::model) struct Two {
+    classifier: TwoLayers,
+    #[module(skip)]
+    dropout: f32,
+}
+
+#[derive(Module, Debug)]
+struct TwoLayers {
+    dense: Linear,
+    out_proj: Linear,
+}
+
+#[derive(Module, Debug)]
+pub(in crate::model) struct Normed {
+    head: Prediction,
+    classifier: Linear,
+    #[module(skip)]
+    activation: Activation,
+    #[module(skip)]
+    reads: Reads,
+    #[module(skip)]
+    dropout: f32,
+}
+
+#[derive(Module, Debug)]
+struct Prediction {
+    dense: Linear,
+    norm: LayerNorm,
+}
+
+/// What of a text is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    Tokens,
+    First,
+    Mean,
+}
+
+/// The keys of `config.json` that heads depend on; each family has some of them.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct HeadConfig {
+    hidden_dropout_prob: Option<f32>,
+    classifier_dropout: Option<f32>,
+    classifier_dropout_prob: Option<f32>,
+    cls_dropout: Option<f32>,
+    pooler_dropout: Option<f32>,
+    pooler_hidden_act: Option<String>,
+    seq_classif_dropout: Option<f32>,
+    dropout: Option<f32>,
+    classifier_pooling: Option<String>,
+    classifier_bias: Option<bool>,
+    classifier_activation: Option<String>,
+    norm_eps: Option<f64>,
+    norm_bias: Option<bool>,
+}
+
+/// Beginnings of the names of other heads: of pre-training, and of what stood on an encoder before.
+const FOREIGN: [&str; 8] = [
+    "cls.",
+    "lm_head.",
+    "vocab_",
+    "predictions.",
+    "sop_classifier.",
+    "lm_predictions.",
+    "mask_predictions.",
+    "decoder.",
+];
+
+/// Whether a tensor belongs to a head that no classifier has, or is a pooler that this one does not read.
+pub(super) fn is_foreign(name: &str) -> bool {
+    FOREIGN.iter().any(|begin| name.starts_with(begin)) || name.contains("pooler.")
+}
+
+impl Head {
+    pub(super) fn build(b: &mut Builder<'_>, dir: &ModelDir, task: &Task, d: usize, deviation: f32) -> Result<Self> {
+        let (family, config): (_, HeadConfig) = (EncoderFamily::of(dir)?, read_config(dir)?);
+        let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
+        let probability = |key: &'static str, value: f32| check_probability(key, value).map(|()| value).map_err(refuse);
+        let activation = |key: &str, name: &Option<String>, usual: &str| {
+            Activation::named(key, name.as_deref().unwrap_or(usual)).map_err(refuse)
+        };
+        let (labels, of_tokens) = (task.labels.len(), task.scope == Scope::Token);
+        let hidden = config.hidden_dropout_prob.unwrap_or(0.1);
+        let mut linear = |name: &str, output: usize| Linear::build(b.enter(name), d, output, true, deviation);
+        Ok(match family {
+            EncoderFamily::ModernBert => {
+                let bias = config.classifier_bias.unwrap_or(false);
+                let (epsilon, norm_bias) = (config.norm_eps.unwrap_or(1e-5), config.norm_bias.unwrap_or(false));
+                let reads = match config.classifier_pooling.as_deref().unwrap_or("cls") {
+                    _ if of_tokens => Reads::Tokens,
+                    "cls" => Reads::First,
+                    "mean" => Reads::Mean,
+                    other => return Err(refuse(format!("`classifier_pooling` `{other}` is not supported"))),
+                };
+                let classifier = linear("classifier", labels);
+                Self::Normed(Normed {
+                    head: Prediction {
+                        dense: Linear::build(b.enter("head.dense"), d, d, bias, deviation),
+                        norm: LayerNorm::build_with(b.enter("head.norm"), d, epsilon, norm_bias),
+                    },
+                    classifier,
+                    activation: activation("classifier_activation", &config.classifier_activation, "gelu")?,
+                    reads,
+                    dropout: probability("classifier_dropout", config.classifier_dropout.unwrap_or(0.0))?,
+                })
+            }
+            _ if of_tokens => {
+                let (key, dropout) = match family {
+                    EncoderFamily::DistilBert => ("dropout", config.dropout.unwrap_or(0.1)),
+                    EncoderFamily::Albert => {
+                        ("classifier_dropout_prob", config.classifier_dropout_prob.unwrap_or(hidden))
+                    }
+                    EncoderFamily::Longformer | EncoderFamily::Deberta => ("hidden_dropout_prob", hidden),
+                    _ => ("classifier_dropout", config.classifier_dropout.unwrap_or(hidden)),
+                };
+                Self::Tokens(Tokens { classifier: linear("classifier", labels), dropout: probability(key, dropout)? })
+            }
+            EncoderFamily::Bert => Self::Pooled(Pooled {
+                pooler: Pooler::Dense(Dense { dense: linear("bert.pooler.dense", d) }),
+                classifier: linear("classifier", labels),
+                activation: Activation::Tanh,
+                dropouts: [0.0, probability("classifier_dropout", config.classifier_dropout.unwrap_or(hidden))?],
+            }),
+            EncoderFamily::Albert => Self::Pooled(Pooled {
+                pooler: Pooler::Plain(linear("albert.pooler", d)),
+                classifier: linear("classifier", labels),
+                activation: Activation::Tanh,
+                dropouts: [0.0, probability("classifier_dropout_prob", config.classifier_dropout_prob.unwrap_or(0.1))?],
+            }),
+            EncoderFamily::Deberta => Self::Pooled(Pooled {
+                pooler: Pooler::Dense(Dense { dense: linear("pooler.dense", d) }),
+                classifier: linear("classifier", labels),
+                activation: activation("pooler_hidden_act", &config.pooler_hidden_act, "gelu")?,
+                dropouts: [
+                    probability("pooler_dropout", config.pooler_dropout.unwrap_or(0.0))?,
+                    probability("cls_dropout", config.cls_dropout.unwrap_or(hidden))?,
+                ],
+            }),
+            EncoderFamily::DistilBert => Self::Distilled(Distilled {
+                pre_classifier: linear("pre_classifier", d),
+                classifier: linear("classifier", labels),
+                dropout: probability("seq_classif_dropout", config.seq_classif_dropout.unwrap_or(0.2))?,
+            }),
+            EncoderFamily::Roberta
+            | EncoderFamily::XlmRoberta
+            | EncoderFamily::Camembert
+            | EncoderFamily::Longformer => {
+                let own = config.classifier_dropout.filter(|_| family != EncoderFamily::Longformer);
+                Self::Two(Two {
+                    classifier: TwoLayers {
+                        dense: linear("classifier.dense", d),
+                        out_proj: linear("classifier.out_proj", labels),
+                    },
+                    dropout: probability("classifier_dropout", own.unwrap_or(hidden))?,
+                })
+            }
+        })
+    }
+
+    /// Whether the tensor `name` is part of some head of the family.
+    pub(super) fn is_part(family: EncoderFamily, name: &str) -> bool {
+        let begins = ["classifier.", "pre_classifier.", "pooler.", "head."];
+        begins.iter().any(|begin| name.starts_with(begin))
+            || name.strip_prefix(family.base_prefix()).is_some_and(|rest| rest.starts_with("pooler."))
+    }
+
+    /// Has a checkpoint hold nothing that belongs to labels. What pre-training left between states and labels (the poolers,
+    /// ModernBERT's `head`) stays, as `transformers` has it.
+    pub(super) fn forget(checkpoint: &mut Checkpoint) {
+        checkpoint.forget_where(|name| ["classifier.", "pre_classifier."].iter().any(|begin| name.starts_with(begin)));
+    }
+
+    /// The name on disk of a parameter of a head: the pooler of BERT and ALBERT is one of the encoder's.
+    pub(super) fn on_disk(name: &str, family: EncoderFamily) -> String {
+        let inside = matches!(family, EncoderFamily::Bert | EncoderFamily::Albert) && name.starts_with("pooler.");
+        format!("{}{name}", if inside { family.base_prefix() } else { "" })
+    }
+
+    /// Logits of every text, or of every token, from the states of all tokens.
+    pub(super) fn forward(&self, hidden_nd: Tensor<2>, texts: &TextBatch, dropping: Dropping) -> Tensor<2> {
+        let dropped = |x: Tensor<2>, probability: f32, layer: usize| dropping.apply(x, probability, Place::Head(layer));
+        let first = |hidden_nd: Tensor<2>| select_rows(hidden_nd, &texts.first_indices());
+        let through = |layer: &Linear, x: Tensor<2>| layer.forward(x, dropping.stream);
+        match self {
+            Self::Tokens(Tokens { classifier, dropout }) => through(classifier, dropped(hidden_nd, *dropout, 1)),
+            Self::Pooled(Pooled { pooler, classifier, activation, dropouts: [before, after] }) => {
+                let layer = match pooler {
+                    Pooler::Dense(Dense { dense }) => dense,
+                    Pooler::Plain(layer) => layer,
+                };
+                let pooled = activation.of(through(layer, dropped(first(hidden_nd), *before, 0)));
+                through(classifier, dropped(pooled, *after, 1))
+            }
+            Self::Distilled(Distilled { pre_classifier, classifier, dropout }) => {
+                let pooled = Activation::Relu.of(through(pre_classifier, first(hidden_nd)));
+                through(classifier, dropped(pooled, *dropout, 1))
+            }
+            Self::Two(Two { classifier: TwoLayers { dense, out_proj }, dropout }) => {
+                let pooled = Activation::Tanh.of(through(dense, dropped(first(hidden_nd), *dropout, 0)));
+                through(out_proj, dropped(pooled, *dropout, 1))
+            }
+            Self::Normed(Normed { head: Prediction { dense, norm }, classifier, activation, reads, dropout }) => {
+                let read = match reads {
+                    Reads::Tokens => hidden_nd,
+                    Reads::First => first(hidden_nd),
+                    Reads::Mean => means(hidden_nd, texts),
+                };
+                let seen = norm.forward(activation.of(through(dense, read)));
+                through(classifier, dropped(seen, *dropout, 1))
+            }
+        }
+    }
+}
+
+/// The mean of each text's states, `[B, D]`.
+fn means(hidden_nd: Tensor<2>, texts: &TextBatch) -> Tensor<2> {
+    let rows = texts.first_indices().into_iter().zip(texts.lengths_b());
+    Tensor::cat(rows.map(|(first, n)| hidden_nd.clone().narrow(0, first, n).mean_dim(0)).collect(), 0)
+}

@@ -1,0 +1,222 @@
+//! Classifiers: an encoder and a head that says something of every text, or of every token.
+//!
+//! On disk they are `…ForSequenceClassification` and `…ForTokenClassification` directories of `transformers`, label maps
+//! included.
+
+mod head;
+mod task;
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use gradus_kernels::{Precision, WeightFormat};
+
+pub(super) use head::Head;
+pub use task::{Reading, Scope, Task};
+
+use super::build::{Builder, Fresh, Init, Source, normal};
+use super::causal::select_rows;
+use super::checkpoint::Checkpoint;
+use super::directory::ModelDir;
+use super::dropout::Dropping;
+use super::encoder::{Encoder, EncoderFamily, Text, TextBatch};
+use crate::error::{Error, Result};
+use crate::rng::Stream;
+
+/// An encoder with a head on it.
+#[derive(Module, Debug)]
+pub struct Classifier {
+    /// Everything below the head.
+    pub encoder: Encoder,
+    head: Head,
+    #[module(skip)]
+    task: Arc<Task>,
+    /// Whether the head drops numbers, in passes that have masks.
+    #[module(skip)]
+    dropout: bool,
+}
+
+impl Classifier {
+    /// Reads the classifier in `dir` onto `device`.
+    ///
+    /// # Errors
+    /// When `dir` holds another kind of model, or weights are missing, misshapen, unexpected or damaged.
+    pub fn load(dir: &ModelDir, device: &Device) -> Result<Self> {
+        Self::read(dir, None, device)
+    }
+
+    /// [`load`](Self::load) for a model that is not trained: its encoder's linear layers are packed as `weights` says, one by
+    /// one.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_packed(dir: &ModelDir, weights: WeightFormat, device: &Device) -> Result<Self> {
+        Self::read(dir, Some(weights), device)
+    }
+
+    fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
+        let mut checkpoint = Checkpoint::open(&dir.path, EncoderFamily::of(dir)?.base_prefix())?;
+        let model = Self::build(&mut checkpoint, dir, Task::of(dir)?, weights, device)?;
+        model.leave(&mut checkpoint);
+        checkpoint.finish()?;
+        Ok(model)
+    }
+
+    /// The encoder in `dir`, whatever stands on it, with a fresh head for `task`: weights N(0, σ²) with the configuration's σ,
+    /// biases 0. What pre-training left between states and labels is kept.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn with_fresh_head(
+        dir: &ModelDir,
+        task: Task,
+        weights: Option<WeightFormat>,
+        stream: &mut Stream,
+        device: &Device,
+    ) -> Result<Self> {
+        let family = EncoderFamily::of(dir)?;
+        let mut own = stream.clone();
+        let mut checkpoint = Checkpoint::open(&dir.path, family.base_prefix())?;
+        Head::forget(&mut checkpoint);
+        let mut checkpoint = checkpoint.with_fresh(move |name, shape, init| {
+            let size = shape.iter().product();
+            Head::is_part(family, name).then(|| match init {
+                Init::Constant(value) => vec![value; size],
+                Init::Normal(deviation) => normal(&mut own, size, deviation),
+            })
+        });
+        let model = Self::build(&mut checkpoint, dir, task, weights, device)?;
+        model.leave(&mut checkpoint);
+        checkpoint.finish()?;
+        Ok(model)
+    }
+
+    /// A model with fresh weights, as `dir`'s configuration describes.
+    ///
+    /// # Errors
+    /// When the configuration is not understood.
+    pub fn random(dir: &ModelDir, stream: &mut Stream, device: &Device) -> Result<Self> {
+        Self::build(&mut Fresh(stream), dir, Task::of(dir)?, None, device)
+    }
+
+    fn build(
+        source: &mut dyn Source,
+        dir: &ModelDir,
+        task: Task,
+        weights: Option<WeightFormat>,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut b = Builder::new(source, device).packing(weights);
+        let encoder = Encoder::build(&mut b, dir)?;
+        // Heads are small, and stay in f32.
+        let mut b = Builder::new(source, device);
+        let head = Head::build(&mut b, dir, &task, encoder.dims().1, encoder.initializer_range())?;
+        Ok(Self { encoder, head, task: Arc::new(task), dropout: false })
+    }
+
+    /// Lets what other heads left in the files be.
+    fn leave(&self, checkpoint: &mut Checkpoint) {
+        checkpoint.ignore_where(head::is_foreign);
+    }
+
+    /// What is said, and of what.
+    pub fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// The same model with the operands of its encoder's products held as `compute` says; the head stays in f32.
+    #[must_use]
+    pub fn with_compute(mut self, compute: Precision) -> Self {
+        self.encoder.set_precision(compute);
+        self
+    }
+
+    /// The same model without gradients, its encoder packed as `weights` says; see
+    /// [`CausalLm::into_frozen`](super::CausalLm::into_frozen).
+    #[must_use]
+    pub fn into_frozen(self, weights: WeightFormat) -> Self {
+        let mut frozen = self.valid();
+        frozen.encoder.freeze_weights(weights);
+        frozen
+    }
+
+    /// Whether numbers are dropped as the configuration says, in passes that have masks.
+    pub fn set_dropout(&mut self, dropout: bool) {
+        self.encoder.set_dropout(dropout);
+        self.dropout = dropout;
+    }
+
+    /// What is computed of `texts`. Types are left out where the encoder knows none, and so are global tokens; of Longformer
+    /// the first token of each text is global where a sequence head reads it, unless the text says which are.
+    ///
+    /// # Panics
+    /// When there is no text, or one cannot be read ([`Encoder::check`]).
+    pub fn batch(&self, texts: &[Text<'_>]) -> TextBatch {
+        let (has_types, has_global) = (self.encoder.reads_types(), self.encoder.has_global());
+        let mut texts = texts.to_vec();
+        for text in &mut texts {
+            if !has_types {
+                text.types = &[];
+            }
+            if !has_global {
+                text.global = Some(&[]);
+            }
+        }
+        TextBatch::new(&texts, self.task.scope == Scope::Sequence)
+    }
+
+    /// One row of logits for every text, `[B, K]`, or with a token head for every token, `[N, K]`.
+    pub fn logits(&self, texts: &TextBatch) -> Tensor<2> {
+        let hidden_nd = self.encoder.forward(texts);
+        let dropping = Dropping { stream: texts.dropout(), own: self.dropout };
+        self.head.forward(hidden_nd, texts, dropping)
+    }
+
+    /// The logits of these tokens of a token head, by their packed indices, `[M, K]`.
+    ///
+    /// # Panics
+    /// When the head reads whole texts.
+    pub fn token_logits(&self, texts: &TextBatch, indices: &[usize]) -> Tensor<2> {
+        assert_eq!(self.task.scope, Scope::Token, "a sequence head says nothing of tokens");
+        select_rows(self.logits(texts), indices)
+    }
+
+    /// The name on disk of the parameter of a classifier in `dir` that is called so in memory.
+    ///
+    /// # Errors
+    /// When the family is unknown.
+    pub fn name_on_disk(name: &str, dir: &ModelDir) -> Result<String> {
+        Ok(Self::on_disk(name, EncoderFamily::of(dir)?))
+    }
+
+    /// The name on disk of the parameter that is called so in memory.
+    pub(super) fn on_disk(name: &str, family: EncoderFamily) -> String {
+        match (name.strip_prefix("encoder."), name.strip_prefix("head.")) {
+            (Some(rest), _) => format!("{}{rest}", family.base_prefix()),
+            (_, Some(rest)) => Head::on_disk(rest, family),
+            _ => name.to_owned(),
+        }
+    }
+}
+
+impl ModelDir {
+    /// Whether this is a classifier: an encoder with a head that it knows.
+    pub fn is_classifier(&self) -> bool {
+        EncoderFamily::named(self.model_type()).is_some() && Scope::of(self).is_some()
+    }
+
+    /// Checks that this is a classifier.
+    ///
+    /// # Errors
+    /// When it is another kind of model.
+    pub(crate) fn check_classifier(&self) -> Result<()> {
+        EncoderFamily::of(self)?;
+        if Scope::of(self).is_some() {
+            return Ok(());
+        }
+        let found = self.architecture();
+        let message = format!("`{found}` is no classifier (…ForSequenceClassification, …ForTokenClassification)");
+        Err(Error::model(&self.path, message).with_hint("put a head on it with `gradus classify`"))
+    }
+}

@@ -1,0 +1,216 @@
+//! ALBERT, Lan et al. 2019, <https://arxiv.org/abs/1909.11942>: narrow embeddings, and blocks that share their weights.
+//!
+//! Field names are those of `transformers`' `AlbertModel`, config keys those of its `config.json`.
+
+#![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use gradus_kernels::{Mask, attention_with};
+use serde::Deserialize;
+
+use super::bert::BertConfig;
+use super::block::{Activation, EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, shape, stack};
+use super::{Body, Facts, Running, TextBatch};
+use crate::model::build::Builder;
+use crate::model::directory::ModelDir;
+use crate::model::dropout::{Dropping, Place};
+use crate::model::layers::{LayerNorm, Linear};
+use crate::model::trunk::read_config;
+
+/// The keys of `config.json` that are not BERT's.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct AlbertConfig {
+    embedding_size: usize,
+    #[serde(default = "one")]
+    num_hidden_groups: usize,
+    #[serde(default = "one")]
+    inner_group_num: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// Its sizes.
+pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
+    let (config, own): (BertConfig, AlbertConfig) = (read_config(dir)?, read_config(dir)?);
+    config.check()?;
+    let AlbertConfig { embedding_size: e, num_hidden_groups, inner_group_num } = own;
+    let (d, inner, blocks) = (config.hidden_size, config.intermediate_size, num_hidden_groups * inner_group_num);
+    let tables = config.vocab_size + config.max_position_embeddings + config.type_vocab_size;
+    Ok(Sizes {
+        vocabulary: config.vocab_size,
+        width: d,
+        layers: config.num_hidden_layers * inner_group_num,
+        heads: config.num_attention_heads,
+        head_dim: d / config.num_attention_heads,
+        inner,
+        max_positions: Some(config.max_position_embeddings),
+        gated: false,
+        matrices: e * d + blocks * (4 * d * d + 2 * d * inner),
+        others: tables * e + 2 * e + d + blocks * (4 * d + inner + d + 4 * d),
+    })
+}
+
+/// The encoder of ALBERT.
+#[derive(Module, Debug)]
+pub struct AlbertModel {
+    embeddings: Embeddings,
+    encoder: Blocks,
+    #[module(skip)]
+    config: BertConfig,
+    #[module(skip)]
+    activation: Activation,
+    #[module(skip)]
+    facts: Facts,
+    #[module(skip)]
+    running: Running,
+}
+
+#[derive(Module, Debug)]
+struct Blocks {
+    embedding_hidden_mapping_in: Linear,
+    albert_layer_groups: Vec<Group>,
+}
+
+#[derive(Module, Debug)]
+struct Group {
+    albert_layers: Vec<Block>,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    full_layer_layer_norm: LayerNorm,
+    attention: Attention,
+    ffn: Linear,
+    ffn_output: Linear,
+}
+
+#[derive(Module, Debug)]
+struct Attention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    dense: Linear,
+    LayerNorm: LayerNorm,
+}
+
+impl AlbertModel {
+    pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {
+        let (config, own): (BertConfig, AlbertConfig) = (read_config(dir)?, read_config(dir)?);
+        config.check()?;
+        let AlbertConfig { embedding_size, num_hidden_groups: groups, inner_group_num } = own;
+        if groups == 0 || inner_group_num == 0 || groups > config.num_hidden_layers {
+            return Err(Problem::Config(format!(
+                "`num_hidden_groups` is {groups} and `inner_group_num` {inner_group_num}: both at least 1, and not more \
+                 groups than the {} blocks",
+                config.num_hidden_layers
+            )));
+        }
+        let activation = Activation::named("hidden_act", &config.hidden_act)?;
+        let (d, inner, std) = (config.hidden_size, config.intermediate_size, config.initializer_range);
+        let sizes = EmbeddingSizes {
+            vocabulary: config.vocab_size,
+            positions: config.max_position_embeddings,
+            types: config.type_vocab_size,
+            width: embedding_size,
+            output: embedding_size,
+            epsilon: config.layer_norm_eps,
+            deviation: std,
+        };
+        let embeddings = Embeddings::build(b.enter("embeddings"), sizes);
+        let mapping = b.enter("encoder.embedding_hidden_mapping_in");
+        let embedding_hidden_mapping_in = Linear::build(mapping, embedding_size, d, true, std);
+        let mut block = |group: usize, i: usize| {
+            let mut b = b.enter(format_args!("encoder.albert_layer_groups.{group}.albert_layers.{i}"));
+            let mut linear =
+                |name: &str, input: usize, output: usize| Linear::build(b.enter(name), input, output, true, std);
+            let [query, key, value, dense] =
+                ["query", "key", "value", "dense"].map(|name| linear(&format!("attention.{name}"), d, d));
+            let (ffn, ffn_output) = (linear("ffn", d, inner), linear("ffn_output", inner, d));
+            let mut norm = |name: &str| LayerNorm::build(b.enter(name), d, config.layer_norm_eps);
+            Block {
+                full_layer_layer_norm: norm("full_layer_layer_norm"),
+                attention: Attention { query, key, value, dense, LayerNorm: norm("attention.LayerNorm") },
+                ffn,
+                ffn_output,
+            }
+        };
+        let groups =
+            (0..groups).map(|group| Group { albert_layers: (0..inner_group_num).map(|i| block(group, i)).collect() });
+        let encoder = Blocks { embedding_hidden_mapping_in, albert_layer_groups: groups.collect() };
+        let facts = Facts {
+            has_global: false,
+            vocabulary: config.vocab_size,
+            width: d,
+            max_positions: Some(config.max_position_embeddings),
+            types: config.type_vocab_size,
+            initializer_range: std,
+        };
+        Ok(Self { embeddings, encoder, config, activation, facts, running: Running::default() })
+    }
+
+    /// The blocks in the order in which they are computed: each group's serve as many times as fall to it.
+    fn order(&self) -> impl Iterator<Item = &Block> {
+        let (blocks, groups) = (self.config.num_hidden_layers, self.encoder.albert_layer_groups.len());
+        let group = move |i: usize| (i as f64 / (blocks as f64 / groups as f64)) as usize;
+        (0..blocks).flat_map(move |i| &self.encoder.albert_layer_groups[group(i)].albert_layers)
+    }
+}
+
+impl Body for AlbertModel {
+    fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+        let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
+        let embedded = self.embeddings.forward(texts, &texts.packed().positions());
+        let embedded = dropping.apply(embedded, self.config.hidden_dropout_prob, Place::Embedding);
+        let x = self.encoder.embedding_hidden_mapping_in.forward(embedded, dropping.stream);
+        let shape = shape(self.config.hidden_size, self.config.num_attention_heads, Mask::Bidirectional);
+        // What the feed-forward layer adds is not dropped.
+        let probabilities = Probabilities { fed: 0.0, ..self.config.probabilities() };
+        let activation = self.activation;
+        stack(self.order(), x, self.running.recompute, |i| {
+            let (pass, seen) = (Pass { block: i, dropping, probabilities, activation }, texts.seen());
+            move |block: &Block, [x]| {
+                let Attention { query, key, value, dense, LayerNorm } = &block.attention;
+                let [q, k, v] = pass.project([query, key, value], &x);
+                let attended = attention_with(q, k, v, pass.extras(Place::Attention), &seen.segments, shape);
+                let x = pass.attended(dense, LayerNorm, x, attended);
+                pass.fed([&block.ffn, &block.ffn_output], &block.full_layer_layer_norm, x)
+            }
+        })
+    }
+
+    fn words(&self) -> Tensor<2> {
+        self.embeddings.words()
+    }
+
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let Blocks { embedding_hidden_mapping_in, albert_layer_groups } = &mut self.encoder;
+        let mut linears = vec![("encoder.embedding_hidden_mapping_in".to_owned(), embedding_hidden_mapping_in)];
+        for (g, group) in albert_layer_groups.iter_mut().enumerate() {
+            for (i, block) in group.albert_layers.iter_mut().enumerate() {
+                let Block { attention: Attention { query, key, value, dense, .. }, ffn, ffn_output, .. } = block;
+                let parts = [
+                    ("attention.query", query),
+                    ("attention.key", key),
+                    ("attention.value", value),
+                    ("attention.dense", dense),
+                    ("ffn", ffn),
+                    ("ffn_output", ffn_output),
+                ];
+                let name = |part| format!("encoder.albert_layer_groups.{g}.albert_layers.{i}.{part}");
+                linears.extend(parts.map(|(part, linear)| (name(part), linear)));
+            }
+        }
+        linears
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
+}

@@ -1,0 +1,413 @@
+//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>), RoBERTa, whose positions begin after that of the padding
+//! (Liu et al. 2019, <https://arxiv.org/abs/1907.11692>), and Longformer, a RoBERTa whose attention has windows and global
+//! tokens (Beltagy et al. 2020, <https://arxiv.org/abs/2004.05150>).
+//!
+//! Field names are those of `transformers`' `BertModel`, config keys those of its `config.json`.
+
+#![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use gradus_kernels::{Mask, attention_across_with, attention_with, embedding};
+use serde::Deserialize;
+
+use super::block::{
+    Activation, EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes,
+    shape, stack,
+};
+use super::texts::Seen;
+use super::{Body, EncoderFamily, Facts, Running, TextBatch};
+use crate::model::build::Builder;
+use crate::model::directory::ModelDir;
+use crate::model::dropout::{Dropping, Place};
+use crate::model::layers::{LayerNorm, Linear};
+use crate::model::trunk::read_config;
+
+/// The keys of `config.json` that BERT and its kin depend on.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct BertConfig {
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub intermediate_size: usize,
+    pub max_position_embeddings: usize,
+    #[serde(default = "two")]
+    pub type_vocab_size: usize,
+    #[serde(default = "gelu")]
+    pub hidden_act: String,
+    #[serde(default = "tenth")]
+    pub hidden_dropout_prob: f32,
+    #[serde(default = "tenth")]
+    pub attention_probs_dropout_prob: f32,
+    #[serde(default = "epsilon")]
+    pub layer_norm_eps: f64,
+    #[serde(default = "deviation")]
+    pub initializer_range: f32,
+    #[serde(default)]
+    pub pad_token_id: Option<u32>,
+    /// `relative_key` and the like are other models.
+    #[serde(default)]
+    pub position_embedding_type: Option<String>,
+}
+
+fn two() -> usize {
+    2
+}
+fn gelu() -> String {
+    "gelu".into()
+}
+fn tenth() -> f32 {
+    0.1
+}
+fn epsilon() -> f64 {
+    1e-12
+}
+fn deviation() -> f32 {
+    0.02
+}
+
+impl BertConfig {
+    /// Refuses what means nothing, or is not known.
+    pub fn check(&self) -> Result<(), String> {
+        check_sizes(
+            [("hidden_size", self.hidden_size), ("num_attention_heads", self.num_attention_heads)],
+            self.num_hidden_layers,
+            self.vocab_size,
+        )?;
+        if let Some(kind) = self.position_embedding_type.as_deref().filter(|kind| *kind != "absolute") {
+            return Err(format!("`position_embedding_type` `{kind}` is not supported (known: absolute)"));
+        }
+        check_probabilities(&[
+            ("hidden_dropout_prob", self.hidden_dropout_prob),
+            ("attention_probs_dropout_prob", self.attention_probs_dropout_prob),
+        ])
+    }
+
+    /// Dropout everywhere in a block.
+    pub fn probabilities(&self) -> Probabilities {
+        let hidden = self.hidden_dropout_prob;
+        Probabilities { attention: self.attention_probs_dropout_prob, attended: hidden, fed: hidden }
+    }
+}
+
+/// Longformer's key: the window of every layer, or of each.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct LongformerConfig {
+    attention_window: serde_json::Value,
+}
+
+impl LongformerConfig {
+    /// How far each of `layers` layers sees to either side.
+    fn distances(&self, layers: usize) -> Result<Vec<usize>, String> {
+        let wrong =
+            || format!("`attention_window` is {}: a positive even number, or one a layer", self.attention_window);
+        let size = |value: &serde_json::Value| value.as_u64().map(|window| window as usize);
+        let windows: Option<Vec<usize>> = match &self.attention_window {
+            serde_json::Value::Array(windows) => windows.iter().map(size).collect(),
+            window => size(window).map(|window| vec![window; layers]),
+        };
+        let windows = windows.filter(|windows| windows.len() == layers).ok_or_else(wrong)?;
+        match windows.iter().all(|&window| window > 0 && window % 2 == 0) {
+            true => Ok(windows.into_iter().map(|window| window / 2).collect()),
+            false => Err(wrong()),
+        }
+    }
+}
+
+/// What is said of the sizes of BERT and its kin, whose blocks are as wide as those of ALBERT.
+pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Problem> {
+    let config: BertConfig = read_config(dir)?;
+    config.check()?;
+    let (d, layers, inner) = (config.hidden_size, config.num_hidden_layers, config.intermediate_size);
+    let before = if family == EncoderFamily::Bert { 0 } else { config.pad_token_id.unwrap_or(1) as usize + 1 };
+    // Longformer projects for global tokens once more.
+    let projections = if family == EncoderFamily::Longformer { 7 } else { 4 };
+    let tables = config.vocab_size + config.max_position_embeddings + config.type_vocab_size;
+    Ok(Sizes {
+        vocabulary: config.vocab_size,
+        width: d,
+        layers,
+        heads: config.num_attention_heads,
+        head_dim: d / config.num_attention_heads,
+        inner,
+        max_positions: Some(config.max_position_embeddings.saturating_sub(before)),
+        gated: false,
+        matrices: layers * (projections * d * d + 2 * d * inner),
+        // A norm of the embeddings; of each block the biases and two norms.
+        others: tables * d + 2 * d + layers * (projections * d + inner + d + 4 * d),
+    })
+}
+
+/// The encoder of BERT, RoBERTa and Longformer.
+#[derive(Module, Debug)]
+pub struct BertModel {
+    embeddings: Embeddings,
+    encoder: Blocks,
+    #[module(skip)]
+    config: BertConfig,
+    #[module(skip)]
+    activation: Activation,
+    /// The id of the padding, where positions begin after its own (RoBERTa).
+    #[module(skip)]
+    padding: Option<u32>,
+    /// How far each layer sees to either side, where it has a window.
+    #[module(skip)]
+    distances: Option<Vec<usize>>,
+    #[module(skip)]
+    facts: Facts,
+    #[module(skip)]
+    running: Running,
+}
+
+#[derive(Module, Debug)]
+struct Blocks {
+    layer: Vec<Block>,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    attention: Attention,
+    intermediate: Inner,
+    output: Output,
+}
+
+#[derive(Module, Debug)]
+struct Attention {
+    self_: SelfAttention,
+    output: Output,
+}
+
+#[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "handles of tensors; a block has one")]
+enum SelfAttention {
+    Whole(Whole),
+    Windowed(Windowed),
+}
+
+#[derive(Module, Debug)]
+struct Whole {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+}
+
+/// Global tokens have projections of their own.
+#[derive(Module, Debug)]
+struct Windowed {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    query_global: Linear,
+    key_global: Linear,
+    value_global: Linear,
+}
+
+#[derive(Module, Debug)]
+pub(super) struct Inner {
+    pub dense: Linear,
+}
+
+#[derive(Module, Debug)]
+pub(super) struct Output {
+    pub dense: Linear,
+    pub LayerNorm: LayerNorm,
+}
+
+impl Output {
+    pub fn build(mut b: Builder<'_>, [input, output]: [usize; 2], epsilon: f64, deviation: f32) -> Self {
+        Self {
+            dense: Linear::build(b.enter("dense"), input, output, true, deviation),
+            LayerNorm: LayerNorm::build(b.enter("LayerNorm"), output, epsilon),
+        }
+    }
+}
+
+impl BertModel {
+    pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir, family: EncoderFamily) -> Result<Self, Problem> {
+        let config: BertConfig = read_config(dir)?;
+        config.check()?;
+        let activation = Activation::named("hidden_act", &config.hidden_act)?;
+        let distances = match family {
+            EncoderFamily::Longformer => {
+                Some(read_config::<LongformerConfig>(dir)?.distances(config.num_hidden_layers)?)
+            }
+            _ => None,
+        };
+        let (d, std) = (config.hidden_size, config.initializer_range);
+        let is_bert = family == EncoderFamily::Bert;
+        let padding = (!is_bert).then_some(config.pad_token_id.unwrap_or(1));
+        let before = padding.map_or(0, |padding| padding as usize + 1);
+        let Some(max_positions) = config.max_position_embeddings.checked_sub(before).filter(|&left| left > 0) else {
+            let rows = config.max_position_embeddings;
+            return Err(format!("`max_position_embeddings` {rows} leaves no position after that of the padding").into());
+        };
+        let sizes = EmbeddingSizes {
+            vocabulary: config.vocab_size,
+            positions: config.max_position_embeddings,
+            types: config.type_vocab_size,
+            width: d,
+            output: d,
+            epsilon: config.layer_norm_eps,
+            deviation: std,
+        };
+        let embeddings = Embeddings::build(b.enter("embeddings"), sizes);
+        let layer = (0..config.num_hidden_layers).map(|i| {
+            let mut b = b.enter(format_args!("encoder.layer.{i}"));
+            let norms = config.layer_norm_eps;
+            Block {
+                attention: Attention {
+                    self_: SelfAttention::build(b.enter("attention.self"), d, std, distances.is_some()),
+                    output: Output::build(b.enter("attention.output"), [d, d], norms, std),
+                },
+                intermediate: Inner {
+                    dense: Linear::build(b.enter("intermediate.dense"), d, config.intermediate_size, true, std),
+                },
+                output: Output::build(b.enter("output"), [config.intermediate_size, d], norms, std),
+            }
+        });
+        let encoder = Blocks { layer: layer.collect() };
+        let facts = Facts {
+            has_global: distances.is_some(),
+            vocabulary: config.vocab_size,
+            width: d,
+            max_positions: Some(max_positions),
+            // The tokenizers of the others tell two texts apart by what stands between them.
+            types: if is_bert { config.type_vocab_size } else { 1 },
+            initializer_range: std,
+        };
+        let running = Running::default();
+        Ok(Self { embeddings, encoder, config, activation, padding, distances, facts, running })
+    }
+
+    /// The row of the table of positions for each token.
+    fn positions(&self, texts: &TextBatch) -> Vec<u32> {
+        let packed = texts.packed();
+        let Some(padding) = self.padding else { return packed.positions() };
+        let mut positions = Vec::with_capacity(packed.tokens());
+        for segment in packed.segments().iter() {
+            // Padding within a text keeps the position of padding, and is not counted.
+            let mut next = padding;
+            positions.extend(packed.ids()[segment.tokens].iter().map(|&id| {
+                let counts = id != padding;
+                next += u32::from(counts);
+                if counts { next } else { padding }
+            }));
+        }
+        positions
+    }
+}
+
+impl Body for BertModel {
+    fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+        let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
+        let embedded = self.embeddings.forward(texts, &self.positions(texts));
+        let x = dropping.apply(embedded, self.config.hidden_dropout_prob, Place::Embedding);
+        let (width, heads) = (self.config.hidden_size, self.config.num_attention_heads);
+        let (probabilities, activation) = (self.config.probabilities(), self.activation);
+        stack(self.encoder.layer.iter(), x, self.running.recompute, |i| {
+            let mask = self.distances.as_ref().map_or(Mask::Bidirectional, |of| Mask::BidirectionalWindow(of[i]));
+            let (pass, seen) = (Pass { block: i, dropping, probabilities, activation }, texts.seen());
+            move |block: &Block, [x]| {
+                let Attention { self_, output } = &block.attention;
+                let attended = self_.forward(pass, &x, &seen, |mask| shape(width, heads, mask), mask);
+                let x = pass.attended(&output.dense, &output.LayerNorm, x, attended);
+                pass.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
+            }
+        })
+    }
+
+    fn words(&self) -> Tensor<2> {
+        self.embeddings.words()
+    }
+
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut linears = Vec::new();
+        for (i, block) in self.encoder.layer.iter_mut().enumerate() {
+            let name = |part: &str| format!("encoder.layer.{i}.{part}");
+            for (part, linear) in block.attention.self_.linears_mut() {
+                linears.push((name(&format!("attention.self.{part}")), linear));
+            }
+            linears.push((name("attention.output.dense"), &mut block.attention.output.dense));
+            linears.push((name("intermediate.dense"), &mut block.intermediate.dense));
+            linears.push((name("output.dense"), &mut block.output.dense));
+        }
+        linears
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
+}
+
+impl SelfAttention {
+    fn build(mut b: Builder<'_>, d: usize, deviation: f32, windowed: bool) -> Self {
+        let mut linear = |name: &str| Linear::build(b.enter(name), d, d, true, deviation);
+        let [query, key, value] = ["query", "key", "value"].map(&mut linear);
+        if !windowed {
+            return Self::Whole(Whole { query, key, value });
+        }
+        let [query_global, key_global, value_global] = ["query_global", "key_global", "value_global"].map(linear);
+        Self::Windowed(Windowed { query, key, value, query_global, key_global, value_global })
+    }
+
+    /// What each token attends to under `mask`, and under none what global tokens do.
+    fn forward(
+        &self,
+        pass: Pass,
+        x_nd: &Tensor<2>,
+        seen: &Seen,
+        shape: impl Fn(Mask) -> gradus_kernels::AttentionShape,
+        mask: Mask,
+    ) -> Tensor<2> {
+        let layers = match self {
+            Self::Whole(Whole { query, key, value }) | Self::Windowed(Windowed { query, key, value, .. }) => {
+                [query, key, value]
+            }
+        };
+        let [q, k, v] = pass.project(layers, x_nd);
+        let near = attention_with(q, k, v, pass.extras(Place::Attention), &seen.segments, shape(mask));
+        let (Self::Windowed(of), Some(global)) = (self, &seen.global) else { return near };
+        let masks = pass.dropping.stream;
+        let q = of.query_global.forward(embedding(x_nd.clone(), &global.tokens), masks);
+        let [k, v] = [&of.key_global, &of.value_global].map(|layer| layer.forward(x_nd.clone(), masks));
+        let extras = pass.extras(Place::CrossAttention);
+        let far = attention_across_with(q, k, v, extras, &global.cross, shape(Mask::Bidirectional));
+        embedding(Tensor::cat(vec![near, far], 0), &global.places)
+    }
+
+    fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
+        match self {
+            Self::Whole(Whole { query, key, value }) => vec![("query", query), ("key", key), ("value", value)],
+            Self::Windowed(Windowed { query, key, value, query_global, key_global, value_global }) => vec![
+                ("query", query),
+                ("key", key),
+                ("value", value),
+                ("query_global", query_global),
+                ("key_global", key_global),
+                ("value_global", value_global),
+            ],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_window_is_one_number_or_one_a_layer() {
+        let distances = |value| LongformerConfig { attention_window: value }.distances(2);
+        assert_eq!(distances(json!(512)), Ok(vec![256, 256]));
+        assert_eq!(distances(json!([4, 8])), Ok(vec![2, 4]));
+        for wrong in [json!(5), json!([4]), json!(0), json!("wide"), json!([4, 3])] {
+            let message = distances(wrong.clone()).expect_err("refused");
+            assert_eq!(message, format!("`attention_window` is {wrong}: a positive even number, or one a layer"));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What the blocks of encoders have in common, whatever their families call it.
+
+#![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
+
+use burn::module::Module;
+use burn::tensor::{Tensor, activation};
+use gradus_kernels::{Activated, AttentionExtras, AttentionShape, Gelu, Mask, recompute_of};
+
+use super::TextBatch;
+use crate::error::Error;
+use crate::model::build::Builder;
+use crate::model::directory::ModelDir;
+use crate::model::dropout::{Dropping, Place};
+use crate::model::layers::{Embedding, LayerNorm, Linear};
+use crate::model::trunk::check_probability;
+
+/// Why an encoder could not be built.
+pub(super) enum Problem {
+    /// What is wrong with its configuration.
+    Config(String),
+    /// Anything else.
+    Other(Error),
+}
+
+impl Problem {
+    /// The error about the model in `dir`.
+    pub fn of(self, dir: &ModelDir) -> Error {
+        match self {
+            Self::Config(message) => Error::model(dir.path.join("config.json"), message),
+            Self::Other(error) => error,
+        }
+    }
+}
+
+/// The sizes that memory follows from; all counts are of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::model) struct Sizes {
+    pub vocabulary: usize,
+    pub width: usize,
+    /// Blocks that are computed; some may share their weights.
+    pub layers: usize,
+    pub heads: usize,
+    pub head_dim: usize,
+    pub inner: usize,
+    pub max_positions: Option<usize>,
+    /// Whether the feed-forward layer has a gate.
+    pub gated: bool,
+    /// Weights of the linear layers.
+    pub matrices: usize,
+    /// All other weights: tables, norms, biases.
+    pub others: usize,
+}
+
+impl From<String> for Problem {
+    fn from(message: String) -> Self {
+        Self::Config(message)
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// An activation by its name in `config.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::model) enum Activation {
+    Gelu(Gelu),
+    Relu,
+    Tanh,
+}
+
+impl Activation {
+    /// The activation that `key` names.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub(in crate::model) fn named(key: &str, name: &str) -> Result<Self, String> {
+        match name {
+            "gelu" | "gelu_python" => Ok(Self::Gelu(Gelu::Exact)),
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Self::Gelu(Gelu::Tanh)),
+            "relu" => Ok(Self::Relu),
+            "tanh" => Ok(Self::Tanh),
+            other => Err(format!(
+                "`{key}` `{other}` is not supported (known: gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, relu, tanh)"
+            )),
+        }
+    }
+
+    /// Of `x_nd`.
+    pub(in crate::model) fn of(self, x_nd: Tensor<2>) -> Tensor<2> {
+        match self {
+            Self::Tanh => activation::tanh(x_nd),
+            Self::Relu => Activated::Relu(x_nd).tensor(),
+            Self::Gelu(form) => Activated::Gelu(form, x_nd).tensor(),
+        }
+    }
+}
+
+/// With which probability numbers are dropped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Probabilities {
+    /// The probabilities of attention.
+    pub attention: f32,
+    /// What attention adds.
+    pub attended: f32,
+    /// What the feed-forward layer adds.
+    pub fed: f32,
+}
+
+/// What a block is computed with beside its weights.
+#[derive(Clone, Copy)]
+pub(super) struct Pass {
+    pub block: usize,
+    pub dropping: Dropping,
+    pub probabilities: Probabilities,
+    pub activation: Activation,
+}
+
+impl Pass {
+    /// The dropout of attention's probabilities at `place`.
+    pub fn extras(self, place: fn(usize) -> Place) -> AttentionExtras {
+        let dropout = self.dropping.probabilities(self.probabilities.attention, place(self.block));
+        AttentionExtras { bias: None, dropout }
+    }
+
+    /// `x_nd` through queries, keys and values.
+    pub fn project(self, layers: [&Linear; 3], x_nd: &Tensor<2>) -> [Tensor<2>; 3] {
+        layers.map(|layer| layer.forward(x_nd.clone(), self.dropping.stream))
+    }
+
+    /// What was attended to through `output`, added to `x_nd` and normalised.
+    pub fn attended(self, output: &Linear, norm: &LayerNorm, x_nd: Tensor<2>, attended_nd: Tensor<2>) -> Tensor<2> {
+        let added = output.forward(attended_nd, self.dropping.stream);
+        norm.forward(x_nd + self.dropping.apply(added, self.probabilities.attended, Place::Attended(self.block)))
+    }
+
+    /// What the feed-forward layer makes of `x_nd`, added to it and normalised.
+    pub fn fed(self, [inner, outer]: [&Linear; 2], norm: &LayerNorm, x_nd: Tensor<2>) -> Tensor<2> {
+        let masks = self.dropping.stream;
+        let read = inner.forward(x_nd.clone(), masks);
+        let added = match self.activation {
+            Activation::Gelu(form) => outer.forward_activated(Activated::Gelu(form, read), masks),
+            Activation::Relu => outer.forward_activated(Activated::Relu(read), masks),
+            Activation::Tanh => outer.forward(self.activation.of(read), masks),
+        };
+        norm.forward(x_nd + self.dropping.apply(added, self.probabilities.fed, Place::FedForward(self.block)))
+    }
+}
+
+/// Runs `blocks` one after the other; the backward pass runs each again, where `again`, instead of keeping what it computed.
+pub(super) fn stack<'a, L, F>(
+    blocks: impl Iterator<Item = &'a L>,
+    x_nd: Tensor<2>,
+    again: bool,
+    run: impl Fn(usize) -> F,
+) -> Tensor<2>
+where
+    L: Module + Sync + 'static,
+    F: Fn(&L, [Tensor<2>; 1]) -> Tensor<2> + Send + Sync + 'static,
+{
+    let again = again && x_nd.is_autodiff();
+    blocks.enumerate().fold(x_nd, |x, (i, block)| {
+        let run = run(i);
+        if again { recompute_of(block, [x], run) } else { run(block, [x]) }
+    })
+}
+
+/// Heads of equal width that see whole texts, or what `mask` leaves of them.
+pub(super) fn shape(width: usize, heads: usize, mask: Mask) -> AttentionShape {
+    let head_dim = width / heads;
+    AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask }
+}
+
+/// Refuses sizes that mean nothing.
+pub(super) fn check_sizes(
+    [(width_key, width), (heads_key, heads)]: [(&str, usize); 2],
+    blocks: usize,
+    vocabulary: usize,
+) -> Result<(), String> {
+    if blocks == 0 || vocabulary == 0 {
+        return Err("an encoder has at least one block and one id".into());
+    }
+    match heads != 0 && width != 0 && width.is_multiple_of(heads) {
+        true => Ok(()),
+        false => Err(format!("`{width_key}` {width} is not a multiple of `{heads_key}` {heads}")),
+    }
+}
+
+/// Refuses probabilities that are none.
+pub(super) fn check_probabilities(of_keys: &[(&str, f32)]) -> Result<(), String> {
+    of_keys.iter().try_for_each(|&(key, value)| check_probability(key, value))
+}
+
+/// The sum of the embeddings of BERT and its kin, normalised.
+#[derive(Module, Debug)]
+pub(super) struct Embeddings {
+    word_embeddings: Embedding,
+    position_embeddings: Option<Embedding>,
+    token_type_embeddings: Option<Embedding>,
+    /// From the width of the embeddings to that of the encoder.
+    embed_proj: Option<Linear>,
+    LayerNorm: LayerNorm,
+}
+
+/// Sizes of embeddings.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EmbeddingSizes {
+    pub vocabulary: usize,
+    /// Rows of the table of positions; 0 without one.
+    pub positions: usize,
+    /// Rows of the table of types; 0 without one.
+    pub types: usize,
+    /// Width of the tables.
+    pub width: usize,
+    /// Width of what is normalised.
+    pub output: usize,
+    pub epsilon: f64,
+    pub deviation: f32,
+}
+
+impl Embeddings {
+    pub fn build(mut b: Builder<'_>, sizes: EmbeddingSizes) -> Self {
+        let EmbeddingSizes { vocabulary, positions, types, width, output, epsilon, deviation } = sizes;
+        let mut table = |name: &str, rows: usize| Embedding::build(b.enter(name), rows, width, deviation);
+        Self {
+            word_embeddings: table("word_embeddings", vocabulary),
+            position_embeddings: (positions > 0).then(|| table("position_embeddings", positions)),
+            token_type_embeddings: (types > 0).then(|| table("token_type_embeddings", types)),
+            embed_proj: (width != output)
+                .then(|| Linear::build(b.enter("embed_proj"), width, output, false, deviation)),
+            LayerNorm: LayerNorm::build(b.enter("LayerNorm"), output, epsilon),
+        }
+    }
+
+    /// Of each token, `[N, D]`, at these positions, `[N]`.
+    pub fn forward(&self, texts: &TextBatch, positions_n: &[u32]) -> Tensor<2> {
+        let mut sum = self.word_embeddings.forward(texts.packed().ids());
+        if let Some(table) = &self.token_type_embeddings {
+            sum = sum + table.forward(texts.types_n());
+        }
+        if let Some(table) = &self.position_embeddings {
+            sum = sum + table.forward(positions_n);
+        }
+        if let Some(projection) = &self.embed_proj {
+            sum = projection.forward(sum, None);
+        }
+        self.LayerNorm.forward(sum)
+    }
+
+    /// `[V, …]`.
+    pub fn words(&self) -> Tensor<2> {
+        self.word_embeddings.weight.val()
+    }
+}

@@ -1,0 +1,412 @@
+//! DeBERTa v2 and v3 (He et al. 2020, <https://arxiv.org/abs/2006.03654>; 2021, <https://arxiv.org/abs/2111.09543>): scores
+//! also between contents and distances.
+//!
+//! Field names are those of `transformers`' `DebertaV2Model`, config keys those of its `config.json`.
+
+#![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
+
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+use gradus_kernels::{
+    AttentionShape, Layout, Mask, PositionBuckets, Precision, Relative, attention_disentangled, branch, embedding,
+    recompute_of,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::bert::{BertConfig, Inner, Output};
+use super::block::{Activation, EmbeddingSizes, Embeddings, Pass, Problem, Sizes};
+use super::{Body, Facts, Running, TextBatch};
+use crate::model::build::{Builder, Init};
+use crate::model::directory::ModelDir;
+use crate::model::dropout::{Dropping, Place};
+use crate::model::layers::{Embedding, LayerNorm, Linear};
+use crate::model::trunk::read_config;
+
+/// The keys of `config.json` that are not BERT's.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct DebertaConfig {
+    #[serde(default)]
+    embedding_size: Option<usize>,
+    #[serde(default)]
+    attention_head_size: Option<usize>,
+    #[serde(default)]
+    relative_attention: bool,
+    #[serde(default = "minus_one")]
+    max_relative_positions: i64,
+    #[serde(default = "minus_one")]
+    position_buckets: i64,
+    #[serde(default)]
+    norm_rel_ebd: Option<String>,
+    #[serde(default)]
+    share_att_key: bool,
+    /// A list, or names joined by `|`.
+    #[serde(default)]
+    pos_att_type: Value,
+    #[serde(default = "yes")]
+    position_biased_input: bool,
+    /// 0 here, unlike in BERT.
+    #[serde(default)]
+    type_vocab_size: usize,
+    #[serde(default)]
+    conv_kernel_size: usize,
+    #[serde(default = "one")]
+    conv_groups: usize,
+    #[serde(default = "tanh")]
+    conv_act: String,
+}
+
+fn minus_one() -> i64 {
+    -1
+}
+fn yes() -> bool {
+    true
+}
+fn one() -> usize {
+    1
+}
+fn tanh() -> String {
+    "tanh".into()
+}
+
+impl DebertaConfig {
+    /// Whether contents are scored with distances, and distances with contents.
+    fn scored(&self) -> Result<[bool; 2], String> {
+        let names: Vec<String> = match &self.pos_att_type {
+            Value::Null => Vec::new(),
+            Value::String(text) => text.to_lowercase().split('|').map(|name| name.trim().to_owned()).collect(),
+            Value::Array(names) => names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+            other => return Err(format!("`pos_att_type` is {other}, but a list of `c2p` and `p2c` is needed")),
+        };
+        match names.iter().find(|name| !["c2p", "p2c"].contains(&name.as_str())) {
+            Some(name) => Err(format!("`pos_att_type` `{name}` is not supported (known: c2p, p2c)")),
+            None => Ok(["c2p", "p2c"].map(|name| names.iter().any(|found| found == name))),
+        }
+    }
+
+    /// The buckets of distances, where attention is relative at all.
+    fn buckets(&self, positions: usize) -> Result<Option<PositionBuckets>, String> {
+        if !self.relative_attention {
+            return Ok(None);
+        }
+        let reach = if self.max_relative_positions < 1 { positions } else { self.max_relative_positions as usize };
+        match self.position_buckets {
+            ..=0 => Ok(Some(PositionBuckets::deberta(None, reach))),
+            buckets @ (1..4) => Err(format!("`position_buckets` is {buckets}, but at least 4 are needed")),
+            buckets if reach <= buckets as usize / 2 + 1 => {
+                Err(format!("`position_buckets` {buckets} are too many for {reach} relative positions"))
+            }
+            buckets => Ok(Some(PositionBuckets::deberta(Some(buckets as usize), reach))),
+        }
+    }
+}
+
+/// Its sizes.
+pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
+    let (config, own): (BertConfig, DebertaConfig) = (read_config(dir)?, read_config(dir)?);
+    config.check()?;
+    let (d, heads, inner) = (config.hidden_size, config.num_attention_heads, config.intermediate_size);
+    let (e, layers) = (own.embedding_size.unwrap_or(d), config.num_hidden_layers);
+    let head_dim = own.attention_head_size.unwrap_or(d / heads);
+    let all = heads * head_dim;
+    let buckets = own.buckets(config.max_position_embeddings)?;
+    let scored = own.scored()?.into_iter().filter(|scored| *scored).count();
+    let tables = if buckets.is_some() && !own.share_att_key { scored } else { 0 };
+    let positions = if own.position_biased_input { config.max_position_embeddings } else { 0 };
+    let is_normed = own.norm_rel_ebd.as_deref().is_some_and(|names| names.to_lowercase().contains("layer_norm"));
+    let convolution = own.conv_kernel_size * d * d + if own.conv_kernel_size > 0 { 3 * d } else { 0 };
+    Ok(Sizes {
+        vocabulary: config.vocab_size,
+        width: d,
+        layers,
+        heads,
+        head_dim,
+        inner,
+        max_positions: own.position_biased_input.then_some(config.max_position_embeddings),
+        gated: false,
+        matrices: layers * ((4 + tables) * d * all + 2 * d * inner),
+        others: (config.vocab_size + positions + own.type_vocab_size) * e
+            + if e == d { 0 } else { e * d }
+            + 2 * d
+            + layers * ((3 + tables) * all + d + inner + d + 4 * d)
+            + buckets.map_or(0, |buckets| buckets.buckets() * d)
+            + if is_normed { 2 * d } else { 0 }
+            + convolution,
+    })
+}
+
+/// The encoder of DeBERTa.
+#[derive(Module, Debug)]
+pub struct DebertaModel {
+    embeddings: Embeddings,
+    encoder: Blocks,
+    #[module(skip)]
+    config: BertConfig,
+    /// Whether contents are scored with distances, and distances with contents.
+    #[module(skip)]
+    scored: [bool; 2],
+    #[module(skip)]
+    activation: Activation,
+    /// Of the convolution.
+    #[module(skip)]
+    after: Activation,
+    #[module(skip)]
+    shape: AttentionShape,
+    #[module(skip)]
+    buckets: Option<PositionBuckets>,
+    #[module(skip)]
+    facts: Facts,
+    #[module(skip)]
+    running: Running,
+}
+
+#[derive(Module, Debug)]
+struct Blocks {
+    layer: Vec<Block>,
+    rel_embeddings: Option<Embedding>,
+    /// Of the table of distances.
+    LayerNorm: Option<LayerNorm>,
+    conv: Option<Convolution>,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    attention: Attention,
+    intermediate: Inner,
+    output: Output,
+}
+
+#[derive(Module, Debug)]
+struct Attention {
+    self_: SelfAttention,
+    output: Output,
+}
+
+#[derive(Module, Debug)]
+struct SelfAttention {
+    query_proj: Linear,
+    key_proj: Linear,
+    value_proj: Linear,
+    /// Those of the distances are the contents' where they are shared.
+    pos_key_proj: Option<Linear>,
+    pos_query_proj: Option<Linear>,
+}
+
+/// What the first block gives also sees its neighbours' embeddings.
+#[derive(Module, Debug)]
+struct Convolution {
+    conv: Kernel,
+    LayerNorm: LayerNorm,
+}
+
+#[derive(Module, Debug)]
+struct Kernel {
+    /// `[out, in, size]`.
+    weight: Param<Tensor<3>>,
+    bias: Param<Tensor<1>>,
+}
+
+impl DebertaModel {
+    pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {
+        let (config, own): (BertConfig, DebertaConfig) = (read_config(dir)?, read_config(dir)?);
+        config.check()?;
+        let activation = Activation::named("hidden_act", &config.hidden_act)?;
+        let after = Activation::named("conv_act", &own.conv_act)?;
+        if own.conv_kernel_size > 0 && (own.conv_groups != 1 || own.conv_kernel_size % 2 == 0) {
+            return Err(Problem::Config(format!(
+                "`conv_groups` {} with `conv_kernel_size` {}: only 1 group and odd sizes are supported",
+                own.conv_groups, own.conv_kernel_size
+            )));
+        }
+        let scored @ [c2p, p2c] = own.scored()?;
+        let buckets = own.buckets(config.max_position_embeddings)?;
+        let (d, inner, heads, std) =
+            (config.hidden_size, config.intermediate_size, config.num_attention_heads, config.initializer_range);
+        let head_dim = own.attention_head_size.unwrap_or(d / heads);
+        let all = heads * head_dim;
+        // One for each kind of score.
+        let kinds = 1 + usize::from(c2p) + usize::from(p2c);
+        let scale = ((head_dim * kinds) as f32).sqrt().recip();
+        let shape = AttentionShape { heads, kv_heads: heads, head_dim, scale, mask: Mask::Bidirectional };
+        let sizes = EmbeddingSizes {
+            vocabulary: config.vocab_size,
+            positions: if own.position_biased_input { config.max_position_embeddings } else { 0 },
+            types: own.type_vocab_size,
+            width: own.embedding_size.unwrap_or(d),
+            output: d,
+            epsilon: config.layer_norm_eps,
+            deviation: std,
+        };
+        let embeddings = Embeddings::build(b.enter("embeddings"), sizes);
+        let separate = buckets.is_some() && !own.share_att_key;
+        let layer = (0..config.num_hidden_layers).map(|i| {
+            let mut b = b.enter(format_args!("encoder.layer.{i}"));
+            let norms = config.layer_norm_eps;
+            let self_ = {
+                let mut b = b.enter("attention.self");
+                let mut linear = |name: &str| Linear::build(b.enter(name), d, all, true, std);
+                SelfAttention {
+                    query_proj: linear("query_proj"),
+                    key_proj: linear("key_proj"),
+                    value_proj: linear("value_proj"),
+                    pos_key_proj: (separate && c2p).then(|| linear("pos_key_proj")),
+                    pos_query_proj: (separate && p2c).then(|| linear("pos_query_proj")),
+                }
+            };
+            Block {
+                attention: Attention {
+                    self_,
+                    output: Output::build(b.enter("attention.output"), [all, d], norms, std),
+                },
+                intermediate: Inner { dense: Linear::build(b.enter("intermediate.dense"), d, inner, true, std) },
+                output: Output::build(b.enter("output"), [inner, d], norms, std),
+            }
+        });
+        let layer = layer.collect();
+        let mut b_encoder = b.enter("encoder");
+        let rows = buckets.as_ref().map(PositionBuckets::buckets);
+        let is_normed = own.norm_rel_ebd.as_deref().is_some_and(|names| names.to_lowercase().contains("layer_norm"));
+        let encoder = Blocks {
+            layer,
+            rel_embeddings: rows.map(|rows| Embedding::build(b_encoder.enter("rel_embeddings"), rows, d, std)),
+            LayerNorm: is_normed.then(|| LayerNorm::build(b_encoder.enter("LayerNorm"), d, config.layer_norm_eps)),
+            conv: (own.conv_kernel_size > 0).then(|| {
+                let mut b = b_encoder.enter("conv");
+                Convolution {
+                    conv: Kernel {
+                        weight: b.param("conv.weight", [d, d, own.conv_kernel_size], Init::Normal(std)),
+                        bias: b.param("conv.bias", [d], Init::Constant(0.0)),
+                    },
+                    LayerNorm: LayerNorm::build(b.enter("LayerNorm"), d, config.layer_norm_eps),
+                }
+            }),
+        };
+        let facts = Facts {
+            has_global: false,
+            vocabulary: config.vocab_size,
+            width: d,
+            // Distances beyond the last have its bucket: only a table of positions ends.
+            max_positions: own.position_biased_input.then_some(config.max_position_embeddings),
+            types: own.type_vocab_size.max(1),
+            initializer_range: std,
+        };
+        let running = Running::default();
+        Ok(Self { embeddings, encoder, config, scored, activation, after, shape, buckets, facts, running })
+    }
+
+    /// The table of distances, `[2 · span, D]`, normalised where it is.
+    fn distances(&self) -> Option<Tensor<2>> {
+        let table = self.encoder.rel_embeddings.as_ref()?.weight.val();
+        Some(match &self.encoder.LayerNorm {
+            Some(norm) => norm.forward(table),
+            None => table,
+        })
+    }
+}
+
+impl Body for DebertaModel {
+    fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+        let hidden = self.config.hidden_dropout_prob;
+        let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
+        let embedded = self.embeddings.forward(texts, &texts.packed().positions());
+        let embedded = dropping.apply(embedded, hidden, Place::Embedding);
+        let distances = self.distances();
+        let again = self.running.recompute && embedded.is_autodiff();
+        let (shape, scored) = (self.shape, self.scored);
+        let (probabilities, activation) = (self.config.probabilities(), self.activation);
+        // The convolution reads the embeddings too.
+        let mut x = if self.encoder.conv.is_some() { branch(embedded.clone()) } else { embedded.clone() };
+        for (i, block) in self.encoder.layer.iter().enumerate() {
+            let pass = Pass { block: i, dropping, probabilities, activation };
+            let (seen, buckets) = (texts.seen(), self.buckets.clone());
+            let run = move |block: &Block, x: Tensor<2>, distances: Option<Tensor<2>>| {
+                let Attention { self_, output } = &block.attention;
+                let [q, k, v] = pass.project([&self_.query_proj, &self_.key_proj, &self_.value_proj], &x);
+                let relative = distances.zip(buckets.clone()).map(|(distances, buckets)| {
+                    let distances = dropping.apply(distances, hidden, Place::Relative(i));
+                    self_.relative(distances, buckets, scored, pass)
+                });
+                let dropout = pass.extras(Place::Attention).dropout;
+                let attended = attention_disentangled([q, k, v], relative, dropout, &seen.segments, shape);
+                let x = pass.attended(&output.dense, &output.LayerNorm, x, attended);
+                pass.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
+            };
+            x = match distances.clone().map(branch) {
+                Some(distances) if again => {
+                    recompute_of(block, [x, distances], move |block, [x, distances]| run(block, x, Some(distances)))
+                }
+                None if again => recompute_of(block, [x], move |block, [x]| run(block, x, None)),
+                distances => run(block, x, distances),
+            };
+            if let Some(conv) = self.encoder.conv.as_ref().filter(|_| i == 0) {
+                let seen = conv.conv.forward(&embedded, texts);
+                let added = self.after.of(dropping.apply(seen, hidden, Place::Encoded));
+                x = conv.LayerNorm.forward(x + added);
+            }
+        }
+        x
+    }
+
+    fn words(&self) -> Tensor<2> {
+        self.embeddings.words()
+    }
+
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut linears = Vec::new();
+        for (i, block) in self.encoder.layer.iter_mut().enumerate() {
+            let Attention { self_, output } = &mut block.attention;
+            let SelfAttention { query_proj, key_proj, value_proj, pos_key_proj, pos_query_proj } = self_;
+            let mut add = |part: &str, linear| linears.push((format!("encoder.layer.{i}.{part}"), linear));
+            add("attention.self.query_proj", query_proj);
+            add("attention.self.key_proj", key_proj);
+            add("attention.self.value_proj", value_proj);
+            pos_key_proj.as_mut().into_iter().for_each(|linear| add("attention.self.pos_key_proj", linear));
+            pos_query_proj.as_mut().into_iter().for_each(|linear| add("attention.self.pos_query_proj", linear));
+            add("attention.output.dense", &mut output.dense);
+            add("intermediate.dense", &mut block.intermediate.dense);
+            add("output.dense", &mut block.output.dense);
+        }
+        linears
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
+}
+
+impl SelfAttention {
+    /// Keys and queries of the distances, where they are scored; without projections of their own those of the contents.
+    fn relative(&self, distances: Tensor<2>, buckets: PositionBuckets, scored: [bool; 2], pass: Pass) -> Relative {
+        let [c2p, p2c] = scored;
+        let through = |layer: &Linear| layer.forward(distances.clone(), pass.dropping.stream);
+        let key = self.pos_key_proj.as_ref().unwrap_or(&self.key_proj);
+        let query = self.pos_query_proj.as_ref().unwrap_or(&self.query_proj);
+        Relative { key_rd: c2p.then(|| through(key)), query_rd: p2c.then(|| through(query)), buckets }
+    }
+}
+
+impl Kernel {
+    /// `yₜ = b + Σⱼ Wⱼ xₜ₊ⱼ`, with nothing beyond the ends of a text.
+    fn forward(&self, x_nd: &Tensor<2>, texts: &TextBatch) -> Tensor<2> {
+        let [out, input, size] = self.weight.dims();
+        let n = texts.packed().tokens();
+        // One more row, of zeros, stands for what is beyond the ends.
+        let rows = Tensor::cat(vec![x_nd.clone(), Tensor::zeros([1, input], &x_nd.device())], 0);
+        let parts = (0..size).map(|j| {
+            let of_text = |text: std::ops::Range<usize>| {
+                let at = |t: usize| (t + j).checked_sub(size / 2).filter(|at| text.contains(at)).unwrap_or(n) as u32;
+                text.clone().map(at).collect::<Vec<u32>>()
+            };
+            let segments = texts.packed().segments();
+            let neighbours: Vec<u32> = segments.iter().flat_map(|segment| of_text(segment.tokens)).collect();
+            let weight = self.weight.val().narrow(2, j, 1).reshape([out, input]);
+            let bias = (j == 0).then(|| self.bias.val());
+            gradus_kernels::linear(embedding(rows.clone(), &neighbours), weight, bias, Layout::OutIn, Precision::F32)
+        });
+        parts.reduce(|sum, part| sum + part).expect("a kernel has a size")
+    }
+}

@@ -1,0 +1,213 @@
+//! DistilBERT, Sanh et al. 2019, <https://arxiv.org/abs/1910.01108>: BERT with half of the blocks, and no types.
+//!
+//! Field names are those of `transformers`' `DistilBertModel`, config keys those of its `config.json`.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use gradus_kernels::{Mask, attention_with};
+use serde::Deserialize;
+
+use super::block::{
+    Activation, EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes,
+    shape, stack,
+};
+use super::{Body, Facts, Running, TextBatch};
+use crate::model::build::Builder;
+use crate::model::directory::ModelDir;
+use crate::model::dropout::{Dropping, Place};
+use crate::model::layers::{LayerNorm, Linear};
+use crate::model::trunk::read_config;
+
+/// ε of the norms, which no configuration changes.
+const EPSILON: f64 = 1e-12;
+
+/// The keys of `config.json` that the computation depends on.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct DistilBertConfig {
+    vocab_size: usize,
+    dim: usize,
+    n_layers: usize,
+    n_heads: usize,
+    hidden_dim: usize,
+    max_position_embeddings: usize,
+    #[serde(default = "gelu")]
+    activation: String,
+    #[serde(default = "tenth")]
+    dropout: f32,
+    #[serde(default = "tenth")]
+    attention_dropout: f32,
+    #[serde(default = "deviation")]
+    initializer_range: f32,
+}
+
+fn gelu() -> String {
+    "gelu".into()
+}
+fn tenth() -> f32 {
+    0.1
+}
+fn deviation() -> f32 {
+    0.02
+}
+
+/// Its sizes.
+pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
+    let config: DistilBertConfig = read_config(dir)?;
+    check_sizes([("dim", config.dim), ("n_heads", config.n_heads)], config.n_layers, config.vocab_size)?;
+    let (d, layers, inner) = (config.dim, config.n_layers, config.hidden_dim);
+    Ok(Sizes {
+        vocabulary: config.vocab_size,
+        width: d,
+        layers,
+        heads: config.n_heads,
+        head_dim: d / config.n_heads,
+        inner,
+        max_positions: Some(config.max_position_embeddings),
+        gated: false,
+        matrices: layers * (4 * d * d + 2 * d * inner),
+        others: (config.vocab_size + config.max_position_embeddings) * d + 2 * d + layers * (4 * d + inner + d + 4 * d),
+    })
+}
+
+/// The encoder of DistilBERT.
+#[derive(Module, Debug)]
+pub struct DistilBertModel {
+    embeddings: Embeddings,
+    transformer: Blocks,
+    #[module(skip)]
+    config: DistilBertConfig,
+    #[module(skip)]
+    activation: Activation,
+    #[module(skip)]
+    facts: Facts,
+    #[module(skip)]
+    running: Running,
+}
+
+#[derive(Module, Debug)]
+struct Blocks {
+    layer: Vec<Block>,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    attention: Attention,
+    sa_layer_norm: LayerNorm,
+    ffn: FeedForward,
+    output_layer_norm: LayerNorm,
+}
+
+#[derive(Module, Debug)]
+struct Attention {
+    q_lin: Linear,
+    k_lin: Linear,
+    v_lin: Linear,
+    out_lin: Linear,
+}
+
+#[derive(Module, Debug)]
+struct FeedForward {
+    lin1: Linear,
+    lin2: Linear,
+}
+
+impl DistilBertModel {
+    pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {
+        let config: DistilBertConfig = read_config(dir)?;
+        check_sizes([("dim", config.dim), ("n_heads", config.n_heads)], config.n_layers, config.vocab_size)?;
+        check_probabilities(&[("dropout", config.dropout), ("attention_dropout", config.attention_dropout)])?;
+        let activation = Activation::named("activation", &config.activation)?;
+        let (d, inner, std) = (config.dim, config.hidden_dim, config.initializer_range);
+        let sizes = EmbeddingSizes {
+            vocabulary: config.vocab_size,
+            positions: config.max_position_embeddings,
+            types: 0,
+            width: d,
+            output: d,
+            epsilon: EPSILON,
+            deviation: std,
+        };
+        let embeddings = Embeddings::build(b.enter("embeddings"), sizes);
+        let layer = (0..config.n_layers).map(|i| {
+            let mut b = b.enter(format_args!("transformer.layer.{i}"));
+            let mut linear =
+                |name: &str, input: usize, output: usize| Linear::build(b.enter(name), input, output, true, std);
+            let attention = Attention {
+                q_lin: linear("attention.q_lin", d, d),
+                k_lin: linear("attention.k_lin", d, d),
+                v_lin: linear("attention.v_lin", d, d),
+                out_lin: linear("attention.out_lin", d, d),
+            };
+            let ffn = FeedForward { lin1: linear("ffn.lin1", d, inner), lin2: linear("ffn.lin2", inner, d) };
+            Block {
+                attention,
+                sa_layer_norm: LayerNorm::build(b.enter("sa_layer_norm"), d, EPSILON),
+                ffn,
+                output_layer_norm: LayerNorm::build(b.enter("output_layer_norm"), d, EPSILON),
+            }
+        });
+        let transformer = Blocks { layer: layer.collect() };
+        let facts = Facts {
+            has_global: false,
+            vocabulary: config.vocab_size,
+            width: d,
+            max_positions: Some(config.max_position_embeddings),
+            types: 1,
+            initializer_range: std,
+        };
+        Ok(Self { embeddings, transformer, config, activation, facts, running: Running::default() })
+    }
+}
+
+impl Body for DistilBertModel {
+    fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+        let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
+        let embedded = self.embeddings.forward(texts, &texts.packed().positions());
+        let x = dropping.apply(embedded, self.config.dropout, Place::Embedding);
+        let shape = shape(self.config.dim, self.config.n_heads, Mask::Bidirectional);
+        let DistilBertConfig { dropout, attention_dropout, .. } = self.config;
+        // What attention adds is not dropped.
+        let probabilities = Probabilities { attention: attention_dropout, attended: 0.0, fed: dropout };
+        let activation = self.activation;
+        stack(self.transformer.layer.iter(), x, self.running.recompute, |i| {
+            let (pass, seen) = (Pass { block: i, dropping, probabilities, activation }, texts.seen());
+            move |block: &Block, [x]| {
+                let Attention { q_lin, k_lin, v_lin, out_lin } = &block.attention;
+                let [q, k, v] = pass.project([q_lin, k_lin, v_lin], &x);
+                let attended = attention_with(q, k, v, pass.extras(Place::Attention), &seen.segments, shape);
+                let x = pass.attended(out_lin, &block.sa_layer_norm, x, attended);
+                pass.fed([&block.ffn.lin1, &block.ffn.lin2], &block.output_layer_norm, x)
+            }
+        })
+    }
+
+    fn words(&self) -> Tensor<2> {
+        self.embeddings.words()
+    }
+
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut linears = Vec::new();
+        for (i, block) in self.transformer.layer.iter_mut().enumerate() {
+            let Attention { q_lin, k_lin, v_lin, out_lin } = &mut block.attention;
+            let FeedForward { lin1, lin2 } = &mut block.ffn;
+            let parts = [
+                ("attention.q_lin", q_lin),
+                ("attention.k_lin", k_lin),
+                ("attention.v_lin", v_lin),
+                ("attention.out_lin", out_lin),
+                ("ffn.lin1", lin1),
+                ("ffn.lin2", lin2),
+            ];
+            linears.extend(parts.map(|(part, linear)| (format!("transformer.layer.{i}.{part}"), linear)));
+        }
+        linears
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
+}

@@ -1,0 +1,78 @@
+//! The families of encoders: what `config.json` calls them, and the names that follow from it.
+
+use super::super::directory::ModelDir;
+use crate::error::{Error, Result};
+
+/// A family of encoders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EncoderFamily {
+    Bert,
+    DistilBert,
+    Roberta,
+    XlmRoberta,
+    Camembert,
+    Longformer,
+    Albert,
+    ModernBert,
+    Deberta,
+}
+
+impl EncoderFamily {
+    const ALL: [Self; 9] = [
+        Self::Bert,
+        Self::DistilBert,
+        Self::Roberta,
+        Self::XlmRoberta,
+        Self::Camembert,
+        Self::Longformer,
+        Self::Albert,
+        Self::ModernBert,
+        Self::Deberta,
+    ];
+
+    /// The family that `model_type` names.
+    pub(crate) fn named(model_type: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.model_type() == model_type)
+    }
+
+    /// The family of the model in `dir`.
+    ///
+    /// # Errors
+    /// When it is no encoder's.
+    pub(crate) fn of(dir: &ModelDir) -> Result<Self> {
+        Self::named(dir.model_type()).ok_or_else(|| {
+            let known = Self::ALL.map(Self::model_type).join(", ");
+            let message = format!("model type `{}` is no encoder that is supported (known: {known})", dir.model_type());
+            Error::model(dir.path.join("config.json"), message)
+        })
+    }
+
+    /// What `config.json` calls it.
+    fn model_type(self) -> &'static str {
+        self.names()[0]
+    }
+
+    /// The class prefix in `architectures`.
+    pub(crate) fn class(self) -> &'static str {
+        self.names()[1]
+    }
+
+    /// What stands before every tensor's name of the encoder.
+    pub(crate) fn base_prefix(self) -> &'static str {
+        self.names()[2]
+    }
+
+    fn names(self) -> [&'static str; 3] {
+        match self {
+            Self::Bert => ["bert", "Bert", "bert."],
+            Self::DistilBert => ["distilbert", "DistilBert", "distilbert."],
+            Self::Roberta => ["roberta", "Roberta", "roberta."],
+            Self::XlmRoberta => ["xlm-roberta", "XLMRoberta", "roberta."],
+            Self::Camembert => ["camembert", "Camembert", "roberta."],
+            Self::Longformer => ["longformer", "Longformer", "longformer."],
+            Self::Albert => ["albert", "Albert", "albert."],
+            Self::ModernBert => ["modernbert", "ModernBert", "model."],
+            Self::Deberta => ["deberta-v2", "DebertaV2", "deberta."],
+        }
+    }
+}

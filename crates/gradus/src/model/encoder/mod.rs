@@ -1,0 +1,243 @@
+//! Encoders: texts in, a hidden state for every token out, and every token sees its whole text.
+//!
+//! An encoder predicts no token and continues no text. It is no [`Trunk`](super::Trunk), so that nothing which samples or
+//! predicts can stand on one: what stands on it is the head of a [`Classifier`](super::Classifier). Batches are packed as
+//! those of all models are.
+
+mod albert;
+mod bert;
+mod block;
+mod deberta;
+mod distilbert;
+mod family;
+mod modernbert;
+mod texts;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use gradus_kernels::{Precision, WeightFormat, is_fused};
+use rayon::prelude::*;
+
+pub use albert::AlbertModel;
+pub use bert::BertModel;
+pub(super) use block::{Activation, Sizes};
+pub use deberta::DebertaModel;
+pub use distilbert::DistilBertModel;
+pub(crate) use family::EncoderFamily;
+pub use modernbert::ModernBertModel;
+pub use texts::{Text, TextBatch};
+
+use super::build::Builder;
+use super::directory::ModelDir;
+use super::layers::Linear;
+use super::quant;
+use crate::error::Result;
+
+/// Texts in, hidden states out.
+#[derive(Module, Debug)]
+pub enum Encoder {
+    /// BERT, RoBERTa, XLM-RoBERTa and Longformer.
+    Bert(BertModel),
+    /// DistilBERT.
+    DistilBert(DistilBertModel),
+    /// ALBERT.
+    Albert(AlbertModel),
+    /// ModernBERT.
+    ModernBert(ModernBertModel),
+    /// DeBERTa v2 and v3.
+    Deberta(DebertaModel),
+}
+
+/// What every family's encoder does.
+trait Body {
+    /// Final hidden states, `[N, D]`.
+    fn forward(&self, texts: &TextBatch) -> Tensor<2>;
+
+    /// The table of words, `[V, …]`.
+    fn words(&self) -> Tensor<2>;
+
+    /// All linear layers with their names in the encoder, such as `encoder.layer.0.output.dense`.
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
+
+    /// What its configuration says of it.
+    fn facts(&self) -> &Facts;
+
+    /// How it is run.
+    fn running_mut(&mut self) -> &mut Running;
+}
+
+/// What the rest of the program asks about an encoder.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Facts {
+    /// Ids, V.
+    pub vocabulary: usize,
+    /// Width of the hidden states, D.
+    pub width: usize,
+    /// Tokens of the longest text, where there is a limit.
+    pub max_positions: Option<usize>,
+    /// Whether tokens may be global.
+    pub has_global: bool,
+    /// How many texts a token may be said to belong to: 1 where nothing is said.
+    pub types: usize,
+    /// The standard deviation of fresh weights.
+    pub initializer_range: f32,
+}
+
+/// How an encoder is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Running {
+    /// Whether the backward pass runs the blocks again instead of keeping what they computed.
+    pub recompute: bool,
+    /// Whether numbers are dropped, as the configuration says, in passes that have masks.
+    pub dropout: bool,
+}
+
+impl Encoder {
+    /// The encoder that `dir` describes, with tensors from the builder.
+    pub(super) fn build(b: &mut Builder<'_>, dir: &ModelDir) -> Result<Self> {
+        let family = EncoderFamily::of(dir)?;
+        quant::check_method(dir)?;
+        let b = b.enter(family.base_prefix().trim_end_matches('.'));
+        let built = match family {
+            EncoderFamily::Bert
+            | EncoderFamily::Roberta
+            | EncoderFamily::XlmRoberta
+            | EncoderFamily::Camembert
+            | EncoderFamily::Longformer => BertModel::build(b, dir, family).map(Self::Bert),
+            EncoderFamily::DistilBert => DistilBertModel::build(b, dir).map(Self::DistilBert),
+            EncoderFamily::Albert => AlbertModel::build(b, dir).map(Self::Albert),
+            EncoderFamily::ModernBert => ModernBertModel::build(b, dir).map(Self::ModernBert),
+            EncoderFamily::Deberta => DebertaModel::build(b, dir).map(Self::Deberta),
+        };
+        built.map_err(|problem| problem.of(dir))
+    }
+
+    /// The sizes that `dir`'s configuration describes.
+    pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes> {
+        let family = EncoderFamily::of(dir)?;
+        let found = match family {
+            EncoderFamily::Bert
+            | EncoderFamily::Roberta
+            | EncoderFamily::XlmRoberta
+            | EncoderFamily::Camembert
+            | EncoderFamily::Longformer => bert::sizes(dir, family),
+            EncoderFamily::DistilBert => distilbert::sizes(dir),
+            EncoderFamily::Albert => albert::sizes(dir),
+            EncoderFamily::ModernBert => modernbert::sizes(dir),
+            EncoderFamily::Deberta => deberta::sizes(dir),
+        };
+        found.map_err(|problem| problem.of(dir))
+    }
+
+    fn body(&self) -> &dyn Body {
+        match self {
+            Self::Bert(model) => model,
+            Self::DistilBert(model) => model,
+            Self::Albert(model) => model,
+            Self::ModernBert(model) => model,
+            Self::Deberta(model) => model,
+        }
+    }
+
+    fn body_mut(&mut self) -> &mut dyn Body {
+        match self {
+            Self::Bert(model) => model,
+            Self::DistilBert(model) => model,
+            Self::Albert(model) => model,
+            Self::ModernBert(model) => model,
+            Self::Deberta(model) => model,
+        }
+    }
+
+    /// Final hidden states of packed texts, `[N, D]`.
+    pub fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+        self.body().forward(texts)
+    }
+
+    /// All linear layers with their names in the encoder.
+    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        self.body_mut().linears_mut()
+    }
+
+    /// Holds the operands of all linear layers' products in `precision`; weights stay in f32.
+    pub(crate) fn set_precision(&mut self, precision: Precision) {
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
+    }
+
+    /// Packs the weights of all linear layers in `format`; see [`Trunk`](super::Trunk).
+    pub(crate) fn freeze_weights(&mut self, format: WeightFormat) {
+        if is_fused(&self.device()) || format != WeightFormat::F32 {
+            self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
+        }
+    }
+
+    /// Has the backward pass run the blocks again instead of keeping what they computed.
+    pub fn set_recompute(&mut self, recompute: bool) {
+        self.body_mut().running_mut().recompute = recompute;
+    }
+
+    /// Whether numbers are dropped as the configuration says, in passes that have masks.
+    pub fn set_dropout(&mut self, dropout: bool) {
+        self.body_mut().running_mut().dropout = dropout;
+    }
+
+    /// V and D.
+    pub fn dims(&self) -> (usize, usize) {
+        let facts = self.body().facts();
+        (facts.vocabulary, facts.width)
+    }
+
+    /// Tokens of the longest text, where there is a limit: tables of learned positions end.
+    pub fn max_positions(&self) -> Option<usize> {
+        self.body().facts().max_positions
+    }
+
+    /// The standard deviation of fresh weights.
+    pub(super) fn initializer_range(&self) -> f32 {
+        self.body().facts().initializer_range
+    }
+
+    /// Why `text` cannot be read.
+    ///
+    /// # Errors
+    /// When it has no ids or too many, an id that is not in the vocabulary, more types than the encoder knows, or a global
+    /// token beyond its end.
+    pub fn check(&self, text: &Text<'_>) -> Result<(), String> {
+        let Facts { vocabulary, max_positions, types, .. } = *self.body().facts();
+        let n = text.ids.len();
+        if n == 0 {
+            return Err("the text has no tokens".into());
+        }
+        if let Some(limit) = max_positions.filter(|&limit| limit < n) {
+            return Err(format!("the text has {n} tokens, but the model has {limit} positions"));
+        }
+        if let Some(id) = text.ids.iter().find(|&&id| id as usize >= vocabulary) {
+            return Err(format!("id {id} is not in the vocabulary of {vocabulary} ids"));
+        }
+        if !text.types.is_empty() && text.types.len() != n {
+            return Err(format!("{} types for {n} tokens", text.types.len()));
+        }
+        if let Some(token) = text.global.unwrap_or_default().iter().find(|&&token| token >= n) {
+            return Err(format!("token {token} is global, but the text has {n} tokens"));
+        }
+        match text.types.iter().find(|&&kind| types > 1 && kind as usize >= types) {
+            Some(kind) => Err(format!("type {kind}, but the model knows types below {types}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it is told which of two texts a token belongs to.
+    pub(super) fn reads_types(&self) -> bool {
+        self.body().facts().types > 1
+    }
+
+    /// Whether tokens may see beyond its windows and be seen from beyond them.
+    pub(super) fn has_global(&self) -> bool {
+        self.body().facts().has_global
+    }
+
+    /// The device of the weights.
+    pub fn device(&self) -> Device {
+        self.body().words().device()
+    }
+}

@@ -1,0 +1,335 @@
+//! ModernBERT, Warner et al. 2024, <https://arxiv.org/abs/2412.13663>: rotary positions, gates, norms before the layers, and
+//! windows in most of the blocks.
+//!
+//! Field names are those of `transformers`' `ModernBertModel`, config keys those of its `config.json`, in the form of
+//! version 5 (`layer_types`, `rope_parameters` by type) and the earlier one (`global_attn_every_n_layers`, `…_rope_theta`).
+
+#![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use gradus_kernels::{Activated, AttentionShape, Gelu, Mask, attention_with, rope};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::block::{Problem, Sizes, check_probabilities, check_sizes, shape, stack};
+use super::{Body, Facts, Running, TextBatch};
+use crate::model::build::Builder;
+use crate::model::directory::ModelDir;
+use crate::model::dropout::{Dropping, Place};
+use crate::model::layers::{Embedding, LayerNorm, Linear};
+use crate::model::rope::Rope;
+use crate::model::trunk::read_config;
+
+/// The keys of `config.json` that the computation depends on.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct ModernBertConfig {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    max_position_embeddings: usize,
+    #[serde(default = "gelu")]
+    hidden_activation: String,
+    #[serde(default = "epsilon")]
+    norm_eps: f64,
+    #[serde(default)]
+    norm_bias: bool,
+    #[serde(default)]
+    attention_bias: bool,
+    #[serde(default)]
+    mlp_bias: bool,
+    #[serde(default = "window")]
+    local_attention: usize,
+    #[serde(default)]
+    layer_types: Option<Vec<LayerType>>,
+    #[serde(default = "third")]
+    global_attn_every_n_layers: usize,
+    #[serde(default)]
+    embedding_dropout: f32,
+    #[serde(default)]
+    attention_dropout: f32,
+    #[serde(default)]
+    mlp_dropout: f32,
+    #[serde(default = "deviation")]
+    initializer_range: f32,
+}
+
+/// What a block sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LayerType {
+    FullAttention,
+    SlidingAttention,
+}
+
+fn gelu() -> String {
+    "gelu".into()
+}
+fn epsilon() -> f64 {
+    1e-5
+}
+fn window() -> usize {
+    128
+}
+fn third() -> usize {
+    3
+}
+fn deviation() -> f32 {
+    0.02
+}
+
+impl ModernBertConfig {
+    /// What each block sees.
+    fn layer_types(&self) -> Result<Vec<LayerType>, String> {
+        let layers = self.num_hidden_layers;
+        match (&self.layer_types, self.global_attn_every_n_layers) {
+            (Some(types), _) if types.len() == layers => Ok(types.clone()),
+            (Some(types), _) => Err(format!("`layer_types` names {} layers of {layers}", types.len())),
+            (None, 0) => Err("`global_attn_every_n_layers` is 0, but at least 1 is needed".into()),
+            (None, every) => Ok((0..layers)
+                .map(|i| if i % every == 0 { LayerType::FullAttention } else { LayerType::SlidingAttention })
+                .collect()),
+        }
+    }
+
+    /// The rotary angles of layers of this type.
+    fn rope(&self, config: &Map<String, Value>, kind: LayerType) -> Result<Rope, String> {
+        let (key, old, usual) = match kind {
+            LayerType::FullAttention => ("full_attention", "global_rope_theta", 160_000.0),
+            LayerType::SlidingAttention => ("sliding_attention", "local_rope_theta", 10_000.0),
+        };
+        let given = config.get("rope_parameters").and_then(|all| all.get(key)).filter(|keys| !keys.is_null());
+        let keys = match given {
+            Some(keys) => keys.clone(),
+            None => json!({ "rope_theta": config.get(old).and_then(Value::as_f64).unwrap_or(usual) }),
+        };
+        let keys = Map::from_iter([("rope_parameters".to_owned(), keys)]);
+        Rope::from_config(&keys, self.hidden_size / self.num_attention_heads, self.max_position_embeddings)
+    }
+}
+
+/// Its sizes.
+pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
+    let config: ModernBertConfig = read_config(dir)?;
+    let (d, heads, inner) = (config.hidden_size, config.num_attention_heads, config.intermediate_size);
+    let layers = config.num_hidden_layers;
+    check_sizes([("hidden_size", d), ("num_attention_heads", heads)], layers, config.vocab_size)?;
+    let [attention, fed, norm] = [config.attention_bias, config.mlp_bias, config.norm_bias].map(usize::from);
+    Ok(Sizes {
+        vocabulary: config.vocab_size,
+        width: d,
+        layers,
+        heads,
+        head_dim: d / heads,
+        inner,
+        max_positions: Some(config.max_position_embeddings),
+        gated: true,
+        matrices: layers * (4 * d * d + 3 * d * inner),
+        // Two norms a block but the first, of the embeddings, and the last.
+        others: config.vocab_size * d
+            + (2 * layers + 1) * d * (1 + norm)
+            + layers * (attention * 4 * d + fed * (2 * inner + d)),
+    })
+}
+
+/// The encoder of ModernBERT.
+#[derive(Module, Debug)]
+pub struct ModernBertModel {
+    embeddings: Embeddings,
+    layers: Vec<Block>,
+    final_norm: LayerNorm,
+    #[module(skip)]
+    config: ModernBertConfig,
+    #[module(skip)]
+    gate: Gate,
+    /// What each block sees, and which of the angles it has.
+    #[module(skip)]
+    views: Vec<(AttentionShape, usize)>,
+    /// Of blocks that see everything, and of those with a window.
+    #[module(skip)]
+    ropes: [Rope; 2],
+    #[module(skip)]
+    facts: Facts,
+    #[module(skip)]
+    running: Running,
+}
+
+/// What the gated half of a feed-forward layer goes through.
+#[derive(Debug, Clone, Copy)]
+enum Gate {
+    Gelu(Gelu),
+    Silu,
+}
+
+#[derive(Module, Debug)]
+struct Embeddings {
+    tok_embeddings: Embedding,
+    norm: LayerNorm,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    /// Absent in the first block.
+    attn_norm: Option<LayerNorm>,
+    attn: Attention,
+    mlp_norm: LayerNorm,
+    mlp: FeedForward,
+}
+
+#[derive(Module, Debug)]
+struct Attention {
+    Wqkv: Linear,
+    Wo: Linear,
+}
+
+#[derive(Module, Debug)]
+struct FeedForward {
+    Wi: Linear,
+    Wo: Linear,
+}
+
+/// cos and sin of every token.
+type Angles = (Arc<[f32]>, Arc<[f32]>);
+
+impl ModernBertModel {
+    pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {
+        let config: ModernBertConfig = read_config(dir)?;
+        let (d, heads, inner) = (config.hidden_size, config.num_attention_heads, config.intermediate_size);
+        check_sizes([("hidden_size", d), ("num_attention_heads", heads)], config.num_hidden_layers, config.vocab_size)?;
+        check_probabilities(&[
+            ("embedding_dropout", config.embedding_dropout),
+            ("attention_dropout", config.attention_dropout),
+            ("mlp_dropout", config.mlp_dropout),
+        ])?;
+        let gate = match config.hidden_activation.as_str() {
+            "gelu" => Gate::Gelu(Gelu::Exact),
+            "gelu_new" | "gelu_pytorch_tanh" => Gate::Gelu(Gelu::Tanh),
+            "silu" => Gate::Silu,
+            other => return Err(format!("`hidden_activation` `{other}` is not supported").into()),
+        };
+        let views = config.layer_types()?.into_iter().map(|kind| match kind {
+            LayerType::FullAttention => (shape(d, heads, Mask::Bidirectional), 0),
+            LayerType::SlidingAttention => (shape(d, heads, Mask::BidirectionalWindow(config.local_attention / 2)), 1),
+        });
+        let views = views.collect();
+        let rope = |kind| config.rope(&dir.config, kind);
+        let ropes = [rope(LayerType::FullAttention)?, rope(LayerType::SlidingAttention)?];
+        let std = config.initializer_range;
+        // Those that end a layer are drawn narrower.
+        let last = std / (2.0 * config.num_hidden_layers as f32).sqrt();
+        let norm = |b: Builder<'_>| LayerNorm::build_with(b, d, config.norm_eps, config.norm_bias);
+        let embeddings = Embeddings {
+            tok_embeddings: Embedding::build(b.enter("embeddings.tok_embeddings"), config.vocab_size, d, std),
+            norm: norm(b.enter("embeddings.norm")),
+        };
+        let layers = (0..config.num_hidden_layers).map(|i| {
+            let mut b = b.enter(format_args!("layers.{i}"));
+            let (attention, fed) = (config.attention_bias, config.mlp_bias);
+            Block {
+                attn_norm: (i > 0).then(|| norm(b.enter("attn_norm"))),
+                attn: Attention {
+                    Wqkv: Linear::build(b.enter("attn.Wqkv"), d, 3 * d, attention, std),
+                    Wo: Linear::build(b.enter("attn.Wo"), d, d, attention, last),
+                },
+                mlp_norm: norm(b.enter("mlp_norm")),
+                mlp: FeedForward {
+                    Wi: Linear::build(b.enter("mlp.Wi"), d, 2 * inner, fed, std),
+                    Wo: Linear::build(b.enter("mlp.Wo"), inner, d, fed, last),
+                },
+            }
+        });
+        let layers = layers.collect();
+        let final_norm = norm(b.enter("final_norm"));
+        let facts = Facts {
+            has_global: false,
+            vocabulary: config.vocab_size,
+            width: d,
+            // Rotary angles go on, but a model knows none beyond those it was trained on.
+            max_positions: Some(config.max_position_embeddings),
+            types: 1,
+            initializer_range: std,
+        };
+        let running = Running::default();
+        Ok(Self { embeddings, layers, final_norm, config, gate, views, ropes, facts, running })
+    }
+
+    /// The angles of every token in each of the two views.
+    fn angles(&self, texts: &TextBatch) -> [Angles; 2] {
+        let positions = texts.packed().positions();
+        let lengths = texts.lengths_b();
+        let lengths: Vec<u32> = lengths.into_iter().flat_map(|n| std::iter::repeat_n(n as u32, n)).collect();
+        self.ropes.each_ref().map(|rope| rope.tables(&positions, &lengths))
+    }
+}
+
+impl Body for ModernBertModel {
+    fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+        let ModernBertConfig { embedding_dropout, attention_dropout, mlp_dropout, .. } = self.config;
+        let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
+        let Embeddings { tok_embeddings, norm } = &self.embeddings;
+        let embedded = norm.forward(tok_embeddings.forward(texts.packed().ids()));
+        let x = dropping.apply(embedded, embedding_dropout, Place::Embedding);
+        let (angles, gate) = (self.angles(texts), self.gate);
+        let x = stack(self.layers.iter(), x, self.running.recompute, |i| {
+            let ((shape, view), seen) = (self.views[i], texts.seen());
+            let ((cos, sin), masks) = (angles[view].clone(), dropping.stream);
+            move |block: &Block, [x]| {
+                let Block { attn_norm, attn, mlp_norm, mlp } = block;
+                let read = attn_norm.as_ref().map_or_else(|| x.clone(), |norm| norm.forward(x.clone()));
+                let (qkv, d) = (attn.Wqkv.forward(read, masks), shape.heads * shape.head_dim);
+                let part = |i: usize| qkv.clone().narrow(1, i * d, d);
+                let [q, k] = [0, 1].map(|i| rope(part(i), &cos, &sin, shape.head_dim));
+                let dropout = dropping.attention(attention_dropout, i);
+                let extras = gradus_kernels::AttentionExtras { bias: None, dropout };
+                let attended = attn.Wo.forward(attention_with(q, k, part(2), extras, &seen.segments, shape), masks);
+                let x = x + dropping.apply(attended, attention_dropout, Place::Attended(i));
+
+                let both = mlp.Wi.forward(mlp_norm.forward(x.clone()), masks);
+                let inner = both.dims()[1] / 2;
+                let half = |i: usize| both.clone().narrow(1, i * inner, inner);
+                let activated = match gate {
+                    Gate::Gelu(form) => Activated::Geglu(form, half(0), half(1)),
+                    Gate::Silu => Activated::Swiglu(half(0), half(1)),
+                };
+                x + match dropping.drops(mlp_dropout) {
+                    false => mlp.Wo.forward_activated(activated, masks),
+                    true => {
+                        let dropped = dropping.apply(activated.tensor(), mlp_dropout, Place::Activation(i));
+                        mlp.Wo.forward(dropped, masks)
+                    }
+                }
+            }
+        });
+        self.final_norm.forward(x)
+    }
+
+    fn words(&self) -> Tensor<2> {
+        self.embeddings.tok_embeddings.weight.val()
+    }
+
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut linears = Vec::new();
+        for (i, Block { attn, mlp, .. }) in self.layers.iter_mut().enumerate() {
+            let parts = [
+                ("attn.Wqkv", &mut attn.Wqkv),
+                ("attn.Wo", &mut attn.Wo),
+                ("mlp.Wi", &mut mlp.Wi),
+                ("mlp.Wo", &mut mlp.Wo),
+            ];
+            linears.extend(parts.map(|(part, linear)| (format!("layers.{i}.{part}"), linear)));
+        }
+        linears
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
+}

@@ -1,0 +1,159 @@
+//! Texts as encoders read them: packed end to end, with the tokens that see beyond a window.
+
+use std::sync::Arc;
+
+use gradus_kernels::{CrossSegments, Segments};
+
+use crate::model::dropout::DropoutStream;
+use crate::model::packed::Packed;
+
+/// One text, or two that are read together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Text<'a> {
+    /// Its ids, those included that the tokenizer puts around it.
+    pub ids: &'a [u32],
+    /// Which of two texts each id belongs to, 0 or 1; empty: all to the first.
+    pub types: &'a [u32],
+    /// Positions of tokens that see the whole text and are seen by all of it, where attention has windows (Longformer);
+    /// `None`: as the head has it, the first token of a sequence head and none of a token head.
+    pub global: Option<&'a [usize]>,
+}
+
+impl<'a> Text<'a> {
+    /// A text of these ids.
+    pub fn new(ids: &'a [u32]) -> Self {
+        Self { ids, types: &[], global: None }
+    }
+}
+
+/// Texts as an encoder computes them in one forward pass.
+#[derive(Debug, Clone)]
+pub struct TextBatch {
+    packed: Packed,
+    types_n: Vec<u32>,
+    seen: Arc<Seen>,
+    dropout: Option<DropoutStream>,
+}
+
+/// Which tokens see each other.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// The texts, with their global tokens.
+    pub segments: Segments,
+    /// What global tokens see.
+    pub global: Option<Global>,
+}
+
+/// The global tokens of a batch.
+#[derive(Debug)]
+pub(super) struct Global {
+    /// Their packed indices, text after text.
+    pub tokens: Vec<u32>,
+    /// Each text's read the whole of it.
+    pub cross: CrossSegments,
+    /// Where the result of every token lies when those of the global tokens follow those of all.
+    pub places: Vec<u32>,
+}
+
+impl TextBatch {
+    /// `texts`; where one does not say which tokens are global, the first is if `first_is_global`.
+    ///
+    /// # Panics
+    /// When there is no text, or one has no ids or not as many types.
+    pub(in crate::model) fn new(texts: &[Text<'_>], first_is_global: bool) -> Self {
+        let packed = Packed::new(texts.iter().map(|text| text.ids));
+        let mut types_n = Vec::with_capacity(packed.tokens());
+        let (mut tokens, mut counts) = (Vec::new(), Vec::new());
+        for (i, text) in texts.iter().enumerate() {
+            match text.types {
+                [] => types_n.resize(types_n.len() + text.ids.len(), 0),
+                types => types_n.extend_from_slice(types),
+            }
+            let default: &[usize] = if first_is_global { &[0] } else { &[] };
+            let mut global: Vec<usize> = text.global.unwrap_or(default).to_vec();
+            global.sort_unstable();
+            global.dedup();
+            tokens.extend(global.iter().map(|&t| packed.index(i, t) as u32));
+            counts.push(global.len());
+        }
+        assert_eq!(types_n.len(), packed.tokens(), "one type a token");
+        let seen = Arc::new(Seen::new(packed.segments(), tokens, &counts));
+        Self { packed, types_n, seen, dropout: None }
+    }
+
+    /// The same in a pass whose dropout draws its masks from `stream`, where there is one.
+    #[must_use]
+    pub fn dropping(self, stream: Option<DropoutStream>) -> Self {
+        Self { dropout: stream, ..self }
+    }
+
+    /// What the masks of dropout are drawn from; without it nothing is dropped.
+    pub fn dropout(&self) -> Option<DropoutStream> {
+        self.dropout
+    }
+
+    /// The tokens, laid end to end.
+    pub fn packed(&self) -> &Packed {
+        &self.packed
+    }
+
+    /// Which of two texts each token belongs to, `[N]`.
+    pub fn types_n(&self) -> &[u32] {
+        &self.types_n
+    }
+
+    /// How many tokens each text has, `[B]`.
+    pub fn lengths_b(&self) -> Vec<usize> {
+        (0..self.packed.sequences()).map(|i| self.packed.length(i)).collect()
+    }
+
+    /// The packed index of each text's first token, `[B]`: where a sequence head reads.
+    pub fn first_indices(&self) -> Vec<usize> {
+        (0..self.packed.sequences()).map(|i| self.packed.index(i, 0)).collect()
+    }
+
+    pub(super) fn seen(&self) -> Arc<Seen> {
+        Arc::clone(&self.seen)
+    }
+}
+
+impl Seen {
+    fn new(texts: &Segments, tokens: Vec<u32>, counts: &[usize]) -> Self {
+        let segments = texts.clone().with_global(tokens.iter().map(|&token| token as usize));
+        if tokens.is_empty() {
+            return Self { segments, global: None };
+        }
+        let (source_of, counts): (Vec<usize>, Vec<usize>) =
+            counts.iter().copied().enumerate().filter(|(_, count)| *count > 0).unzip();
+        let cross = CrossSegments::new(Segments::sequences(counts), texts.clone(), source_of);
+        let n = texts.tokens() as u32;
+        let mut places: Vec<u32> = (0..n).collect();
+        for (at, &token) in tokens.iter().enumerate() {
+            places[token as usize] = n + at as u32;
+        }
+        Self { segments, global: Some(Global { tokens, cross, places }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_lie_end_to_end_with_types_and_global_tokens() {
+        let [first, second, third] = [vec![5, 6, 7], vec![8], vec![9, 10]];
+        let texts = [
+            Text { types: &[0, 1, 1], ..Text::new(&first) },
+            Text { global: Some(&[]), ..Text::new(&second) },
+            Text { global: Some(&[1, 0, 1]), ..Text::new(&third) },
+        ];
+        let batch = TextBatch::new(&texts, true);
+        assert_eq!((batch.packed().ids(), batch.types_n()), (&[5, 6, 7, 8, 9, 10][..], &[0, 1, 1, 0, 0, 0][..]));
+        assert_eq!((batch.lengths_b(), batch.first_indices()), (vec![3, 1, 2], vec![0, 3, 4]));
+        let seen = batch.seen();
+        let global = seen.global.as_ref().expect("global tokens");
+        assert_eq!((&global.tokens[..], &global.places[..]), (&[0, 4, 5][..], &[6, 1, 2, 3, 7, 8][..]));
+        assert_eq!(global.cross.tokens(), [3, 6]);
+        assert!(TextBatch::new(&[Text::new(&first)], false).seen().global.is_none());
+    }
+}
