@@ -1,5 +1,6 @@
 //! A model's directory with what turns text into ids.
 
+use std::cell::OnceCell;
 use std::path::Path;
 
 use burn::tensor::Device;
@@ -7,7 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::model::adapter::Adaptable;
-use crate::model::{CausalLm, ModelDir, Precision, RewardModel, WeightFormat, save_causal, save_reward_model};
+use crate::model::{
+    CausalLm, Classifier, ModelDir, Precision, RewardModel, Task, WeightFormat, save_causal, save_classifier,
+    save_reward_model,
+};
 use crate::rng::Stream;
 use crate::text::{ChatTemplate, Tokenizer};
 
@@ -20,6 +24,17 @@ pub struct Pretrained {
     pub tokenizer: Tokenizer,
     /// Its chat template, or the one that replaces it.
     pub template: Option<ChatTemplate>,
+    /// What the training rows say of a classifier's labels, once they were read.
+    pub labels: OnceCell<LabelPlan>,
+}
+
+/// What a classifier learns to say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LabelPlan {
+    /// Of what, and which labels.
+    pub task: Task,
+    /// What the loss of each label is multiplied by, `[K]`.
+    pub weights_k: Vec<f32>,
 }
 
 impl Pretrained {
@@ -34,7 +49,7 @@ impl Pretrained {
             Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
             None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,
         };
-        Ok(Self { dir, tokenizer, template })
+        Ok(Self { dir, tokenizer, template, labels: OnceCell::new() })
     }
 
     /// The ids that end a completion.
@@ -91,6 +106,26 @@ impl Trainable for CausalLm {
 
     fn language(&self) -> Option<&CausalLm> {
         Some(self)
+    }
+}
+
+impl Trainable for Classifier {
+    fn open(dir: &ModelDir, packed: Option<WeightFormat>, head: &mut Stream, device: &Device) -> Result<Self> {
+        match (&dir.head, packed) {
+            (Some(task), _) if !Task::of(dir).is_ok_and(|own| own == *task) => {
+                Self::with_fresh_head(dir, task.clone(), packed, head, device)
+            }
+            (_, Some(weights)) => Self::load_packed(dir, weights, device),
+            (_, None) => Self::load(dir, device),
+        }
+    }
+
+    fn save(&self, source: &Pretrained, directory: &Path) -> Result<()> {
+        save_classifier(self, &source.dir, directory)
+    }
+
+    fn computing(self, compute: Precision) -> Self {
+        self.with_compute(compute)
     }
 }
 

@@ -139,3 +139,17 @@ fn a_classifier_rewards_completions() {
     let run = test.run(&["train", "run.yml", "--output-dir", "other", "--reward-classifier-label", "fine"]);
     assert_ne!(run.code, 0);
 }
+
+#[test]
+fn a_classifier_is_trained_and_scores_afterwards() {
+    let row = |i: usize| json!({ "text": (["tea warm", "water cold"][i % 2]), "label": (["hot", "wet"][i % 2]) });
+    let rows: String = (0..40).map(|i| format!("{}\n", row(i))).collect();
+    let test = CliTest::with("rows.jsonl", &rows);
+    let arguments = ["classify", "--model", &fixture("bert"), "--data", "rows.jsonl", "--output-dir", "run"];
+    test.succeeds(&[&arguments[..], &["--max-steps", "20", "--batch-size", "8", "--learning-rate", "2e-3"]].concat());
+    let report: Value = serde_json::from_str(&test.read("run/evaluation/report.json")).expect("JSON");
+    assert_eq!(report["accuracy"], 1.0, "{report}");
+    let found =
+        lines(&test.succeeds(&["score", "--classifier", "run/model", "--data", "rows.jsonl", "--max-rows", "2"]));
+    assert_eq!((&found[0]["label"], &found[1]["label"]), (&json!("hot"), &json!("wet")));
+}

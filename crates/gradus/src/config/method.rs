@@ -9,7 +9,8 @@ use crate::algorithm::{
 };
 use crate::method::{Head, Iteration, Method, Shared};
 use crate::objective::{
-    OfflineMethod, dpo::DpoConfig, orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig,
+    OfflineMethod, classify::ClassifyConfig, dpo::DpoConfig, orpo::OrpoConfig, reward_model::RewardModelConfig,
+    sft::SftConfig,
 };
 use crate::settings::TrainConfig;
 
@@ -21,6 +22,8 @@ pub enum MethodConfig {
     Sft(SftConfig),
     /// A Bradley–Terry reward model.
     Reward(RewardModelConfig),
+    /// A classifier of texts or tokens.
+    Classify(ClassifyConfig),
     /// Direct preference optimisation.
     Dpo(DpoConfig),
     /// Odds ratio preference optimisation.
@@ -43,6 +46,7 @@ impl MethodConfig {
         match self {
             Self::Sft(keys) => visitor.offline(keys),
             Self::Reward(keys) => visitor.offline(keys),
+            Self::Classify(keys) => visitor.offline(keys),
             Self::Dpo(keys) => visitor.offline(keys),
             Self::Orpo(keys) => visitor.offline(keys),
             Self::Ppo(keys) => visitor.online(keys),

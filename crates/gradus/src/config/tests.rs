@@ -130,7 +130,7 @@ fn dropout_is_for_methods_without_a_reference() {
     check(
         "method: {dpo: {}}\ntrain: {dropout: true}\n",
         &[
-            "4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: with dropout they would differ by chance (leave it out; it is for `sft` and `reward`)",
+            "4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: with dropout they would differ by chance (leave it out; it is for `sft`, `reward` and `classify`)",
         ],
     );
     let fine = "model: gpt2\ndata: d.jsonl\nmethod: {sft: {}}\nlora: {dropout: 0.1}\ntrain: {dropout: true, recompute: true}\n";
@@ -187,7 +187,7 @@ fn wrong_types() {
     check(
         "method: [sft]\n",
         &[
-            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `dpo`, `orpo`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` is needed",
+            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `classify`, `dpo`, `orpo`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` is needed",
         ],
     );
 }

@@ -21,12 +21,13 @@ pub struct TextForm {
 }
 
 /// At which side a text that is too long is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
     /// At its beginning.
     Left,
     /// At its end.
+    #[default]
     Right,
 }
 
@@ -49,6 +50,23 @@ impl Side {
             Self::Left => Cut::Left(limit),
             Self::Right => Cut::Right(limit),
         }
+    }
+}
+
+impl TextForm {
+    /// From patterns as they are written.
+    ///
+    /// # Errors
+    /// The first pattern that is none, by its key, and what is wrong with it.
+    pub fn parse(
+        text: Option<&str>,
+        pair: Option<&str>,
+        cut: Option<Cut>,
+    ) -> std::result::Result<Self, (&'static str, String)> {
+        let pattern = |key: &'static str, text: Option<&str>| {
+            text.map(Pattern::parse).transpose().map_err(|message| (key, message))
+        };
+        Ok(Self { text: pattern("text", text)?, pair: pattern("pair", pair)?, cut })
     }
 }
 
@@ -119,7 +137,7 @@ pub fn column_text(columns: &Map<String, Value>, name: &str) -> std::result::Res
     }
 }
 
-fn missing(name: &str, columns: &Map<String, Value>) -> String {
+pub(super) fn missing(name: &str, columns: &Map<String, Value>) -> String {
     let names: Vec<String> = columns.keys().map(|name| format!("`{name}`")).collect();
     format!("missing column `{name}` (found {})", if names.is_empty() { "none".into() } else { names.join(", ") })
 }

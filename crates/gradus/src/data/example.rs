@@ -131,6 +131,8 @@ pub struct Counts {
     pub skipped: usize,
     /// Rows cut at the end; they lost their end-of-text token.
     pub truncated: usize,
+    /// Rows whose text, for a classifier, was cut.
+    pub cut: usize,
     /// Rows whose source, for an encoder, was cut.
     pub sources_cut: usize,
     /// Rows whose target, for a decoder, does not end with the end-of-text token, though nothing was cut.
@@ -166,6 +168,7 @@ impl Counts {
         };
         say(self.skipped, "left out: longer than the limit");
         say(self.truncated, "cut at the end: they lost their end-of-text token");
+        say(self.cut, "cut: their text is longer than the limit");
         say(self.sources_cut, "have a source that was cut at the end");
         say(self.without_end, "have a target without the end-of-text token: where it ends is not learnt");
         say(self.without_loss, "left out: the cut removed every token with loss");

@@ -21,6 +21,8 @@ pub(super) struct Made<E> {
 pub(super) enum Outcome {
     Kept,
     Truncated,
+    /// A text for a classifier, whose special tokens stay.
+    Cut,
     /// Of a source and a target, only the source.
     SourceCut,
     /// The target of an encoder's source does not end.

@@ -162,7 +162,7 @@ pub(super) fn row_sequences(
 }
 
 /// Token counts of an example: all, and with loss.
-trait Measured {
+pub(super) trait Measured {
     fn sizes(&self) -> (usize, usize);
 }
 
@@ -186,7 +186,7 @@ impl Measured for Prompt {
 }
 
 /// Makes the examples of all rows, in parallel and in order, and counts.
-fn run<E: Send + Measured>(
+pub(super) fn run<E: Send + Measured>(
     rows: &[Row],
     options: &TokeniseOptions,
     make: impl Fn(&Row) -> Result<Made<E>, Failure> + Sync,
@@ -219,6 +219,7 @@ fn run<E: Send + Measured>(
         match made.outcome {
             Outcome::Kept => {}
             Outcome::Truncated => counts.truncated += 1,
+            Outcome::Cut => counts.cut += 1,
             Outcome::SourceCut => counts.sources_cut += 1,
             Outcome::WithoutEnd => counts.without_end += 1,
             Outcome::WithoutLoss => counts.without_loss += 1,

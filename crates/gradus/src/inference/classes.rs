@@ -9,7 +9,7 @@ use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
 use crate::model::{Classifier, Precision, Reading, Scope, Task, Text, WeightFormat, open_model};
-use crate::text::{Pattern, Tokenizer};
+use crate::text::Tokenizer;
 
 /// What to classify.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,9 +90,9 @@ pub fn classes<E: From<Error>>(
 
 /// What is read of every row; one that cannot be read is an error with its place.
 fn texts(options: &ClassesOptions, model: &Classifier, tokenizer: &Tokenizer) -> Result<Vec<Classified>, Error> {
-    let pattern = |text: &Option<String>| text.as_deref().map(Pattern::parse).transpose().map_err(Error::input);
     let cut = options.truncate.zip(model.encoder.max_positions()).map(|(side, limit)| side.to(limit));
-    let form = TextForm { text: pattern(&options.text)?, pair: pattern(&options.pair)?, cut };
+    let form = TextForm::parse(options.text.as_deref(), options.pair.as_deref(), cut)
+        .map_err(|(_, message)| Error::input(message))?;
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Columns) };
     let rows = data::load(&options.data, &load)?.rows;
     let mut found = Vec::with_capacity(rows.len());

@@ -4,6 +4,7 @@
 //! Tensors hold only what counts: `[M]` counted tokens of a packed micro-batch, `[P]` pairs, `[B]` sequences. Nothing
 //! that is masked out ever enters the arithmetic. A loss sees no model, no text and no configuration.
 
+pub mod classify;
 pub mod divergence;
 pub mod dpo;
 pub mod kl;

@@ -3,6 +3,7 @@
 //! Inputs and outputs are `f32` (what tensors hold); sums run in `f64`. Nothing here does I/O, keeps hidden state or
 //! knows the configuration. Sequences come one at a time, so there is no padding and no mask.
 
+pub mod classes;
 pub mod conjugate;
 pub mod gae;
 pub mod group;

@@ -256,6 +256,8 @@ impl CausalLm {
 }
 
 impl Adaptable for CausalLm {
+    type Below = Trunk;
+
     fn adapted(&self) -> (&Trunk, &Attached) {
         (&self.trunk, &self.adapter)
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::adapter::{self, PeftConfig, TaskType};
+use super::classifier::Task;
 use super::encoder::EncoderFamily;
 use super::hub;
 use super::trunk::Family;
@@ -36,6 +37,8 @@ pub struct ModelDir {
     pub generation_config: Option<Map<String, Value>>,
     /// The adapter that goes on this model.
     pub adapter: Option<AdapterDir>,
+    /// The head that goes on this encoder, where it is not the one that it has.
+    pub head: Option<Task>,
 }
 
 /// An adapter's directory.
@@ -80,7 +83,7 @@ impl ModelDir {
         let config = read_object(&path.join("config.json"))?
             .ok_or_else(|| Error::model(path, "no `config.json`: this is not a model directory"))?;
         let generation_config = read_object(&path.join("generation_config.json"))?;
-        Ok(Self { path: path.into(), config, generation_config, adapter: None })
+        Ok(Self { path: path.into(), config, generation_config, adapter: None, head: None })
     }
 
     /// The same model with the adapter in `path` on it.
@@ -104,7 +107,7 @@ impl ModelDir {
 
     /// A directory that does not exist yet, for a model built from `config`.
     pub fn unsaved(config: Map<String, Value>) -> Self {
-        Self { path: PathBuf::new(), config, generation_config: None, adapter: None }
+        Self { path: PathBuf::new(), config, generation_config: None, adapter: None, head: None }
     }
 
     /// `model_type`, such as `gpt2`.
@@ -151,7 +154,26 @@ impl ModelDir {
     /// # Errors
     /// When the family is unknown.
     pub fn has_encoder(&self) -> Result<bool> {
+        if EncoderFamily::named(self.model_type()).is_some() {
+            return Ok(false);
+        }
         Ok(Family::of(self)?.has_encoder())
+    }
+
+    /// Checks that texts can be continued with this model.
+    ///
+    /// # Errors
+    /// When the family is unknown, or an encoder alone.
+    pub(crate) fn check_writes(&self) -> Result<()> {
+        Family::of(self).map(drop)
+    }
+
+    /// Checks that this is an encoder alone.
+    ///
+    /// # Errors
+    /// When the family is unknown, or another kind.
+    pub(crate) fn check_reads(&self) -> Result<()> {
+        EncoderFamily::of(self).map(drop)
     }
 
     /// The first and the last id of every completion, where the generation configuration (or the model's) forces them: of a

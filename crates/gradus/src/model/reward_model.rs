@@ -185,6 +185,8 @@ impl RewardModel {
 }
 
 impl Adaptable for RewardModel {
+    type Below = Trunk;
+
     fn adapted(&self) -> (&Trunk, &Attached) {
         (&self.trunk, &self.adapter)
     }

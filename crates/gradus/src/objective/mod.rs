@@ -1,5 +1,6 @@
 //! What the offline loop needs to know of a method: from a batch of examples to a loss.
 
+pub mod classify;
 pub mod dpo;
 pub mod orpo;
 pub mod reward_model;
@@ -17,7 +18,7 @@ use crate::error::Result;
 use crate::host::read;
 use crate::method::Method;
 use crate::model::{CausalLm, DropoutStream, Rows};
-use crate::pretrained::{Pretrained, Trainable};
+use crate::pretrained::{LabelPlan, Pretrained, Trainable};
 use crate::stats::Stats;
 
 /// A method that learns from fixed examples, by its keys.
@@ -26,6 +27,14 @@ pub trait OfflineMethod: Method {
     type Example;
     /// What it minimises.
     type Objective: Objective<Model: Trainable>;
+
+    /// What the training rows say of a classifier's labels: asked before any rows become examples.
+    ///
+    /// # Errors
+    /// When a row has no label, or one that is not known.
+    fn labels(&self, _train: &[Row], _from: &Pretrained) -> Result<Option<LabelPlan>> {
+        Ok(None)
+    }
 
     /// Rows as ids.
     ///
@@ -51,16 +60,18 @@ pub trait OfflineMethod: Method {
 
 /// How much one optimiser step holds. Every denominator comes from here, so a step's gradient does not depend on how it
 /// is split into forward passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Totals {
     /// Examples: rows, or pairs.
     pub examples: usize,
     /// Tokens that carry loss.
     pub targets: usize,
+    /// What they weigh together.
+    pub weight: f64,
 }
 
 /// What one forward pass is part of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pass {
     /// The step's denominators.
     pub totals: Totals,
@@ -81,6 +92,11 @@ pub trait Objective {
 
     /// Tokens of one example that carry loss.
     fn targets(&self, example: &Self::Example) -> usize;
+
+    /// What they weigh together; 1 each unless a method weighs them.
+    fn weight(&self, example: &Self::Example) -> f64 {
+        self.targets(example) as f64
+    }
 
     /// The examples of a step, each with what its loss must know of the others, where that takes a look at all of them
     /// before the first pass. `None`, which is usual: a pass needs nothing but the totals.
@@ -116,13 +132,22 @@ pub trait Objective {
         Vec::new()
     }
 
+    /// A report of held-out examples for people and programs, where the method has one. `model` carries no gradient.
+    fn report(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> Option<Value> {
+        None
+    }
+
     /// The example for a person to read: ids and masks, as they entered the loss.
     fn describe(&self, example: &Self::Example) -> Value;
 }
 
 /// Sums over examples what one step needs for its denominators.
 pub fn totals<O: Objective + ?Sized>(objective: &O, examples: &[&O::Example]) -> Totals {
-    Totals { examples: examples.len(), targets: examples.iter().map(|example| objective.targets(example)).sum() }
+    Totals {
+        examples: examples.len(),
+        targets: examples.iter().map(|example| objective.targets(example)).sum(),
+        weight: examples.iter().map(|example| objective.weight(example)).sum(),
+    }
 }
 
 /// The loss and the statistics of `examples` taken as one step, without gradient.

@@ -6,8 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::data::Side;
-use crate::text::Pattern;
+use crate::data::{Side, TextForm};
 
 /// One reward: the choice is the key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -82,10 +81,8 @@ pub struct ClassifierConfig {
 
 impl ClassifierConfig {
     /// What is wrong with its patterns, by key.
-    pub(crate) fn mistakes(&self) -> Vec<(&'static str, String)> {
-        let patterns = [("text", &self.text), ("pair", &self.pair)];
-        let mistake = |text: &Option<String>| text.as_deref().and_then(|text| Pattern::parse(text).err());
-        patterns.into_iter().filter_map(|(key, text)| Some((key, mistake(text)?))).collect()
+    pub(crate) fn mistake(&self) -> Option<(&'static str, String)> {
+        TextForm::parse(self.text.as_deref(), self.pair.as_deref(), None).err()
     }
 }
 

@@ -128,7 +128,8 @@ impl Tokenizer {
     /// # Errors
     /// As [`encode_joined`](Self::encode_joined).
     pub fn encode_words(&self, words: &[String], cut: Option<Cut>) -> Result<(Joined, Vec<Option<usize>>)> {
-        let encoding = self.inner.encode_fast(words, false).map_err(|e| self.failed(e))?;
+        // The fast way keeps no words.
+        let encoding = self.inner.encode(words, false).map_err(|e| self.failed(e))?;
         let (encoding, _) = self.cut(encoding, None, cut)?;
         let joined = self.inner.post_process(encoding, None, true).map_err(|e| self.failed(e))?;
         let mut firsts = vec![None; words.len()];

@@ -4,7 +4,7 @@ use super::fit;
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Error, Result};
-use crate::method::{Cast, Role, Source};
+use crate::method::{Cast, Head, Role, Source};
 use crate::model::{ModelDir, ModelShape, open_model};
 
 /// One part of a run, and the model that plays it.
@@ -38,6 +38,10 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
             Source::Named(name) => (name, open_model(name)?),
             Source::Start | Source::Policy | Source::Trunk => (&config.model, start.model.dir.clone()),
         };
+        match role.head {
+            Head::Labels => dir.check_reads()?,
+            Head::Language | Head::Scalar => dir.check_writes()?,
+        }
         let shape = ModelShape::of(&dir)?;
         Ok::<_, Error>(Player { role: role.clone(), name: name.clone(), dir, shape })
     })?;

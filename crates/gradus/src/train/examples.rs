@@ -27,6 +27,10 @@ pub fn fixed<M: OfflineMethod>(
     observer: &mut dyn Observer,
 ) -> Result<Parts<M::Example>> {
     let split = start.rows(plan, method.need())?;
+    if let Some(labels) = method.labels(&split.train, &start.model)? {
+        // Rows are read once a run; a second reading gives the same.
+        let _ = start.model.labels.set(labels);
+    }
     let options = tokenise_options(plan, &start.model, Some(plan.train().max_length))?;
     let (train, held_out) = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
     let lengths = train.iter().chain(&held_out).map(|example| M::rows(example).longest());

@@ -1,6 +1,6 @@
 //! `evaluation/`: what a finished reward model makes of every held-out pair.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::math::stats::calibration;
@@ -26,6 +26,18 @@ pub fn write(run: &RunDir, scores: &[PairScore]) -> Result<()> {
         let picture = |name: &str, chart: &LineChart| atomic::write_bytes(&directory.join(name), &chart.png());
         picture("rewards.png", &histogram(scores))?;
         picture("calibration.png", &reliability(scores))
+    })
+}
+
+/// Writes `report.json`; nothing where there is none.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn report(run: &RunDir, report: Option<Value>) -> Result<()> {
+    let Some(report) = report else { return Ok(()) };
+    let text = serde_json::to_string_pretty(&report).expect("JSON values serialise") + "\n";
+    atomic::write_dir(&run.evaluation(), |directory| {
+        atomic::write_bytes(&directory.join("report.json"), text.as_bytes())
     })
 }
 

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::learner::optimizer::{Optimizer, OptimizerConfig};
 use crate::method::{Cast, Head, Trainer};
-use crate::model::adapter::{Adaptable, PeftConfig, TaskType};
+use crate::model::adapter::{Adaptable, Layers, PeftConfig, TaskType};
 use crate::model::{CausalLm, ModelDir, RewardModel};
 use crate::pretrained::Trainable;
 use crate::reward::{self, Reward};
@@ -155,7 +155,10 @@ impl Models<'_> {
         match self.checkpoint {
             Some(checkpoint) if self.adapts() => self.start.model.dir.without_adapter().with_adapter(&checkpoint.path),
             Some(checkpoint) => ModelDir::open(&checkpoint.path),
-            None => Ok(self.start.model.dir.clone()),
+            None => {
+                let head = self.start.model.labels.get().map(|labels| labels.task.clone());
+                Ok(self.start.model.dir.clone().with_head(head))
+            }
         }
     }
 

@@ -217,6 +217,7 @@ impl Job<'_> {
         atomic::write_dir(&self.directory.model(), |path| save(&model, path))?;
         let examples: Vec<_> = held_out.iter().collect();
         held_out::write(&self.directory, &objective.scores(&model, &examples, settings.passes))?;
+        held_out::report(&self.directory, objective.report(&model, &examples, settings.passes))?;
         self.finish(&mut recorder, &settings)
     }
 

@@ -32,7 +32,7 @@ impl Step {
         Self {
             weights_p: config.use_weighting.then(|| on_policy(&aligned, &counts_b)),
             reference_b: values(&sums(reference_m, &counts_b, config.ld_alpha)),
-            totals: Totals { examples: pairs, targets: counts_b[..pairs].iter().sum() },
+            totals: Totals { examples: pairs, targets: counts_b[..pairs].iter().sum(), weight: pairs as f64 },
             chosen: leaves("chosen"),
             rejected: leaves("rejected"),
             config,

@@ -2,13 +2,18 @@
 
 use crate::config::RunConfig;
 use crate::config::method::names;
-use crate::method::Problems;
+use crate::method::{Head, Problems};
 
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let adapts = config.adapter.is_some() || config.lora.is_some();
     problems.unless(!adapts || config.train.sampling_weights.is_none(), &["train.sampling_weights"], || {
         let message = "`train.sampling_weights` is set, but under an adapter the base is sampled from as it is held";
         (message.into(), Some("use `train.frozen_weights`: it holds the base so in training too".into()))
+    });
+    let labels = config.method.method().cast(&config.shared()).policy.head == Head::Labels;
+    problems.unless(!(adapts && labels), &[if config.lora.is_some() { "lora" } else { "adapter" }], || {
+        let message = format!("`{}` trains an encoder, which carries no adapter yet", config.method.name());
+        (message, Some("leave it out: all weights are trained then".into()))
     });
     drops_well(problems, config, "train.dropout", config.train.dropout.then_some("true".into()));
     let Some(lora) = &config.lora else { return };

@@ -38,7 +38,7 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
             let key = |name: &str| format!("{path}.classifier.{name}");
             let model = key("model");
             problems.unless(!classifier.model.trim().is_empty(), &[&model], || (format!("`{model}` is empty"), None));
-            for (name, message) in classifier.mistakes() {
+            if let Some((name, message)) = classifier.mistake() {
                 problems.unless(false, &[&key(name)], || (format!("`{}`: {message}", key(name)), None));
             }
         }

@@ -11,6 +11,7 @@ mod targets;
 use std::sync::Arc;
 
 use burn::module::Module;
+use burn::tensor::Device;
 use rand::Rng;
 
 pub use lora_config::LoraConfig;
@@ -19,6 +20,7 @@ pub(crate) use saved::{AdapterTensors, save};
 
 use super::WeightFormat;
 use super::directory::ModelDir;
+use super::encoder::{Encoder, EncoderFamily};
 use super::layers::Linear;
 use super::lora::{Lora, LoraValues};
 use super::trunk::{Family, Trunk};
@@ -37,8 +39,8 @@ const PEFT_PREFIX: &str = "base_model.model.";
 ///
 /// # Errors
 /// When no layer has one of the names.
-fn attach_fresh(trunk: &mut Trunk, family: Family, config: &PeftConfig, stream: &mut Stream) -> Result<()> {
-    attach(trunk, family, config, &mut |_, widths, rank, squares| {
+fn attach_fresh(layers: &mut impl Layers, prefix: &str, config: &PeftConfig, stream: &mut Stream) -> Result<()> {
+    attach(layers, prefix, config, &mut |_, widths, rank, squares| {
         let [input, output] = widths;
         let bound = (input as f32).powf(-0.5);
         let a = (0..rank * input).map(|_| stream.random_range(-bound..bound)).collect();
@@ -52,12 +54,12 @@ fn attach_fresh(trunk: &mut Trunk, family: Family, config: &PeftConfig, stream: 
 /// # Errors
 /// When no layer has one of the names; what is wrong with `tensors` they report themselves.
 pub(crate) fn attach_saved(
-    trunk: &mut Trunk,
+    layers: &mut impl Layers,
     family: Family,
     config: &PeftConfig,
     tensors: &mut AdapterTensors,
 ) -> Result<()> {
-    attach(trunk, family, config, &mut |name, [input, output], rank, _| {
+    attach(layers, family.base_prefix(), config, &mut |name, [input, output], rank, _| {
         let a = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_A.weight"), &[rank, input]);
         let b = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_B.weight"), &[output, rank]);
         let magnitude =
@@ -72,12 +74,12 @@ type Parts = (Vec<f32>, Vec<f32>, Option<Vec<f32>>);
 /// Makes the parts of a layer from its name, inputs and outputs, r, and with DoRA the squared lengths of its rows.
 type MakeParts<'a> = dyn FnMut(&str, [usize; 2], usize, &[f32]) -> Parts + 'a;
 
-fn attach(trunk: &mut Trunk, family: Family, config: &PeftConfig, make: &mut MakeParts<'_>) -> Result<()> {
-    let device = trunk.device();
+fn attach(layers: &mut impl Layers, prefix: &str, config: &PeftConfig, make: &mut MakeParts<'_>) -> Result<()> {
+    let device = layers.device();
     let matcher = config.matcher()?;
     let (mut names, mut attached) = (Vec::new(), 0);
-    for (name, linear) in trunk.linears_mut() {
-        let name = format!("{}{name}", family.base_prefix());
+    for (name, linear) in layers.linears_mut() {
+        let name = format!("{prefix}{name}");
         if !matcher.matches(&name) {
             names.push(name);
             continue;
@@ -111,16 +113,79 @@ fn squares(linear: &Linear) -> Vec<f32> {
     squares.into_data().try_to_vec().expect("f32")
 }
 
+/// What stands before the names of everything below the head of the model in `dir`.
+fn base_prefix(dir: &ModelDir) -> Result<&'static str> {
+    match EncoderFamily::named(dir.model_type()) {
+        Some(family) => Ok(family.base_prefix()),
+        None => Ok(Family::of(dir)?.base_prefix()),
+    }
+}
+
 /// The adapter of a model, shared by its copies.
 pub type Attached = Option<Arc<PeftConfig>>;
 
-/// A model whose trunk may carry an adapter.
+/// What lies below a head and can be set up for training: a [`Trunk`], or an [`Encoder`].
+pub trait Layers {
+    /// All linear layers with their names.
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
+
+    /// The device of the weights.
+    fn device(&self) -> Device;
+
+    /// Packs the weights of all linear layers in `format`.
+    fn freeze_weights(&mut self, format: WeightFormat);
+
+    /// Has the backward pass run the blocks again instead of keeping what they computed.
+    fn set_recompute(&mut self, recompute: bool);
+
+    /// Whether numbers are dropped as the configuration says, in passes that have masks.
+    fn set_dropout(&mut self, dropout: bool);
+
+    /// Refuses to train all weights of a quantised model; `dir` is where it was read from.
+    ///
+    /// # Errors
+    /// When a linear layer is quantised.
+    fn check_trainable(&self, dir: &ModelDir) -> Result<()>;
+}
+
+macro_rules! layers {
+    ($below:ty) => {
+        impl Layers for $below {
+            fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+                self.linears_mut()
+            }
+            fn device(&self) -> Device {
+                self.device()
+            }
+            fn freeze_weights(&mut self, format: WeightFormat) {
+                self.freeze_weights(format);
+            }
+            fn set_recompute(&mut self, recompute: bool) {
+                self.set_recompute(recompute);
+            }
+            fn set_dropout(&mut self, dropout: bool) {
+                self.set_dropout(dropout);
+            }
+            fn check_trainable(&self, dir: &ModelDir) -> Result<()> {
+                self.check_trainable(dir)
+            }
+        }
+    };
+}
+
+layers!(Trunk);
+layers!(Encoder);
+
+/// A model that may carry an adapter below its head.
 pub trait Adaptable: Module {
-    /// The trunk, and what the low-rank parts in it are.
-    fn adapted(&self) -> (&Trunk, &Attached);
+    /// What lies below the head.
+    type Below: Layers;
+
+    /// It, and what the low-rank parts in it are.
+    fn adapted(&self) -> (&Self::Below, &Attached);
 
     /// The same, to change both.
-    fn adapted_mut(&mut self) -> (&mut Trunk, &mut Attached);
+    fn adapted_mut(&mut self) -> (&mut Self::Below, &mut Attached);
 
     /// Lets gradients reach the heads that are trained with the adapter.
     fn train_heads(&mut self) {}
@@ -136,7 +201,7 @@ pub trait Adaptable: Module {
     /// When no layer has one of its names.
     fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
         let (trunk, attached) = self.adapted_mut();
-        attach_fresh(trunk, Family::of(dir)?, &config, stream)?;
+        attach_fresh(trunk, base_prefix(dir)?, &config, stream)?;
         *attached = Some(Arc::new(config));
         Ok(self)
     }

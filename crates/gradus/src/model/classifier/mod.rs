@@ -15,6 +15,7 @@ use gradus_kernels::{Precision, WeightFormat};
 pub(super) use head::Head;
 pub use task::{Reading, Scope, Task};
 
+use super::adapter::{Adaptable, Attached};
 use super::build::{Builder, Fresh, Init, Source, normal};
 use super::causal::select_rows;
 use super::checkpoint::Checkpoint;
@@ -32,9 +33,9 @@ pub struct Classifier {
     head: Head,
     #[module(skip)]
     task: Arc<Task>,
-    /// Whether the head drops numbers, in passes that have masks.
+    /// What the low-rank parts of the encoder are: none so far.
     #[module(skip)]
-    dropout: bool,
+    adapter: Attached,
 }
 
 impl Classifier {
@@ -112,7 +113,7 @@ impl Classifier {
         // Heads are small, and stay in f32.
         let mut b = Builder::new(source, device);
         let head = Head::build(&mut b, dir, &task, encoder.dims().1, encoder.initializer_range())?;
-        Ok(Self { encoder, head, task: Arc::new(task), dropout: false })
+        Ok(Self { encoder, head, task: Arc::new(task), adapter: None })
     }
 
     /// Lets what other heads left in the files be.
@@ -144,7 +145,6 @@ impl Classifier {
     /// Whether numbers are dropped as the configuration says, in passes that have masks.
     pub fn set_dropout(&mut self, dropout: bool) {
         self.encoder.set_dropout(dropout);
-        self.dropout = dropout;
     }
 
     /// What is computed of `texts`. Types are left out where the encoder knows none, and so are global tokens; of Longformer
@@ -169,7 +169,7 @@ impl Classifier {
     /// One row of logits for every text, `[B, K]`, or with a token head for every token, `[N, K]`.
     pub fn logits(&self, texts: &TextBatch) -> Tensor<2> {
         let hidden_nd = self.encoder.forward(texts);
-        let dropping = Dropping { stream: texts.dropout(), own: self.dropout };
+        let dropping = Dropping { stream: texts.dropout(), own: self.encoder.drops_out() };
         self.head.forward(hidden_nd, texts, dropping)
     }
 
@@ -200,7 +200,25 @@ impl Classifier {
     }
 }
 
+impl Adaptable for Classifier {
+    type Below = Encoder;
+
+    fn adapted(&self) -> (&Encoder, &Attached) {
+        (&self.encoder, &self.adapter)
+    }
+
+    fn adapted_mut(&mut self) -> (&mut Encoder, &mut Attached) {
+        (&mut self.encoder, &mut self.adapter)
+    }
+}
+
 impl ModelDir {
+    /// The same model with this head on it, where it is not the one that it has.
+    #[must_use]
+    pub fn with_head(self, head: Option<Task>) -> Self {
+        Self { head, ..self }
+    }
+
     /// Whether this is a classifier: an encoder with a head that it knows.
     pub fn is_classifier(&self) -> bool {
         EncoderFamily::named(self.model_type()).is_some() && Scope::of(self).is_some()

@@ -210,6 +210,10 @@ impl Body for AlbertModel {
         &self.facts
     }
 
+    fn running(&self) -> Running {
+        self.running
+    }
+
     fn running_mut(&mut self) -> &mut Running {
         &mut self.running
     }

@@ -339,6 +339,10 @@ impl Body for BertModel {
         &self.facts
     }
 
+    fn running(&self) -> Running {
+        self.running
+    }
+
     fn running_mut(&mut self) -> &mut Running {
         &mut self.running
     }

@@ -373,6 +373,10 @@ impl Body for DebertaModel {
         &self.facts
     }
 
+    fn running(&self) -> Running {
+        self.running
+    }
+
     fn running_mut(&mut self) -> &mut Running {
         &mut self.running
     }

@@ -207,6 +207,10 @@ impl Body for DistilBertModel {
         &self.facts
     }
 
+    fn running(&self) -> Running {
+        self.running
+    }
+
     fn running_mut(&mut self) -> &mut Running {
         &mut self.running
     }

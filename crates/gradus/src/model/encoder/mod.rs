@@ -31,7 +31,7 @@ use super::build::Builder;
 use super::directory::ModelDir;
 use super::layers::Linear;
 use super::quant;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Texts in, hidden states out.
 #[derive(Module, Debug)]
@@ -63,6 +63,9 @@ trait Body {
     fn facts(&self) -> &Facts;
 
     /// How it is run.
+    fn running(&self) -> Running;
+
+    /// The same, to change it.
     fn running_mut(&mut self) -> &mut Running;
 }
 
@@ -174,6 +177,26 @@ impl Encoder {
     /// Has the backward pass run the blocks again instead of keeping what they computed.
     pub fn set_recompute(&mut self, recompute: bool) {
         self.body_mut().running_mut().recompute = recompute;
+    }
+
+    /// Whether numbers are dropped as the configuration says.
+    pub(super) fn drops_out(&self) -> bool {
+        self.body().running().dropout
+    }
+
+    /// Refuses to train weights that are packed.
+    ///
+    /// # Errors
+    /// When a linear layer is quantised.
+    pub(crate) fn check_trainable(&self, dir: &ModelDir) -> Result<()> {
+        match dir.quantisation() {
+            None => Ok(()),
+            Some(format) => {
+                let message =
+                    format!("its linear layers are quantised ({}): such weights take no gradient", format.name());
+                Err(Error::model(&dir.path, message).with_hint("start from the model that it was made of"))
+            }
+        }
     }
 
     /// Whether numbers are dropped as the configuration says, in passes that have masks.

@@ -329,6 +329,10 @@ impl Body for ModernBertModel {
         &self.facts
     }
 
+    fn running(&self) -> Running {
+        self.running
+    }
+
     fn running_mut(&mut self) -> &mut Running {
         &mut self.running
     }

@@ -1,0 +1,445 @@
+//! Classification: the keys it has, its objective, and the report of each label.
+
+use burn::tensor::{Tensor, TensorData};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Objective, OfflineMethod, Pass, evaluate_loss};
+use crate::batches::MicroBatch;
+use crate::data::{
+    self, Examples, Gold, LabelForm, LabelKind, LabelledExample, Need, Row, Side, TextForm, TokeniseOptions, TooLong,
+};
+use crate::error::{Error, Result};
+use crate::host::read;
+use crate::loss::classify::{binary_cross_entropy, cross_entropy, squared_error};
+use crate::math::classes::{ClassScore, Confusion, macro_f1};
+use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
+use crate::model::{CausalLm, Classifier, DropoutStream, ModelShape, Reading, Rows, Scope, Sequence, Task, Text};
+use crate::pretrained::{LabelPlan, Pretrained};
+use crate::settings::TrainConfig;
+use crate::stats::{NEW_TOKENS, Stats};
+
+/// Keys of `method.classify`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClassifyConfig {
+    /// What is learnt of a row. Default: what the start model's head says; of a model without one `single_label`.
+    pub task: Option<ClassifyTask>,
+    /// The labels, in the order of their numbers. Default: the start model's, where it knows all of the training rows;
+    /// otherwise those of the training rows in alphabetical order.
+    pub labels: Option<Vec<String>>,
+    /// The column with what is learnt. Default: `label`; of tokens the first that there is of `labels`, `tags`, `ner_tags`.
+    pub label_column: Option<String>,
+    /// The text that is read, with columns in braces. Default: `input_ids`, `tokens`, `text`, or prompt and completion.
+    pub text: Option<String>,
+    /// A second text that is read beside the first. Default: none.
+    pub pair: Option<String>,
+    /// At which side what is too long is cut, where it is cut. Default `right`.
+    pub truncate: Side,
+    /// What the loss of labels is multiplied by; 1 for those that are not named. Default: none are.
+    pub class_weights: Vec<ClassWeight>,
+    /// Weigh every label by N / (K · N_label) of the training rows, on top of `class_weights`. Default false.
+    pub balanced: bool,
+}
+
+/// The weight of a label.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassWeight {
+    /// The label.
+    pub label: String,
+    /// What its loss is multiplied by.
+    pub weight: f64,
+}
+
+/// What is learnt of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClassifyTask {
+    /// One label of several.
+    SingleLabel,
+    /// Any of the labels.
+    MultiLabel,
+    /// A number, or as many as there are labels.
+    Regression,
+    /// A label for tokens.
+    Tokens,
+}
+
+impl ClassifyTask {
+    fn of(task: &Task) -> Self {
+        match (task.scope, task.reading) {
+            (Scope::Token, _) => Self::Tokens,
+            (_, Reading::OneOf) => Self::SingleLabel,
+            (_, Reading::AnyOf) => Self::MultiLabel,
+            (_, Reading::Values) => Self::Regression,
+        }
+    }
+
+    fn with(self, labels: Vec<String>) -> Task {
+        let (scope, reading) = match self {
+            Self::SingleLabel => (Scope::Sequence, Reading::OneOf),
+            Self::MultiLabel => (Scope::Sequence, Reading::AnyOf),
+            Self::Regression => (Scope::Sequence, Reading::Values),
+            Self::Tokens => (Scope::Token, Reading::OneOf),
+        };
+        Task { scope, reading, labels }
+    }
+}
+
+impl ClassifyConfig {
+    /// What is read of a row, cut to `limit` tokens where it is cut.
+    fn text_form(&self, limit: Option<usize>) -> std::result::Result<TextForm, (&'static str, String)> {
+        let cut = limit.map(|limit| self.truncate.to(limit));
+        TextForm::parse(self.text.as_deref(), self.pair.as_deref(), cut)
+    }
+
+    /// What is learnt with a start model whose own head has this task.
+    fn task(&self, own: Option<&Task>) -> ClassifyTask {
+        self.task.or(own.map(ClassifyTask::of)).unwrap_or(ClassifyTask::SingleLabel)
+    }
+
+    /// Which columns hold what.
+    fn form(&self, task: ClassifyTask, limit: Option<usize>) -> Result<LabelForm> {
+        let text = self
+            .text_form(limit)
+            .map_err(|(key, message)| Error::input(format!("`method.classify.{key}`: {message}")))?;
+        let kind = match task {
+            ClassifyTask::SingleLabel => LabelKind::One,
+            ClassifyTask::MultiLabel => LabelKind::Any,
+            ClassifyTask::Regression => LabelKind::Values,
+            ClassifyTask::Tokens => LabelKind::Tokens,
+        };
+        Ok(LabelForm { text, kind, column: self.label_column.clone() })
+    }
+
+    /// The labels, and how many of the training rows' texts or tokens have each.
+    fn counted(&self, form: &LabelForm, rows: &[Row], own: Option<&Task>) -> Result<(Vec<String>, Vec<usize>)> {
+        if form.kind == LabelKind::Values {
+            let labels = self.labels.clone().or(own.map(|own| own.labels.clone()));
+            let labels = labels.unwrap_or_else(|| vec!["LABEL_0".into()]);
+            let none = vec![0; labels.len()];
+            return Ok((labels, none));
+        }
+        if let Some(labels) = &self.labels {
+            return Ok((labels.clone(), form.count_among(rows, labels)?));
+        }
+        let known = own.and_then(|own| Some((own.labels.clone(), form.count_among(rows, &own.labels).ok()?)));
+        match known {
+            Some(known) => Ok(known),
+            None => {
+                let found = form.count(rows)?;
+                Ok((found.labels, found.counts))
+            }
+        }
+    }
+
+    /// What the loss of each label is multiplied by.
+    fn weights(&self, labels: &[String], counts: &[usize]) -> Result<Vec<f32>> {
+        let unknown = self.class_weights.iter().map(|of| &of.label).find(|label| !labels.contains(label));
+        if let Some(unknown) = unknown {
+            let known: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+            let message =
+                format!("`method.classify.class_weights` names `{unknown}`, but the labels are {}", known.join(", "));
+            return Err(Error::input(message));
+        }
+        let (all, kinds) = (counts.iter().sum::<usize>() as f64, labels.len() as f64);
+        let balance = |count: usize| if self.balanced && count > 0 { all / (kinds * count as f64) } else { 1.0 };
+        let weight = |(label, &count): (&String, &usize)| {
+            let own = self.class_weights.iter().find(|of| of.label == *label).map_or(1.0, |of| of.weight);
+            (own * balance(count)) as f32
+        };
+        Ok(labels.iter().zip(counts).map(weight).collect())
+    }
+}
+
+impl Method for ClassifyConfig {
+    fn name(&self) -> &'static str {
+        "classify"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a classifier of texts or tokens"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 2e-5, too_long: TooLong::Truncate, best_metric: "eval_loss" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Columns
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        Cast::alone(shared, Head::Labels)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+        if let Err((key, message)) = self.text_form(None) {
+            let key = format!("method.classify.{key}");
+            problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
+        }
+        for (i, of) in self.class_weights.iter().enumerate() {
+            problems.at_least(&format!("method.classify.class_weights[{i}].weight"), of.weight, 0.0);
+        }
+        let weighs = self.balanced || !self.class_weights.is_empty();
+        let several = matches!(self.task, Some(ClassifyTask::Regression | ClassifyTask::MultiLabel));
+        problems.unless(!(several && weighs), &["method.classify.class_weights", "method.classify.task"], || {
+            let message = "labels are weighed where one of several holds: `single_label` and `tokens`";
+            (message.into(), Some("leave `class_weights` and `balanced` out".into()))
+        });
+        if let Some(labels) = &self.labels {
+            let key = "method.classify.labels";
+            problems.unless(!labels.is_empty(), &[key], || (format!("`{key}` is empty"), None));
+            let mut sorted = labels.clone();
+            sorted.sort_unstable();
+            let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].clone());
+            if let Some(label) = twice {
+                problems.unless(false, &[key], || (format!("`{key}` names `{label}` twice"), None));
+            }
+        }
+    }
+
+    fn drops_out(&self) -> bool {
+        true
+    }
+}
+
+impl OfflineMethod for ClassifyConfig {
+    type Example = LabelledExample;
+    type Objective = Classify;
+
+    fn labels(&self, train: &[Row], from: &Pretrained) -> Result<Option<LabelPlan>> {
+        let own = Task::of(&from.dir).ok();
+        let task = self.task(own.as_ref());
+        let own = own.filter(|own| ClassifyTask::of(own) == task);
+        let (labels, counts) = self.counted(&self.form(task, None)?, train, own.as_ref())?;
+        if labels.len() < 2 && task != ClassifyTask::Regression {
+            return Err(Error::input(format!(
+                "the training rows have {} label, and nothing to tell apart",
+                labels.len()
+            ))
+            .with_hint("name all of them as `method.classify.labels`"));
+        }
+        let weights_k = self.weights(&labels, &counts)?;
+        Ok(Some(LabelPlan { task: task.with(labels), weights_k }))
+    }
+
+    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<LabelledExample>> {
+        let plan = from.labels.get().expect("labels are asked for before examples are made");
+        let positions = ModelShape::of(&from.dir)?.max_positions;
+        let limit = options.max_length.into_iter().chain(positions).min();
+        let form = self.form(ClassifyTask::of(&plan.task), limit)?;
+        let options = TokeniseOptions { max_length: limit, ..options };
+        data::labelled_examples(rows, &from.tokenizer, &form, &plan.task.labels, &plan.weights_k, &options)
+    }
+
+    fn rows(example: &LabelledExample) -> Rows<'_> {
+        Rows::Alone(vec![Sequence::scored(&example.ids)])
+    }
+
+    fn prepare(
+        &self,
+        examples: Vec<LabelledExample>,
+        _reference: Option<&CausalLm>,
+        _passes: MicroBatch,
+        _progress: &mut dyn FnMut(usize),
+    ) -> Vec<LabelledExample> {
+        examples
+    }
+
+    fn objective(&self, _reference: Option<CausalLm>) -> Classify {
+        Classify
+    }
+}
+
+/// The objective: cross-entropy of the labels, weighed; of several that may hold, binary; of numbers the squared error.
+#[derive(Debug, Clone)]
+pub struct Classify;
+
+/// The logits of what is learnt of some texts, `[M, K]`: of each text, or of its tokens that have a label.
+fn logits(model: &Classifier, examples: &[&LabelledExample], dropout: Option<DropoutStream>) -> Tensor<2> {
+    let texts: Vec<Text<'_>> =
+        examples.iter().map(|example| Text { ids: &example.ids, types: &example.types, global: None }).collect();
+    let batch = model.batch(&texts).dropping(dropout);
+    if model.task().scope == Scope::Sequence {
+        return model.logits(&batch);
+    }
+    let places = examples.iter().enumerate().flat_map(|(i, example)| {
+        let tokens: &[(usize, usize)] = if let Gold::Tokens(tokens) = &example.gold { tokens } else { &[] };
+        tokens.iter().map(move |&(at, _)| (i, at))
+    });
+    let indices: Vec<usize> = places.map(|(i, at)| batch.packed().index(i, at)).collect();
+    model.token_logits(&batch, &indices)
+}
+
+/// The labels of what is learnt, where it is one of several.
+fn labels(example: &LabelledExample) -> Vec<usize> {
+    match &example.gold {
+        Gold::Label(label) => vec![*label],
+        Gold::Tokens(tokens) => tokens.iter().map(|&(_, label)| label).collect(),
+        Gold::Labels(_) | Gold::Values(_) => Vec::new(),
+    }
+}
+
+/// One row of numbers a text: 1 for labels that hold, or the values themselves.
+fn targets(examples: &[&LabelledExample], labels: usize) -> Vec<f32> {
+    let of_text = |example: &&LabelledExample| match &example.gold {
+        Gold::Values(values) => values.clone(),
+        Gold::Labels(held) => (0..labels).map(|k| f32::from(u8::from(held.contains(&k)))).collect(),
+        Gold::Label(_) | Gold::Tokens(_) => Vec::new(),
+    };
+    examples.iter().flat_map(of_text).collect()
+}
+
+impl Objective for Classify {
+    type Model = Classifier;
+    type Example = LabelledExample;
+
+    fn tokens(&self, example: &LabelledExample) -> usize {
+        example.ids.len()
+    }
+
+    fn targets(&self, example: &LabelledExample) -> usize {
+        example.weights.len()
+    }
+
+    fn weight(&self, example: &LabelledExample) -> f64 {
+        example.weights.iter().map(|&weight| f64::from(weight)).sum()
+    }
+
+    fn loss(
+        &self,
+        model: &Classifier,
+        examples: &[&LabelledExample],
+        pass: Pass,
+        stats: &mut Stats,
+    ) -> Option<Tensor<1>> {
+        let (k, logits_mk) = (model.task().labels.len(), logits(model, examples, pass.dropout));
+        let ([m, _], device) = (logits_mk.dims(), logits_mk.device());
+        stats.sum(NEW_TOKENS, examples.iter().map(|example| example.ids.len()).sum::<usize>() as f64);
+        let targets_mk = || Tensor::from_data(TensorData::new(targets(examples, k), [m, k]), &device);
+        let losses_m = match model.task().reading {
+            Reading::OneOf => {
+                let labels_m: Vec<usize> = examples.iter().flat_map(|example| labels(example)).collect();
+                let found = decided(model.task(), &read(&logits_mk.clone().flatten(0, 1)));
+                let right = found.iter().zip(&labels_m).filter(|(found, wanted)| found == wanted).count();
+                stats.mean("accuracy", right as f64, m as f64);
+                cross_entropy(logits_mk, &labels_m)
+            }
+            Reading::AnyOf => binary_cross_entropy(logits_mk, targets_mk()),
+            Reading::Values => squared_error(logits_mk, targets_mk()),
+        };
+        let weights: Vec<f32> = examples.iter().flat_map(|example| example.weights.clone()).collect();
+        let weights_m = Tensor::from_data(TensorData::new(weights, [m]), &device);
+        // A step of nothing but labels of weight 0 learns nothing.
+        (pass.totals.weight > 0.0).then(|| (losses_m * weights_m).sum() / pass.totals.weight)
+    }
+
+    /// Besides the loss: accuracy, macro F1, and precision, recall and F1 of each label; of numbers the mean squared and
+    /// absolute errors.
+    fn evaluate(&self, model: &Classifier, examples: &[&LabelledExample], passes: MicroBatch) -> Result<Stats> {
+        let mut stats = evaluate_loss(self, model, examples, passes);
+        let found = Found::of(model, examples, passes);
+        match model.task().reading {
+            Reading::Values => {
+                let errors: Vec<f32> = found.errors(examples);
+                stats.mean_of("mean_absolute_error", &errors.iter().map(|error| error.abs()).collect::<Vec<_>>());
+                stats.mean_of("mean_squared_error", &errors.iter().map(|error| error * error).collect::<Vec<_>>());
+            }
+            Reading::OneOf | Reading::AnyOf => {
+                let classes = found.classes(model.task(), examples);
+                stats.last("f1", macro_f1(&classes));
+                for (label, class) in model.task().labels.iter().zip(&classes) {
+                    stats.last(&format!("precision/{label}"), class.precision);
+                    stats.last(&format!("recall/{label}"), class.recall);
+                    stats.last(&format!("f1/{label}"), class.f1);
+                }
+            }
+        }
+        Ok(stats)
+    }
+
+    fn report(&self, model: &Classifier, examples: &[&LabelledExample], passes: MicroBatch) -> Option<Value> {
+        let task = model.task();
+        if examples.is_empty() || task.reading == Reading::Values {
+            return None;
+        }
+        let found = Found::of(model, examples, passes);
+        let classes = found.classes(task, examples);
+        let of_label = |(label, class): (&String, &ClassScore)| {
+            json!({
+                "label": label, "precision": class.precision, "recall": class.recall, "f1": class.f1,
+                "support": class.support, "found": class.found,
+            })
+        };
+        let mut report = json!({
+            "f1": macro_f1(&classes),
+            "labels": task.labels.iter().zip(&classes).map(of_label).collect::<Vec<_>>(),
+        });
+        if task.reading == Reading::OneOf {
+            let confusion = found.confusion(task, examples);
+            report["accuracy"] = json!(confusion.accuracy());
+            // A row for every true label, a column for every one that was found.
+            report["confusion"] = (0..task.labels.len()).map(|label| json!(confusion.row(label))).collect();
+        }
+        Some(report)
+    }
+
+    fn describe(&self, example: &LabelledExample) -> Value {
+        let gold = match &example.gold {
+            Gold::Label(label) => json!(label),
+            Gold::Labels(labels) => json!(labels),
+            Gold::Values(values) => json!(values),
+            Gold::Tokens(tokens) => json!(tokens),
+        };
+        json!({ "input_ids": example.ids, "labels": gold })
+    }
+}
+
+/// The likeliest label of each row of logits.
+fn decided(task: &Task, logits: &[f32]) -> Vec<usize> {
+    logits.chunks_exact(task.labels.len()).map(|logits| task.decide(logits)[0]).collect()
+}
+
+/// What a model says of examples: logits, `[M, K]`.
+struct Found(Vec<f32>);
+
+impl Found {
+    fn of(model: &Classifier, examples: &[&LabelledExample], passes: MicroBatch) -> Self {
+        let lengths: Vec<usize> = examples.iter().map(|example| example.ids.len()).collect();
+        let passes = passes.split(&lengths).into_iter();
+        Self(passes.flat_map(|pass| read(&logits(model, &examples[pass], None).flatten(0, 1))).collect())
+    }
+
+    fn errors(&self, examples: &[&LabelledExample]) -> Vec<f32> {
+        let wanted = examples
+            .iter()
+            .flat_map(|example| if let Gold::Values(values) = &example.gold { &values[..] } else { &[] });
+        self.0.iter().zip(wanted).map(|(found, wanted)| found - wanted).collect()
+    }
+
+    fn confusion(&self, task: &Task, examples: &[&LabelledExample]) -> Confusion {
+        let mut counts = Confusion::new(task.labels.len());
+        let wanted = examples.iter().flat_map(|example| labels(example));
+        wanted.zip(decided(task, &self.0)).for_each(|(wanted, found)| counts.add(wanted, found));
+        counts
+    }
+
+    fn classes(&self, task: &Task, examples: &[&LabelledExample]) -> Vec<ClassScore> {
+        if task.reading == Reading::OneOf {
+            return self.confusion(task, examples).classes();
+        }
+        let mut counts = vec![[0; 3]; task.labels.len()];
+        for (example, logits) in examples.iter().zip(self.0.chunks_exact(task.labels.len())) {
+            let wanted = if let Gold::Labels(held) = &example.gold { &held[..] } else { &[] };
+            wanted.iter().for_each(|&k| counts[k][2] += 1);
+            for k in task.decide(logits) {
+                counts[k][1] += 1;
+                counts[k][0] += usize::from(wanted.contains(&k));
+            }
+        }
+        counts.into_iter().map(|[right, found, support]| ClassScore::new(right, found, support)).collect()
+    }
+}

@@ -1,0 +1,241 @@
+//! Training classifiers: ten steps beside torch, labels of rows, what a run leaves behind.
+//!
+//! The fixture is written by `tools/parity/classify.py`.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
+
+mod device;
+
+use std::path::{Path, PathBuf};
+
+use gradus::config::{Plan, RunConfig};
+use gradus::machine::Machine;
+use gradus::model::{Classifier, ModelDir, Reading, Scope, Text, named_tensors};
+use gradus::run::read_metrics;
+use gradus::text::Tokenizer;
+use gradus::train::observer::Silent;
+use serde_json::{Value, json};
+
+use device::{choice, device, slack};
+
+/// Relative to the size of the number or 1, whichever is larger.
+const CURVE: f64 = 1e-3;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
+}
+
+fn encoder(name: &str) -> PathBuf {
+    fixtures().join("encoders").join(name)
+}
+
+/// A finished run.
+struct Run {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+    model: PathBuf,
+}
+
+impl Run {
+    fn report(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.path.join("evaluation/report.json")).unwrap()).unwrap()
+    }
+
+    fn loaded(&self) -> Classifier {
+        Classifier::load(&ModelDir::open(&self.model).unwrap(), &device()).unwrap()
+    }
+}
+
+/// Trains `model` on `data` as a user does; `method` are the keys of the method, `train` more keys of `train`.
+fn train(model: &Path, data: &Path, method: &str, train: &str) -> gradus::Result<Run> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run");
+    let text = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{ classify: {{ {method} }} }}\ntrain:\n  device: {}\n{train}",
+        model.display(),
+        data.display(),
+        path.display(),
+        choice(),
+    );
+    let plan = Plan::check(&RunConfig::parse(&text).unwrap(), &Machine::detect())?;
+    let outcome = gradus::train::run(&plan, &mut Silent)?;
+    Ok(Run { _directory: directory, path: outcome.directory, model: outcome.model })
+}
+
+fn rows(lines: &[Value]) -> tempfile::NamedTempFile {
+    let file = tempfile::Builder::new().suffix(".jsonl").tempfile().unwrap();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+#[track_caller]
+fn close(what: &str, found: f64, expected: f64) {
+    let distance = (found - expected).abs() / expected.abs().max(1.0);
+    assert!(distance <= CURVE * slack(), "{what}: {found}, but torch has {expected}");
+}
+
+#[test]
+fn ten_steps_are_those_of_torch() {
+    let folder = fixtures().join("trajectories/classify");
+    let fixture: Value = serde_json::from_slice(&std::fs::read(folder.join("fixture.json")).unwrap()).unwrap();
+    for (case, method) in [
+        ("texts", "class_weights: [{ label: bad, weight: 3 }, { label: so-so, weight: 0.5 }]"),
+        ("words", "task: tokens"),
+    ] {
+        let expected = &fixture["cases"][case];
+        // However a step is split, its weights and its loss are the same.
+        for split in ["", "  micro_batch_size: 3\n"] {
+            let keys = format!(
+                "  max_steps: 10\n  shuffle: false\n  batch_size: 4\n  learning_rate: 1e-3\n  lr_schedule: linear\n  \
+                 weight_decay: 0.01\n  max_grad_norm: 1\n  eval_steps: -1\n{split}"
+            );
+            let start = encoder(expected["start"].as_str().unwrap());
+            let run = train(&start, &folder.join(format!("{case}.jsonl")), method, &keys).unwrap();
+            let found = read_metrics(&run.path.join("metrics.jsonl")).unwrap();
+            let steps = expected["steps"].as_array().unwrap();
+            assert_eq!(found.len(), steps.len());
+            for (row, step) in found.iter().zip(steps) {
+                for name in ["loss", "grad_norm", "learning_rate"] {
+                    let found = row.values.get(name).unwrap_or_else(|| panic!("`{name}` is not logged"));
+                    close(&format!("{case}, step {}, {name}", row.step), found, step[name].as_f64().unwrap());
+                }
+            }
+            let dir = ModelDir::open(&run.model).unwrap();
+            // Softmax cancels what a bias of keys adds: its gradient is rounding noise, which Adam makes steps of.
+            let tensors = named_tensors(&run.loaded()).into_iter().filter(|tensor| !tensor.name.ends_with("key.bias"));
+            for tensor in tensors {
+                let name = Classifier::name_on_disk(&tensor.name, &dir).unwrap();
+                let squares: f64 = tensor.values.iter().map(|&x| f64::from(x).powi(2)).sum();
+                close(&format!("{case}, `{name}`"), squares, expected["squares"][&name].as_f64().unwrap());
+            }
+        }
+    }
+}
+
+/// Texts whose label follows from one word.
+fn tea_or_water(count: usize, labels: [&str; 2]) -> Vec<Value> {
+    let more = ["the cup is full", "warm and cold", "nobody sings", "she poured it slowly"];
+    let row = |i: usize| {
+        let word = ["tea", "water"][i % 2];
+        json!({ "text": format!("{word} {}", more[(i / 2) % 4]), "label": labels[i % 2] })
+    };
+    (0..count).map(row).collect()
+}
+
+const LEARNS: &str = "  max_steps: 60\n  batch_size: 8\n  learning_rate: 5e-3\n  eval_steps: 20\n";
+
+#[test]
+fn a_fresh_head_learns_what_the_labels_are_and_says_so() {
+    let data = rows(&tea_or_water(64, ["water-free", "wet"]));
+    let run = train(&encoder("bert"), data.path(), "balanced: true", LEARNS).unwrap();
+    let model = run.loaded();
+    // The start model knows none of these: the head is fresh.
+    assert_eq!(model.task().labels, ["water-free", "wet"]);
+    assert_eq!((model.task().scope, model.task().reading), (Scope::Sequence, Reading::OneOf));
+    let report = run.report();
+    assert_eq!((&report["accuracy"], &report["f1"]), (&json!(1.0), &json!(1.0)), "{report}");
+    let support: u64 = report["labels"].as_array().unwrap().iter().map(|of| of["support"].as_u64().unwrap()).sum();
+    let counted: u64 = report["confusion"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|row| row.as_array().unwrap())
+        .map(|n| n.as_u64().unwrap())
+        .sum();
+    assert!(support > 0 && support == counted, "{report}");
+    let last = read_metrics(&run.path.join("metrics.jsonl")).unwrap();
+    let evaluated = last.iter().rev().find(|row| row.values.get("eval_f1").is_some()).expect("an evaluation");
+    for name in ["eval_loss", "eval_accuracy", "eval_f1/wet", "eval_precision/wet", "eval_recall/water-free"] {
+        assert!(evaluated.values.get(name).is_some(), "`{name}` is not logged");
+    }
+    let tokenizer = Tokenizer::from_dir(&encoder("bert")).unwrap();
+    let said = |text: &str| {
+        let ids = tokenizer.encode_joined(text, None, None).unwrap().ids;
+        let logits = model.logits(&model.batch(&[Text::new(&ids)])).into_data().try_to_vec::<f32>().unwrap();
+        model.task().labels[model.task().decide(&logits)[0]].clone()
+    };
+    let texts = ["tea warm and cold", "water the cup is full"];
+    assert_eq!(texts.map(said), ["water-free", "wet"]);
+}
+
+#[test]
+fn any_label_and_numbers_are_learnt() {
+    let any: Vec<Value> = tea_or_water(48, ["", ""])
+        .into_iter()
+        .map(|row| {
+            let holds = |word: &str| row["text"].as_str().unwrap().contains(word);
+            let labels: Vec<&str> =
+                [("tea", "tea"), ("cup", "cup")].iter().filter(|(w, _)| holds(w)).map(|(_, l)| *l).collect();
+            json!({ "text": row["text"], "labels": labels })
+        })
+        .collect();
+    let run = train(&encoder("bert-token"), rows(&any).path(), "task: multi_label", LEARNS).unwrap();
+    assert_eq!(
+        (run.loaded().task().reading, &run.loaded().task().labels[..]),
+        (Reading::AnyOf, &["cup".to_owned(), "tea".into()][..])
+    );
+    let report = run.report();
+    assert!(report["f1"].as_f64().unwrap() > 0.8 && report["confusion"].is_null(), "{report}");
+
+    let numbers: Vec<Value> = tea_or_water(48, ["", ""])
+        .into_iter()
+        .map(|row| json!({ "text": row["text"], "label": if row["text"].as_str().unwrap().contains("tea") { 1.5 } else { -0.5 } }))
+        .collect();
+    let run = train(&encoder("bert-regression"), rows(&numbers).path(), "", &LEARNS.replace("5e-3", "1e-3")).unwrap();
+    assert_eq!(run.loaded().task().reading, Reading::Values);
+    let last = read_metrics(&run.path.join("metrics.jsonl")).unwrap();
+    let evaluated =
+        last.iter().rev().find_map(|row| row.values.get("eval_mean_absolute_error")).expect("an evaluation");
+    // Whoever knows nothing is off by 1.
+    assert!(evaluated < 0.6, "{evaluated}");
+}
+
+#[track_caller]
+fn told(model: &str, lines: &[Value], method: &str, message: &str) {
+    let data = rows(lines);
+    let error = match train(&encoder(model), data.path(), method, "  max_steps: 1\n  eval_steps: -1\n") {
+        Err(error) => format!("{error} {}", error.hint().unwrap_or_default()),
+        Ok(_) => panic!("`{method}` is taken"),
+    };
+    assert!(error.contains(message), "{error}");
+}
+
+#[test]
+fn rows_that_teach_nothing_are_told_with_their_line() {
+    let good = || vec![json!({ "text": "tea", "label": "good" }), json!({ "text": "cup", "label": "bad" })];
+    let with = |row: Value| [good(), vec![row]].concat();
+    told("bert", &with(json!({ "text": "tea" })), "", ":3: missing column `label` (found `text`)");
+    told("bert", &with(json!({ "text": "tea", "label": [1] })), "", ":3: `label`: [1] is no label");
+    told("bert", &with(json!({ "text": "tea", "label": null })), "", ":3: `label`: null is no label");
+    let labels = "labels: [good, bad]";
+    told(
+        "bert",
+        &with(json!({ "text": "tea", "label": "fine" })),
+        labels,
+        ":3: the label `fine` is none of `good`, `bad`",
+    );
+    told("bert", &good()[..1], "labels: [good]", "1 label, and nothing to tell apart");
+    told(
+        "bert",
+        &good(),
+        "class_weights: [{ label: fine, weight: 2 }]",
+        "names `fine`, but the labels are `bad`, `so-so`, `good`",
+    );
+    let tagged = |tags: Value| vec![json!({ "tokens": ["a", "cup"], "labels": tags })];
+    told("bert-token", &tagged(json!([0, 1, 2])), "", ":1: `labels` has 3 labels for 2 words or ids");
+    told("bert-token", &tagged(json!("O")), "", ":1: `labels`: expected a list of labels, found \"O\"");
+    told("bert-token", &[json!({ "text": "a cup", "labels": [0, 1] })], "", "labels of tokens need `tokens`");
+    told("bert-regression", &with(json!({ "text": "tea", "label": "much" })), "", "expected 1 numbers, found \"good\"");
+    let error = RunConfig::parse("model: a\ndata: b\nmethod: { classify: {} }\nlora: { rank: 2 }\n")
+        .map(|config| Plan::check(&config, &Machine::detect()));
+    assert!(error.unwrap().unwrap_err().to_string().contains("carries no adapter yet"));
+}
+
+#[test]
+fn what_is_no_encoder_cannot_learn_labels() {
+    let data = rows(&tea_or_water(4, ["a", "b"]));
+    let gpt2 = fixtures().join("trajectories/models/gpt2");
+    let Err(error) = train(&gpt2, data.path(), "", "  max_steps: 1\n") else { panic!("a language model is taken") };
+    assert!(error.to_string().contains("model type `gpt2` is no encoder"), "{error}");
+}
