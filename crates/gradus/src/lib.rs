@@ -27,6 +27,7 @@ pub mod machine;
 pub mod math;
 pub mod memory;
 pub mod method;
+pub mod metric;
 pub mod model;
 pub mod objective;
 pub mod pretrained;
@@ -37,6 +38,7 @@ pub mod run;
 pub mod runs;
 pub mod settings;
 pub mod stats;
+mod suggest;
 pub mod task;
 #[cfg(test)]
 mod test_support;

@@ -43,6 +43,8 @@ pub enum Purpose {
     Chat = 14,
     /// Which training rows are taken where not all are.
     Rows = 15,
+    /// Resamples of rows for the interval of a metric; `index` is the resample.
+    Resample = 16,
 }
 
 /// The seed of a run.

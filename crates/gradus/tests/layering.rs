@@ -16,8 +16,10 @@ const PARTS: &[(&str, &[&str])] = &[
     ("host", &[]),
     ("hub", &[]),
     ("math", &[]),
+    ("suggest", &[]),
     ("calendar", &[]),
     ("text", &["calendar"]),
+    ("metric", &["suggest", "text"]),
     ("loss", &[]),
     ("model", &["hub", "gradus_kernels"]),
     ("pretrained", &["model", "text"]),
@@ -33,7 +35,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("learner", &["model", "gradus_kernels"]),
     ("settings", &["batches", "data", "learner", "math", "model", "run"]),
     // What is learned from: rewards, fixed examples, rollouts.
-    ("reward", &["batches", "data", "host", "model", "rollout", "text"]),
+    ("reward", &["batches", "data", "host", "metric", "model", "rollout", "text"]),
     // What a method says of itself, whatever it learns from.
     ("method", &["data", "generate", "memory", "model", "reward", "settings"]),
     ("objective", &["batches", "data", "host", "loss", "math", "method", "model", "pretrained", "settings", "stats"]),
@@ -45,8 +47,11 @@ const PARTS: &[(&str, &[&str])] = &[
         ],
     ),
     ("evaluation", &["algorithm", "math", "model", "reward", "rollout", "settings", "stats"]),
-    ("config", &["algorithm", "device", "machine", "method", "model", "objective", "reward", "run", "settings"]),
-    ("runs", &["config", "run"]),
+    (
+        "config",
+        &["algorithm", "device", "machine", "method", "model", "objective", "reward", "run", "settings", "suggest"],
+    ),
+    ("runs", &["run", "suggest"]),
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
     ("train", &[ALL_BELOW]),

@@ -13,6 +13,7 @@ mod demo;
 mod frame;
 mod hub;
 mod inference;
+mod metrics;
 mod plan;
 mod resume;
 mod runs;

@@ -142,6 +142,8 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
     let word = field.name.replace('_', "-");
     let name = if prefix.is_empty() { word } else { format!("{prefix}-{word}") };
     let kind = match schema.resolve(&field.shape) {
+        // The options of all metrics would be flags of every command that rewards.
+        _ if key == "reward.metric" => FlagKind::Yaml,
         Shape::Map(fields) | Shape::Choice(fields) => {
             for inner in fields {
                 collect(schema, inner, &key, &name, section, specs);

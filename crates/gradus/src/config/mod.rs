@@ -17,7 +17,6 @@ mod reference;
 mod resume;
 mod rules;
 mod schema;
-mod suggest;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -30,7 +29,6 @@ pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
 pub use resume::{Change, Effect, Resume, ResumeFrom};
 pub use schema::{Field, Schema, Shape, Word};
-pub(crate) use suggest::nearest;
 
 use std::path::PathBuf;
 

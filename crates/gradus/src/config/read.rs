@@ -7,8 +7,8 @@ use serde_json::{Map, Number, Value as Json};
 
 use super::node::{Entry, Node, Value};
 use super::schema::{Field, Schema, Shape, Word};
-use super::suggest::nearest;
 use crate::error::{Diagnostic, Place};
+use crate::suggest::nearest;
 
 /// What reading a tree found.
 pub(super) struct Reading {

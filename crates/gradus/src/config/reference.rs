@@ -7,9 +7,9 @@ use serde_json::Value as Json;
 use super::MethodConfig;
 use super::node::{Node, Value};
 use super::schema::{Field, Schema, Shape, Word};
-use super::suggest::nearest;
 use crate::error::{Error, Result};
 use crate::method::Preset;
+use crate::suggest::nearest;
 
 /// One key with what a person needs to know about it.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]

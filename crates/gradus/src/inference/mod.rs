@@ -5,6 +5,7 @@ mod chat;
 mod classes;
 mod evaluate;
 mod merge;
+mod metrics;
 mod quantize;
 mod sample;
 mod score;
@@ -13,6 +14,7 @@ pub use chat::{Answer, AnswerEnd, ChatFormat, ChatJudge, ChatModel, ChatOptions,
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalOptions, Measured, evaluate};
 pub use merge::{MergeOptions, Merged, merge};
+pub use metrics::{MetricOptions, MetricReport, MetricValue, measure};
 pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, Side, quantize};
 pub use sample::{SampleOptions, Sampled, sample};
 pub use score::{LogprobRow, RewardRow, ScoreOptions, logprobs, rewards};

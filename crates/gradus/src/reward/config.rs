@@ -7,6 +7,7 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::data::{Side, TextForm};
+use crate::metric::MetricConfig;
 
 /// One reward: the choice is the key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -18,6 +19,8 @@ pub enum RewardConfig {
     Classifier(ClassifierConfig),
     /// A rule.
     Rule(RuleConfig),
+    /// A metric against the row's references (docs/metrics.md): the choice is the key, as in `rouge: {}`.
+    Metric(MetricConfig),
     /// An external program: arguments as a list. One JSON object a line in; a number, null or an object of parts a line out.
     Command(CommandConfig),
     /// A weighted sum of rewards.
@@ -31,7 +34,7 @@ impl RewardConfig {
             Self::Model(name) => vec![Learned::Model(name)],
             Self::Classifier(config) => vec![Learned::Classifier(config)],
             Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.models()).collect(),
-            Self::Rule(_) | Self::Command(_) => Vec::new(),
+            Self::Rule(_) | Self::Metric(_) | Self::Command(_) => Vec::new(),
         }
     }
 }
@@ -165,6 +168,9 @@ pub enum RuleConfig {
     Substring(String),
     /// 1 when the last number of the completion equals that of the named column (GSM8K's `#### n` understood), else 0.
     NumericAnswer(String),
+    /// −1 when the completion repeats the prompt after this prefix, the prefix, `generate` or `sentence`, else 0 (RL4LMs'
+    /// shaping for CommonGen, whose prefix is `generate a sentence with: `).
+    RepeatPenalty(String),
     /// Mean valence of the completion's words by a lexicon file in VADER's format.
     Lexicon(PathBuf),
 }

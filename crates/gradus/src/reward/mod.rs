@@ -14,8 +14,10 @@ mod learned;
 mod length;
 mod lexicon;
 mod matching;
+mod metric;
 mod mix;
 mod numeric;
+mod repeat;
 mod score;
 
 use burn::tensor::Device;
@@ -33,8 +35,10 @@ pub use learned::ModelReward;
 pub use length::LengthReward;
 pub use lexicon::{Lexicon, LexiconReward};
 pub use matching::{ExactMatchReward, RegexReward, SubstringReward};
+pub use metric::MetricReward;
 pub use mix::MixReward;
 pub use numeric::{NumericAnswerReward, last_number};
+pub use repeat::RepeatPenalty;
 pub use score::{Part, Score};
 
 /// Scores completions. The open extension point of the library: implement it for your own reward.
@@ -91,6 +95,8 @@ pub fn build(
         RewardConfig::Rule(RuleConfig::Substring(text)) => Box::new(SubstringReward::new(text)),
         RewardConfig::Rule(RuleConfig::NumericAnswer(column)) => Box::new(NumericAnswerReward::new(column)),
         RewardConfig::Rule(RuleConfig::Lexicon(path)) => Box::new(LexiconReward::new(Lexicon::read(path)?)),
+        RewardConfig::Rule(RuleConfig::RepeatPenalty(prefix)) => Box::new(RepeatPenalty::new(prefix)),
+        RewardConfig::Metric(config) => Box::new(MetricReward::new(config)?),
         RewardConfig::Command(command) => Box::new(CommandReward::start(command)?),
         RewardConfig::Mix(parts) => {
             let parts = parts.iter().map(|part| Ok((part.weight, build(&part.reward, load_model)?)));

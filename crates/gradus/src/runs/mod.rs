@@ -20,9 +20,9 @@ pub use labels::Labels;
 pub use settings::{Difference, Key, Settings, differences};
 pub use snapshots::{Snapshot, SnapshotKind, export, snapshots, without_checkpoint};
 
-use crate::config::nearest;
 use crate::error::{Error, Result};
 use crate::run::RunDir;
+use crate::suggest::nearest;
 
 /// Runs may lie in folders (`runs/demo/ppo`), but not deeper than this.
 const DEPTH_MAX: usize = 4;

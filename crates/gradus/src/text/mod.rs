@@ -13,6 +13,7 @@ pub mod tokenizer;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered};
 pub use pattern::Pattern;
+pub use python::repr;
 pub use ranges::{continuation, ranges};
 pub use stop_strings::{StopStrings, cut_at_stop};
 pub use think::without_thoughts;

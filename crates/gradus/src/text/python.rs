@@ -1,5 +1,8 @@
 //! Values written as Python writes them: `json.dumps` and `repr`.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
 use serde_json::Value;
 
 /// `json.dumps` with its options.
@@ -82,7 +85,7 @@ impl Json {
 }
 
 /// `repr`, as Python prints a value within a list or by itself.
-pub(super) fn repr(value: &Value) -> String {
+pub fn repr(value: &Value) -> String {
     let join = |parts: Vec<String>| parts.join(", ");
     match value {
         Value::Null => "None".into(),
@@ -108,12 +111,24 @@ fn quoted(text: &str) -> String {
             '\t' => out += "\\t",
             '\\' => out += "\\\\",
             c if c == quote => out.extend(['\\', c]),
-            c if c.is_control() => out += &format!("\\x{:02x}", c as u32),
+            c if !is_printable(c) => {
+                out += &match c as u32 {
+                    code @ ..=0xff => format!("\\x{code:02x}"),
+                    code @ ..=0xffff => format!("\\u{code:04x}"),
+                    code => format!("\\U{code:08x}"),
+                }
+            }
             c => out.push(c),
         }
     }
     out.push(quote);
     out
+}
+
+/// `str.isprintable` of one character: no control, format or private character, and no blank but the plain one.
+fn is_printable(c: char) -> bool {
+    static OTHER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").expect("a class of characters"));
+    if c.is_ascii() { !c.is_ascii_control() } else { !OTHER.is_match(c.encode_utf8(&mut [0; 4])) }
 }
 
 /// A number as Python prints it: `7`, `1.0`, `1e-05`, `1e+16`.

@@ -43,6 +43,7 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
             }
         }
         RewardConfig::Rule(rule) => check_rule(problems, rule, &format!("{path}.rule")),
+        RewardConfig::Metric(_) => {}
         RewardConfig::Command(command) => {
             let key = format!("{path}.command");
             problems.unless(!command.program.is_empty(), &[&key], || {

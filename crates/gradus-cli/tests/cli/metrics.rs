@@ -1,0 +1,56 @@
+//! `gradus eval --metrics`: rows measured without a model.
+
+use serde_json::{Value, json};
+
+use crate::harness::CliTest;
+
+const ROWS: &str = concat!(
+    "{\"prediction\": \"the cat sat on the mat\", \"references\": [\"the cat sat on the mat\", \"a cat\"]}\n",
+    "{\"completion\": \"one two\", \"reference\": \"one two three four\", \"prompt\": \"count\"}\n",
+);
+
+fn measured(test: &CliTest, arguments: &[&str]) -> Value {
+    let all = [&["eval", "--data", "rows.jsonl", "--json", "--metrics"], arguments].concat();
+    serde_json::from_str(&test.succeeds(&all)).expect("JSON")
+}
+
+#[test]
+fn json_has_values_intervals_and_every_row() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    let found = measured(&test, &["exact_match,rouge", "--metric-option", "rouge_type=rouge1"]);
+    // Precision 1 and recall 1/2 of the second row: F = 2/3.
+    let two_thirds = 2.0 / 3.0;
+    assert_eq!(found["metrics"], json!({ "exact_match": 0.5, "rouge/rouge1": (1.0 + two_thirds) / 2.0 }));
+    let rows = json!([{ "exact_match": 1.0, "rouge/rouge1": 1.0 }, { "exact_match": 0.0, "rouge/rouge1": two_thirds }]);
+    assert_eq!(found["rows"], rows);
+    assert_eq!(found["intervals"]["exact_match"], json!([0.0, 1.0]));
+    let off = measured(&test, &["exact_match", "--bootstrap", "0", "--max-rows", "1"]);
+    assert_eq!((&off["intervals"], &off["metrics"]["exact_match"]), (&json!({}), &json!(1.0)));
+}
+
+#[test]
+fn a_table_shows_values_with_their_intervals() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    let table = test.succeeds(&["eval", "--data", "rows.jsonl", "--metrics", "exact_match,diversity"]);
+    let mut lines = table.lines();
+    assert_eq!(
+        lines.next().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).as_deref(),
+        Some("2 rows value 95 % interval")
+    );
+    assert_eq!(
+        lines.next().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).as_deref(),
+        Some("exact_match 0.5000 0.0000 – 1.0000")
+    );
+    assert!(table.contains("diversity/distinct-1"), "{table}");
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    let test = CliTest::with("rows.jsonl", "{\"completion\": \"a\", \"reference\": \"a\"}\n{\"completion\": \"b\"}\n");
+    let eval = |metrics: &'static str| ["eval", "--data", "rows.jsonl", "--metrics", metrics];
+    let expected = "rows.jsonl:2: `chrf`: no references to compare with (column `references` or `reference`)";
+    test.fails(&eval("chrf"), 1, &format!("measuring\nerror: {expected}\n"));
+    test.fails(&eval("crf"), 1, "error: no metric is called `crf`\nhint: did you mean `chrf`?\n");
+    let run = test.run(&[&eval("dates")[..], &["--model", "somewhere"]].concat());
+    assert_eq!(run.code, 2, "{run:?}");
+}

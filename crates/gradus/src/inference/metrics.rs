@@ -1,0 +1,144 @@
+//! Metrics of rows that hold predictions and references: no model is asked.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use crate::data::{Place, open, resolve};
+use crate::error::{Error, Result};
+use crate::metric::{Interval, Measure, MetricConfig, Resampling, Row, intervals};
+
+/// What to measure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricOptions {
+    /// The rows, with `prediction` or `completion`, `references` or `reference`, and whatever else metrics read.
+    pub data: String,
+    /// The metrics.
+    pub metrics: Vec<MetricConfig>,
+    /// Use at most this many rows.
+    pub max_rows: Option<usize>,
+    /// How intervals are drawn.
+    pub resampling: Resampling,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricReport {
+    /// Rows measured.
+    pub rows: usize,
+    /// The values, in the order of the metrics.
+    pub values: Vec<MetricValue>,
+}
+
+/// One value of a metric.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricValue {
+    /// The metric's name, and after a `/` the part, where it has several: `rouge/rougeL`.
+    pub key: String,
+    /// Of all rows together; NaN where there is nothing to measure.
+    pub value: f64,
+    /// The middle 95 % over resamples of rows.
+    pub interval: Option<Interval>,
+    /// Of each row; NaN where a row has none.
+    pub rows: Option<Vec<f64>>,
+}
+
+impl MetricReport {
+    /// `{"metrics": {key: value}, "intervals": {key: [low, high]}, "rows": [{key: value}]}`; what is no number is `null`.
+    pub fn to_json(&self) -> Map<String, Value> {
+        let metrics: Map<String, Value> = self.values.iter().map(|of| (of.key.clone(), of.value.into())).collect();
+        let with_interval = |of: &MetricValue| {
+            let Interval { low, high, .. } = of.interval?;
+            Some((of.key.clone(), Value::from(vec![low, high])))
+        };
+        let intervals: Map<String, Value> = self.values.iter().filter_map(with_interval).collect();
+        let row = |i: usize| -> Map<String, Value> {
+            self.values.iter().filter_map(|of| Some((of.key.clone(), of.rows.as_ref()?[i].into()))).collect()
+        };
+        let rows: Vec<Value> = (0..self.rows).map(|i| Value::Object(row(i))).collect();
+        Map::from_iter([
+            ("metrics".to_owned(), Value::Object(metrics)),
+            ("intervals".to_owned(), Value::Object(intervals)),
+            ("rows".to_owned(), Value::Array(rows)),
+        ])
+    }
+}
+
+/// Measures the rows of a data set.
+///
+/// # Errors
+/// What is wrong with the rows, or with a file that an option names.
+pub fn measure(options: &MetricOptions) -> Result<MetricReport> {
+    let metrics = options.metrics.iter().map(|config| Ok((config.name(), config.build()?)));
+    let metrics = metrics.collect::<Result<Vec<_>>>()?;
+    let (places, rows): (Vec<Place>, Vec<Row>) = read(&options.data, options.max_rows)?.into_iter().unzip();
+    let mut measured: Vec<(String, Measure)> = Vec::new();
+    for (name, metric) in &metrics {
+        let found =
+            metric.measure(&rows).map_err(|error| places[error.row].error(format!("`{name}`: {}", error.message)))?;
+        let key = |part: &str| if part.is_empty() { name.clone() } else { format!("{name}/{part}") };
+        measured.extend(found.into_iter().map(|measure| (key(&measure.part), measure)));
+    }
+    let intervals = intervals(&measured.iter().map(|(_, measure)| measure).collect::<Vec<_>>(), options.resampling);
+    let value = |((key, measure), interval): (&(String, Measure), Option<Interval>)| MetricValue {
+        key: key.clone(),
+        value: measure.value(),
+        interval,
+        rows: measure.row_values(),
+    };
+    Ok(MetricReport { rows: rows.len(), values: measured.iter().zip(intervals).map(value).collect() })
+}
+
+/// The rows of a data set, with where they stand.
+fn read(name: &str, max_rows: Option<usize>) -> Result<Vec<(Place, Row)>> {
+    let source = resolve(name, &mut |_, _, _| {})?;
+    let mut rows = Vec::new();
+    for file in &source.files {
+        for raw in open(file)? {
+            if max_rows.is_some_and(|most| rows.len() >= most) {
+                return Ok(rows);
+            }
+            let raw = raw?;
+            let row = row(raw.columns).map_err(|message| raw.place.error(message))?;
+            rows.push((raw.place, row));
+        }
+    }
+    if rows.is_empty() {
+        let file = source.files.first().cloned().unwrap_or_else(|| PathBuf::from(name));
+        return Err(Error::data(file, None, "no rows: the data set is empty"));
+    }
+    Ok(rows)
+}
+
+/// A row from its columns. Where there is a `prediction` and no reference column, the `completion` is the reference: that is
+/// what the source row has it for.
+fn row(mut columns: Map<String, Value>) -> Result<Row, String> {
+    let prediction = match columns.shift_remove("prediction").or_else(|| columns.shift_remove("completion")) {
+        Some(value) => text("prediction", value)?,
+        None => {
+            let names = columns.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            return Err(format!("missing column `prediction` or `completion` (found {names})"));
+        }
+    };
+    let wanted = ["references", "reference", "completion"].into_iter().find(|name| columns.contains_key(*name));
+    let references = match wanted.and_then(|name| Some((name, columns.shift_remove(name)?))) {
+        Some((name, Value::Array(texts))) => {
+            texts.into_iter().map(|value| text(name, value)).collect::<Result<_, _>>()?
+        }
+        Some((_, Value::Null)) | None => Vec::new(),
+        Some((name, value)) => vec![text(name, value)?],
+    };
+    let prompt = match columns.shift_remove("prompt") {
+        Some(Value::String(prompt)) => prompt,
+        Some(Value::Null) | None => String::new(),
+        Some(value) => value.to_string(),
+    };
+    Ok(Row { prompt, prediction, references, metadata: columns })
+}
+
+fn text(column: &str, value: Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text),
+        other => Err(format!("column `{column}` holds {other}, expected text")),
+    }
+}

@@ -1,0 +1,303 @@
+//! The registry: which metrics there are, under which names, with which options.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{
+    Bleu, BleuOptions, BleuTotto, BleuTottoOptions, Chrf, ChrfOptions, Cider, CiderOptions, Dates, Diversity,
+    DiversityOptions, ExactMatch, IncreasingNumbers, IncreasingNumbersOptions, Meteor, MeteorOptions, Metric, Parent,
+    ParentOptions, Rouge, RougeLMax, RougeLMaxOptions, RougeOptions, SacreBleu, SacreBleuOptions, Spice, SpiceOptions,
+    Ter, TerOptions, TokenF1,
+};
+use crate::error::{Error, Result};
+use crate::suggest::nearest;
+
+/// The longest n-gram that is counted.
+const ORDER_MAX: usize = 64;
+
+/// One metric and its options: the choice is the key. Names are RL4LMs'.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MetricConfig {
+    /// BLEU of TensorFlow's `nmt` script: whitespace tokens, no smoothing.
+    Bleu(BleuOptions),
+    /// BLEU of sacreBLEU, from 0 to 1.
+    SacreBleu(SacreBleuOptions),
+    /// chrF of sacreBLEU, from 0 to 1; chrF++ with `word_order: 2`.
+    Chrf(ChrfOptions),
+    /// Translation edit rate: edits per word of the references, less is better.
+    Ter(TerOptions),
+    /// ROUGE-1, -2, -L and -Lsum of `rouge_score`.
+    Rouge(RougeOptions),
+    /// ROUGE-L of `py-rouge`, the best over references.
+    RougeLMax(RougeLMaxOptions),
+    /// METEOR of NLTK: words matched by letters, stems and, with a WordNet, synonyms.
+    Meteor(MeteorOptions),
+    /// CIDEr-D or CIDEr of `pycocoevalcap`, over the references of all rows.
+    Cider(CiderOptions),
+    /// F-score of the tuples of scene graphs that a file gives.
+    Spice(SpiceOptions),
+    /// PARENT of ToTTo: a sentence about a table.
+    ParentTotto(ParentOptions),
+    /// BLEU by ToTTo's protocol.
+    BleuTotto(BleuTottoOptions),
+    /// How varied the predictions are: GEM's lengths, type–token ratios, n-grams and entropies.
+    Diversity(DiversityOptions),
+    /// 1 where the prediction is a reference by SQuAD's rules, else 0.
+    ExactMatch(NoOptions),
+    /// F1 of words by SQuAD's rules.
+    TokenF1(NoOptions),
+    /// 1 where the prediction has a date `dddd-dd-dd`, else 0.
+    Dates(NoOptions),
+    /// How far the numbers of the prediction go up.
+    IncreasingNumbers(IncreasingNumbersOptions),
+}
+
+/// The metric has no options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NoOptions {}
+
+impl MetricConfig {
+    /// The metric.
+    ///
+    /// # Errors
+    /// An option out of its bounds, or a file named in the options that cannot be read.
+    pub fn build(&self) -> Result<Box<dyn Metric>> {
+        self.check()?;
+        Ok(match self {
+            Self::Bleu(options) => Box::new(Bleu::new(*options)),
+            Self::SacreBleu(options) => Box::new(SacreBleu::new(*options)),
+            Self::Chrf(options) => Box::new(Chrf::new(*options)),
+            Self::Ter(options) => Box::new(Ter::new(*options)),
+            Self::Rouge(options) => Box::new(Rouge::new(*options)),
+            Self::RougeLMax(options) => Box::new(RougeLMax::new(options.clone())?),
+            Self::ParentTotto(options) => Box::new(Parent::new(*options)),
+            Self::BleuTotto(options) => Box::new(BleuTotto::new(*options)),
+            Self::Meteor(options) => Box::new(Meteor::new(options.clone())?),
+            Self::Cider(options) => Box::new(Cider::new(options.clone())?),
+            Self::Spice(options) => Box::new(Spice::new(options)?),
+            Self::Diversity(options) => Box::new(Diversity::new(options.clone())?),
+            Self::ExactMatch(NoOptions {}) => Box::new(ExactMatch),
+            Self::TokenF1(NoOptions {}) => Box::new(TokenF1),
+            Self::Dates(NoOptions {}) => Box::new(Dates),
+            Self::IncreasingNumbers(options) => Box::new(IncreasingNumbers::new(*options)),
+        })
+    }
+
+    /// Refuses options that no type rules out.
+    fn check(&self) -> Result<()> {
+        let order = |key: &str, order: usize| match order {
+            1..=ORDER_MAX => Ok(()),
+            _ => {
+                let message =
+                    format!("the option `{key}` of `{}` is {order}, but must be from 1 to {ORDER_MAX}", self.name());
+                Err(Error::input(message))
+            }
+        };
+        match self {
+            Self::Bleu(options) => order("max_order", options.max_order),
+            Self::SacreBleu(options) => order("max_ngram_order", options.max_ngram_order),
+            Self::Chrf(options) => {
+                let orders = options.char_order.saturating_add(options.word_order);
+                order("char_order` plus `word_order", orders)
+            }
+            Self::RougeLMax(options) if options.weight_factor <= 0.0 => {
+                let found = options.weight_factor;
+                Err(Error::input(format!("the option `weight_factor` of `rouge_l_max` is {found}, but must exceed 0")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Its name, as in `--metrics`.
+    pub fn name(&self) -> String {
+        let written = serde_json::to_value(self).expect("options are plain values");
+        let name = written.as_object().and_then(|object| object.keys().next()).cloned();
+        name.expect("a metric is written as a mapping of one key")
+    }
+
+    /// The names of all metrics.
+    pub fn names() -> Vec<String> {
+        registry().into_iter().map(|metric| metric.name).collect()
+    }
+}
+
+/// An option of a metric.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricOption {
+    /// Its name.
+    pub name: String,
+    /// The JSON type of its value: `boolean`, `integer`, `number`; anything else is text.
+    kind: String,
+}
+
+/// A metric as the schema of [`MetricConfig`] has it.
+struct Registered {
+    name: String,
+    options: Vec<MetricOption>,
+}
+
+/// All metrics with their options, read from the types.
+fn registry() -> Vec<Registered> {
+    let schema = schemars::schema_for!(MetricConfig).to_value();
+    let variants = schema["oneOf"].as_array().cloned().unwrap_or_default();
+    let entries = variants.iter().filter_map(|variant| variant["properties"].as_object()?.iter().next());
+    let resolve = |value: &Value| -> Value {
+        let name = value["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
+        name.map_or_else(|| value.clone(), |name| schema["$defs"][name].clone())
+    };
+    let option = |(name, value): (&String, &Value)| {
+        let kind = match &value["type"] {
+            Value::Array(kinds) => kinds.first().cloned().unwrap_or_default(),
+            kind => kind.clone(),
+        };
+        MetricOption { name: name.clone(), kind: kind.as_str().unwrap_or("string").to_owned() }
+    };
+    entries
+        .map(|(name, options)| {
+            let options = resolve(options)["properties"]
+                .as_object()
+                .map_or_else(Vec::new, |fields| fields.iter().map(option).collect());
+            Registered { name: name.clone(), options }
+        })
+        .collect()
+}
+
+/// Metrics by name, with options `KEY=VALUE`: a key is an option's name, which then holds for every metric given that has
+/// it, or `metric.option`.
+///
+/// # Errors
+/// A name or an option that is not known, with the one that may have been meant, and values that do not fit.
+pub fn configure(names: &[String], options: &[String]) -> Result<Vec<MetricConfig>> {
+    let registry = registry();
+    let mut chosen = Vec::new();
+    for name in names {
+        let found = registry.iter().find(|metric| metric.name == *name).ok_or_else(|| {
+            let known = registry.iter().map(|metric| metric.name.as_str());
+            let message = format!("no metric is called `{name}`");
+            Error::input(message).with_hint(did_you_mean(name, known, "metrics are"))
+        })?;
+        chosen.push((found, Map::new()));
+    }
+    for option in options {
+        let Some((key, value)) = option.split_once('=') else {
+            return Err(Error::input(format!("the metric option `{option}` is not of the form KEY=VALUE")));
+        };
+        let (metric, key) = match key.split_once('.') {
+            Some((metric, key)) => (Some(metric), key),
+            None => (None, key),
+        };
+        let mut is_used = false;
+        for (registered, values) in &mut chosen {
+            let known = registered.options.iter().find(|option| option.name == key);
+            if let Some(known) = known.filter(|_| metric.is_none_or(|metric| metric == registered.name)) {
+                let value = known.read(value).ok_or_else(|| {
+                    let message = format!("the option `{key}` of `{}` is `{value}`", registered.name);
+                    Error::input(format!("{message}, but must be of type {}", known.kind))
+                })?;
+                values.insert(key.to_owned(), value);
+                is_used = true;
+            }
+        }
+        if !is_used {
+            let of = chosen.iter().filter(|(found, _)| metric.is_none_or(|metric| metric == found.name));
+            let known: Vec<&str> =
+                of.flat_map(|(found, _)| found.options.iter().map(|option| option.name.as_str())).collect();
+            let of = metric.map_or_else(|| names.join(", "), str::to_owned);
+            let hint = did_you_mean(key, known.iter().copied(), "options are");
+            return Err(Error::input(format!("no option `{key}` of {of}")).with_hint(hint));
+        }
+    }
+    let read = |(registered, values): (&Registered, Map<String, Value>)| {
+        let written = Value::Object(Map::from_iter([(registered.name.clone(), Value::Object(values))]));
+        serde_json::from_value(written)
+            .map_err(|error| Error::input(format!("options of the metric `{}`: {error}", registered.name)))
+    };
+    chosen.into_iter().map(read).collect()
+}
+
+fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone, are: &str) -> String {
+    match nearest(word, known.clone()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if known.clone().next().is_none() => "there are no options".into(),
+        None => format!("{are} {}", known.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+impl MetricOption {
+    fn read(&self, text: &str) -> Option<Value> {
+        match self.kind.as_str() {
+            "boolean" => text.parse::<bool>().ok().map(Value::from),
+            "integer" => text.parse::<u64>().ok().map(Value::from),
+            "number" => text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::from),
+            _ => Some(Value::from(text)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(list: &str) -> Vec<String> {
+        list.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_metric_is_named_and_built_by_its_name() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        for name in MetricConfig::names() {
+            let options = match name.as_str() {
+                "increasing_numbers" => words("min_tokens=20"),
+                "spice" => vec![format!("scene_graphs={}", file.path().display())],
+                _ => Vec::new(),
+            };
+            let found = configure(std::slice::from_ref(&name), &options).expect("known");
+            assert_eq!(found[0].name(), name);
+            found[0].build().expect("it can be built");
+        }
+    }
+
+    #[test]
+    fn options_hold_for_every_metric_that_has_them_or_for_one() {
+        let found =
+            configure(&words("sacre_bleu chrf ter"), &words("lowercase=true sacre_bleu.tokenize=char beta=1.5"));
+        let bleu = SacreBleuOptions { lowercase: true, tokenize: super::super::Tokeniser::Char, ..Default::default() };
+        let chrf = ChrfOptions { lowercase: true, beta: 1.5, ..Default::default() };
+        let expected =
+            [MetricConfig::SacreBleu(bleu), MetricConfig::Chrf(chrf), MetricConfig::Ter(TerOptions::default())];
+        assert_eq!(found.expect("known options"), expected);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_with_what_may_have_been_meant() {
+        let check = |names: &str, options: &str, message: &str, hint: &str| {
+            let error = configure(&words(names), &words(options)).expect_err("refused");
+            assert_eq!(error.to_string(), message);
+            assert!(error.hint().unwrap_or_default().starts_with(hint), "{:?}", error.hint());
+        };
+        check("rogue", "", "no metric is called `rogue`", "did you mean `rouge`?");
+        check("something", "", "no metric is called `something`", "metrics are `bleu`, `sacre_bleu`, `chrf`");
+        check("rouge", "stemmer=true", "no option `stemmer` of rouge", "options are `use_stemmer`");
+        check("chrf", "chrf.betta=1", "no option `betta` of chrf", "did you mean `beta`?");
+        check("dates", "beta=1", "no option `beta` of dates", "there are no options");
+        check("chrf", "beta=much", "the option `beta` of `chrf` is `much`, but must be of type number", "");
+        check("chrf", "beta", "the metric option `beta` is not of the form KEY=VALUE", "");
+        let built = |names: &str, options: &str| {
+            let found = configure(&words(names), &words(options)).expect("known");
+            found[0].build().err().expect("refused").to_string()
+        };
+        let expected = "the option `char_order` plus `word_order` of `chrf` is 0, but must be from 1 to 64";
+        assert_eq!(built("chrf", "char_order=0"), expected);
+        let expected = "the option `max_order` of `bleu` is 1000000000, but must be from 1 to 64";
+        assert_eq!(built("bleu", "max_order=1000000000"), expected);
+        let expected = "the option `weight_factor` of `rouge_l_max` is 0, but must exceed 0";
+        assert_eq!(built("rouge_l_max", "weight_factor=0"), expected);
+        let error = configure(&words("sacre_bleu"), &words("tokenize=13b")).expect_err("refused").to_string();
+        assert!(error.starts_with("options of the metric `sacre_bleu`: unknown variant `13b`"), "{error}");
+        let error = configure(&words("increasing_numbers"), &[]).expect_err("refused").to_string();
+        assert_eq!(error, "options of the metric `increasing_numbers`: missing field `min_tokens`");
+    }
+}

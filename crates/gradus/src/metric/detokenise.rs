@@ -1,0 +1,119 @@
+//! The English rules of Moses' `detokenizer.perl`, which ToTTo's evaluation runs over every text.
+//!
+//! Checked against `sacremoses` 0.2.0, its port to Python.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+static CURRENCY: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^[\p{Sc}(\[{¿¡]+$").expect("a class of characters"));
+
+const ENTITIES: [(&str, &str); 11] = [
+    ("&bar;", "|"),
+    ("&#124;", "|"),
+    ("&lt;", "<"),
+    ("&gt;", ">"),
+    ("&bra;", "["),
+    ("&ket;", "]"),
+    ("&quot;", "\""),
+    ("&apos;", "'"),
+    ("&#91;", "["),
+    ("&#93;", "]"),
+    ("&amp;", "&"),
+];
+
+/// A line of tokens as text: punctuation joins the words it belongs to.
+pub fn detokenised(line: &str) -> String {
+    let mut text = format!(" {line} ").replace(" @-@ ", "-");
+    for (entity, plain) in ENTITIES {
+        if text.contains('&') {
+            text = text.replace(entity, plain);
+        }
+    }
+    let words: Vec<&str> = text.split(' ').collect();
+    let mut out = String::with_capacity(text.len());
+    let mut glue = " ";
+    let mut quotes = Vec::new();
+    for (i, &word) in words.iter().enumerate() {
+        let before = if i > 0 { words[i - 1] } else { "" };
+        let (joins, next_glue) = match word {
+            _ if word.starts_with(is_cjk) => (before.ends_with(is_cjk), " "),
+            _ if CURRENCY.is_match(word) => (false, ""),
+            _ if is_all(word, ",.?!:;\\%}])") => (true, " "),
+            _ if is_contraction(word) && before.ends_with(char::is_alphanumeric) => (true, " "),
+            _ if is_all(word, "'\"„“`") => quote(word, before, &mut quotes),
+            _ => (false, " "),
+        };
+        if !joins {
+            out.push_str(glue);
+        }
+        out.push_str(word);
+        glue = next_glue;
+    }
+    let mut clean = String::with_capacity(out.len());
+    for word in out.split(' ').filter(|word| !word.is_empty()) {
+        if !clean.is_empty() {
+            clean.push(' ');
+        }
+        clean.push_str(word);
+    }
+    clean
+}
+
+fn is_all(word: &str, of: &str) -> bool {
+    !word.is_empty() && word.chars().all(|c| of.contains(c))
+}
+
+fn is_contraction(word: &str) -> bool {
+    word.strip_prefix('\'').is_some_and(|rest| rest.starts_with(char::is_alphabetic))
+}
+
+/// Quotes of one kind open and close in turn; an apostrophe after an `s` is a possessive's. Whether the quote joins the word before
+/// it, and what stands before the next word.
+fn quote<'a>(word: &'a str, before: &str, open: &mut Vec<&'a str>) -> (bool, &'static str) {
+    let kind = if is_all(word, "„“”") { "\"" } else { word };
+    match open.iter().position(|other| *other == kind) {
+        Some(i) => {
+            open.swap_remove(i);
+            (true, " ")
+        }
+        None if word == "'" && before.ends_with('s') => (true, " "),
+        None => {
+            open.push(kind);
+            (false, "")
+        }
+    }
+}
+
+fn is_cjk(c: char) -> bool {
+    matches!(
+        u32::from(c),
+        0x1100..=0x11ff
+            | 0x2e80..=0xa4cf
+            | 0xa840..=0xa87f
+            | 0xac00..=0xd7af
+            | 0xf900..=0xfaff
+            | 0xfe30..=0xfe4f
+            | 0xff65..=0xffdc
+            | 0x20000..=0x2ffff
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_detokenised_as_moses_does() {
+        let fixture = super::super::words_fixture();
+        let mut wrong = Vec::new();
+        for case in fixture["detokenised"].as_array().expect("a list") {
+            let [line, expected] = [0, 1].map(|i| case[i].as_str().expect("text"));
+            let found = detokenised(line);
+            if found != expected {
+                wrong.push(format!("{line:?}\n  {found:?} instead of\n  {expected:?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+    }
+}

@@ -1,0 +1,124 @@
+//! Metrics of generated text: what predictions are worth beside their references, one metric a file.
+//!
+//! A [`Metric`] sees all rows at once and gives [`Measure`]s: a value of the whole, one of each row, and a bootstrap
+//! interval. [`MetricConfig`] is the registry: it names every metric and its options. A new metric is one file here, one
+//! variant and one arm of [`MetricConfig::build`]; library users implement [`Metric`].
+//!
+//! Every value equals that of the tool its file names, and rows are measured side by side on all threads.
+
+mod answer;
+mod bleu;
+mod bleu_totto;
+mod characters;
+mod chrf;
+mod cider;
+mod config;
+mod dates;
+mod detokenise;
+mod diversity;
+mod exact_match;
+mod increasing_numbers;
+mod lcs;
+mod measure;
+mod meteor;
+mod mteval;
+mod ngrams;
+mod nltk;
+mod parent;
+mod punkt;
+mod references;
+mod rouge;
+mod rouge_l_max;
+mod sacre_bleu;
+mod spice;
+mod stem;
+mod ter;
+mod token_f1;
+mod totto;
+mod treebank;
+mod wordnet;
+
+use serde_json::{Map, Value};
+
+pub use bleu::{Bleu, BleuOptions, BleuTokeniser};
+pub use bleu_totto::{BleuTotto, BleuTottoOptions};
+pub use chrf::{Chrf, ChrfOptions};
+pub use cider::{Cider, CiderOptions, CiderTokeniser, CiderVariant};
+pub use config::{MetricConfig, MetricOption, configure};
+pub use dates::Dates;
+pub use diversity::{Diversity, DiversityOptions};
+pub use exact_match::ExactMatch;
+pub use increasing_numbers::{IncreasingNumbers, IncreasingNumbersOptions};
+pub use measure::{Interval, Measure, Resampling, intervals};
+pub use meteor::{Meteor, MeteorOptions};
+pub use mteval::Tokeniser;
+pub use parent::{Parent, ParentOptions};
+pub use references::References;
+pub use rouge::{Aggregate, Rouge, RougeOptions, RougeType};
+pub use rouge_l_max::{LengthUnit, RougeLMax, RougeLMaxOptions};
+pub use sacre_bleu::{SacreBleu, SacreBleuOptions, Smoothing};
+pub use spice::{Spice, SpiceOptions};
+pub use ter::{Ter, TerOptions};
+pub use token_f1::TokenF1;
+
+/// What a metric sees of one row.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Row {
+    /// What the model was given; empty where the data do not say.
+    pub prompt: String,
+    /// What is measured.
+    pub prediction: String,
+    /// What it is compared with, one text or several; none where the metric needs none.
+    pub references: Vec<String>,
+    /// Every other column.
+    pub metadata: Map<String, Value>,
+}
+
+/// A row that a metric cannot measure.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("row {}: {message}", .row + 1)]
+pub struct RowError {
+    /// The row, from 0.
+    pub row: usize,
+    /// What is wrong with it: found against expected.
+    pub message: String,
+}
+
+impl RowError {
+    /// What is wrong with the row, counted from 0.
+    pub fn new(row: usize, message: impl Into<String>) -> Self {
+        Self { row, message: message.into() }
+    }
+}
+
+/// Measures generated text. The open extension point of the module.
+pub trait Metric: Send + Sync {
+    /// The values, in a fixed order. The part of a measure is what stands after the metric's name in its key; empty for a
+    /// metric of one value.
+    ///
+    /// # Errors
+    /// A row that lacks what the metric compares with.
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError>;
+
+    /// What each prediction alone is worth as a reward, where more is better: the row values of the metric's one value, unless
+    /// the metric says otherwise.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
+        let values = self.measure(rows)?.first().and_then(Measure::row_values);
+        Ok(values.unwrap_or_else(|| vec![f64::NAN; rows.len()]))
+    }
+
+    /// Whether [`Self::worth`] means anything.
+    fn is_reward(&self) -> bool {
+        true
+    }
+}
+
+/// What `tools/parity/metrics.py` says of single words and lines.
+#[cfg(test)]
+fn words_fixture() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/metrics/words.json");
+    serde_json::from_str(&std::fs::read_to_string(path).expect("the fixture")).expect("JSON")
+}

@@ -1,0 +1,33 @@
+//! NLTK's `word_tokenize`: sentences, and the words of each.
+
+use std::path::Path;
+
+use super::punkt::Punkt;
+use super::treebank::{self, Rules};
+use crate::error::Result;
+
+/// Finds words.
+#[derive(Debug, Clone)]
+pub struct WordTokeniser {
+    punkt: Punkt,
+}
+
+impl WordTokeniser {
+    /// With the sentence model of a directory of NLTK's data, or with a list of abbreviations.
+    ///
+    /// # Errors
+    /// A directory that cannot be read.
+    pub fn new(punkt: Option<&Path>) -> Result<Self> {
+        Ok(Self { punkt: punkt.map_or_else(|| Ok(Punkt::plain()), Punkt::read)? })
+    }
+
+    /// The words of a text.
+    pub fn words(&self, text: &str, rules: Rules) -> Vec<String> {
+        self.punkt.sentences(text).into_iter().flat_map(|sentence| treebank::words(sentence, rules)).collect()
+    }
+
+    /// The words of a text in lower case, by today's rules.
+    pub fn lower(&self, text: &str) -> Vec<String> {
+        self.words(text, Rules::Today).into_iter().map(|word| word.to_lowercase()).collect()
+    }
+}

@@ -1,0 +1,147 @@
+//! What a metric says of a completion beside the references of its row.
+
+use serde_json::{Map, Value};
+
+use super::{Reward, RewardError, Score};
+use crate::metric::{Metric, MetricConfig, Row};
+use crate::rollout::{Prompt, Rollouts};
+
+/// A metric as a reward: its value of each completion alone. References are the row's column `references`, `reference`,
+/// `completion` or `answer`, the first that is there.
+pub struct MetricReward {
+    name: String,
+    metric: Box<dyn Metric>,
+}
+
+impl MetricReward {
+    /// The reward that is this metric.
+    ///
+    /// # Errors
+    /// A file named in the options that cannot be read, and a metric that says nothing of single completions.
+    pub fn new(config: &MetricConfig) -> crate::Result<Self> {
+        let (name, metric) = (config.name(), config.build()?);
+        if !metric.is_reward() {
+            let message = format!("`{name}` cannot be a reward: it says nothing of a single new completion");
+            return Err(super::config_error(message, None));
+        }
+        Ok(Self { name, metric })
+    }
+}
+
+impl Reward for MetricReward {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        let of_rollout = |(prompt, completion): (&Prompt, &str)| Row {
+            prompt: prompt.text.clone(),
+            prediction: completion.to_owned(),
+            references: references(&prompt.columns),
+            metadata: prompt.columns.clone(),
+        };
+        let pairs = rollouts.rollouts.iter().map(|of| (&rollouts.prompts[of.prompt], of.completion.as_str()));
+        let rows: Vec<Row> = pairs.map(of_rollout).collect();
+        match self.metric.worth(&rows) {
+            Ok(values) => {
+                let tokens = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
+                values
+                    .into_iter()
+                    .zip(tokens)
+                    .map(|(value, tokens)| Ok(Score::sequence(value as f32, tokens)))
+                    .collect()
+            }
+            // The batch is measured together: the row that cannot be measured fails, the others are not scored.
+            Err(error) => {
+                let mut scores: Vec<_> = rows.iter().map(|_| Ok(Score::unscored())).collect();
+                scores[error.row] = Err(RewardError::new(error.message));
+                scores
+            }
+        }
+    }
+}
+
+/// The texts of the first column that holds references.
+fn references(columns: &Map<String, Value>) -> Vec<String> {
+    let names = ["references", "reference", "completion", "answer"];
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    match names.into_iter().find_map(|name| columns.get(name)) {
+        Some(Value::Array(texts)) => texts.iter().filter_map(text).collect(),
+        Some(value) => text(value).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::config::RewardConfig;
+    use super::super::test_rollouts::{rollouts, totals};
+    use super::*;
+
+    fn reward(yaml: &str) -> crate::Result<Box<dyn Reward>> {
+        let config: RewardConfig = serde_saphyr::from_str(yaml).expect("a reward");
+        super::super::build(&config, &|_| Err(crate::Error::input("no model here")))
+    }
+
+    #[track_caller]
+    fn check(yaml: &str, rows: &[(&str, Value, &str)], expected: &[f32]) {
+        let found = totals(&mut *reward(yaml).expect("a reward"), &rollouts(rows.iter().cloned()));
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{yaml}: {found} instead of {expected}");
+        }
+    }
+
+    /// Golden values of RL4LMs' rewards, and arithmetic.
+    #[test]
+    fn metrics_are_rewards_by_their_names() {
+        let fox = "The quick brown fox jumps over the lazy dog";
+        let log = "The quick brown dog jumps on the log.";
+        let of = |references: Value| json!({ "references": references });
+        check("metric: { rouge: { rouge_type: rouge1 } }", &[("", of(json!([fox])), log)], &[0.705882]);
+        check("metric: { rouge: { rouge_type: rougeL } }", &[("", of(json!(fox)), log)], &[0.588235]);
+        // RL4LMs' rouge_combined: (0.705882 + 0.266667 + 0.588235) / 3.
+        check("metric: { rouge: {} }", &[("", json!({ "reference": fox }), log)], &[0.520261]);
+        let (sat, sitting) = ("The cat sat on the mat.", "A cat was sitting on the mat.");
+        check("metric: { meteor: {} }", &[("", of(json!([sat])), sitting)], &[0.681_690_1]);
+        check("metric: { meteor: { references: repr } }", &[("", of(json!([sat])), sitting)], &[0.493_877_6]);
+        // Two edits of a reference of four words; RL4LMs' reward is what is left of 1, which may be negative.
+        check(
+            "metric: { ter: {} }",
+            &[("", of(json!(["a b c d"])), "a b"), ("", of(json!(["a"])), "b c d")],
+            &[0.5, -2.0],
+        );
+        let same = "one two three four five";
+        for metric in ["bleu", "sacre_bleu", "chrf", "rouge_l_max", "exact_match", "token_f1"] {
+            let yaml = format!("metric: {{ {metric}: {{}} }}");
+            check(&yaml, &[("", of(json!([same])), same), ("", of(json!([same])), "")], &[1.0, 0.0]);
+        }
+        check("metric: { dates: {} }", &[("", json!({}), "99999-12-345"), ("", json!({}), "20-01-02")], &[1.0, 0.0]);
+        check("metric: { increasing_numbers: { min_tokens: 20 } }", &[("", json!({}), "1 2 3 a")], &[0.3]);
+    }
+
+    #[test]
+    fn what_cannot_be_a_reward_is_refused_and_a_row_without_references_is_named() {
+        let error = reward("metric: { diversity: {} }").err().expect("refused").to_string();
+        assert_eq!(error, "`diversity` cannot be a reward: it says nothing of a single new completion");
+        let rows = [("", json!({ "references": ["a"] }), "a"), ("", json!({ "other": "a" }), "a")];
+        let mut reward = reward("metric: { chrf: {} }").expect("a reward");
+        let error = super::super::apply(&mut *reward, &rollouts(rows)).expect_err("no references").to_string();
+        let expected =
+            "reward for prompt 2: `chrf`: no references to compare with (column `references` or `reference`)";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn a_shaping_is_a_part_of_a_mix() {
+        let yaml = "mix:
+          - { weight: 1, reward: { metric: { exact_match: {} } } }
+          - { weight: 1, reward: { rule: { repeat_penalty: 'generate a sentence with: ' } } }";
+        let row =
+            |completion| ("generate a sentence with: dog run park ", json!({ "reference": "A dog runs." }), completion);
+        let rows = [row("A dog runs."), row("the Dog run park"), row("Generate it"), row("One Sentence")];
+        check(yaml, &rows, &[1.0, -1.0, -1.0, -1.0]);
+    }
+}

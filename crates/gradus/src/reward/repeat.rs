@@ -1,0 +1,35 @@
+//! A penalty on completions that repeat what they were asked: RL4LMs' shaping for CommonGen.
+
+use super::{Reward, RewardError, Score, score_each};
+use crate::rollout::Rollouts;
+
+/// −1 where the completion, in lower case, has the prefix, the words `generate` or `sentence`, or what the prompt says after the
+/// prefix up to its last character; else 0.
+pub struct RepeatPenalty {
+    prefix: String,
+}
+
+impl RepeatPenalty {
+    /// A penalty for prompts that begin with `prefix`, such as `generate a sentence with: `.
+    pub fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+
+    fn value(&self, prompt: &str, completion: &str) -> f32 {
+        let completion = completion.to_lowercase();
+        let mut concepts = prompt.split_once(&self.prefix).map_or(prompt, |(_, concepts)| concepts).chars();
+        concepts.next_back();
+        let repeated = [concepts.as_str(), &self.prefix, "generate", "sentence"];
+        if repeated.iter().any(|text| completion.contains(text)) { -1.0 } else { 0.0 }
+    }
+}
+
+impl Reward for RepeatPenalty {
+    fn name(&self) -> String {
+        "repeat_penalty".into()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
+        score_each(rollouts, |prompt, rollout| Ok(self.value(&prompt.text, &rollout.completion)))
+    }
+}

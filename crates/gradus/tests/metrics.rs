@@ -1,0 +1,228 @@
+//! Metrics of text against the tools they follow: sacreBLEU, rouge_score, py-rouge, NLTK, coco's scorers. The rows are sentences of
+//! our own, rows at the edges of what a metric expects, and rows of data sets, of which the fixture holds only numbers.
+
+#[path = "support/material.rs"]
+mod material;
+#[path = "support/skip.rs"]
+mod skip;
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use gradus::metric::{Measure, Row, configure};
+use serde_json::Value;
+
+use material::material;
+
+/// Values of metrics agree within this, whatever their size: most lie between 0 and 1.
+const METRIC: f64 = 1e-6;
+
+/// The folder that `tools/parity/metrics.py` writes.
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/metrics")
+}
+
+fn read(name: &str) -> Value {
+    let path = folder().join(format!("{name}.json"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("text")
+}
+
+fn row(prediction: &str, references: &[&str]) -> Row {
+    let references = references.iter().map(|text| (*text).to_owned()).collect();
+    Row { prediction: prediction.to_owned(), references, ..Row::default() }
+}
+
+/// What a metric, its options after its name, says of rows.
+fn measured(words: &str, rows: &[Row]) -> Vec<(String, Measure)> {
+    let mut words = words.split(' ').map(str::to_owned);
+    let name = words.next().expect("a name");
+    let options: Vec<String> = words.map(|option| option.replace("FIXTURES", &folder().to_string_lossy())).collect();
+    let config = configure(std::slice::from_ref(&name), &options).expect("known");
+    let measures = config[0].build().expect("readable").measure(rows).expect("measurable");
+    let key = |part: &str| if part.is_empty() { name.clone() } else { format!("{name}/{part}") };
+    measures.into_iter().map(|measure| (key(&measure.part), measure)).collect()
+}
+
+/// Compares every case of a fixture; how many rows were compared.
+fn check(file: &str, fixture: &Value, rows: &[Row]) -> usize {
+    let mut compared = 0;
+    let mut wrong = Vec::new();
+    for case in list(&fixture["cases"]) {
+        let options = list(&case["options"]).iter().map(|option| format!(" {}", text(option))).collect::<String>();
+        let words = format!("{}{options}", text(&case["metric"]));
+        let found = measured(&words, rows);
+        for (key, expected) in case["values"].as_object().expect("values by key") {
+            let measure =
+                &found.iter().find(|(name, _)| name == key).unwrap_or_else(|| panic!("{words}: no `{key}`")).1;
+            let close = |found: f64, expected: f64| (found - expected).abs() <= METRIC * expected.abs().max(1.0);
+            let mut compare = |what: String, found: f64, expected: &Value| {
+                if let Some(expected) = expected.as_f64() {
+                    compared += 1;
+                    if !close(found, expected) {
+                        wrong.push(format!("{file}: {words}: {key} of {what}: {found} instead of {expected}"));
+                    }
+                }
+            };
+            compare("all rows".into(), measure.value(), &expected["value"]);
+            let of_rows = measure.row_values().unwrap_or_default();
+            for (i, expected) in list(&expected["rows"]).iter().enumerate() {
+                compare(format!("row {i}"), of_rows[i], expected);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {compared} differ:\n{}", wrong.len(), wrong[..wrong.len().min(40)].join("\n"));
+    compared
+}
+
+fn check_file(name: &str, least: usize) {
+    let fixture = read(name);
+    let of_row = |row: &Value| Row {
+        prediction: text(&row["prediction"]).into(),
+        references: list(&row["references"]).iter().map(|reference| text(reference).into()).collect(),
+        ..Row::default()
+    };
+    let rows: Vec<Row> = list(&fixture["rows"]).iter().map(of_row).collect();
+    let compared = check(name, &fixture, &rows);
+    assert!(compared >= least, "only {compared} values were compared");
+}
+
+#[test]
+fn metrics_of_our_own_sentences_are_those_of_the_tools() {
+    check_file("own", 5000);
+}
+
+#[test]
+fn metrics_at_the_edges_are_those_of_the_tools() {
+    check_file("edges", 700);
+}
+
+fn check_material(name: &str, rows: &[Row]) {
+    let fixture = read(name);
+    let count = fixture["count"].as_u64().expect("a count") as usize;
+    assert!(count >= 200, "{name}: only {count} rows");
+    let compared = check(name, &fixture, &rows[..count]);
+    assert!(compared > count, "{name}: only {compared} values were compared");
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("readable");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn gzip_lines(path: &Path) -> Vec<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).expect("readable");
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).expect("UTF-8");
+    text.split('\n').map(str::to_owned).collect()
+}
+
+#[test]
+fn metrics_of_commongen_are_those_of_the_tools() {
+    let Some(path) = material("commongen/commongen.dev.jsonl") else { return };
+    let scenes = lines(&path).into_iter().map(|line| line["scene"].clone());
+    let rows: Vec<Row> = scenes
+        .filter(|scenes| list(scenes).len() > 1)
+        .map(|scenes| {
+            let texts: Vec<&str> = list(&scenes).iter().map(text).collect();
+            row(texts[0], &texts[1..])
+        })
+        .collect();
+    check_material("commongen", &rows);
+}
+
+#[test]
+fn metrics_of_summaries_are_those_of_the_tools() {
+    let Some(path) = material("tldr/instructgpt_tldr_samples.csv") else { return };
+    let mut reader = csv::Reader::from_path(path).expect("readable");
+    let headers = reader.headers().expect("a header").clone();
+    let column = |name: &str| headers.iter().position(|header| header == name).expect("a column");
+    let (sample, reference) = (column("sample"), column("ref_text"));
+    let records = reader.records().step_by(5).map(|record| record.expect("a row"));
+    let rows: Vec<Row> = records.map(|record| row(&record[sample], &[&record[reference]])).collect();
+    check_material("tldr", &rows);
+}
+
+#[test]
+fn metrics_of_translations_are_those_of_the_tools() {
+    let Some(english) = material("multi30k_de_en/test_2016_flickr.en.gz") else { return };
+    let Some(german) = material("multi30k_de_en/test_2016_flickr.de.gz") else { return };
+    let (english, german) = (gzip_lines(&english), gzip_lines(&german));
+    let rows: Vec<Row> = (0..300).map(|i| row(&english[i], &[&english[i + 1], &english[i + 2], &german[i]])).collect();
+    check_material("multi30k", &rows);
+}
+
+/// Values that were computed with the versions that RL4LMs pins.
+#[test]
+fn metrics_give_the_golden_values_of_rl4lms() {
+    let check = |metric: &str, key: &str, prediction: &str, references: &[&str], expected: f64, digits: i32| {
+        let found = measured(metric, &[row(prediction, references)]);
+        let value = found.iter().find(|(name, _)| name == key).expect("the key").1.value();
+        let tolerance = 0.5 * 10f64.powi(-digits) * 1.0001;
+        assert!((value - expected).abs() <= tolerance, "{metric} of {prediction:?}: {value} instead of {expected}");
+    };
+    let (fox, log) = ("The quick brown fox jumps over the lazy dog", "The quick brown dog jumps on the log.");
+    for (key, expected) in [("rouge1", 0.705882), ("rouge2", 0.266667), ("rougeL", 0.588235), ("rougeLsum", 0.588235)] {
+        check("rouge", &format!("rouge/{key}"), log, &[fox], expected, 6);
+    }
+    let cats = ["a small cat sat", "the cat is sitting"];
+    for (key, first, coerced) in
+        [("rouge1", 0.571429, 0.545455), ("rouge2", 0.4, 0.444444), ("rougeL", 0.571429, 0.363636)]
+    {
+        let key = format!("rouge/{key}");
+        check("rouge references=first", &key, "the cat sat", &cats, first, 6);
+        check("rouge references=repr", &key, "the cat sat", &cats, coerced, 6);
+    }
+    let (sat, sitting, there) =
+        ("The cat sat on the mat.", "A cat was sitting on the mat.", "There is a cat on a mat.");
+    check("meteor", "meteor", sitting, &[sat], 0.6816901, 7);
+    check("meteor references=repr", "meteor", sitting, &[sat], 0.4938776, 7);
+    check("meteor references=repr", "meteor", sitting, &[sat, there], 0.2382061, 7);
+    check("meteor", "meteor", sitting, &[sat, there], 0.6816901, 7);
+    check("meteor", "meteor", sat, &[sat], 0.9985423, 7);
+    check("meteor references=repr", "meteor", sat, &[sat], 0.6171249, 7);
+    let weighted = "rouge_l_max length_limit=100 length_limit_type=words weight_factor=1.2";
+    let (mat, paris) = ("the cat was sitting on the mat", "paris");
+    check(weighted, "rouge_l_max", "the cat sat on a mat", &[mat], 0.667525068, 9);
+    check(weighted, "rouge_l_max", "he lives in paris", &[paris], 0.479064624, 9);
+    check("rouge_l_max", "rouge_l_max", "the cat sat on a mat", &[mat], 0.6153846154, 10);
+    check("rouge_l_max", "rouge_l_max", "he lives in paris", &[paris], 0.4, 10);
+    check("sacre_bleu tokenize=intl", "sacre_bleu", "Das ist ein Test.", &["Das ist kein Test."], 0.30213754, 8);
+    let (obama, ties) = (
+        "The relationship between Obama and Netanyahu is not exactly friendly.",
+        "The ties between Obama and Netanyahu are not particularly friendly.",
+    );
+    check("chrf", "chrf", obama, &[ties], 0.615_763_793_781_138, 12);
+}
+
+#[test]
+fn corpora_give_the_golden_values_of_rl4lms() {
+    let value = |metric: &str, rows: &[Row]| measured(metric, rows)[0].1.value();
+    let same = "wHaT aBoUt ThIs SeNtEnCe?";
+    let rows = [
+        row("does this sentence match??", &["does this sentence match", "does this sentence match!?!"]),
+        row("what about this sentence?", &[same, same]),
+        row("What did the TER metric user say to the developer?", &["Your jokes are...", "...TERrible"]),
+    ];
+    assert!((value("ter", &rows) - 1.1).abs() < 1e-12);
+    assert!((value("ter case_sensitive=true", &rows) - 1.5).abs() < 1e-12);
+    let dog = "The dog is the boy 's cat .";
+    let rows = [
+        row(dog, &[dog, "The dog eats the cat of the boy ."]),
+        row("A boy is picking apples from trees and put them into bags .", &["A boy is picking apples from trees ."]),
+    ];
+    let cider = &measured("cider tokenizer=whitespace", &rows)[0].1;
+    let of_rows = cider.row_values().expect("of rows");
+    for (found, expected) in [(of_rows[0], 6.2483129), (of_rows[1], 4.4923457), (cider.value(), 5.3703293)] {
+        assert!((found - expected).abs() < 1e-7, "{found} instead of {expected}");
+    }
+    assert_eq!(value("cider tokenizer=whitespace", &rows[..1]), 0.0);
+}
