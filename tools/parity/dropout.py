@@ -1,19 +1,28 @@
-"""Where transformers drops what: models of `models.py` and `seq2seq.py` in training, with masks that are a function of a
-key; run after them.
+"""Where transformers drops what: models of `models.py`, `seq2seq.py` and `encoders.py` in training, with masks that are a
+function of a key; run after them.
 
 Every call of `torch.nn.functional.dropout` is answered with the mask that gradus defines for its place: a number is dropped
 where `mix(key of the place + index) >> 32 < p · 2³²`. The sequences are laid end to end, so the second begins at row T₁.
 
 fixture.json          for each model its probabilities, the key, sequences (or sources and targets), loss (mean next-token NLL)
+                      for each classifier its probabilities, logits of the first two rows of its fixture, and of their sum, each
+                      times its weight, the sum of squares of every gradient
 <model>.safetensors   logits.<i> of sequence i; grad.<state dict name> of the loss, of the first block's attention
 """
+
+import json
 
 import numpy as np
 from common import FIXTURES, arguments, meta, write_json
 
 import torch
-from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 SEED = 70
 KEY = 0x0123_4567_89AB_CDEF
@@ -25,8 +34,20 @@ CASES = {
 ACROSS = {
     "t5-gated": dict(dropout_rate=0.15),
 }
+HIDDEN = dict(hidden_dropout_prob=0.15, attention_probs_dropout_prob=0.2)
+CLASSIFIERS = {
+    "bert": dict(**HIDDEN, classifier_dropout=0.3),
+    "bert-token": HIDDEN,
+    "roberta": HIDDEN,
+    "distilbert": dict(dropout=0.15, attention_dropout=0.2, seq_classif_dropout=0.3),
+    "albert": dict(**HIDDEN, classifier_dropout_prob=0.3),
+    "modernbert": dict(embedding_dropout=0.1, attention_dropout=0.15, mlp_dropout=0.2, classifier_dropout=0.3),
+    "deberta": dict(**HIDDEN, pooler_dropout=0.1),
+    "deberta-token": HIDDEN,
+}
 EMBEDDING, ATTENDED, FED_FORWARD, ATTENTION = 1, 2, 3, 4
 DECODER_EMBEDDING, CROSSED, CROSS_ATTENTION, ACTIVATION, ENCODED, DECODED = 5, 6, 7, 8, 9, 10
+RELATIVE, HEAD = 11, 12
 WORD = (1 << 64) - 1
 
 
@@ -53,7 +74,7 @@ def mask(x, place, p, row):
         rows = [[mix(key_of(*place) ^ mix((h << 32) + row + q)) for q in range(queries)] for h in range(heads)]
         dropped = [[[is_dropped(of_row + k, p) for k in range(keys)] for of_row in head] for head in rows]
     else:
-        _, tokens, width = x.shape
+        tokens, width = x.shape[-2:]
         key = key_of(*place)
         dropped = [[is_dropped(key + (row + t) * width + d, p) for d in range(width)] for t in range(tokens)]
     return torch.tensor(np.where(dropped, 0.0, 1 / (1 - p)), dtype=torch.float32).reshape(x.shape)
@@ -139,11 +160,55 @@ def run_across(name, probabilities, out):
     return {"model": name, "probabilities": probabilities, "sources": sources, "targets": targets, "loss": loss}
 
 
+def places_of_classifier(model, row, sequence):
+    """The places in the order in which a forward pass comes by them, each with the first row of what is dropped."""
+    config, kind = model.config, model.config.model_type
+    blocks = range(config.num_hidden_layers * getattr(config, "inner_group_num", 1))
+    of_block = {
+        "distilbert": (ATTENTION, FED_FORWARD), "albert": (ATTENTION, ATTENDED), "deberta-v2": (RELATIVE, ATTENTION, ATTENDED, FED_FORWARD),
+        "modernbert": (ATTENTION, ATTENDED, ACTIVATION),
+    }.get(kind, (ATTENTION, ATTENDED, FED_FORWARD))
+    # The table of distances is one for all texts.
+    of_blocks = [((place, i), 0 if place == RELATIVE else row) for i in blocks for place in of_block]
+    of_texts = type(model).__name__.endswith("ForSequenceClassification")
+    layers = (0, 1) if of_texts and kind in ("roberta", "deberta-v2") else (1,)
+    return [((EMBEDDING, 0), row)] + of_blocks + [((HEAD, i), sequence if of_texts else row) for i in layers]
+
+
+def run_classifier(name, probabilities):
+    path = FIXTURES / "encoders" / name
+    kind = AutoModelForTokenClassification if name.endswith("-token") else AutoModelForSequenceClassification
+    model = kind.from_pretrained(path, attn_implementation="eager", dtype=torch.float32, **probabilities).train()
+    rows = json.loads((path / "expected.json").read_text())["rows"][:2]
+    weights = load_file(path / "expected.safetensors")
+    plain, logits, start = torch.nn.functional.dropout, [], 0
+    for i, row in enumerate(rows):
+        left = places_of_classifier(model, start, i)
+
+        def drop(x, p=0.5, training=True, inplace=False):
+            assert training
+            place, first = left.pop(0)
+            return x * mask(x, place, p, first)
+
+        types = {"token_type_ids": torch.tensor([row["types"]])} if "types" in row else {}
+        ids = torch.tensor([row["ids"]])
+        torch.nn.functional.dropout = drop
+        logits.append(model(input_ids=ids, attention_mask=torch.ones_like(ids), **types).logits[0])
+        torch.nn.functional.dropout = plain
+        assert not left, left
+        start += len(row["ids"])
+    sum((z * weights[f"weights.{i}"]).sum() for i, z in enumerate(logits)).backward()
+    squares = {key: parameter.grad.square().sum().item() for key, parameter in model.named_parameters() if parameter.grad is not None}
+    return {"model": name, "probabilities": probabilities, "logits": logits, "squares": squares}
+
+
 def main():
     out = arguments("dropout")
     cases = [run(name, probabilities, out) for name, probabilities in CASES.items()]
     across = [run_across(name, probabilities, out) for name, probabilities in ACROSS.items()]
-    write_json(out / "fixture.json", {"meta": meta(SEED, "safetensors"), "key": str(KEY), "cases": cases, "across": across})
+    classifiers = [run_classifier(name, probabilities) for name, probabilities in CLASSIFIERS.items()]
+    write_json(out / "fixture.json", {"meta": meta(SEED, "safetensors"), "key": str(KEY), "cases": cases, "across": across,
+                                      "classifiers": classifiers})
 
 
 main()

@@ -47,11 +47,6 @@ fn list<T: serde::de::DeserializeOwned + Default>(value: &Value) -> T {
     if value.is_null() { T::default() } else { serde_json::from_value(value.clone()).expect("a list") }
 }
 
-/// A number, or those of a list.
-fn numbers(value: &Value) -> Vec<f32> {
-    value.as_f64().map_or_else(|| list(value), |number| vec![number as f32])
-}
-
 /// A classifier of the fixtures, and what transformers says of it.
 struct Case {
     name: String,
@@ -188,6 +183,47 @@ fn recomputed_blocks_give_the_same_bits() {
 }
 
 #[test]
+fn dropout_falls_where_transformers_has_it() {
+    let text = std::fs::read_to_string(support::fixtures().join("dropout/fixture.json")).expect("a fixture");
+    let fixture: Value = serde_json::from_str(&text).expect("JSON");
+    let key: u64 = fixture["key"].as_str().expect("a key").parse().expect("a number");
+    let classifiers = fixture["classifiers"].as_array().expect("classifiers");
+    assert!(classifiers.len() >= 8);
+    for expected in classifiers {
+        let mut case = Case::named(expected["model"].as_str().expect("a name"));
+        let given = expected["probabilities"].as_object().expect("probabilities").clone();
+        case.dir.config.extend(given);
+        case.rows.truncate(2);
+        let (name, mut model) = (&case.name, case.trained());
+        let batch = model.batch(&case.texts()).dropping(Some(DropoutStream::of_key(key)));
+        let plain = host(case.load().logits(&case.load().batch(&case.texts())));
+        // Dropout is off unless it is turned on.
+        assert_close(&format!("{name}: at first"), &host(model.logits(&batch)), &plain, 1e-5, 1.0);
+        model.set_dropout(true);
+        let logits = model.logits(&batch);
+        let wanted: Vec<f32> = expected["logits"].as_array().expect("rows").iter().flat_map(all_numbers).collect();
+        assert_close(&format!("{name}: logits"), &host(logits.clone()), &wanted, LOGITS, 1.0);
+        let found = gradients(&model, &case.loss(logits).backward(), &case);
+        let squares = expected["squares"].as_object().expect("gradients");
+        let largest = squares.values().fold(0.0, |most: f64, value| most.max(value.as_f64().expect("a number")));
+        for (key, wanted) in squares {
+            let found: f64 = found[key].iter().map(|&x| f64::from(x).powi(2)).sum();
+            let wanted = wanted.as_f64().expect("a number");
+            let close = (found - wanted).abs() <= 1e-3 * slack() * wanted.max(1e-4 * largest);
+            assert!(close, "{name}: gradient of {key}: {found} instead of {wanted}");
+        }
+    }
+}
+
+/// The numbers of a list of any depth.
+fn all_numbers(value: &Value) -> Vec<f32> {
+    match value.as_array() {
+        Some(list) => list.iter().flat_map(all_numbers).collect(),
+        None => vec![value.as_f64().expect("a number") as f32],
+    }
+}
+
+#[test]
 fn what_is_saved_is_what_was_read() {
     for case in Case::all() {
         let model = case.load();
@@ -220,7 +256,7 @@ fn texts_are_tokenised_and_scored_as_there() {
             }
             let read = Text { ids: &made.ids, types: &made.types, global: None };
             let logits = host(model.logits(&model.batch(&[read])));
-            let wanted: Vec<f32> = list::<Vec<Value>>(&text["logits"]).iter().flat_map(numbers).collect();
+            let wanted = all_numbers(&text["logits"]);
             assert_close(&format!("{name}: {first}"), &logits, &wanted, LOGITS, 1.0);
             found += 1;
         }

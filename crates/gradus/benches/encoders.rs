@@ -1,0 +1,93 @@
+//! Time and memory of encoders by the length of the text: attention with a window (Longformer) beside attention to
+//! everything (RoBERTa), layers as wide as those of the base models.
+//!
+//! `cargo bench --workspace --bench encoders`; scoring one text, and one step of training (forward and backward).
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::tensor::Device;
+use gradus::model::{Classifier, ModelDir, Text};
+use gradus::rng::{Purpose, Seed};
+use serde_json::{Value, json};
+
+/// Tokens of a text.
+const LENGTHS: [usize; 4] = [512, 1024, 2048, 4096];
+/// Blocks: enough that embeddings and head do not count.
+const LAYERS: usize = 4;
+/// Tokens that each token sees, as in `longformer-base-4096`.
+const WINDOW: usize = 512;
+/// Runs of which the fastest counts: whatever else runs on the machine can only slow one down.
+const RUNS: usize = 3;
+
+fn classifier(model_type: &str, class: &str, device: &Device) -> Classifier {
+    let config = json!({
+        "model_type": model_type, "architectures": [class], "vocab_size": 1000, "hidden_size": 768,
+        "num_hidden_layers": LAYERS, "num_attention_heads": 12, "intermediate_size": 3072,
+        "max_position_embeddings": 4098, "type_vocab_size": 1, "pad_token_id": 1, "attention_window": WINDOW
+    });
+    let Value::Object(config) = config else { unreachable!("an object") };
+    let mut stream = Seed(1).stream(Purpose::Init, 0, 0);
+    Classifier::random(&ModelDir::unsaved(config), &mut stream, device).expect("a configuration that is understood")
+}
+
+/// Bytes that this process held at most since the last call, beyond what it holds now; where the system tells.
+fn peak(run: impl FnOnce()) -> Option<f64> {
+    let field = |name: &str| {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse::<f64>().ok()
+    };
+    // 5 sets the high-water mark back to what is held.
+    std::fs::write("/proc/self/clear_refs", "5").ok()?;
+    let before = field("VmRSS:")?;
+    run();
+    Some((field("VmHWM:")? - before) / 1024.0)
+}
+
+/// Milliseconds of the fastest run, and MiB of the first.
+fn measure(mut run: impl FnMut()) -> (f64, Option<f64>) {
+    let memory = peak(&mut run);
+    let mut once = || {
+        let start = Instant::now();
+        run();
+        start.elapsed().as_secs_f64() * 1e3
+    };
+    ((0..RUNS).map(|_| once()).fold(f64::INFINITY, f64::min), memory)
+}
+
+fn main() {
+    // Built by `cargo test` it only has to run.
+    let is_bench = std::env::args().any(|argument| argument == "--bench");
+    let lengths = if is_bench { &LENGTHS[..] } else { &LENGTHS[..1] };
+    println!("{LAYERS} layers of width 768; window {WINDOW}; milliseconds and MiB beyond the weights");
+    println!("{:<28}{:>8}{:>12}{:>12}{:>10}{:>10}", "", "tokens", "ms", "ms/1k", "MiB", "MiB/1k");
+    for (name, model_type, class) in [
+        ("window, whole text", "longformer", "LongformerForSequenceClassification"),
+        ("window, every token", "longformer", "LongformerForTokenClassification"),
+        ("everything, whole text", "roberta", "RobertaForSequenceClassification"),
+    ] {
+        let plain = classifier(model_type, class, &Device::flex());
+        let trained = classifier(model_type, class, &Device::flex().autodiff()).train();
+        for &n in lengths {
+            let ids: Vec<u32> = (0..n as u32).map(|t| 5 + t * 7 % 990).collect();
+            let scored = measure(|| {
+                black_box(plain.logits(&plain.batch(&[Text::new(&ids)])).into_data());
+            });
+            let stepped = measure(|| {
+                let loss = trained.logits(&trained.batch(&[Text::new(&ids)])).sum();
+                black_box(loss.backward());
+            });
+            for (what, (ms, memory)) in [("score", scored), ("train", stepped)] {
+                let thousands = n as f64 / 1e3;
+                let mib = |scale: f64| memory.map_or("–".to_owned(), |mib| format!("{:.0}", mib / scale));
+                let label = format!("{what}: {name}");
+                let (per, all, each) = (ms / thousands, mib(1.0), mib(thousands));
+                println!("{label:<28}{n:>8}{ms:>12.1}{per:>12.1}{all:>10}{each:>10}");
+            }
+        }
+    }
+}
