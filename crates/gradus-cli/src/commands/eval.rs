@@ -19,7 +19,8 @@ use crate::watch::{fetch, fetch_data, short};
 /// Arguments of `gradus eval`, beside the flags of rewards.
 #[derive(Debug, clap::Args)]
 struct EvalArgs {
-    /// The model. A reward model is measured on preferences; another on texts, or with a reward on samples
+    /// The model. A reward model is measured on preferences, a classifier on rows with labels; another on texts, or with a
+    /// reward on samples
     #[arg(long, value_name = "DIR", required_unless_present = "metrics")]
     model: Option<String>,
     /// An adapter on the model, in peft's format

@@ -152,4 +152,10 @@ fn a_classifier_is_trained_and_scores_afterwards() {
     let found =
         lines(&test.succeeds(&["score", "--classifier", "run/model", "--data", "rows.jsonl", "--max-rows", "2"]));
     assert_eq!((&found[0]["label"], &found[1]["label"]), (&json!("hot"), &json!("wet")));
+    let measured = test.succeeds(&["eval", "--model", "run/model", "--data", "rows.jsonl", "--json"]);
+    let measured: Value = serde_json::from_str(&measured).expect("JSON");
+    assert_eq!((&measured["rows"], &measured["accuracy"], &measured["f1/wet"]), (&json!(40), &json!(1.0), &json!(1.0)));
+    test.write("other.jsonl", "{\"text\": \"tea\", \"label\": \"cold\"}\n");
+    let run = test.run(&["eval", "--model", "run/model", "--data", "other.jsonl"]);
+    assert!(run.stderr.contains("error: other.jsonl:1: the label `cold` is none of `hot`, `wet`"), "{}", run.stderr);
 }

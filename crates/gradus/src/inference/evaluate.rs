@@ -11,11 +11,12 @@ use crate::error::Result;
 use crate::evaluation::Evaluation;
 use crate::generate::SamplingParams;
 use crate::model::open_model;
-use crate::model::{CausalLm, RewardModel, WeightFormat};
-use crate::objective::Objective;
+use crate::model::{CausalLm, Classifier, RewardModel, Task, WeightFormat};
+use crate::objective::classify::{Classify, ClassifyConfig};
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
 use crate::objective::sft::{Sft, SftConfig};
-use crate::pretrained::Pretrained;
+use crate::objective::{Objective, OfflineMethod};
+use crate::pretrained::{LabelPlan, Pretrained};
 use crate::reward;
 use crate::reward::config::RewardConfig;
 use crate::rng::Seed;
@@ -23,11 +24,13 @@ use crate::rollout::Sampler;
 use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::settings::TrainConfig;
+use crate::stats::NEW_TOKENS;
 
 /// What to measure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalOptions {
-    /// The model: a directory or a hub name. A reward model is measured on preferences, another on texts or prompts.
+    /// The model: a directory or a hub name. A reward model is measured on preferences, a classifier on rows with labels,
+    /// another on texts or prompts.
     pub model: String,
     /// An adapter on it: a directory in peft's format or a hub name.
     pub adapter: Option<String>,
@@ -79,6 +82,9 @@ impl Measured {
 /// What is wrong with the model, the rows or the reward.
 pub fn evaluate(options: &EvalOptions) -> Result<Measured> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    if files.dir.is_classifier() {
+        return labels(options, &files);
+    }
     match (&options.reward, files.dir.is_reward_model()) {
         (Some(reward), false) => samples(options, &files, reward),
         (_, true) => preferences(options, &files),
@@ -94,6 +100,19 @@ fn rows(options: &EvalOptions, need: Need) -> Result<Vec<data::Row>> {
 fn tokenise(options: &EvalOptions, files: &Pretrained) -> Result<TokeniseOptions> {
     let tokenise = super::tokenise(files)?;
     Ok(TokeniseOptions { max_length: Some(options.max_length), too_long: TooLong::Truncate, ..tokenise })
+}
+
+/// What a classifier makes of rows with labels.
+fn labels(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
+    let rows = rows(options, Need::Columns)?;
+    let task = Task::of(&files.dir)?;
+    let weights_k = vec![1.0; task.labels.len()];
+    files.labels.get_or_init(|| LabelPlan { task, weights_k });
+    let made = ClassifyConfig::default().examples(&rows, files, tokenise(options, files)?)?;
+    let model = Classifier::load(&files.dir, &options.device.device())?;
+    let stats = Classify.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
+    let metrics = stats.without(NEW_TOKENS).metrics("");
+    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics })
 }
 
 fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
