@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use gradus::metric::{Measure, Row, configure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use material::material;
 
@@ -160,6 +160,19 @@ fn metrics_of_translations_are_those_of_the_tools() {
     check_material("multi30k", &rows);
 }
 
+#[test]
+fn metrics_of_articles_are_those_of_the_tools() {
+    let Some(path) = material("cnn_dailymail/qags_mturk_cnndm.jsonl") else { return };
+    let of_article = |article: Value| {
+        let sentences: Vec<&str> =
+            list(&article["summary_sentences"]).iter().map(|sentence| text(&sentence["sentence"])).collect();
+        let article: String = text(&article["article"]).replace(". ", ".\n").chars().take(500).collect();
+        row(&sentences.join("\n"), &[&article])
+    };
+    let rows: Vec<Row> = lines(&path).into_iter().map(of_article).collect();
+    check_material("cnn_dailymail", &rows);
+}
+
 /// Values that were computed with the versions that RL4LMs pins.
 #[test]
 fn metrics_give_the_golden_values_of_rl4lms() {
@@ -225,4 +238,117 @@ fn corpora_give_the_golden_values_of_rl4lms() {
         assert!((found - expected).abs() < 1e-7, "{found} instead of {expected}");
     }
     assert_eq!(value("cider tokenizer=whitespace", &rows[..1]), 0.0);
+}
+
+#[test]
+fn diversity_counts_words_and_runs_of_words() {
+    // Words: a b a | a c . — six, four kinds, three of them once; of pairs each is another.
+    let found = measured("diversity window_size=2", &[row("a b a", &[]), row("a c.", &[])]);
+    let value = |key: &str| found.iter().find(|(name, _)| *name == format!("diversity/{key}")).expect(key).1.value();
+    // −Σ p log₂ p of 1/2, 1/6, 1/6, 1/6; −Σ ¼ log₂(¼ / p(x)) with p(a) = 1/2 twice, p(b) = p(c) = 1/6.
+    let (entropy, conditional) = (0.5 + 0.5 * 6f64.log2(), -0.25 * 2.0 * (0.5f64.log2() + 1.5f64.log2()));
+    for (key, expected) in [
+        ("total_length", 6.0),
+        ("mean_pred_length", 3.0),
+        ("std_pred_length", 0.0),
+        ("distinct-1", 4.0 / 6.0),
+        ("vocab_size-1", 4.0),
+        ("unique-1", 3.0),
+        ("entropy-1", entropy),
+        ("distinct-2", 1.0),
+        ("unique-3", 2.0),
+        ("cond_entropy-2", conditional),
+        // Windows: a b, a a, c .
+        ("msttr-2", 0.83333),
+        // Without the period: a b, a a; the fifth word fills no window.
+        ("msttr-2_nopunct", 0.75),
+        ("distinct-1-nopunct", 0.6),
+        ("median_pred_length-nopunct", 2.5),
+        ("std_pred_length-nopunct", 0.5),
+    ] {
+        assert!((value(key) - expected).abs() < 1e-12, "{key}: {} instead of {expected}", value(key));
+    }
+}
+
+#[test]
+fn spice_is_the_f_score_of_tuples_of_all_references_together() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let line = r#"{"prediction": [["Girl"], ["girl", "young"], ["dog"], ["boat"]], "references": [[["girl"], ["girl", "on", "court"]], [["girl", "young"], ["vessel"]]]}"#;
+    std::fs::write(file.path(), format!("{line}\n")).expect("writable");
+    let spice = |options: &str| {
+        measured(&format!("spice scene_graphs={}{options}", file.path().display()), &[row("", &[])])[0].1.value()
+    };
+    // Two of four tuples are found, of four that are wanted; with synonyms a boat is a vessel.
+    assert_eq!(spice(""), 0.5);
+    assert_eq!(spice(" wordnet=FIXTURES/wordnet"), 0.75);
+}
+
+#[test]
+fn plain_cider_neither_clips_nor_minds_lengths() {
+    let rows = [row("a b c d", &["a b c d"]), row("e e e e", &["e f"]), row("g", &["h"])];
+    let score = |variant: &str| {
+        let metric = format!("cider tokenizer=whitespace variant={variant}");
+        measured(&metric, &rows)[0].1.row_values().expect("of rows")
+    };
+    let (d, plain) = (score("cider-d"), score("cider"));
+    assert!((d[0] - 10.0).abs() < 1e-12 && (plain[0] - 10.0).abs() < 1e-12, "identical texts: {d:?}, {plain:?}");
+    // Every word has the weight ln 3: the cosine of unigrams is 4 / (4 · √2), no longer n-gram is shared.
+    assert!((plain[1] - 10.0 / 4.0 / 2f64.sqrt()).abs() < 1e-12, "{plain:?}");
+    // One of the four counts, and there are two bigrams more: 1 / (4 · √2) · exp(−2² / 72).
+    assert!((d[1] - 10.0 / 4.0 / 4.0 / 2f64.sqrt() * (-4f64 / 72.0).exp()).abs() < 1e-12, "{d:?}");
+    assert_eq!((d[2], plain[2]), (0.0, 0.0));
+}
+
+#[test]
+fn cider_takes_its_frequencies_from_a_corpus() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "{\"references\": [\"a b\", \"c\"]}\n{\"reference\": \"d e\"}\n").expect("writable");
+    let of_one = |options: &str| {
+        measured(&format!("cider tokenizer=whitespace{options}"), &[row("a b c d", &["a b c d"])])[0].1.value()
+    };
+    assert_eq!(of_one(""), 0.0);
+    // n-grams that no document has weigh ln 2, as those do that one has.
+    assert!((of_one(&format!(" corpus={}", file.path().display())) - 10.0).abs() < 1e-12);
+}
+
+#[test]
+fn totto_is_measured_by_its_protocol() {
+    let cell = |value: &str, is_header: bool| json!([{ "value": value, "is_header": is_header }]);
+    let columns = json!({
+        "table": [cell("Name", true), cell("Michael Dahlquist", false), cell("drummer", false)],
+        "highlighted_cells": [[1, 0], [2, 0]],
+        "table_page_title": "Seattle bands",
+        "overlap_subset": true,
+        "sentence_annotations": [{ "final_sentence":
+            "Michael Dahlquist (December 22, 1965 - July 14, 2005) was a drummer in the Seattle band Silkworm." }],
+    });
+    let Value::Object(columns) = columns else { unreachable!("an object") };
+    let prediction = "Michael Dahlquist was a drummer from Seattle.";
+    let rows = [Row { prediction: prediction.into(), metadata: columns.clone(), ..Row::default() }];
+    let found = measured("parent_totto", &rows);
+    let value = |key: &str| found.iter().find(|(name, _)| *name == format!("parent_totto/{key}")).expect(key).1.value();
+    // The golden values of the official script.
+    for (key, expected) in [
+        ("overall/precision", 0.4728708),
+        ("overall/recall", 0.8333333),
+        ("overall_f_score", 0.6033651),
+        ("overlap_f_score", 0.6033651),
+    ] {
+        assert!((value(key) - expected).abs() < 1e-7, "{key}: {} instead of {expected}", value(key));
+    }
+    assert!(value("non_overlap_f_score").is_nan());
+    // BLEU is sacreBLEU's in lower case, over three references.
+    let sentence = "michael dahlquist (december 22, 1965 - july 14, 2005) was a drummer in the seattle band silkworm.";
+    let expected =
+        measured("sacre_bleu", &[row(&prediction.to_lowercase(), &[sentence, "<null>", "<null>"])])[0].1.value();
+    let bleu = measured("bleu_totto", &rows);
+    assert_eq!(bleu[0].1.value(), expected);
+    assert_eq!(measured("bleu_totto rounded=true", &rows)[0].1.value(), (expected * 1000.0).round() / 1000.0);
+    // As RL4LMs' pool has it: below `raw_table`, and an empty prediction.
+    let metadata = serde_json::Map::from_iter([("raw_table".to_owned(), Value::Object(columns))]);
+    let empty = [Row { metadata, ..Row::default() }];
+    assert!(measured("parent_totto", &empty)[2].1.value() < 0.1);
+    let error = configure(&["parent_totto".to_owned()], &[]).expect("known")[0].build().expect("built");
+    let error = error.measure(&[row("a", &["a"])]).expect_err("no table").to_string();
+    assert!(error.starts_with("row 1: expected a column `table`"), "{error}");
 }

@@ -45,7 +45,8 @@ impl Ter {
     fn edits(&self, prediction: &str, references: &[String]) -> [f64; 2] {
         let prepare = |text: &str| words::prepared(text.trim_end_matches(is_space), &self.options);
         let prediction = prepare(prediction);
-        let references: Vec<String> = references.iter().map(|text| prepare(text)).collect();
+        // As sacreBLEU: its references are prepared twice, which `normalized` sees where a comma stood behind a possessive.
+        let references: Vec<String> = references.iter().map(|text| prepare(&prepare(text))).collect();
         let mut words = Words::default();
         let prediction = words.ids(split(&prediction));
         let references: Vec<Vec<u32>> = references.iter().map(|text| words.ids(split(text))).collect();
