@@ -4,7 +4,7 @@ its place.
     python loads.py DIR [DIR ...]
 
 For a language model it also prints the mean log-probability of a fixed row of ids (with an encoder, given the same row), for
-a reward model its score, so that they can be compared with `gradus score` on the same ids. Exits with 1 when a name is missing or unexpected.
+a reward model or a classifier its scores, so that they can be compared with `gradus score` on the same ids. Exits with 1 when a name is missing or unexpected.
 """
 
 import json
@@ -14,7 +14,7 @@ import sys
 import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 
 def adapted(directory: pathlib.Path):
@@ -35,9 +35,11 @@ def check(directory: str) -> bool:
         config = model.config
     else:
         config = AutoConfig.from_pretrained(directory)
-        scores = config.architectures[0].endswith("ForSequenceClassification")
+        labels_tokens = config.architectures[0].endswith("ForTokenClassification")
+        scores = config.architectures[0].endswith("ForSequenceClassification") or labels_tokens
         language = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        kind = AutoModelForSequenceClassification if scores else language
+        labels = AutoModelForTokenClassification if labels_tokens else AutoModelForSequenceClassification
+        kind = labels if scores else language
         model, info = kind.from_pretrained(directory, output_loading_info=True)
         problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
     model.eval()
@@ -47,7 +49,9 @@ def check(directory: str) -> bool:
         more = {"labels": ids[None]} if config.is_encoder_decoder else {}
         logits = model(ids[None], **more).logits[0].float()
     if scores:
-        figure = f"score {logits.item():.6f}"
+        # One number of a reward model, one a label of a classifier; of one of tokens those of the first.
+        numbers = logits.flatten(0, -2)[0] if logits.dim() > 1 else logits.flatten()
+        figure = "score " + " ".join(f"{number:.6f}" for number in numbers.tolist())
     else:
         shift = 0 if config.is_encoder_decoder else 1
         logprobs = torch.log_softmax(logits[: len(ids) - shift], -1).gather(1, ids[shift:, None])

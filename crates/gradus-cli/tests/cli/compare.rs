@@ -18,7 +18,7 @@ hint: `--methods dpo,ppo,grpo`, or `methods:` in the file
         &["compare", "--model", "m", "--data", "d", "--methods", "dpo,reward"],
         2,
         "
-error: `reward` trains a reward model, which is no policy to compare
+error: `reward` trains no policy, and only policies are compared
   --> flag `--methods`
 hint: the methods are `sft`, `dpo`, `orpo`, `ppo`, `nlpo`, `a2c`, `trpo` and `grpo`
 ",

@@ -234,7 +234,7 @@ fn each_of(name: &str) -> impl Iterator<Item = String> + use<> {
 fn known(name: &str, place: Option<Place>) -> Result<()> {
     let message = match MethodConfig::named(name) {
         Some(method) if method.makes_policy() => return Ok(()),
-        Some(_) => format!("`{name}` trains a reward model, which is no policy to compare"),
+        Some(_) => format!("`{name}` trains no policy, and only policies are compared"),
         None => format!("there is no method `{name}` to compare"),
     };
     Err(refuse(message, place, &format!("the methods are {}", names("and", MethodConfig::makes_policy))))
@@ -329,7 +329,7 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         assert_eq!(messages(&format!("{start}methods: {{ dppo: {{}} }}")), ["there is no method `dppo` to compare"]);
         assert_eq!(
             messages(&format!("{start}methods: [dpo, reward]")),
-            ["`reward` trains a reward model, which is no policy to compare"]
+            ["`reward` trains no policy, and only policies are compared"]
         );
         assert_eq!(messages(&format!("{start}methods: [dpo, dpo]")), ["`dpo` stands twice among the methods"]);
         let shared =
