@@ -23,7 +23,7 @@ pub fn edits(prediction: &[u32], reference: &[u32]) -> usize {
         words = better;
         shifts += 1;
     }
-    shifts + search.table.distance(&words, reference, 0) as usize
+    shifts + search.table.distance(&words, reference) as usize
 }
 
 struct Search<'a> {
@@ -38,7 +38,7 @@ type Shift = (i64, usize, std::cmp::Reverse<usize>, std::cmp::Reverse<usize>);
 impl Search<'_> {
     /// The words after the best shift, if one saves edits and there were not too many to try.
     fn best_shift(&mut self, words: &[u32]) -> Option<Vec<u32>> {
-        let before = self.table.distance(words, self.reference, 0);
+        let before = self.table.distance(words, self.reference);
         let alignment = Alignment::of(&self.table.path(words.len(), self.reference.len()));
         let mut best: Option<Shift> = None;
         let mut shifted = Vec::with_capacity(words.len());
@@ -149,17 +149,36 @@ impl Alignment {
     }
 }
 
-/// Edit distances between beginnings of the prediction and of the reference, within a band around the diagonal.
+/// Edit distances between beginnings of the prediction and of the reference, within a band around the diagonal: memory and time
+/// grow with the length of the texts, not with their product.
 struct Table {
-    /// The rows of the words whose shifts are tried, with the edit that each cell is made by.
+    /// The rows of the words whose shifts are tried, from the second on, `stride` cells each.
     costs: Vec<u32>,
+    /// The edit that each of these cells is made by.
     edits: Vec<Edit>,
+    /// The first row: as many insertions as there are words before.
+    first: Vec<u32>,
     /// The rows of a shift.
     above: Vec<u32>,
     row: Vec<u32>,
+    rows: usize,
     width: usize,
+    stride: usize,
     ratio: f64,
     band: usize,
+}
+
+/// The cells of a row that are computed; every other costs infinitely much.
+#[derive(Clone, Copy)]
+struct Cells<'a> {
+    start: usize,
+    costs: &'a [u32],
+}
+
+impl Cells<'_> {
+    fn get(&self, j: usize) -> u32 {
+        j.checked_sub(self.start).and_then(|i| self.costs.get(i)).copied().unwrap_or(INFINITY)
+    }
 }
 
 impl Table {
@@ -169,52 +188,94 @@ impl Table {
         // Where one text is far longer, the bands of neighbouring rows must still overlap.
         let is_wide = (BAND as f64) < ratio / 2.0;
         let band = if is_wide { (ratio / 2.0 + BAND as f64).ceil() as usize } else { BAND };
-        let mut costs = vec![INFINITY; (prediction + 1) * width];
-        costs[..width].iter_mut().zip(0..).for_each(|(cost, j)| *cost = j);
-        let edits = vec![Edit::Insert; (prediction + 1) * width];
-        Self { costs, edits, above: vec![0; width], row: vec![0; width], width, ratio, band }
+        // The last row reaches the end, which rounding may put one column further from the diagonal.
+        let stride = width.min(2 * band + 2);
+        let cells = prediction * stride;
+        Self {
+            costs: vec![INFINITY; cells],
+            edits: vec![Edit::Insert; cells],
+            first: (0..width as u32).collect(),
+            above: Vec::with_capacity(stride),
+            row: Vec::with_capacity(stride),
+            rows: prediction,
+            width,
+            stride,
+            ratio,
+            band,
+        }
     }
 
-    /// The columns of row `i` that are computed, of `rows` rows; the last row reaches the end.
-    fn columns(&self, i: usize, rows: usize) -> std::ops::Range<usize> {
+    /// The columns of row `i` that are computed; the last row reaches the end.
+    fn columns(&self, i: usize) -> std::ops::Range<usize> {
+        if i == 0 {
+            return 0..self.width;
+        }
         let diagonal = (i as f64 * self.ratio).floor() as usize;
-        let end = if i == rows { self.width } else { self.width.min(diagonal + self.band) };
+        let end = if i == self.rows { self.width } else { self.width.min(diagonal + self.band) };
         diagonal.saturating_sub(self.band)..end
     }
 
-    /// The distance of `words`, whose first `known` rows are in the table; keeps all rows.
-    fn distance(&mut self, words: &[u32], reference: &[u32], known: usize) -> u32 {
-        for i in known + 1..=words.len() {
-            let columns = self.columns(i, words.len());
-            let (above, row) = self.costs[(i - 1) * self.width..(i + 1) * self.width].split_at_mut(self.width);
-            let edits = &mut self.edits[i * self.width..(i + 1) * self.width];
-            row.fill(INFINITY);
+    /// Row `i` as it was kept.
+    fn kept(&self, i: usize) -> Cells<'_> {
+        let columns = self.columns(i);
+        let costs = match i {
+            0 => &self.first,
+            _ => &self.costs[(i - 1) * self.stride..][..columns.len()],
+        };
+        Cells { start: columns.start, costs }
+    }
+
+    /// The distance of `words`; keeps all rows.
+    fn distance(&mut self, words: &[u32], reference: &[u32]) -> u32 {
+        let mut row = std::mem::take(&mut self.row);
+        for i in 1..=words.len() {
+            let columns = self.columns(i);
+            let (above, at) = (self.kept(i - 1), (i - 1) * self.stride);
+            row.clear();
+            let mut edits = Vec::with_capacity(columns.len());
             for j in columns {
-                (row[j], edits[j]) = cell(words[i - 1], reference, above, row, j);
+                let (cost, edit) = cell(words[i - 1], reference, above, row.last().copied(), j);
+                row.push(cost);
+                edits.push(edit);
             }
+            self.costs[at..at + row.len()].copy_from_slice(&row);
+            self.edits[at..at + row.len()].copy_from_slice(&edits);
         }
-        self.costs[words.len() * self.width + self.width - 1]
+        self.row = row;
+        self.kept(words.len()).get(self.width - 1)
     }
 
     /// The distance of words whose first `known` are those of the table, which stays as it is.
     fn distance_after(&mut self, words: &[u32], reference: &[u32], known: usize) -> u32 {
-        self.above.copy_from_slice(&self.costs[known * self.width..][..self.width]);
+        let (mut above, mut row) = (std::mem::take(&mut self.above), std::mem::take(&mut self.row));
         for i in known + 1..=words.len() {
-            let columns = self.columns(i, words.len());
-            self.row.fill(INFINITY);
-            for j in columns {
-                self.row[j] = cell(words[i - 1], reference, &self.above, &self.row, j).0;
+            row.clear();
+            let of = match i - 1 {
+                kept if kept == known => self.kept(known),
+                computed => Cells { start: self.columns(computed).start, costs: &above },
+            };
+            for j in self.columns(i) {
+                row.push(cell(words[i - 1], reference, of, row.last().copied(), j).0);
             }
-            std::mem::swap(&mut self.above, &mut self.row);
+            std::mem::swap(&mut above, &mut row);
         }
-        self.above[self.width - 1]
+        let start = self.columns(words.len()).start;
+        let distance = match words.len() {
+            kept if kept == known => self.kept(known).get(self.width - 1),
+            _ => Cells { start, costs: &above }.get(self.width - 1),
+        };
+        (self.above, self.row) = (above, row);
+        distance
     }
 
     /// The edits of the last call of [`Self::distance`], from the beginning.
     fn path(&self, mut i: usize, mut j: usize) -> Vec<Edit> {
         let mut path = Vec::with_capacity(i.max(j));
         while i > 0 || j > 0 {
-            let edit = self.edits[i * self.width + j];
+            let edit = match i {
+                0 => Edit::Insert,
+                _ => self.edits[(i - 1) * self.stride + j - self.columns(i).start],
+            };
             path.push(edit);
             i -= usize::from(edit != Edit::Insert);
             j -= usize::from(edit != Edit::Delete);
@@ -224,18 +285,19 @@ impl Table {
     }
 }
 
-/// A cell of the table: keeping or substituting is preferred to deleting, that to inserting.
-fn cell(word: u32, reference: &[u32], above: &[u32], row: &[u32], j: usize) -> (u32, Edit) {
+/// A cell of the table: keeping or substituting is preferred to deleting, that to inserting. `before` is the cell on its left.
+fn cell(word: u32, reference: &[u32], above: Cells<'_>, before: Option<u32>, j: usize) -> (u32, Edit) {
     if j == 0 {
-        return (above[0] + 1, Edit::Delete);
+        return (above.get(0) + 1, Edit::Delete);
     }
-    let is_same = word == reference[j - 1];
-    let mut best = if is_same { (above[j - 1], Edit::Keep) } else { (above[j - 1] + 1, Edit::Substitute) };
-    if above[j] + 1 < best.0 {
-        best = (above[j] + 1, Edit::Delete);
+    let diagonal = above.get(j - 1);
+    let mut best = if word == reference[j - 1] { (diagonal, Edit::Keep) } else { (diagonal + 1, Edit::Substitute) };
+    if above.get(j) + 1 < best.0 {
+        best = (above.get(j) + 1, Edit::Delete);
     }
-    if row[j - 1] + 1 < best.0 {
-        best = (row[j - 1] + 1, Edit::Insert);
+    let before = before.unwrap_or(INFINITY);
+    if before + 1 < best.0 {
+        best = (before + 1, Edit::Insert);
     }
     best
 }
