@@ -1,4 +1,8 @@
 //! The only file that prints: data on stdout, messages on stderr.
+//!
+//! Whatever is printed passes [`rendered`]. On a terminal, control characters and those that turn the direction of text are
+//! shown, not obeyed, so what comes from outside (a completion, a row, a name, the words of another program) can neither move
+//! the cursor nor change the window. Colours of our own are marked by [`ESC`], which becomes an escape only there.
 
 use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -86,8 +90,17 @@ impl Output {
         self.text(&format!("{line}\n"))
     }
 
-    /// Data on stdout as it is.
+    /// Data on stdout: as it is where that is no terminal.
     pub fn text(&self, text: &str) -> anyhow::Result<()> {
+        self.print(&rendered(text, std::io::stdout().is_terminal()))
+    }
+
+    /// A picture on stdout that moves the cursor itself; whoever draws it has made [`visible`] what comes from outside.
+    pub fn drawn(&self, text: &str) -> anyhow::Result<()> {
+        self.print(&text.replace(ESC, "\x1b"))
+    }
+
+    fn print(&self, text: &str) -> anyhow::Result<()> {
         let mut stdout = std::io::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
             Ok(()) => Ok(()),
@@ -98,13 +111,18 @@ impl Output {
 
     /// One JSON value on one line of stdout.
     pub fn json_line(&self, value: &impl Serialize) -> anyhow::Result<()> {
-        self.data(serde_json::to_string(value)?)
+        self.json(serde_json::to_string(value)?)
+    }
+
+    /// JSON has no colours and escapes for itself: into a pipe it goes to the letter.
+    fn json(&self, text: String) -> anyhow::Result<()> {
+        self.print(&(if std::io::stdout().is_terminal() { visible(&text) } else { text } + "\n"))
     }
 
     /// A result: as JSON with `--json`, otherwise as `text` shows it.
     pub fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         if self.json {
-            return self.data(serde_json::to_string_pretty(value)?);
+            return self.json(serde_json::to_string_pretty(value)?);
         }
         let text = text();
         self.data(text.trim_end_matches('\n'))
@@ -148,7 +166,7 @@ impl Output {
         if self.quiet {
             Progress::silent()
         } else if std::io::stderr().is_terminal() {
-            Progress::bar(what, total)
+            Progress::bar(&visible(what), total)
         } else {
             Progress::lines(what, total, self.clone())
         }
@@ -165,7 +183,7 @@ impl Output {
         if self.quiet {
             Progress::silent()
         } else if std::io::stderr().is_terminal() {
-            Progress::spinner(what)
+            Progress::spinner(&visible(what))
         } else {
             self.note(what);
             Progress::silent()
@@ -174,8 +192,44 @@ impl Output {
 
     /// Messages have nowhere else to go when stderr is closed.
     fn stderr(&self, text: Arguments<'_>) {
-        let _ = std::io::stderr().lock().write_fmt(text);
+        let text = rendered(&text.to_string(), std::io::stderr().is_terminal());
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
     }
+}
+
+/// Stands for the escape character in texts of our own until they are printed. Unicode reserves it for use inside a program.
+pub const ESC: char = '\u{FDD2}';
+
+/// What a text looks like where it is printed: of escapes only colours, which are marked by [`ESC`]; on a terminal all else
+/// [`visible`], elsewhere as it is.
+fn rendered(text: &str, is_terminal: bool) -> String {
+    let inert = |text: &str| if is_terminal { visible(text) } else { text.to_owned() };
+    let mut shown = String::with_capacity(text.len());
+    let mut pieces = text.split(ESC);
+    shown.push_str(&inert(pieces.next().unwrap_or_default()));
+    for piece in pieces {
+        let digits = piece.strip_prefix('[').and_then(|rest| rest.split_once('m')).map(|(digits, _)| digits);
+        match digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b';')) {
+            Some(_) => shown.push('\x1b'),
+            None => shown.push_str(&inert(&ESC.to_string())),
+        }
+        shown.push_str(&inert(piece));
+    }
+    shown
+}
+
+/// `text` with the characters shown that a terminal would obey: controls (line ends and tabs apart), what turns the direction
+/// of text, and [`ESC`].
+pub fn visible(text: &str) -> String {
+    let obeyed = |c: char| {
+        let turns =
+            matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        (c.is_control() && c != '\n' && c != '\t') || turns || c == ESC
+    };
+    if !text.contains(obeyed) {
+        return text.to_owned();
+    }
+    text.chars().map(|c| if obeyed(c) { format!("\\u{{{:x}}}", u32::from(c)) } else { c.to_string() }).collect()
 }
 
 /// Prints what clap has to say, which is help and versions too, and returns its exit code.
@@ -247,6 +301,23 @@ impl Paint {
     }
 
     fn style(self, text: &str, code: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.colour { format!("{ESC}[{code}m{text}{ESC}[0m") } else { text.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_shows_what_it_would_obey() {
+        let outside = "a\u{1b}]0;owned\u{7}\u{1b}[2J\rb\u{9b}31m\u{202e}c\u{fdd2}[5A\td\n";
+        let shown = "a\\u{1b}]0;owned\\u{7}\\u{1b}[2J\\u{d}b\\u{9b}31m\\u{202e}c\\u{fdd2}[5A\td\n";
+        assert_eq!(visible(outside), shown);
+        assert_eq!(rendered(outside, true), shown);
+        let coloured = Paint { colour: true }.error("no\u{1b}[2J");
+        assert_eq!(rendered(&coloured, true), "\u{1b}[1;31mno\\u{1b}[2J\u{1b}[0m");
+        assert_eq!(rendered(&coloured, false), "\u{1b}[1;31mno\u{1b}[2J\u{1b}[0m", "into a pipe it goes as it is");
+        assert_eq!(visible("Grüße, 世界 👋"), "Grüße, 世界 👋");
     }
 }

@@ -24,7 +24,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "PATH")]
     prompts: String,
     /// Completions of each prompt, one after the other; of a search with beams the best ones
-    #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "num-return-sequences")]
+    #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "num-return-sequences", value_parser = group_size)]
     group_size: usize,
     /// Use at most this many prompts
     #[arg(long, value_name = "N")]
@@ -52,7 +52,7 @@ pub struct GenerateArgs {
 #[command(next_help_heading = "Beam search")]
 struct BeamArgs {
     /// Rows that go on side by side: the likeliest continuations at `--temperature 0`, drawn ones above; 1 turns it off
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = num_beams)]
     num_beams: usize,
     /// A completion is ranked by its log-probability over its length to this power: above 0 prefers long ones
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
@@ -74,25 +74,25 @@ impl BeamArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Longest completion in tokens
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = max_new_tokens)]
     max_new_tokens: usize,
     /// Shortest completion in tokens: stop ids are not drawn before
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_new_tokens: usize,
     /// Logits are divided by it; 0 takes the likeliest token
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = temperature)]
     temperature: f32,
     /// Draw from the K likeliest tokens only
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = top_k)]
     top_k: Option<usize>,
     /// Draw from the fewest tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true, value_parser = top_p)]
     top_p: f32,
     /// Draw only tokens at least this share as likely as the likeliest
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true, value_parser = min_p)]
     min_p: f32,
     /// Make tokens that are already there less likely
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = penalty)]
     repetition_penalty: f32,
     /// No sequence of N tokens appears twice, prompt included; 0 turns it off
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -110,7 +110,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "ID")]
     forced_eos_token_id: Option<u32>,
     /// A string that ends a completion; may be given several times
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = stop)]
     pub stop: Vec<String>,
     /// The seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 42)]
@@ -123,6 +123,54 @@ pub struct Ids(Vec<u32>);
 
 fn ids(text: &str) -> Result<Ids, std::num::ParseIntError> {
     text.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>().map(Ids)
+}
+
+/// A number for which `holds`; `wanted` says which those are.
+fn number(text: &str, wanted: &str, holds: fn(f32) -> bool) -> Result<f32, String> {
+    let found = text.parse().map_err(|_| "a number is needed".to_owned())?;
+    if holds(found) { Ok(found) } else { Err(format!("it must be {wanted}")) }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, "at least 0 and finite", |x| x >= 0.0 && x.is_finite())
+}
+
+fn top_p(text: &str) -> Result<f32, String> {
+    number(text, "above 0 and at most 1", |p| p > 0.0 && p <= 1.0)
+}
+
+fn min_p(text: &str) -> Result<f32, String> {
+    number(text, "between 0 and 1", |p| (0.0..=1.0).contains(&p))
+}
+
+fn penalty(text: &str) -> Result<f32, String> {
+    number(text, "above 0 and finite", |x| x > 0.0 && x.is_finite())
+}
+
+/// A whole number from 1 to `most`.
+fn count(text: &str, most: usize) -> Result<usize, String> {
+    let found = text.parse().ok().filter(|count| (1..=most).contains(count));
+    found.ok_or_else(|| format!("a whole number from 1 to {most} is needed"))
+}
+
+fn group_size(text: &str) -> Result<usize, String> {
+    count(text, 1 << 16)
+}
+
+fn num_beams(text: &str) -> Result<usize, String> {
+    count(text, 1 << 10)
+}
+
+fn max_new_tokens(text: &str) -> Result<usize, String> {
+    count(text, 100_000_000)
+}
+
+fn top_k(text: &str) -> Result<usize, String> {
+    count(text, 1 << 24)
+}
+
+fn stop(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("every text ends with nothing: a text is needed".into()) } else { Ok(text.to_owned()) }
 }
 
 impl SamplingArgs {

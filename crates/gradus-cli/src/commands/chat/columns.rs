@@ -1,5 +1,7 @@
 //! Two texts side by side.
 
+use crate::output::{ESC, visible};
+
 /// Columns narrower than this are hard to read: the texts then stand one below the other.
 const NARROWEST: usize = 38;
 /// Between the columns.
@@ -18,7 +20,7 @@ impl Columns {
     /// Columns for a terminal of `width` characters by `height` lines, if that is wide enough.
     pub fn new(titles: [&str; 2], (width, height): (usize, usize)) -> Option<Self> {
         let column = width.saturating_sub(GAP.chars().count()) / 2;
-        let titles = titles.map(|title| shortened(title, column));
+        let titles = titles.map(|title| shortened(&visible(title), column));
         (column >= NARROWEST).then_some(Self { titles, column, height, shown: Vec::new() })
     }
 
@@ -27,8 +29,9 @@ impl Columns {
     ///
     /// Only lines that the terminal still shows can be changed, so the longer text waits where it is a screen ahead.
     pub fn show(&mut self, texts: [&str; 2], ended: [bool; 2]) -> String {
-        let lines = [0, 1]
-            .map(|i| [vec![self.titles[i].clone(), "─".repeat(self.column)], wrap(texts[i], self.column)].concat());
+        let lines = [0, 1].map(|i| {
+            [vec![self.titles[i].clone(), "─".repeat(self.column)], wrap(&visible(texts[i]), self.column)].concat()
+        });
         // A word may still move from a growing text's last line to the next.
         let settled = |i: usize| if ended[i] { usize::MAX } else { lines[i].len().saturating_sub(1) };
         let room = settled(0).min(settled(1)).saturating_add(self.height.saturating_sub(2));
@@ -43,7 +46,7 @@ impl Columns {
         let back = match self.shown.len() - same {
             0 => String::new(),
             // To the first line that differs, and everything from there on away.
-            lines => format!("\x1b[{lines}A\x1b[J"),
+            lines => format!("{ESC}[{lines}A{ESC}[J"),
         };
         let new = rows[same..].iter().map(|row| format!("{row}\n")).collect::<String>();
         self.shown = rows;
@@ -100,7 +103,7 @@ mod tests {
         let mut lines = vec![String::new()];
         let mut rest = printed;
         while let Some(c) = rest.chars().next() {
-            if let Some((up, after)) = rest.strip_prefix("\x1b[").and_then(|code| code.split_once("A\x1b[J")) {
+            if let Some((up, after)) = rest.strip_prefix("\u{fdd2}[").and_then(|code| code.split_once("A\u{fdd2}[J")) {
                 let up: usize = up.parse().unwrap();
                 assert!(up < height, "{up} lines up: what has scrolled off cannot be changed");
                 lines.truncate(lines.len() - up);

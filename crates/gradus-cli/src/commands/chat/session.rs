@@ -268,7 +268,7 @@ impl Session {
                 }
             }
             let ended = [0, 1].map(|i: usize| given[i].is_some());
-            out.text(&columns.show([&texts[0], &texts[1]], ended))?;
+            out.drawn(&columns.show([&texts[0], &texts[1]], ended))?;
         }
         Ok(given.into_iter().flatten().collect())
     }
