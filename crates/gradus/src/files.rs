@@ -1,12 +1,74 @@
-//! What all writers of files share, and the tensors in them.
+//! What all readers and writers of files share, and the tensors in them.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, View};
 
 use crate::error::{Error, Result};
+
+/// The most that a file of settings may hold, and one of a tokenizer: ten times what is known.
+pub(crate) const SETTINGS_BYTES: u64 = 64 << 20;
+pub(crate) const TOKENIZER_BYTES: u64 = 1 << 30;
+
+/// Opens a regular file. A pipe or a device is refused: it blocks whoever opens it, or has no end.
+///
+/// # Errors
+/// The operating system's, or what it is instead.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_file() || kind.is_dir() {
+        return File::open(path);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {}, but a file is needed", special(kind))))
+}
+
+#[cfg(unix)]
+fn special(kind: fs::FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
+}
+
+#[cfg(not(unix))]
+fn special(_: fs::FileType) -> &'static str {
+    "a device"
+}
+
+/// What the regular file `path` holds, of at most `most` bytes.
+///
+/// # Errors
+/// As [`open`]; or when it is larger, before it is read.
+pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut file = open(path)?;
+    let size = file.metadata()?.len();
+    if size > most {
+        let message = format!("it has {size} bytes, but at most {most} are read");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    let mut bytes = Vec::with_capacity(size as usize);
+    // A file may grow meanwhile.
+    file.by_ref().take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// [`read`] of a text.
+///
+/// # Errors
+/// As [`read`]; or when it is not UTF-8.
+pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::new(io::ErrorKind::InvalidData, format!("byte {} is not UTF-8", at + 1))
+    })
+}
 
 /// One tensor with its name, as host memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,6 +138,22 @@ where
 mod tests {
     use super::*;
     use safetensors::tensor::TensorView;
+
+    #[test]
+    #[cfg(unix)]
+    fn what_has_no_end_is_not_opened() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let pipe = directory.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+        let refused = |path: &Path| read(path, 100).expect_err("refused").to_string();
+        assert_eq!(refused(&pipe), "it is a pipe, but a file is needed");
+        assert_eq!(refused("/dev/urandom".as_ref()), "it is a device, but a file is needed");
+        let file = directory.path().join("large");
+        fs::write(&file, [b'a'; 101]).expect("written");
+        assert_eq!(refused(&file), "it has 101 bytes, but at most 100 are read");
+        fs::write(&file, b"ab\xff").expect("written");
+        assert_eq!(read_text(&file, 100).expect_err("no text").to_string(), "byte 3 is not UTF-8");
+    }
 
     #[test]
     #[cfg(unix)]

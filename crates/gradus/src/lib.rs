@@ -8,6 +8,7 @@
 pub mod algorithm;
 pub mod batches;
 pub mod bench;
+mod border;
 pub mod calendar;
 pub mod compare;
 pub mod config;

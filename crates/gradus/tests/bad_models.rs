@@ -121,6 +121,83 @@ fn a_family_or_a_kind_that_is_not_known_is_refused() {
     assert_eq!(error.hint(), Some("train one with `gradus reward`"));
 }
 
+/// The name of the tensor that comes first in a safetensors file, how many numbers it has, and where these begin.
+fn first_tensor(bytes: &[u8]) -> (String, usize, usize) {
+    let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
+    let entries = header.as_object().expect("an object").iter();
+    let first = entries.filter(|(name, _)| *name != "__metadata__").find(|(_, entry)| entry["data_offsets"][0] == 0);
+    let (name, entry) = first.expect("a tensor");
+    let end = entry["data_offsets"][1].as_u64().expect("a number") as usize;
+    (name.clone(), end / 4, 8 + length)
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_named() {
+    for (value, shown) in [(f32::NAN, "NaN"), (f32::NEG_INFINITY, "-inf")] {
+        let dir = copy("gpt2");
+        let mut bytes = std::fs::read(weights(dir.path())).expect("weights");
+        let (name, count, start) = first_tensor(&bytes);
+        bytes[start + 4..start + 8].copy_from_slice(&value.to_le_bytes());
+        std::fs::write(weights(dir.path()), &bytes).expect("written");
+        let message = format!("[DIR]/model.safetensors: tensor `{name}` holds {shown} (number 2 of {count})");
+        let hint = "nothing can be computed with it: the training that wrote it went wrong, or the file is damaged";
+        fails(dir.path(), &message, Some(hint));
+    }
+}
+
+#[test]
+fn sizes_far_from_the_weights_are_refused_before_anything_is_allocated() {
+    for (from, to, expected) in [
+        ("\"n_layer\": 2", "\"n_layer\": 4000", "it describes a model of "),
+        ("\"vocab_size\": 96", "\"vocab_size\": 16000000", "it describes a model of "),
+        ("\"n_embd\": 32", "\"n_embd\": 1048576", "it describes a model of "),
+        ("\"n_layer\": 2", "\"n_layer\": 1000000000000", "a whole number from 1 to 4096 is needed"),
+    ] {
+        let dir = copy("gpt2");
+        edit_config(dir.path(), from, to);
+        let error = load(dir.path()).expect_err("no such model").to_string();
+        assert!(error.contains(expected), "{to}: {error}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn files_that_are_larger_than_they_look_or_no_files_are_refused() {
+    let dir = copy("gpt2");
+    let file = std::fs::File::create(weights(dir.path())).expect("created");
+    file.set_len(1 << 30).expect("a file with a hole");
+    std::os::unix::fs::FileExt::write_all_at(&file, &(200_000_000_u64).to_le_bytes(), 0).expect("written");
+    let message = "[DIR]/model.safetensors: its header has 200000000 bytes, but at most 100000000 are read";
+    fails(dir.path(), message, DAMAGED);
+
+    let elements: u64 = 1 << 41;
+    let header = json!({ "a": { "dtype": "F32", "shape": [elements], "data_offsets": [0, 4 * elements] } }).to_string();
+    let mut start = (header.len() as u64).to_le_bytes().to_vec();
+    start.extend_from_slice(header.as_bytes());
+    std::fs::write(weights(dir.path()), &start).expect("written");
+    let file = std::fs::File::options().write(true).open(weights(dir.path())).expect("opened");
+    if file.set_len(start.len() as u64 + 4 * elements).is_ok() {
+        let error = load(dir.path()).expect_err("larger than any memory").to_string();
+        assert!(error.contains("its tensors have 8796093022208 bytes, but this machine has "), "{error}");
+    }
+
+    std::fs::remove_file(weights(dir.path())).expect("removed");
+    std::os::unix::fs::symlink("/dev/urandom", weights(dir.path())).expect("linked");
+    fails(dir.path(), "[DIR]/model.safetensors: it is a device, but a file is needed", None);
+
+    std::fs::remove_file(weights(dir.path())).expect("removed");
+    let index = dir.path().join("model.safetensors.index.json");
+    for name in [json!("../model.safetensors"), json!("/etc/passwd"), json!(".."), json!(7)] {
+        std::fs::write(&index, json!({ "weight_map": { "a": name } }).to_string()).expect("written");
+        let message = format!(
+            "[DIR]/model.safetensors.index.json: the shard of `a` is `{name}`, but must be the name of a file in the \
+             directory"
+        );
+        fails(dir.path(), &message, None);
+    }
+}
+
 /// A copy of a model that runs are trained from, with `edit` made to one of its JSON files.
 fn altered(name: &str, file: &str, edit: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     let to = copy(&format!("../trajectories/models/{name}"));

@@ -373,12 +373,17 @@ fn a_round_trip_keeps_every_bit_and_every_key() {
 fn what_a_configuration_lacks_is_said() {
     let refuse = |key: &str, value: Option<Value>| {
         let mut dir = ModelDir::open(&fixtures().join("t5")).expect("opens");
-        dir.generation_config = None;
         match value {
             Some(value) => drop(dir.config.insert(key.into(), value)),
             None => drop(dir.config.remove(key)),
         }
-        let error = CausalLm::load(&dir, &device()).expect_err("refused");
+        let changed = tempfile::tempdir().expect("temporary directory");
+        let config = Value::Object(dir.config).to_string();
+        std::fs::write(changed.path().join("config.json"), config).expect("written");
+        let weights = "model.safetensors";
+        std::fs::copy(fixtures().join("t5").join(weights), changed.path().join(weights)).expect("copied");
+        let opened = ModelDir::open(changed.path());
+        let error = opened.and_then(|dir| CausalLm::load(&dir, &device())).expect_err("refused");
         (error.to_string(), error.hint().unwrap_or_default().to_owned())
     };
     let (message, hint) = refuse("decoder_start_token_id", None);
@@ -387,9 +392,14 @@ fn what_a_configuration_lacks_is_said() {
     for (key, value, says) in [
         ("decoder_start_token_id", json!(90), "`decoder_start_token_id` is 90, but the vocabulary has 90 ids"),
         ("feed_forward_proj", json!("gated-tanh"), "`feed_forward_proj` `gated-tanh` is not supported"),
-        ("num_decoder_layers", json!(0), "at least one block"),
-        ("relative_attention_num_buckets", json!(2), "at least 4 buckets"),
-        ("dropout_rate", json!(1.0), "`dropout_rate` is 1"),
+        ("num_decoder_layers", json!(0), "`num_decoder_layers` is `0`, but a whole number from 1"),
+        (
+            "relative_attention_num_buckets",
+            json!(2),
+            "`relative_attention_num_buckets` is `2`, but a whole number from 4",
+        ),
+        ("relative_attention_max_distance", json!(2), "more distances than half of the buckets"),
+        ("dropout_rate", json!(1.0), "`dropout_rate` is `1.0`, but a probability"),
     ] {
         let (message, _) = refuse(key, Some(value));
         assert!(message.contains(says), "{message}");

@@ -113,3 +113,42 @@ fn hub_names_need_the_network() {
          hint: `owner/name` is no file or directory here, so it was taken for a hub name; without a network, give a path\n"
     );
 }
+
+#[cfg(unix)]
+#[test]
+fn data_from_a_pipe_a_circle_of_links_and_rows_without_end() {
+    use std::io::Write as _;
+    let test = CliTest::with("set/pairs.jsonl", PAIRS);
+    let mut command = test.command(&["data", "show", "/dev/stdin", "--json"]);
+    let mut child =
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().expect("runs");
+    child.stdin.take().expect("piped").write_all(PAIRS.as_bytes()).expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(json["stats"]["rows"], 2);
+
+    std::os::unix::fs::symlink(test.path().join("set"), test.path().join("set/again")).expect("linked");
+    let json: serde_json::Value =
+        serde_json::from_str(&test.succeeds(&["data", "show", "set", "--json"])).expect("JSON");
+    assert_eq!((&json["stats"]["rows"], json["files"].as_array().map(Vec::len)), (&2.into(), Some(1)));
+
+    // A hundred megabytes in one line, of a hundred kilobytes.
+    let bomb = "head -c 100000000 /dev/zero | tr '\\0' x | gzip > bomb.jsonl.gz; (echo a,b; gzip -dc bomb.jsonl.gz) | gzip > bomb.csv.gz";
+    let made = std::process::Command::new("sh").args(["-c", bomb]).current_dir(test.path()).status().expect("a shell");
+    assert!(made.success());
+    for name in ["bomb.jsonl.gz", "bomb.csv.gz"] {
+        let run = test.run(&["data", "show", name]);
+        assert_eq!(run.code, 1);
+        assert!(run.stderr.contains("the row has more than 67108864 bytes"), "{}", run.stderr);
+        assert!(run.stderr.len() < 1000, "{} bytes", run.stderr.len());
+    }
+
+    let header: Vec<String> = (0..100_000).map(|i| format!("column{i}")).collect();
+    let cells = vec!["1"; 100_000].join(",");
+    test.write("wide.csv", &format!("{}\n{cells}\n{cells}\n", header.join(",")));
+    let started = std::time::Instant::now();
+    let run = test.run(&["data", "show", "wide.csv"]);
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("`column19` and 99980 more"), "{}", run.stderr);
+    assert!(run.stderr.len() < 3000 && started.elapsed().as_secs() < 20, "{:?}: {}", started.elapsed(), run.stderr);
+}

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead};
 
 use super::place::Place;
-use super::reader::{Origin, RawRow, parse_object};
+use super::reader::{Origin, ROW_BYTES, RawRow, parse_object, too_large};
 use crate::{Error, Result};
 
 pub(super) struct JsonArray {
@@ -96,6 +96,9 @@ impl JsonArray {
                 }
             }
             self.skip(byte);
+            if bytes.len() == ROW_BYTES {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, too_large()));
+            }
             bytes.push(byte);
             if depth == 0 && matches!(byte, b'}' | b']') && !in_string {
                 return Ok(Some(bytes));

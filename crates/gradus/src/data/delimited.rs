@@ -1,33 +1,57 @@
 //! CSV and TSV files with a header.
 
-use std::io::BufRead;
+use std::collections::HashSet;
+use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
 use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 use serde_json::{Map, Value};
 
 use super::place::Place;
-use super::reader::{Origin, RawRow};
+use super::reader::{Origin, ROW_BYTES, RawRow, too_large};
+use crate::error::excerpt;
 use crate::{Error, Result};
 
 pub(super) struct Delimited {
     origin: Origin,
-    reader: Reader<Box<dyn BufRead>>,
+    reader: Reader<ByLine>,
     header: Vec<String>,
     record: ByteRecord,
     done: bool,
 }
 
+/// Passes on what it reads, as long as lines end: a record that never does would be held whole.
+struct ByLine {
+    input: Box<dyn BufRead>,
+    /// Bytes since the last end of a line.
+    since_end: usize,
+}
+
+impl Read for ByLine {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        self.since_end = match buffer[..count].iter().rposition(|&byte| byte == b'\n') {
+            Some(end) => count - end - 1,
+            None => self.since_end + count,
+        };
+        if self.since_end > ROW_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, too_large()));
+        }
+        Ok(count)
+    }
+}
+
 impl Delimited {
     pub fn open(origin: Origin, input: Box<dyn BufRead>, delimiter: u8) -> Result<Self> {
-        let mut reader = ReaderBuilder::new().delimiter(delimiter).from_reader(input);
+        let mut reader = ReaderBuilder::new().delimiter(delimiter).from_reader(ByLine { input, since_end: 0 });
         let header = match reader.byte_headers() {
             Ok(header) => header.clone(),
             Err(e) => return Err(failed(&origin, e)),
         };
         let header: Vec<String> = header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-        if let Some(twice) = header.iter().enumerate().find(|(i, name)| header[..*i].contains(name)) {
-            return Err(Error::data(&*origin.file, Some(1), format!("two columns are named `{}`", twice.1)));
+        let mut seen = HashSet::new();
+        if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
+            return Err(Error::data(&*origin.file, Some(1), format!("two columns are named `{}`", excerpt(twice, 60))));
         }
         Ok(Self { origin, reader, header, record: ByteRecord::new(), done: false })
     }

@@ -5,6 +5,8 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use crate::error::excerpt;
+
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
@@ -89,12 +91,14 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
     }
 }
 
-/// The names of columns or keys, in backticks.
+/// The names of columns or keys, in backticks: the first twenty, each as far as a message has room for it.
 pub(super) fn names(map: &Map<String, Value>) -> String {
+    const SHOWN: usize = 20;
     if map.is_empty() {
         return "nothing".into();
     }
-    map.keys().map(|k| format!("`{k}`")).collect::<Vec<_>>().join(", ")
+    let shown = map.keys().take(SHOWN).map(|name| format!("`{}`", excerpt(name, 60))).collect::<Vec<_>>().join(", ");
+    if map.len() > SHOWN { format!("{shown} and {} more", map.len() - SHOWN) } else { shown }
 }
 
 impl Serialize for Message {

@@ -1,7 +1,7 @@
 //! One data file to untyped rows, streaming. The format is recognised from the content, gzip included.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -147,6 +147,14 @@ impl Origin {
     }
 }
 
+/// The most bytes of one row: a text of a million words is a tenth of it.
+pub(super) const ROW_BYTES: usize = 64 << 20;
+
+/// What is said of a row that is larger.
+pub(super) fn too_large() -> String {
+    format!("the row has more than {ROW_BYTES} bytes, the most that one row may have")
+}
+
 struct JsonLines {
     origin: Origin,
     input: Box<dyn BufRead>,
@@ -161,10 +169,14 @@ impl Iterator for JsonLines {
     fn next(&mut self) -> Option<Self::Item> {
         while !self.done {
             self.buffer.clear();
-            match self.input.read_until(b'\n', &mut self.buffer) {
+            match self.input.by_ref().take(ROW_BYTES as u64 + 1).read_until(b'\n', &mut self.buffer) {
                 Ok(0) => self.done = true,
                 Ok(_) => {
                     self.line += 1;
+                    if self.buffer.len() > ROW_BYTES {
+                        self.done = true;
+                        return Some(Err(Place::new(&self.origin.file, self.line).error(too_large())));
+                    }
                     if self.buffer.iter().all(u8::is_ascii_whitespace) {
                         continue;
                     }

@@ -59,11 +59,13 @@ fn looks_like_hub_name(name: &str) -> bool {
 }
 
 fn local(path: &Path, split: Option<&str>) -> Result<Source> {
-    if path.is_file() {
+    // Pipes and devices too: `/dev/stdin` is one.
+    if !path.is_dir() {
         return Ok(Source { files: vec![path.to_path_buf()], ..Source::default() });
     }
     let mut files = Vec::new();
-    collect(path, &mut files)?;
+    collect(path, &mut Vec::new(), &mut files)?;
+    files.sort();
     let relative = files
         .iter()
         .map(|f| f.strip_prefix(path).unwrap_or(f).to_string_lossy().replace('\\', "/"))
@@ -72,7 +74,14 @@ fn local(path: &Path, split: Option<&str>) -> Result<Source> {
         .map(|chosen| Source { files: chosen.files.iter().map(|f| path.join(f)).collect(), ..chosen })
 }
 
-fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+/// Adds the data files below `directory`, which lies in the directories `above`. A link to one of these is a circle, and not
+/// entered again.
+fn collect(directory: &Path, above: &mut Vec<PathBuf>, files: &mut Vec<PathBuf>) -> Result<()> {
+    let own = directory.canonicalize().map_err(|e| Error::io(directory, e))?;
+    if above.contains(&own) {
+        return Ok(());
+    }
+    above.push(own);
     let entries = std::fs::read_dir(directory).map_err(|e| Error::io(directory, e))?;
     for entry in entries {
         let path = entry.map_err(|e| Error::io(directory, e))?.path();
@@ -81,12 +90,12 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
             continue;
         }
         if path.is_dir() {
-            collect(&path, files)?;
+            collect(&path, above, files)?;
         } else if is_data_file(&path) {
             files.push(path);
         }
     }
-    files.sort();
+    above.pop();
     Ok(())
 }
 

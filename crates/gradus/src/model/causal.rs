@@ -65,7 +65,7 @@ impl CausalLm {
     }
 
     fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
-        let mut checkpoint = Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?;
+        let mut checkpoint = Checkpoint::of_model(dir)?;
         let model = Self::build(&mut checkpoint, dir, weights, device)?;
         checkpoint.finish()?;
         model.with_saved_adapter(dir)

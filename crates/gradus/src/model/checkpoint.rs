@@ -10,8 +10,13 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::Value;
 
 use super::build::{Init, Source};
+use super::directory::ModelDir;
 use super::quant;
-use crate::error::{Error, Result};
+use super::shape::ModelShape;
+use super::trunk::Family;
+use crate::error::{Error, Result, excerpt};
+use crate::files;
+use crate::machine::Machine;
 
 /// The tensors of a model directory.
 pub(crate) struct Checkpoint {
@@ -49,7 +54,43 @@ fn is_ignored(name: &str) -> bool {
     ENDS.iter().any(|end| name.ends_with(end))
 }
 
+/// The most bytes that the header of a file may have, as in the `safetensors` library.
+const HEADER_BYTES: u64 = 100_000_000;
+
+/// What to do about weights of another model.
+const MISFIT: &str = "check that `FILE` and the weights belong together";
+
+/// Layers that a model lacks are told by their tensors, up to so many.
+const LAYERS_LACKING: u64 = 16;
+
+/// Tensors that a model lacks are told one by one, as long as they are not larger than this altogether.
+const LACKING: u64 = 1 << 24;
+
 impl Checkpoint {
+    /// Opens the weights of the model in `dir`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); and when the sizes that its configuration describes are far from those of its weights, or
+    /// these are larger than this machine's memory: before any of it is allocated.
+    pub(crate) fn of_model(dir: &ModelDir) -> Result<Self> {
+        let checkpoint = Self::open(&dir.path, Family::of(dir)?.base_prefix())?;
+        let (shape, path) = (ModelShape::of(dir)?, dir.path.join("config.json"));
+        let bytes: u64 = checkpoint.tensors.values().map(|(_, info)| size(info)).sum();
+        // In the smallest format a byte holds two numbers; none that is read holds more.
+        let (described, most) = (shape.trunk_parameters() as u64, 2 * bytes);
+        if described > most + LACKING {
+            let message = format!("it describes a model of {described} numbers, but its weights are {bytes} bytes");
+            return Err(Error::model(path, message).with_hint(MISFIT.replace("FILE", "config.json")));
+        }
+        let layers = (shape.layers + shape.encoder_layers) as u64;
+        if layers > checkpoint.tensors.len() as u64 + LAYERS_LACKING {
+            let held = checkpoint.tensors.len();
+            let message = format!("it describes a model of {layers} layers, but there are {held} tensors");
+            return Err(Error::model(path, message).with_hint(MISFIT.replace("FILE", "config.json")));
+        }
+        Ok(checkpoint)
+    }
+
     /// Opens the weights in `directory`. `base_prefix` (`transformer.`, `model.`) may be absent from the names.
     ///
     /// # Errors
@@ -82,8 +123,15 @@ impl Checkpoint {
             failure: None,
             fresh: None,
         };
+        let memory = Machine::detect().memory_bytes.unwrap_or(u64::MAX);
+        let mut bytes = 0_u64;
         for path in files {
             let (shard, tensors) = open_shard(path)?;
+            bytes = tensors.iter().fold(bytes, |bytes, (_, info)| bytes.saturating_add(size(info)));
+            if bytes > memory {
+                let message = format!("its tensors have {bytes} bytes, but this machine has {memory} bytes of memory");
+                return Err(Error::model(&shard.path, message));
+            }
             let at = checkpoint.shards.len();
             checkpoint.shards.push(shard);
             checkpoint.tensors.extend(tensors.into_iter().map(|(name, info)| (name, (at, info))));
@@ -128,10 +176,16 @@ impl Checkpoint {
     fn read(&mut self, name: &str) -> Result<Vec<f32>> {
         let bytes = self.read_bytes(name)?;
         let (at, info) = &self.tensors[name];
-        decode(&bytes, info.dtype).ok_or_else(|| {
+        let values = decode(&bytes, info.dtype).ok_or_else(|| {
             Error::model(&self.shards[*at].path, format!("tensor `{name}` is stored as {:?}", info.dtype))
                 .with_hint("floating-point weights (F64, F32, F16, BF16) can be read")
-        })
+        })?;
+        check_finite(name, &values).map_err(|message| {
+            Error::model(&self.shards[*at].path, message).with_hint(
+                "nothing can be computed with it: the training that wrote it went wrong, or the file is damaged",
+            )
+        })?;
+        Ok(values)
     }
 
     fn read_bytes(&mut self, name: &str) -> Result<Vec<u8>> {
@@ -178,7 +232,10 @@ impl Checkpoint {
     pub(super) fn floats(&mut self, name: &str) -> Result<Vec<f32>, String> {
         let bytes = self.bytes(name)?;
         let dtype = self.dtype(name);
-        decode(&bytes, dtype).ok_or_else(|| format!("tensor `{name}` is stored as {dtype:?}, expected F32"))
+        let values = decode(&bytes, dtype);
+        let values = values.ok_or_else(|| format!("tensor `{name}` is stored as {dtype:?}, expected F32"))?;
+        check_finite(name, &values)?;
+        Ok(values)
     }
 
     /// Every missing, misshapen or unexpected tensor, as one error.
@@ -207,30 +264,40 @@ impl Checkpoint {
         let more = self.problems.len().saturating_sub(10);
         let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
         Err(Error::model(&self.directory, format!("the weights do not fit `{config}`: {shown}{rest}"))
-            .with_hint(format!("check that `{config}` and the weights belong together")))
+            .with_hint(MISFIT.replace("FILE", config)))
     }
 }
 
-impl Source for Checkpoint {
-    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Vec<f32> {
-        let size = shape.iter().product();
+impl Checkpoint {
+    /// The tensor `name` of this shape, a fresh one where there is none, or nothing: what is wrong is then reported by
+    /// [`finish`](Self::finish).
+    pub(super) fn fitting(&mut self, name: &str, shape: &[usize], init: Init) -> Option<Vec<f32>> {
         let Some(found) = self.find(name) else {
             let fresh = self.fresh.as_mut().and_then(|make| make(name, shape, init));
-            return fresh.unwrap_or_else(|| {
+            if fresh.is_none() {
                 self.problems.push(format!("missing tensor `{name}` {shape:?}"));
-                vec![0.0; size]
-            });
+            }
+            return fresh;
         };
         self.asked.insert(found.clone());
         let stored = &self.tensors[&found].1.shape;
         if stored != shape {
             self.problems.push(format!("tensor `{found}` has shape {stored:?}, expected {shape:?}"));
-            return vec![0.0; size];
+            return None;
         }
-        self.read(&found).unwrap_or_else(|error| {
-            self.failure.get_or_insert(error);
-            vec![0.0; size]
-        })
+        match self.read(&found) {
+            Ok(values) => Some(values),
+            Err(error) => {
+                self.failure.get_or_insert(error);
+                None
+            }
+        }
+    }
+}
+
+impl Source for Checkpoint {
+    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Vec<f32> {
+        self.fitting(name, shape, init).unwrap_or_else(|| vec![0.0; shape.iter().product()])
     }
 
     fn holds(&self, name: &str) -> bool {
@@ -259,6 +326,24 @@ impl Source for Checkpoint {
     }
 }
 
+/// Bytes of a tensor; its offsets are known to be in order.
+fn size(info: &TensorInfo) -> u64 {
+    (info.data_offsets.1 - info.data_offsets.0) as u64
+}
+
+/// Refuses what makes every answer `NaN`.
+fn check_finite(name: &str, values: &[f32]) -> Result<(), String> {
+    // Without their signs, the bits of floats are ordered as the floats are: a largest integer is found many at a time.
+    let largest = values.iter().fold(0, |largest, value| value.abs().to_bits().max(largest));
+    if f32::from_bits(largest).is_finite() {
+        return Ok(());
+    }
+    match values.iter().enumerate().find(|(_, value)| !value.is_finite()) {
+        Some((at, value)) => Err(format!("tensor `{name}` holds {value} (number {} of {})", at + 1, values.len())),
+        None => Ok(()),
+    }
+}
+
 fn no_weights(directory: &Path) -> Error {
     let error = Error::model(directory, "no `model.safetensors`");
     if directory.join("pytorch_model.bin").exists() {
@@ -272,12 +357,23 @@ fn no_weights(directory: &Path) -> Error {
 
 /// The distinct shard files an index names, in order.
 fn shard_files(index: &Path) -> Result<Vec<String>> {
-    let text = std::fs::read_to_string(index).map_err(|error| Error::io(index, error))?;
+    let text = files::read_text(index, files::SETTINGS_BYTES).map_err(|error| Error::io(index, error))?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| Error::data(index, Some(error.line()), format!("not valid JSON: {error}")))?;
     let map = value.get("weight_map").and_then(Value::as_object);
     let map = map.ok_or_else(|| Error::model(index, "no `weight_map`"))?;
-    let files: BTreeSet<String> = map.values().filter_map(Value::as_str).map(Into::into).collect();
+    let mut files = BTreeSet::new();
+    for (tensor, file) in map {
+        // A name is all that it is: what lies elsewhere is none of the model's.
+        let name = file.as_str().filter(|name| Path::new(name).file_name().is_some_and(|own| own == *name));
+        let Some(name) = name else {
+            let shown = excerpt(&file.to_string(), 60);
+            let message =
+                format!("the shard of `{tensor}` is `{shown}`, but must be the name of a file in the directory");
+            return Err(Error::model(index, message));
+        };
+        files.insert(name.to_owned());
+    }
     Ok(files.into_iter().collect())
 }
 
@@ -285,11 +381,14 @@ fn open_shard(path: PathBuf) -> Result<(Shard, Vec<(String, TensorInfo)>)> {
     let damaged = |message: String| {
         Error::model(&path, message).with_hint("the file is damaged or was not downloaded completely; fetch it again")
     };
-    let mut file = File::open(&path).map_err(|error| Error::io(&path, error))?;
+    let mut file = files::open(&path).map_err(|error| Error::io(&path, error))?;
     let length = file.metadata().map_err(|error| Error::io(&path, error))?.len();
     let mut size = [0; 8];
     file.read_exact(&mut size).map_err(|_| damaged(format!("{length} bytes are too few for a safetensors file")))?;
     let header_size = u64::from_le_bytes(size);
+    if header_size > HEADER_BYTES && header_size <= length - 8 {
+        return Err(damaged(format!("its header has {header_size} bytes, but at most {HEADER_BYTES} are read")));
+    }
     if header_size > length - 8 {
         return Err(damaged(format!("not a safetensors file: its header would be {header_size} bytes of {length}")));
     }

@@ -7,9 +7,11 @@ use serde_json::{Map, Value};
 use super::adapter::{self, PeftConfig, TaskType};
 use super::classifier::Task;
 use super::encoder::EncoderFamily;
+use super::facts;
 use super::hub;
 use super::trunk::Family;
 use crate::error::{Error, Result};
+use crate::files;
 
 /// Files that belong to the tokenizer: copied byte for byte beside every model that is written.
 const TOKENIZER_FILES: [&str; 11] = [
@@ -55,7 +57,8 @@ impl ModelDir {
     /// on it.
     ///
     /// # Errors
-    /// When the directory or its `config.json` is missing or is not JSON, or an adapter's base cannot be found.
+    /// When the directory or its `config.json` is missing or is not JSON, when a key that is used is mistyped or out of
+    /// range, or an adapter's base cannot be found.
     pub fn open(path: &Path) -> Result<Self> {
         if is_adapter(path) {
             let adapter = AdapterDir::open(path)?;
@@ -83,6 +86,7 @@ impl ModelDir {
         let config = read_object(&path.join("config.json"))?
             .ok_or_else(|| Error::model(path, "no `config.json`: this is not a model directory"))?;
         let generation_config = read_object(&path.join("generation_config.json"))?;
+        facts::check(path, &config, generation_config.as_ref())?;
         Ok(Self { path: path.into(), config, generation_config, adapter: None, head: None })
     }
 
@@ -273,14 +277,17 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
             copy(&entry.path(), &to.join(entry.file_name()))?;
         }
     } else if from.exists() {
-        std::fs::copy(from, to).map_err(|error| Error::io(to, error))?;
+        // With the permissions that a new file gets here, whoever may read the original.
+        let copied =
+            std::fs::File::open(from).and_then(|mut file| std::io::copy(&mut file, &mut std::fs::File::create(to)?));
+        copied.map_err(|error| Error::io(to, error))?;
     }
     Ok(())
 }
 
 /// The JSON object in `path`; `None` when there is no such file.
 fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
-    let text = match std::fs::read_to_string(path) {
+    let text = match files::read_text(path, files::SETTINGS_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io(path, error)),

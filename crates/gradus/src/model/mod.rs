@@ -20,6 +20,7 @@ mod context;
 mod directory;
 mod dropout;
 pub mod encoder;
+mod facts;
 pub mod gpt2;
 mod hub;
 mod layers;

@@ -60,7 +60,7 @@ impl RewardModel {
             )
             .with_hint("train one with `gradus reward`"));
         }
-        let mut checkpoint = Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?;
+        let mut checkpoint = Checkpoint::of_model(dir)?;
         if !dir.has_score() {
             // The adapter brings the head.
             checkpoint = checkpoint
@@ -99,11 +99,10 @@ impl RewardModel {
     ) -> Result<Self> {
         // The stream is used once, for the head: a clone can live in the closure.
         let mut own = stream.clone();
-        let mut checkpoint =
-            Checkpoint::open(&dir.path, Family::of(dir)?.base_prefix())?.with_fresh(move |name, shape, _| {
-                let deviation = (shape.last().copied().unwrap_or(1) as f32 + 1.0).powf(-0.5);
-                (name == "score.weight").then(|| normal(&mut own, shape.iter().product(), deviation))
-            });
+        let mut checkpoint = Checkpoint::of_model(dir)?.with_fresh(move |name, shape, _| {
+            let deviation = (shape.last().copied().unwrap_or(1) as f32 + 1.0).powf(-0.5);
+            (name == "score.weight").then(|| normal(&mut own, shape.iter().product(), deviation))
+        });
         let model = Self::build(&mut checkpoint, dir, weights, device, Init::Constant(0.0))?;
         checkpoint.ignore("lm_head.weight");
         checkpoint.finish()?;

@@ -101,7 +101,12 @@ impl Rope {
             }
         };
         rope.frequencies = scaled.into_iter().map(|f| f as f32).collect();
-        Ok(rope)
+        let is_finite = rope.factor.is_finite() && rope.frequencies.iter().all(|f| f.is_finite());
+        if is_finite {
+            Ok(rope)
+        } else {
+            Err(format!("the rotary angles of `{kind}` with these numbers are not finite"))
+        }
     }
 
     /// Whether angles depend on how long the sequence becomes.

@@ -109,9 +109,6 @@ impl ModelShape {
                 Self::bart(&read_config(dir)?, family.bart_kind())
             }
         };
-        if shape.heads == 0 || shape.kv_heads == 0 || shape.vocabulary == 0 {
-            return Err(Error::model(dir.path.join("config.json"), "a model has at least one head and one token"));
-        }
         Ok(Self { quantised: dir.quantisation(), ..shape })
     }
 

@@ -54,29 +54,50 @@ pub(crate) enum Family {
 
 impl Family {
     pub(crate) fn of(dir: &ModelDir) -> Result<Self> {
-        match dir.model_type() {
-            "gpt2" => Ok(Self::Gpt2),
-            "llama" => Ok(Self::Llama),
-            "mistral" => Ok(Self::Mistral),
-            "qwen2" => Ok(Self::Qwen2),
-            "qwen3" => Ok(Self::Qwen3),
-            "t5" => Ok(Self::T5),
-            "mt5" => Ok(Self::Mt5),
-            "bart" => Ok(Self::Bart),
-            "blenderbot" => Ok(Self::Blenderbot),
-            "blenderbot-small" => Ok(Self::BlenderbotSmall),
-            other if EncoderFamily::named(other).is_some() => Err(Error::model(
-                dir.path.join("config.json"),
-                format!("model type `{other}` is an encoder, which predicts no text"),
-            )
-            .with_hint("it can score: `gradus score --classifier DIR`")),
-            other => Err(Error::model(
-                dir.path.join("config.json"),
-                format!(
-                    "model type `{other}` is not supported (known: gpt2, llama, mistral, qwen2, qwen3, t5, mt5, bart, blenderbot, \
-                     blenderbot-small)"
-                ),
-            )),
+        Self::named(dir.model_type()).ok_or_else(|| {
+            let (name, known) = (dir.model_type(), Self::ALL.map(Self::name).join(", "));
+            if EncoderFamily::named(name).is_some() {
+                let message = format!("model type `{name}` is an encoder, which predicts no text");
+                return Error::model(dir.path.join("config.json"), message)
+                    .with_hint("it can score: `gradus score --classifier DIR`");
+            }
+            let message = format!("model type `{name}` is not supported (known: {known})");
+            Error::model(dir.path.join("config.json"), message)
+        })
+    }
+
+    /// All of them.
+    const ALL: [Self; 10] = [
+        Self::Gpt2,
+        Self::Llama,
+        Self::Mistral,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::T5,
+        Self::Mt5,
+        Self::Bart,
+        Self::Blenderbot,
+        Self::BlenderbotSmall,
+    ];
+
+    /// The family of this `model_type`.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.name() == name)
+    }
+
+    /// `model_type`.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "gpt2",
+            Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::T5 => "t5",
+            Self::Mt5 => "mt5",
+            Self::Bart => "bart",
+            Self::Blenderbot => "blenderbot",
+            Self::BlenderbotSmall => "blenderbot-small",
         }
     }
 
@@ -185,18 +206,6 @@ impl Trunk {
                     let name = &config.activation_function;
                     return Err(refuse(format!("`activation_function` `{name}` is not supported")));
                 }
-                if !config.n_embd.is_multiple_of(config.n_head) {
-                    return Err(refuse(format!(
-                        "`n_embd` {} is not a multiple of `n_head` {}",
-                        config.n_embd, config.n_head
-                    )));
-                }
-                let Gpt2Config { embd_pdrop, attn_pdrop, resid_pdrop, .. } = config;
-                for (key, value) in
-                    [("embd_pdrop", embd_pdrop), ("attn_pdrop", attn_pdrop), ("resid_pdrop", resid_pdrop)]
-                {
-                    check_probability(key, value).map_err(refuse)?;
-                }
                 Self::Gpt2(Gpt2Model::build(b, config))
             }
             Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
@@ -204,15 +213,7 @@ impl Trunk {
                 if config.hidden_act != "silu" {
                     return Err(refuse(format!("`hidden_act` `{}` is not supported", config.hidden_act)));
                 }
-                if !config.num_attention_heads.is_multiple_of(config.kv_heads()) {
-                    return Err(refuse(format!(
-                        "`num_attention_heads` {} is not a multiple of `num_key_value_heads` {}",
-                        config.num_attention_heads,
-                        config.kv_heads()
-                    )));
-                }
                 let rope = Rope::from_config(&dir.config, config.head_dim(), config.max_position_embeddings);
-                check_probability("attention_dropout", config.attention_dropout).map_err(refuse)?;
                 let masks = config.masks(family.windows()).map_err(refuse)?;
                 Self::Llama(LlamaModel::build(b, config, rope.map_err(refuse)?, masks, family.llama_kind()))
             }

@@ -3,6 +3,9 @@
 //! Jinja with `trim_blocks` and `lstrip_blocks`, loop controls, Python's string methods, `raise_exception`,
 //! `strftime_now`, a `tojson` that writes what Python's `json.dumps` writes, and
 //! `{% generation %}…{% endgeneration %}` blocks that mark what the assistant said.
+//!
+//! Templates come from strangers. What one may take is bounded: its own size, the instructions it runs, what it writes, and
+//! the widths that it pads to.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -10,18 +13,32 @@ use std::sync::LazyLock;
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, ValueKind};
+use minijinja::value::{Kwargs, Rest, Serde, ValueKind, ValueOrKwargs};
 use minijinja::{AutoEscape, Environment, ErrorKind, Output, State, Value as Template};
 use regex::Regex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Tokenizer, python, strftime::strftime};
-use crate::{Error, Result};
+use crate::{Error, Result, border, files};
 
 /// Enclose a generation block while rendering. Unicode reserves both for use inside a program; input with them is refused.
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
+
+/// The most bytes of a template; the longest that are known have 20,000.
+const SOURCE_BYTES: usize = 1 << 20;
+
+/// The instructions that rendering may take: these, and so many for each message. Known templates take a hundredth.
+const INSTRUCTIONS: u64 = 1_000_000;
+const INSTRUCTIONS_A_MESSAGE: u64 = 50_000;
+
+/// The bytes that rendering may give: these, and so many for each byte of the conversation.
+const OUTPUT_BYTES: usize = 4 << 20;
+const OUTPUT_A_BYTE: usize = 16;
+
+/// The widest that a template may pad or indent to.
+const WIDEST: usize = 1000;
 
 /// A compiled chat template with the special tokens it may print.
 #[derive(Debug, Clone)]
@@ -66,7 +83,7 @@ impl ChatTemplate {
             return Self::from_file(&file, tokenizer).map(Some);
         }
         let path = directory.join("tokenizer_config.json");
-        let bytes = match std::fs::read(&path) {
+        let bytes = match files::read(&path, files::SETTINGS_BYTES) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(Error::io(path, e)),
@@ -89,7 +106,7 @@ impl ChatTemplate {
 
     /// The template in a file of its own.
     pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<Self> {
-        let source = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
+        let source = files::read_text(path, files::SETTINGS_BYTES).map_err(|e| Error::io(path, e))?;
         Self::compile(&[("default", &source)], path.to_path_buf(), tokenizer)
     }
 
@@ -101,9 +118,15 @@ impl ChatTemplate {
     fn compile(named: &[(&str, &str)], path: PathBuf, tokenizer: &Tokenizer) -> Result<Self> {
         let mut environment = environment();
         for (name, source) in named {
-            environment
-                .add_template_owned((*name).to_owned(), as_filter_blocks(source))
-                .map_err(|e| Error::model(&path, format!("not a valid chat template: {}", describe(&e))))?;
+            if source.len() > SOURCE_BYTES {
+                let message =
+                    format!("the chat template has {} bytes, but at most {SOURCE_BYTES} are read", source.len());
+                return Err(Error::model(&path, message));
+            }
+            let source = as_filter_blocks(source);
+            border::cross(|| environment.add_template_owned((*name).to_owned(), source).map_err(|e| describe(&e)))
+                .flatten()
+                .map_err(|what| Error::model(&path, format!("not a valid chat template: {what}")))?;
         }
         let default = named.iter().find(|(name, _)| *name == "default").map_or("", |(_, source)| source);
         Ok(Self {
@@ -131,7 +154,8 @@ impl ChatTemplate {
     pub fn render<M: Serialize>(&self, messages: &[M], options: &RenderOptions) -> Result<Rendered> {
         let failed = |message: String| Error::model(&self.path, format!("chat template: {message}"));
         let mut messages = serde_json::to_value(messages).map_err(|e| failed(e.to_string()))?;
-        if messages.to_string().contains([OPEN, CLOSE]) {
+        let (written, count) = (messages.to_string(), messages.as_array().map_or(0, Vec::len) as u64);
+        if written.contains([OPEN, CLOSE]) {
             return Err(Error::input("a message contains U+FDD0 or U+FDD1, which are not characters"));
         }
         tidy(&mut messages);
@@ -152,13 +176,49 @@ impl ChatTemplate {
         let name =
             if tools.is_some() && self.environment.get_template("tool_use").is_ok() { "tool_use" } else { "default" };
         let mut environment = self.environment.clone();
+        let instructions = INSTRUCTIONS + INSTRUCTIONS_A_MESSAGE * count;
+        environment.set_fuel(Some(instructions));
         let now = options.now.unwrap_or_else(SystemTime::now);
         environment.add_function("strftime_now", move |format: &str| {
             strftime(now, format).map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, e))
         });
         let template = environment.get_template(name).map_err(|e| failed(describe(&e)))?;
-        let marked = template.render(Template::from(Serde(&context))).map_err(|e| failed(describe(&e)))?;
+        let room = OUTPUT_BYTES + OUTPUT_A_BYTE * written.len();
+        let mut marked = Bounded { bytes: Vec::new(), room };
+        let context = Template::from(Serde(&context));
+        let rendered = border::cross(|| template.render_captured_to(context, &mut marked).map(drop));
+        let rendered = rendered.map_err(|panicked| failed(format!("the engine failed at it: {panicked}")))?;
+        rendered.map_err(|error| match error.kind() {
+            ErrorKind::OutOfFuel => {
+                failed(format!("it takes more than {instructions} instructions for this conversation"))
+            }
+            _ if marked.bytes.len() > room => {
+                failed(format!("it writes more than {room} bytes for a conversation of {}", written.len()))
+            }
+            _ => failed(describe(&error)),
+        })?;
+        let marked = String::from_utf8(marked.bytes).map_err(|_| failed("it wrote no valid text".into()))?;
         Ok(unmark(&marked))
+    }
+}
+
+/// Takes so many bytes, and says so with the next.
+struct Bounded {
+    bytes: Vec<u8>,
+    room: usize,
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        match self.bytes.len() > self.room {
+            true => Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge)),
+            false => Ok(bytes.len()),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -201,7 +261,29 @@ fn environment() -> Environment<'static> {
             .expect("the default delimiters are valid"),
     );
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(|state, value, method, arguments| {
+        if method == "format" {
+            check_widths(value)?;
+        }
+        minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
+    });
+    environment.add_filter("any_format", minijinja::filters::format);
+    environment.add_filter("format", |state: &mut State, format: &Template, values: Rest<ValueOrKwargs>| {
+        check_widths(format)?;
+        let arguments: Vec<Template> = [format.clone()].into_iter().chain(values.into_values()).collect();
+        state.apply_filter("any_format", &arguments)
+    });
+    environment.add_filter("any_indent", minijinja::filters::indent);
+    environment.add_filter("indent", |state: &mut State, text: &Template, values: Rest<ValueOrKwargs>| {
+        let values = values.into_values();
+        let named = values.iter().find_map(|value| value.is_kwargs().then(|| value.get_attr("width").ok()).flatten());
+        let width = values.first().filter(|value| !value.is_kwargs()).cloned().or(named);
+        if let Some(width) = width.and_then(|width| width.as_usize()).filter(|width| *width > WIDEST) {
+            return Err(too_wide(width));
+        }
+        let arguments: Vec<Template> = [text.clone()].into_iter().chain(values).collect();
+        state.apply_filter("any_indent", &arguments)
+    });
     environment.set_formatter(python_format);
     environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
@@ -211,6 +293,25 @@ fn environment() -> Environment<'static> {
     environment.add_test("sequence", |value: Template| matches!(value.kind(), Undefined | Str | Seq | Map));
     environment.add_filter("assistant_said", |text: &str| format!("{OPEN}{text}{CLOSE}"));
     environment
+}
+
+fn too_wide(width: usize) -> minijinja::Error {
+    let message = format!("a width of {width}, but at most {WIDEST} are padded to");
+    minijinja::Error::new(ErrorKind::InvalidOperation, message)
+}
+
+/// Refuses `'%9999999d'` and `'{:9999999}'`, and widths that only the values give.
+fn check_widths(format: &Template) -> Result<(), minijinja::Error> {
+    static WIDTHS: LazyLock<Regex> = LazyLock::new(|| {
+        let percent = r"%(?:\([^)]*\))?[-+ #0]*([0-9]+|\*)?(?:\.([0-9]+|\*))?";
+        let braces = r"\{[^{}:]*:[^{}0-9]*([0-9]+)?(?:[^{}0-9]+([0-9]+))?";
+        Regex::new(&format!("{percent}|{braces}")).expect("a valid pattern")
+    });
+    let widths = WIDTHS.captures_iter(format.as_str().unwrap_or_default());
+    let given = widths.flat_map(|found| (1..found.len()).filter_map(move |i| Some(found.get(i)?.as_str().to_owned())));
+    // What is no number is one that no memory holds, or a star.
+    let widest = given.map(|width| width.parse().unwrap_or(usize::MAX)).max().unwrap_or(0);
+    if widest > WIDEST { Err(too_wide(widest)) } else { Ok(()) }
 }
 
 /// The message without the engine's own heading, and the line of the template.
@@ -257,6 +358,9 @@ fn tidy(messages: &mut Value) {
 /// `json.dumps(value, ensure_ascii=False, indent=…, separators=…, sort_keys=…)`.
 fn to_json(value: Template, options: Kwargs) -> Result<Template, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
+    if let Some(width) = indent.filter(|width| *width > WIDEST) {
+        return Err(too_wide(width));
+    }
     let separators: Option<Vec<String>> = options.get("separators")?;
     let sort_keys: Option<bool> = options.get("sort_keys")?;
     let ascii: Option<bool> = options.get("ensure_ascii")?;
@@ -271,4 +375,59 @@ fn to_json(value: Template, options: Kwargs) -> Result<Template, minijinja::Erro
     };
     let style = python::Json { indent, item, key, sort_keys: sort_keys == Some(true), ascii: ascii == Some(true) };
     Ok(Template::from_safe_string(style.dumps(&as_json(&value)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rendered(source: &str) -> String {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+        let tokenizer = Tokenizer::from_dir(&models).expect("a tokenizer");
+        let messages = [json!({ "role": "user", "content": "Hi" })];
+        let made = ChatTemplate::from_source(source, "t.jinja", &tokenizer);
+        match made.and_then(|template| template.render(&messages, &RenderOptions::default())) {
+            Ok(rendered) => rendered.text,
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_a_template_may_take_is_bounded() {
+        let started = std::time::Instant::now();
+        for (source, expected) in [
+            (
+                "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+                "it takes more than 1050000 instructions for this conversation",
+            ),
+            ("{{ 'x' * 90000000 }}", "it writes more than 4194816 bytes for a conversation of 32"),
+            ("{{ '%9999999999d' | format(1) }}", "at most 1000 are padded to (line 1)"),
+            ("{{ '%*d' | format(999999999, 1) }}", "at most 1000 are padded to (line 1)"),
+            ("{{ '{:>9999999999}'.format(1) }}", "at most 1000 are padded to (line 1)"),
+            ("{{ 'a\nb' | indent(9999999999) }}", "a width of 9999999999, but at most 1000 are padded to (line 2)"),
+            ("{{ 'a\nb' | indent(width=9999999999) }}", "at most 1000 are padded to (line 2)"),
+            ("{{ messages | tojson(indent=9999999999) }}", "at most 1000 are padded to (line 1)"),
+            (
+                &format!("{{{{ {}1{} }}}}", "(".repeat(90_000), ")".repeat(90_000)),
+                "t.jinja: not a valid chat template: ",
+            ),
+            (&"x".repeat(SOURCE_BYTES + 1), "the chat template has 1048577 bytes, but at most 1048576 are read"),
+        ] {
+            let found = rendered(source);
+            assert!(found.len() < 300 && found.contains(expected), "{expected} in {found}");
+        }
+        assert!(started.elapsed().as_secs() < 60, "it took {:?}", started.elapsed());
+        let divided = rendered("{{ 1 is divisibleby(0) }}");
+        assert!(divided.contains("the engine failed at it: attempt to calculate the remainder"), "{divided}");
+        // What is usual goes on as before.
+        assert_eq!(rendered("{{ 'Date: 20240115 %s' | format(7) }}"), "Date: 20240115 7");
+        assert_eq!(rendered("{{ '{}: 20240115 {:5.1f}|'.format('a', 2.0) }}"), "a: 20240115   2.0|");
+        assert_eq!(rendered("{{ 'a\nb' | indent(2) }}{{ 'a\nb' | indent(width=1, first=true) }}"), "a\n  b a\n b");
+        assert_eq!(
+            rendered("{{ messages[0] | tojson(indent=1) }}"),
+            "{\n \"role\": \"user\",\n \"content\": \"Hi\"\n}"
+        );
+    }
 }

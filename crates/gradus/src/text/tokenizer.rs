@@ -15,7 +15,7 @@ use tokenizers::{
     processors::template::TemplateProcessing,
 };
 
-use crate::{Error, Result};
+use crate::{Error, Result, border, files};
 
 /// Text to ids and back, with the special tokens of one model directory. Copies share the vocabulary.
 #[derive(Debug, Clone)]
@@ -106,7 +106,7 @@ impl Tokenizer {
 
     /// The ids of `text`; with `add_special`, also those the tokenizer puts around a text by itself (Llama's bos, …).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, add_special).map_err(|e| self.failed(e))?;
+        let encoding = self.cross(|inner| inner.encode_fast(text, add_special))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -116,9 +116,9 @@ impl Tokenizer {
     /// # Errors
     /// When a text cannot be encoded, or there is no room for anything but special tokens.
     pub fn encode_joined(&self, first: &str, second: Option<&str>, cut: Option<Cut>) -> Result<Joined> {
-        let encode = |text: &str| self.inner.encode_fast(text, false).map_err(|e| self.failed(e));
+        let encode = |text: &str| self.cross(|inner| inner.encode_fast(text, false));
         let (first, second) = self.cut(encode(first)?, second.map(encode).transpose()?, cut)?;
-        let joined = self.inner.post_process(first, second, true).map_err(|e| self.failed(e))?;
+        let joined = self.cross(|inner| inner.post_process(first, second, true))?;
         Ok(Joined { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec() })
     }
 
@@ -129,9 +129,9 @@ impl Tokenizer {
     /// As [`encode_joined`](Self::encode_joined).
     pub fn encode_words(&self, words: &[String], cut: Option<Cut>) -> Result<(Joined, Vec<Option<usize>>)> {
         // The fast way keeps no words.
-        let encoding = self.inner.encode(words, false).map_err(|e| self.failed(e))?;
+        let encoding = self.cross(|inner| inner.encode(words, false))?;
         let (encoding, _) = self.cut(encoding, None, cut)?;
-        let joined = self.inner.post_process(encoding, None, true).map_err(|e| self.failed(e))?;
+        let joined = self.cross(|inner| inner.post_process(encoding, None, true))?;
         let mut firsts = vec![None; words.len()];
         for (token, word) in joined.get_word_ids().iter().enumerate() {
             if let Some(first) = word.and_then(|word| firsts.get_mut(word as usize)) {
@@ -154,18 +154,18 @@ impl Tokenizer {
             return Err(Error::model(&self.directory, message));
         };
         let params = TruncationParams { max_length, direction, ..TruncationParams::default() };
-        truncate_encodings(first, second, &params).map_err(|e| self.failed(e))
+        self.cross(|_| truncate_encodings(first, second, &params))
     }
 
     /// The ids of `text` with the bytes each stands for, without special tokens around it.
     pub fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
-        let encoding = self.inner.encode(text, false).map_err(|e| self.failed(e))?;
+        let encoding = self.cross(|inner| inner.encode(text, false))?;
         Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
     /// The text of `ids`; with `skip_special`, without special tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.inner.decode(ids, skip_special).map_err(|e| self.failed(e))
+        self.cross(|inner| inner.decode(ids, skip_special))
     }
 
     /// How many ids there are, added tokens included: one more than the largest id.
@@ -245,8 +245,10 @@ impl Tokenizer {
         &self.directory
     }
 
-    fn failed(&self, error: tokenizers::Error) -> Error {
-        Error::model(&self.directory, format!("the tokenizer failed: {error}"))
+    /// What the library makes of it; a file that it read may still be one that it cannot compute with.
+    fn cross<T>(&self, call: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T>) -> Result<T> {
+        let failed = |error: String| Error::model(&self.directory, format!("the tokenizer failed: {error}"));
+        border::cross(|| call(&self.inner)).map_err(failed)?.map_err(|error| failed(error.to_string()))
     }
 }
 
@@ -278,9 +280,10 @@ fn vocabulary_size(inner: &tokenizers::Tokenizer) -> usize {
 
 fn load_model(directory: &Path) -> Result<tokenizers::Tokenizer> {
     let path = directory.join("tokenizer.json");
-    match std::fs::read(&path) {
-        Ok(bytes) => tokenizers::Tokenizer::from_bytes(&bytes)
-            .map_err(|e| Error::model(&path, format!("not a tokenizer: {e}")))
+    match files::read(&path, files::TOKENIZER_BYTES) {
+        Ok(bytes) => border::cross(|| tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| error.to_string()))
+            .flatten()
+            .map_err(|error| Error::model(&path, format!("not a tokenizer: {error}")))
             .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory")),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_gpt2_files(directory),
         Err(e) => Err(Error::io(path, e)),
@@ -299,8 +302,9 @@ fn load_gpt2_files(directory: &Path) -> Result<tokenizers::Tokenizer> {
             "save the tokenizer beside the weights: `AutoTokenizer.from_pretrained(…).save_pretrained(…)`",
         ));
     }
-    let bpe = BPE::from_file(&vocab.to_string_lossy(), &merges.to_string_lossy())
-        .build()
+    let bpe = BPE::from_file(&vocab.to_string_lossy(), &merges.to_string_lossy());
+    let bpe = border::cross(|| bpe.build().map_err(|error| error.to_string()))
+        .flatten()
         .map_err(|e| Error::model(directory, format!("`vocab.json` and `merges.txt` are not a tokenizer: {e}")))?;
     let mut inner = tokenizers::Tokenizer::new(bpe);
     inner.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(false)));
@@ -349,7 +353,7 @@ fn set_template(inner: &mut tokenizers::Tokenizer, config: &Value, special: &Spe
 }
 
 fn read_json(path: &Path) -> Result<Option<Value>> {
-    let bytes = match std::fs::read(path) {
+    let bytes = match files::read(path, files::TOKENIZER_BYTES) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::io(path, e)),

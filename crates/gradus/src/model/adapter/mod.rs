@@ -45,7 +45,7 @@ fn attach_fresh(layers: &mut impl Layers, prefix: &str, config: &PeftConfig, str
         let bound = (input as f32).powf(-0.5);
         let a = (0..rank * input).map(|_| stream.random_range(-bound..bound)).collect();
         let magnitude = config.use_dora.then(|| squares.iter().map(|square| square.sqrt()).collect());
-        (a, vec![0.0; output * rank], magnitude)
+        Some((a, vec![0.0; output * rank], magnitude))
     })
 }
 
@@ -62,17 +62,20 @@ pub(crate) fn attach_saved(
     attach(layers, family.base_prefix(), config, &mut |name, [input, output], rank, _| {
         let a = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_A.weight"), &[rank, input]);
         let b = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_B.weight"), &[output, rank]);
-        let magnitude =
-            config.use_dora.then(|| tensors.take(&format!("{PEFT_PREFIX}{name}.lora_magnitude_vector"), &[output]));
-        (a, b, magnitude)
+        let magnitude = match config.use_dora {
+            true => Some(tensors.take(&format!("{PEFT_PREFIX}{name}.lora_magnitude_vector"), &[output])?),
+            false => None,
+        };
+        Some((a?, b?, magnitude))
     })
 }
 
 /// A, B, and with DoRA m.
 type Parts = (Vec<f32>, Vec<f32>, Option<Vec<f32>>);
 
-/// Makes the parts of a layer from its name, inputs and outputs, r, and with DoRA the squared lengths of its rows.
-type MakeParts<'a> = dyn FnMut(&str, [usize; 2], usize, &[f32]) -> Parts + 'a;
+/// Makes the parts of a layer from its name, inputs and outputs, r, and with DoRA the squared lengths of its rows; or
+/// nothing, where the reason is known elsewhere.
+type MakeParts<'a> = dyn FnMut(&str, [usize; 2], usize, &[f32]) -> Option<Parts> + 'a;
 
 fn attach(layers: &mut impl Layers, prefix: &str, config: &PeftConfig, make: &mut MakeParts<'_>) -> Result<()> {
     let device = layers.device();
@@ -91,10 +94,10 @@ fn attach(layers: &mut impl Layers, prefix: &str, config: &PeftConfig, make: &mu
         }
         let (rank, scale) = matcher.rank_and_scale(&name);
         let squares = if config.use_dora { squares(linear) } else { Vec::new() };
-        let (a, b, magnitude) = make(&name, linear.widths(), rank, &squares);
+        attached += 1;
+        let Some((a, b, magnitude)) = make(&name, linear.widths(), rank, &squares) else { continue };
         let values = LoraValues { rank, scale, a, b, magnitude };
         linear.lora = Some(Lora::new(values, linear.widths(), squares.into(), &device));
-        attached += 1;
     }
     if attached > 0 {
         return Ok(());

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::lora_config::LoraConfig;
 use super::targets::{Matcher, Rules, Targets};
 use crate::error::{Error, Result};
+use crate::files;
 use crate::model::directory::ModelDir;
 use crate::model::shape::{LinearShape, ModelShape};
 use crate::model::trunk::Family;
@@ -84,6 +85,9 @@ const WITHOUT_EFFECT: [&str; 12] = [
     "modules_to_save",
 ];
 
+/// No layer is so wide that a larger rank would be low.
+const MOST_RANK: usize = 1 << 16;
+
 impl PeftConfig {
     /// What `config` asks for.
     pub(super) fn new(
@@ -128,7 +132,7 @@ impl PeftConfig {
     /// # Errors
     /// When it is missing or broken, or asks for something that would change the numbers and is not known here.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read(path).map_err(|source| Error::io(path, source))?;
+        let text = files::read(path, files::SETTINGS_BYTES).map_err(|source| Error::io(path, source))?;
         let raw: Map<String, Value> =
             serde_json::from_slice(&text).map_err(|error| Error::model(path, format!("broken JSON: {error}")))?;
         Self::from_json(raw).map_err(|message| {
@@ -184,7 +188,7 @@ impl PeftConfig {
         };
         let pattern = |value: Option<Value>| value.unwrap_or_else(|| json!({}));
         let config = Self {
-            rank: keys.number("r")?.unwrap_or(8.0) as usize,
+            rank: keys.rank("r")?.unwrap_or(8),
             alpha: keys.number("lora_alpha")?.unwrap_or(8.0),
             dropout: keys.number("lora_dropout")?.unwrap_or(0.0),
             target_modules,
@@ -194,14 +198,18 @@ impl PeftConfig {
                 .map_err(|error| format!("`rank_pattern`: {error}"))?,
             alpha_pattern: serde_json::from_value(pattern(keys.take("alpha_pattern")))
                 .map_err(|error| format!("`alpha_pattern`: {error}"))?,
-            use_rslora: keys.is_true("use_rslora"),
-            use_dora: keys.is_true("use_dora"),
+            use_rslora: keys.is_true("use_rslora")?,
+            use_dora: keys.is_true("use_dora")?,
             task_type,
             base: keys.text("base_model_name_or_path")?.filter(|base| !base.is_empty()),
             raw,
         };
-        if config.rank == 0 || config.rank_pattern.values().any(|&rank| rank == 0) {
-            return Err("the rank `r` must be at least 1".into());
+        let ranks = [config.rank].into_iter().chain(config.rank_pattern.values().copied());
+        if let Some(rank) = ranks.into_iter().find(|rank| !(1..=MOST_RANK).contains(rank)) {
+            return Err(format!("the rank `r` is {rank}, but must be at least 1 and at most {MOST_RANK}"));
+        }
+        if !(0.0..1.0).contains(&config.dropout) {
+            return Err(format!("`lora_dropout` is {}, but must be at least 0 and below 1", config.dropout));
         }
         keys.nothing_left()?;
         Ok(config)
@@ -285,8 +293,20 @@ impl Keys {
         }
     }
 
-    fn is_true(&mut self, key: &str) -> bool {
-        self.take(key).is_some_and(|value| value == Value::Bool(true))
+    fn rank(&mut self, key: &str) -> Result<Option<usize>, String> {
+        let whole = |value: Value| {
+            let rank = value.as_u64().and_then(|rank| usize::try_from(rank).ok());
+            rank.ok_or_else(|| format!("`{key}` is {value}, expected a whole number"))
+        };
+        self.take(key).map(whole).transpose()
+    }
+
+    fn is_true(&mut self, key: &str) -> Result<bool, String> {
+        match self.take(key) {
+            None => Ok(false),
+            Some(Value::Bool(is_true)) => Ok(is_true),
+            Some(other) => Err(format!("`{key}` is {other}, expected `true` or `false`")),
+        }
     }
 
     /// Refuses what is on and not known: it would change the numbers.
@@ -341,7 +361,7 @@ mod tests {
                 "`init_lora_weights` is \"pissa\": it changes the base's weights too",
             ),
             (json!({"peft_type": "IA3"}), "`peft_type` is Some(\"IA3\"), only \"LORA\" is known"),
-            (json!({"r": 0}), "the rank `r` must be at least 1"),
+            (json!({"r": 0}), "the rank `r` is 0, but must be at least 1 and at most 65536"),
         ] {
             assert_eq!(read(extra).expect_err("refused"), message);
         }

@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 
 use super::{CONFIG_FILE, PEFT_PREFIX, PeftConfig, TENSORS_FILE};
 use crate::error::{Error, Result};
+use crate::model::build::{Init, Source};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::directory::ModelDir;
 use crate::model::parameters::SharedTensor;
@@ -37,16 +38,14 @@ impl AdapterTensors {
     }
 
     /// The tensor `name` of this shape; what is wrong with it is reported by [`finish`](Self::finish).
-    pub(super) fn take(&mut self, name: &str, shape: &[usize]) -> Vec<f32> {
-        use crate::model::build::{Init, Source};
-        self.file.values(name, shape, Init::Constant(0.0))
+    pub(super) fn take(&mut self, name: &str, shape: &[usize]) -> Option<Vec<f32>> {
+        self.file.fitting(name, shape, Init::Constant(0.0))
     }
 
     /// The head that was trained with the adapter, `[1, D]`, where there is one.
     pub(crate) fn score(&mut self, width: usize) -> Option<Vec<f32>> {
-        use crate::model::build::Source;
         let name = format!("{PEFT_PREFIX}score.weight");
-        self.file.holds(&name).then(|| self.take(&name, &[1, width]))
+        if self.file.holds(&name) { self.take(&name, &[1, width]).or(Some(vec![0.0; width])) } else { None }
     }
 
     /// Everything that was missing, misshapen or left over, as one error.

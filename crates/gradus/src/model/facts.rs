@@ -1,0 +1,413 @@
+//! What `config.json` and `generation_config.json` say, checked once when a model is opened: the type and the range of every
+//! key that is used, and the sizes that must fit each other. All problems are told together.
+//!
+//! What is taken here need not be checked where it is used, and nothing that is mistyped is passed over.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::trunk::Family;
+use crate::error::{Error, Result, excerpt};
+
+/// What a key holds.
+#[derive(Debug, Clone, Copy)]
+enum Is {
+    /// A whole number within these bounds.
+    Count(u64, u64),
+    /// A number above the first and at most the second.
+    Above(f64, f64),
+    /// A number from the first to the second.
+    From(f64, f64),
+    /// A probability of dropout: from 0 to below 1.
+    Share,
+    Flag,
+    Text,
+    Texts,
+    /// The id of a token; below 0 is none.
+    Id,
+    /// An id, or several.
+    Ids,
+    /// An object with keys of its own.
+    Object(&'static [Key]),
+}
+
+/// When a key may be absent, or `null`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum May {
+    Needed,
+    Optional,
+    Nullable,
+}
+
+type Key = (&'static str, May, Is);
+
+use Is::{Above, Count, Flag, From, Id, Ids, Object, Share, Text, Texts};
+use May::{Needed, Nullable, Optional};
+
+// Beyond these no model is known, and no arithmetic with sizes overflows.
+const VOCABULARY: Is = Count(1, 1 << 24);
+const WIDTH: Is = Count(1, 1 << 20);
+const INNER: Is = Count(1, 1 << 22);
+const LAYERS: Is = Count(1, 1 << 12);
+const HEADS: Is = Count(1, 1 << 13);
+const HEAD_DIM: u64 = 1 << 13;
+const POSITIONS: Is = Count(1, 1 << 31);
+const EPSILON: Is = From(0.0, 1.0);
+const DEVIATION: Is = From(0.0, 1e6);
+
+const COMMON: &[Key] = &[
+    ("model_type", Nullable, Text),
+    ("architectures", Nullable, Texts),
+    ("eos_token_id", Nullable, Ids),
+    ("pad_token_id", Nullable, Id),
+    ("quantization_config", Nullable, Object(QUANTISATION)),
+];
+
+const QUANTISATION: &[Key] =
+    &[("quant_method", Nullable, Text), ("load_in_8bit", Nullable, Flag), ("load_in_4bit", Nullable, Flag)];
+
+const GPT2: &[Key] = &[
+    ("vocab_size", Needed, VOCABULARY),
+    ("n_embd", Needed, WIDTH),
+    ("n_layer", Needed, LAYERS),
+    ("n_head", Needed, HEADS),
+    // A table of its own.
+    ("n_positions", Needed, Count(1, 1 << 24)),
+    ("n_inner", Nullable, INNER),
+    ("activation_function", Optional, Text),
+    ("layer_norm_epsilon", Optional, EPSILON),
+    ("initializer_range", Optional, DEVIATION),
+    ("scale_attn_weights", Optional, Flag),
+    ("scale_attn_by_inverse_layer_idx", Optional, Flag),
+    ("tie_word_embeddings", Optional, Flag),
+    ("embd_pdrop", Optional, Share),
+    ("attn_pdrop", Optional, Share),
+    ("resid_pdrop", Optional, Share),
+];
+
+const LLAMA: &[Key] = &[
+    ("vocab_size", Needed, VOCABULARY),
+    ("hidden_size", Needed, WIDTH),
+    ("intermediate_size", Needed, INNER),
+    ("num_hidden_layers", Needed, LAYERS),
+    ("num_attention_heads", Needed, HEADS),
+    ("num_key_value_heads", Nullable, HEADS),
+    ("head_dim", Nullable, Count(2, HEAD_DIM)),
+    ("max_position_embeddings", Optional, POSITIONS),
+    ("rms_norm_eps", Optional, EPSILON),
+    ("initializer_range", Optional, DEVIATION),
+    ("attention_bias", Optional, Flag),
+    ("mlp_bias", Optional, Flag),
+    ("hidden_act", Optional, Text),
+    ("tie_word_embeddings", Optional, Flag),
+    ("sliding_window", Nullable, Count(1, 1 << 31)),
+    ("use_sliding_window", Optional, Flag),
+    ("max_window_layers", Optional, Count(0, 1 << 31)),
+    ("layer_types", Nullable, Texts),
+    ("attention_dropout", Optional, Share),
+    ("rope_theta", Nullable, ROPE_BASE),
+    ("rope_parameters", Nullable, Object(ROPE)),
+    ("rope_scaling", Nullable, Object(ROPE)),
+];
+
+const ROPE_BASE: Is = Above(1.0, 1e12);
+const ROPE: &[Key] = &[
+    ("rope_type", Nullable, Text),
+    ("type", Nullable, Text),
+    ("rope_theta", Nullable, ROPE_BASE),
+    ("factor", Nullable, Above(0.0, 1e6)),
+    ("low_freq_factor", Nullable, Above(0.0, 1e6)),
+    ("high_freq_factor", Nullable, Above(0.0, 1e6)),
+    ("original_max_position_embeddings", Nullable, Above(0.0, 1e12)),
+    ("attention_factor", Nullable, Above(0.0, 1e6)),
+    ("mscale", Nullable, From(0.0, 1e6)),
+    ("mscale_all_dim", Nullable, From(0.0, 1e6)),
+    ("beta_fast", Nullable, Above(0.0, 1e6)),
+    ("beta_slow", Nullable, Above(0.0, 1e6)),
+    ("truncate", Nullable, Flag),
+    ("partial_rotary_factor", Nullable, Above(0.0, 1.0)),
+];
+
+const T5: &[Key] = &[
+    ("vocab_size", Needed, VOCABULARY),
+    ("d_model", Needed, WIDTH),
+    ("d_kv", Needed, Count(1, HEAD_DIM)),
+    ("d_ff", Needed, INNER),
+    ("num_layers", Needed, LAYERS),
+    ("num_decoder_layers", Nullable, LAYERS),
+    ("num_heads", Needed, HEADS),
+    ("relative_attention_num_buckets", Optional, Count(4, 1 << 16)),
+    ("relative_attention_max_distance", Optional, Count(1, 1 << 31)),
+    ("dropout_rate", Optional, Share),
+    ("layer_norm_epsilon", Optional, EPSILON),
+    ("initializer_factor", Optional, DEVIATION),
+    ("feed_forward_proj", Optional, Text),
+    ("tie_word_embeddings", Optional, Flag),
+    ("scale_decoder_outputs", Nullable, Flag),
+];
+
+const BART: &[Key] = &[
+    ("vocab_size", Needed, VOCABULARY),
+    ("d_model", Needed, WIDTH),
+    ("encoder_layers", Needed, LAYERS),
+    ("encoder_ffn_dim", Needed, INNER),
+    ("encoder_attention_heads", Needed, HEADS),
+    ("decoder_layers", Needed, LAYERS),
+    ("decoder_ffn_dim", Needed, INNER),
+    ("decoder_attention_heads", Needed, HEADS),
+    ("max_position_embeddings", Needed, Count(1, 1 << 24)),
+    ("activation_function", Optional, Text),
+    ("dropout", Optional, Share),
+    ("attention_dropout", Optional, Share),
+    ("activation_dropout", Optional, Share),
+    ("encoder_layerdrop", Optional, From(0.0, 1.0)),
+    ("decoder_layerdrop", Optional, From(0.0, 1.0)),
+    ("init_std", Optional, DEVIATION),
+    ("scale_embedding", Optional, Flag),
+    ("tie_word_embeddings", Optional, Flag),
+];
+
+/// What models with an encoder begin and end with, in either file.
+const DECODER: &[Key] = &[
+    ("decoder_start_token_id", Nullable, Id),
+    ("forced_bos_token_id", Nullable, Id),
+    ("forced_eos_token_id", Nullable, Id),
+];
+
+const GENERATION: &[Key] = &[("eos_token_id", Nullable, Ids)];
+
+/// Checks what the two files in `directory` say.
+///
+/// # Errors
+/// [`Error::Model`] with every problem of the first file that has any.
+pub(super) fn check(
+    directory: &Path,
+    config: &Map<String, Value>,
+    generation: Option<&Map<String, Value>>,
+) -> Result<()> {
+    let family = config.get("model_type").and_then(Value::as_str).and_then(Family::named);
+    let has_encoder = family.is_some_and(Family::has_encoder);
+    let mut found = Vec::new();
+    keys("", config, COMMON, &mut found);
+    if let Some(family) = family {
+        keys("", config, of_family(family), &mut found);
+        if found.is_empty() {
+            sizes(family, config, &mut found);
+        }
+    }
+    if has_encoder {
+        keys("", config, DECODER, &mut found);
+    }
+    tell(&directory.join("config.json"), &found)?;
+    let Some(generation) = generation else { return Ok(()) };
+    keys("", generation, GENERATION, &mut found);
+    if has_encoder {
+        keys("", generation, DECODER, &mut found);
+        // These are computed with, not only compared.
+        let vocabulary = count(config, "vocab_size").unwrap_or(u64::MAX);
+        for key in ["forced_bos_token_id", "forced_eos_token_id"] {
+            if let Some(id) = count(generation, key).filter(|&id| id >= vocabulary) {
+                found.push(format!("`{key}` is {id}, but the vocabulary has {vocabulary} ids"));
+            }
+        }
+    }
+    tell(&directory.join("generation_config.json"), &found)
+}
+
+fn of_family(family: Family) -> &'static [Key] {
+    match family {
+        Family::Gpt2 => GPT2,
+        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => LLAMA,
+        Family::T5 | Family::Mt5 => T5,
+        Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => BART,
+    }
+}
+
+/// One error of all problems; so many are written out.
+fn tell(path: &Path, problems: &[String]) -> Result<()> {
+    const SHOWN: usize = 10;
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let more = problems.len().saturating_sub(SHOWN);
+    let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let shown = problems.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+    Err(Error::model(path, format!("{shown}{rest}")))
+}
+
+/// Every key of `object` that is not what it must be; `prefix` stands before its name.
+fn keys(prefix: &str, object: &Map<String, Value>, keys: &[Key], problems: &mut Vec<String>) {
+    for &(name, may, is) in keys {
+        match object.get(name) {
+            None if may == Needed => problems.push(format!("`{prefix}{name}` is missing")),
+            None => {}
+            Some(Value::Null) if may == Nullable => {}
+            Some(Value::Object(inner)) if matches!(is, Object(_)) => {
+                let Object(of_inner) = is else { continue };
+                self::keys(&format!("{prefix}{name}."), inner, of_inner, problems);
+            }
+            Some(value) if !is.holds(value) => {
+                let shown = excerpt(&value.to_string(), 40);
+                problems.push(format!("`{prefix}{name}` is `{shown}`, but {} is needed", is.words()));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+impl Is {
+    fn holds(self, value: &Value) -> bool {
+        let number = value.as_f64();
+        match self {
+            Count(least, most) => value.as_u64().is_some_and(|count| (least..=most).contains(&count)),
+            Above(least, most) => number.is_some_and(|number| number > least && number <= most),
+            From(least, most) => number.is_some_and(|number| number >= least && number <= most),
+            Share => number.is_some_and(|number| (0.0..1.0).contains(&number)),
+            Flag => value.is_boolean(),
+            Text => value.is_string(),
+            Texts => value.as_array().is_some_and(|list| list.iter().all(Value::is_string)),
+            Id => value.as_i64().is_some_and(|id| id <= i64::from(u32::MAX)),
+            Ids => value.as_array().map_or(Id.holds(value), |list| list.iter().all(|id| Id.holds(id))),
+            Object(_) => false,
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Count(least, most) => format!("a whole number from {least} to {most}"),
+            Above(least, most) => format!("a number above {least} and at most {most}"),
+            From(least, most) => format!("a number from {least} to {most}"),
+            Share => "a probability of dropout, at least 0 and below 1,".into(),
+            Flag => "`true` or `false`".into(),
+            Text => "a text".into(),
+            Texts => "a list of texts".into(),
+            Id => "the id of a token".into(),
+            Ids => "the id of a token or a list of ids".into(),
+            Object(_) => "an object".into(),
+        }
+    }
+}
+
+fn count(config: &Map<String, Value>, key: &str) -> Option<u64> {
+    config.get(key).and_then(Value::as_u64)
+}
+
+/// Sizes that do not fit each other, where each for itself does.
+fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>) {
+    let count = |key: &str| count(config, key);
+    let multiple = |(key, value): (&str, u64), (of, parts): (&str, u64), problems: &mut Vec<String>| {
+        if !value.is_multiple_of(parts) {
+            problems.push(format!("`{key}` {value} is not a multiple of `{of}` {parts}"));
+        }
+    };
+    match family {
+        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
+            let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads")) else { return };
+            let kv_heads = count("num_key_value_heads").unwrap_or(heads);
+            multiple(("num_attention_heads", heads), ("num_key_value_heads", kv_heads), problems);
+            let head_dim = count("head_dim").unwrap_or_else(|| {
+                multiple(("hidden_size", width), ("num_attention_heads", heads), problems);
+                width / heads
+            });
+            if head_dim < 2 || !head_dim.is_multiple_of(2) {
+                let message = "rotary positions turn pairs of numbers, so it must be even and at least 2";
+                problems.push(format!(
+                    "a head is {head_dim} numbers wide (`head_dim`, or `hidden_size` by \
+                                       `num_attention_heads`): {message}"
+                ));
+            }
+        }
+        Family::Gpt2 => {
+            let (Some(width), Some(heads)) = (count("n_embd"), count("n_head")) else { return };
+            multiple(("n_embd", width), ("n_head", heads), problems);
+        }
+        Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => {
+            let Some(width) = count("d_model") else { return };
+            for key in ["encoder_attention_heads", "decoder_attention_heads"] {
+                multiple(("d_model", width), (key, count(key).unwrap_or(1)), problems);
+            }
+        }
+        Family::T5 | Family::Mt5 => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn problems(config: Value, generation: Value) -> String {
+        let object = |value: Value| value.as_object().cloned();
+        let config = object(config).expect("an object");
+        match check("m".as_ref(), &config, object(generation).as_ref()) {
+            Ok(()) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    fn llama(change: Value) -> Value {
+        let mut config = json!({
+            "model_type": "llama", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4
+        });
+        config.as_object_mut().expect("an object").extend(change.as_object().expect("an object").clone());
+        config
+    }
+
+    #[test]
+    fn every_problem_is_told_with_what_was_found_and_what_is_needed() {
+        assert_eq!(problems(llama(json!({})), Value::Null), "");
+        let many = json!({
+            "hidden_size": "32", "num_hidden_layers": 0, "rope_theta": "500000", "num_attention_heads": null,
+            "rms_norm_eps": true, "rope_scaling": { "rope_type": "linear", "factor": 0 }, "eos_token_id": [1, "2"],
+            "attention_dropout": 1.5, "layer_types": "full_attention", "pad_token_id": -1
+        });
+        let expected = "m/config.json: `eos_token_id` is `[1,\"2\"]`, but the id of a token or a list of ids is needed; \
+                        `hidden_size` is `\"32\"`, but a whole number from 1 to 1048576 is needed; \
+                        `num_hidden_layers` is `0`, but a whole number from 1 to 4096 is needed; \
+                        `num_attention_heads` is `null`, but a whole number from 1 to 8192 is needed; \
+                        `rms_norm_eps` is `true`, but a number from 0 to 1 is needed; \
+                        `layer_types` is `\"full_attention\"`, but a list of texts is needed; \
+                        `attention_dropout` is `1.5`, but a probability of dropout, at least 0 and below 1, is needed; \
+                        `rope_theta` is `\"500000\"`, but a number above 1 and at most 1000000000000 is needed; \
+                        `rope_scaling.factor` is `0`, but a number above 0 and at most 1000000 is needed";
+        assert_eq!(problems(llama(many), Value::Null), expected);
+    }
+
+    #[test]
+    fn what_computation_would_fail_at_is_refused() {
+        for (config, expected) in [
+            (llama(json!({ "num_attention_heads": 0 })), "`num_attention_heads` is `0`"),
+            (llama(json!({ "intermediate_size": 0 })), "`intermediate_size` is `0`"),
+            (llama(json!({ "head_dim": 0 })), "`head_dim` is `0`"),
+            (llama(json!({ "head_dim": 1 })), "`head_dim` is `1`"),
+            (llama(json!({ "head_dim": 3 })), "a head is 3 numbers wide"),
+            (
+                llama(json!({ "num_attention_heads": 5 })),
+                "`hidden_size` 32 is not a multiple of `num_attention_heads` 5",
+            ),
+            (llama(json!({ "num_key_value_heads": 3 })), "`num_attention_heads` 4 is not a multiple of"),
+            (llama(json!({ "rope_theta": -1 })), "`rope_theta` is `-1`"),
+            (llama(json!({ "num_hidden_layers": 1_000_000_000_000_u64 })), "`num_hidden_layers` is `1000000000000`"),
+            (
+                json!({ "model_type": "gpt2", "vocab_size": 9, "n_embd": 0, "n_layer": 1, "n_head": 1, "n_positions": 8 }),
+                "`n_embd` is `0`",
+            ),
+            (
+                json!({ "model_type": "gpt2", "vocab_size": 9, "n_embd": 4, "n_layer": 1, "n_head": 3, "n_positions": 8 }),
+                "`n_embd` 4 is not a multiple of `n_head` 3",
+            ),
+            (json!({ "model_type": "t5", "vocab_size": 9 }), "`d_model` is missing; `d_kv` is missing"),
+            (json!({ "model_type": 3 }), "`model_type` is `3`, but a text is needed"),
+        ] {
+            let found = problems(config, Value::Null);
+            assert!(found.contains(expected), "{expected} in {found}");
+        }
+        let mistyped = json!({ "eos_token_id": "50256" });
+        let expected =
+            "m/generation_config.json: `eos_token_id` is `\"50256\"`, but the id of a token or a list of ids is needed";
+        assert_eq!(problems(llama(json!({})), mistyped), expected);
+    }
+}
