@@ -14,6 +14,16 @@ const USAGE: u8 = 2;
 /// Interrupted by the user, after a checkpoint.
 const INTERRUPTED: u8 = 130;
 
+/// Said of an interruption after which nothing can go on where it was.
+#[derive(Debug, Clone, Copy)]
+pub struct NotResumed;
+
+impl std::fmt::Display for NotResumed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted; `--overwrite` begins it anew")
+    }
+}
+
 /// Shows the error, if there is one, and returns the exit code.
 pub fn finish(result: anyhow::Result<()>, out: &Output) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -41,6 +51,7 @@ fn render(error: &anyhow::Error, paint: Paint) -> String {
         Some(Error::Config(problems)) => {
             problems.iter().map(|problem| diagnostic(problem, paint)).collect::<Vec<_>>().join("\n")
         }
+        Some(Error::Interrupted) if error.is::<NotResumed>() => format!("{NotResumed}\n"),
         Some(Error::Interrupted) => "interrupted; a checkpoint holds everything: go on with `--resume`\n".to_owned(),
         Some(known) => {
             let mut text = headline(&known.to_string(), paint);
@@ -69,11 +80,11 @@ fn diagnostic(problem: &Diagnostic, paint: Paint) -> String {
             Place::Flag(flag) => {
                 let _ = writeln!(text, "  {} flag `{flag}`", paint.frame("-->"));
             }
-            Place::File { path, line, column, width, excerpt } => {
+            Place::File { path, line, column, width, excerpt, from } => {
                 let _ = writeln!(text, "  {} {}:{line}:{column}", paint.frame("-->"), path.display());
                 let margin = line.to_string().len();
                 let bar = paint.frame("|");
-                let under = " ".repeat(column.saturating_sub(1)) + &"^".repeat((*width).max(1));
+                let under = " ".repeat(column.saturating_sub(1 + from)) + &"^".repeat((*width).max(1));
                 let _ = writeln!(text, " {:margin$} {bar}", "");
                 let _ = writeln!(text, " {} {bar} {excerpt}", paint.frame(&line.to_string()));
                 let _ = writeln!(text, " {:margin$} {bar} {}", "", paint.error(&under));

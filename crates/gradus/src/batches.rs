@@ -56,7 +56,7 @@ impl Order {
 
     /// [`full_batch`](Self::full_batch) of the first `steps` steps, one after the other.
     pub fn full_batches(self, steps: usize) -> Box<dyn Iterator<Item = Vec<usize>>> {
-        let epochs = (steps * self.batch_size).div_ceil(self.rows.max(1));
+        let epochs = steps.saturating_mul(self.batch_size).div_ceil(self.rows.max(1));
         let mut rows = (0..epochs).flat_map(move |epoch| self.rows_of(epoch));
         Box::new((0..steps).map(move |_| rows.by_ref().take(self.batch_size).collect()))
     }

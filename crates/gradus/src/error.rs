@@ -184,8 +184,10 @@ pub enum Place {
         column: usize,
         /// Characters to underline.
         width: usize,
-        /// The text of the line.
+        /// The text of the line; of a long one what stands around the column.
         excerpt: String,
+        /// Characters of the line before the excerpt.
+        from: usize,
     },
     /// A command-line flag, such as `--clip-range`.
     Flag(String),

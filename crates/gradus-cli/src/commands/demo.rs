@@ -8,6 +8,7 @@ use gradus::device::DeviceChoice;
 use gradus::run::Existing;
 
 use crate::output::Output;
+use crate::report::NotResumed;
 use crate::watch::Watcher;
 
 /// Arguments of `gradus demo`.
@@ -39,7 +40,10 @@ pub fn run(args: DemoArgs, out: &Output) -> anyhow::Result<()> {
         budget: if args.quick { Budget::Quick } else { Budget::Full },
         device: args.device,
     };
-    let report = gradus::demo::run(&options, &mut Watcher::new(out))?;
+    let report = gradus::demo::run(&options, &mut Watcher::new(out)).map_err(|error| match error {
+        gradus::Error::Interrupted => anyhow::Error::new(error).context(NotResumed),
+        other => other.into(),
+    })?;
     out.note(format_args!("everything is in {}; each `.yml` there is a run to repeat", options.output_dir.display()));
     out.result(&report, || text(&report))
 }

@@ -14,11 +14,17 @@ use crate::watch::{Watcher, fetch, fetch_data, short};
 
 /// Trains what the file and the flags say. `method` is that of the command; `train` leaves it to the file.
 pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
-    carry_out(&plan(method, matches)?, out)
+    carry_out(&plan(method, matches)?.in_directory_of_its_own()?, out)
 }
 
 /// Trains, and says what came of it.
 pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
+    let cores = Machine::detect().threads;
+    if let Some(threads) = plan.train().threads.filter(|&threads| threads > cores) {
+        out.warn(format_args!(
+            "`train.threads` is {threads}, but this machine runs {cores} at once: the others only cost time"
+        ));
+    }
     gradus::machine::use_threads(plan.train().threads)?;
     let config = plan.config();
     fetch(&config.model, out)?;

@@ -147,3 +147,85 @@ fn explain_and_schema() {
     let schema: serde_json::Value = serde_json::from_str(&test.succeeds(&["config", "schema"])).expect("it is JSON");
     assert_eq!(schema["title"], "RunConfig");
 }
+
+#[test]
+fn a_file_that_is_no_mapping_or_more_than_any_run_needs() {
+    let started = std::time::Instant::now();
+    let check = |text: &str| {
+        let run = CliTest::with("run.yml", text).run(&["config", "check", "run.yml"]);
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+        assert!(run.stderr.len() < 30_000, "{} bytes of messages", run.stderr.len());
+        run.stderr
+    };
+    let scalar = check("hello\n");
+    assert!(scalar.starts_with("error: the configuration is the word `hello`, but a mapping is needed\n"), "{scalar}");
+
+    // Nine levels of ten aliases each stand for a thousand million values.
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..10 {
+        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+        bomb += &format!("a{level}: &a{level} [{aliases}]\n");
+    }
+    let bomb = check(&bomb);
+    assert!(bomb.contains("the configuration has more than 100000 values (those of aliases counted)"), "{bomb}");
+    let deep = check(&format!("a: {}1{}\n", "[".repeat(150), "]".repeat(150)));
+    assert!(deep.contains("the configuration has more than 100 levels"), "{deep}");
+
+    let keys: String = (0..40_000).map(|i| format!("k{i}: 1\n")).collect();
+    let many = check(&keys);
+    assert!(many.contains("unknown key `k49`") && !many.contains("unknown key `k50`"), "{many}");
+    assert!(many.contains("error: 39950 more keys are unknown\n"), "{many}");
+    let line: Vec<String> = (0..40_000).map(|i| format!("k{i}: 1")).collect();
+    let line = check(&format!("{{{}}}\n", line.join(", ")));
+    assert!(line.contains("unknown key `k49`"), "{line}");
+    assert!(started.elapsed().as_secs() < 60, "it took {:?}", started.elapsed());
+}
+
+#[test]
+fn whole_numbers_have_bounds_that_mean_something() {
+    let test = CliTest::new();
+    for (flags, expected) in [
+        (
+            &["--threads", "4000000000"][..],
+            "`train.threads` is `4000000000`, but a whole number from 0 to 1024 is needed",
+        ),
+        (&["--batch-size", "1e12"], "`train.batch_size` is `1e12`, but a whole number from 0 to 1000000 is needed"),
+        (&["--seed", "18446744073709551616"], "a whole number from 0 to 18446744073709551615 is needed"),
+        (&["--lora-rank", "100000000"], "a whole number from 0 to 65536 is needed"),
+        (&["--max-steps", "100000000000"], "a whole number from 0 to 1000000000 is needed"),
+        (&["--output-dir", ""], "`output_dir` is empty"),
+    ] {
+        let run = test.run(&[&["sft", "--model", "m", "--data", "d"], flags].concat());
+        assert_eq!(run.code, 2, "{}", run.stderr);
+        assert!(run.stderr.contains(expected), "{expected} in {}", run.stderr);
+    }
+    let grpo = ["grpo", "--model", "m", "--data", "d", "--reward-rule-substring", "e", "--group-size", "5000000"];
+    let run = test.run(&grpo);
+    assert!(run.stderr.contains("a whole number from 0 to 65536 is needed"), "{}", run.stderr);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_configuration_comes_from_a_file_or_a_pipe_with_an_end() {
+    use std::io::Write as _;
+    let test = CliTest::new();
+    let pipe = test.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    test.fails(
+        &["config", "check", "pipe"],
+        2,
+        "error: configuration file `pipe` cannot be read: it is a pipe, but a file is needed\n",
+    );
+    test.fails(
+        &["config", "check", "/dev/urandom"],
+        2,
+        "error: configuration file `/dev/urandom` cannot be read: it is a device, but a file is needed\n",
+    );
+    let mut command = test.command(&["config", "check", "/dev/stdin"]);
+    let mut child =
+        command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("runs");
+    let text = "model: gpt2\ndata: rows.jsonl\nmethod: { sft: {} }\n";
+    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "/dev/stdin: a `sft` run without problems\n");
+}

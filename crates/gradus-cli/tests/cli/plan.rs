@@ -45,6 +45,24 @@ fn a_plan_shows_every_phase_and_writes_nothing() {
 }
 
 #[test]
+fn a_plan_of_any_number_of_steps_takes_bounded_time() {
+    let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(40));
+    let started = std::time::Instant::now();
+    let peak = |method: &str, more: &str| {
+        test.write("run.yml", &config(method, more));
+        let json = test.succeeds(&["plan", "run.yml", "--json", "--quiet"]);
+        serde_json::from_str::<serde_json::Value>(&json).expect("it is JSON")["peak_bytes"].as_u64().expect("a number")
+    };
+    let few = peak("sft: {}", "train: { max_steps: 500 }\n");
+    assert_eq!(few, peak("sft: {}", "train: { max_steps: 1000000000 }\n"));
+    assert_eq!(few, peak("sft: {}", "train: { epochs: 1e300 }\n"));
+    peak("sft: {}", "train: { max_steps: 1000000000, batch_size: 1000000 }\n");
+    let ppo = "ppo: { max_new_tokens: 8, update_epochs: 10000, mini_batches: 4 }";
+    peak(ppo, "reward: { rule: { regex: e } }\ntrain: { max_steps: 1000000000 }\n");
+    assert!(started.elapsed().as_secs() < 60, "it took {:?}", started.elapsed());
+}
+
+#[test]
 fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\"}\n".repeat(40));
     // Completions of a hundred million tokens: terabytes, on any machine.

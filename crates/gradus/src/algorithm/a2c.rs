@@ -27,8 +27,10 @@ use crate::stats::{NEW_TOKENS, Stats};
 #[serde(default, deny_unknown_fields)]
 pub struct A2cConfig {
     /// Completions of each prompt. Default 1.
+    #[schemars(range(max = 65_536))]
     pub group_size: usize,
     /// Longest completion in tokens. Default 48 (RL4LMs' IMDB recipe).
+    #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
     /// Sampling temperature, also that of the logprobs trained on. Default 1 (RL4LMs).
     pub temperature: f64,

@@ -27,14 +27,18 @@ use crate::stats::{NEW_TOKENS, Stats};
 #[serde(default, deny_unknown_fields)]
 pub struct GrpoConfig {
     /// Completions of each prompt, G. Default 8 (TRL).
+    #[schemars(range(max = 65_536))]
     pub group_size: usize,
     /// Longest completion in tokens. Default 512 (TRL).
+    #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
     /// Sampling temperature, also that of the logprobs trained on. Default 1 (TRL).
     pub temperature: f64,
     /// Passes over one batch of rollouts, μ. Default 1 (TRL).
+    #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
     /// Mini-batches (optimiser steps) of one pass. Default 1.
+    #[schemars(range(max = 1_000_000))]
     pub mini_batches: usize,
     /// Lower clip range of the ratio: 1 − clip_range. Default 0.2 (TRL).
     pub clip_range: f64,

@@ -32,14 +32,18 @@ use crate::stats::{NEW_TOKENS, Stats};
 #[serde(default, deny_unknown_fields)]
 pub struct PpoConfig {
     /// Completions of each prompt. Default 1.
+    #[schemars(range(max = 65_536))]
     pub group_size: usize,
     /// Longest completion in tokens. Default 53 (TRL's TL;DR recipe).
+    #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
     /// Sampling temperature, also that of the logprobs trained on. Default 0.7 (TRL).
     pub temperature: f64,
     /// Passes over one batch of rollouts. Default 4 (TRL).
+    #[schemars(range(max = 10_000))]
     pub update_epochs: usize,
     /// Mini-batches (optimiser steps) of one pass. Default 1 (TRL).
+    #[schemars(range(max = 1_000_000))]
     pub mini_batches: usize,
     /// Clip range of the policy ratio. Default 0.2 (Schulman et al. 2017, section 6.1).
     pub clip_range: f64,

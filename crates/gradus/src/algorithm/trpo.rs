@@ -35,24 +35,30 @@ use crate::stats::{NEW_TOKENS, Stats};
 #[serde(default, deny_unknown_fields)]
 pub struct TrpoConfig {
     /// Completions of each prompt. Default 1.
+    #[schemars(range(max = 65_536))]
     pub group_size: usize,
     /// Longest completion in tokens. Default 48 (RL4LMs' IMDB recipe).
+    #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
     /// Sampling temperature, also that of the logprobs trained on. Default 1 (RL4LMs).
     pub temperature: f64,
     /// How far a step may move the policy: mean KL(new ‖ old) over tokens, in nats. Default 0.01 (RL4LMs).
     pub target_kl: f64,
     /// Steps of conjugate gradients at most. Default 15 (RL4LMs).
+    #[schemars(range(max = 10_000))]
     pub cg_max_steps: usize,
     /// Added to the diagonal of the Fisher matrix. Default 0.1 (RL4LMs).
     pub cg_damping: f64,
     /// What a step that is too long is multiplied by. Default 0.8 (RL4LMs).
     pub line_search_shrinking_factor: f64,
     /// How many lengths of the step are tried. Default 10 (RL4LMs).
+    #[schemars(range(max = 1_000))]
     pub line_search_max_iter: usize,
     /// Passes of the critic over the rollouts. Default 10 (RL4LMs).
+    #[schemars(range(max = 10_000))]
     pub critic_updates: usize,
     /// Mini-batches (optimiser steps of the critic) of one pass. Default 1.
+    #[schemars(range(max = 1_000_000))]
     pub critic_mini_batches: usize,
     /// Discount γ. Default 0.99 (RL4LMs).
     pub discount: f64,

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use super::flags::{Flag, overlay};
 use super::load::{Request, Written, resolve, text};
 use super::method::names;
-use super::node::{Entry, Node, Value, parse};
+use super::node::{Entry, Node, Value, document};
 use super::schema::Schema;
 use super::{MethodConfig, plan::free_directory};
 use crate::error::{Diagnostic, Error, Place, Result};
@@ -56,7 +56,7 @@ impl WrittenComparison {
     /// [`Error::Config`] with every problem, each once.
     pub fn load(request: &ComparisonRequest<'_>) -> Result<Self> {
         let base = match request.file {
-            Some(path) => parse(path, &text(path)?).map_err(|problem| Error::Config(vec![problem]))?,
+            Some(path) => document(path, &text(path)?).map_err(|problem| Error::Config(vec![problem]))?,
             None => Node::empty(),
         };
         resolve_all(base, request)
@@ -67,7 +67,7 @@ impl WrittenComparison {
     /// # Errors
     /// As [`WrittenComparison::load`].
     pub fn parse(text: &str) -> Result<Self> {
-        let base = parse("compare.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
+        let base = document("compare.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
         resolve_all(base, &ComparisonRequest::default())
     }
 }
@@ -293,7 +293,7 @@ train: { max_steps: 100, learning_rate: 2e-6 }
             assert_eq!(names(&WrittenComparison::parse(&format!("{start}{text}")).unwrap()), every);
         }
         // By the flag, each with the keys that the file gives it.
-        let base = parse("compare.yml".as_ref(), FILE).unwrap();
+        let base = document("compare.yml".as_ref(), FILE).unwrap();
         let request = ComparisonRequest { methods: &["all".to_owned()], ..ComparisonRequest::default() };
         let comparison = resolve_all(base, &request).unwrap();
         assert_eq!(names(&comparison), every);

@@ -1,14 +1,16 @@
 //! A file and flags become a [`RunConfig`] that knows where each of its keys stands.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::flags::{Flag, overlay, tree};
-use super::node::{Entry, Node, Value, parse};
+use super::node::{Entry, Node, Value, document};
 use super::read::read;
 use super::rules;
 use super::schema::Schema;
 use super::{MethodConfig, RunConfig, preset, write};
 use crate::error::{Diagnostic, Error, Place, Result};
+use crate::files;
 use crate::machine::Machine;
 
 /// What the user asked for: a file, flags, or both.
@@ -72,7 +74,7 @@ impl RunConfig {
     pub fn load(request: &Request<'_>) -> Result<Written> {
         let Some(path) = request.file else { return resolve(Node::empty(), None, request) };
         let text = text(path)?;
-        let base = parse(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
+        let base = document(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
         let marked = if resolved(&text) { vec![path.to_owned()] } else { Vec::new() };
         Ok(Written { marked, ..resolve(base, None, request)? })
     }
@@ -90,7 +92,7 @@ impl RunConfig {
     /// # Errors
     /// As [`RunConfig::load`].
     pub fn read(text: &str, request: &Request<'_>) -> Result<Written> {
-        let base = parse("config.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
+        let base = document("config.yml".as_ref(), text).map_err(|problem| Error::Config(vec![problem]))?;
         resolve(base, None, request)
     }
 }
@@ -101,7 +103,16 @@ pub(super) fn resolved(text: &str) -> bool {
 }
 
 pub(super) fn text(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| {
+    // What the shell hands over is a pipe that is open already, with an end.
+    let is_handed_over = ["/dev/stdin", "/dev/fd/", "/proc/self/fd/"].iter().any(|start| path.starts_with(start));
+    let read = match is_handed_over {
+        true => std::fs::File::open(path).and_then(|file| {
+            let mut text = String::new();
+            file.take(files::SETTINGS_BYTES).read_to_string(&mut text).map(|_| text)
+        }),
+        false => files::read_text(path, files::SETTINGS_BYTES),
+    };
+    read.map_err(|error| {
         let message = match error.kind() {
             std::io::ErrorKind::NotFound => format!("there is no configuration file `{}`", path.display()),
             _ => format!("configuration file `{}` cannot be read: {error}", path.display()),

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
+use super::read::describe;
+use super::write::MARK;
 use crate::error::{Diagnostic, Place};
 
 /// A value and where it stands.
@@ -91,10 +93,36 @@ impl Node {
     }
 }
 
+/// The most values that a configuration has, those of aliases counted where they are used.
+const VALUES: usize = 100_000;
+
+/// The most characters of a line that a message shows.
+const LINE_SHOWN: usize = 400;
+
+/// The most levels of lists and mappings in each other.
+const LEVELS: usize = 100;
+
+/// Reads the configuration `text`, the content of `path`: a mapping, or nothing at all.
+pub(super) fn document(path: &Path, text: &str) -> Result<Node, Diagnostic> {
+    let root = parse(path, text)?;
+    if matches!(root.value, Value::Map(_)) || root.is_null() {
+        return Ok(root);
+    }
+    let message = format!("the configuration is {}, but a mapping is needed", describe(&root));
+    let hint = Some("its keys stand one a line, such as `model: gpt2`".into());
+    Err(Diagnostic { message, places: root.place.into_iter().collect(), hint })
+}
+
 /// Reads `text`, the content of `path`.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Node, Diagnostic> {
-    let mut reader =
-        Reader { path, lines: text.lines().collect(), parser: Parser::new_from_str(text), anchors: HashMap::new() };
+    let mut reader = Reader {
+        path,
+        lines: text.lines().collect(),
+        parser: Parser::new_from_str(text),
+        anchors: HashMap::new(),
+        values: 0,
+        level: 0,
+    };
     let root = reader.document()?;
     Ok(root.unwrap_or_else(|| Node { value: Value::Map(Vec::new()), place: None }))
 }
@@ -103,7 +131,10 @@ struct Reader<'a> {
     path: &'a Path,
     lines: Vec<&'a str>,
     parser: Parser<'a, serde_saphyr::granit_parser::StrInput<'a>>,
-    anchors: HashMap<usize, Node>,
+    /// What stands behind each anchor, and how many values that is.
+    anchors: HashMap<usize, (Node, usize)>,
+    values: usize,
+    level: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -137,7 +168,32 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Counts values: a few lines of aliases can stand for more of them than any memory holds.
+    fn count(&mut self, values: usize, span: &Span) -> Result<(), Diagnostic> {
+        self.values += values;
+        if self.values <= VALUES {
+            return Ok(());
+        }
+        let message =
+            format!("the configuration has more than {VALUES} values (those of aliases counted), the most it may have");
+        Err(problem(message, self.place(span.start, 1)))
+    }
+
     fn node(&mut self, event: Event<'a>, span: Span) -> Result<Node, Diagnostic> {
+        let before = self.values;
+        self.count(1, &span)?;
+        if self.level == LEVELS {
+            let message = format!("the configuration has more than {LEVELS} levels, the most it may have");
+            return Err(problem(message, self.place(span.start, 1)));
+        }
+        self.level += 1;
+        let node = self.inner(event, span, before);
+        self.level -= 1;
+        node
+    }
+
+    /// A value of which `before` values came before it.
+    fn inner(&mut self, event: Event<'a>, span: Span, before: usize) -> Result<Node, Diagnostic> {
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let place = self.scalar_place(&span);
@@ -160,10 +216,13 @@ impl<'a> Reader<'a> {
                 (anchor, Node { value: Value::Map(entries), place: Some(self.place(span.start, 1)) })
             }
             Event::Alias(anchor) => {
-                let target = self.anchors.get(&anchor).cloned();
                 let place = self.scalar_place(&span);
-                return match target {
-                    Some(node) => Ok(Node { place: Some(place), ..node }),
+                return match self.anchors.get(&anchor).map(|(_, values)| *values) {
+                    Some(values) => {
+                        self.count(values - 1, &span)?;
+                        let value = self.anchors[&anchor].0.value.clone();
+                        Ok(Node { place: Some(place), value })
+                    }
                     None => Err(problem("this alias refers to itself".into(), place)),
                 };
             }
@@ -173,13 +232,14 @@ impl<'a> Reader<'a> {
             }
         };
         if anchor != 0 {
-            self.anchors.insert(anchor, node.clone());
+            self.anchors.insert(anchor, (node.clone(), self.values - before));
         }
         Ok(node)
     }
 
     fn entries(&mut self) -> Result<Vec<Entry>, Diagnostic> {
         let mut entries: Vec<Entry> = Vec::new();
+        let mut known: HashMap<String, usize> = HashMap::new();
         loop {
             let (event, span) = self.next()?;
             let place = self.scalar_place(&span);
@@ -187,9 +247,9 @@ impl<'a> Reader<'a> {
                 Event::MappingEnd => return Ok(entries),
                 Event::Scalar(key, ..) => {
                     let key = key.into_owned();
-                    if let Some(first) = entries.iter().find(|entry| entry.key == key) {
+                    if let Some(first) = known.insert(key.clone(), entries.len()) {
                         let message = format!("the key `{key}` stands twice in one mapping");
-                        let places = first.place.clone().into_iter().chain([place]).collect();
+                        let places = entries[first].place.clone().into_iter().chain([place]).collect();
                         return Err(Diagnostic { message, places, hint: None });
                     }
                     let (event, span) = self.next()?;
@@ -210,13 +270,24 @@ impl<'a> Reader<'a> {
     }
 
     fn place(&self, start: Marker, width: usize) -> Place {
-        let excerpt = self.lines.get(start.line().saturating_sub(1)).copied().unwrap_or_default();
+        let line = self.lines.get(start.line().saturating_sub(1)).copied().unwrap_or_default();
+        // A line of any length is shown around the place.
+        let from = if line.len() > LINE_SHOWN { start.col().saturating_sub(LINE_SHOWN / 2) } else { 0 };
+        let excerpt = match (from, line.len() > LINE_SHOWN) {
+            (_, false) => line.to_owned(),
+            // The mark at its end says who asked for the key.
+            (from, true) => {
+                let mark = if line.ends_with(MARK) { MARK } else { "" };
+                line.chars().skip(from).take(LINE_SHOWN).collect::<String>() + mark
+            }
+        };
         Place::File {
             path: self.path.to_owned(),
             line: start.line(),
             column: start.col() + 1,
-            width,
-            excerpt: excerpt.to_owned(),
+            width: width.min(LINE_SHOWN),
+            excerpt,
+            from,
         }
     }
 }

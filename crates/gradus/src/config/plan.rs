@@ -61,6 +61,31 @@ impl Plan {
         })
     }
 
+    /// The plan of a run for which nobody named a directory, in one that is made now and that nobody else gets: two runs that
+    /// start at once take two numbers.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when none can be made.
+    pub fn in_directory_of_its_own(mut self) -> Result<Self> {
+        if self.is_set("output_dir") || self.existing != Existing::Refuse {
+            return Ok(self);
+        }
+        loop {
+            let path = free_directory(self.config.method.name(), &self.config.model);
+            let parent = path.parent().unwrap_or(Path::new("."));
+            let made = std::fs::create_dir_all(parent).and_then(|()| std::fs::create_dir(&path));
+            match made {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(Error::io(path, source)),
+                Ok(()) => {
+                    self.config.output_dir = Some(path.clone());
+                    self.output_dir = path;
+                    return Ok(self);
+                }
+            }
+        }
+    }
+
     /// The plan with another answer to an output directory that is not empty; the default is to refuse it.
     #[must_use]
     pub fn on_existing(self, existing: Existing) -> Self {

@@ -22,8 +22,11 @@ pub(super) struct Reading {
 
 /// Reads `root` as `schema` says.
 pub(super) fn read(schema: &Schema, root: &Node) -> Reading {
-    let mut reader = Reader { schema, root, problems: Vec::new(), broken: Vec::new() };
+    let mut reader = Reader { schema, root, problems: Vec::new(), broken: Vec::new(), unknown: 0 };
     let value = reader.value(schema.root(), false, root, "").unwrap_or(Json::Null);
+    if let Some(more) = reader.unknown.checked_sub(UNKNOWN_SHOWN).filter(|more| *more > 0) {
+        reader.problem(format!("{more} more keys are unknown"), Vec::new(), None);
+    }
     Reading { value, problems: reader.problems, broken: reader.broken }
 }
 
@@ -32,7 +35,12 @@ struct Reader<'a> {
     root: &'a Node,
     problems: Vec<Diagnostic>,
     broken: Vec<String>,
+    /// Unknown keys so far.
+    unknown: usize,
 }
+
+/// So many unknown keys are told one by one: more are another kind of file.
+const UNKNOWN_SHOWN: usize = 50;
 
 impl Reader<'_> {
     fn problem(&mut self, message: String, places: Vec<Option<Place>>, hint: Option<String>) {
@@ -152,6 +160,10 @@ impl Reader<'_> {
     }
 
     fn unknown(&mut self, fields: &[Field], entry: &Entry, path: &str) {
+        self.unknown += 1;
+        if self.unknown > UNKNOWN_SHOWN {
+            return;
+        }
         let within = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
         let hint = nearest(&entry.key, names(fields))
             .map(|name| format!("did you mean `{name}`?"))
@@ -202,8 +214,13 @@ impl Reader<'_> {
             (Shape::List { .. }, _) => "a list".into(),
             (Shape::OneOrMore(_), _) => unreachable!("one of it is read as what it is"),
             (Shape::ListOrMap(..), _) => "a list `[program, arguments…]`".into(),
-            (Shape::Integer { minimum: Some(least) }, _) => format!("a whole number of at least {least}").into(),
-            (Shape::Integer { minimum: None }, _) => "a whole number".into(),
+            (Shape::Integer { minimum: Some(least), maximum }, Value::Scalar { text, .. })
+                if text.parse::<f64>().is_ok_and(|number| number >= *maximum as f64) =>
+            {
+                format!("a whole number from {least} to {maximum}").into()
+            }
+            (Shape::Integer { minimum: Some(least), .. }, _) => format!("a whole number of at least {least}").into(),
+            (Shape::Integer { minimum: None, maximum }, _) => format!("a whole number of at most {maximum}").into(),
             (Shape::Number, _) => "a number".into(),
             (Shape::Bool, Value::Scalar { text, .. }) => {
                 hint = match text.to_lowercase().as_str() {
@@ -242,14 +259,14 @@ fn scalar(shape: &Shape, text: &str, quoted: bool, null: bool) -> Option<Json> {
             _ => None,
         },
         Shape::Number if number_like => Number::from_f64(text.parse().ok()?).map(Json::Number),
-        Shape::Integer { minimum } if number_like => {
+        Shape::Integer { minimum, maximum } if number_like => {
             let number = match text.parse::<i128>() {
                 Ok(number) => number,
                 // `1e5` is a whole number too.
                 Err(_) => text.parse::<f64>().ok().filter(|x| x.fract() == 0.0 && x.abs() < 1e15)? as i128,
             };
             minimum.is_none_or(|least| number >= i128::from(least)).then_some(())?;
-            Number::from_i128(number).filter(|_| number <= i128::from(u64::MAX)).map(Json::Number)
+            Number::from_i128(number).filter(|_| number <= i128::from(*maximum)).map(Json::Number)
         }
         Shape::Word(words) => {
             words.iter().find(|Word { name, .. }| name == text).map(|word| Json::String(word.name.clone()))
@@ -258,7 +275,8 @@ fn scalar(shape: &Shape, text: &str, quoted: bool, null: bool) -> Option<Json> {
     }
 }
 
-fn describe(node: &Node) -> String {
+/// What a node is, in words.
+pub(super) fn describe(node: &Node) -> String {
     match &node.value {
         Value::Map(_) => "a mapping".to_owned(),
         Value::List(_) => "a list".to_owned(),

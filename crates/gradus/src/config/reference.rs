@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::MethodConfig;
 use super::node::{Node, Value};
-use super::schema::{Field, Schema, Shape, Word};
+use super::schema::{Field, LARGEST_COUNT, Schema, Shape, Word};
 use crate::error::{Error, Result};
 use crate::method::Preset;
 use crate::suggest::nearest;
@@ -135,7 +135,10 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
     match schema.resolve(shape) {
         Shape::Text => "text".into(),
         Shape::Bool => "`true` or `false`".into(),
-        Shape::Integer { minimum: Some(0) } => "whole number from 0".into(),
+        Shape::Integer { minimum: Some(0), maximum } if *maximum < LARGEST_COUNT => {
+            format!("whole number from 0 to {maximum}")
+        }
+        Shape::Integer { minimum: Some(0), .. } => "whole number from 0".into(),
         Shape::Integer { .. } => "whole number".into(),
         Shape::Number => "number".into(),
         Shape::Word(words) => names(words.iter().map(|Word { name, .. }| name.as_str()).collect()),

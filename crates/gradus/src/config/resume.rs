@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::comparison::{of_method, unreached};
 use super::flags::Flag;
 use super::load::{Request, Written, resolve, resolved, text};
-use super::node::{Node, Value, parse};
+use super::node::{Node, Value, document};
 use super::{Plan, RunConfig};
 use crate::error::{Diagnostic, Error, Result};
 use crate::machine::Machine;
@@ -177,7 +177,7 @@ impl Resume<'_> {
 }
 
 fn tree(path: &Path, text: &str) -> Result<Node> {
-    parse(path, text).map_err(|problem| Error::Config(vec![problem]))
+    document(path, text).map_err(|problem| Error::Config(vec![problem]))
 }
 
 fn refusal(change: &Change, written: &Written) -> Diagnostic {

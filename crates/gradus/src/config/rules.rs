@@ -19,6 +19,13 @@ pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     for (key, value) in [("model", &config.model), ("data", &config.data)] {
         problems.unless(!value.trim().is_empty(), &[key], || (format!("`{key}` is empty"), None));
     }
+    let has_name = config.output_dir.as_ref().is_none_or(|path| !path.as_os_str().is_empty());
+    problems.unless(has_name, &["output_dir"], || {
+        (
+            "`output_dir` is empty".into(),
+            Some("name a directory, or leave it out for the next free one below `runs`".into()),
+        )
+    });
     config.method.method().rules(&mut problems, &config.train);
     rewards::check(&mut problems, config);
     adapter::check(&mut problems, config);

@@ -27,6 +27,9 @@ pub enum Shape {
     Integer {
         /// The smallest value its type can hold, where that is not negative.
         minimum: Option<i64>,
+        /// The largest value that means something: declared beside the key (`range(max = …)`), else a thousand million, which
+        /// counts can be added and multiplied with; a seed takes all 64 bits.
+        maximum: u64,
     },
     /// Any finite number.
     Number,
@@ -159,7 +162,12 @@ fn shape(schema: &Value) -> (Shape, bool) {
         "string" => Shape::Text,
         "boolean" => Shape::Bool,
         "number" => Shape::Number,
-        "integer" => Shape::Integer { minimum: schema.get("minimum").and_then(Value::as_i64) },
+        "integer" => {
+            let declared = schema.get("maximum").and_then(Value::as_u64);
+            let is_seed = schema.get("format").is_some_and(|format| format == "uint64");
+            let maximum = declared.unwrap_or(if is_seed { u64::MAX } else { LARGEST_COUNT });
+            Shape::Integer { minimum: schema.get("minimum").and_then(Value::as_i64), maximum }
+        }
         "object" => Shape::Map(fields(schema)),
         "array" => Shape::List {
             item: Box::new(shape(&schema["items"]).0),
@@ -169,6 +177,9 @@ fn shape(schema: &Value) -> (Shape, bool) {
     };
     (shape, nullable)
 }
+
+/// The largest count where none is declared.
+pub(super) const LARGEST_COUNT: u64 = 1_000_000_000;
 
 fn is_null(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "null")

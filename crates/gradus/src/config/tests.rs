@@ -12,8 +12,10 @@ fn any_value(schema: &Schema, shape: &Shape, depth: usize) -> BoxedStrategy<Json
     match schema.resolve(shape) {
         Shape::Text => any::<String>().prop_map(Json::from).boxed(),
         Shape::Bool => any::<bool>().prop_map(Json::from).boxed(),
-        Shape::Integer { minimum: Some(_) } => any::<u32>().prop_map(Json::from).boxed(),
-        Shape::Integer { minimum: None } => any::<i32>().prop_map(Json::from).boxed(),
+        Shape::Integer { minimum: Some(_), maximum } => {
+            (0..=u32::try_from(*maximum).unwrap_or(u32::MAX)).prop_map(Json::from).boxed()
+        }
+        Shape::Integer { minimum: None, .. } => (i32::MIN..=1_000_000_000).prop_map(Json::from).boxed(),
         Shape::Number => any::<f64>().prop_filter("finite", |x| x.is_finite()).prop_map(Json::from).boxed(),
         Shape::Word(words) => {
             prop::sample::select(words.iter().map(|word| json!(word.name)).collect::<Vec<_>>()).boxed()

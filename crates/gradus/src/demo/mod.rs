@@ -82,6 +82,12 @@ fn prepare(options: &Options, layout: &Layout) -> Result<()> {
         let message = format!("`{}` is not empty", layout.root.display());
         return Err(Error::input(message).with_hint("choose another `--output-dir`, or pass `--overwrite`"));
     }
+    if occupied && !recipe::is_written(layout) {
+        let shown = layout.root.display();
+        let message =
+            format!("`{shown}` holds no demonstration of gradus: `--overwrite` would replace what others wrote");
+        return Err(Error::input(message).with_hint("choose another `--output-dir`"));
+    }
     let start = layout.start();
     for dir in [&layout.data(), &start] {
         std::fs::create_dir_all(dir).map_err(|source| Error::io(dir, source))?;

@@ -82,6 +82,14 @@ impl Layout {
     }
 }
 
+/// Stands in every configuration file.
+const AGAIN: &str = "# Again: gradus train ";
+
+/// Whether there is a demonstration: its first configuration file says so.
+pub fn is_written(layout: &Layout) -> bool {
+    std::fs::read_to_string(layout.recipe(Stage::Sft)).is_ok_and(|text| text.contains(AGAIN))
+}
+
 /// Writes the configuration file of `stage`.
 ///
 /// # Errors
@@ -163,7 +171,7 @@ pub fn text(layout: &Layout, stage: Stage, budget: Budget, (seed, device): (u64,
         ),
     };
     format!(
-        "# {header}\n# Again: gradus train {} --overwrite\n{body}output_dir: {}\n",
+        "# {header}\n{AGAIN}{} --overwrite\n{body}output_dir: {}\n",
         path(layout, stage),
         quoted(&layout.run(stage))
     )

@@ -21,6 +21,7 @@ pub struct SamplingConfig {
     /// No sequence of this many tokens appears twice, prompt included. Default 0: off.
     pub no_repeat_ngram_size: usize,
     /// Stop ids are not drawn before this many tokens. Default 0.
+    #[schemars(range(max = 100_000_000))]
     pub min_new_tokens: usize,
     /// Token ids that are never drawn.
     pub suppress_tokens: Vec<u32>,
@@ -61,6 +62,7 @@ impl Default for SamplingConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct BeamConfig {
     /// Rows that go on side by side, at least 2. Default 4.
+    #[schemars(range(max = 1_024))]
     pub num_beams: usize,
     /// A completion is ranked by its log-probability over its length to this power: above 0 prefers long ones. Default 1.
     pub length_penalty: f64,

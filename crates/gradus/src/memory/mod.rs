@@ -178,6 +178,9 @@ const KEPT: f64 = 0.19;
 /// Bytes of the last moments of a run: plots are drawn.
 const PLOTS: u64 = 12 << 20;
 
+/// Rows whose passes are looked at one by one; a run has any number of steps.
+const ROWS_WALKED: usize = 500_000;
+
 /// Rows sampled side by side at most, and prompt tokens computed at a time; see `generate`.
 const ROWS_AT_ONCE: usize = 256;
 const PREFILL_TOKENS: usize = 4096;
@@ -302,7 +305,9 @@ impl Workload {
             let prompts = prompts.min((ROWS_AT_ONCE / group_size.max(1)).max(1));
             let rows = prompts * group_size;
             let cached = (prompts * prompt_tokens + rows * new_tokens) as u64;
-            let cache = 8 * (shape.layers * shape.kv_width()) as u64 * cached;
+            // No memory is so large; and what is added to it has room.
+            let a_token = 8 * (shape.layers * shape.kv_width()) as u64;
+            let cache = a_token.saturating_mul(cached).min(u64::MAX >> 8);
             let at_once = (prompts * prompt_tokens).min(PREFILL_TOKENS.max(prompt_tokens));
             let prefill = match shape.has_encoder() {
                 true => self.policy.forward(Pass { tokens: prompts, targets: 0, sources: at_once }),
@@ -332,7 +337,7 @@ impl Workload {
                 most = (phase, pass);
             }
         };
-        let mut is_first = true;
+        let (mut is_first, mut walked) = (true, 0);
         for (iteration, batch) in self.batches().enumerate() {
             for part in self.parts(iteration, &batch) {
                 let lengths: Vec<usize> = part.iter().map(|&row| self.rows[row].tokens).collect();
@@ -344,10 +349,32 @@ impl Workload {
                     );
                 }
                 is_first = false;
+                walked += part.len();
+                if walked > ROWS_WALKED {
+                    break;
+                }
+            }
+            if walked > ROWS_WALKED {
+                // After so many, the longest pass that any step can hold is as good as what the rest would hold.
+                consider(self.pass(&self.longest()), sums, later);
+                break;
             }
         }
         most.0.working += self.vectors * self.policy.trained();
         most
+    }
+
+    /// The rows of the longest pass that a step can hold.
+    fn longest(&self) -> Vec<usize> {
+        let Steps { order, group_size, .. } = self.steps;
+        let mut rows: Vec<usize> = (0..self.rows.len()).collect();
+        rows.sort_by_key(|&row| std::cmp::Reverse(self.rows[row].tokens));
+        // A row has a token at least: no pass holds more rows than tokens.
+        let candidates = rows.into_iter().flat_map(|row| std::iter::repeat_n(row, group_size));
+        let candidates: Vec<usize> = candidates.take(self.passes.tokens.saturating_add(1)).collect();
+        let lengths: Vec<usize> = candidates.iter().map(|&row| self.rows[row].tokens).collect();
+        let chosen = self.passes.longest(&lengths, order.batch_size.saturating_mul(group_size));
+        chosen.into_iter().map(|at| candidates[at]).collect()
     }
 
     /// The rows of every step, in order.
@@ -361,7 +388,8 @@ impl Workload {
     fn parts(&self, iteration: usize, batch: &[usize]) -> Vec<Vec<usize>> {
         let Steps { order, mini_batches, update_epochs, regroups, .. } = self.steps;
         let mut parts = Vec::new();
-        for epoch in 0..update_epochs {
+        let walked = (ROWS_WALKED / batch.len().max(1)).saturating_add(1);
+        for epoch in 0..update_epochs.min(walked) {
             let mut rollouts: Vec<usize> = (0..batch.len()).collect();
             if mini_batches > 1 && order.shuffle {
                 rollouts.shuffle(&mut order.seed.stream(Purpose::UpdateOrder, iteration as u64, epoch as u64));

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::entry::read_results;
 use crate::error::Result;
 use crate::run::metrics::{Metrics, MetricsRow, read_metrics};
-use crate::run::plots::smoothed;
+use crate::run::plots::{smoothed_curve, stretch, thinned};
 
 /// Values over steps.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,23 +75,13 @@ impl Series {
     /// The same with the noise of single batches taken out, as in the pictures of a run.
     #[must_use]
     pub fn smoothed(&self) -> Self {
-        let values: Vec<f64> = self.points.iter().map(|point| point.1).collect();
-        let points = self.points.iter().map(|point| point.0).zip(smoothed(&values)).collect();
-        Self { key: self.key.clone(), points }
+        Self { key: self.key.clone(), points: smoothed_curve(&self.points) }
     }
 
     /// At most `count` points, each the mean of its stretch: more than a screen has columns are of no use.
     #[must_use]
     pub fn thinned(&self, count: usize) -> Self {
-        if self.points.len() <= count {
-            return self.clone();
-        }
-        let mean = |index: usize| {
-            let stretch = stretch(&self.points, index, count);
-            let (x, y) = stretch.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
-            (x / stretch.len() as f64, y / stretch.len() as f64)
-        };
-        Self { key: self.key.clone(), points: (0..count).map(mean).collect() }
+        Self { key: self.key.clone(), points: thinned(&self.points, count) }
     }
 
     /// The last value.
@@ -105,11 +95,6 @@ impl Series {
         let widen = |(low, high): (f64, f64), point: &(f64, f64)| (low.min(point.1), high.max(point.1));
         Some(self.points.iter().fold((first, first), widen))
     }
-}
-
-/// The `index`-th of `count` parts, none of which is empty as long as there are as many points.
-fn stretch(points: &[(f64, f64)], index: usize, count: usize) -> &[(f64, f64)] {
-    &points[index * points.len() / count..(index + 1) * points.len() / count]
 }
 
 /// A curve in one line of at most `width` blocks: each the mean of its stretch of points.

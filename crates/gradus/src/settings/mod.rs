@@ -19,10 +19,12 @@ pub struct TrainConfig {
     /// Optimiser steps (online methods: iterations). Default: from `epochs`.
     pub max_steps: Option<usize>,
     /// Rows (offline: rows or pairs; online: prompts) a step. Default 8 (TRL).
+    #[schemars(range(max = 1_000_000))]
     pub batch_size: usize,
     /// Rows of one forward and backward pass. Default: bounded by `micro_batch_tokens`. The result does not depend on it.
     pub micro_batch_size: Option<usize>,
     /// Tokens of one forward and backward pass at most. Default 4096.
+    #[schemars(range(max = 100_000_000))]
     pub micro_batch_tokens: usize,
     /// Compute the longest pass once before the first step, without an update, so that memory trouble shows at once. Default true; the result does not depend on it.
     pub try_longest: bool,
@@ -115,6 +117,7 @@ pub struct TrainConfig {
     #[schemars(schema_with = "model::word::optional::schema::<WeightFormat>")]
     pub frozen_weights: Option<WeightFormat>,
     /// Threads. Default: one per core.
+    #[schemars(range(max = 1_024))]
     pub threads: Option<usize>,
     /// The column that holds plain text for language modelling. Default `text`.
     pub text_column: String,

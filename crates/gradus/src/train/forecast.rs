@@ -212,12 +212,13 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
         Reference::Beside(model) => Reference::Beside(language(model)),
         other => other,
     };
-    let sampled = order.batch_size * group_size * new_tokens;
-    let supports = if processed { sampled * support_bytes(iteration, workload.policy.shape.vocabulary) } else { 0 };
+    let sampled = order.batch_size.saturating_mul(group_size).saturating_mul(new_tokens);
+    let of_one = support_bytes(iteration, workload.policy.shape.vocabulary);
+    let supports = if processed { sampled.saturating_mul(of_one) } else { 0 };
     Workload {
         policy: language(workload.policy),
         reference,
-        host_bytes: workload.host_bytes + supports as u64,
+        host_bytes: workload.host_bytes.saturating_add(supports as u64),
         sampling: vec![
             sampling(&workload.rows, order.batch_size, group_size),
             sampling(held_out, held_out.len(), beams),

@@ -14,6 +14,7 @@ use crate::model::trunk::Family;
 #[serde(default, deny_unknown_fields)]
 pub struct LoraConfig {
     /// Rank r of the adapter. Default 16 (TRL).
+    #[schemars(range(max = 65_536))]
     pub rank: usize,
     /// α: what the adapter adds is multiplied by α/r. Default 32 (TRL).
     pub alpha: f64,

@@ -2,7 +2,7 @@
 
 use super::Chart;
 use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, INK, PALETTE, Rgb, faint};
-use super::scale::{Scale, short, smoothed};
+use super::scale::{Scale, outline, short, smoothed_curve};
 
 /// How a curve is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Chart for LineChart {
         // Faint lines first, so that no curve hides another's bold one.
         for (curve, color) in self.colored() {
             if curve.kind == CurveKind::Smoothed {
-                strokes(canvas, &frame, &curve.points, faint(color, 0.28), 1.2)?;
+                strokes(canvas, &frame, &outline(&curve.points), faint(color, 0.28), 1.2)?;
             }
         }
         for (curve, color) in self.colored() {
@@ -180,11 +180,7 @@ impl LineChart {
 
 /// The bold line of a curve.
 fn bold(curve: &Curve) -> Vec<(f64, f64)> {
-    if curve.kind != CurveKind::Smoothed {
-        return curve.points.clone();
-    }
-    let values: Vec<f64> = curve.points.iter().map(|point| point.1).collect();
-    curve.points.iter().map(|point| point.0).zip(smoothed(&values)).collect()
+    if curve.kind == CurveKind::Smoothed { smoothed_curve(&curve.points) } else { curve.points.clone() }
 }
 
 /// A line with gaps where values are not finite.

@@ -15,7 +15,7 @@ mod svg;
 pub use bars::{Bar, BarChart, Panel};
 pub use curves::{comparison_charts, training_charts, write_charts};
 pub use line::{Curve, CurveKind, LineChart};
-pub use scale::{short, smoothed};
+pub use scale::{short, smoothed_curve, stretch, thinned};
 
 /// A picture that can be drawn.
 pub trait Chart {

@@ -106,10 +106,57 @@ pub fn short(value: f64) -> String {
     minus(text)
 }
 
+/// A curve has at most so many points where it is drawn: a picture has fewer columns.
+const DRAWN: usize = 2000;
+
+/// The `index`-th of `count` parts, none of which is empty as long as there are as many points.
+pub fn stretch(points: &[(f64, f64)], index: usize, count: usize) -> &[(f64, f64)] {
+    &points[index * points.len() / count..(index + 1) * points.len() / count]
+}
+
+/// At most `count` points, each the mean of its stretch; values that are not finite are left out of it.
+pub fn thinned(points: &[(f64, f64)], count: usize) -> Vec<(f64, f64)> {
+    if points.len() <= count {
+        return points.to_vec();
+    }
+    let mean = |index: usize| {
+        let stretch = stretch(points, index, count);
+        let finite = stretch.iter().filter(|point| point.1.is_finite());
+        let (x, y, n) = finite.fold((0.0, 0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1, sum.2 + 1.0));
+        if n > 0.0 { (x / n, y / n) } else { (stretch[0].0, f64::NAN) }
+    };
+    (0..count).map(mean).collect()
+}
+
+/// The same curve to look at: of a long one the lowest and the highest point of each stretch.
+pub fn outline(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    if points.len() <= 2 * DRAWN {
+        return points.to_vec();
+    }
+    let ends = |index: usize| {
+        let stretch = stretch(points, index, DRAWN);
+        let by_value = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+        let finite = || stretch.iter().filter(|point| point.1.is_finite());
+        match (finite().min_by(by_value), finite().max_by(by_value)) {
+            (Some(low), Some(high)) if low.0 < high.0 => [*low, *high],
+            (Some(low), Some(high)) => [*high, *low],
+            _ => [(stretch[0].0, f64::NAN); 2],
+        }
+    };
+    (0..DRAWN).flat_map(ends).collect()
+}
+
+/// A curve with the noise of single batches taken out: its stretches' means, [`smoothed`]. In time linear in its points.
+pub fn smoothed_curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let points = thinned(points, DRAWN);
+    let values: Vec<f64> = points.iter().map(|point| point.1).collect();
+    points.iter().map(|point| point.0).zip(smoothed(&values)).collect()
+}
+
 /// A straight line fitted to the neighbours of each value, weighted by a triangle of half-width `n / 16`.
 ///
 /// Fewer than ten values stay as they are; what is not finite is left out.
-pub fn smoothed(values: &[f64]) -> Vec<f64> {
+fn smoothed(values: &[f64]) -> Vec<f64> {
     let count = values.len() as i64;
     if count < 10 {
         return values.to_vec();
@@ -168,6 +215,20 @@ mod tests {
         gap[50] = f64::NAN;
         assert!((smoothed(&gap)[50] - 50.0).abs() < 1e-9);
         assert_eq!(smoothed(&[1.0, 5.0, 3.0]), [1.0, 5.0, 3.0]);
+    }
+
+    #[test]
+    fn a_long_curve_is_drawn_with_as_many_points_as_a_picture_has_columns() {
+        let line: Vec<(f64, f64)> = (0..1_000_000).map(|x| (f64::from(x), 2.0 * f64::from(x))).collect();
+        let smooth = smoothed_curve(&line);
+        assert_eq!(smooth.len(), DRAWN);
+        assert!(smooth.iter().all(|(x, y)| (y - 2.0 * x).abs() < 1e-6));
+        let mut spiked = line.clone();
+        (spiked[5].1, spiked[777_777].1) = (f64::NAN, 1e9);
+        let outline = outline(&spiked);
+        assert!(outline.len() == 2 * DRAWN && outline.is_sorted_by_key(|point| point.0));
+        assert!(outline.contains(&(777_777.0, 1e9)) && outline.iter().all(|point| point.1.is_finite()));
+        assert_eq!(super::outline(&line[..10]), line[..10]);
     }
 
     #[test]
