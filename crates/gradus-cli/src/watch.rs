@@ -1,15 +1,16 @@
 //! A run on the terminal: progress with the numbers that matter, and Ctrl-C.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::LazyLock;
 
+use gradus::reward::Interrupt;
 use gradus::run::Metrics;
 use gradus::train::observer::{Event, Observer};
 
 use crate::output::Output;
 use crate::progress::Progress;
 
-/// Set by Ctrl-C; the trainer asks after every step.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Raised by Ctrl-C; the trainer asks after every step, and while it waits for a reward program.
+static INTERRUPT: LazyLock<Interrupt> = LazyLock::new(Interrupt::default);
 
 /// What a person wants to see move, most wanted first.
 const NUMBERS: [(&str, &str); 9] = [
@@ -81,21 +82,26 @@ impl Observer for Watcher<'_> {
     fn should_stop(&mut self) -> bool {
         is_interrupted()
     }
+
+    fn interrupt(&self) -> Interrupt {
+        INTERRUPT.clone()
+    }
 }
 
 /// From now on the first Ctrl-C only raises a flag; the second ends the program at once.
 pub fn catch_interrupts() {
     // Only a second handler fails, and one is enough.
     let _ = ctrlc::set_handler(|| {
-        if INTERRUPTED.swap(true, Ordering::SeqCst) {
+        if INTERRUPT.is_raised() {
             std::process::exit(130);
         }
+        INTERRUPT.raise();
     });
 }
 
 /// Whether there was a Ctrl-C, or the signal with which schedulers end jobs.
 pub fn is_interrupted() -> bool {
-    INTERRUPTED.load(Ordering::SeqCst)
+    INTERRUPT.is_raised()
 }
 
 /// Fetches a model from the hub with progress, when `name` is not a path and it is not here yet.

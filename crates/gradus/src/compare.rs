@@ -12,7 +12,8 @@ use crate::evaluation::{Evaluated, Evaluation};
 use crate::generate::{BeamParams, Record, SamplingParams};
 use crate::model::open_model;
 use crate::model::{CausalLm, ModelDir, WeightFormat};
-use crate::reward::{self, Reward, RewardError, Score};
+use crate::reward::config::Learned;
+use crate::reward::{self, Interrupt, Reward, RewardError, Score};
 use crate::rollout::{Rollouts, Sampler};
 use crate::run::compare::{Comparison, Entry};
 use crate::run::samples::Sample;
@@ -90,6 +91,7 @@ struct Judge<'a> {
     settings: Settings,
     device: Device,
     has_reward: bool,
+    interrupt: Interrupt,
 }
 
 impl<'a> Judge<'a> {
@@ -128,7 +130,9 @@ impl<'a> Judge<'a> {
         // Distances to the reference are those over all tokens, whatever a method trains on.
         let params = SamplingParams { record: Record::Nothing, ..params };
         let settings = Settings::new(plan.train(), 1, plan.learning_rate(), plan.best_metric());
-        Ok(Self { plan, start, reference, prompts: found.examples, params, beams, stop, settings, device, has_reward })
+        let interrupt = observer.interrupt();
+        let prompts = found.examples;
+        Ok(Self { plan, start, reference, prompts, params, beams, stop, settings, device, has_reward, interrupt })
     }
 
     fn measure(&self, policy: &CausalLm) -> Result<Evaluated> {
@@ -157,9 +161,10 @@ impl<'a> Judge<'a> {
         };
         let passes =
             MicroBatch { tokens: self.plan.train().micro_batch_tokens, rows: self.plan.train().micro_batch_size };
-        reward::build(config, &|learned| {
+        let load = |learned: Learned<'_>| {
             reward::load_learned(learned, &open_model(learned.name())?, &self.device, WeightFormat::F32, passes)
-        })
+        };
+        reward::build(config, &load, &self.interrupt)
     }
 
     fn describe(&self) -> String {

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::model::adapter::Adaptable;
 use crate::model::{
-    CausalLm, Classifier, ModelDir, Precision, RewardModel, Task, WeightFormat, save_causal, save_classifier,
-    save_reward_model,
+    CausalLm, Classifier, ModelDir, ModelShape, Precision, RewardModel, Task, WeightFormat, save_causal,
+    save_classifier, save_reward_model,
 };
 use crate::rng::Stream;
 use crate::text::{ChatTemplate, Tokenizer};
@@ -61,6 +61,81 @@ impl Pretrained {
     pub fn pad_id(&self) -> u32 {
         pad_id(&self.dir, &self.tokenizer)
     }
+}
+
+/// Another model that reads the ids which one writes: a reference, a critic.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader<'a> {
+    /// Its part, such as `the reference`.
+    pub part: &'a str,
+    /// What the user calls it.
+    pub name: &'a str,
+    /// Its files.
+    pub dir: &'a ModelDir,
+    /// Its sizes.
+    pub shape: &'a ModelShape,
+}
+
+impl Reader<'_> {
+    /// What this model is said to be wrong about, as an error.
+    fn refuse(&self, what: &str) -> Error {
+        Error::input(format!("{} `{}` {what}", self.part, self.name))
+    }
+
+    /// Refuses a model that means something else by the ids of `writer`, which the user calls `policy`, or that does not
+    /// know all of them. Where `samples`, any row of the writer's table may be written, also one that no token has.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the first difference.
+    pub fn check(&self, writer: &Pretrained, policy: &str, samples: bool) -> Result<()> {
+        let own_shape = ModelShape::of(&writer.dir)?;
+        let has_tokenizer = ["tokenizer.json", "vocab.json"].iter().any(|file| self.dir.path.join(file).is_file());
+        if has_tokenizer {
+            let own = Tokenizer::from_dir(&self.dir.path)?;
+            if let Some(id) = first_other(&writer.tokenizer, &own) {
+                let said = |by: &Tokenizer| by.token(id).map_or("nothing".to_owned(), |token| format!("`{token}`"));
+                let (to_it, to_policy) = (said(&own), said(&writer.tokenizer));
+                return Err(self.refuse(&format!(
+                    "has another tokenizer than the policy `{policy}`: id {id} is {to_it} to it and {to_policy} to the policy"
+                )));
+            }
+        }
+        if self.shape.has_encoder() != own_shape.has_encoder() {
+            let has = |shape: &ModelShape| if shape.has_encoder() { "has an encoder" } else { "has none" };
+            let what = format!("{}, but the policy `{policy}` {}", has(self.shape), has(&own_shape));
+            return Err(self.refuse(&what));
+        }
+        if self.shape.has_encoder() && self.dir.decoder_start()? != writer.dir.decoder_start()? {
+            return Err(self.refuse(&format!("begins its decoder with another id than the policy `{policy}`")));
+        }
+        let needed = if samples { own_shape.vocabulary } else { writer.tokenizer.vocab_size() };
+        let known = self.shape.vocabulary;
+        if known < needed {
+            return Err(self.refuse(&format!("knows {known} ids, but the policy `{policy}` uses {needed}")));
+        }
+        Ok(())
+    }
+
+    /// Refuses a model that has no positions for sequences of `longest` tokens.
+    ///
+    /// # Errors
+    /// [`Error::Input`].
+    pub fn check_positions(&self, longest: usize) -> Result<()> {
+        // Rotary positions have no end.
+        let most = self.shape.learned_positions;
+        if most == 0 || most >= longest {
+            return Ok(());
+        }
+        Err(self.refuse(&format!("has {most} positions, but the longest sequence of this run has {longest} tokens")))
+    }
+}
+
+/// The first id of `one` that is not the same token in the other. That one may have more: a token for padding.
+fn first_other(one: &Tokenizer, other: &Tokenizer) -> Option<u32> {
+    if one.directory() == other.directory() {
+        return None;
+    }
+    (0..one.vocab_size() as u32).find(|&id| one.token(id) != other.token(id))
 }
 
 /// A model that can be trained: a directory holds it before and after.

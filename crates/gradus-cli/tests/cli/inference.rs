@@ -178,3 +178,43 @@ fn eval_measures_texts_preferences_and_samples() {
     assert!(samples["reward"].is_number(), "{samples}");
     assert_eq!(samples["kl"].as_f64(), Some(0.0), "a model is no distance from itself");
 }
+
+#[test]
+fn settings_of_sampling_that_mean_nothing_are_errors_of_usage() {
+    let test = CliTest::new();
+    for (flags, expected) in [
+        (
+            &["--temperature", "nan"][..],
+            "invalid value 'nan' for '--temperature <X>': it must be at least 0 and finite",
+        ),
+        (&["--temperature", "-1"], "invalid value '-1' for '--temperature <X>': it must be at least 0 and finite"),
+        (&["--top-p", "0"], "invalid value '0' for '--top-p <P>': it must be above 0 and at most 1"),
+        (&["--min-p", "2"], "invalid value '2' for '--min-p <P>': it must be between 0 and 1"),
+        (&["--repetition-penalty", "0"], "it must be above 0 and finite"),
+        (&["--group-size", "0"], "invalid value '0' for '--group-size <N>': a whole number from 1 to 65536 is needed"),
+        (&["--max-new-tokens", "99999999999"], "a whole number from 1 to 100000000 is needed"),
+        (&["--top-k", "0"], "a whole number from 1 to 16777216 is needed"),
+        (&["--stop", ""], "invalid value '' for '--stop <TEXT>': every text ends with nothing: a text is needed"),
+    ] {
+        let run = test.run(&[&["generate", "--model", "m", "--prompts", "p"], flags].concat());
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{flags:?}: {}", run.stderr);
+        assert!(run.stderr.contains(expected), "{expected} in {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_reference_that_reads_ids_differently_is_refused() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n");
+    let (policy, reference) = (fixture_model("gpt2"), fixture_model("t5"));
+    let eval = ["eval", "--model", &policy, "--data", "prompts.jsonl", "--reward-rule-substring", "e"];
+    let run = test.run(&[&eval[..], &["--max-new-tokens", "3", "--reference-model", &reference]].concat());
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
+    let said = format!("error: the reference `{reference}` ");
+    assert!(run.stderr.contains(&said), "{}", run.stderr);
+    // A long row is cut to the positions that the model has.
+    let long = "The tea is good. ".repeat(400);
+    test.write("long.jsonl", &format!("{{\"text\": \"{long}\"}}\n"));
+    let measured =
+        test.succeeds(&["eval", "--model", &policy, "--data", "long.jsonl", "--json", "--max-length", "100000"]);
+    assert!(measured.contains("\"loss\""), "{measured}");
+}

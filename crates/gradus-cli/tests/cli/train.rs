@@ -200,6 +200,171 @@ fn a_run_is_resumed_from_its_directory_alone() {
     assert!(test.read("run/config.yml").contains("  batch_size: 1 # set"));
 }
 
+/// Every file below a directory with what it holds, in the order of names.
+fn files(directory: &std::path::Path) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut folders = vec![directory.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(directory).expect("below").display().to_string();
+                found.push((name, std::fs::read(&path).expect("readable")));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_to_be_replaced_is_there_until_the_new_one_has_begun() {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    test.write("prompts.jsonl", PROMPTS);
+    test.write("empty.jsonl", "");
+    let model = fixture_model("gpt2");
+    let short = ["--output-dir", "run", "--batch-size", "2", "--max-steps", "1", "--quiet"];
+    let sft = |more: &[&str]| test.run(&[&["sft"], more, &short].concat());
+    assert_eq!(sft(&["--model", &model, "--data", "texts.jsonl"]).code, 0);
+    test.write("run/notes.txt", "mine");
+    let before = files(&test.path().join("run"));
+    assert!(before.iter().any(|(name, _)| name == "model/model.safetensors"));
+
+    let inside = "is in the run that `--overwrite` would replace, and the new run reads it\n";
+    let grpo = ["grpo", "--model", &model, "--data", "prompts.jsonl", "--max-new-tokens", "4", "--group-size", "2"];
+    for (arguments, expected) in [
+        (&["sft", "--model", &model, "--data", "nowhere.jsonl"][..], "nowhere.jsonl"),
+        (&["sft", "--model", &model, "--data", "empty.jsonl"], "no rows: the data set is empty"),
+        (&["sft", "--model", "./nowhere", "--data", "texts.jsonl"], "no such model directory"),
+        (&["sft", "--model", "run/model", "--data", "texts.jsonl"], &format!("`run/model` {inside}")),
+        (&["sft", "--model", &model, "--data", "run/metrics.jsonl"], &format!("`run/metrics.jsonl` {inside}")),
+        (&[&grpo[..], &["--reward-model", "run/model"]].concat(), &format!("`run/model` {inside}")),
+        (&[&grpo[..], &["--reward-model", &model]].concat(), "is not a reward model"),
+        (&[&grpo[..], &["--reward-command", "./nowhere"]].concat(), "could not be started"),
+        (&[&grpo[..], &["--reward-command", "sh -c 'exit 3'", "--eval-steps=-1"]].concat(), "ended before it answered"),
+    ] {
+        let run = test.run(&[arguments, &short, &["--overwrite"]].concat());
+        assert_ne!(run.code, 0, "{arguments:?}");
+        assert!(run.stderr.contains(expected), "{expected} in {}", run.stderr);
+        let changed = files(&test.path().join("run"));
+        let names = |files: &[(String, Vec<u8>)]| files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&changed), names(&before), "{arguments:?}");
+        assert!(changed == before, "{arguments:?} changed a file");
+    }
+    let run = test.run(&[&grpo[..], &["--reward-rule-substring", "e"], &short, &["--overwrite"]].concat());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(test.read("run/config.yml").contains("grpo:") && test.read("run/notes.txt") == "mine");
+    assert!(test.read("run/log.txt").contains("loading") && !test.path().join("run/.replaced").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    test.write("prompts.jsonl", PROMPTS);
+    let model = fixture_model("gpt2");
+    let grpo = ["--max-new-tokens", "3", "--group-size", "2", "--reward-rule-substring", "e", "--eval-steps", "2"];
+    for (method, data, more) in [("sft", "texts.jsonl", &["--eval-steps", "1"][..]), ("grpo", "prompts.jsonl", &grpo)] {
+        let directory = format!("{method}-run");
+        let arguments =
+            [method, "--model", &model, "--data", data, "--output-dir", &directory, "--max-steps", "100000"];
+        let child = test.command(&[&arguments[..], more].concat()).stderr(std::process::Stdio::piped()).spawn();
+        let child = child.expect("the binary runs");
+        let metrics = test.path().join(&directory).join("metrics.jsonl");
+        let lines = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
+        for _ in 0..600 {
+            if lines() >= 3 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        assert!(lines() >= 3, "{method} logged nothing in half a minute");
+        // At once, as seen from the run.
+        std::fs::rename(test.path().join(&directory), test.path().join("gone")).expect("renamed");
+        std::fs::remove_dir_all(test.path().join("gone")).expect("removed");
+        let output = child.wait_with_output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let said = format!(
+            "error: the run directory `{directory}` was deleted while the run was at work; what could be kept is in \
+             `{directory}-rescued` with a checkpoint of step "
+        );
+        assert!(stderr.contains(&said), "{stderr}");
+        assert!(stderr.contains(&format!("hint: go on with `--resume --output-dir {directory}-rescued`")), "{stderr}");
+        assert!(!test.path().join(&directory).exists(), "nothing is written where it was");
+        let rescued = format!("{directory}-rescued");
+        let done = steps(&test, &rescued).len();
+        assert!(done >= 3, "all rows are there");
+        test.succeeds(&[
+            method,
+            "--output-dir",
+            &rescued,
+            "--resume",
+            "--max-steps",
+            &(done + 2).to_string(),
+            "--quiet",
+        ]);
+        let numbers: Vec<_> =
+            steps(&test, &rescued).iter().map(|row| row["step"].as_u64().expect("a number")).collect();
+        assert_eq!(numbers, (1..=done as u64 + 2).collect::<Vec<_>>());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_the_wait_for_a_reward_program_at_once() {
+    let test = CliTest::with("prompts.jsonl", PROMPTS);
+    let model = fixture_model("gpt2");
+    // It answers the evaluation and the first step, and then no more.
+    let script =
+        "i=0; while read -r line; do i=$((i+1)); if [ $i -gt 6 ]; then touch asked; sleep 100; fi; echo 1; done";
+    let command = format!("{{program: [sh, -c, '{script}'], timeout_s: 90}}");
+    test.write(
+        "run.yml",
+        &format!(
+            "model: {model}\ndata: prompts.jsonl\nmethod: {{grpo: {{max_new_tokens: 3, group_size: 2}}}}\n\
+             reward: {{command: {command}}}\noutput_dir: run\n\
+             train: {{max_steps: 50, batch_size: 2, eval_steps: -1}}\n"
+        ),
+    );
+    let child = test.command(&["train", "run.yml"]).stderr(std::process::Stdio::piped()).spawn().expect("it runs");
+    for _ in 0..600 {
+        if test.path().join("asked").exists() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let started = std::time::Instant::now();
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("`kill` runs").success());
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(started.elapsed().as_secs() < 20, "it waited for the program: {:?}", started.elapsed());
+    assert!(stderr.ends_with("interrupted; a checkpoint holds everything: go on with `--resume`\n"), "{stderr}");
+    assert!(test.path().join("run/checkpoints/step-000001").is_dir());
+}
+
+#[test]
+fn two_runs_that_start_at_once_take_two_directories() {
+    let test = CliTest::with("texts.jsonl", TEXTS);
+    let model = fixture_model("gpt2");
+    let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--max-steps", "1", "--quiet"];
+    let start = || test.command(&arguments).stdout(std::process::Stdio::piped()).spawn().expect("the binary runs");
+    let children: Vec<_> = (0..3).map(|_| start()).collect();
+    let said = children.into_iter().map(|child| {
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).expect("UTF-8")
+    });
+    let directories: BTreeSet<String> = said.collect();
+    let expected = (1..=3).map(|n| format!("runs/sft-gpt2-{n}\n")).collect::<BTreeSet<_>>();
+    assert_eq!(directories, expected);
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_leaves_a_checkpoint_and_goes_on() {

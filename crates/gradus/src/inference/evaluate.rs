@@ -11,14 +11,14 @@ use crate::error::Result;
 use crate::evaluation::Evaluation;
 use crate::generate::SamplingParams;
 use crate::model::open_model;
-use crate::model::{CausalLm, Classifier, RewardModel, Task, WeightFormat};
+use crate::model::{CausalLm, Classifier, ModelShape, RewardModel, Task, WeightFormat};
 use crate::objective::classify::{Classify, ClassifyConfig};
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
 use crate::objective::sft::{Sft, SftConfig};
 use crate::objective::{Objective, OfflineMethod};
-use crate::pretrained::{LabelPlan, Pretrained};
-use crate::reward;
-use crate::reward::config::RewardConfig;
+use crate::pretrained::{LabelPlan, Pretrained, Reader};
+use crate::reward::config::{Learned, RewardConfig};
+use crate::reward::{self, Interrupt};
 use crate::rng::Seed;
 use crate::rollout::Sampler;
 use crate::run::Metrics;
@@ -97,9 +97,11 @@ fn rows(options: &EvalOptions, need: Need) -> Result<Vec<data::Row>> {
     Ok(data::load(&options.data, &load)?.rows)
 }
 
+/// Longer rows are cut, also those that are longer than the model has positions.
 fn tokenise(options: &EvalOptions, files: &Pretrained) -> Result<TokeniseOptions> {
     let tokenise = super::tokenise(files)?;
-    Ok(TokeniseOptions { max_length: Some(options.max_length), too_long: TooLong::Truncate, ..tokenise })
+    let most = ModelShape::of(&files.dir)?.max_positions.unwrap_or(usize::MAX);
+    Ok(TokeniseOptions { max_length: Some(options.max_length.min(most)), too_long: TooLong::Truncate, ..tokenise })
 }
 
 /// What a classifier makes of rows with labels.
@@ -138,16 +140,30 @@ fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
 
 fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> Result<Measured> {
     let device = options.device.device();
-    let mut reward = reward::build(reward, &|learned| {
+    let load = |learned: Learned<'_>| {
         reward::load_learned(learned, &open_model(learned.name())?, &device, WeightFormat::F32, PASSES)
-    })?;
+    };
+    let mut reward = reward::build(reward, &load, &Interrupt::default())?;
     let rows = rows(options, Need::Prompt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.room().within(options.max_length).too_long(options.params.max_new_tokens);
     let tokenise = TokeniseOptions { max_length: Some(room), ..super::tokenise(files)? };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
+    let longest =
+        made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0) + options.params.max_new_tokens;
     let reference = match &options.reference {
-        Some(name) => Some(CausalLm::load(&open_model(name)?, &device)?),
+        Some(name) => {
+            let dir = open_model(name)?;
+            let shape = ModelShape::of(&dir)?;
+            let reader = Reader { part: "the reference", name, dir: &dir, shape: &shape };
+            reader
+                .check(files, &options.model, true)
+                .map_err(|error| error.with_hint("a KL between models that read ids differently means nothing"))?;
+            reader
+                .check_positions(longest)
+                .map_err(|error| error.with_hint("lower `--max-new-tokens` or `--max-length`"))?;
+            Some(CausalLm::load(&dir, &device)?)
+        }
         None => None,
     };
     let params = options.params.clone().forcing(files.dir.forced_ids());

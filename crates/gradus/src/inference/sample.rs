@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::score::check_finite;
 use super::{check_formats, open_files};
 use crate::data::{self, LoadOptions, Need, TokeniseOptions};
 use crate::device::DeviceChoice;
@@ -103,6 +104,8 @@ pub fn sample<E: From<Error>>(
         let stream = |i: usize| options.seed.stream(Purpose::Generate, 0, (first + i) as u64);
         let sampled = rollout::sample(&model, chunk.to_vec(), &sampler, &stream)?;
         for rollout in sampled.rollouts {
+            let sum = rollout.logprobs.iter().map(|&logprob| f64::from(logprob)).sum::<f64>();
+            check_finite("the log-probability of a token", sum)?;
             let score = |beams: &BeamParams| beams.score(&rollout.sampled_logprobs);
             each(Sampled {
                 score: options.beams.as_ref().map(score),

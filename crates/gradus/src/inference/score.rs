@@ -78,6 +78,7 @@ pub fn logprobs<E: From<Error>>(
             let (own, others) = rest.split_at(count);
             rest = others;
             let sum = own.iter().map(|&logprob| f64::from(logprob)).sum::<f64>();
+            check_finite("the log-probability of a token", sum)?;
             each(LogprobRow { logprobs: own.to_vec(), sum, mean: (count > 0).then(|| sum / count as f64) })?;
         }
         Ok(())
@@ -99,9 +100,10 @@ pub fn rewards<E: From<Error>>(
     check_length(&examples, model.trunk.room())?;
     in_passes(&examples, progress, &mut |examples| {
         let rows = examples.iter().map(|example| Sequence { counted: Counted::Nothing, ..sft::sequence(example) });
-        read(&model.rewards(&model.batch(&Rows::Alone(rows.collect()))))
-            .into_iter()
-            .try_for_each(|reward| each(RewardRow { reward }))
+        read(&model.rewards(&model.batch(&Rows::Alone(rows.collect())))).into_iter().try_for_each(|reward| {
+            check_finite("a reward", f64::from(reward))?;
+            each(RewardRow { reward })
+        })
     })
 }
 
@@ -119,6 +121,15 @@ fn examples(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> Res
         },
         Some((_, row)) => Err(row.place.error("the row has nothing to score")),
     }
+}
+
+/// Refuses what no JSON holds.
+pub(super) fn check_finite(what: &str, value: f64) -> Result<(), Error> {
+    if value.is_finite() {
+        return Ok(());
+    }
+    Err(Error::input(format!("{what} is {value}: the numbers of the model are too large to compute with"))
+        .with_hint("the training that wrote it may have diverged: take an earlier checkpoint"))
 }
 
 fn check_length(examples: &[SftExample], room: Room) -> Result<(), Error> {

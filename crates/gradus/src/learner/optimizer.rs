@@ -186,6 +186,34 @@ impl Optimizer {
         module.visit(&mut Reserver { path: NamePath::default(), config: self.config, moments: &mut self.moments });
     }
 
+    /// What is wrong with moments that were read from a file, if anything: they are those of the trained parameters of
+    /// `module`, each of its size.
+    pub fn misfit<M: Module>(&self, module: &M) -> Option<String> {
+        let mut fresh = Self::new(self.config);
+        fresh.reserve(module);
+        let size = |moments: &Moments| moments.second.dims()[0];
+        let sizes = |moments: &Moments| {
+            let first = moments.first.as_ref().map_or(size(moments), |first| first.dims()[0]);
+            (first == size(moments)).then_some(first)
+        };
+        for (name, moments) in &self.moments {
+            match (fresh.moments.get(name).map(size), sizes(moments)) {
+                (None, _) => {
+                    return Some(format!("it has moments of `{name}`, which is no trained parameter of the model"));
+                }
+                (Some(wanted), Some(found)) if wanted == found => {}
+                (Some(wanted), _) => {
+                    let found = size(moments);
+                    return Some(format!(
+                        "the moments of `{name}` are {found} numbers, but the parameter has {wanted}"
+                    ));
+                }
+            }
+        }
+        let missing = fresh.moments.keys().find(|name| self.steps > 0 && !self.moments.contains_key(*name));
+        missing.map(|name| format!("it has no moments of `{name}`"))
+    }
+
     /// One step: `module` with every parameter that has a gradient moved against it. The gradients are used up.
     pub fn step<M: Module>(&mut self, learning_rate: f64, module: M, gradients: GradientSum) -> M {
         self.steps += 1;

@@ -13,27 +13,28 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use super::config::CommandConfig;
-use super::{Reward, RewardError, Score, config_error};
+use super::{Interrupt, Reward, RewardError, Score, config_error};
 use crate::error::{Result, excerpt};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use judgement::Judgement;
-use process::{Answer, Process};
+use process::{Answer, LINE_BYTES, Process};
 
 /// Scores completions by a program that runs beside the training.
 pub struct CommandReward {
     program: String,
     timeout_s: f64,
     process: Process,
+    interrupt: Interrupt,
     /// Why no more answers can be had; the process is gone then.
     failed: Option<RewardError>,
 }
 
 impl CommandReward {
-    /// Starts the program.
+    /// Starts the program; an `interrupt` ends the wait for its answers.
     ///
     /// # Errors
     /// When none is named, it cannot be started, or the time limit is not a positive number.
-    pub fn start(config: &CommandConfig) -> Result<Self> {
+    pub fn start(config: &CommandConfig, interrupt: &Interrupt) -> Result<Self> {
         let Some((program, arguments)) = config.program.split_first() else {
             let hint = Some("write `command: [program, argument, …]`".into());
             return Err(config_error("the reward's `command` names no program".into(), hint));
@@ -51,7 +52,13 @@ impl CommandReward {
             };
             config_error(format!("the reward command `{program}` could not be started: {source}"), Some(hint.into()))
         })?;
-        Ok(Self { program: program.clone(), timeout_s: config.timeout_s, process, failed: None })
+        Ok(Self {
+            program: program.clone(),
+            timeout_s: config.timeout_s,
+            process,
+            interrupt: interrupt.clone(),
+            failed: None,
+        })
     }
 
     /// The next answer. A crash and a hang are final; a line that is no number is not.
@@ -59,7 +66,7 @@ impl CommandReward {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
-        match self.process.next_line(deadline) {
+        match self.process.next_line(deadline, &|| self.interrupt.is_raised()) {
             Answer::Line(line) => Judgement::parse(&line).ok_or_else(|| {
                 let expected = "expected a number, null or an object of parts from the reward command";
                 self.with_stderr(format!("{expected} (found `{}`)", excerpt(&line, 80)))
@@ -67,6 +74,18 @@ impl CommandReward {
             Answer::Ended(status) => {
                 let message = format!("the reward command `{}` ended before it answered ({status})", self.program);
                 Err(self.give_up(message, None))
+            }
+            Answer::TooLong => {
+                self.process.kill();
+                let message =
+                    format!("the reward command `{}` printed a line of more than {LINE_BYTES} bytes", self.program);
+                Err(self.give_up(message, Some("one line for each completion; print other things to stderr")))
+            }
+            Answer::Interrupted => {
+                self.process.kill();
+                let interrupted = RewardError::interrupted();
+                self.failed = Some(interrupted.clone());
+                Err(interrupted)
             }
             Answer::TimedOut => {
                 self.process.kill();
@@ -148,7 +167,7 @@ mod tests {
 
     fn shell(script: &str, timeout_s: f64) -> CommandReward {
         let program = ["sh", "-c", script].map(String::from).to_vec();
-        CommandReward::start(&CommandConfig { program, timeout_s }).expect("a shell")
+        CommandReward::start(&CommandConfig { program, timeout_s }, &Interrupt::default()).expect("a shell")
     }
 
     #[track_caller]
@@ -265,11 +284,85 @@ mod tests {
         assert!(!alive, "process {pid} is still there");
     }
 
+    /// Whether the process whose number stands in `file`, as soon as one does, is still there.
+    fn lives(file: &std::path::Path) -> bool {
+        let started = Instant::now();
+        loop {
+            match std::fs::read_to_string(file).map(|text| text.trim().to_string()) {
+                Ok(pid) if !pid.is_empty() => {
+                    // Who was killed may not have been buried yet: it counts as dead.
+                    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                    return stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'));
+                }
+                _ if started.elapsed() > Duration::from_secs(10) => panic!("nobody wrote {}", file.display()),
+                _ => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    /// Whether it goes away: a signal takes a moment.
+    fn dies(file: &std::path::Path) -> bool {
+        (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            !lives(file)
+        })
+    }
+
+    #[test]
+    fn what_a_program_started_ends_with_it() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let file = dir.path().join("pid");
+        // The child holds the output open: that its parent has crashed is seen all the same.
+        let script = format!("sleep 60 & echo $! > {}; read -r line; exit 3", file.display());
+        let started = Instant::now();
+        check_failure(&script, 30.0, 1, &["ended before it answered (exit status: 3)"]);
+        assert!(started.elapsed() < Duration::from_secs(20), "it waited for the time limit");
+        assert!(dies(&file), "the child outlived its parent");
+        // Who ends as asked leaves nobody behind either.
+        std::fs::remove_file(&file).expect("there");
+        let script =
+            format!("sleep 60 > /dev/null & echo $! > {}; while read -r line; do echo 1; done", file.display());
+        let mut reward = shell(&script, 30.0);
+        assert_eq!(totals(&mut reward, &completions(["a"])), [1.0]);
+        assert!(lives(&file));
+        drop(reward);
+        assert!(dies(&file), "the child outlived its parent");
+    }
+
+    #[test]
+    fn what_a_program_prints_is_bounded() {
+        check_failure("tr '\\0' x < /dev/zero", 30.0, 1, &["printed a line of more than 1048576 bytes"]);
+        // Lines that nobody asked for wait in the program.
+        let mut reward = shell("read -r line; yes 1", 30.0);
+        assert_eq!(totals(&mut reward, &completions(["a"])), [1.0]);
+        std::thread::sleep(Duration::from_millis(300));
+        let error = reward.score(&completions(["b"])).remove(0).unwrap_err();
+        assert!(error.message.contains("printed more lines than it was given"), "{}", error.message);
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait_at_once() {
+        let interrupt = Interrupt::default();
+        let config = CommandConfig { timeout_s: 60.0, ..CommandConfig::new(["sleep", "60"]) };
+        let mut reward = CommandReward::start(&config, &interrupt).expect("sleep");
+        let started = Instant::now();
+        std::thread::spawn({
+            let interrupt = interrupt.clone();
+            move || {
+                std::thread::sleep(Duration::from_millis(200));
+                interrupt.raise();
+            }
+        });
+        let error = super::super::apply(&mut reward, &completions(["a"])).expect_err("interrupted");
+        assert!(matches!(error, crate::Error::Interrupted), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(10));
+    }
+
     #[test]
     fn what_cannot_be_started_is_a_configuration_error() {
         let error = |program: &[&str], timeout_s| {
             let config = CommandConfig { timeout_s, ..CommandConfig::new(program.iter().copied()) };
-            CommandReward::start(&config).err().expect("refused").to_string()
+            CommandReward::start(&config, &Interrupt::default()).err().expect("refused").to_string()
         };
         let missing = error(&["/nowhere/score"], 1.0);
         assert!(missing.starts_with("the reward command `/nowhere/score` could not be started: "), "{missing}");

@@ -106,5 +106,5 @@ fn scored([source, target]: &[Vec<u32>; 2]) -> Sequence<'_> {
 }
 
 pub(super) fn reward_error(error: &Error) -> RewardError {
-    RewardError { message: error.to_string(), hint: error.hint().map(str::to_owned) }
+    RewardError { hint: error.hint().map(str::to_owned), ..RewardError::new(error.to_string()) }
 }

@@ -82,7 +82,8 @@ mod tests {
 
     fn reward(yaml: &str) -> crate::Result<Box<dyn Reward>> {
         let config: RewardConfig = serde_saphyr::from_str(yaml).expect("a reward");
-        super::super::build(&config, &|_| Err(crate::Error::input("no model here")))
+        let no_model = |_: super::super::config::Learned<'_>| Err(crate::Error::input("no model here"));
+        super::super::build(&config, &no_model, &super::super::Interrupt::default())
     }
 
     #[track_caller]

@@ -58,8 +58,8 @@ impl Reward for MixReward {
             for (sum, score) in mixed.iter_mut().zip(scores) {
                 match (&mut *sum, score) {
                     (Ok(sum), Ok(score)) => sum.parts.extend(score.part_of_sum(name, *weight)),
-                    (Ok(_), Err(RewardError { message, hint })) => {
-                        *sum = Err(RewardError { message: format!("`{name}`: {message}"), hint });
+                    (Ok(_), Err(error)) => {
+                        *sum = Err(RewardError { message: format!("`{name}`: {}", error.message), ..error });
                     }
                     (Err(_), _) => {}
                 }

@@ -20,6 +20,9 @@ mod numeric;
 mod repeat;
 mod score;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use burn::tensor::Device;
 
 use crate::batches::MicroBatch;
@@ -60,12 +63,19 @@ pub struct RewardError {
     pub message: String,
     /// What to do about it.
     pub hint: Option<String>,
+    /// Whether the user stopped it.
+    pub is_interrupted: bool,
 }
 
 impl RewardError {
     /// A failure without a hint.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None }
+        Self { message: message.into(), hint: None, is_interrupted: false }
+    }
+
+    /// The user did not want to wait for it.
+    pub fn interrupted() -> Self {
+        Self { is_interrupted: true, ..Self::new("interrupted") }
     }
 
     /// Adds a hint: what the user can do.
@@ -76,15 +86,33 @@ impl RewardError {
     }
 }
 
+/// The user's wish to stop, for those who wait. Copies are the same wish.
+#[derive(Debug, Clone, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Says that the user wants to stop.
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the user wants to stop.
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
 /// The reward that a configuration names: the only `match` on the reward in the program.
 ///
-/// `load_model` opens learned rewards; it knows the device and the batch sizes.
+/// `load_model` opens learned rewards; it knows the device and the batch sizes. Who waits for an answer stops at an
+/// `interrupt`.
 ///
 /// # Errors
 /// When a pattern, a file or a program cannot be used.
 pub fn build(
     config: &RewardConfig,
     load_model: &dyn Fn(Learned<'_>) -> crate::Result<Box<dyn Reward>>,
+    interrupt: &Interrupt,
 ) -> crate::Result<Box<dyn Reward>> {
     Ok(match config {
         RewardConfig::Model(name) => load_model(Learned::Model(name))?,
@@ -97,9 +125,9 @@ pub fn build(
         RewardConfig::Rule(RuleConfig::Lexicon(path)) => Box::new(LexiconReward::new(Lexicon::read(path)?)),
         RewardConfig::Rule(RuleConfig::RepeatPenalty(prefix)) => Box::new(RepeatPenalty::new(prefix)),
         RewardConfig::Metric(config) => Box::new(MetricReward::new(config)?),
-        RewardConfig::Command(command) => Box::new(CommandReward::start(command)?),
+        RewardConfig::Command(command) => Box::new(CommandReward::start(command, interrupt)?),
         RewardConfig::Mix(parts) => {
-            let parts = parts.iter().map(|part| Ok((part.weight, build(&part.reward, load_model)?)));
+            let parts = parts.iter().map(|part| Ok((part.weight, build(&part.reward, load_model, interrupt)?)));
             Box::new(MixReward::new(parts.collect::<crate::Result<Vec<_>>>()?)?)
         }
     })
@@ -137,8 +165,13 @@ pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<
     for (i, score) in scores.into_iter().enumerate() {
         let tokens = rollouts.rollouts[i].completion_ids.len();
         let mut score = score.and_then(|score| score.check(tokens).map(|()| score)).map_err(|error| {
-            let RewardError { message, hint } = error;
-            Error::Reward { row: rollouts.prompt(i).row + 1, message: format!("`{name}`: {message}"), hint }
+            let RewardError { message, hint, is_interrupted } = error;
+            match is_interrupted {
+                true => Error::Interrupted,
+                false => {
+                    Error::Reward { row: rollouts.prompt(i).row + 1, message: format!("`{name}`: {message}"), hint }
+                }
+            }
         })?;
         for part in score.parts.iter_mut().filter(|part| part.name.is_empty()) {
             part.name.clone_from(&name);
@@ -236,7 +269,7 @@ mod tests {
           - { weight: 2, reward: { rule: { substring: good } } }
           - { weight: -1, reward: { rule: { length: { target: 4 } } } }";
         let config: RewardConfig = serde_saphyr::from_str(yaml).expect("a mix");
-        let mut reward = build(&config, &no_model).expect("buildable");
+        let mut reward = build(&config, &no_model, &Interrupt::default()).expect("buildable");
         // A length of 2 words with target and tolerance 4 is worth 1 − 2/4.
         assert_eq!(totals(&mut *reward, &completions(["good kettle", "a plain grey kettle"])), [1.5, -1.0]);
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::aside::Aside;
 use super::atomic;
 use crate::error::{Error, Result};
 
@@ -84,6 +85,15 @@ pub struct Claim {
     /// Locked, where the file system can.
     _lock: Option<File>,
     state: Option<StateFile>,
+    replaced: Option<Replaced>,
+}
+
+/// A run that this one replaces.
+#[derive(Debug)]
+struct Replaced {
+    aside: Aside,
+    /// Whether it comes back if this one fails before it has begun.
+    returns: bool,
 }
 
 impl Claim {
@@ -98,7 +108,9 @@ impl Claim {
         let asked = std::time::Instant::now();
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Self { path: directory.to_owned(), _lock: Some(file), state: None }),
+                Ok(()) => {
+                    return Ok(Self { path: directory.to_owned(), _lock: Some(file), state: None, replaced: None });
+                }
                 Err(TryLockError::WouldBlock) if asked.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -106,10 +118,23 @@ impl Claim {
                 // Some network file systems have no locks: then the process in `state.json` has to do.
                 Err(TryLockError::Error(_)) if is_held(directory) => return Err(busy(directory)),
                 Err(TryLockError::Error(_)) => {
-                    return Ok(Self { path: directory.to_owned(), _lock: None, state: None });
+                    return Ok(Self { path: directory.to_owned(), _lock: None, state: None, replaced: None });
                 }
             }
         }
+    }
+
+    /// Work begins in place of the run in `aside`, which comes back if it fails early and `returns`.
+    pub(super) fn replaces(&mut self, aside: Aside, returns: bool) {
+        self.replaced = Some(Replaced { aside, returns });
+    }
+
+    /// The work has something to show: the run that it replaces, if there is one, is removed.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn has_begun(&mut self) -> Result<()> {
+        self.replaced.take().map_or(Ok(()), |replaced| replaced.aside.discard())
     }
 
     /// Writes that work begins.
@@ -142,7 +167,8 @@ impl Claim {
         write(&self.path, state)
     }
 
-    /// Writes how the work ended, and lets go of the directory.
+    /// Writes how the work ended, and lets go of the directory. Work that failed before it had begun leaves the run that it was
+    /// to replace as it was.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -156,8 +182,19 @@ impl Claim {
         self.close(stage, error.map(ToString::to_string), error.and_then(Error::hint).map(str::to_owned))
     }
 
+    /// As if the process were killed now.
+    #[cfg(test)]
+    pub(super) fn let_go(mut self) -> impl Sized {
+        (self.state.take(), self.replaced.take())
+    }
+
     fn close(&mut self, stage: Stage, error: Option<String>, hint: Option<String>) -> Result<()> {
         let Some(state) = self.state.take() else { return Ok(()) };
+        match self.replaced.take() {
+            Some(Replaced { aside, returns: true }) if stage == Stage::Failed => return aside.put_back(),
+            Some(Replaced { aside, .. }) if stage != Stage::Failed => aside.discard()?,
+            _ => {}
+        }
         write(&self.path, &StateFile { state: stage, ended: Some(now()), error, hint, ..state })
     }
 }

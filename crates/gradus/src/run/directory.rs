@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::aside::{Aside, remove_entries};
 use super::atomic;
 use super::claim::{self, Claim};
 use crate::error::{Error, Result};
@@ -13,7 +14,7 @@ pub enum Existing {
     /// Stop with a message that names the ways out.
     #[default]
     Refuse,
-    /// Remove what an earlier run wrote there, and only that.
+    /// Replace what an earlier run wrote there, and only that, once the new one has begun.
     Overwrite,
     /// Keep everything and go on.
     Resume,
@@ -69,10 +70,15 @@ impl RunDir {
     /// [`Error::Input`] when it exists and is not empty (unless `existing` allows it), is a file, holds files that a run
     /// would replace and that gradus did not write, or cannot be written.
     pub fn create(path: impl Into<PathBuf>, existing: Existing) -> Result<Self> {
-        Ok(Self::claim(path, existing)?.0)
+        let (run, _claim) = Self::claim(path, existing)?;
+        if existing == Existing::Overwrite {
+            remove_entries(&run.path, &ENTRIES)?;
+        }
+        Ok(run)
     }
 
-    /// As [`RunDir::create`], and nobody else may do so until the claim is dropped.
+    /// As [`RunDir::create`], and nobody else may do so until the claim is dropped. A run that is to be replaced is still
+    /// there: [`RunDir::set_aside`] takes it out of the way.
     ///
     /// # Errors
     /// As [`RunDir::create`], and [`Error::Input`] when a trainer is at work in it.
@@ -99,10 +105,14 @@ impl RunDir {
         };
         // Before the lock, so that a directory of others stays as it is; and after, when nobody else changes it.
         check(claim::is_held(&run.path))?;
-        let claim = Claim::take(&run.path)?;
+        let mut claim = Claim::take(&run.path)?;
         check(false)?;
-        if existing == Existing::Overwrite {
-            run.clear()?;
+        if let Some(aside) = Aside::found(&run.path, &ENTRIES)? {
+            match existing {
+                // What replaced it was killed before its first step was done.
+                Existing::Overwrite => aside.put_back()?,
+                _ => claim.replaces(aside, false),
+            }
         }
         // Only now: until here, another process may have been at work in it.
         atomic::recover(&run.path)?;
@@ -112,6 +122,48 @@ impl RunDir {
             }
         }
         Ok((run, claim))
+    }
+
+    /// Whether there is anything that a run wrote.
+    pub fn holds_run(&self) -> bool {
+        ENTRIES.iter().any(|entry| self.path.join(entry).symlink_metadata().is_ok())
+    }
+
+    /// Moves the run that is there out of the way: `claim` removes it once the new one has begun, and puts it back if that
+    /// never does.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the run is where it was.
+    pub fn set_aside(&self, claim: &mut Claim) -> Result<()> {
+        claim.replaces(Aside::take(&self.path, &ENTRIES)?, true);
+        Ok(())
+    }
+
+    /// Whether replacing the run takes `input` away: it is, or lies in, something that a run writes.
+    pub fn would_lose(&self, input: &Path) -> bool {
+        let whole = |path: &Path| [path.canonicalize().ok(), std::path::absolute(path).ok()];
+        let inside = |input: &Path, directory: &Path| match input.strip_prefix(directory).map(|rest| rest.iter().next())
+        {
+            Ok(Some(first)) => ENTRIES.iter().any(|entry| first == *entry),
+            Ok(None) => true,
+            Err(_) => false,
+        };
+        let (inputs, directories) = (whole(input), whole(&self.path));
+        inputs.iter().flatten().any(|input| directories.iter().flatten().any(|directory| inside(input, directory)))
+    }
+
+    /// A new directory beside this one, which is gone: `NAME-rescued`, or the first number behind that is free.
+    ///
+    /// # Errors
+    /// As [`RunDir::claim`].
+    pub fn rescued(&self) -> Result<(Self, Claim)> {
+        let name = self.path.file_name().map_or("run".into(), |name| name.to_string_lossy());
+        let numbered = |n: usize| match n {
+            1 => self.path.with_file_name(format!("{name}-rescued")),
+            n => self.path.with_file_name(format!("{name}-rescued-{n}")),
+        };
+        let free = (1..).map(numbered).find(|path| path.symlink_metadata().is_err()).expect("some number is free");
+        Self::claim(free, Existing::Refuse)
     }
 
     /// An existing run, for reading.
@@ -156,6 +208,11 @@ impl RunDir {
     /// `log.txt`: what was said on stderr.
     pub fn log(&self) -> PathBuf {
         self.path.join("log.txt")
+    }
+
+    /// The log of a run that is checked while another is still here. What a kill leaves of it is cleaned up.
+    pub fn next_log(&self) -> PathBuf {
+        self.path.join(".log.txt.tmp-0-0")
     }
 
     /// `checkpoints/`.
@@ -271,7 +328,9 @@ impl RunDir {
             ))
             .with_hint("replace it with `--overwrite`, or choose another `--output-dir`"));
         }
-        self.remove_entries(&["config.yml", "state.json", "log.txt"])
+        let kept = ["config.yml", "state.json", "log.txt"];
+        let entries: Vec<&str> = ENTRIES.into_iter().filter(|entry| !kept.contains(entry)).collect();
+        remove_entries(&self.path, &entries)
     }
 
     fn is_empty(&self) -> Result<bool> {
@@ -290,23 +349,6 @@ impl RunDir {
             Err(Error::input(format!("`{shown}` is no run of gradus: `--overwrite` would remove the `{entry}` in it"))
                 .with_hint("choose another `--output-dir`, or move what is there"))
         })
-    }
-
-    fn clear(&self) -> Result<()> {
-        self.remove_entries(&[])
-    }
-
-    fn remove_entries(&self, kept: &[&str]) -> Result<()> {
-        for entry in ENTRIES.iter().filter(|entry| !kept.contains(entry)) {
-            let path = self.path.join(entry);
-            let removed = match path.symlink_metadata() {
-                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
-                Ok(_) => fs::remove_file(&path),
-                Err(_) => Ok(()),
-            };
-            removed.map_err(|source| Error::io(&path, source))?;
-        }
-        Ok(())
     }
 }
 
@@ -369,6 +411,62 @@ mod tests {
         fs::rename(path.join("model"), path.join("images")).unwrap();
         RunDir::create(&path, Existing::Overwrite).unwrap();
         assert!(path.join("images").is_dir());
+    }
+
+    #[test]
+    fn a_replaced_run_is_there_until_the_new_one_has_begun() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run");
+        let text = |name: &str| fs::read_to_string(path.join(name)).ok();
+        for (begins, killed, expected) in
+            [(false, false, "old"), (true, false, "new"), (false, true, "old"), (true, true, "new")]
+        {
+            let _ = fs::remove_dir_all(&path);
+            let (run, mut claim) = RunDir::claim(&path, Existing::Refuse).unwrap();
+            fs::write(run.config(), format!("{WRITTEN_BY}0.1.0\n")).unwrap();
+            fs::write(run.metrics(), "old").unwrap();
+            claim.begin().unwrap();
+            claim.end(None).unwrap();
+            let state = text("state.json");
+
+            let (run, mut claim) = RunDir::claim(&path, Existing::Overwrite).unwrap();
+            assert!(run.holds_run() && text("metrics.jsonl").as_deref() == Some("old"), "nothing is lost by claiming");
+            run.set_aside(&mut claim).unwrap();
+            assert!(!run.holds_run());
+            claim.begin().unwrap();
+            fs::write(run.metrics(), "new").unwrap();
+            if begins {
+                claim.has_begun().unwrap();
+            }
+            match killed {
+                true => drop(claim.let_go()),
+                false => claim.end(Some(&Error::input("no room"))).unwrap(),
+            }
+            if killed && !begins {
+                // Whoever replaces it again finds the old one, and who resumes finds the new one.
+                drop(RunDir::claim(&path, Existing::Resume).unwrap());
+                assert_eq!(text("metrics.jsonl").as_deref(), Some("new"));
+                drop(RunDir::claim(&path, Existing::Overwrite).unwrap());
+            }
+            assert_eq!(text("metrics.jsonl").as_deref(), Some(expected), "begins: {begins}, killed: {killed}");
+            assert_eq!(text("state.json") == state, !begins, "begins: {begins}, killed: {killed}");
+            assert!(!path.join(".replaced").exists());
+        }
+    }
+
+    #[test]
+    fn what_replacing_a_run_would_take_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = RunDir::create(directory.path().join("run"), Existing::Refuse).unwrap();
+        fs::create_dir_all(run.model()).unwrap();
+        let at = |name: &str| run.would_lose(&directory.path().join(name));
+        assert!(at("run/model") && at("run/model/config.json") && at("run/../run/model") && at("run"));
+        assert!(!at("run/data.jsonl") && !at("other/model") && !at("run-2/model"));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(run.path(), directory.path().join("link")).unwrap();
+            assert!(at("link/model") && at("link"));
+        }
     }
 
     #[test]

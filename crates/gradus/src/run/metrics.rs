@@ -177,6 +177,40 @@ impl MetricsLog {
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.flush());
         written.map_err(|source| Error::io(&self.path, source))
     }
+
+    /// Whether the file still lies where it was opened. A directory that is deleted takes its files along, and writing to
+    /// them goes on without an error.
+    pub fn is_there(&self) -> bool {
+        match (self.file.metadata(), fs::metadata(&self.path)) {
+            (Ok(own), Ok(found)) => is_same(&own, &found),
+            _ => false,
+        }
+    }
+
+    /// Goes on at another path, with every row so far: also those of a file that has been deleted.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn move_to(&mut self, path: &Path) -> Result<()> {
+        let mut rows = Vec::new();
+        let read = self.file.rewind().and_then(|()| self.file.read_to_end(&mut rows));
+        read.map_err(|source| Error::io(&self.path, source))?;
+        atomic::write_bytes(path, &rows)?;
+        *self = Self::open(path)?;
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// Elsewhere the system does not say, and does not delete what is open.
+#[cfg(not(unix))]
+fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    true
 }
 
 /// Reads a `metrics.jsonl`; a torn last line is left out.

@@ -5,6 +5,7 @@
 //! transactions.
 //! `docs/formats.md` describes every file.
 
+mod aside;
 pub mod atomic;
 pub mod checkpoint;
 pub mod checksums;

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::observer::{Event, Observer};
 use crate::error::{Error, Result};
+use crate::reward::Interrupt;
 
 /// Passes everything on and keeps a line of what is worth reading again.
 pub struct Logged<'a> {
@@ -56,6 +57,10 @@ impl Observer for Logged<'_> {
 
     fn should_stop(&mut self) -> bool {
         self.inner.should_stop()
+    }
+
+    fn interrupt(&self) -> Interrupt {
+        self.inner.interrupt()
     }
 }
 

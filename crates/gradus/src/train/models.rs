@@ -24,7 +24,8 @@ use crate::method::{Cast, Head, Trainer};
 use crate::model::adapter::{Adaptable, Layers, PeftConfig, TaskType};
 use crate::model::{CausalLm, ModelDir, RewardModel};
 use crate::pretrained::Trainable;
-use crate::reward::{self, Reward};
+use crate::reward::config::Learned;
+use crate::reward::{self, Interrupt, Reward};
 use crate::rng::Purpose;
 use crate::run::Checkpoint;
 use crate::run::tensors::read_tensors;
@@ -113,7 +114,8 @@ impl Models<'_> {
             None => (RewardModel::critic_from(policy), None),
         };
         let model = self.trained(model, player, fresh, CRITIC_ADAPTER)?;
-        let learner = Learner::new(model, self.optimizer(CRITIC_PREFIX, settings.optimizer)?);
+        let optimizer = self.optimizer(CRITIC_PREFIX, settings.optimizer, &model)?;
+        let learner = Learner::new(model, optimizer);
         let learning_rate = learning_rate.unwrap_or(settings.learning_rate);
         let source = player.dir.clone();
         let pad_id =
@@ -128,24 +130,25 @@ impl Models<'_> {
         read_value_head(&path.join(VALUE_HEAD_FILE), policy.trunk.dims().1, self.device)
     }
 
-    /// What completions are worth.
-    pub fn reward(&self, passes: MicroBatch) -> Result<Box<dyn Reward>> {
+    /// What completions are worth; an `interrupt` ends the wait for an answer.
+    pub fn reward(&self, passes: MicroBatch, interrupt: &Interrupt) -> Result<Box<dyn Reward>> {
         let Some(config) = &self.plan.config().reward else {
             return Err(Error::input(format!("`{}` needs a reward", self.plan.method().name()))
                 .with_hint("set `reward:` in the file, or `--reward-model DIR`"));
         };
         let device = self.device.clone().inner();
-        reward::build(config, &|learned| {
+        let load = |learned: Learned<'_>| {
             let player = self.cast.rewards.iter().find(|player| player.name == learned.name());
             let Player { dir, role, .. } = player.expect("the cast has every reward model");
             reward::load_learned(learned, dir, &device, role.weights, passes)
-        })
+        };
+        reward::build(config, &load, interrupt)
     }
 
-    /// A fresh optimiser, or as the checkpoint left the one of this prefix.
-    pub fn optimizer(&self, prefix: &str, config: OptimizerConfig) -> Result<Optimizer> {
+    /// A fresh optimiser of `module`, or as the checkpoint left the one of this prefix.
+    pub fn optimizer<M: Module>(&self, prefix: &str, config: OptimizerConfig, module: &M) -> Result<Optimizer> {
         match self.checkpoint {
-            Some(checkpoint) => restore_optimizer(checkpoint, prefix, config, self.device),
+            Some(checkpoint) => restore_optimizer(checkpoint, prefix, config, module, self.device),
             None => Ok(Optimizer::new(config)),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::reward::Interrupt;
 use crate::run::Metrics;
 
 /// Something that happened in a run.
@@ -61,6 +62,11 @@ pub trait Observer {
     /// Whether the run should stop after this step; a checkpoint is written first.
     fn should_stop(&mut self) -> bool {
         false
+    }
+
+    /// What is raised when the run should stop, for those who wait within a step: a reward program that does not answer.
+    fn interrupt(&self) -> Interrupt {
+        Interrupt::default()
     }
 }
 

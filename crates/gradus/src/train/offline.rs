@@ -63,7 +63,7 @@ fn steps<O: Objective>(
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
     let settings = task.settings;
-    recorder.settle(learner.version());
+    recorder.settle(learner.version())?;
     recorder.tidy(settings)?;
     if recorder.has_stopped(settings) {
         return Ok(());
@@ -110,7 +110,7 @@ fn steps<O: Objective>(
         };
 
         // 6. Keep what is needed to go on from here.
-        recorder.settle(learner.version());
+        recorder.settle(learner.version())?;
         let planned = settings.saves_after(done) || verdict == Verdict::Stop;
         let interrupted = done < settings.steps && recorder.should_stop();
         if planned || interrupted {

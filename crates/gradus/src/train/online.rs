@@ -114,7 +114,7 @@ fn steps(
     recorder: &mut Recorder<'_>,
 ) -> Result<()> {
     let settings = task.settings;
-    recorder.settle(version(algorithm, actor));
+    recorder.settle(version(algorithm, actor))?;
     recorder.tidy(settings)?;
     if recorder.has_stopped(settings) {
         return Ok(());
@@ -182,8 +182,8 @@ fn steps(
         // 6. Record what was trained on, and look at it.
         let done = iteration + 1;
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
-        log.rollouts((done, sampled_in), &experience, &scores, &advantages)?;
-        for warning in log.watch(done, Shown::of(&experience, &scores))? {
+        recorder.unless_gone(log.rollouts((done, sampled_in), &experience, &scores, &advantages))?;
+        for warning in recorder.unless_gone(log.watch(done, Shown::of(&experience, &scores)))? {
             recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
         }
         lap(&mut measured, "record");
@@ -199,7 +199,10 @@ fn steps(
 
         // 7. Evaluate and log.
         let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
-            true => Some(evaluate(task, algorithm, reward, actor, &stop, log, (done, epoch as usize))?),
+            true => {
+                let found = evaluate(task, algorithm, reward, actor, &stop, log, (done, epoch as usize));
+                Some(recorder.unless_gone(found)?)
+            }
             false => None,
         };
         if settings.logs_after(done) {
@@ -211,7 +214,7 @@ fn steps(
         };
 
         // 8. Keep what is needed to go on from here.
-        recorder.settle(version(algorithm, actor));
+        recorder.settle(version(algorithm, actor))?;
         let planned = settings.saves_after(done) || verdict == Verdict::Stop;
         let interrupted = done < settings.steps && recorder.should_stop();
         if planned || interrupted {
@@ -278,8 +281,10 @@ fn save_checkpoint(
     recorder: &mut Recorder<'_>,
     planned: bool,
 ) -> Result<()> {
-    // A checkpoint stands on everything that was recorded before it.
-    log.flush()?;
+    // A checkpoint stands on everything that was recorded before it; of a directory that was deleted nothing is left.
+    if !recorder.is_rescued() {
+        log.flush()?;
+    }
     recorder.state.method.extend(algorithm.state());
     recorder.state.method.extend(log.state());
     let frozen = actor.frozen();

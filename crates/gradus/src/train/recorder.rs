@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{HostValues, host_values};
 use serde_json::{Map, Value, json};
@@ -15,7 +16,7 @@ use crate::run::checkpoint::{CheckpointParts, moments};
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
 use crate::run::{
-    Checkpoint, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic,
+    Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic,
 };
 use crate::settings::Settings;
 use crate::stats::{NEW_TOKENS, Stats};
@@ -48,6 +49,10 @@ pub struct Recorder<'a> {
     settled: Option<u64>,
     /// Opened with the first row of this process.
     trackers: Option<Trackers>,
+    /// `config.yml`.
+    description: String,
+    /// Where the run goes on being recorded whose directory was deleted.
+    rescue: Option<Claim>,
 }
 
 impl<'a> Recorder<'a> {
@@ -82,6 +87,12 @@ impl<'a> Recorder<'a> {
         self
     }
 
+    /// Says what `config.yml` holds.
+    #[must_use]
+    pub fn described_by(self, description: String) -> Self {
+        Self { description, ..self }
+    }
+
     fn new(
         run: RunDir,
         log: MetricsLog,
@@ -105,6 +116,8 @@ impl<'a> Recorder<'a> {
             saved: None,
             settled: None,
             trackers: None,
+            description: String::new(),
+            rescue: None,
         }
     }
 
@@ -158,13 +171,81 @@ impl<'a> Recorder<'a> {
 
     /// Everything up to here is complete: the weights, the state and every file. `version` is that of all learners
     /// together.
-    pub fn settle(&mut self, version: u64) {
+    ///
+    /// # Errors
+    /// [`Error::Input`] when the run directory has been deleted: nothing more is to be done there.
+    pub fn settle(&mut self, version: u64) -> Result<()> {
         self.settled = Some(version);
+        if self.is_gone() { Err(self.deleted()) } else { Ok(()) }
+    }
+
+    /// Whether the run directory has been deleted, or another stands in its place.
+    pub fn is_gone(&self) -> bool {
+        self.rescue.is_none() && !self.log.is_there()
+    }
+
+    /// Whether the run is recorded beside a directory that was deleted.
+    pub fn is_rescued(&self) -> bool {
+        self.rescue.is_some()
+    }
+
+    /// What writing into the run directory gave; where that is gone, [`settle`](Self::settle) will say so.
+    ///
+    /// # Errors
+    /// Those of `result` that have another reason.
+    pub fn unless_gone<T: Default>(&self, result: Result<T>) -> Result<T> {
+        match result {
+            Err(_) if self.is_gone() => Ok(T::default()),
+            other => other,
+        }
+    }
+
+    fn deleted(&self) -> Error {
+        Error::input(format!("the run directory `{}` was deleted while the run was at work", self.run.path().display()))
+    }
+
+    /// Goes on beside a directory that was deleted: the configuration and all rows of `metrics.jsonl` are there at once.
+    ///
+    /// # Errors
+    /// When nothing can be written there either.
+    pub fn rescue(&mut self) -> Result<()> {
+        let (run, mut claim) = self.run.rescued()?;
+        claim.begin()?;
+        atomic::write_bytes(&run.config(), self.description.as_bytes())?;
+        self.log.move_to(&run.metrics())?;
+        // What was saved before, and the best model, are gone.
+        (self.saved, self.state.best, self.trackers) = (None, None, None);
+        (self.run, self.rescue) = (run, Some(claim));
+        Ok(())
+    }
+
+    /// Closes what was rescued; the error that says where it is. `checkpoint` is what has been saved there.
+    pub fn rescued(&mut self, gone: &RunDir, checkpoint: Option<usize>) -> Error {
+        let (gone, kept) = (gone.path().display(), self.run.path().display());
+        let with = checkpoint.map_or(String::new(), |step| format!(" with a checkpoint of step {step}"));
+        let error = Error::input(format!(
+            "the run directory `{gone}` was deleted while the run was at work; what could be kept is in `{kept}`{with}"
+        ));
+        let error = match checkpoint {
+            Some(_) => error.with_hint(format!("go on with `--resume --output-dir {kept}`")),
+            None => error,
+        };
+        if let Some(claim) = self.rescue.take()
+            && let Err(second) = claim.end(Some(&error))
+        {
+            tracing::warn!("{second}");
+        }
+        error
     }
 
     /// Whether weights of `version` are those of the last complete step, so that a checkpoint can be written.
     pub fn is_settled(&self, version: u64) -> bool {
         self.settled == Some(version)
+    }
+
+    /// Whether there is a checkpoint of the last complete step.
+    pub fn is_saved(&self) -> bool {
+        self.saved == Some(self.state.step)
     }
 
     /// Whether an evaluation before a resumption has ended the run already.
@@ -196,6 +277,9 @@ impl<'a> Recorder<'a> {
             metrics.extend("", evaluation);
         }
         self.log.append(done, &metrics)?;
+        if self.is_gone() {
+            return Ok(());
+        }
         self.track(done, settings, &metrics)?;
         self.history.extend_history([&MetricsRow { step: done, values: metrics.clone() }]);
         self.history.epoch = epoch;
@@ -234,6 +318,10 @@ impl<'a> Recorder<'a> {
         evaluation: &Metrics,
         save: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Verdict> {
+        if self.is_gone() {
+            // Where it was is no place to write to; the step ends with an error.
+            return Ok(Verdict::GoOn);
+        }
         let name = &settings.best_metric;
         let Some(value) = evaluation.get(name) else {
             let known: Vec<String> = evaluation.iter().map(|(key, _)| format!("`{key}`")).collect();
@@ -348,13 +436,18 @@ fn optimizer_tensors<'m>(optimizers: &[(&str, &Optimizer)], found: &'m [HostMome
 /// An optimiser as `checkpoint` left the one with this prefix, for parameters on `device`.
 ///
 /// # Errors
-/// When the optimiser's file cannot be read.
-pub fn restore_optimizer(
+/// When the optimiser's file cannot be read, or is that of another model than `module`.
+pub fn restore_optimizer<M: Module>(
     checkpoint: &Checkpoint,
     prefix: &str,
     config: OptimizerConfig,
+    module: &M,
     device: &Device,
 ) -> Result<Optimizer> {
+    let refuse = |message: String| {
+        Error::model(checkpoint.path.join("optimizer.safetensors"), message)
+            .with_hint("resume from another checkpoint, or start the run anew")
+    };
     let device = device.clone().inner();
     let names: &[&str] = match config {
         OptimizerConfig::AdamW(_) => &["exp_avg.", "exp_avg_sq."],
@@ -367,7 +460,8 @@ pub fn restore_optimizer(
             Some((which, tensor.name.strip_prefix(moment)?.strip_prefix(prefix)?.to_owned()))
         });
         if tensor.name == format!("step.{prefix}") {
-            steps = tensor.values[0] as u64;
+            let count = tensor.values.first().filter(|count| **count >= 0.0 && count.fract() == 0.0);
+            steps = *count.ok_or_else(|| refuse(format!("`{}` is not how often it stepped", tensor.name)))? as u64;
         } else if let Some((which, name)) = moment {
             let data = TensorData::new(tensor.values.into_owned(), [tensor.shape.iter().product::<usize>()]);
             states.entry(name).or_default().push((which, Tensor::from_data(data, &device)));
@@ -381,13 +475,11 @@ pub fn restore_optimizer(
             Err(found) if found.len() == 1 && names.len() == 1 => {
                 Ok((name, Moments { first: None, second: found.into_iter().next().expect("one") }))
             }
-            Err(_) => Err(Error::model(
-                &checkpoint.path,
-                format!("the optimiser's file has one of the two moments of `{name}`"),
-            )),
+            Err(_) => Err(refuse(format!("it has one of the two moments of `{name}`"))),
         }
     };
-    Ok(Optimizer::restore(config, steps, states.into_iter().map(all).collect::<Result<_>>()?))
+    let optimizer = Optimizer::restore(config, steps, states.into_iter().map(all).collect::<Result<_>>()?);
+    optimizer.misfit(module).map_or(Ok(optimizer), |misfit| Err(refuse(misfit)))
 }
 
 /// Writes a JSON value, whole or not at all.

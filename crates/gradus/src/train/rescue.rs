@@ -1,4 +1,5 @@
-//! When a run fails between two steps, what it has is kept: a checkpoint of the last complete step.
+//! When a run fails between two steps, what it has is kept: a checkpoint of the last complete step. Where the run directory
+//! was deleted, it is kept beside it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -15,8 +16,16 @@ pub(super) fn guard<'o, S>(
     save: impl FnOnce(&mut S, &mut Recorder<'o>) -> Result<bool>,
 ) -> Result<()> {
     let ended = catch_unwind(AssertUnwindSafe(|| steps(trained, recorder)));
-    if let Ok(Ok(()) | Err(Error::Interrupted)) = &ended {
+    let is_interrupted = matches!(&ended, Ok(Err(Error::Interrupted)));
+    if matches!(&ended, Ok(Ok(()))) || (is_interrupted && recorder.is_saved()) {
         return ended.unwrap_or(Ok(()));
+    }
+    let gone = recorder.is_gone().then(|| recorder.run().clone());
+    if gone.is_some()
+        && let Err(error) = recorder.rescue()
+    {
+        recorder.tell(&Event::Warning(&format!("nothing could be kept beside the deleted run directory: {error}")));
+        return ended.unwrap_or_else(|panic| resume_unwind(panic));
     }
     // A panic within a panic must not hide the first.
     let saved = catch_unwind(AssertUnwindSafe(|| match recorder.state.step {
@@ -24,8 +33,13 @@ pub(super) fn guard<'o, S>(
         _ => save(trained, recorder),
     }));
     let kept = recorder.run().checkpoint_steps().ok().and_then(|steps| steps.last().copied());
+    if let (Some(gone), Ok(_)) = (gone, &ended) {
+        return Err(recorder.rescued(&gone, kept));
+    }
     let way_on = match (&saved, kept) {
         (_, None) => None,
+        // As it is asked for: the state is kept, and nothing is wrong.
+        (Ok(Ok(true)), Some(_)) if is_interrupted => None,
         (Ok(Ok(true)), Some(step)) => {
             Some(format!("the state after step {step} is kept in a checkpoint: go on with `--resume`"))
         }

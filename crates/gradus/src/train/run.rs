@@ -1,11 +1,13 @@
 //! From a checked plan to a finished run directory: the entry to training.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
+use super::beginning::Beginning;
 use super::cast::{self, Player};
 use super::claimed::Claimed;
 use super::examples;
@@ -34,7 +36,7 @@ use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::Trainable;
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
-use crate::run::{Checkpoint, Existing, MetricsRow, Origin, RunDir, atomic, read_metrics, report};
+use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, atomic, read_metrics, report};
 use crate::settings::Settings;
 
 /// A finished run.
@@ -58,7 +60,7 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
         Origin::Other(path) => Some(Checkpoint::open(path)?),
         Origin::Own(_) => None,
     };
-    let (directory, mut claim) = RunDir::claim(plan.output_dir(), plan.existing())?;
+    let (directory, claim) = RunDir::claim(plan.output_dir(), plan.existing())?;
     let checkpoint = match (&other, plan.origin()) {
         (Some(other), _) => Some(other.adopted_by(&directory)?),
         (None, Origin::Own(step)) if plan.existing() == Existing::Resume => Checkpoint::of(&directory, *step)?,
@@ -67,9 +69,17 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
     if plan.existing() == Existing::Resume && checkpoint.is_none() {
         directory.restart()?;
     }
-    claim.begin()?;
-    let outcome = run_in(plan, directory, checkpoint, &mut Claimed { claim: &mut claim, inner: observer });
+    let claim = RefCell::new(claim);
+    let outcome = run_in(plan, &directory, checkpoint, &claim, &mut Claimed { claim: &claim, inner: observer });
+    let mut claim = claim.into_inner();
+    if matches!(outcome, Err(Error::Diverged { .. })) {
+        // The batch that it names lies in the directory.
+        claim.has_begun()?;
+    }
     let ended = claim.end(outcome.as_ref().err());
+    if let (Err(_), Err(second)) = (&outcome, &ended) {
+        tracing::warn!("{second}");
+    }
     let outcome = outcome?;
     ended.map(|()| outcome)
 }
@@ -77,12 +87,13 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Outcome> {
 /// [`run`] in a directory that is ours.
 fn run_in(
     plan: &Plan,
-    directory: RunDir,
+    directory: &RunDir,
     checkpoint: Option<Checkpoint>,
+    claim: &RefCell<Claim>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome> {
-    atomic::write_bytes(&directory.config(), plan.to_yaml().as_bytes())?;
-    let observer: &mut dyn Observer = &mut Logged::new(&directory.log(), observer)?;
+    let beginning = Beginning::new(plan, directory, claim)?;
+    let observer: &mut dyn Observer = &mut Logged::new(&beginning.log(), observer)?;
     if plan.existing() == Existing::Resume || checkpoint.is_some() {
         tell_resumption(plan, checkpoint.as_ref(), observer);
     }
@@ -91,12 +102,13 @@ fn run_in(
     let mut start = Start::open(plan)?;
     start.expected_data = checkpoint.as_ref().and_then(|checkpoint| checkpoint.run_state.data.clone());
     let cast = cast::open(plan, &start)?;
+    beginning.check_inputs(&start, &cast)?;
     let models = fingerprint::of_models(&cast, start.adapts(plan))?;
     if let Some(checkpoint) = &checkpoint {
         fingerprint::check_models(&checkpoint.run_state.models, &models)?;
     }
     let device = plan.device().device().autodiff();
-    let job = Job { plan, start: &start, cast: &cast, models, directory, checkpoint, device };
+    let job = Job { plan, start: &start, cast: &cast, models, directory, checkpoint, device, beginning: &beginning };
     plan.method().visit(Training { job, observer })
 }
 
@@ -127,10 +139,11 @@ struct Job<'a> {
     cast: &'a Cast<Player>,
     /// The print of each model whose files a resumed run reads again.
     models: BTreeMap<String, String>,
-    directory: RunDir,
+    directory: &'a RunDir,
     checkpoint: Option<Checkpoint>,
     /// With autodiff.
     device: Device,
+    beginning: &'a Beginning<'a>,
 }
 
 /// A run, and who watches it.
@@ -200,7 +213,8 @@ impl Job<'_> {
 
         let order = self.order(Purpose::DataOrder, train.len());
         let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
-        let mut learner = Learner::new(model, self.models().optimizer("", settings.optimizer)?);
+        let optimizer = self.models().optimizer("", settings.optimizer, &model)?;
+        let mut learner = Learner::new(model, optimizer);
         let save = |model: &<M::Objective as Objective>::Model, path: &Path| model.save(&self.start.model, path);
         let mut recorder = self.recorder(observer)?;
         let task = Offline {
@@ -216,8 +230,8 @@ impl Job<'_> {
         let model = learner.frozen();
         atomic::write_dir(&self.directory.model(), |path| save(&model, path))?;
         let examples: Vec<_> = held_out.iter().collect();
-        held_out::write(&self.directory, &objective.scores(&model, &examples, settings.passes))?;
-        held_out::report(&self.directory, objective.report(&model, &examples, settings.passes))?;
+        held_out::write(self.directory, &objective.scores(&model, &examples, settings.passes))?;
+        held_out::report(self.directory, objective.report(&model, &examples, settings.passes))?;
         self.finish(&mut recorder, &settings)
     }
 
@@ -233,14 +247,15 @@ impl Job<'_> {
         let lagged = self.models().lagged(&policy)?;
         let special_ids = self.start.model.tokenizer.special_ids();
         let mut algorithm = method.algorithm(Parts { critic, lagged, special_ids, kl_coefficient });
-        let mut reward = self.models().reward(self.passes())?;
+        let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
 
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
         let by_epochs = (self.plan.train().epochs * per_epoch).ceil().max(1.0) as usize;
         let settings = self.settings(self.plan.train().max_steps.unwrap_or(by_epochs));
         let actor = Actor { policy, value_head };
-        let mut learner = Learner::new(actor, self.models().optimizer(ACTOR_PREFIX, settings.optimizer)?);
+        let optimizer = self.models().optimizer(ACTOR_PREFIX, settings.optimizer, &actor)?;
+        let mut learner = Learner::new(actor, optimizer);
         let save = |policy: &CausalLm, path: &Path| policy.save(&self.start.model, path);
         let stop_ids = self.start.model.stop_ids();
         let mut recorder = self.recorder(observer)?;
@@ -286,12 +301,15 @@ impl Job<'_> {
         Settings::new(self.plan.train(), steps, self.plan.learning_rate(), self.plan.best_metric())
     }
 
+    /// Everything is checked and loaded: the run begins.
     fn recorder<'o>(&self, observer: &'o mut dyn Observer) -> Result<Recorder<'o>> {
+        self.beginning.begin()?;
         let recorder = match &self.checkpoint {
             Some(checkpoint) => Recorder::resume(self.directory.clone(), observer, checkpoint)?,
             None => Recorder::start(self.directory.clone(), observer)?,
         };
-        Ok(recorder.reading(self.start.data.get().cloned(), self.models.clone()))
+        let recorder = recorder.reading(self.start.data.get().cloned(), self.models.clone());
+        Ok(recorder.described_by(self.plan.to_yaml()))
     }
 
     /// `results.json` (the held-out numbers before and after, the last logged ones, the best, the effort), plots and report.
@@ -330,7 +348,7 @@ impl Job<'_> {
             recorder.tell(&Event::Message(&sentence));
         }
         let Value::Object(results) = results else { unreachable!("an object literal") };
-        let results = Value::Object(report::finish(&self.directory, results)?);
+        let results = Value::Object(report::finish(self.directory, results)?);
         Ok(Outcome { directory: self.directory.path().to_owned(), model: self.directory.model(), results })
     }
 }

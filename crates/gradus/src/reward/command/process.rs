@@ -1,10 +1,10 @@
 //! A child process that is spoken to in lines, without ever blocking on a pipe: one thread writes, one reads answers,
-//! one keeps the end of the error channel.
+//! one keeps the end of the error channel. It is the first of a group of its own, which ends with it.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,21 @@ const STDERR_BYTES: usize = 2000;
 /// How long a program may take to end by itself once its input is closed.
 const GRACE: Duration = Duration::from_millis(300);
 
+/// The most bytes of one line, and lines that wait to be asked for: who prints more waits in turn.
+pub const LINE_BYTES: usize = 1 << 20;
+const LINES: usize = 64;
+
+/// How often a program that does not answer is looked at.
+const GLANCE: Duration = Duration::from_millis(50);
+
 /// What came instead of a line, or the line.
 pub enum Answer {
     /// One line, without its end.
     Line(String),
+    /// A line of more than [`LINE_BYTES`].
+    TooLong,
+    /// The user wants to stop.
+    Interrupted,
     /// The program closed its output; how it ended.
     Ended(String),
     /// The deadline passed.
@@ -29,7 +40,8 @@ pub struct Process {
     child: Child,
     /// Lines for the writing thread; `None` once the input is closed.
     requests: Option<Sender<Vec<String>>>,
-    lines: Receiver<String>,
+    /// `None`: a line that is too long.
+    lines: Receiver<Option<String>>,
     stderr: Arc<Mutex<VecDeque<u8>>>,
     /// Disconnected once the error channel has been read to its end.
     stderr_ended: Receiver<()>,
@@ -49,7 +61,7 @@ impl Process {
         let stdin = child.stdin.take().expect("stdin is piped");
         std::thread::spawn(move || write_all(stdin, &queue));
 
-        let (send, lines) = channel();
+        let (send, lines) = sync_channel(LINES);
         let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         std::thread::spawn(move || read_lines(stdout, &send));
 
@@ -73,15 +85,23 @@ impl Process {
 
     /// A line that is already there although nothing was asked.
     pub fn unasked_line(&self) -> Option<String> {
-        self.lines.try_recv().ok()
+        self.lines.try_recv().ok().map(Option::unwrap_or_default)
     }
 
-    /// Waits for the next line until `deadline`.
-    pub fn next_line(&mut self, deadline: Instant) -> Answer {
-        match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => Answer::Line(line),
-            Err(RecvTimeoutError::Timeout) => Answer::TimedOut,
-            Err(RecvTimeoutError::Disconnected) => Answer::Ended(self.end()),
+    /// Waits for the next line until `deadline`, or until `is_interrupted`.
+    pub fn next_line(&mut self, deadline: Instant, is_interrupted: &dyn Fn() -> bool) -> Answer {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(GLANCE)) {
+                Ok(Some(line)) => return Answer::Line(line),
+                Ok(None) => return Answer::TooLong,
+                Err(RecvTimeoutError::Disconnected) => return Answer::Ended(self.end()),
+                Err(RecvTimeoutError::Timeout) if is_interrupted() => return Answer::Interrupted,
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Answer::TimedOut,
+                // One that has ended may have left others who hold its output: they end too, and what it said is read.
+                Err(RecvTimeoutError::Timeout) if matches!(self.child.try_wait(), Ok(Some(_))) => self.kill_group(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
         }
     }
 
@@ -96,11 +116,22 @@ impl Process {
         String::from_utf8_lossy(&bytes).trim().to_string()
     }
 
-    /// Ends the program at once.
+    /// Ends the program and all that it started at once.
     pub fn kill(&mut self) {
         self.requests = None;
+        self.kill_group();
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Ends everyone in the program's group. That nobody is left is no error.
+    fn kill_group(&self) {
+        #[cfg(unix)]
+        {
+            use nix::sys::signal::{Signal, killpg};
+            let group = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+            let _ = killpg(group, Signal::SIGKILL);
+        }
     }
 
     /// Closes the input, waits a moment, then kills; how the program ended.
@@ -109,7 +140,10 @@ impl Process {
         let give_up = Instant::now() + GRACE;
         loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => return status.to_string(),
+                Ok(Some(status)) => {
+                    self.kill_group();
+                    return status.to_string();
+                }
                 Ok(None) if Instant::now() < give_up => std::thread::sleep(Duration::from_millis(5)),
                 Ok(None) => {
                     self.kill();
@@ -123,9 +157,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            self.end();
-        }
+        self.end();
     }
 }
 
@@ -142,11 +174,12 @@ fn write_all(mut stdin: ChildStdin, queue: &Receiver<Vec<String>>) {
     }
 }
 
-fn read_lines(mut stdout: impl BufRead, send: &Sender<String>) {
+fn read_lines(mut stdout: impl BufRead, send: &SyncSender<Option<String>>) {
     let mut bytes = Vec::new();
-    while let Ok(1..) = stdout.read_until(b'\n', &mut bytes) {
-        let line = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_string();
-        if send.send(line).is_err() {
+    while let Ok(1..) = stdout.by_ref().take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut bytes) {
+        let fits = bytes.len() <= LINE_BYTES;
+        let line = fits.then(|| String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_string());
+        if send.send(line).is_err() || !fits {
             return;
         }
         bytes.clear();

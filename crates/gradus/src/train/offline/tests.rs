@@ -160,8 +160,9 @@ fn run_in(
     let task = Offline { objective: &SquaredError, examples, held_out: &held_out, order, settings, save: &save };
     let (mut learner, mut recorder) = match Checkpoint::of(&run, None).unwrap() {
         Some(last) => {
-            let optimizer = restore_optimizer(&last, "", settings.optimizer, &Device::flex()).unwrap();
-            let learner = Learner::new(load(&last.path), optimizer);
+            let model = load(&last.path);
+            let optimizer = restore_optimizer(&last, "", settings.optimizer, &model, &Device::flex()).unwrap();
+            let learner = Learner::new(model, optimizer);
             (learner, Recorder::resume(run, observer, &last).unwrap())
         }
         None => {

@@ -1,0 +1,117 @@
+//! When a run begins to show in its directory: at once; or, where it replaces another, once everything is checked.
+
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::cast::Player;
+use super::prepare::Start;
+use crate::config::Plan;
+use crate::error::{Error, Result};
+use crate::method::Cast;
+use crate::reward::config::{RewardConfig, RuleConfig};
+use crate::run::{Claim, Existing, RunDir, atomic};
+
+/// A run that is about to begin.
+pub(super) struct Beginning<'a> {
+    plan: &'a Plan,
+    directory: &'a RunDir,
+    claim: &'a RefCell<Claim>,
+    /// Whether another run is still in its place.
+    waits: Cell<bool>,
+}
+
+impl<'a> Beginning<'a> {
+    /// Begins, unless there is a run to replace.
+    ///
+    /// # Errors
+    /// What writing fails with.
+    pub fn new(plan: &'a Plan, directory: &'a RunDir, claim: &'a RefCell<Claim>) -> Result<Self> {
+        let waits = plan.existing() == Existing::Overwrite && directory.holds_run();
+        let beginning = Self { plan, directory, claim, waits: Cell::new(waits) };
+        if !waits {
+            beginning.write()?;
+        }
+        Ok(beginning)
+    }
+
+    /// Where the log is: under a name of its own until the run begins.
+    pub fn log(&self) -> PathBuf {
+        if self.waits.get() { self.directory.next_log() } else { self.directory.log() }
+    }
+
+    /// Begins, where it has not: everything is checked, and nothing has been written.
+    ///
+    /// # Errors
+    /// What writing fails with.
+    pub fn begin(&self) -> Result<()> {
+        if !self.waits.get() {
+            return Ok(());
+        }
+        self.directory.set_aside(&mut self.claim.borrow_mut())?;
+        self.waits.set(false);
+        self.write()?;
+        let (from, to) = (self.directory.next_log(), self.directory.log());
+        fs::rename(&from, &to).map_err(|source| Error::io(from, source))
+    }
+
+    fn write(&self) -> Result<()> {
+        self.claim.borrow_mut().begin()?;
+        atomic::write_bytes(&self.directory.config(), self.plan.to_yaml().as_bytes())
+    }
+
+    /// Refuses to replace a run that the new one reads from.
+    ///
+    /// # Errors
+    /// The first input that would be gone.
+    pub fn check_inputs(&self, start: &Start, cast: &Cast<Player>) -> Result<()> {
+        if !self.waits.get() {
+            return Ok(());
+        }
+        let Some(lost) = inputs(self.plan, start, cast).into_iter().find(|input| self.directory.would_lose(input))
+        else {
+            return Ok(());
+        };
+        let message =
+            format!("`{}` is in the run that `--overwrite` would replace, and the new run reads it", lost.display());
+        Err(Error::input(message).with_hint("choose another `--output-dir`, or move it out of there first"))
+    }
+}
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        if self.waits.get() {
+            // Nothing begins: it may never have been made.
+            let _ = fs::remove_file(self.directory.next_log());
+        }
+    }
+}
+
+/// The files and directories that a run reads, once they are found.
+fn inputs(plan: &Plan, start: &Start, cast: &Cast<Player>) -> Vec<PathBuf> {
+    let config = plan.config();
+    let others = [&cast.critic, &cast.reference, &cast.lagged].into_iter().flatten().chain(&cast.rewards);
+    let dirs = [&start.model.dir].into_iter().chain(others.map(|player| &player.dir));
+    let mut found: Vec<PathBuf> = dirs
+        .flat_map(|dir| [Some(dir.path.clone()), dir.adapter.as_ref().map(|adapter| adapter.path.clone())])
+        .flatten()
+        .collect();
+    let mixed = config.mix.iter().map(|source| &source.data);
+    let data = [&config.data].into_iter().chain(mixed).chain(&config.eval_data);
+    found.extend(data.map(PathBuf::from).filter(|path| path.exists()));
+    found.extend(plan.train().chat_template.clone());
+    config.reward.iter().for_each(|reward| add_files(reward, &mut found));
+    found
+}
+
+fn add_files(reward: &RewardConfig, found: &mut Vec<PathBuf>) {
+    match reward {
+        RewardConfig::Rule(RuleConfig::Lexicon(path)) => found.push(path.clone()),
+        RewardConfig::Command(command) => {
+            found.extend(command.program.iter().map(PathBuf::from).filter(|word| Path::exists(word)));
+        }
+        RewardConfig::Mix(parts) => parts.iter().for_each(|part| add_files(&part.reward, found)),
+        // Learned rewards are among the players.
+        RewardConfig::Model(_) | RewardConfig::Classifier(_) | RewardConfig::Metric(_) | RewardConfig::Rule(_) => {}
+    }
+}
