@@ -1,0 +1,125 @@
+//! Every reader of foreign bytes, fed with files that were changed at random: whatever they hold, it answers, with a value or
+//! one error, in bounded time and memory, and never panics.
+//!
+//! The ordinary run takes ten thousand files a reader. A long one: `GRADUS_FUZZ_CASES=1000000 cargo test --workspace --test
+//! hostile`; `GRADUS_FUZZ_SEED` begins elsewhere. A file that a reader fails at is left in the directory that the message
+//! names; it belongs into `tests/fixtures/hostile/READER/`, which is tried first.
+
+mod mutate;
+mod readers;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mutate::Mutator;
+use readers::Reader;
+
+/// No file may take longer. In a debug build everything takes ten times as long as it does for users.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// No reader takes longer for all files of an ordinary run.
+const WHOLE: Duration = Duration::from_secs(90);
+
+/// What the whole test program may hold at its peak, in kibibytes: the largest file has 128 KiB.
+const MOST_MEMORY: u64 = 2 << 20;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Reads one file; how it fails, if it does.
+fn fails(reader: &Reader, directory: &Path, bytes: &[u8]) -> Option<String> {
+    let started = Instant::now();
+    let read = catch_unwind(AssertUnwindSafe(|| (reader.read)(directory, bytes)));
+    match read {
+        Err(_) => Some("it panicked".into()),
+        Ok(_) if started.elapsed() > LONGEST => Some(format!("it took {:?}", started.elapsed())),
+        // An error is one message that says something, and not the whole file.
+        Ok(Err(message)) if message.trim().is_empty() => Some("it said nothing".into()),
+        Ok(Err(message)) if message.len() > 20_000 => Some(format!("its message has {} bytes", message.len())),
+        Ok(_) => None,
+    }
+}
+
+#[track_caller]
+fn check(name: &str) {
+    let reader = readers::all().into_iter().find(|reader| reader.name == name).expect("a reader of this name");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (path, bytes) in found(name) {
+        let failure = fails(&reader, directory.path(), &bytes);
+        assert!(failure.is_none(), "{}: {}", path.display(), failure.unwrap_or_default());
+    }
+    let seeds = (reader.seeds)();
+    for seed in &seeds {
+        let read = (reader.read)(directory.path(), seed);
+        assert!(read.is_ok(), "{name}: what is not changed can be read: {read:?}");
+    }
+    let mut mutator = Mutator::new(number("GRADUS_FUZZ_SEED").unwrap_or(1));
+    let (cases, started) = (number("GRADUS_FUZZ_CASES"), Instant::now());
+    for case in 0..cases.unwrap_or(10_000) {
+        // On a machine that is busy fewer have to do; who asks for a number gets it.
+        if cases.is_none() && started.elapsed() > WHOLE {
+            break;
+        }
+        let bytes = mutator.next(&seeds);
+        if let Some(failure) = fails(&reader, directory.path(), &bytes) {
+            let kept = std::env::temp_dir().join(format!("gradus-hostile-{name}-{case}"));
+            std::fs::write(&kept, &bytes).expect("written");
+            panic!("{name}, case {case}: {failure}; the file is {}", kept.display());
+        }
+    }
+    if let Some(peak) = peak_kibibytes() {
+        assert!(peak < MOST_MEMORY, "{name}: {peak} KiB at the peak");
+    }
+}
+
+/// What was found before, with its path.
+fn found(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hostile").join(name);
+    let Ok(entries) = std::fs::read_dir(&folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.into_iter().map(|path| (path.clone(), std::fs::read(path).expect("readable"))).collect()
+}
+
+fn peak_kibibytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// A test for each reader; one that is not here is missed below.
+macro_rules! readers {
+    ($($name:ident),* $(,)?) => {
+        $(#[test] fn $name() { check(stringify!($name)); })*
+
+        #[test]
+        fn every_reader_has_its_test() {
+            let tested = [$(stringify!($name)),*];
+            let all: Vec<&str> = readers::all().iter().map(|reader| reader.name).collect();
+            assert_eq!(all, tested);
+        }
+    };
+}
+
+readers!(
+    json_lines,
+    json_array,
+    csv,
+    gzip,
+    parquet,
+    tokenizer,
+    tokenizer_config,
+    chat_template,
+    model_config,
+    weights,
+    shard_index,
+    adapter_config,
+    configuration,
+    metrics,
+    state,
+    tensors,
+    lexicon,
+    rollouts,
+);

@@ -1,0 +1,285 @@
+//! The readers of foreign bytes, and files that they can read.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use gradus::config::RunConfig;
+use gradus::data::{LoadOptions, load, write_rows};
+use gradus::model::{AdapterDir, CausalLm, ModelDir, save_causal};
+use gradus::reward::Lexicon;
+use gradus::rng::{Purpose, Seed};
+use gradus::run::claim::read_state;
+use gradus::run::database::{Query, Record, Table};
+use gradus::run::tensors::{read_tensors, write_tensors};
+use gradus::run::{Existing, NamedTensor, RolloutDb, RolloutWriter, RunDir, read_metrics};
+use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
+use serde_json::{Map, Value, json};
+
+/// A reader of files.
+pub struct Reader {
+    /// Its name, and its folder of files that were found.
+    pub name: &'static str,
+    /// Files that it reads.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Reads these bytes, from a file in this directory where it needs one.
+    pub read: fn(&Path, &[u8]) -> Result<(), String>,
+}
+
+/// All of them.
+pub fn all() -> Vec<Reader> {
+    let reader = |name, seeds, read| Reader { name, seeds, read };
+    vec![
+        reader("json_lines", json_lines, |at, bytes| rows(at, "rows.jsonl", bytes)),
+        reader("json_array", json_array, |at, bytes| rows(at, "rows.json", bytes)),
+        reader("csv", csv, |at, bytes| rows(at, "rows.csv", bytes)),
+        reader("gzip", gzip, |at, bytes| rows(at, "rows.jsonl.gz", bytes)),
+        reader("parquet", parquet, |at, bytes| rows(at, "rows.parquet", bytes)),
+        reader("tokenizer", tokenizer, |at, bytes| {
+            write(at, "tokenizer.json", bytes);
+            let _ = std::fs::remove_file(at.join("tokenizer_config.json"));
+            use_tokenizer(at)
+        }),
+        reader(
+            "tokenizer_config",
+            || vec![fixture("t5", "tokenizer_config.json")],
+            |at, bytes| {
+                write(at, "tokenizer.json", &fixture("t5", "tokenizer.json"));
+                write(at, "tokenizer_config.json", bytes);
+                use_tokenizer(at)
+            },
+        ),
+        reader("chat_template", chat_template, use_template),
+        reader("model_config", model_config, |at, bytes| {
+            write(at, "config.json", bytes);
+            said(ModelDir::open(at).and_then(|dir| gradus::model::ModelShape::of(&dir)))
+        }),
+        reader("weights", weights, |at, bytes| {
+            write(at, "config.json", tiny_config().to_string().as_bytes());
+            write(at, "model.safetensors", bytes);
+            said(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
+        }),
+        reader("shard_index", shard_index, |at, bytes| {
+            write(at, "config.json", tiny_config().to_string().as_bytes());
+            write(at, "model-1.safetensors", &weights()[0]);
+            let _ = std::fs::remove_file(at.join("model.safetensors"));
+            write(at, "model.safetensors.index.json", bytes);
+            said(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
+        }),
+        reader("adapter_config", adapter_config, |at, bytes| {
+            write(at, "adapter_config.json", bytes);
+            said(AdapterDir::open(at))
+        }),
+        reader("configuration", configuration, |_, bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            said(RunConfig::parse(&text))
+        }),
+        reader("metrics", metrics, |at, bytes| said(read_metrics(&write(at, "metrics.jsonl", bytes)))),
+        reader("state", state, |at, bytes| {
+            write(at, "state.json", bytes);
+            said(read_state(at))
+        }),
+        reader("tensors", tensors, |at, bytes| said(read_tensors(&write(at, "optimizer.safetensors", bytes)))),
+        reader("lexicon", lexicon, |at, bytes| said(Lexicon::read(&write(at, "lexicon.txt", bytes)))),
+        reader("rollouts", rollouts, |at, bytes| {
+            write(at, "rollouts.sqlite", bytes);
+            write(at, "metrics.jsonl", b"");
+            let run = RunDir::open(at).expect("a run directory");
+            said(RolloutDb::open(&run).and_then(|db| db.query(&Query::default())))
+        }),
+    ]
+}
+
+fn said<T>(read: gradus::Result<T>) -> Result<(), String> {
+    read.map(drop).map_err(|error| error.to_string())
+}
+
+fn write(directory: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = directory.join(name);
+    std::fs::write(&path, bytes).expect("files can be written");
+    path
+}
+
+fn fixture(model: &str, name: &str) -> Vec<u8> {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models");
+    std::fs::read(models.join(model).join(name)).expect("the fixture is part of the repository")
+}
+
+fn rows(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
+    let path = write(directory, name, bytes);
+    said(load(&path.display().to_string(), &LoadOptions::default()))
+}
+
+/// Rows of several kinds, each a data set of its own.
+fn data() -> Vec<Vec<Value>> {
+    vec![
+        vec![json!({ "text": "The tea is good." }), json!({ "text": "Grüße 👋" })],
+        vec![json!({ "prompt": "Tea?", "chosen": " Yes.", "rejected": " No.", "margin": 0.5, "id": 3 })],
+        vec![json!({ "messages": [{ "role": "user", "content": "Hi" }, { "role": "assistant", "content": "Hello" }] })],
+        vec![json!({ "prompt": "2 + 2 =", "completion": " 4", "weight": 1.5 })],
+        vec![json!({ "input_ids": [1, 2, 3], "completion_mask": [0, 1, 1] })],
+    ]
+}
+
+fn json_lines() -> Vec<Vec<u8>> {
+    let lines = |rows: Vec<Value>| rows.iter().map(|row| format!("{row}\n")).collect::<String>().into_bytes();
+    data().into_iter().map(lines).collect()
+}
+
+fn json_array() -> Vec<Vec<u8>> {
+    data().into_iter().map(|rows| Value::Array(rows).to_string().into_bytes()).collect()
+}
+
+fn csv() -> Vec<Vec<u8>> {
+    let texts = ["text\nThe tea is good.\n\"a, \"\"b\"\"\nc\"\n", "prompt,chosen,rejected\nTea?,Yes.,No.\n"];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn gzip() -> Vec<Vec<u8>> {
+    let pack = |bytes: Vec<u8>| {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        packed.write_all(&bytes).expect("memory takes it");
+        packed.finish().expect("memory takes it")
+    };
+    json_lines().into_iter().map(pack).collect()
+}
+
+fn parquet() -> Vec<Vec<u8>> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = |rows: Vec<Value>| {
+        let path = directory.path().join("rows.parquet");
+        let rows: Vec<Map<String, Value>> =
+            rows.iter().map(|row| row.as_object().expect("an object").clone()).collect();
+        write_rows(&path, &rows).expect("written");
+        std::fs::read(path).expect("readable")
+    };
+    data().into_iter().map(file).collect()
+}
+
+fn tokenizer() -> Vec<Vec<u8>> {
+    vec![fixture("t5", "tokenizer.json")]
+}
+
+fn use_tokenizer(directory: &Path) -> Result<(), String> {
+    let tokenizer = Tokenizer::from_dir(directory).map_err(|error| error.to_string())?;
+    let ids = tokenizer.encode("The tea is good. Grüße\n", true).map_err(|error| error.to_string())?;
+    said(tokenizer.decode(&ids, false))
+}
+
+fn chat_template() -> Vec<Vec<u8>> {
+    let mut seeds = vec![fixture("gpt2", "chat_template.jinja")];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/chat_templates");
+    for entry in std::fs::read_dir(folder).expect("templates").flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "jinja") {
+            seeds.push(std::fs::read(entry.path()).expect("readable"));
+        }
+    }
+    seeds.sort();
+    seeds
+}
+
+fn use_template(directory: &Path, bytes: &[u8]) -> Result<(), String> {
+    thread_local! {
+        static TOKENIZER: Tokenizer = {
+            let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models/gpt2");
+            Tokenizer::from_dir(&models).expect("a tokenizer")
+        };
+    }
+    let source = String::from_utf8_lossy(bytes);
+    let messages = [json!({ "role": "user", "content": "Hi" }), json!({ "role": "assistant", "content": "Hello" })];
+    let template = TOKENIZER.with(|tokenizer| ChatTemplate::from_source(&source, directory.join("t.jinja"), tokenizer));
+    let template = template.map_err(|error| error.to_string())?;
+    // What a template refuses is no reason to call it unreadable.
+    let _ = template.render(&messages, &RenderOptions::default()).map_err(|error| error.to_string());
+    Ok(())
+}
+
+fn model_config() -> Vec<Vec<u8>> {
+    ["gpt2", "qwen3", "t5"].map(|model| fixture(model, "config.json")).to_vec()
+}
+
+/// A model of a few hundred numbers.
+fn tiny_config() -> Value {
+    json!({
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 6, "n_embd": 4, "n_layer": 1, "n_head": 2,
+        "n_positions": 8, "n_inner": 4
+    })
+}
+
+fn weights() -> Vec<Vec<u8>> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let dir = ModelDir::unsaved(tiny_config().as_object().expect("an object").clone());
+    let mut stream = Seed(1).stream(Purpose::Init, 0, 0);
+    let model = CausalLm::random(&dir, &mut stream, &Device::flex()).expect("a model");
+    save_causal(&model, &dir, directory.path()).expect("saved");
+    vec![std::fs::read(directory.path().join("model.safetensors")).expect("written")]
+}
+
+fn shard_index() -> Vec<Vec<u8>> {
+    let bytes = weights().remove(0);
+    let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header: Map<String, Value> = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
+    let names = header.keys().filter(|name| *name != "__metadata__");
+    let map: Map<String, Value> = names.map(|name| (name.clone(), json!("model-1.safetensors"))).collect();
+    vec![json!({ "metadata": { "total_size": 1 }, "weight_map": map }).to_string().into_bytes()]
+}
+
+fn adapter_config() -> Vec<Vec<u8>> {
+    let config = json!({
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, "lora_dropout": 0.1,
+        "target_modules": ["c_attn"], "rank_pattern": { "h.0": 2 }, "alpha_pattern": {}, "bias": "none",
+        "base_model_name_or_path": "gpt2", "use_dora": false, "layers_to_transform": [0]
+    });
+    vec![config.to_string().into_bytes()]
+}
+
+fn configuration() -> Vec<Vec<u8>> {
+    let texts = [
+        "model: gpt2\ndata: rows.jsonl\nmethod: { sft: {} }\ntrain: { batch_size: 4, adam_betas: [0.9, 0.99] }\n",
+        "model: gpt2\ndata: p.jsonl\nmethod:\n  ppo: { clip_range: 0.2, kl: { target: 6 } }\nreward:\n  mix:\n    - \
+         { weight: 1, reward: { model: rm } }\n    - { weight: 0.5, reward: { rule: { regex: 'thank' } } }\n",
+        "{\"model\": \"m\", \"data\": \"d\", \"method\": {\"dpo\": {\"beta\": 0.1}}, \"lora\": {\"rank\": 8}}",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn metrics() -> Vec<Vec<u8>> {
+    vec![b"{\"step\": 1, \"loss\": 2.5, \"x\": null}\n{\"step\": 2, \"loss\": 2.25, \"note\": \"a\"}\n".to_vec()]
+}
+
+fn state() -> Vec<Vec<u8>> {
+    let state = json!({
+        "state": "running", "started": 1_700_000_000, "ended": null, "steps": 40, "error": null,
+        "process": { "pid": 4, "start_ticks": 9, "boot_id": "b", "host": "h" }, "gradus": "0.1.0"
+    });
+    vec![state.to_string().into_bytes()]
+}
+
+fn tensors() -> Vec<Vec<u8>> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("t.safetensors");
+    let tensors = [NamedTensor::new("exp_avg.a", [2, 3], vec![0.5; 6]), NamedTensor::new("step.", [1], vec![3.0])];
+    write_tensors(&path, &tensors).expect("written");
+    vec![std::fs::read(path).expect("readable")]
+}
+
+fn lexicon() -> Vec<Vec<u8>> {
+    vec![b"good\t1.9\t0.9\t[2, 1, 1, 3]\nbad\t-2.5\t0.6\t[-3, -2]\n".to_vec()]
+}
+
+fn rollouts() -> Vec<Vec<u8>> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let run = RunDir::create(directory.path().join("run"), Existing::Refuse).expect("created");
+    let mut writer = RolloutWriter::open(&run.rollouts(), 0).expect("opened");
+    let record = |step: usize| Record {
+        step,
+        prompt: "Tea?".into(),
+        completion: " Yes.".into(),
+        reward: Some(1.0),
+        components: vec![("rule".into(), Some(1.0))],
+        ..Record::default()
+    };
+    writer.append(Table::Train, (1..4).map(record).collect()).expect("written");
+    writer.finish().expect("closed");
+    vec![std::fs::read(run.rollouts()).expect("readable")]
+}
