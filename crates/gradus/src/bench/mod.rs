@@ -212,12 +212,29 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     progress(&format!("loading {name}"));
     options.device.check_format("`--compute`", options.compute.name())?;
     options.device.check_format("`--weights`", options.weights.map_or("f32", WeightFormat::name))?;
-    let device = options.device.device().autodiff();
-    let model = match &options.subject {
-        Subject::Preset(_) => CausalLm::random(&dir, &mut options.seed.stream(Purpose::Init, 0, 0), &device)?,
-        _ => CausalLm::load(&dir, &device)?,
+    let device = options.device.device();
+    let trains = !options.lengths.is_empty() && !options.batch_sizes.is_empty();
+    let whole = || {
+        let device = device.clone().autodiff();
+        let model = match &options.subject {
+            Subject::Preset(_) => CausalLm::random(&dir, &mut options.seed.stream(Purpose::Init, 0, 0), &device)?,
+            _ => CausalLm::load(&dir, &device)?,
+        };
+        Ok::<_, Error>(model.with_compute(options.compute))
     };
-    let model = model.with_compute(options.compute);
+    // Weights as they are computed with are packed by each call, as in training; others are packed once, as they are read
+    // where nobody trains.
+    let (model, coarse) = match (options.weights, &options.subject) {
+        (Some(weights), Subject::Model(_)) if !trains => {
+            let model = CausalLm::load_packed(&dir, weights, &device)?;
+            (None, Some(model.with_compute(options.compute).into_frozen(weights)))
+        }
+        (weights, _) => {
+            let model = whole()?;
+            let coarse = weights.map(|weights| model.clone().into_frozen(weights));
+            (Some(model), coarse)
+        }
+    };
     report.model = Some(ModelReport {
         name,
         compute: options.compute,
@@ -226,18 +243,14 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         trunk_matrices: shape.trunk_matrices(),
         head_matrix: shape.head_matrix(),
     });
-    // Weights as they are computed with are packed by each call, as in training; others are packed once.
-    let coarse = options.weights.map(|weights| model.clone().into_frozen(weights));
     for &batch_size in &options.generate_batches {
         progress(&format!("sampling, batch {batch_size}"));
-        let sampled = coarse.as_ref().unwrap_or(&model);
+        let sampled = coarse.as_ref().or(model.as_ref()).expect("one of them was made");
         report.generation.push(work::generation(sampled, &shape, batch_size, options, &report.machine)?);
     }
     drop(coarse);
     // Moments and gradients have their place from the start: nobody pays for them who does not train.
-    if options.lengths.is_empty() || options.batch_sizes.is_empty() {
-        return Ok(report);
-    }
+    let Some(model) = model.filter(|_| trains) else { return Ok(report) };
     let mut trainer = work::Trainer::new(model, options);
     for &length in &options.lengths {
         for &batch_size in &options.batch_sizes {
