@@ -1,20 +1,25 @@
-"""PPO as RL4LMs and FineGrainedRLHF have it, A2C and NLPO on recorded rollouts; RMSprop; a Fisher-vector product.
+"""PPO as RL4LMs and FineGrainedRLHF have it (also on T5, with the latter's critic), A2C and NLPO on recorded rollouts; RMSprop;
+a Fisher-vector product.
 
 Neither system can be installed beside a current PyTorch, so their arithmetic is written out here from its description,
-with padded tensors and masks, and shares no code with what it checks. Run after `trajectories.py`.
+with padded tensors and masks, and shares no code with what it checks. Run after `trajectories.py` and
+`seq2seq_training.py`.
 
 Each `run.json` holds the keys that make gradus do the same (`method`, `train`), so that the test needs no translation.
 """
 
 import math
+import shutil
 
 import common
 import replay
 from common import arguments, meta, plain, write_json
 from ppo import completion_logits, logprobs_of, rollouts, values_of
 from replay import weights
+from safetensors.torch import load_file, save_file
 
 import torch
+from transformers import T5Config, T5ForConditionalGeneration, T5Model
 
 SEED = 29
 ITERATIONS = 5
@@ -22,13 +27,82 @@ BATCH = 8
 LONGEST = 9
 
 
-def ragged(generator):
+class Decoders:
+    """A policy that reads prompt and completion as one text, and its critic."""
+
+    start_model, value_model, ids = "qwen3", "qwen3-reward", (5, 320)
+    load = staticmethod(replay.load)
+    completion_logits = staticmethod(completion_logits)
+    values_of = staticmethod(values_of)
+
+
+class TwoLayerCritic(torch.nn.Module):
+    """FineGrainedRLHF's: the decoder's states through `Linear`, `GELU`, `Linear`."""
+
+    def __init__(self, trunk):
+        super().__init__()
+        self.trunk = trunk
+        width = trunk.config.d_model
+        self.score = torch.nn.ModuleDict({"dense": torch.nn.Linear(width, width), "out": torch.nn.Linear(width, 1)})
+
+    def forward(self, source, read):
+        states = self.trunk(input_ids=source, decoder_input_ids=read, use_cache=False).last_hidden_state
+        return self.score["out"](torch.nn.functional.gelu(self.score["dense"](states)))[..., 0]
+
+
+class EncoderDecoders:
+    """A T5, and a smaller one with two layers on it."""
+
+    start_model, value_model, ids = "t5", "t5-critic", (3, 26)
+
+    @staticmethod
+    def read(row):
+        """The source, and what the decoder reads: the ids before each of the completion's."""
+        return torch.tensor([row["prompt_ids"]]), torch.tensor([[0, *row["completion_ids"][:-1]]])
+
+    @classmethod
+    def completion_logits(cls, model, row, temperature):
+        source, read = cls.read(row)
+        return model(input_ids=source, decoder_input_ids=read, use_cache=False).logits[0] / temperature
+
+    @classmethod
+    def values_of(cls, model, row):
+        return model(*cls.read(row))[0]
+
+    @staticmethod
+    def load(models, name):
+        if name == "t5":
+            return T5ForConditionalGeneration.from_pretrained(models / name, attn_implementation="eager", dtype=torch.float32)
+        critic = TwoLayerCritic(T5Model(T5Config.from_pretrained(models / name)))
+        state = load_file(models / name / "model.safetensors")
+        named = {key if key.startswith("score.") else f"trunk.{key}": value for key, value in state.items()}
+        missing = critic.load_state_dict(named, strict=False)
+        assert all(key.endswith("embed_tokens.weight") for key in missing.missing_keys) and not missing.unexpected_keys, missing
+        return critic
+
+    @staticmethod
+    def write_critic(models):
+        """Other sizes than the policy's, the same vocabulary."""
+        torch.manual_seed(SEED)
+        sizes = dict(d_model=20, d_kv=6, d_ff=28, num_layers=1, num_heads=2, dropout_rate=0.0)
+        policy = T5Config.from_pretrained(models / "t5")
+        config = T5Config(vocab_size=policy.vocab_size, relative_attention_num_buckets=8, relative_attention_max_distance=16,
+                          decoder_start_token_id=0, architectures=["T5ForSequenceClassification"], num_labels=1, **sizes)
+        critic = TwoLayerCritic(T5Model(config))
+        out = models / "t5-critic"
+        shutil.copytree(models / "t5", out, dirs_exist_ok=True)
+        config.save_pretrained(out)
+        state = {key.removeprefix("trunk."): value for key, value in critic.state_dict().items() if not key.endswith("embed_tokens.weight")}
+        save_file({key: value.contiguous() for key, value in state.items()}, out / "model.safetensors", metadata={"format": "pt"})
+
+
+def ragged(generator, ids=(5, 320)):
     pick = lambda low, high: torch.randint(low, high, (1,), generator=generator).item()  # noqa: E731
     rows = []
     for iteration in range(ITERATIONS):
         for _ in range(BATCH):
-            prompt = [pick(5, 320) for _ in range(pick(3, 9))]
-            answer = [pick(5, 320) for _ in range(pick(1, LONGEST + 1))]
+            prompt = [pick(*ids) for _ in range(pick(3, 9))]
+            answer = [pick(*ids) for _ in range(pick(1, LONGEST + 1))]
             if pick(0, 2):
                 answer[-1] = 2
             rows.append({"iteration": iteration, "prompt_ids": prompt, "completion_ids": answer,
@@ -90,9 +164,9 @@ class Run:
     """One algorithm over recorded rows."""
 
     def __init__(self, models, o, seed=SEED):
-        self.o = o
-        self.policy, self.reference, self.lagged = (replay.load(models, "qwen3") for _ in range(3))
-        self.critic = replay.load(models, "qwen3-reward")
+        self.o, self.family = o, o.get("family", Decoders)
+        self.policy, self.reference, self.lagged = (self.family.load(models, self.family.start_model) for _ in range(3))
+        self.critic = self.family.load(models, self.family.value_model)
         self.parameters = [*self.policy.parameters(), *self.critic.parameters()]
         kind = torch.optim.RMSprop if o.get("rmsprop") else torch.optim.AdamW
         more = dict(alpha=0.99, eps=1e-5) if o.get("rmsprop") else dict(eps=o.get("eps", 1e-8))
@@ -118,7 +192,7 @@ class Run:
 
     def evaluate(self, row, allowed):
         """Logprobs that train, unmasked ones, entropies."""
-        logits = completion_logits(self.policy, row, 1.0)
+        logits = self.family.completion_logits(self.policy, row, 1.0)
         shown = logits.log_softmax(-1) if allowed is None else masked(logits, allowed)
         entropy = -(shown.exp() * shown).sum(-1)
         at = torch.tensor(row["completion_ids"])[:, None]
@@ -136,8 +210,8 @@ class Run:
             found = [self.evaluate(row, mask) for row, mask in zip(rows, allowed)]
             old, mask = pad([logprobs for logprobs, _, _ in found])
             raw, _ = pad([logprobs for _, logprobs, _ in found])
-            ref, _ = pad([logprobs_of(completion_logits(self.reference, row, 1.0), row) for row in rows])
-            values, _ = pad([values_of(self.critic, row) for row in rows])
+            ref, _ = pad([logprobs_of(self.family.completion_logits(self.reference, row, 1.0), row) for row in rows])
+            values, _ = pad([self.family.values_of(self.critic, row) for row in rows])
         kl = raw - ref
         rewards = -self.controller.coefficient * kl
         for i, row in enumerate(rows):
@@ -182,7 +256,7 @@ class Run:
                     found = [self.evaluate(rows[i], allowed[i]) for i in chosen]
                     new, _ = pad([logprobs for logprobs, _, _ in found], mask.shape[1])
                     entropy, _ = pad([e for _, _, e in found], mask.shape[1])
-                    now, _ = pad([values_of(self.critic, rows[i]) for i in chosen], mask.shape[1])
+                    now, _ = pad([self.family.values_of(self.critic, rows[i]) for i in chosen], mask.shape[1])
                     a = advantages[chosen]
                     if o["whiten"] == "mini_batch":
                         flat = a[m > 0]
@@ -245,6 +319,8 @@ def keys(o):
                    "sum_parts": fine, "length_weights": bool(o.get("length_weights"))}
     if "top_p" in o:
         method |= {"top_p": o["top_p"], "min_tokens_to_keep": o["keep"], "mask_update_iterations": o["refresh"]}
+    if o.get("family") is EncoderDecoders:
+        method["critic"] = {"head": "two_layer"}
     train = {"learning_rate": o["lr"], "max_grad_norm": float(o["max_grad_norm"]), "adam_epsilon": o.get("eps", 1e-8), "shuffle": False,
              "max_steps": ITERATIONS}
     if o.get("rmsprop"):
@@ -254,12 +330,14 @@ def keys(o):
 
 RL4LMS = {"method": "ppo", "whiten": "mini_batch", "gamma": 0.99, "lam": 0.95, "kl_coef": 0.1, "kl_target": 0.05, "epochs": 3,
           "mini_batches": 4, "clip": 0.2, "clip_v": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5, "lr": 1e-3}
+FINE_GRAINED = {"method": "ppo", "whiten": "fine_grained", "gamma": 1.0, "lam": 0.95, "kl_coef": 0.3, "epochs": 4,
+                "mini_batches": 1, "part": 4, "length_weights": True, "clip": 0.2, "clip_v": 0.2, "larger": True,
+                "vf_coef": 1.0, "max_grad_norm": 0, "lr": 5e-4, "eps": 1e-5}
 RUNS = {
     "ppo_rl4lms": {**RL4LMS, "ent_coef": 0.01, "norm_reward": True},
     "ppo_rl4lms_stopping": {**RL4LMS, "clip_v": 0.1, "target_kl": 0.004},
-    "ppo_fine_grained": {"method": "ppo", "whiten": "fine_grained", "gamma": 1.0, "lam": 0.95, "kl_coef": 0.3, "epochs": 4,
-                         "mini_batches": 1, "part": 4, "length_weights": True, "clip": 0.2, "clip_v": 0.2, "larger": True,
-                         "vf_coef": 1.0, "max_grad_norm": 0, "lr": 5e-4, "eps": 1e-5},
+    "ppo_fine_grained": FINE_GRAINED,
+    "ppo_fine_grained_t5": {**FINE_GRAINED, "family": EncoderDecoders},
     "a2c": {"method": "a2c", "a2c": True, "rmsprop": True, "whiten": None, "gamma": 0.99, "lam": 1.0, "kl_coef": 0.1,
             "kl_target": 0.05, "epochs": 1, "mini_batches": 1, "clip_v": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5, "lr": 1e-4},
     "nlpo": {**RL4LMS, "method": "nlpo", "ent_coef": 0.01, "top_p": 0.9, "keep": 3, "refresh": 2},
@@ -335,20 +413,22 @@ def fisher(models):
 
 def main():
     root = arguments("trajectories")
+    EncoderDecoders.write_critic(root / "models")
     for name, options in RUNS.items():
+        family = options.get("family", Decoders)
         out = root / name
         out.mkdir(exist_ok=True)
         # Where a token stands at the edge of the mask, rounding decides: then other completions are drawn.
         for attempt in range(20):
-            run, rows = Run(root / "models", options, SEED + attempt), ragged(torch.Generator().manual_seed(SEED))
+            run, rows = Run(root / "models", options, SEED + attempt), ragged(torch.Generator().manual_seed(SEED), family.ids)
             iterations = run.run(rows)
             if run.margin > 4e-6:
                 break
         assert run.margin > 4e-6, f"{name}: {run.margin}"
         replay.write_rows(out / "rollouts.jsonl", rows)
         print(name, [len(i["steps"]) for i in iterations], [round(i["steps"][-1]["loss"], 4) for i in iterations], run.margin)
-        write_json(out / "run.json", {"meta": meta(SEED), "start_model": "qwen3", "value_model": "qwen3-reward", **keys(options),
-                                      "iterations": iterations, "final_policy": weights(run.policy), "final_value": weights(run.critic)})
+        write_json(out / "run.json", {"meta": meta(SEED), "start_model": family.start_model, "value_model": family.value_model, **keys(options),
+                                      "iterations": iterations, "final_policy": weights(run.policy), "final_value": {key.removeprefix("trunk."): value for key, value in weights(run.critic).items()}})
     write_json(root.parent / "losses/rmsprop.json", rmsprop())
     write_json(root.parent / "losses/masks.json", masks(root / "models"))
     write_json(root / "fisher.json", fisher(root / "models"))

@@ -160,10 +160,6 @@ fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
 /// completions that end early.
 const TOLERANCE: f64 = 0.05;
 
-/// As much more may be predicted of TRPO: its vectors are counted beside the largest pass, and are not all there when it
-/// runs.
-const TRPO_TOLERANCE: f64 = 0.12;
-
 #[test]
 fn the_predicted_peak_is_the_measured_one() {
     let mut wrong = Vec::new();
@@ -206,8 +202,7 @@ fn the_predicted_peak_is_the_measured_one() {
             ),
         ] {
             let (ratio, text) = ratio(family, method, train);
-            let above = if method.starts_with("trpo") { TRPO_TOLERANCE } else { TOLERANCE };
-            if !(1.0 - TOLERANCE..=1.0 + above).contains(&ratio) {
+            if !(1.0 - TOLERANCE..=1.0 + TOLERANCE).contains(&ratio) {
                 wrong.push(text);
             }
         }

@@ -426,6 +426,7 @@ fn without_kernels_all_of_this_holds_too() {
 /// The algorithm of a method, with a critic that starts as `source`.
 struct WithCritic<'a> {
     settings: &'a Settings,
+    policy: &'a str,
     source: ModelDir,
 }
 
@@ -447,7 +448,7 @@ impl<'m> Visitor<'m> for WithCritic<'_> {
             pad_id: 0,
         };
         let critic = Some(Critic::Separate(Box::new(critic)));
-        let lagged = Some(load("qwen3").valid());
+        let lagged = Some(load(self.policy).valid());
         method.algorithm(Parts { critic, lagged, special_ids: vec![2], kl_coefficient: None })
     }
 }
@@ -484,9 +485,10 @@ fn recorded(run: &str) {
     let steps = train.max_steps.unwrap();
     let settings = Settings::new(&train, steps, train.learning_rate.unwrap(), "eval_reward");
     let source = ModelDir::open(&model(fixture["value_model"].as_str().unwrap())).unwrap();
-    let mut algorithm = method.visit(WithCritic { settings: &settings, source });
+    let policy = fixture["start_model"].as_str().unwrap();
+    let mut algorithm = method.visit(WithCritic { settings: &settings, policy, source });
     let mut learner =
-        Learner::new(Actor { policy: load("qwen3"), value_head: None }, Optimizer::new(settings.optimizer));
+        Learner::new(Actor { policy: load(policy), value_head: None }, Optimizer::new(settings.optimizer));
     let reference = learner.frozen().policy;
     let rows = lines(&folder().join(run).join("rollouts.jsonl"));
     let near = |what: &str, found: f64, expected: f64| {
@@ -515,7 +517,7 @@ fn recorded(run: &str) {
         let stats = algorithm.update(&mut learner, &experience, &advantages, at).unwrap();
         let steps = expected["steps"].as_array().unwrap();
         // The loop's value loss is not halved.
-        let of_value = if run == "ppo_fine_grained" { 1.0 } else { 0.5 };
+        let of_value = if run.starts_with("ppo_fine_grained") { 1.0 } else { 0.5 };
         for (ours, theirs, factor) in [
             ("loss", "loss", 1.0),
             ("loss/policy_avg", "policy", 1.0),
@@ -549,6 +551,12 @@ fn proximal_policy_optimisation_of_rl4lms_that_stops_before_it_moves_too_far() {
 #[test]
 fn proximal_policy_optimisation_of_fine_grained_rlhf() {
     recorded("ppo_fine_grained");
+}
+
+/// A T5, and a smaller one with the two layers of FineGrainedRLHF as its critic.
+#[test]
+fn proximal_policy_optimisation_of_an_encoder_and_a_decoder() {
+    recorded("ppo_fine_grained_t5");
 }
 
 #[test]

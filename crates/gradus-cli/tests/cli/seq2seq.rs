@@ -134,6 +134,51 @@ fn a_critic_of_another_size_learns_beside_the_policy() {
 }
 
 #[test]
+fn a_critic_of_two_layers_learns_and_goes_on_to_the_bit() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    let model = fixture_model("t5");
+    let ppo = ["ppo", "--model", &model, "--data", "rows.jsonl", "--max-new-tokens", "4", "--reward-rule-regex", "s"];
+    let head = ["--critic-head", "two_layer", "--learning-rate", "0.05", "--batch-size", "2", "--quiet"];
+    for (name, lora) in [("whole", &[][..]), ("adapter", &["--lora-targets", "all-linear"])] {
+        let train = |output: &str, more: &[&str]| {
+            test.succeeds(&[&ppo[..], &head, lora, &["--output-dir", output, "--max-steps", "4"], more].concat());
+        };
+        train(name, &["--save-steps", "2"]);
+        let file = if lora.is_empty() { "model.safetensors" } else { "adapter_model.safetensors" };
+        let read = |run: &str| std::fs::read(test.path().join(run).join("critic").join(file)).expect("it is there");
+        let kept = read(name);
+        let names = String::from_utf8_lossy(&kept);
+        assert!(names.contains("score.dense.weight") && names.contains("score.out.bias"), "{name}");
+        let (again, checkpoint) = (format!("{name}-again"), format!("{name}/checkpoints/step-000002"));
+        test.succeeds(&["ppo", "--resume-from", &checkpoint, "--output-dir", &again, "--quiet"]);
+        assert!(kept == read(&again), "{name}");
+    }
+    let shared = test.run(&[&ppo[..], &head, &["--output-dir", "shared", "--critic-trunk", "shared"]].concat());
+    assert!(shared.code == 2 && shared.stderr.contains("`method.ppo.critic.head` is given"), "{}", shared.stderr);
+}
+
+#[test]
+fn a_run_ends_when_its_kl_was_too_far_too_often() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    let model = fixture_model("t5");
+    let ppo = ["ppo", "--model", &model, "--data", "rows.jsonl", "--max-new-tokens", "4", "--reward-rule-regex", "s"];
+    // The first rollouts are the reference's own; k3 is above 0 from then on.
+    let limit = ["--kl-stop-above", "1e-9", "--kl-stop-after", "2", "--kl-estimator", "k3", "--save-steps", "2"];
+    let more = ["--learning-rate", "0.05", "--batch-size", "2", "--output-dir", "run", "--max-steps", "9"];
+    let run = test.run(&[&ppo[..], &limit, &more].concat());
+    let words = "stopped early: the KL of 2 iterations was above `kl.stop_above`, 0.000000001";
+    assert!(run.code == 0 && run.stderr.contains(words), "{}", run.stderr);
+    let last = |name: &str| lines(&test.read(&format!("{name}/metrics.jsonl"))).last().map(|row| row["step"].clone());
+    assert_eq!(last("run"), Some(json!(3)));
+    // What was counted before a checkpoint counts after it.
+    let resume = ["ppo", "--resume-from", "run/checkpoints/step-000002", "--output-dir", "again", "--quiet"];
+    test.succeeds(&resume);
+    assert_eq!(last("again"), Some(json!(3)));
+    test.succeeds(&["ppo", "--output-dir", "run", "--resume", "--quiet"]);
+    assert_eq!(last("run"), Some(json!(3)), "it has ended");
+}
+
+#[test]
 fn what_cannot_be_learnt_is_said() {
     let test = CliTest::with("text.jsonl", "{\"text\": \"the sun rises\"}\n");
     test.write("empty.jsonl", "{\"prompt\": \"\", \"completion\": \"sun\"}\n");

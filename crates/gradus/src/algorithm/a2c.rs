@@ -4,8 +4,6 @@
 //! (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>): one optimiser step an iteration, over all rollouts. With
 //! `train.optimizer: rmsprop` it has the optimiser of both.
 
-use std::path::Path;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +15,7 @@ use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Up
 use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
-use crate::learner::{Learner, Trained};
+use crate::learner::Learner;
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{NEW_TOKENS, Stats};
@@ -166,7 +164,7 @@ impl OnlineMethod for A2cConfig {
             update_epochs: 1,
             mini_batches: 1,
             among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            vectors: 0,
+            vectors: None,
             regroups: false,
         }
     }
@@ -264,19 +262,7 @@ impl Algorithm for A2c {
         Ok(stats)
     }
 
-    fn critic(&self) -> Option<&Critic> {
-        Some(&self.estimator.critic)
-    }
-
-    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
-        self.estimator.learners()
-    }
-
-    fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
-        self.estimator.save(actor, directory)
-    }
-
-    fn kl_coefficient(&self) -> Option<f64> {
-        Some(self.estimator.kl_coefficient())
+    fn estimator(&self) -> Option<&Estimator> {
+        Some(&self.estimator)
     }
 }

@@ -19,6 +19,7 @@ use crate::learner::Trained;
 use crate::math::stats::Variance;
 use crate::math::{Divisor, Whiten};
 use crate::method::{Cast, Head, Problems, Role, Shared, Source, Stay, Trainer};
+use crate::model::HeadLayers;
 use crate::settings::Settings;
 use crate::stats::Stats;
 
@@ -38,6 +39,19 @@ pub struct KlConfig {
     pub rate: Option<f64>,
     /// The unit of `target`: nats per `sequence` (Ziegler et al. 2019) or per `token` (RL4LMs). Default `sequence`.
     pub unit: KlUnit,
+    /// Stop the run when the KL of an iteration, the mean over its sequences in nats, has been above this `stop_after` times. Default: never (FineGrainedRLHF's `kl_threshold`).
+    pub stop_above: Option<f64>,
+    /// How often, not necessarily in a row. Default 5 (FineGrainedRLHF).
+    pub stop_after: usize,
+}
+
+/// Where a run ends because the policy has moved away from its reference too far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KlLimit {
+    /// In nats, the mean over the sequences of an iteration.
+    pub above: f64,
+    /// How many iterations may reach beyond it, the last of which ends the run.
+    pub after: usize,
 }
 
 impl Default for KlConfig {
@@ -49,6 +63,8 @@ impl Default for KlConfig {
             horizon: 10_000.0,
             rate: None,
             unit: KlUnit::Sequence,
+            stop_above: None,
+            stop_after: 5,
         }
     }
 }
@@ -85,11 +101,13 @@ pub struct CriticConfig {
     pub model: Option<String>,
     /// The critic's own learning rate. Default: the policy's.
     pub learning_rate: Option<f64>,
+    /// What stands on a separate critic's trunk: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose last layer starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL).
+    pub head: HeadLayers,
 }
 
 impl Default for CriticConfig {
     fn default() -> Self {
-        Self { trunk: CriticTrunk::Separate, model: None, learning_rate: None }
+        Self { trunk: CriticTrunk::Separate, model: None, learning_rate: None, head: HeadLayers::Linear }
     }
 }
 
@@ -274,6 +292,12 @@ impl Estimator {
         self.kl.coefficient()
     }
 
+    /// Where the run ends because the policy has moved away too far.
+    pub fn kl_limit(&self) -> Option<KlLimit> {
+        let KlConfig { stop_above, stop_after, .. } = self.keys.kl;
+        stop_above.map(|above| KlLimit { above, after: stop_after })
+    }
+
     /// The critic's learner, where it is a model of its own.
     pub fn learners(&self) -> Vec<(&str, Trained<'_>)> {
         match &self.critic {
@@ -301,6 +325,8 @@ impl KlConfig {
         problems.at_least(&key("coefficient"), self.coefficient, 0.0);
         problems.above_zero(&key("horizon"), self.horizon);
         problems.above_zero(&key("rate"), self.rate.unwrap_or(1.0));
+        problems.above_zero(&key("stop_above"), self.stop_above.unwrap_or(1.0));
+        problems.at_least(&key("stop_after"), self.stop_after, 1);
         let Some(target) = self.target else { return };
         let (target_key, coefficient) = (key("target"), key("coefficient"));
         problems.above_zero(&target_key, target);
@@ -317,12 +343,13 @@ impl CriticConfig {
     /// Notes what is wrong with the keys under `method`.`critic`.
     pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
         let key = |name: &str| format!("method.{method}.critic.{name}");
-        let (trunk, model, learning_rate) = (key("trunk"), key("model"), key("learning_rate"));
+        let [trunk, model, learning_rate, head] = ["trunk", "model", "learning_rate", "head"].map(key);
         problems.at_least(&learning_rate, self.learning_rate.unwrap_or(0.0), 0.0);
         let shared = self.trunk == CriticTrunk::Shared;
         for (key, given, reason) in [
             (model, self.model.is_some(), "it is a head on the policy and starts from no other model"),
             (learning_rate, self.learning_rate.is_some(), "one optimiser steps policy and critic"),
+            (head, self.head != HeadLayers::Linear, "it is one linear layer"),
         ] {
             problems.unless(!(shared && given), &[&key, &trunk], || {
                 let message = format!("`{key}` is given, but the critic shares the policy's trunk: {reason}");
@@ -337,7 +364,7 @@ impl CriticConfig {
             .with_reference(shared, reference_model, Stay::Whole)
             .with_rewards(shared);
         // A classifier is no critic: it reads texts, not ids.
-        let learned = cast.rewards.iter().find(|reward| reward.head == Head::Scalar);
+        let learned = cast.rewards.iter().find(|reward| reward.head == Head::SCALAR);
         let learned = learned.map(|reward| reward.source.clone());
         let (source, trainer) = match self.trunk {
             CriticTrunk::Shared => (Source::Trunk, Trainer::Run),
@@ -346,7 +373,7 @@ impl CriticConfig {
                 (named.or(learned).unwrap_or(Source::Policy), Trainer::Own(self.learning_rate))
             }
         };
-        let critic = Role { head: Head::Scalar, trainer, ..Role::frozen(source, shared) };
+        let critic = Role { head: Head::Scalar(self.head), trainer, ..Role::frozen(source, shared) };
         Cast { critic: Some(critic), ..cast }
     }
 }

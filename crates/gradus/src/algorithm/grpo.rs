@@ -191,7 +191,7 @@ impl OnlineMethod for GrpoConfig {
             update_epochs: self.update_epochs,
             mini_batches: self.mini_batches,
             among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            vectors: 0,
+            vectors: None,
             regroups: true,
         }
     }

@@ -24,6 +24,7 @@ use serde_json::{Map, Value};
 
 pub use actor::{Actor, Forward};
 pub use critic::Critic;
+pub use estimator::{Estimator, KlLimit};
 
 use crate::error::Result;
 use crate::generate::{Masking, SamplingConfig};
@@ -184,22 +185,27 @@ pub trait Algorithm {
         update: Update<'_>,
     ) -> Result<Stats, String>;
 
+    /// What makes its advantages, where it has a critic.
+    fn estimator(&self) -> Option<&Estimator> {
+        None
+    }
+
     /// The critic, where there is one: it learns beside the actor.
     fn critic(&self) -> Option<&Critic> {
-        None
+        self.estimator().map(|estimator| &estimator.critic)
     }
 
     /// Learners of its own (the critic's), for checkpoints, each with a prefix that tells it apart.
     fn learners(&self) -> Vec<(&str, Trained<'_>)> {
-        Vec::new()
+        self.estimator().map_or_else(Vec::new, Estimator::learners)
     }
 
     /// Writes models of its own that are part of the result (the critic) below `directory`.
     ///
     /// # Errors
     /// When they cannot be written.
-    fn save(&self, _actor: &Actor, _directory: &Path) -> Result<()> {
-        Ok(())
+    fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
+        self.estimator().map_or(Ok(()), |estimator| estimator.save(actor, directory))
     }
 
     /// Writes further models that only a resumed run needs (a lagged policy) below the directory of a checkpoint.
@@ -212,7 +218,12 @@ pub trait Algorithm {
 
     /// The adaptive KL coefficient, for checkpoints and logs.
     fn kl_coefficient(&self) -> Option<f64> {
-        None
+        self.estimator().map(Estimator::kl_coefficient)
+    }
+
+    /// Where the run ends because the policy has moved away too far.
+    fn kl_limit(&self) -> Option<KlLimit> {
+        self.estimator().and_then(Estimator::kl_limit)
     }
 
     /// Other state a resumed run needs, under names of its own.

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::actor::Actor;
-use super::critic::Critic;
+use super::estimator::Estimator;
 use super::ppo::{Ppo, PpoConfig};
 use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, SavePolicy, Update};
 use crate::data::Need;
 use crate::error::Result;
 use crate::generate::{Kept, LikeliestMask, Masking, Record, TrainedLogprobs};
-use crate::learner::{Learner, Trained};
+use crate::learner::Learner;
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Role, Shared, Source};
 use crate::model::CausalLm;
 use crate::run::atomic;
@@ -198,6 +198,15 @@ impl Method for NlpoConfig {
                 format!("`{}` is `processed`, which `{}` does not go with: it bans nothing", keys[0], keys[1]);
             (message, Some("use `mask_scope: nlpo_mask_only`".into()))
         });
+        let searches = self.ppo.sampling.evaluation_beams.is_some() && self.mask_at_eval;
+        let keys = ["method.nlpo.mask_at_eval", "method.nlpo.sampling.evaluation_beams"];
+        problems.unless(!searches, &keys, || {
+            let message = format!(
+                "`{}` is true, but with `{}` evaluations search: the mask is for what is drawn",
+                keys[0], keys[1]
+            );
+            (message, Some("set `mask_at_eval: false`, or leave out `evaluation_beams`".into()))
+        });
     }
 }
 
@@ -303,25 +312,13 @@ impl Algorithm for Nlpo {
         Ok(stats)
     }
 
-    fn critic(&self) -> Option<&Critic> {
-        self.ppo.critic()
-    }
-
-    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
-        self.ppo.learners()
-    }
-
-    fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
-        self.ppo.save(actor, directory)
+    fn estimator(&self) -> Option<&Estimator> {
+        self.ppo.estimator()
     }
 
     fn save_state(&self, directory: &Path, save: SavePolicy<'_>) -> Result<()> {
         let Some(lagged) = &self.lagged else { return Ok(()) };
         atomic::write_dir(&directory.join(LAGGED_DIR), |path| save(lagged, path))
-    }
-
-    fn kl_coefficient(&self) -> Option<f64> {
-        self.ppo.kl_coefficient()
     }
 
     fn state(&self) -> Map<String, Value> {

@@ -3,8 +3,6 @@
 //! Schulman et al. 2017, <https://arxiv.org/abs/1707.06347>; for language models Ziegler et al. 2019,
 //! <https://arxiv.org/abs/1909.08593>. Follows TRL 1.12; differs in counting only real tokens in every mean.
 
-use std::path::Path;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +18,7 @@ use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Up
 use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
-use crate::learner::{Learner, Trained};
+use crate::learner::Learner;
 use crate::loss::surrogate::Clip;
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
 use crate::rollout::StopReason;
@@ -201,8 +199,8 @@ method:
     sum_parts: true
     length_weights: true
     clip_jointly: true
-    kl: {coefficient: 0.3, estimator: k1}
-    critic: {trunk: separate}
+    kl: {coefficient: 0.3, estimator: k1, stop_above: 10}
+    critic: {trunk: separate, head: two_layer}
     sampling: {top_k: 20, trained_logprobs: raw}
 train:
   batch_size: 16
@@ -291,7 +289,7 @@ impl OnlineMethod for PpoConfig {
             update_epochs: self.update_epochs,
             mini_batches: self.mini_batches,
             among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            vectors: 0,
+            vectors: None,
             regroups: false,
         }
     }
@@ -435,19 +433,7 @@ impl Algorithm for Ppo {
         Ok(stats)
     }
 
-    fn critic(&self) -> Option<&Critic> {
-        Some(&self.estimator.critic)
-    }
-
-    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
-        self.estimator.learners()
-    }
-
-    fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
-        self.estimator.save(actor, directory)
-    }
-
-    fn kl_coefficient(&self) -> Option<f64> {
-        Some(self.estimator.kl_coefficient())
+    fn estimator(&self) -> Option<&Estimator> {
+        Some(&self.estimator)
     }
 }

@@ -5,8 +5,6 @@
 //! to the policy that sampled allows; the critic learns in passes of its own. Differs in that conjugate gradients start
 //! at 0 and not at random, so that the step follows from the gradient alone.
 
-use std::path::Path;
-
 use burn::module::Module;
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
@@ -22,7 +20,7 @@ use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::host::{constant, read};
-use crate::learner::{Learner, Trained};
+use crate::learner::Learner;
 use crate::loss::surrogate::Clip;
 use crate::loss::value;
 use crate::math::conjugate::{add_scaled, conjugate_gradient, dot};
@@ -199,7 +197,7 @@ impl OnlineMethod for TrpoConfig {
             update_epochs: self.critic_updates,
             mini_batches: self.critic_mini_batches,
             among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
-            vectors: VECTORS,
+            vectors: Some(VECTORS),
             regroups: false,
         }
     }
@@ -426,20 +424,8 @@ impl Algorithm for Trpo {
         Ok(stats)
     }
 
-    fn critic(&self) -> Option<&Critic> {
-        Some(&self.estimator.critic)
-    }
-
-    fn learners(&self) -> Vec<(&str, Trained<'_>)> {
-        self.estimator.learners()
-    }
-
-    fn save(&self, actor: &Actor, directory: &Path) -> Result<()> {
-        self.estimator.save(actor, directory)
-    }
-
-    fn kl_coefficient(&self) -> Option<f64> {
-        Some(self.estimator.kl_coefficient())
+    fn estimator(&self) -> Option<&Estimator> {
+        Some(&self.estimator)
     }
 }
 

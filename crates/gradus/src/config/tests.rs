@@ -514,6 +514,22 @@ fn the_reference_page_is_current() {
 }
 
 #[test]
+fn a_mask_for_evaluations_does_not_go_with_a_search() {
+    let text = |mask: bool| {
+        let keys = format!("mask_at_eval: {mask}, sampling: {{evaluation_beams: {{num_beams: 3}}}}");
+        format!("{MINIMAL}reward: {{rule: {{length: {{target: 5}}}}}}\nmethod: {{nlpo: {{{keys}}}}}\n")
+    };
+    assert_eq!(
+        shown(&text(true)),
+        [
+            "4:17+12 4:48+16 `method.nlpo.mask_at_eval` is true, but with `method.nlpo.sampling.evaluation_beams` evaluations \
+          search: the mask is for what is drawn (set `mask_at_eval: false`, or leave out `evaluation_beams`)"
+        ]
+    );
+    RunConfig::parse(&text(false)).expect("a configuration");
+}
+
+#[test]
 fn beams_of_evaluations_are_a_few_at_least_and_may_stop_early() {
     let text = |beams: &str| {
         format!(

@@ -34,6 +34,11 @@ impl<M: Module> Learner<M> {
         Self { module: Some(module), optimizer, gradients: GradientSum::default(), version: 0 }
     }
 
+    /// The same for a module that something else than the optimiser moves: no moments are held.
+    pub fn without_moments(module: M, optimizer: Optimizer) -> Self {
+        Self { module: Some(module), optimizer, gradients: GradientSum::default(), version: 0 }
+    }
+
     /// The module, with autodiff: forward passes through it are recorded.
     pub fn module(&self) -> &M {
         self.module.as_ref().expect("the module is in its place between steps")

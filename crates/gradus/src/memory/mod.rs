@@ -40,8 +40,9 @@ pub struct Workload {
     pub moments: u64,
     /// Whether a copy of the policy is held that follows it, and reads what is sampled.
     pub has_lagged: bool,
-    /// Vectors as long as what the policy trains that are held while it is updated.
-    pub vectors: u64,
+    /// Where something else than the optimiser moves the policy, before the critic learns: vectors as long as what it trains
+    /// that are held meanwhile.
+    pub vectors: Option<u64>,
     /// What online methods sample: in an iteration, in an evaluation.
     pub sampling: Vec<Sampling>,
     /// How the weights that sample are held.
@@ -252,6 +253,12 @@ impl Workload {
         self.trained().map(|model| model.trained()).sum()
     }
 
+    /// What the optimiser moves.
+    fn stepped_weights(&self) -> u64 {
+        let policy = if self.vectors.is_some() { self.policy.trained() } else { 0 };
+        self.trained_weights() - policy
+    }
+
     /// The reference, where it stays.
     fn beside(&self) -> Option<Model> {
         match self.reference {
@@ -274,7 +281,7 @@ impl Workload {
             name,
             weights: held.sum::<u64>() + self.lagged(),
             gradients: 0,
-            moments: self.moments * self.trained_weights(),
+            moments: self.moments * self.stepped_weights(),
             activations: 0,
             working: 0,
             pages: 0,
@@ -360,7 +367,6 @@ impl Workload {
                 break;
             }
         }
-        most.0.working += self.vectors * self.policy.trained();
         most
     }
 
@@ -408,14 +414,18 @@ impl Workload {
     fn backward(&self, pass: Pass, sums: u64, held: Phase) -> Phase {
         let held = Phase { gradients: sums, ..held };
         let (policy, critic) = (self.policy, self.critic);
+        let is_apart = self.vectors.is_some();
+        // Of the critic's pass beside the policy's, and of the policy's gradients beside the critic's.
         let critic_saved = critic.map_or(0, |critic| critic.saved(pass));
+        let (beside, after) = if is_apart { (0, 0) } else { (critic_saved, policy.trained()) };
+        let vectors = self.vectors.unwrap_or(0) * policy.trained();
         let mut moments_of_it = vec![
-            Phase { activations: policy.saved(pass) + critic_saved, working: policy.backward_begin(pass), ..held },
-            Phase { activations: critic_saved, working: policy.backward_end(pass), ..held },
+            Phase { activations: policy.saved(pass) + beside, working: vectors + policy.backward_begin(pass), ..held },
+            Phase { activations: beside, working: vectors + policy.backward_end(pass), ..held },
         ];
         if let Some(critic) = critic {
-            // The policy's pass is over and its gradients are kept.
-            let kept = Phase { gradients: sums.max(policy.trained()), ..held };
+            // The policy's pass is over.
+            let kept = Phase { gradients: sums.max(after), ..held };
             moments_of_it.push(Phase { activations: critic_saved, working: critic.backward_begin(pass), ..kept });
             moments_of_it.push(Phase { working: critic.backward_end(pass), ..kept });
         }
@@ -424,7 +434,7 @@ impl Workload {
 
     /// The optimiser's step, in place.
     fn optimizer(&self) -> Phase {
-        Phase { gradients: self.trained_weights(), ..self.held("optimizer") }
+        Phase { gradients: self.stepped_weights(), ..self.held("optimizer") }
     }
 
     /// Writing, tensor by tensor, and the plots at the end.

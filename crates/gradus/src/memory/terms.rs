@@ -4,7 +4,7 @@
 //! of all key heads, H query heads, I width of the feed-forward layer, L blocks, V vocabulary, P all weights. Numbers
 //! have four bytes. Buffers of a few numbers a token or a few megabytes in all are left out.
 
-use crate::model::{Block, ModelShape, Precision, WeightFormat, head_format, logits_held};
+use crate::model::{Block, HeadLayers, ModelShape, Precision, WeightFormat, head_format, logits_held};
 
 /// Bytes of one number.
 const NUMBER: u64 = 4;
@@ -54,9 +54,14 @@ pub enum Head {
     /// The LM head.
     Language,
     /// One number per token: reward models and critics.
-    Scalar,
+    Scalar(HeadLayers),
     /// A few numbers per text or token, with a layer before them: classifiers.
     Labels,
+}
+
+impl Head {
+    /// One linear layer.
+    pub const SCALAR: Self = Self::Scalar(HeadLayers::Linear);
 }
 
 /// How much goes through a model at once.
@@ -80,7 +85,7 @@ impl Model {
 
     /// A reward model or critic.
     pub fn scalar(shape: ModelShape, weights: WeightFormat) -> Self {
-        Self { head: Head::Scalar, ..Self::language(shape, weights) }
+        Self { head: Head::SCALAR, ..Self::language(shape, weights) }
     }
 
     /// A classifier.
@@ -88,11 +93,11 @@ impl Model {
         Self { head: Head::Labels, ..Self::language(shape, weights) }
     }
 
-    /// P: the trunk, and an LM head of its own or the D weights of a scalar one.
+    /// P: the trunk, and an LM head of its own or the weights of a scalar one.
     fn parameters(&self) -> u64 {
         match self.head {
             Head::Language => self.shape.parameters() as u64,
-            Head::Scalar => (self.shape.trunk_parameters() + self.shape.width) as u64,
+            Head::Scalar(layers) => (self.shape.trunk_parameters() + layers.parameters(self.shape.width)) as u64,
             // The layer before the labels; the labels' own numbers are few.
             Head::Labels => (self.shape.trunk_parameters() + self.shape.width * (self.shape.width + 1)) as u64,
         }
@@ -127,7 +132,7 @@ impl Model {
         let Some(adapter) = self.adapter else { return self.weights() };
         let own_head =
             if self.head == Head::Language && !self.shape.tied { self.shape.head_matrix() } else { 0 } as u64;
-        let base = Self { head: Head::Scalar, ..*self }.packed(self.weights) + self.unpacked() + NUMBER * own_head;
+        let base = Self { head: Head::SCALAR, ..*self }.packed(self.weights) + self.unpacked() + NUMBER * own_head;
         self.trained() + if adapter.shares_base { 0 } else { base }
     }
 
@@ -180,7 +185,9 @@ impl Model {
         let (n, m) = (pass.tokens as u64, pass.targets as u64);
         let last = match self.head {
             Head::Language => n * d + m * d,
-            Head::Scalar | Head::Labels => 2 * n * d,
+            Head::Scalar(HeadLayers::Linear) | Head::Labels => 2 * n * d,
+            // What the GELU is of is kept.
+            Head::Scalar(HeadLayers::TwoLayer) => 3 * n * d,
         };
         let block = if self.recompute { self.streams() * d } else { self.block_numbers() };
         let of_encoder = pass.sources as u64 * self.encoder_numbers();
@@ -257,7 +264,7 @@ impl Model {
                 at_once * self.row_of_logits(targets)
             }
             Head::Language => NUMBER * logits_held(targets, self.shape.vocabulary, recorded) as u64,
-            Head::Scalar | Head::Labels => 0,
+            Head::Scalar(_) | Head::Labels => 0,
         }
     }
 

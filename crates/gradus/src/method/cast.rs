@@ -88,7 +88,7 @@ impl Cast {
         let learned = shared.reward.map(|reward| reward.models()).unwrap_or_default();
         let role = |learned: Learned<'_>| {
             let head = match learned {
-                Learned::Model(_) => Head::Scalar,
+                Learned::Model(_) => Head::SCALAR,
                 Learned::Classifier(_) => Head::Labels,
             };
             Role { head, ..Role::frozen(Source::Named(learned.name().to_owned()), shared) }

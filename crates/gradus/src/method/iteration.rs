@@ -23,8 +23,9 @@ pub struct Iteration<'a> {
     pub mini_batches: usize,
     /// Whether logprobs are trained among what a token could have been, for which whole rows of logits are in memory.
     pub among_supports: bool,
-    /// Vectors as long as what the policy trains that are held while it is updated, beside gradients and moments.
-    pub vectors: u64,
+    /// Where something else than the optimiser moves the policy, before the critic learns: how many vectors as long as what
+    /// it trains are held meanwhile.
+    pub vectors: Option<u64>,
     /// Whether each mini-batch puts the completions of a prompt together again.
     pub regroups: bool,
 }

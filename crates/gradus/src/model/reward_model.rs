@@ -5,18 +5,19 @@
 
 use std::sync::Arc;
 
-use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, TensorData};
-use gradus_kernels::{Layout, Precision, WeightFormat};
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use gradus_kernels::{Precision, WeightFormat};
 
 use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
 use super::batch::{Batch, Rows};
 use super::build;
 use super::build::{Builder, Init, Source, normal};
-use super::causal::{CausalLm, Head, select_rows};
+use super::causal::{CausalLm, select_rows};
 use super::checkpoint::Checkpoint;
 use super::context::Context;
 use super::directory::ModelDir;
+use super::scalar_head::{HeadLayers, ScalarHead};
 use super::trunk::{Family, Trunk};
 use crate::error::{Error, Result};
 use crate::rng::Stream;
@@ -26,8 +27,8 @@ use crate::rng::Stream;
 pub struct RewardModel {
     /// Everything below the head.
     pub trunk: Trunk,
-    /// `[1, D]`.
-    pub score: Head,
+    /// What stands on it.
+    pub score: ScalarHead,
     /// What the low-rank parts of the trunk are.
     #[module(skip)]
     adapter: Attached,
@@ -72,12 +73,8 @@ impl RewardModel {
         let Some(found) = &dir.adapter else { return Ok(model) };
         let mut tensors = AdapterTensors::open(&found.path)?;
         adapter::attach_saved(&mut model.trunk, Family::of(dir)?, &found.config, &mut tensors)?;
-        let d = model.trunk.dims().1;
-        match tensors.score(d) {
-            Some(score) => {
-                let score = Tensor::from_data(TensorData::new(score, [1, d]), device);
-                model.score.weight = Param::from_tensor(score);
-            }
+        match tensors.score(model.trunk.dims().1, device) {
+            Some(score) => model.score = score,
             None if dir.has_score() => {}
             None => return Err(Error::model(&found.path, "the adapter has no `score`, and neither has its base")),
         }
@@ -113,8 +110,8 @@ impl RewardModel {
     pub fn critic_from(policy: &CausalLm) -> Self {
         let ((_, d), device) = (policy.trunk.dims(), policy.trunk.device());
         let mut zeros = Zeros;
-        let mut b = Builder::new(&mut zeros, &device);
-        let score = Head { weight: b.param("weight", [1, d], Init::Constant(0.0)) };
+        let b = Builder::new(&mut zeros, &device);
+        let score = ScalarHead::with_layers(HeadLayers::Linear, b, d, Init::Constant(0.0));
         let adapter = policy.adapter().map(|config| {
             Arc::new(config.based_on(config.base.clone().unwrap_or_default(), TaskType::SequenceClassification))
         });
@@ -139,8 +136,19 @@ impl RewardModel {
         let mut b = Builder::new(source, device).packing(weights);
         let trunk = Trunk::build(&mut b, dir)?;
         let d = trunk.dims().1;
-        let score = Head { weight: b.enter("score").param("weight", [1, d], init) };
+        let score = ScalarHead::build(b.enter("score"), d, init);
         Ok(Self { trunk, score, adapter: None })
+    }
+
+    /// The same critic with a head of these layers: its own where it has as many, else a fresh one that says 0 of every state.
+    #[must_use]
+    pub fn with_head(mut self, layers: HeadLayers, stream: &mut Stream) -> Self {
+        if self.score.layers() != layers {
+            let ((_, d), device) = (self.trunk.dims(), self.trunk.device());
+            let mut fresh = build::Fresh(stream);
+            self.score = ScalarHead::with_layers(layers, Builder::new(&mut fresh, &device), d, Init::Constant(0.0));
+        }
+        self
     }
 
     /// The same model with the operands of its trunk's products held as `compute` says; the head stays in f32.
@@ -178,8 +186,7 @@ impl RewardModel {
 
     /// The head's output for each row of `hidden_nd`.
     pub fn head(&self, hidden_nd: Tensor<2>) -> Tensor<1> {
-        let [n, _] = hidden_nd.dims();
-        gradus_kernels::linear(hidden_nd, self.score.weight.val(), None, Layout::OutIn, Precision::F32).reshape([n])
+        self.score.forward(hidden_nd)
     }
 }
 
@@ -195,7 +202,7 @@ impl Adaptable for RewardModel {
     }
 
     fn train_heads(&mut self) {
-        self.score.weight = self.score.weight.clone().set_require_grad(true);
+        self.score = self.score.clone().set_require_grad(true);
     }
 }
 

@@ -65,7 +65,7 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
 /// When a file cannot be written.
 pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_id: u32) -> Result<()> {
     if let Some(config) = model.adapter() {
-        return adapter::save(&model.trunk, Some(model.score.weight.val()), config, source, to);
+        return adapter::save(&model.trunk, Some(&model.score), config, source, to);
     }
     let mut config = source.config.clone();
     config.insert("architectures".into(), json!([format!("{}ForSequenceClassification", Family::of(source)?.class())]));

@@ -44,7 +44,7 @@ impl Method for RewardModelConfig {
     }
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
-        Cast::alone(shared, Head::Scalar)
+        Cast::alone(shared, Head::SCALAR)
     }
 
     fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {

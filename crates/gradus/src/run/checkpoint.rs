@@ -41,6 +41,8 @@ pub struct RunState {
     pub tokens: u64,
     /// The adaptive KL coefficient.
     pub kl_coefficient: Option<f64>,
+    /// Iterations whose KL was above the limit, where there is one.
+    pub above_kl_limit: usize,
     /// The best value of the deciding metric, and the step that reached it.
     pub best: Option<(usize, f64)>,
     /// Evaluations since then, for early stopping.
@@ -392,6 +394,7 @@ mod tests {
             rows_used: 24,
             tokens: 12_345,
             kl_coefficient: Some(0.1 + 0.2),
+            above_kl_limit: 3,
             best: Some((step, -1.0 / 3.0)),
             evaluations_since_best: 1,
             elapsed_s: 1.5,

@@ -40,7 +40,7 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
         };
         match role.head {
             Head::Labels => dir.check_reads()?,
-            Head::Language | Head::Scalar => dir.check_writes()?,
+            Head::Language | Head::Scalar(_) => dir.check_writes()?,
         }
         let shape = ModelShape::of(&dir)?;
         Ok::<_, Error>(Player { role: role.clone(), name: name.clone(), dir, shape })

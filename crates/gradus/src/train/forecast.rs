@@ -110,7 +110,7 @@ pub(crate) fn with_rows(
         tries_longest: train.try_longest,
         moments: train.optimizer().moments(),
         has_lagged: cast.lagged.is_some(),
-        vectors: 0,
+        vectors: None,
         sampling: Vec::new(),
         sampling_weights: train.sampling_weights.unwrap_or(train.compute.into()),
         host_bytes,
@@ -149,7 +149,7 @@ fn on_shared_base(model: Model) -> Model {
 fn bare(player: &Player) -> Model {
     match player.role.head {
         Head::Language => Model::language(player.shape, player.role.weights),
-        Head::Scalar => Model::scalar(player.shape, player.role.weights),
+        head @ Head::Scalar(_) => Model { head, ..Model::scalar(player.shape, player.role.weights) },
         Head::Labels => Model::classifier(player.shape, player.role.weights),
     }
 }
@@ -164,7 +164,11 @@ fn model(plan: &Plan, start: &Start, player: &Player) -> Result<Model> {
         (None, _, None) => return Ok(bare(player)),
     };
     let (numbers, feed_forward) = config.size(&player.dir, &player.shape)?;
-    let adapter = Adapter { numbers: numbers as u64, feed_forward, shares_base: false };
+    let more = match player.role.head {
+        Head::Scalar(layers) => layers.parameters(player.shape.width) - player.shape.width,
+        Head::Language | Head::Labels => 0,
+    };
+    let adapter = Adapter { numbers: (numbers + more) as u64, feed_forward, shares_base: false };
     Ok(Model { adapter: Some(adapter), ..bare(player) })
 }
 
@@ -187,7 +191,7 @@ fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Worklo
     };
     let (critic, shared) = match workload.policy.adapter {
         _ if player.is_named() => (model(plan, start, player)?, 0),
-        Some(_) => (Model { head: Head::Scalar, ..on_shared_base(workload.policy) }, 0),
+        Some(_) => (Model { head: player.role.head, ..on_shared_base(workload.policy) }, 0),
         None => (bare(player), bare(player).weights()),
     };
     Ok(Workload { critic: Some(critic), shared_at_first: workload.shared_at_first + shared, ..workload })
@@ -297,7 +301,7 @@ mod tests {
             tries_longest: true,
             moments: 2,
             has_lagged: false,
-            vectors: 0,
+            vectors: None,
             sampling: Vec::new(),
             sampling_weights: WeightFormat::F32,
             host_bytes: 0,

@@ -113,6 +113,10 @@ impl Models<'_> {
             Some(model) => (model, None),
             None => (RewardModel::critic_from(policy), None),
         };
+        let model = match player.role.head {
+            Head::Scalar(layers) => model.with_head(layers, &mut self.plan.seed().stream(Purpose::Init, 0, HEAD)),
+            Head::Language | Head::Labels => model,
+        };
         let model = self.trained(model, player, fresh, CRITIC_ADAPTER)?;
         let optimizer = self.optimizer(CRITIC_PREFIX, settings.optimizer, &model)?;
         let learner = Learner::new(model, optimizer);
@@ -239,7 +243,7 @@ fn read_value_head(path: &Path, width: usize, device: &Device) -> Result<ValueHe
 /// What an adapter on a model is for.
 pub(super) fn task(player: &Player) -> TaskType {
     match player.role.head {
-        Head::Scalar | Head::Labels => TaskType::SequenceClassification,
+        Head::Scalar(_) | Head::Labels => TaskType::SequenceClassification,
         Head::Language if player.shape.has_encoder() => TaskType::Seq2SeqLm,
         Head::Language => TaskType::CausalLm,
     }

@@ -12,7 +12,7 @@ use super::rescue;
 use super::rollout_log::RolloutLog;
 use super::warnings::Shown;
 use crate::algorithm::actor::{logprobs, raw_logprobs};
-use crate::algorithm::{Actor, Algorithm, Experience, Update};
+use crate::algorithm::{Actor, Algorithm, Experience, KlLimit, Update};
 use crate::batches::{Order, Weighted};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, observe_rewards, observe_rollouts};
@@ -116,7 +116,8 @@ fn steps(
     let settings = task.settings;
     recorder.settle(version(algorithm, actor))?;
     recorder.tidy(settings)?;
-    if recorder.has_stopped(settings) {
+    let is_too_far = |recorder: &Recorder<'_>, limit: KlLimit| recorder.state.above_kl_limit >= limit.after;
+    if recorder.has_stopped(settings) || algorithm.kl_limit().is_some_and(|limit| is_too_far(recorder, limit)) {
         return Ok(());
     }
     let stop = algorithm.sampling().stop;
@@ -195,6 +196,9 @@ fn steps(
         let epoch = done as f64 / per_epoch;
         (recorder.state.step, recorder.state.epoch) = (done, epoch as usize);
         recorder.state.kl_coefficient = algorithm.kl_coefficient();
+        let limit =
+            algorithm.kl_limit().filter(|limit| advantages.stats.value("kl").is_some_and(|kl| kl > limit.above));
+        recorder.state.above_kl_limit += usize::from(limit.is_some());
         recorder.gather(&stats);
 
         // 7. Evaluate and log.
@@ -208,10 +212,15 @@ fn steps(
         if settings.logs_after(done) {
             recorder.log(done, settings, epoch, evaluation.as_ref())?;
         }
-        let verdict = match &evaluation {
+        let mut verdict = match &evaluation {
             Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&actor.frozen().policy, path))?,
             None => Verdict::GoOn,
         };
+        if let Some(KlLimit { above, after }) = limit.filter(|&limit| is_too_far(recorder, limit)) {
+            let message = format!("stopped early: the KL of {after} iterations was above `kl.stop_above`, {above}");
+            recorder.tell(&Event::Message(&message));
+            verdict = Verdict::Stop;
+        }
 
         // 8. Keep what is needed to go on from here.
         recorder.settle(version(algorithm, actor))?;

@@ -255,7 +255,10 @@ impl Job<'_> {
         let settings = self.settings(self.plan.train().max_steps.unwrap_or(by_epochs));
         let actor = Actor { policy, value_head };
         let optimizer = self.models().optimizer(ACTOR_PREFIX, settings.optimizer, &actor)?;
-        let mut learner = Learner::new(actor, optimizer);
+        let mut learner = match method.iteration().vectors {
+            None => Learner::new(actor, optimizer),
+            Some(_) => Learner::without_moments(actor, optimizer),
+        };
         let save = |policy: &CausalLm, path: &Path| policy.save(&self.start.model, path);
         let stop_ids = self.start.model.stop_ids();
         let mut recorder = self.recorder(observer)?;

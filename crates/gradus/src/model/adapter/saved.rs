@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
-use burn::tensor::Tensor;
+use burn::tensor::Device;
 
 use super::{CONFIG_FILE, PEFT_PREFIX, PeftConfig, TENSORS_FILE};
 use crate::error::{Error, Result};
-use crate::model::build::{Init, Source};
+use crate::model::build::{Builder, Init};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::directory::ModelDir;
-use crate::model::parameters::SharedTensor;
+use crate::model::parameters::{SharedTensor, shared_tensors};
 use crate::model::save::write_safetensors;
+use crate::model::scalar_head::ScalarHead;
 use crate::model::trunk::{Family, Trunk};
 
 /// The tensors of an adapter, asked for one by one.
@@ -42,10 +43,12 @@ impl AdapterTensors {
         self.file.fitting(name, shape, Init::Constant(0.0))
     }
 
-    /// The head that was trained with the adapter, `[1, D]`, where there is one.
-    pub(crate) fn score(&mut self, width: usize) -> Option<Vec<f32>> {
-        let name = format!("{PEFT_PREFIX}score.weight");
-        if self.file.holds(&name) { self.take(&name, &[1, width]).or(Some(vec![0.0; width])) } else { None }
+    /// The head that was trained with the adapter, where there is one.
+    pub(crate) fn score(&mut self, width: usize, device: &Device) -> Option<ScalarHead> {
+        let mut b = Builder::new(&mut self.file, device);
+        let b = b.enter(format!("{PEFT_PREFIX}score"));
+        let is_there = b.holds("weight") || b.holds("dense.weight");
+        is_there.then(|| ScalarHead::build(b, width, Init::Constant(0.0)))
     }
 
     /// Everything that was missing, misshapen or left over, as one error.
@@ -64,7 +67,7 @@ impl AdapterTensors {
 /// When a file cannot be written.
 pub(crate) fn save(
     trunk: &Trunk,
-    score: Option<Tensor<2>>,
+    score: Option<&ScalarHead>,
     config: &PeftConfig,
     source: &ModelDir,
     to: &Path,
@@ -81,7 +84,10 @@ pub(crate) fn save(
             tensors.push(SharedTensor::new(format!("{name}.lora_magnitude_vector"), magnitude.val()));
         }
     }
-    tensors.extend(score.map(|score| SharedTensor::new(format!("{PEFT_PREFIX}score.weight"), score)));
+    for mut tensor in score.map(shared_tensors).unwrap_or_default() {
+        tensor.name = format!("{PEFT_PREFIX}score.{}", tensor.name);
+        tensors.push(tensor);
+    }
     write_safetensors(&tensors.iter().collect::<Vec<_>>(), &to.join(TENSORS_FILE))?;
     let path = to.join(CONFIG_FILE);
     std::fs::write(&path, config.to_text()).map_err(|source| Error::io(path, source))?;
