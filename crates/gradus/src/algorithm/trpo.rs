@@ -223,9 +223,9 @@ impl TrpoConfig {
     }
 }
 
-/// What is held while the policy is updated: where it starts, its gradient, four vectors of conjugate gradients, and the
-/// four policies that a product with the Fisher matrix asks.
-const VECTORS: u64 = 10;
+/// What is held while the policy is updated: where it starts, its gradient, four vectors of conjugate gradients, the one of
+/// them that is multiplied once more on the device, and the four policies that a product with the Fisher matrix asks.
+const VECTORS: u64 = 11;
 
 /// `‖b − A x‖²` at which conjugate gradients end (sb3-contrib).
 const RESIDUAL_TOLERANCE: f64 = 1e-10;

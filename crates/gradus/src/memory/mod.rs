@@ -203,7 +203,7 @@ impl Workload {
         let longest = self.longest_pass(self.steps.order.batch_size * self.steps.group_size);
         let first = self.at_first("trial");
         if self.tries_longest {
-            phases.push(self.backward(longest, 0, first));
+            phases.push(self.backward(longest, 0, first, None));
         }
         let (update, pass) = self.update();
         if !self.sampling.is_empty() {
@@ -339,7 +339,7 @@ impl Workload {
         let (first, later, sums) = (self.at_first("update"), self.held("update"), self.trained_weights());
         let mut most = (first, Pass::default());
         let mut consider = |pass: Pass, sums: u64, held: Phase| {
-            let phase = self.backward(pass, sums, held);
+            let phase = self.backward(pass, sums, held, self.vectors);
             if phase.total() > most.0.total() {
                 most = (phase, pass);
             }
@@ -410,15 +410,15 @@ impl Workload {
         parts
     }
 
-    /// Forward and backward of one pass on top of what is `held`, with `sums` bytes of gradients from passes before it.
-    fn backward(&self, pass: Pass, sums: u64, held: Phase) -> Phase {
+    /// Forward and backward of one pass on top of what is `held`, with `sums` bytes of gradients from passes before it; where
+    /// there are `vectors`, of the policy with those, and then of the critic.
+    fn backward(&self, pass: Pass, sums: u64, held: Phase, vectors: Option<u64>) -> Phase {
         let held = Phase { gradients: sums, ..held };
         let (policy, critic) = (self.policy, self.critic);
-        let is_apart = self.vectors.is_some();
         // Of the critic's pass beside the policy's, and of the policy's gradients beside the critic's.
         let critic_saved = critic.map_or(0, |critic| critic.saved(pass));
-        let (beside, after) = if is_apart { (0, 0) } else { (critic_saved, policy.trained()) };
-        let vectors = self.vectors.unwrap_or(0) * policy.trained();
+        let (beside, after) = if vectors.is_some() { (0, 0) } else { (critic_saved, policy.trained()) };
+        let vectors = vectors.unwrap_or(0) * policy.trained();
         let mut moments_of_it = vec![
             Phase { activations: policy.saved(pass) + beside, working: vectors + policy.backward_begin(pass), ..held },
             Phase { activations: beside, working: vectors + policy.backward_end(pass), ..held },
