@@ -183,21 +183,28 @@ impl Optimizer {
     /// Made before anything else is computed they lie side by side. Made in the first step, they would take the places
     /// that activations just left, which then need others: a tenth more memory for the rest of the run.
     pub fn reserve<M: Module>(&mut self, module: &M) {
-        module.visit(&mut Reserver { path: NamePath::default(), config: self.config, moments: &mut self.moments });
+        let (config, moments) = (self.config, &mut self.moments);
+        let each = |name, n, device: Device| {
+            moments.entry(name).or_insert_with(|| Moments::zeros(config, n, &device));
+        };
+        module.visit(&mut Trained { path: NamePath::default(), each });
     }
 
     /// What is wrong with moments that were read from a file, if anything: they are those of the trained parameters of
     /// `module`, each of its size.
     pub fn misfit<M: Module>(&self, module: &M) -> Option<String> {
-        let mut fresh = Self::new(self.config);
-        fresh.reserve(module);
+        let mut trained = BTreeMap::new();
+        let each = |name, n, _| {
+            trained.insert(name, n);
+        };
+        module.visit(&mut Trained { path: NamePath::default(), each });
         let size = |moments: &Moments| moments.second.dims()[0];
         let sizes = |moments: &Moments| {
             let first = moments.first.as_ref().map_or(size(moments), |first| first.dims()[0]);
             (first == size(moments)).then_some(first)
         };
         for (name, moments) in &self.moments {
-            match (fresh.moments.get(name).map(size), sizes(moments)) {
+            match (trained.get(name).copied(), sizes(moments)) {
                 (None, _) => {
                     return Some(format!("it has moments of `{name}`, which is no trained parameter of the model"));
                 }
@@ -210,7 +217,7 @@ impl Optimizer {
                 }
             }
         }
-        let missing = fresh.moments.keys().find(|name| self.steps > 0 && !self.moments.contains_key(*name));
+        let missing = trained.keys().find(|name| self.steps > 0 && !self.moments.contains_key(*name));
         missing.map(|name| format!("it has no moments of `{name}`"))
     }
 
@@ -306,13 +313,13 @@ impl ModuleVisitor for Collector<'_> {
     }
 }
 
-struct Reserver<'a> {
+/// Says the name, the size and the device of every trained parameter.
+struct Trained<F> {
     path: NamePath,
-    config: OptimizerConfig,
-    moments: &'a mut BTreeMap<String, Moments>,
+    each: F,
 }
 
-impl ModuleVisitor for Reserver<'_> {
+impl<F: FnMut(String, usize, Device)> ModuleVisitor for Trained<F> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -323,8 +330,7 @@ impl ModuleVisitor for Reserver<'_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if param.is_require_grad() {
-            let (n, device) = (param.shape().num_elements(), param.val().device().inner());
-            self.moments.entry(self.path.name()).or_insert_with(|| Moments::zeros(self.config, n, &device));
+            (self.each)(self.path.name(), param.shape().num_elements(), param.val().device().inner());
         }
     }
 }

@@ -6,7 +6,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, is_fused};
 
-use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
+use super::adapter::{self, Adaptable, AdapterTensors, Attached, Layers, TaskType};
 use super::batch::{Batch, Rows, Targets};
 use super::build::{Builder, Fresh, Init, Source};
 use super::checkpoint::Checkpoint;

@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use gradus_kernels::{Precision, WeightFormat};
 
-use super::adapter::{self, Adaptable, AdapterTensors, Attached, TaskType};
+use super::adapter::{self, Adaptable, AdapterTensors, Attached, Layers, TaskType};
 use super::batch::{Batch, Rows};
 use super::build;
 use super::build::{Builder, Init, Source, normal};

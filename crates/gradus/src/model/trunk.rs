@@ -2,8 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{AttentionShape, Precision, WeightFormat, is_fused};
-use rayon::prelude::*;
+use gradus_kernels::AttentionShape;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -265,11 +264,6 @@ impl Trunk {
         }
     }
 
-    /// Holds the operands of all linear layers' products in `precision`; weights stay in f32.
-    pub(crate) fn set_precision(&mut self, precision: Precision) {
-        self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
-    }
-
     /// Has the backward pass run the blocks again instead of keeping what they computed: the same gradients, to the bit,
     /// with the activations of one block in memory at a time, for one more forward pass.
     pub fn set_recompute(&mut self, recompute: bool) {
@@ -288,14 +282,6 @@ impl Trunk {
             Self::Llama(model) => model.dropout = dropout,
             Self::T5(model) => model.dropout = dropout,
             Self::Bart(model) => model.dropout = dropout,
-        }
-    }
-
-    /// Packs the weights of all linear layers in `format`. A device without packed products keeps them as they are, unless
-    /// that would change their values.
-    pub(crate) fn freeze_weights(&mut self, format: WeightFormat) {
-        if is_fused(&self.device()) || format != WeightFormat::F32 {
-            self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
         }
     }
 

@@ -12,18 +12,20 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
+use gradus_kernels::is_fused;
 use rand::Rng;
+use rayon::prelude::*;
 
 pub use lora_config::LoraConfig;
 pub use peft::{PeftConfig, TaskType};
 pub(crate) use saved::{AdapterTensors, save};
 
-use super::WeightFormat;
 use super::directory::ModelDir;
 use super::encoder::{Encoder, EncoderFamily};
 use super::layers::Linear;
 use super::lora::{Lora, LoraValues};
 use super::trunk::{Family, Trunk};
+use super::{Precision, WeightFormat};
 use crate::error::{Error, Result};
 use crate::rng::Stream;
 
@@ -135,8 +137,18 @@ pub trait Layers {
     /// The device of the weights.
     fn device(&self) -> Device;
 
-    /// Packs the weights of all linear layers in `format`.
-    fn freeze_weights(&mut self, format: WeightFormat);
+    /// Holds the operands of all linear layers' products in `precision`; weights stay in f32.
+    fn set_precision(&mut self, precision: Precision) {
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
+    }
+
+    /// Packs the weights of all linear layers in `format`. A device without packed products keeps them as they are, unless
+    /// that would change their values.
+    fn freeze_weights(&mut self, format: WeightFormat) {
+        if is_fused(&self.device()) || format != WeightFormat::F32 {
+            self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
+        }
+    }
 
     /// Has the backward pass run the blocks again instead of keeping what they computed.
     fn set_recompute(&mut self, recompute: bool);
@@ -159,9 +171,6 @@ macro_rules! layers {
             }
             fn device(&self) -> Device {
                 self.device()
-            }
-            fn freeze_weights(&mut self, format: WeightFormat) {
-                self.freeze_weights(format);
             }
             fn set_recompute(&mut self, recompute: bool) {
                 self.set_recompute(recompute);

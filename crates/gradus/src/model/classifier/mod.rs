@@ -15,7 +15,7 @@ use gradus_kernels::{Precision, WeightFormat};
 pub(super) use head::Head;
 pub use task::{Reading, Scope, Task};
 
-use super::adapter::{Adaptable, Attached};
+use super::adapter::{Adaptable, Attached, Layers};
 use super::build::{Builder, Fresh, Init, Source, normal};
 use super::causal::select_rows;
 use super::checkpoint::Checkpoint;

@@ -15,8 +15,6 @@ mod texts;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use gradus_kernels::{Precision, WeightFormat, is_fused};
-use rayon::prelude::*;
 
 pub use albert::AlbertModel;
 pub use bert::BertModel;
@@ -160,18 +158,6 @@ impl Encoder {
     /// All linear layers with their names in the encoder.
     pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
         self.body_mut().linears_mut()
-    }
-
-    /// Holds the operands of all linear layers' products in `precision`; weights stay in f32.
-    pub(crate) fn set_precision(&mut self, precision: Precision) {
-        self.linears_mut().into_iter().for_each(|(_, linear)| linear.set_precision(precision));
-    }
-
-    /// Packs the weights of all linear layers in `format`; see [`Trunk`](super::Trunk).
-    pub(crate) fn freeze_weights(&mut self, format: WeightFormat) {
-        if is_fused(&self.device()) || format != WeightFormat::F32 {
-            self.linears_mut().into_par_iter().for_each(|(_, linear)| linear.freeze_weight(format));
-        }
     }
 
     /// Has the backward pass run the blocks again instead of keeping what they computed.

@@ -13,6 +13,7 @@ use burn::module::Module;
 use gradus_kernels::{FrozenWeight, Quantisation, WeightFormat};
 use serde_json::{Value, json};
 
+use super::adapter::Layers;
 use super::causal::CausalLm;
 use super::directory::ModelDir;
 use super::reward_model::RewardModel;
