@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use gradus::config::{Flag, FlagKind, FlagSpec, Schema, Scope, flags};
+use gradus::config::{Flag, FlagKind, FlagSpec, Request, RunConfig, Schema, Scope, flags};
+use gradus::task::DataConfig;
 
 pub use methods::MethodFlags;
 
@@ -56,6 +57,18 @@ pub fn add_rewards(command: Command) -> Command {
 /// The flags of rewards that were given.
 pub fn given_rewards(matches: &ArgMatches) -> Vec<Flag> {
     rewards().filter_map(|spec| flag(matches, spec)).collect()
+}
+
+/// Where rows come from, by the values of the flags of that name, read as those of a run are.
+pub fn data(from: Option<&str>, task: Option<&str>, split: Option<&str>) -> gradus::Result<DataConfig> {
+    let specs = flags(&Schema::run_config(), Scope::Shared);
+    let given = [("data", from), ("task", task), ("split", split)].into_iter().filter_map(|(name, value)| {
+        let spec = specs.iter().find(|spec| spec.name == name)?.clone();
+        Some(Flag { written: format!("--{name}"), spec, values: vec![value?.to_owned()] })
+    });
+    let given: Vec<Flag> = given.collect();
+    let request = Request { flags: &given, ..Request::default() };
+    Ok(RunConfig::read("{model: '-', method: {sft: {}}}", &request)?.config.data)
 }
 
 fn rewards() -> impl Iterator<Item = FlagSpec> {

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use gradus::reward::Interrupt;
 use gradus::run::Metrics;
+use gradus::task::DataConfig;
 use gradus::train::observer::{Event, Observer};
 
 use crate::output::Output;
@@ -114,6 +115,11 @@ pub fn fetch(name: &str, out: &Output) -> anyhow::Result<()> {
 pub fn fetch_data(name: &str, out: &Output) -> anyhow::Result<()> {
     gradus::data::resolve(name, &mut downloads(out))?;
     Ok(())
+}
+
+/// The same for the rows of a configuration.
+pub fn fetch_rows(data: &DataConfig, out: &Output) -> anyhow::Result<()> {
+    Ok(data.fetch(&mut downloads(out))?)
 }
 
 /// Shows the progress of one file after the other.

@@ -70,7 +70,7 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
     }
     let comparison = Comparison {
         model: first.config().model.clone(),
-        data: first.config().data.clone(),
+        data: first.config().data.to_string(),
         budget: budget(job.runs, &entries),
         evaluation: judge.describe(),
         entries,

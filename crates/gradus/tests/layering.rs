@@ -27,7 +27,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("pretrained", &["model", "text"]),
     ("run", &["calendar"]),
     ("data", &["hub", "text"]),
-    ("task", &[]),
+    ("task", &["data", "metric"]),
     ("generate", &["model", "gradus_kernels"]),
     ("rollout", &["generate", "model", "text", "data"]),
     // What objectives and algorithms take a step with.
@@ -51,7 +51,20 @@ const PARTS: &[(&str, &[&str])] = &[
     ("evaluation", &["algorithm", "math", "model", "reward", "rollout", "settings", "stats"]),
     (
         "config",
-        &["algorithm", "device", "machine", "method", "model", "objective", "reward", "run", "settings", "suggest"],
+        &[
+            "algorithm",
+            "data",
+            "device",
+            "machine",
+            "method",
+            "model",
+            "objective",
+            "reward",
+            "run",
+            "settings",
+            "suggest",
+            "task",
+        ],
     ),
     ("runs", &["run", "suggest"]),
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, TokeniseOptions, TooLong, load};
+use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, TokeniseOptions, TooLong};
 use gradus::model::ModelDir;
+use gradus::task::load;
 use gradus::text::{ChatTemplate, Tokenizer};
 
+use crate::flags;
 use crate::output::Output;
-use crate::watch::fetch_data;
+use crate::watch::fetch_rows;
 
 mod check;
 mod convert;
@@ -43,8 +45,14 @@ pub fn run(args: DataArgs, out: &Output) -> anyhow::Result<()> {
 #[derive(Debug, clap::Args)]
 struct RowArgs {
     /// A file, a directory or a hub name; `NAME:SPLIT` names a split
-    #[arg(value_name = "DATA")]
-    data: String,
+    #[arg(value_name = "DATA", required_unless_present = "task")]
+    data: Option<String>,
+    /// The task that makes rows of its public files (by default those on the hub): its name, or its name and keys as YAML
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
+    /// The split: train, validation or test
+    #[arg(long, value_name = "SPLIT")]
+    split: Option<String>,
     /// The column that holds plain text
     #[arg(long, value_name = "NAME", default_value = "text")]
     text_column: String,
@@ -113,11 +121,12 @@ impl RowArgs {
             max_rows: self.max_rows,
             bad_rows,
         };
-        fetch_data(&self.data, out)?;
-        let dataset = load(&self.data, &options)?;
+        let data = flags::data(self.data.as_deref(), self.task.as_deref(), self.split.as_deref())?;
+        fetch_rows(&data, out)?;
+        let dataset = load(&data, &options)?;
         if let (Some(split), false) = (&dataset.source.split, dataset.source.other_splits.is_empty()) {
             let others: Vec<String> = dataset.source.other_splits.iter().map(|s| format!("`{s}`")).collect();
-            let example = format!("{}:{}", self.data, dataset.source.other_splits[0]);
+            let example = format!("{data}:{}", dataset.source.other_splits[0]);
             out.note(format_args!("reading the split `{split}`; there is {} too: `{example}`", others.join(", ")));
         }
         Ok(dataset)

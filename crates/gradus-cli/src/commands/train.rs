@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::flags;
 use crate::output::Output;
-use crate::watch::{Watcher, fetch, fetch_data, short};
+use crate::watch::{Watcher, fetch, fetch_data, fetch_rows, short};
 
 /// Trains what the file and the flags say. `method` is that of the command; `train` leaves it to the file.
 pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
@@ -28,8 +28,11 @@ pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
     gradus::machine::use_threads(plan.train().threads)?;
     let config = plan.config();
     fetch(&config.model, out)?;
-    let mixed = config.mix.iter().map(|source| &source.data);
-    [&config.data].into_iter().chain(mixed).chain(&config.eval_data).try_for_each(|data| fetch_data(data, out))?;
+    [Some(&config.data), config.held_out().as_ref()]
+        .into_iter()
+        .flatten()
+        .try_for_each(|data| fetch_rows(data, out))?;
+    config.mix.iter().try_for_each(|source| fetch_data(&source.data, out))?;
     let outcome = gradus::train::run(plan, &mut Watcher::new(out))?;
     out.note(summary(&outcome.results));
     out.result(&outcome.results, || outcome.directory.display().to_string())

@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 use super::MethodConfig;
 use super::node::{Entry, Node, Value, parse};
 use super::schema::{Field, Schema, Shape, Word};
+use crate::data::Need;
 use crate::error::{Diagnostic, Place};
 
 /// A flag that exists.
@@ -94,6 +95,9 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
         }
     }
     specs.extend(later);
+    if !takes_tasks(scope) {
+        specs.retain(|spec| !matches!(spec.key.as_str(), "data.task" | "eval_data.task"));
+    }
     if let Scope::Method(name) = scope
         && let Some(method) = MethodConfig::named(name)
     {
@@ -110,6 +114,13 @@ fn is_offline(scope: Scope<'_>) -> bool {
     MethodConfig::named(name).is_some_and(|method| !method.is_online())
 }
 
+/// Whether rows may be those of a task: prompts and references.
+fn takes_tasks(scope: Scope<'_>) -> bool {
+    let Scope::Method(name) = scope else { return true };
+    let need = MethodConfig::named(name).map(|method| method.method().need());
+    !matches!(need, Some(Need::Preference | Need::Columns))
+}
+
 /// Where help lists a key of `train`.
 fn section(key: &str) -> &'static str {
     match key {
@@ -119,6 +130,8 @@ fn section(key: &str) -> &'static str {
         "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "optimizer" | "adam_betas"
         | "adam_epsilon" | "rmsprop_alpha" | "rmsprop_epsilon" | "max_grad_norm" | "dropout" => "Optimiser",
         "max_length"
+        | "max_prompt_length"
+        | "prompt_truncation"
         | "too_long"
         | "max_rows"
         | "max_rows_at_random"
@@ -150,15 +163,22 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
             }
             return;
         }
-        // The list stands under its own key of the mapping, so that flags for the other keys can be given beside it.
-        Shape::ListOrMap(_, map) => {
+        Shape::OrMap(_, map) if matches!(schema.resolve(map), Shape::Choice(_)) => FlagKind::Yaml,
+        // The value stands under its own key of the mapping, so that flags for the other keys can be given beside it.
+        Shape::OrMap(value, map) => {
+            // `--task` and `--eval-task`, not `--data-task`.
+            let prefix = name.strip_suffix("data").map_or(name.as_str(), |before| before.trim_end_matches('-'));
             for inner in schema.fields(map) {
-                if matches!(schema.resolve(&inner.shape), Shape::List { .. }) {
+                if schema.resolve(&inner.shape) == schema.resolve(value) {
                     let (name, doc, default) = (name.clone(), field.doc.clone(), field.default.clone());
+                    let kind = match schema.resolve(value) {
+                        Shape::List { .. } => FlagKind::Arguments,
+                        _ => FlagKind::Value(placeholder(&field.name)),
+                    };
                     let key = format!("{key}.{}", inner.name);
-                    specs.push(FlagSpec { name, key, section, doc, default, kind: FlagKind::Arguments });
+                    specs.push(FlagSpec { name, key, section, doc, default, kind });
                 } else {
-                    collect(schema, inner, &key, &name, section, specs);
+                    collect(schema, inner, &key, prefix, section, specs);
                 }
             }
             return;
@@ -312,14 +332,16 @@ pub(super) fn overlay(schema: &Schema, shape: &Shape, base: Node, over: Node) ->
             ([old], [new]) if old.key == new.key => (base, over),
             _ => return Node { value: Value::Map(over), place },
         },
-        (Shape::ListOrMap(_, map), Value::List(items), Value::Map(over)) => {
-            let list =
-                schema.fields(map).iter().find(|field| matches!(schema.resolve(&field.shape), Shape::List { .. }));
-            let key = list.map(|field| field.name.clone()).unwrap_or_default();
-            let node = Node { value: Value::List(items), place: base.place.clone() };
+        (Shape::OrMap(_, map), base, over) if matches!(schema.resolve(map), Shape::Choice(_)) => {
+            return overlay(schema, map, Node { value: base, place: place.clone() }, Node { value: over, place });
+        }
+        (Shape::OrMap(..), Value::Map(base), Value::Map(over)) => (base, over),
+        (Shape::OrMap(first, map), value, Value::Map(over)) if !empty => {
+            let own = schema.fields(map).iter().find(|field| schema.resolve(&field.shape) == schema.resolve(first));
+            let key = own.map(|field| field.name.clone()).unwrap_or_default();
+            let node = Node { value, place: base.place.clone() };
             (vec![Entry { key, place: base.place, node }], over)
         }
-        (Shape::ListOrMap(..), Value::Map(base), Value::Map(over)) => (base, over),
         (_, _, value) => return Node { value, place },
     };
     let fields = schema.fields(shape);

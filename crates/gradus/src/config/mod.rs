@@ -39,6 +39,7 @@ use crate::method::{Preset, Shared};
 use crate::model::adapter::LoraConfig;
 use crate::reward::config::RewardConfig;
 use crate::settings::TrainConfig;
+use crate::task::DataConfig;
 
 /// One training run, as written in a file and by flags.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,14 +47,15 @@ use crate::settings::TrainConfig;
 pub struct RunConfig {
     /// The model to start from: a Hugging Face model directory or a hub name.
     pub model: String,
-    /// Training rows: a file, a directory or a hub name; the row format is recognised from the columns.
-    pub data: String,
+    /// Training rows: a file, a directory or a hub name; the row format is recognised from the columns. Or a task, with its files.
+    pub data: DataConfig,
     /// More training rows, from other files or splits, beside those of `data` (which `train.max_rows` bounds).
     #[serde(default)]
     pub mix: Vec<MixedData>,
-    /// Held-out rows. Without it, `train.eval_fraction` of the training rows are held out.
+    /// Held-out rows; where `data` has a task, of the same. Without it, a task's validation split; of other rows `train.eval_fraction`
+    /// of those for training are held out.
     #[serde(default)]
-    pub eval_data: Option<String>,
+    pub eval_data: Option<DataConfig>,
     /// Where the run directory is written. Default: `runs/<method>-<model>-<n>`.
     #[serde(default)]
     pub output_dir: Option<PathBuf>,
@@ -88,6 +90,14 @@ pub struct MixedData {
 }
 
 impl RunConfig {
+    /// The held-out rows that are named, or that the task of `data` has; `None`: some of `data` are held out.
+    pub fn held_out(&self) -> Option<DataConfig> {
+        match &self.eval_data {
+            Some(data) => Some(data.or_of(&self.data)),
+            None => self.data.validation(),
+        }
+    }
+
     /// What a method has to know of the rest.
     pub fn shared(&self) -> Shared<'_> {
         Shared { train: &self.train, reward: self.reward.as_ref() }

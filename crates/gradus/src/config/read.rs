@@ -64,8 +64,25 @@ impl Reader<'_> {
             }
             (Shape::OneOrMore(item), Value::List(items)) => return self.list(item, None, items, node, path),
             (Shape::OneOrMore(item), _) => return self.value(item, false, node, path),
-            (Shape::ListOrMap(list, _), Value::List(_)) => return self.value(list, false, node, path),
-            (Shape::ListOrMap(_, map), Value::Map(_)) => return self.value(map, false, node, path),
+            (Shape::OrMap(list, _), Value::List(_)) => return self.value(list, false, node, path),
+            (Shape::OrMap(_, map), Value::Map(_)) => return self.value(map, false, node, path),
+            (Shape::OrMap(word, map), Value::Scalar { text, .. }) => {
+                // A side's name alone is that side with its defaults.
+                if let Shape::Choice(sides) = schema.resolve(map)
+                    && sides.iter().any(|side| side.name == *text)
+                {
+                    let node = Node { place: node.place.clone(), ..Node::empty() };
+                    let side = Entry { key: text.clone(), place: node.place.clone(), node: node.clone() };
+                    return self.choice(sides, &[side], &node, path);
+                }
+                return match schema.resolve(word) {
+                    Shape::List { .. } => {
+                        self.wrong(schema.resolve(shape), node, path);
+                        None
+                    }
+                    word => self.value(word, false, node, path),
+                };
+            }
             (shape, Value::Scalar { text, quoted }) => scalar(shape, text, *quoted, node.is_null()),
             _ => None,
         };
@@ -213,7 +230,7 @@ impl Reader<'_> {
             }
             (Shape::List { .. }, _) => "a list".into(),
             (Shape::OneOrMore(_), _) => unreachable!("one of it is read as what it is"),
-            (Shape::ListOrMap(..), _) => "a list `[program, arguments…]`".into(),
+            (Shape::OrMap(..), _) => "a list `[program, arguments…]`".into(),
             (Shape::Integer { minimum: Some(least), maximum }, Value::Scalar { text, .. })
                 if text.parse::<f64>().is_ok_and(|number| number >= *maximum as f64) =>
             {

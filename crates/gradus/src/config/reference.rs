@@ -147,7 +147,7 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
         Shape::List { item, length: None } => format!("list of {}", plural(&shape_name(schema, item))),
         Shape::List { item, length: Some(n) } => format!("list of {n} {}", plural(&shape_name(schema, item))),
         Shape::OneOrMore(item) => format!("{}, or a list of them", shape_name(schema, item)),
-        Shape::ListOrMap(list, _) => format!("{}, or a mapping", shape_name(schema, list)),
+        Shape::OrMap(list, _) => format!("{}, or a mapping", shape_name(schema, list)),
         Shape::Named(_) => unreachable!("names are resolved"),
     }
 }

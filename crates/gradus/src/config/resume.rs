@@ -229,8 +229,8 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
     let method_key = key.strip_prefix("method.").and_then(|rest| rest.split_once('.')).map(|(_, key)| key);
     match (key, method_key) {
         // What the weights, the moments and the rows are.
-        ("model" | "data" | "mix" | "eval_data", _)
-        | (
+        _ if matches!(key.split('.').next(), Some("model" | "data" | "mix" | "eval_data")) => Effect::Refused,
+        (
             "train.seed"
             | "train.optimizer"
             | "train.priority_scale"
@@ -242,6 +242,8 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.eval_fraction"
             | "train.eval_sample"
             | "train.max_length"
+            | "train.max_prompt_length"
+            | "train.prompt_truncation"
             | "train.too_long"
             | "train.text_column"
             | "train.transcripts_as_messages"

@@ -2,11 +2,14 @@
 
 use super::RunConfig;
 use super::load::Written;
+use super::method::names;
+use crate::data::Need;
 use crate::device;
 use crate::machine::Machine;
 use crate::method::{Found, Problems};
 use crate::model::WeightFormat;
 use crate::settings::TrainConfig;
+use crate::task::DataConfig;
 
 mod adapter;
 mod rewards;
@@ -16,9 +19,8 @@ pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     let place = |key: &str| written.place(key).cloned();
     let mut problems = Problems::new(&place);
     let config = &written.config;
-    for (key, value) in [("model", &config.model), ("data", &config.data)] {
-        problems.unless(!value.trim().is_empty(), &[key], || (format!("`{key}` is empty"), None));
-    }
+    problems.unless(!config.model.trim().is_empty(), &["model"], || ("`model` is empty".into(), None));
+    data(&mut problems, config);
     let has_name = config.output_dir.as_ref().is_none_or(|path| !path.as_os_str().is_empty());
     problems.unless(has_name, &["output_dir"], || {
         (
@@ -32,6 +34,34 @@ pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     train(&mut problems, config, machine);
     evaluation(&mut problems, config, !written.is_default("train.best_metric"));
     problems.into_found()
+}
+
+fn data(problems: &mut Problems<'_>, config: &RunConfig) {
+    let named = |data: &DataConfig| data.from.as_ref().is_none_or(|from| !from.trim().is_empty());
+    let given = config.data.from.is_some() || config.data.task.is_some();
+    problems.unless(given && named(&config.data), &["data", "data.task"], || ("`data` is empty".into(), None));
+    if let Some(held_out) = &config.eval_data {
+        let given = held_out.from.is_some() || held_out.task.is_some() || config.data.task.is_some();
+        problems.unless(given && named(held_out), &["eval_data", "eval_data.task", "data.task"], || {
+            ("`eval_data` is empty".into(), None)
+        });
+    }
+    let method = config.method.method();
+    let fits = !matches!(method.need(), Need::Preference | Need::Columns);
+    problems.unless(fits || config.data.task.is_none(), &["data.task", "method"], || {
+        let message = format!(
+            "`data.task` gives prompts and references, but `{}` learns from {}",
+            method.name(),
+            if method.need() == Need::Preference { "pairs" } else { "rows with labels" }
+        );
+        (
+            message,
+            Some(format!(
+                "a task trains with {}",
+                names("or", |other| { !matches!(other.method().need(), Need::Preference | Need::Columns) })
+            )),
+        )
+    });
 }
 
 fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
@@ -50,6 +80,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
         ("train.micro_batch_size", train.micro_batch_size),
         ("train.max_rows", train.max_rows),
         ("train.eval_sample", train.eval_sample),
+        ("train.max_prompt_length", train.max_prompt_length),
     ] {
         problems.at_least(key, value.unwrap_or(1), 1);
     }
@@ -113,7 +144,7 @@ fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, asks_best: bool) 
     let train = &config.train;
     problems.zero_to_below("train.eval_fraction", train.eval_fraction, 1.0);
     problems.at_least("train.eval_steps", train.eval_steps, -1);
-    let nothing_held_out = config.eval_data.is_none() && train.eval_fraction == 0.0;
+    let nothing_held_out = config.held_out().is_none() && train.eval_fraction == 0.0;
     problems.unless(train.eval_steps <= 0 || !nothing_held_out, &["train.eval_steps", "train.eval_fraction"], || {
         let message = format!(
             "`train.eval_steps` is {}, but there is nothing to evaluate on: `train.eval_fraction` is 0 and `eval_data` is not given",

@@ -48,8 +48,8 @@ pub enum Shape {
     },
     /// A value, or a list of such values.
     OneOrMore(Box<Shape>),
-    /// A list, or a mapping of which the list is one key.
-    ListOrMap(Box<Shape>, Box<Shape>),
+    /// A value, or a mapping: one of which the value is one key; or a choice of which the value is one side's name.
+    OrMap(Box<Shape>, Box<Shape>),
     /// A shape by name; see [`Schema::resolve`].
     Named(String),
 }
@@ -106,7 +106,7 @@ impl Schema {
     pub fn fields<'a>(&'a self, shape: &'a Shape) -> &'a [Field] {
         match self.resolve(shape) {
             Shape::Map(fields) | Shape::Choice(fields) => fields,
-            Shape::ListOrMap(_, map) => self.fields(map),
+            Shape::OrMap(_, map) => self.fields(map),
             _ => &[],
         }
     }
@@ -140,7 +140,7 @@ fn shape(schema: &Value) -> (Shape, bool) {
         return match shapes.next() {
             None => (first, nullable),
             Some(Shape::List { item, .. }) if *item == first => (Shape::OneOrMore(item), nullable),
-            Some(second) => (Shape::ListOrMap(Box::new(first), Box::new(second)), nullable),
+            Some(second) => (Shape::OrMap(Box::new(first), Box::new(second)), nullable),
         };
     }
     if let Some(options) = schema.get("oneOf").and_then(Value::as_array) {

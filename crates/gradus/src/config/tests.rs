@@ -40,9 +40,7 @@ fn any_value(schema: &Schema, shape: &Shape, depth: usize) -> BoxedStrategy<Json
             let several = prop::collection::vec(any_value(schema, item, depth), 1..4).prop_map(Json::Array);
             prop_oneof![any_value(schema, item, depth), several].boxed()
         }
-        Shape::ListOrMap(list, map) => {
-            prop_oneof![any_value(schema, list, depth), any_value(schema, map, depth)].boxed()
-        }
+        Shape::OrMap(list, map) => prop_oneof![any_value(schema, list, depth), any_value(schema, map, depth)].boxed(),
         Shape::Named(_) => unreachable!("names are resolved"),
     }
 }
@@ -434,7 +432,7 @@ fn flags_lie_over_the_file() {
     let config = load(Some("ppo"), &flags).expect("fine").config;
     let MethodConfig::Ppo(ppo) = &config.method else { panic!("ppo was asked for") };
     assert_eq!((ppo.clip_range, ppo.kl.coefficient, ppo.kl.target), (0.1, 0.3, Some(2.0)));
-    assert_eq!((config.model.as_str(), config.data.as_str()), ("b", "d"));
+    assert_eq!((config.model.as_str(), config.data.from.as_deref().unwrap_or_default()), ("b", "d"));
     assert_eq!(serde_json::to_value(&config.reward).expect("plain data"), json!({ "model": "rm" }));
 
     let Err(Error::Config(found)) = load(Some("grpo"), &[]) else { panic!("another method") };
@@ -473,8 +471,10 @@ fn every_key_is_documented_and_defaults_in_words_are_the_defaults_in_code() {
     for key in explain(&Schema::run_config(), None).expect("all keys") {
         assert!(!key.doc.is_empty() || key.key.starts_with("reward.command."), "`{}` has no documentation", key.key);
         let Some(said) = key.doc.split_once("Default ").map(|(_, rest)| rest) else { continue };
-        let said = said.trim_start_matches('`').split(['`', ' ', '(', ';']).next().unwrap_or_default();
-        let said = said.trim_end_matches(['.', ',', ':']);
+        let said = match said.strip_prefix('`') {
+            Some(quoted) => quoted.split('`').next().unwrap_or_default(),
+            None => said.split([' ', '(', ';']).next().unwrap_or_default().trim_end_matches(['.', ',', ':']),
+        };
         match &key.default {
             Some(Json::Number(number)) if said.parse::<f64>().is_ok() => {
                 assert_eq!(said.parse::<f64>().ok(), number.as_f64(), "`{}`: {}", key.key, key.doc);

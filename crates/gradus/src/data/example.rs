@@ -99,6 +99,9 @@ pub struct TokeniseOptions {
     pub transcripts_as_messages: bool,
     /// Where the prompt ends that `chosen` and `rejected` share.
     pub implicit_prompt: super::ImplicitPrompt,
+    /// Prompts to sample from keep at most so many tokens, and are cut at this side; special tokens that the tokenizer puts around a
+    /// text stay. Default: none is cut.
+    pub prompt_cut: Option<(usize, super::Side)>,
     /// Whether an encoder reads the prompt and a decoder writes the completion: both are tokenised alone, each with what
     /// the tokenizer puts around a text, and `max_length` bounds each of them. Default false.
     pub apart: bool,
@@ -115,6 +118,7 @@ impl Default for TokeniseOptions {
             for_reward: false,
             transcripts_as_messages: false,
             implicit_prompt: super::ImplicitPrompt::default(),
+            prompt_cut: None,
             apart: false,
         }
     }
@@ -135,6 +139,8 @@ pub struct Counts {
     pub cut: usize,
     /// Rows whose source, for an encoder, was cut.
     pub sources_cut: usize,
+    /// Rows whose prompt, to sample from, was cut.
+    pub prompts_cut: usize,
     /// Rows whose target, for a decoder, does not end with the end-of-text token, though nothing was cut.
     pub without_end: usize,
     /// Rows left out because cutting left no token with loss.
@@ -170,6 +176,7 @@ impl Counts {
         say(self.truncated, "cut at the end: they lost their end-of-text token");
         say(self.cut, "cut: their text is longer than the limit");
         say(self.sources_cut, "have a source that was cut at the end");
+        say(self.prompts_cut, "have a prompt that was cut to the limit");
         say(self.without_end, "have a target without the end-of-text token: where it ends is not learnt");
         say(self.without_loss, "left out: the cut removed every token with loss");
         say(self.prompt_mismatches, "have a prompt that tokenises differently alone than with its completion");

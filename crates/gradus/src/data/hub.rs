@@ -8,21 +8,37 @@ use super::source::{Source, choose, is_data_file};
 use crate::Result;
 use crate::hub::{OnHub, OnProgress};
 
-/// Downloads the files of one split, or finds them in the cache when there is no network.
-pub(super) fn fetch(name: &str, split: Option<&str>, on_progress: OnProgress<'_>) -> Result<Source> {
+/// Downloads the files of one split (of those below `folder`, where there is one), or finds them in the cache when there is no
+/// network.
+pub(super) fn fetch(
+    name: &str,
+    folder: Option<&str>,
+    split: Option<&str>,
+    on_progress: OnProgress<'_>,
+) -> Result<Source> {
     let on_hub = OnHub { name, is_model: false };
-    let download = |api: &Api| download(api, on_hub, split, on_progress);
-    on_hub.fetched_or_cached(download, || Ok(cached(on_hub, split)?.map(Ok)))?
+    let download = |api: &Api| download(api, on_hub, folder, split, on_progress);
+    on_hub.fetched_or_cached(download, || Ok(cached(on_hub, folder, split)?.map(Ok)))?
+}
+
+/// Only those below `folder`, where there are any.
+fn keep_folder(files: &mut Vec<String>, folder: Option<&str>) {
+    let is_below = |file: &String| folder.is_some_and(|folder| Path::new(file).starts_with(folder));
+    if files.iter().any(is_below) {
+        files.retain(is_below);
+    }
 }
 
 fn download(
     api: &Api,
     on_hub: OnHub<'_>,
+    folder: Option<&str>,
     split: Option<&str>,
     on_progress: OnProgress<'_>,
 ) -> Result<Result<Source>, ApiError> {
     let mut files = on_hub.files(api)?;
     files.retain(|file| is_data_file(Path::new(file)));
+    keep_folder(&mut files, folder);
     let mut source = match choose(Path::new(on_hub.name), &files, split) {
         Ok(source) => source,
         Err(error) => return Ok(Err(error)),
@@ -34,13 +50,14 @@ fn download(
 }
 
 /// The snapshot the cache holds of the data set's main branch.
-fn cached(on_hub: OnHub<'_>, split: Option<&str>) -> Result<Option<Source>> {
+fn cached(on_hub: OnHub<'_>, folder: Option<&str>, split: Option<&str>) -> Result<Option<Source>> {
     let Some(snapshot) = on_hub.snapshot() else { return Ok(None) };
     let mut files = Vec::new();
     list(&snapshot, PathBuf::new(), &mut files);
     if files.is_empty() {
         return Ok(None);
     }
+    keep_folder(&mut files, folder);
     let source = choose(Path::new(on_hub.name), &files, split)?;
     Ok(Some(Source { files: source.files.iter().map(|f| snapshot.join(f)).collect(), ..source }))
 }

@@ -60,8 +60,8 @@ pub struct Dataset {
     pub name: String,
     /// The files read.
     pub source: Source,
-    /// The format of the first file, and whether it is gzipped.
-    pub format: (Format, bool),
+    /// The format of the first file, and whether it is gzipped; none for rows of a task, which reads files of several forms.
+    pub format: Option<(Format, bool)>,
     /// What the rows are.
     pub kind: RowKind,
     /// The good rows; [`Row::index`] counts them.
@@ -123,5 +123,5 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
         let file = source.files.first().cloned().unwrap_or_else(|| PathBuf::from(name));
         return Err(Error::data(file, None, "no rows: the data set is empty"));
     };
-    Ok(Dataset { name: name.to_owned(), source, format, kind, rows, bad })
+    Ok(Dataset { name: name.to_owned(), source, format: Some(format), kind, rows, bad })
 }

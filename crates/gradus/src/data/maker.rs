@@ -1,6 +1,7 @@
 //! One row to its token ids: which parts are joined, where the completion begins, what is cut.
 
 use super::Message;
+use super::Side;
 use super::encode::common_prefix;
 use super::example::{PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
 use super::foreign::{alpaca_prompt, alpaca_question};
@@ -25,6 +26,8 @@ pub(super) enum Outcome {
     Cut,
     /// Of a source and a target, only the source.
     SourceCut,
+    /// A prompt to sample from.
+    PromptCut,
     /// The target of an encoder's source does not end.
     WithoutEnd,
     Skipped,
@@ -335,6 +338,24 @@ impl Maker<'_> {
             ids.push(begin);
         }
         Ok(Prompt { row: row.index, text, ids, apart: false, messages, columns: row.columns.clone() })
+    }
+
+    /// The prompt within its limit, and whether it was cut.
+    pub(super) fn cut_prompt(&self, mut prompt: Prompt) -> (Prompt, bool) {
+        let ids = &prompt.ids;
+        let Some((most, side)) = self.options.prompt_cut.filter(|(most, _)| ids.len() > *most) else {
+            return (prompt, false);
+        };
+        let begins = ids.first().copied().filter(|first| Some(*first) == self.tokenizer.bos_id());
+        let ends = ids.last().copied().filter(|_| prompt.apart && self.tokenizer.appends_eos());
+        let (head, tail) = (usize::from(begins.is_some()), usize::from(ends.is_some()));
+        let (text, room) = (&ids[head..ids.len() - tail], most.saturating_sub(head + tail));
+        let kept = match side {
+            Side::Left => &text[text.len() - room..],
+            Side::Right => &text[..room],
+        };
+        prompt.ids = begins.into_iter().chain(kept.iter().copied()).chain(ends).collect();
+        (prompt, true)
     }
 
     /// Alpaca rows are conversations where the model has a chat template, else Alpaca's own text.

@@ -13,7 +13,7 @@ use super::delimited::Delimited;
 use super::message::kind_name;
 use super::parquet::ParquetRows;
 use super::place::Place;
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// A row as read: its columns as JSON, in the order of the file.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,6 +116,56 @@ pub fn open(path: &Path) -> Result<Rows> {
         _ => Box::new(JsonLines { origin, input, line: 0, buffer: Vec::new(), done: false }),
     };
     Ok(Rows { format, gzip, rows })
+}
+
+/// The lines of a text file, plain or gzipped, each with its place and without its end.
+///
+/// # Errors
+/// When the file cannot be opened. A line that cannot be read is an [`Error::Data`], and the last.
+pub fn lines(path: &Path) -> Result<impl Iterator<Item = Result<(Place, String)>> + use<>> {
+    let mut plain = BufReader::with_capacity(1 << 16, files::open(path).map_err(|e| Error::io(path, e))?);
+    let gzip = plain.fill_buf().map_err(|e| Error::io(path, e))?.starts_with(&[0x1f, 0x8b]);
+    let input: Box<dyn BufRead> =
+        if gzip { Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(plain))) } else { Box::new(plain) };
+    Ok(Lines { origin: Origin { file: path.into(), gzip }, input, line: 0, done: false })
+}
+
+struct Lines {
+    origin: Origin,
+    input: Box<dyn BufRead>,
+    line: usize,
+    done: bool,
+}
+
+impl Iterator for Lines {
+    type Item = Result<(Place, String)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let mut buffer = Vec::new();
+        let read = self.input.by_ref().take(ROW_BYTES as u64 + 1).read_until(b'\n', &mut buffer);
+        self.line += 1;
+        let place = Place::new(&self.origin.file, self.line);
+        let line = match read {
+            Ok(0) => {
+                self.done = true;
+                return None;
+            }
+            Ok(_) if buffer.len() > ROW_BYTES => Err(place.error(too_large())),
+            Ok(_) => {
+                buffer.pop_if(|last| *last == b'\n');
+                buffer.pop_if(|last| *last == b'\r');
+                String::from_utf8(buffer).map_err(|e| {
+                    place.error(format!("not valid UTF-8 at byte {} of the line", e.utf8_error().valid_up_to() + 1))
+                })
+            }
+            Err(e) => Err(self.origin.failed(self.line - 1, &e)),
+        };
+        self.done = line.is_err();
+        Some(line.map(|line| (place, line)))
+    }
 }
 
 /// The extension that names the format, `.gz` aside, in lower case.

@@ -38,13 +38,53 @@ pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<Source> {
             return local(Path::new(before), Some(split));
         }
         if looks_like_hub_name(before) {
-            return hub::fetch(before, Some(split), on_progress);
+            return hub::fetch(before, None, Some(split), on_progress);
         }
     }
     if looks_like_hub_name(name) {
-        return hub::fetch(name, None, on_progress);
+        return hub::fetch(name, None, None, on_progress);
     }
     Err(Error::data(path, None, "no such file or directory"))
+}
+
+/// The data files of `split` of a directory or a data set on the hub; of those below `folder` where it has one. A file
+/// stands for itself. What is downloaded tells `on_progress`.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_split(name: &str, folder: Option<&str>, split: &str, on_progress: OnProgress<'_>) -> Result<Source> {
+    let path = Path::new(name);
+    if path.exists() {
+        let inner = folder.map(|folder| path.join(folder)).filter(|inner| inner.is_dir());
+        return local(inner.as_deref().unwrap_or(path), Some(split));
+    }
+    if looks_like_hub_name(name) {
+        return hub::fetch(name, folder, Some(split), on_progress);
+    }
+    Err(Error::data(path, None, "no such file or directory"))
+}
+
+/// The files of `split` below a directory that `is_wanted` by their names (without `.gz`), in the order of their names; a
+/// file stands for itself. For data sets that are plain text: nothing is downloaded.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn text_files(path: &Path, split: &str, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let wanted = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        is_wanted(name.strip_suffix(".gz").unwrap_or(name))
+    };
+    if !path.is_dir() {
+        return Ok(if wanted(path) { vec![path.to_owned()] } else { Vec::new() });
+    }
+    let mut files = Vec::new();
+    collect(path, &mut Vec::new(), &wanted, &mut files)?;
+    files.retain(|file| {
+        let inside = file.strip_prefix(path).unwrap_or(file);
+        split_of(&inside.to_string_lossy()).as_deref() == Some(canonical(split).unwrap_or(split))
+    });
+    files.sort();
+    Ok(files)
 }
 
 /// `owner/name` or `name`, without anything that only paths have.
@@ -64,7 +104,7 @@ fn local(path: &Path, split: Option<&str>) -> Result<Source> {
         return Ok(Source { files: vec![path.to_path_buf()], ..Source::default() });
     }
     let mut files = Vec::new();
-    collect(path, &mut Vec::new(), &mut files)?;
+    collect(path, &mut Vec::new(), &is_data_file, &mut files)?;
     files.sort();
     let relative = files
         .iter()
@@ -74,9 +114,14 @@ fn local(path: &Path, split: Option<&str>) -> Result<Source> {
         .map(|chosen| Source { files: chosen.files.iter().map(|f| path.join(f)).collect(), ..chosen })
 }
 
-/// Adds the data files below `directory`, which lies in the directories `above`. A link to one of these is a circle, and not
+/// Adds the wanted files below `directory`, which lies in the directories `above`. A link to one of these is a circle, and not
 /// entered again.
-fn collect(directory: &Path, above: &mut Vec<PathBuf>, files: &mut Vec<PathBuf>) -> Result<()> {
+fn collect(
+    directory: &Path,
+    above: &mut Vec<PathBuf>,
+    is_wanted: &dyn Fn(&Path) -> bool,
+    files: &mut Vec<PathBuf>,
+) -> Result<()> {
     let own = directory.canonicalize().map_err(|e| Error::io(directory, e))?;
     if above.contains(&own) {
         return Ok(());
@@ -90,8 +135,8 @@ fn collect(directory: &Path, above: &mut Vec<PathBuf>, files: &mut Vec<PathBuf>)
             continue;
         }
         if path.is_dir() {
-            collect(&path, above, files)?;
-        } else if is_data_file(&path) {
+            collect(&path, above, is_wanted, files)?;
+        } else if is_wanted(&path) {
             files.push(path);
         }
     }

@@ -103,10 +103,11 @@ pub fn prompts(
 ) -> Result<Examples<Prompt>> {
     let maker = Maker { tokenizer, template, options };
     run(rows, options, |row| {
-        let prompt = maker.prompt(row)?;
+        let (prompt, is_cut) = maker.cut_prompt(maker.prompt(row)?);
         let length = prompt.ids.len();
         let fits = options.max_length.is_none_or(|most| length < most);
-        Ok(if fits { Made::kept(prompt) } else { Made::skipped(length) })
+        let outcome = if is_cut { Outcome::PromptCut } else { Outcome::Kept };
+        Ok(if fits { Made { outcome, ..Made::kept(prompt) } } else { Made::skipped(length) })
     })
 }
 
@@ -221,6 +222,7 @@ pub(super) fn run<E: Send + Measured>(
             Outcome::Truncated => counts.truncated += 1,
             Outcome::Cut => counts.cut += 1,
             Outcome::SourceCut => counts.sources_cut += 1,
+            Outcome::PromptCut => counts.prompts_cut += 1,
             Outcome::WithoutEnd => counts.without_end += 1,
             Outcome::WithoutLoss => counts.without_loss += 1,
             Outcome::Skipped => counts.skipped += 1,

@@ -52,7 +52,9 @@ pub use increasing_numbers::{IncreasingNumbers, IncreasingNumbersOptions};
 pub use measure::{Interval, Measure, Resampling, intervals};
 pub use meteor::{Meteor, MeteorOptions};
 pub use mteval::Tokeniser;
+pub(crate) use nltk::WordTokeniser;
 pub use parent::{Parent, ParentOptions};
+pub(crate) use punkt::Punkt;
 pub use references::References;
 pub use rouge::{Aggregate, Rouge, RougeOptions, RougeType};
 pub use rouge_l_max::{LengthUnit, RougeLMax, RougeLMaxOptions};
@@ -60,6 +62,7 @@ pub use sacre_bleu::{SacreBleu, SacreBleuOptions, Smoothing};
 pub use spice::{Spice, SpiceOptions};
 pub use ter::{Ter, TerOptions};
 pub use token_f1::TokenF1;
+pub(crate) use treebank::Rules as WordRules;
 
 /// What a metric sees of one row.
 #[derive(Debug, Clone, PartialEq, Default)]

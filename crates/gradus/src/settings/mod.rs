@@ -5,7 +5,7 @@ mod resolved;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use crate::data::TooLong;
+pub use crate::data::{Side, TooLong};
 use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, WeightFormat};
 pub use resolved::Settings;
@@ -57,6 +57,11 @@ pub struct TrainConfig {
     pub max_length: usize,
     /// What happens to longer rows. Default by method, as in TRL.
     pub too_long: Option<TooLong>,
+    /// Longest prompt in tokens that completions are sampled for; longer ones are cut. Default: none is cut, and one that leaves no
+    /// room for a completion within `max_length` is left out.
+    pub max_prompt_length: Option<usize>,
+    /// At which side such prompts are cut. Default `left` (RL4LMs).
+    pub prompt_truncation: Side,
     /// Use at most this many training rows.
     pub max_rows: Option<usize>,
     /// Draw those `max_rows` rows at random by the seed, instead of taking the first of the file. Default false.
@@ -150,6 +155,8 @@ impl Default for TrainConfig {
             rmsprop_epsilon: 1e-8,
             max_grad_norm: 1.0,
             max_length: 1024,
+            max_prompt_length: None,
+            prompt_truncation: Side::Left,
             too_long: None,
             max_rows: None,
             max_rows_at_random: false,

@@ -97,7 +97,8 @@ fn inputs(plan: &Plan, start: &Start, cast: &Cast<Player>) -> Vec<PathBuf> {
         .flatten()
         .collect();
     let mixed = config.mix.iter().map(|source| &source.data);
-    let data = [&config.data].into_iter().chain(mixed).chain(&config.eval_data);
+    let held_out = config.eval_data.as_ref().and_then(|data| data.from.as_ref());
+    let data = config.data.from.iter().chain(mixed).chain(held_out);
     found.extend(data.map(PathBuf::from).filter(|path| path.exists()));
     found.extend(plan.train().chat_template.clone());
     config.reward.iter().for_each(|reward| add_files(reward, &mut found));

@@ -13,6 +13,7 @@ use crate::model::{self, open_model};
 use crate::pretrained::Pretrained;
 use crate::rng::{Purpose, Stream};
 use crate::run::DataPrint;
+use crate::task;
 
 /// The start model's directory with what turns text into ids.
 #[derive(Debug)]
@@ -100,7 +101,7 @@ pub struct Split {
     pub held_out: Vec<Row>,
 }
 
-/// Reads the rows and holds some out, unless `eval_data` names others.
+/// Reads the rows and holds some out, unless `eval_data` or a task names others.
 ///
 /// # Errors
 /// When they cannot be read.
@@ -109,7 +110,7 @@ pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
     let options = LoadOptions { text_column: train.text_column.clone(), ..LoadOptions::needing(need) };
     let drawn_from_all = train.max_rows.filter(|_| train.max_rows_at_random);
     let first = if drawn_from_all.is_some() { None } else { train.max_rows };
-    let mut rows = data::load(&config.data, &LoadOptions { max_rows: first, ..options.clone() })?.rows;
+    let mut rows = task::load(&config.data, &LoadOptions { max_rows: first, ..options.clone() })?.rows;
     if let Some(most) = drawn_from_all {
         rows = draw(rows, most, plan.seed().stream(Purpose::Rows, 0, 0));
     }
@@ -120,11 +121,12 @@ pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
     // Rows of several sources are counted through.
     rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
     let most = most_held_out(plan, need);
-    let mut held_out = match &config.eval_data {
-        Some(name) if train.eval_steps >= 0 => data::load(name, &LoadOptions { max_rows: Some(most), ..options })?.rows,
+    let named = config.held_out();
+    let mut held_out = match &named {
+        Some(data) if train.eval_steps >= 0 => task::load(data, &LoadOptions { max_rows: Some(most), ..options })?.rows,
         _ => Vec::new(),
     };
-    if config.eval_data.is_none() && train.eval_steps >= 0 {
+    if named.is_none() && train.eval_steps >= 0 {
         let count = held_out_rows(plan, rows.len()).min(most);
         held_out = hold_out(&mut rows, count, plan);
     }
@@ -201,6 +203,7 @@ pub fn tokenise_options(plan: &Plan, model: &Pretrained, max_length: Option<usiz
         max_length,
         apart: model.dir.has_encoder()?,
         too_long: plan.too_long(),
+        prompt_cut: plan.train().max_prompt_length.map(|most| (most, plan.train().prompt_truncation)),
         transcripts_as_messages: plan.train().transcripts_as_messages,
         implicit_prompt: ImplicitPrompt::default(),
         ..TokeniseOptions::default()

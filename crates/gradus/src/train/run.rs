@@ -337,7 +337,7 @@ impl Job<'_> {
         let results = json!({
             "method": self.plan.method().name(),
             "model": self.plan.config().model,
-            "data": self.plan.config().data,
+            "data": self.plan.config().data.to_string(),
             "seed": settings.seed.0,
             "steps": recorder.state.step,
             "tokens": recorder.state.tokens,

@@ -26,7 +26,7 @@ fn every_format_reads_what_it_wrote() {
             let path = folder.path(&format!("{name}{suffix}"));
             let format = write_rows(&path, &rows()).unwrap();
             let dataset = load(&path.to_string_lossy(), &LoadOptions::default()).unwrap();
-            assert_eq!(dataset.format, (format, !suffix.is_empty()), "{name}{suffix}");
+            assert_eq!(dataset.format, Some((format, !suffix.is_empty())), "{name}{suffix}");
             assert_eq!(dataset.kind, RowKind::Preference);
             let data: Vec<RowData> = dataset.rows.iter().map(|row| row.data.clone()).collect();
             assert_eq!(data, *first.get_or_insert_with(|| data.clone()), "{name}{suffix}");
@@ -66,7 +66,7 @@ fn the_format_is_found_in_the_content() {
         ("rows.jsonl", b"{\"text\": \"a\"}\r\n\r\n".to_vec(), Format::JsonLines),
     ] {
         let dataset = folder.load(name, content);
-        assert_eq!(dataset.format.0, format, "{name}");
+        assert_eq!(dataset.format.map(|found| found.0), Some(format), "{name}");
         assert_eq!(dataset.rows[0].data, RowData::Text("a".into()), "{name}");
     }
 }

@@ -39,8 +39,8 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
         "name": dataset.name,
         "files": dataset.source.files,
         "split": dataset.source.split,
-        "format": dataset.format.0,
-        "gzip": dataset.format.1,
+        "format": dataset.format.map(|(format, _)| format),
+        "gzip": dataset.format.map(|(_, gzip)| gzip),
         "kind": dataset.kind,
         "bad_rows": dataset.bad.count(),
         "stats": stats,
@@ -58,7 +58,6 @@ type Examples = [(String, Vec<(&'static str, String)>)];
 
 fn report(dataset: &Dataset, stats: &Stats, examples: &Examples, tokenised: bool) -> String {
     let mut text = String::new();
-    let (format, gzip) = dataset.format;
     let files = dataset.source.files.len();
     let _ = writeln!(text, "{}", dataset.name);
     let _ = writeln!(text, "  rows     {}", grouped(stats.rows));
@@ -66,9 +65,11 @@ fn report(dataset: &Dataset, stats: &Stats, examples: &Examples, tokenised: bool
         let _ = writeln!(text, "  bad      {}", rows(dataset.bad.count()));
     }
     let _ = writeln!(text, "  kind     {}", dataset.kind.describe());
-    let gzip = if gzip { ", gzip" } else { "" };
     let plural = if files == 1 { "" } else { "s" };
-    let _ = writeln!(text, "  files    {files} file{plural}, {}{gzip}, {}", format.describe(), bytes(stats.bytes));
+    let format = dataset
+        .format
+        .map_or(String::new(), |(format, gzip)| format!(", {}{}", format.describe(), if gzip { ", gzip" } else { "" }));
+    let _ = writeln!(text, "  files    {files} file{plural}{format}, {}", bytes(stats.bytes));
     if let Some(split) = &dataset.source.split {
         let _ = writeln!(text, "  split    {split}");
     }

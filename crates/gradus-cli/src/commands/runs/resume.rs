@@ -22,7 +22,7 @@ pub struct ResumeArgs {
 
 /// Every key of every method but the directory, which is the run's. The run knows which method it is.
 fn flags() -> MethodFlags {
-    MethodFlags::of(|_| true).without("output_dir")
+    MethodFlags::of(|_| true).without("output_dir").without("data.task").without("eval_data.task")
 }
 
 impl Args for ResumeArgs {

@@ -1,0 +1,49 @@
+//! CNN/DailyMail: the highlights of an article. Hermann et al. 2015; See et al. 2017, <https://arxiv.org/abs/1704.04368>.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+
+use super::files::text;
+use super::{Files, Home, Sample, Split, Task, metrics};
+use crate::data::Place;
+use crate::error::Result;
+use crate::metric::{MetricConfig, WordRules, WordTokeniser};
+
+/// Keys of `cnn_daily_mail`: the prompt is the article between `prompt_prefix` and `prompt_suffix`, the reference its highlights,
+/// one a line.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CnnDailyMail {
+    /// What stands before the article. By default nothing (RL4LMs; its recipes say `Summarize: `).
+    pub prompt_prefix: String,
+    /// What stands after the article. By default nothing (RL4LMs).
+    pub prompt_suffix: String,
+    /// Only so many words of the article, as NLTK finds them, with a blank between them. Default: the article as it is (RL4LMs).
+    pub truncate_article: Option<usize>,
+}
+
+impl Task for CnnDailyMail {
+    fn home(&self, _split: Split) -> Home {
+        Home::folder("abisee/cnn_dailymail", "3.0.0")
+    }
+
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+        let words = WordTokeniser::new(None)?;
+        files.rows(self.home(files.split()), files.split(), files.most(), |mut columns| {
+            let mut article = text(&mut columns, &["article"])?;
+            if let Some(most) = self.truncate_article {
+                let mut found = words.words(&article, WordRules::V3_7);
+                found.truncate(most);
+                article = found.join(" ");
+            }
+            let highlights = text(&mut columns, &["highlights"])?;
+            let prompt = format!("{}{article}{}", self.prompt_prefix, self.prompt_suffix);
+            Ok(vec![Sample { prompt, references: vec![highlights], metadata: Map::new() }])
+        })
+    }
+
+    fn metrics(&self) -> Vec<MetricConfig> {
+        metrics(&["meteor", "rouge", "bleu", "diversity"])
+    }
+}

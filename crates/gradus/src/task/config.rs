@@ -1,0 +1,148 @@
+//! The registry: which tasks there are, under which names, with which keys.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error as _};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{
+    CnnDailyMail, Commongen, Crd3, DailyDialog, Dates, DummyPool, Imdb, ImdbSeq2seq, IncreasingNumbers, Iwslt2017EnDe,
+    NarrativeQa, Task, Totto, Wmt14ProcessedEnDe, Wmt16, Wmt16NewsOnly, Xsum,
+};
+
+/// One task and its keys: the choice is the key. Names are RL4LMs'.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub enum TaskConfig {
+    /// Numbers that go up, from one prompt.
+    #[serde(rename = "increasing_numbers")]
+    IncreasingNumbers(IncreasingNumbers),
+    /// A sentence with a date, from one prompt.
+    #[serde(rename = "dates")]
+    Dates(Dates),
+    /// One prompt, over and over.
+    #[serde(rename = "dummy_pool")]
+    DummyPool(DummyPool),
+    /// IMDB: go on with a film review.
+    #[serde(rename = "imdb")]
+    Imdb(Imdb),
+    /// IMDB for supervised training: the second half of a positive review.
+    #[serde(rename = "imdb_seq2seq")]
+    ImdbSeq2seq(ImdbSeq2seq),
+    /// CommonGen: a sentence with the given concepts.
+    #[serde(rename = "commongen")]
+    Commongen(Commongen),
+    /// CNN/DailyMail: the highlights of an article.
+    #[serde(rename = "cnn_daily_mail")]
+    CnnDailyMail(CnnDailyMail),
+    /// XSum: an article in one sentence.
+    #[serde(rename = "xsum")]
+    Xsum(Xsum),
+    /// ToTTo: a sentence about the highlighted cells of a table.
+    #[serde(rename = "totto")]
+    Totto(Totto),
+    /// NarrativeQA: questions about stories.
+    #[serde(rename = "narrative_qa")]
+    NarrativeQa(NarrativeQa),
+    /// WMT 2016, any pair of languages.
+    #[serde(rename = "wmt16")]
+    Wmt16(Wmt16),
+    /// WMT 2014, English to German, as FAIR prepared it.
+    #[serde(rename = "wmt14_processed_en_de")]
+    Wmt14ProcessedEnDe(Wmt14ProcessedEnDe),
+    /// WMT 2016, English to German, trained on news commentary.
+    #[serde(rename = "wmt16newsonly")]
+    Wmt16NewsOnly(Wmt16NewsOnly),
+    /// IWSLT 2017, English to German.
+    #[serde(rename = "iwslt2017en_de")]
+    Iwslt2017EnDe(Iwslt2017EnDe),
+    /// CRD3: the next turn of a role-playing game.
+    #[serde(rename = "crd3")]
+    Crd3(Crd3),
+    /// DailyDialog: the next utterance.
+    #[serde(rename = "daily_dialog")]
+    DailyDialog(DailyDialog),
+}
+
+impl TaskConfig {
+    /// The task. The only `match` on it in the program.
+    pub fn task(&self) -> &dyn Task {
+        match self {
+            Self::IncreasingNumbers(task) => task,
+            Self::Dates(task) => task,
+            Self::DummyPool(task) => task,
+            Self::Imdb(task) => task,
+            Self::ImdbSeq2seq(task) => task,
+            Self::Commongen(task) => task,
+            Self::CnnDailyMail(task) => task,
+            Self::Xsum(task) => task,
+            Self::Totto(task) => task,
+            Self::NarrativeQa(task) => task,
+            Self::Wmt16(task) => task,
+            Self::Wmt14ProcessedEnDe(task) => task,
+            Self::Wmt16NewsOnly(task) => task,
+            Self::Iwslt2017EnDe(task) => task,
+            Self::Crd3(task) => task,
+            Self::DailyDialog(task) => task,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        let written = serde_json::to_value(self).expect("keys are plain values");
+        let name = written.as_object().and_then(|object| object.keys().next()).cloned();
+        name.expect("a task is written as a mapping of one key")
+    }
+
+    /// The names of all tasks.
+    pub fn names() -> Vec<String> {
+        let schema = schemars::schema_for!(Self).to_value();
+        let sides = schema["oneOf"].as_array().cloned().unwrap_or_default();
+        sides.iter().filter_map(|side| side["properties"].as_object()?.keys().next().cloned()).collect()
+    }
+
+    /// The task that is called so, with its defaults; `None` where there is none, or it has keys that must be given.
+    pub fn named(name: &str) -> Option<Self> {
+        serde_json::from_value(json!({ name: {} })).ok()
+    }
+}
+
+/// A task in a configuration: its name alone, where it needs no keys, or a mapping with its keys.
+pub(super) fn schema_of_task(generator: &mut SchemaGenerator) -> Schema {
+    let choice = generator.subschema_for::<TaskConfig>();
+    let words: Vec<String> = TaskConfig::names().into_iter().filter(|name| TaskConfig::named(name).is_some()).collect();
+    json_schema!({
+        "anyOf": [{ "type": "string", "enum": words }, choice, { "type": "null" }],
+        "default": Value::Null,
+    })
+}
+
+/// Reads what [`schema_of_task`] describes.
+pub(super) fn read_task<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TaskConfig>, D::Error> {
+    let task = match Value::deserialize(deserializer)? {
+        Value::Null => return Ok(None),
+        Value::String(name) => json!({ name: {} }),
+        mapping => mapping,
+    };
+    serde_json::from_value(task).map(Some).map_err(D::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_is_found_by_its_name() {
+        let names = TaskConfig::names();
+        assert_eq!(names.len(), 16);
+        let required = ["dummy_pool", "wmt16", "crd3"];
+        for name in &names {
+            match TaskConfig::named(name) {
+                Some(task) => {
+                    assert_eq!(task.name(), *name);
+                    assert!(!task.task().metrics().is_empty(), "{name}");
+                }
+                None => assert!(required.contains(&name.as_str()), "{name}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! CRD3: the next turn of a role-playing game. Rameshkumar and Bailey 2020, <https://aclanthology.org/2020.acl-main.459>.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::files::missing;
+use super::{Files, Home, Sample, Split, Task, metrics};
+use crate::data::{self, Place};
+use crate::error::{Error, Result};
+use crate::files;
+use crate::metric::MetricConfig;
+
+/// Keys of `crd3`: the prompt is the turns before, one a line as `NAME: text`, and the name of who speaks; the reference what
+/// that person says. Turns with two before them at least are samples.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Crd3 {
+    /// The most turns before.
+    pub max_context_size: usize,
+}
+
+impl Task for Crd3 {
+    fn home(&self, _split: Split) -> Home {
+        Home::Files("the directory of https://github.com/RevanthRameshkumar/CRD3, unpacked (with `data` in it)")
+    }
+
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+        let root = files.path().ok_or_else(|| missing(&self.home(files.split())))?;
+        let short = files.split().short();
+        let mut samples = Vec::new();
+        for (episode, line) in data::lines(&root.join("data/aligned data").join(format!("{short}_files")))?.enumerate()
+        {
+            let path = root.join("data/cleaned data").join(format!("{}.json", line?.1));
+            let turns = turns(&path)?;
+            for (turn, (name, said)) in turns.iter().enumerate().skip(2) {
+                if files.most().is_some_and(|most| samples.len() >= most) {
+                    return Ok(samples);
+                }
+                let before = &turns[turn.saturating_sub(self.max_context_size)..turn];
+                let before: String = before.iter().map(|(name, said)| format!("{name}: {said}\n")).collect();
+                let id = format!("{short}_ep_{episode}_turn_{turn}");
+                let sample = Sample {
+                    prompt: format!("{before}{name}: "),
+                    references: vec![said.clone()],
+                    metadata: Map::from_iter([("id".to_owned(), Value::from(id))]),
+                };
+                samples.push((Place { file: path.as_path().into(), line: 1, row_in_array: Some(turn + 1) }, sample));
+            }
+        }
+        Ok(samples)
+    }
+
+    fn metrics(&self) -> Vec<MetricConfig> {
+        metrics(&["meteor", "rouge", "bleu", "diversity"])
+    }
+}
+
+/// Who speaks (the first, where several do), and what is said.
+fn turns(path: &Path) -> Result<Vec<(String, String)>> {
+    let text = files::read_text(path, files::SETTINGS_BYTES).map_err(|error| Error::io(path, error))?;
+    let read: Value = serde_json::from_str(&text)
+        .map_err(|error| Error::data(path, Some(error.line()), format!("not valid JSON: {error}")))?;
+    let wrong = |i: usize, what: &str| Error::data(path, None, format!("turn {} has no {what}", i + 1));
+    let turns = read["TURNS"].as_array().ok_or_else(|| Error::data(path, None, "no list `TURNS`"))?;
+    let turn = |(i, turn): (usize, &Value)| {
+        let name = turn["NAMES"][0].as_str().ok_or_else(|| wrong(i, "`NAMES`"))?;
+        let said = turn["UTTERANCES"].as_array().ok_or_else(|| wrong(i, "`UTTERANCES`"))?;
+        let said: Vec<&str> = said.iter().filter_map(Value::as_str).collect();
+        Ok((name.to_owned(), said.join(" ")))
+    };
+    turns.iter().enumerate().map(turn).collect()
+}

@@ -1,0 +1,120 @@
+//! DailyDialog: the next utterance. Li et al. 2017, <https://aclanthology.org/I17-1099>.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::files::texts;
+use super::{Files, Home, Sample, Split, Task, metrics};
+use crate::data::Place;
+use crate::error::Result;
+use crate::metric::MetricConfig;
+
+/// What ends an utterance.
+const END: &str = "<EOU>";
+
+/// Keys of `daily_dialog`: the prompt is the last utterances with `<EOU>` after each, the reference the next one and `<EOU>`;
+/// `emotion` and `intent` of it (1 to 4: inform, question, directive, commissive) are columns. Reads rows with `dialog`,
+/// `act` and `emotion`, and the authors' files `dialogues_train.txt`, `dialogues_act_train.txt`, `dialogues_emotion_train.txt`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DailyDialog {
+    /// How many utterances a prompt has; an utterance with fewer before it is no sample. Default 5 (RL4LMs' recipes).
+    pub context_size: usize,
+}
+
+impl Default for DailyDialog {
+    fn default() -> Self {
+        Self { context_size: 5 }
+    }
+}
+
+/// A conversation: what is said, with its emotion and its intent.
+type Dialogue = Vec<(String, Value, Value)>;
+
+impl Task for DailyDialog {
+    fn home(&self, _split: Split) -> Home {
+        Home::hub("roskoN/dailydialog")
+    }
+
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+        let mut samples = Vec::new();
+        let mut utterances = 0;
+        for (place, dialogue) in dialogues(files, self.home(files.split()))? {
+            for (i, (said, emotion, intent)) in dialogue.iter().enumerate() {
+                let id = utterances;
+                utterances += 1;
+                if i < self.context_size {
+                    continue;
+                }
+                let before: Vec<&str> =
+                    dialogue[i - self.context_size..i].iter().map(|(said, ..)| said.as_str()).collect();
+                let sample = Sample {
+                    prompt: format!("{} {END}", before.join(END)),
+                    references: vec![format!("{said}{END}")],
+                    metadata: Map::from_iter([
+                        ("id".to_owned(), json!(id)),
+                        ("emotion".to_owned(), json!([emotion])),
+                        ("intent".to_owned(), json!([intent])),
+                    ]),
+                };
+                samples.push((place.clone(), sample));
+            }
+        }
+        Ok(samples)
+    }
+
+    fn metrics(&self) -> Vec<MetricConfig> {
+        metrics(&["diversity", "meteor", "rouge", "bleu", "sacre_bleu"])
+    }
+}
+
+fn dialogues(files: &Files<'_>, home: Home) -> Result<Vec<(Place, Dialogue)>> {
+    let of = |start: &'static str, not: &'static [&'static str]| {
+        files.text(&move |name: &str| {
+            name.starts_with(start) && name.ends_with(".txt") && !not.iter().any(|other| name.starts_with(other))
+        })
+    };
+    let said = of("dialogues_", &["dialogues_act", "dialogues_emotion"])?;
+    if said.is_empty() {
+        let rows = files
+            .rows(home, files.split(), None, |columns| Ok(vec![Sample { metadata: columns, ..Sample::default() }]))?;
+        let dialogue = |(place, sample): (Place, Sample)| {
+            let dialogue = columns(sample.metadata).map_err(|message| place.error(message))?;
+            Ok((place, dialogue))
+        };
+        return rows.into_iter().map(dialogue).collect();
+    }
+    let sets = [said, of("dialogues_act_", &[])?, of("dialogues_emotion_", &[])?];
+    let lines = Files::new(None, files.split(), None).side_by_side(&sets)?;
+    let dialogue = |(place, line): (Place, Vec<String>)| {
+        let [said, acts, emotions] = <[String; 3]>::try_from(line).expect("three files side by side");
+        let said: Vec<String> =
+            said.trim().trim_end_matches("__eou__").split("__eou__").map(|text| text.trim().into()).collect();
+        let numbers = |text: &str| {
+            text.split_whitespace().map(|word| word.parse::<i64>().map_or(Value::Null, Value::from)).collect()
+        };
+        let dialogue = joined(said, numbers(&emotions), numbers(&acts)).map_err(|message| place.error(message))?;
+        Ok((place, dialogue))
+    };
+    lines.into_iter().map(dialogue).collect()
+}
+
+fn columns(mut columns: Map<String, Value>) -> Result<Dialogue, String> {
+    let name = if columns.contains_key("utterances") { "utterances" } else { "dialog" };
+    let said = texts(&mut columns, name)?;
+    let mut list = |names: [&str; 2]| match names.iter().find_map(|name| columns.shift_remove(*name)) {
+        Some(Value::Array(values)) => Ok(values),
+        _ => Err(format!("missing column `{}`, a list", names[0])),
+    };
+    let (emotions, acts) = (list(["emotion", "emotions"])?, list(["act", "acts"])?);
+    joined(said, emotions, acts)
+}
+
+fn joined(said: Vec<String>, emotions: Vec<Value>, acts: Vec<Value>) -> Result<Dialogue, String> {
+    let (count, labels) = (said.len(), [emotions.len(), acts.len()]);
+    if labels != [count, count] {
+        return Err(format!("{count} utterances, but {} emotions and {} acts", labels[0], labels[1]));
+    }
+    Ok(said.into_iter().zip(emotions).zip(acts).map(|((said, emotion), act)| (said, emotion, act)).collect())
+}

@@ -1,0 +1,157 @@
+//! IMDB: go on with a film review. Maas et al. 2011, <https://aclanthology.org/P11-1015>.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::files::text;
+use super::permutation::permutation;
+use super::{Files, Home, Sample, Split, Task, metrics};
+use crate::data::Place;
+use crate::error::Result;
+use crate::metric::MetricConfig;
+
+/// Keys of `imdb`: the prompt is the first half of a review's words, the reference the whole review. Of the rows for training,
+/// in the order of the seed, four fifths are trained on and the others are the validation split; 5000 rows of the test split are
+/// taken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Imdb {
+    /// The order of the rows, which decides the split: NumPy's permutation, as `datasets` shuffles. Default 42 (RL4LMs' recipes).
+    pub seed: u64,
+}
+
+impl Default for Imdb {
+    fn default() -> Self {
+        Self { seed: 42 }
+    }
+}
+
+/// Keys of `imdb_seq2seq`: the same reviews for supervised training. The prompt is the first half of the words, the reference the
+/// second; only positive reviews are trained on. Unlike in RL4LMs the splits are seeded, so they never overlap.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ImdbSeq2seq {
+    /// The order of the rows, which decides the split. Default 42.
+    pub seed: u64,
+    /// This share of the positive reviews is trained on. Default 1.
+    pub positive_ratio: f64,
+}
+
+impl Default for ImdbSeq2seq {
+    fn default() -> Self {
+        Self { seed: 42, positive_ratio: 1.0 }
+    }
+}
+
+/// Rows of the test split.
+const TEST_ROWS: usize = 5000;
+
+impl Task for Imdb {
+    fn home(&self, _split: Split) -> Home {
+        home()
+    }
+
+    fn reads(&self, split: Split) -> Split {
+        reads(split)
+    }
+
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+        let reviews = reviews(files, self.seed)?;
+        let sample = |(place, review): (Place, Review)| {
+            let (prompt, _) = halves(&review.text);
+            (place, Sample { prompt, references: vec![review.text], metadata: Map::new() })
+        };
+        Ok(reviews.into_iter().map(sample).collect())
+    }
+
+    fn metrics(&self) -> Vec<MetricConfig> {
+        metrics(&["diversity"])
+    }
+}
+
+impl Task for ImdbSeq2seq {
+    fn home(&self, _split: Split) -> Home {
+        home()
+    }
+
+    fn reads(&self, split: Split) -> Split {
+        reads(split)
+    }
+
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+        let mut reviews = reviews(files, self.seed)?;
+        if files.split() == Split::Train {
+            reviews.retain(|(_, review)| review.is_positive);
+            reviews.truncate((reviews.len() as f64 * self.positive_ratio) as usize);
+        }
+        let sample = |(place, review): (Place, Review)| {
+            let (prompt, rest) = halves(&review.text);
+            let metadata = Map::from_iter([("reference".to_owned(), Value::from(review.text))]);
+            (place, Sample { prompt, references: vec![rest], metadata })
+        };
+        Ok(reviews.into_iter().map(sample).collect())
+    }
+
+    fn metrics(&self) -> Vec<MetricConfig> {
+        metrics(&["diversity"])
+    }
+}
+
+/// There is no validation split: it is cut from the rows for training.
+fn reads(split: Split) -> Split {
+    if split == Split::Test { Split::Test } else { Split::Train }
+}
+
+fn home() -> Home {
+    Home::folder("stanfordnlp/imdb", "plain_text")
+}
+
+struct Review {
+    text: String,
+    is_positive: bool,
+}
+
+/// The reviews of the split, in the order of the seed.
+fn reviews(files: &Files<'_>, seed: u64) -> Result<Vec<(Place, Review)>> {
+    let rows = files.rows(home(), reads(files.split()), None, |mut columns| {
+        let text = text(&mut columns, &["text"])?;
+        Ok(vec![Sample { prompt: text, references: Vec::new(), metadata: columns }])
+    })?;
+    let order = permutation(seed, rows.len());
+    let train = (rows.len() as f64 * 0.8) as usize;
+    let chosen = match files.split() {
+        Split::Train => &order[..train],
+        Split::Validation => &order[train..],
+        Split::Test => &order[..rows.len().min(TEST_ROWS)],
+    };
+    let mut rows: Vec<_> = rows.into_iter().map(Some).collect();
+    let review = |&row: &usize| {
+        let (place, sample) = rows[row].take().expect("a permutation names every row once");
+        let is_positive = sample.metadata.get("label").is_some_and(|label| *label == 1 || *label == "pos");
+        (place, Review { text: sample.prompt, is_positive })
+    };
+    Ok(chosen.iter().map(review).collect())
+}
+
+/// The first half of the words, rounded down, and the rest. Words are what stands between single blanks.
+fn halves(text: &str) -> (String, String) {
+    let words: Vec<&str> = text.split(' ').collect();
+    let (first, second) = words.split_at(words.len() / 2);
+    (first.join(" "), second.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_words_is_rounded_down() {
+        let check = |text: &str, first: &str, second: &str| {
+            assert_eq!(halves(text), (first.to_owned(), second.to_owned()));
+        };
+        check("one two three", "one", "two three");
+        check("one  two", "one", " two");
+        check("one", "", "one");
+    }
+}

@@ -1,0 +1,69 @@
+//! From a task to the rows that training and sampling take.
+
+use serde_json::Value;
+
+use super::{DataConfig, Files, Sample, Split};
+use crate::data::{self, Content, Dataset, LoadOptions, Need, Place, Row, RowData, RowErrors, RowKind, Source};
+use crate::error::Result;
+
+/// Reads the rows that a configuration names: those of files as they are, or those of a task.
+///
+/// # Errors
+/// As [`data::load`]; or when a task has no rows of the kind that is needed.
+pub fn load(config: &DataConfig, options: &LoadOptions) -> Result<Dataset> {
+    let Some(task) = &config.task else { return data::load(&config.name(), options) };
+    let split = config.split.unwrap_or(Split::Train);
+    let mut samples = task.task().samples(&Files::new(config.from.as_deref(), split, options.max_rows))?;
+    samples.truncate(options.max_rows.unwrap_or(usize::MAX));
+    if samples.is_empty() {
+        return Err(config.place().error("no rows: the data set is empty"));
+    }
+    let mut rows = rows(samples, split, options.need).map_err(|message| config.place().error(message))?;
+    rows.truncate(options.max_rows.unwrap_or(usize::MAX));
+    let kind = match rows[0].data {
+        RowData::Prompt(_) => RowKind::Prompt,
+        _ => RowKind::PromptCompletion,
+    };
+    let mut files: Vec<_> = rows.iter().map(|row| row.place.file.to_path_buf()).collect();
+    files.dedup();
+    files.retain(|file| file.is_file());
+    let source = Source { files, split: Some(split.name().to_owned()), other_splits: Vec::new() };
+    Ok(Dataset { name: config.to_string(), source, format: None, kind, rows, bad: RowErrors::default() })
+}
+
+/// Samples as rows: prompts with their references and metadata as columns; or, to learn from, a prompt and a completion for each
+/// reference.
+///
+/// # Errors
+/// Where the samples have nothing to learn from, or nothing is made of prompts and references.
+pub fn rows(samples: Vec<(Place, Sample)>, split: Split, need: Need) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for (number, (place, sample)) in samples.into_iter().enumerate() {
+        let Sample { prompt, references, mut metadata } = sample;
+        metadata.entry("id").or_insert_with(|| format!("{}_{number}", split.short()).into());
+        metadata.insert("references".into(), references.iter().cloned().map(Value::from).collect());
+        let prompt = Content::Text(prompt);
+        let data: Vec<RowData> = match need {
+            Need::Prompt => vec![RowData::Prompt(prompt)],
+            Need::Any if references.is_empty() => vec![RowData::Prompt(prompt)],
+            Need::Any | Need::Sft | Need::Score => {
+                if references.is_empty() {
+                    return Err("the task has no references: there is nothing to learn from".into());
+                }
+                let pair = |reference| RowData::PromptCompletion {
+                    prompt: prompt.clone(),
+                    completion: Content::Text(reference),
+                };
+                let wanted = if need == Need::Any { 1 } else { references.len() };
+                references.into_iter().take(wanted).map(pair).collect()
+            }
+            Need::Preference | Need::Columns => {
+                return Err("a task has prompts and references, but pairs or labelled rows are needed".into());
+            }
+        };
+        let row = |data| Row { place: place.clone(), index: 0, data, columns: metadata.clone() };
+        rows.extend(data.into_iter().map(row));
+    }
+    rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
+    Ok(rows)
+}

@@ -1,0 +1,62 @@
+//! NarrativeQA: questions about stories. Kočiský et al. 2018, <https://aclanthology.org/Q18-1023>; in UnifiedQA's form
+//! (Khashabi et al. 2020).
+
+use std::collections::HashMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+
+use super::files::missing;
+use super::{Files, Home, Sample, Split, Task, metrics};
+use crate::data::{self, Place};
+use crate::error::{Error, Result};
+use crate::metric::MetricConfig;
+
+/// Keys of `narrative_qa` (there are none): files of lines with a prompt (the question, `\n`, the story) and an answer, a TAB
+/// between. All answers to a prompt are its references; everything is in lower case.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NarrativeQa {}
+
+impl Task for NarrativeQa {
+    fn home(&self, _split: Split) -> Home {
+        Home::Files(
+            "a directory with `train.tsv`, `dev.tsv` and `test.tsv` of \
+             https://storage.googleapis.com/unifiedqa/data/narrativeqa/",
+        )
+    }
+
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+        let path = files.path().ok_or_else(|| missing(&self.home(files.split())))?;
+        let found = files.text(&|name| name.ends_with(".tsv"))?;
+        if found.is_empty() {
+            return Err(Error::data(path, None, format!("no file `{}.tsv` in it", files.split().name())));
+        }
+        let mut samples: Vec<(Place, Sample)> = Vec::new();
+        // A prompt comes again with another answer, not always on the next line.
+        let mut known: HashMap<String, usize> = HashMap::new();
+        for file in found {
+            for line in data::lines(&file)? {
+                let (place, line) = line?;
+                let Some((prompt, answer)) = line.split_once('\t') else {
+                    return Err(place.error("expected a prompt, a TAB and an answer (found no TAB)"));
+                };
+                let answer = answer.to_lowercase().trim().to_owned();
+                let row = *known.entry(prompt.to_owned()).or_insert_with(|| {
+                    samples.push((
+                        place,
+                        Sample { prompt: prompt.to_lowercase(), references: Vec::new(), metadata: Map::new() },
+                    ));
+                    samples.len() - 1
+                });
+                samples[row].1.references.push(answer);
+            }
+        }
+        Ok(samples)
+    }
+
+    fn metrics(&self) -> Vec<MetricConfig> {
+        metrics(&["meteor", "rouge", "bleu", "rouge_l_max", "diversity"])
+    }
+}

@@ -1,0 +1,44 @@
+//! XSum: an article in one sentence. Narayan et al. 2018, <https://aclanthology.org/D18-1206>.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+
+use super::files::text;
+use super::{Files, Home, Sample, Split, Task, metrics};
+use crate::data::Place;
+use crate::error::Result;
+use crate::metric::MetricConfig;
+
+/// Keys of `xsum`: the prompt is the article and `prompt_suffix`, the reference its summary.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Xsum {
+    /// What stands after the article. Default `TL;DR:` (RL4LMs).
+    pub prompt_suffix: String,
+}
+
+impl Default for Xsum {
+    fn default() -> Self {
+        Self { prompt_suffix: "TL;DR:".into() }
+    }
+}
+
+impl Task for Xsum {
+    fn home(&self, _split: Split) -> Home {
+        Home::hub("EdinburghNLP/xsum")
+    }
+
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+        files.rows(self.home(files.split()), files.split(), files.most(), |mut columns| {
+            let document = text(&mut columns, &["document"])?;
+            let summary = text(&mut columns, &["target", "summary"])?;
+            let prompt = format!("{document}{}", self.prompt_suffix);
+            Ok(vec![Sample { prompt, references: vec![summary], metadata: Map::new() }])
+        })
+    }
+
+    fn metrics(&self) -> Vec<MetricConfig> {
+        metrics(&["meteor", "rouge", "bleu", "diversity"])
+    }
+}
