@@ -8,6 +8,7 @@ use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
+pub use gradus::text::visible;
 use serde::Serialize;
 
 use crate::cli::{ColourChoice, Global};
@@ -218,20 +219,6 @@ fn rendered(text: &str, is_terminal: bool) -> String {
     shown
 }
 
-/// `text` with the characters shown that a terminal would obey: controls (line ends and tabs apart), what turns the direction
-/// of text, and [`ESC`].
-pub fn visible(text: &str) -> String {
-    let obeyed = |c: char| {
-        let turns =
-            matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        (c.is_control() && c != '\n' && c != '\t') || turns || c == ESC
-    };
-    if !text.contains(obeyed) {
-        return text.to_owned();
-    }
-    text.chars().map(|c| if obeyed(c) { format!("\\u{{{:x}}}", u32::from(c)) } else { c.to_string() }).collect()
-}
-
 /// Prints what clap has to say, which is help and versions too, and returns its exit code.
 pub fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
@@ -313,11 +300,9 @@ mod tests {
     fn a_terminal_shows_what_it_would_obey() {
         let outside = "a\u{1b}]0;owned\u{7}\u{1b}[2J\rb\u{9b}31m\u{202e}c\u{fdd2}[5A\td\n";
         let shown = "a\\u{1b}]0;owned\\u{7}\\u{1b}[2J\\u{d}b\\u{9b}31m\\u{202e}c\\u{fdd2}[5A\td\n";
-        assert_eq!(visible(outside), shown);
         assert_eq!(rendered(outside, true), shown);
         let coloured = Paint { colour: true }.error("no\u{1b}[2J");
         assert_eq!(rendered(&coloured, true), "\u{1b}[1;31mno\\u{1b}[2J\u{1b}[0m");
         assert_eq!(rendered(&coloured, false), "\u{1b}[1;31mno\u{1b}[2J\u{1b}[0m", "into a pipe it goes as it is");
-        assert_eq!(visible("Grüße, 世界 👋"), "Grüße, 世界 👋");
     }
 }

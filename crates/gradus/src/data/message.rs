@@ -26,7 +26,10 @@ impl Message {
     }
 
     /// Reads `{"role", "content"}` or ShareGPT's `{"from", "value"}`, whose role names are translated.
-    pub(super) fn read(value: &Value) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// What it is instead.
+    pub fn read(value: &Value) -> Result<Self, String> {
         let Value::Object(map) = value else {
             return Err(format!("is {}, expected an object with `role` and `content`", kind_name(value)));
         };

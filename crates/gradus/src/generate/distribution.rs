@@ -29,6 +29,11 @@ impl Distribution {
         (f64::from(logit) - f64::from(self.maximum) - self.mass.ln()) as f32
     }
 
+    /// The `count` likeliest ids with their log-probabilities, the likeliest first; of two alike the lower first.
+    pub(super) fn likeliest(&self, logits_v: &[f32], count: usize) -> Vec<(u32, f32)> {
+        likeliest(logits_v, count).into_iter().map(|id| (id, self.logprob(logits_v[id as usize]))).collect()
+    }
+
     /// The id at which the summed mass first exceeds a uniform share of the whole.
     pub(super) fn draw(&self, logits_v: &[f32], rng: &mut Stream) -> usize {
         let mut left = rng.random::<f64>() * self.mass;
@@ -54,6 +59,23 @@ impl Distribution {
         argmax(logits_v)
     }
 }
+
+/// The ids of the `count` largest of `logits_v`, the largest first; of two alike the lower first.
+fn likeliest(logits_v: &[f32], count: usize) -> Vec<u32> {
+    let count = count.min(logits_v.len());
+    let mut found: Vec<u32> = Vec::with_capacity(count + 1);
+    for (id, logit) in logits_v.iter().enumerate() {
+        let is_full = found.len() == count;
+        if count == 0 || (is_full && found.last().is_some_and(|last| *logit <= logits_v[*last as usize])) {
+            continue;
+        }
+        let place = found.partition_point(|other| logits_v[*other as usize] >= *logit);
+        found.insert(place, id as u32);
+        found.truncate(count);
+    }
+    found
+}
+
 /// The likeliest id, the lowest of several.
 pub(super) fn argmax(logits_v: &[f32]) -> usize {
     let largest = maximum(logits_v);
@@ -63,6 +85,20 @@ pub(super) fn argmax(logits_v: &[f32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_likeliest_are_those_of_a_sort() {
+        let logits_v = [0.5, 2.0, -1.0, 2.0, f32::NEG_INFINITY, 0.75];
+        let sorted = [1, 3, 5, 0, 2, 4];
+        for count in 0..=8 {
+            assert_eq!(likeliest(&logits_v, count), &sorted[..count.min(6)], "{count}");
+        }
+        let all = Distribution::new(&logits_v);
+        let partition = logits_v.iter().map(|z| f64::from(*z).exp()).sum::<f64>().ln();
+        for (id, logprob) in all.likeliest(&logits_v, 3) {
+            assert!((f64::from(logprob) - (f64::from(logits_v[id as usize]) - partition)).abs() < 1e-6);
+        }
+    }
 
     #[test]
     fn exp_is_exact_enough_everywhere_it_is_used() {

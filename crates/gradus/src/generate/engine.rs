@@ -54,6 +54,11 @@ pub enum Event {
         row: usize,
         /// The id.
         id: u32,
+        /// Its log-probability under the model at the sampling temperature (1 when greedy), unprocessed, in nats.
+        logprob: f32,
+        /// The likeliest ids there and their log-probabilities, the likeliest first, as many as
+        /// [`SamplingParams::likeliest`] asks for.
+        likeliest: Vec<(u32, f32)>,
     },
     /// The completion has ended.
     Finished {
@@ -360,7 +365,7 @@ impl<'a> Engine<'a> {
             }
         }
         for row in rows {
-            events.push(Event::Token { row: row.number, id: *row.ids().last().expect("it was just drawn") });
+            events.push(row.told());
             row.check(stop);
         }
     }

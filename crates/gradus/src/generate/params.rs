@@ -34,6 +34,8 @@ pub struct SamplingParams {
     pub stop_ids: Vec<u32>,
     /// What is recorded beside every id of those it could have been.
     pub record: Record,
+    /// How many of the likeliest ids are told with every id that is drawn.
+    pub likeliest: usize,
 }
 
 impl Default for SamplingParams {
@@ -54,6 +56,7 @@ impl Default for SamplingParams {
             min_new_tokens: 0,
             stop_ids: Vec::new(),
             record: Record::Nothing,
+            likeliest: 0,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gradus_kernels::CacheRow;
 
+use super::engine::Event;
 use super::next::NewToken;
 use super::params::SamplingParams;
 use super::processors::History;
@@ -89,6 +90,8 @@ pub(super) struct Row {
     /// Whether it stays after its completion has ended.
     pub is_kept: bool,
     completion: Completion,
+    /// The likeliest ids where the last was drawn, until they are told.
+    likeliest: Vec<(u32, f32)>,
     pub has_ended: bool,
 }
 
@@ -101,8 +104,21 @@ impl Row {
         is_kept: bool,
     ) -> Self {
         let (ids, cached) = (ids.to_vec(), prompt_len);
-        let (completion, has_ended) = (Completion::empty(), false);
-        Self { number, prompt, prompt_len, slot, ids, cached, params, stream, is_kept, completion, has_ended }
+        let (completion, likeliest, has_ended) = (Completion::empty(), Vec::new(), false);
+        Self {
+            number,
+            prompt,
+            prompt_len,
+            slot,
+            ids,
+            cached,
+            params,
+            stream,
+            is_kept,
+            completion,
+            likeliest,
+            has_ended,
+        }
     }
 
     pub(super) fn ids(&self) -> &[u32] {
@@ -142,6 +158,18 @@ impl Row {
         self.completion.sampled_logprobs.push(choice.sampled_logprob);
         self.completion.logprobs.push(choice.logprob);
         self.completion.supports.extend(choice.support);
+        self.likeliest = choice.likeliest;
+    }
+
+    /// That the last id was drawn.
+    pub(super) fn told(&mut self) -> Event {
+        let said = "it was just drawn";
+        Event::Token {
+            row: self.number,
+            id: *self.ids.last().expect(said),
+            logprob: *self.completion.logprobs.last().expect(said),
+            likeliest: std::mem::take(&mut self.likeliest),
+        }
     }
 
     /// Sees whether the last id ends the completion, and why.

@@ -24,6 +24,8 @@ pub struct Choice {
     pub logprob: f32,
     /// What it could have been, where that is recorded.
     pub support: Option<Support>,
+    /// The likeliest ids and their log-probabilities, meant as `logprob` is, the likeliest first; as many as were asked for.
+    pub likeliest: Vec<(u32, f32)>,
 }
 
 /// Draws one id from `logits_v`, which is overwritten. Draws one number from `rng`, none at temperature 0 or where an id
@@ -33,6 +35,13 @@ pub struct Choice {
 /// When there are no logits.
 pub fn choose(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams, rng: &mut Stream) -> Choice {
     Line::new(logits_v, history, params).choose(logits_v, None, params, rng)
+}
+
+/// The log-probability of `id` under `logits_v` at temperature 1, and the `count` likeliest ids with theirs, the likeliest
+/// first: what [`choose`] tells of a greedy draw.
+pub fn logprobs_of(logits_v: &[f32], id: u32, count: usize) -> (f32, Vec<(u32, f32)>) {
+    let all = Distribution::new(logits_v);
+    (all.logprob(logits_v[id as usize]), all.likeliest(logits_v, count))
 }
 
 /// The log-probabilities of the whole distribution that [`choose`] draws from, in place of `logits_v`; −∞ for what is
@@ -57,6 +66,7 @@ pub(super) struct Line {
     /// What the logits that were changed had been.
     replaced: Vec<(usize, f32)>,
     forced: Option<u32>,
+    likeliest: Vec<(u32, f32)>,
 }
 
 impl Line {
@@ -65,29 +75,31 @@ impl Line {
         assert!(!logits_v.is_empty(), "logits of at least one id");
         scale(logits_v, params.temperature);
         let raw = Distribution::new(logits_v);
+        let likeliest = raw.likeliest(logits_v, params.likeliest);
         let forced = processors::forced(history, params);
         let replaced = if forced.is_some() { Vec::new() } else { processors::apply(logits_v, history, params) };
-        Self { raw, replaced, forced }
+        Self { raw, replaced, forced, likeliest }
     }
 
     /// Draws an id; `mask` is what a mask of the caller's leaves, which is taken out here.
     pub(super) fn choose(
-        self,
+        mut self,
         logits_v: &mut [f32],
         mask: Option<Support>,
         params: &SamplingParams,
         rng: &mut Stream,
     ) -> Choice {
+        let likeliest = std::mem::take(&mut self.likeliest);
         if let Some(id) = self.forced {
             let logprob = self.raw.logprob(logits_v[id as usize]);
             return match mask {
                 // What is forced, the mask has no say in.
                 Some(_) if params.record == Record::Mask => {
-                    Choice { id, sampled_logprob: logprob, logprob, support: Some(Support::All) }
+                    Choice { id, sampled_logprob: logprob, logprob, support: Some(Support::All), likeliest }
                 }
                 _ => {
                     let support = (params.record != Record::Nothing).then(|| Support::Ids([id].into()));
-                    Choice { id, sampled_logprob: 0.0, logprob, support }
+                    Choice { id, sampled_logprob: 0.0, logprob, support, likeliest }
                 }
             };
         }
@@ -117,7 +129,7 @@ impl Line {
                 (drawn, (params.record != Record::Nothing).then(|| Support::of(logits_v)))
             }
         };
-        Choice { id: id as u32, sampled_logprob, logprob, support }
+        Choice { id: id as u32, sampled_logprob, logprob, support, likeliest }
     }
 
     /// What the logit of `id` was at the temperature.

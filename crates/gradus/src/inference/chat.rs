@@ -6,26 +6,27 @@
 
 mod answer;
 mod judge;
+mod session;
+mod talker;
 mod transcript;
 
 pub use answer::{Answer, AnswerEnd, Flow};
 pub use judge::ChatJudge;
+pub use session::{Ask, Piece, Said, Session};
+pub use talker::{Asked, model_of};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use answer::{Listener, UnderWay};
-use transcript::{HUMAN, hh, said};
+use talker::Talker;
 
-use super::{check_formats, open_files};
 use crate::data::Message;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::{Engine, Event, Request, SamplingParams, Turn};
-use crate::model::{CausalLm, Precision, WeightFormat};
-use crate::pretrained::Pretrained;
+use crate::model::WeightFormat;
 use crate::rng::{Purpose, Seed, Stream};
-use crate::text::{RenderOptions, think};
 
 /// How a conversation is written as one text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,10 +83,7 @@ pub struct ChatSettings {
 
 /// A model to talk to.
 pub struct ChatModel {
-    files: Pretrained,
-    model: CausalLm,
-    format: ChatFormat,
-    directory: PathBuf,
+    talker: Talker,
     /// Holds the conversation so far, once there is one.
     memory: Option<Memory>,
     /// The answer that was begun.
@@ -107,37 +105,17 @@ impl ChatModel {
     /// # Errors
     /// When it cannot be found or read, is a reward model, or has no chat template although one is asked for.
     pub fn open(options: &ChatOptions) -> Result<Self> {
-        check_formats(&options.device, Precision::F32, options.weights)?;
-        let directory = model_of(Path::new(&options.model))?;
-        let name = directory.to_string_lossy();
-        let files = open_files(&name, options.adapter.as_deref(), options.chat_template.as_deref())?;
-        if files.dir.is_reward_model() {
-            let error = Error::model(&files.dir.path, "this is a reward model, which does not answer");
-            return Err(error.with_hint("give it as `--reward-model`, and a language model as `--model`"));
-        }
-        let format = match (options.format, &files.template) {
-            (Some(ChatFormat::Template), None) => {
-                return Err(Error::model(&files.dir.path, "the model has no chat template")
-                    .with_hint("give one as `--chat-template FILE`, or choose `--format hh` or `--format plain`"));
-            }
-            (Some(format), _) => format,
-            (None, Some(_)) => ChatFormat::Template,
-            // What an encoder reads is no beginning of a dialogue that would go on.
-            (None, None) if files.dir.has_encoder()? => ChatFormat::Plain,
-            (None, None) => ChatFormat::Hh,
-        };
-        let model = CausalLm::load(&files.dir, &options.device.device())?.into_frozen(options.weights);
-        Ok(Self { files, model, format, directory, memory: None, under_way: None })
+        Ok(Self { talker: Talker::open(options)?, memory: None, under_way: None })
     }
 
     /// The directory the model came from.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        &self.talker.directory
     }
 
     /// How conversations are written.
     pub fn format(&self) -> ChatFormat {
-        self.format
+        self.talker.format
     }
 
     /// The conversation as the model reads it, up to where its answer begins.
@@ -145,14 +123,7 @@ impl ChatModel {
     /// # Errors
     /// When the template refuses the conversation.
     pub fn text_of(&self, messages: &[Message]) -> Result<String> {
-        match (self.format, &self.files.template) {
-            (ChatFormat::Template, Some(template)) => {
-                let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-                Ok(template.render(messages, &options)?.text)
-            }
-            (ChatFormat::Plain, _) => Ok(said(messages).map(|(_, text)| text).collect()),
-            _ => Ok(hh(messages)),
-        }
+        self.talker.text_of(messages, &Asked::default())
     }
 
     /// Answers the conversation. `turn` and `attempt` choose the random stream; `hear` gets every piece of the answer as
@@ -181,20 +152,13 @@ impl ChatModel {
     /// # Errors
     /// When the conversation has become too long, or a setting has no meaning.
     pub fn begin(&mut self, messages: &[Message], settings: &ChatSettings, (turn, attempt): (u64, u64)) -> Result<()> {
-        let text = self.text_of(messages)?;
-        let begins_inside = text.trim_end().ends_with(think::OPEN);
-        // A template writes its own special tokens, but for those that an encoder reads around every text.
-        let ids = self.files.tokenizer.encode(&text, self.has_encoder() || self.format != ChatFormat::Template)?;
-        let mut params = settings.params.clone().forcing(self.files.dir.forced_ids());
-        params.stop_ids.extend(self.files.stop_ids());
-        self.check_room(ids.len(), &mut params)?;
-        let mut stop = settings.stop.clone();
-        if self.format == ChatFormat::Hh {
-            stop.push(HUMAN.into());
-        }
+        let (ids, begins_inside) = self.talker.prompt_of(messages, &Asked::default())?;
+        let params = self.talker.params(ids.len(), settings.params.clone());
+        let params = params.map_err(|error| error.with_hint("`/reset` begins a new one"))?;
+        let stop = self.talker.stop(&settings.stop);
         self.go_on(&ids, Arc::new(params), settings.seed.stream(Purpose::Chat, turn, attempt))?;
         // A decoder begins anew: its answer continues nothing.
-        let continued = if self.has_encoder() { Vec::new() } else { ids };
+        let continued = if self.talker.has_encoder() { Vec::new() } else { ids };
         self.under_way = Some(UnderWay::new(continued, stop, begins_inside));
         Ok(())
     }
@@ -207,13 +171,13 @@ impl ChatModel {
         let (Some(memory), Some(answer)) = (&mut self.memory, &mut self.under_way) else {
             return Err(Error::input("no answer was begun"));
         };
-        let events = memory.engine.step(&mut Listener::new(&self.files.tokenizer, answer, hear));
+        let events = memory.engine.step(&mut Listener::new(&self.talker.files.tokenizer, answer, hear));
         let ended = events.into_iter().find_map(|event| match event {
             Event::Finished { completion, .. } => Some(completion),
             Event::Token { .. } => None,
         });
         let (Some(completion), Some(answer)) = (ended, &self.under_way) else { return Ok(None) };
-        let answer = answer.end(&self.files.tokenizer, &completion, hear)?;
+        let answer = answer.end(&self.talker.files.tokenizer, &completion, hear)?;
         self.under_way = None;
         Ok(Some(answer))
     }
@@ -226,7 +190,7 @@ impl ChatModel {
     /// Has the engine continue `ids`, from where they differ from what it holds.
     fn go_on(&mut self, ids: &[u32], params: Arc<SamplingParams>, stream: Stream) -> Result<()> {
         // An encoder reads every conversation as a whole.
-        let has_encoder = self.has_encoder();
+        let has_encoder = self.talker.has_encoder();
         if let Some(Memory { engine, row }) = &mut self.memory {
             let held = engine.ids(*row).unwrap_or_default();
             // Something must be left to compute: the last id gives the first logits.
@@ -236,45 +200,12 @@ impl ChatModel {
             }
             engine.cancel(*row);
         }
-        let new = || Memory { engine: Engine::new(&self.model, 1, CAPACITY), row: 0 };
+        let new = || Memory { engine: Engine::new(&self.talker.model, 1, CAPACITY), row: 0 };
         let memory = self.memory.get_or_insert_with(new);
         let request = Request { prompt: ids.to_vec(), params, streams: vec![stream], is_kept: true };
         memory.row = memory.engine.submit(request)?.start;
         Ok(())
     }
-
-    fn has_encoder(&self) -> bool {
-        self.model.trunk.decoder_start().is_some()
-    }
-
-    /// Lowers the longest length to what the model's positions leave.
-    fn check_room(&self, prompt: usize, params: &mut SamplingParams) -> Result<()> {
-        let Some(room) = self.model.room().after(prompt) else { return Ok(()) };
-        if room == 0 {
-            let limit = self.model.max_positions().unwrap_or_default();
-            return Err(Error::input(format!(
-                "the conversation has {prompt} tokens, but the model has {limit} positions"
-            ))
-            .with_hint("`/reset` begins a new one"));
-        }
-        params.max_new_tokens = params.max_new_tokens.min(room);
-        Ok(())
-    }
-}
-
-/// The model that a path stands for: of a run, its final one, else its best, else its newest checkpoint.
-fn model_of(path: &Path) -> Result<PathBuf> {
-    let is_model = |path: &Path| path.join("config.json").is_file() || path.join("adapter_config.json").is_file();
-    if !path.is_dir() || is_model(path) {
-        return Ok(path.to_owned());
-    }
-    let Ok(run) = crate::run::RunDir::open(path) else { return Ok(path.to_owned()) };
-    let newest = run.checkpoint_steps()?.last().map(|&step| run.checkpoint(step));
-    let found = [Some(run.model()), Some(run.best()), newest].into_iter().flatten().find(|path| is_model(path));
-    found.ok_or_else(|| {
-        Error::model(path, "a run without a model: it has neither `model/` nor `best/` nor a checkpoint")
-            .with_hint("go on with it until its first checkpoint")
-    })
 }
 
 #[cfg(test)]
@@ -314,8 +245,9 @@ mod tests {
             computed = one.prefilled();
             messages.extend([answer.message(), Message::new("user", said)]);
         }
-        let ids =
-            |one: &ChatModel| one.files.tokenizer.encode(&one.text_of(&messages).expect("a text"), true).expect("ids");
+        let ids = |one: &ChatModel| {
+            one.talker.files.tokenizer.encode(&one.text_of(&messages).expect("a text"), true).expect("ids")
+        };
         let (all, held) = (ids(&one), one.memory.as_ref().expect("a conversation"));
         let held = held.engine.ids(held.row).expect("it is kept").to_vec();
         let common = held.iter().zip(&all).take_while(|(held, id)| held == id).count();
@@ -332,7 +264,7 @@ mod tests {
         let messages = [Message::new("user", "The tea is good and the cup is warm.")];
         let mut answer = |attempt| one.answer(&messages, &settings(9), (0, attempt), &mut |_| Flow::GoOn).expect("one");
         assert_ne!(answer(0), answer(1));
-        let ids = one.files.tokenizer.encode(&messages[0].content, true).expect("ids");
+        let ids = one.talker.files.tokenizer.encode(&messages[0].content, true).expect("ids");
         assert_eq!(one.prefilled(), ids.len() + 1);
     }
 }

@@ -10,7 +10,10 @@ mod quantize;
 mod sample;
 mod score;
 
-pub use chat::{Answer, AnswerEnd, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow};
+pub use chat::{
+    Answer, AnswerEnd, Ask, Asked, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow, Piece, Said,
+    Session, model_of,
+};
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalOptions, Measured, evaluate};
 pub use merge::{MergeOptions, Merged, merge};

@@ -10,11 +10,13 @@ mod stop_strings;
 mod strftime;
 pub mod think;
 pub mod tokenizer;
+mod visible;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered};
 pub use pattern::Pattern;
 pub use python::repr;
 pub use ranges::{continuation, ranges};
-pub use stop_strings::{StopStrings, cut_at_stop};
+pub use stop_strings::{StopStrings, certain, cut_at_stop};
 pub use think::without_thoughts;
 pub use tokenizer::{Cut, Joined, Tokenizer};
+pub use visible::visible;

@@ -46,6 +46,16 @@ pub fn cut_at_stop<'t>(text: &'t str, stops: &[String]) -> &'t str {
     &text[..end.unwrap_or(text.len())]
 }
 
+/// The part of an unfinished text that no later id changes: without half a character, or what may become a stop string.
+pub fn certain<'t>(text: &'t str, stop: &[String]) -> &'t str {
+    let text = text.trim_end_matches('\u{FFFD}');
+    let half = |stop: &String| {
+        let ends = stop.char_indices().map(|(at, _)| at).filter(|&at| at > 0);
+        ends.filter(|&at| text.ends_with(&stop[..at])).max().unwrap_or(0)
+    };
+    &text[..text.len() - stop.iter().map(half).max().unwrap_or(0)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,5 +65,15 @@ mod tests {
         let stops = ["\n\n".to_owned(), "Human".to_owned(), String::new()];
         assert_eq!(cut_at_stop("yes. Human: and\n\nthen", &stops), "yes. ");
         assert_eq!(cut_at_stop("yes", &stops), "yes");
+    }
+
+    #[test]
+    fn what_may_become_a_stop_string_is_held_back() {
+        let stop = ["\n\nHuman:".to_owned(), "END".to_owned()];
+        assert_eq!(certain("yes.\n\nHum", &stop), "yes.");
+        assert_eq!(certain("yes.\n", &stop), "yes.");
+        assert_eq!(certain("yes. E", &stop), "yes. ");
+        assert_eq!(certain("yes. \u{FFFD}", &stop), "yes. ");
+        assert_eq!(certain("yes", &[]), "yes");
     }
 }

@@ -205,18 +205,24 @@ fn a_cancelled_row_leaves_its_place() {
 fn events_tell_every_id_in_order_and_then_the_end() {
     let model = model("gpt2");
     let mut engine = Engine::new(&model, 3, 9);
-    let settings = SamplingParams { stop_ids: (0..40).collect(), ..params(9) };
+    let settings = SamplingParams { stop_ids: (0..40).collect(), likeliest: 3, repetition_penalty: 1.5, ..params(9) };
     engine.submit(request(&[3, 1], settings, 0..5)).expect("fine");
-    let (mut told, mut ended) = (vec![Vec::new(); 5], BTreeMap::new());
+    let (mut told, mut logprobs, mut ended) = (vec![Vec::new(); 5], vec![Vec::new(); 5], BTreeMap::new());
     while engine.is_busy() {
         for event in engine.step(&mut NoStopRule) {
             match event {
-                Event::Token { row, id } => {
+                Event::Token { row, id, logprob, likeliest } => {
                     assert!(!ended.contains_key(&row), "row {row} has ended");
                     told[row].push(id);
+                    assert_eq!(likeliest.len(), 3);
+                    assert!(likeliest.is_sorted_by(|a, b| a.1 >= b.1) && logprob <= likeliest[0].1);
+                    let own = likeliest.iter().find(|(other, _)| *other == id);
+                    assert!(own.is_none_or(|(_, own)| *own == logprob), "one number for one id");
+                    logprobs[row].push(logprob);
                 }
                 Event::Finished { row, completion } => {
                     assert_eq!(told[row], completion.ids);
+                    assert_eq!(logprobs[row], completion.logprobs);
                     ended.insert(row, completion.stop);
                 }
             }

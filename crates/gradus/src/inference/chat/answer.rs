@@ -3,7 +3,7 @@
 use crate::data::Message;
 use crate::error::Result;
 use crate::generate::{Completion, StopReason, StopRule};
-use crate::text::{StopStrings, Tokenizer, continuation, cut_at_stop, think, without_thoughts};
+use crate::text::{StopStrings, Tokenizer, certain, continuation, cut_at_stop, think, without_thoughts};
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,31 +130,5 @@ impl StopRule for Listener<'_> {
             heard.push_str(new);
         }
         ended || *is_interrupted
-    }
-}
-
-/// The part of an unfinished text that no later id changes: without half a character, or what may become a stop string.
-fn certain<'t>(text: &'t str, stop: &[String]) -> &'t str {
-    let text = text.trim_end_matches('\u{FFFD}');
-    let half = |stop: &String| {
-        let ends = stop.char_indices().map(|(at, _)| at).filter(|&at| at > 0);
-        ends.filter(|&at| text.ends_with(&stop[..at])).max().unwrap_or(0)
-    };
-    &text[..text.len() - stop.iter().map(half).max().unwrap_or(0)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::HUMAN;
-    use super::*;
-
-    #[test]
-    fn what_may_become_a_stop_string_is_held_back() {
-        let stop = [HUMAN.to_owned(), "END".to_owned()];
-        assert_eq!(certain("yes.\n\nHum", &stop), "yes.");
-        assert_eq!(certain("yes.\n", &stop), "yes.");
-        assert_eq!(certain("yes. E", &stop), "yes. ");
-        assert_eq!(certain("yes. \u{FFFD}", &stop), "yes. ");
-        assert_eq!(certain("yes", &[]), "yes");
     }
 }
