@@ -252,7 +252,8 @@ fn modules_are_free_of_what_is_not_theirs() {
 #[test]
 fn devices_are_chosen_in_one_place() {
     let named = ["Device::flex", "Device::wgpu", "Device::default", "Device::enumerate"];
-    for source in ["gradus", "gradus-cli"].into_iter().flat_map(sources).filter(|source| source.path != "device.rs") {
+    let crates = ["gradus", "gradus-web", "gradus-cli"];
+    for source in crates.into_iter().flat_map(sources).filter(|source| source.path != "device.rs") {
         let found = named.iter().find(|name| source.code.contains(*name));
         assert_eq!(found, None, "{}: the device comes from the plan or from `--device`", source.path);
     }
@@ -268,15 +269,27 @@ fn only_the_binary_prints_and_only_through_its_output() {
         starts.iter().find(|start| found(start)).map(|start| format!("{}: `{start}`", source.path))
     };
     let mut wrong: Vec<String> =
-        ["gradus", "gradus-kernels"].into_iter().flat_map(sources).filter_map(|s| prints(&s)).collect();
+        ["gradus", "gradus-kernels", "gradus-web"].into_iter().flat_map(sources).filter_map(|s| prints(&s)).collect();
     wrong.extend(sources("gradus-cli").iter().filter(|source| source.path != "output.rs").filter_map(prints));
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn the_binary_uses_the_library_and_not_its_kernels() {
-    for source in sources("gradus-cli") {
+fn what_stands_on_the_library_does_not_use_its_kernels() {
+    for source in ["gradus-web", "gradus-cli"].into_iter().flat_map(sources) {
         assert!(!source.code.contains("gradus_kernels"), "{}: kernels are reached through the library", source.path);
+    }
+}
+
+#[test]
+fn only_the_web_application_is_async_and_it_starts_no_program() {
+    for source in sources("gradus-cli") {
+        let found = ["axum::", "tokio::", "async "].into_iter().find(|name| source.code.contains(name));
+        assert_eq!(found, None, "{}: HTTP belongs to gradus-web", source.path);
+    }
+    for source in sources("gradus-web") {
+        // Nothing that a page sends can become a command.
+        assert!(!source.code.contains("process::"), "{}: the server starts no program", source.path);
     }
 }
 
@@ -290,8 +303,9 @@ fn variant(code: &str) -> Option<&str> {
 fn a_method_is_named_in_its_own_file_and_in_one_match() {
     let mut wrong = Vec::new();
     let methods = MethodConfig::all();
-    for (crate_name, source) in
-        ["gradus", "gradus-cli"].iter().flat_map(|name| sources(name).into_iter().map(move |source| (name, source)))
+    for (crate_name, source) in ["gradus", "gradus-web", "gradus-cli"]
+        .iter()
+        .flat_map(|name| sources(name).into_iter().map(move |source| (name, source)))
     {
         if let Some(found) = variant(&source.code) {
             let name: String = found.chars().take_while(|c| c.is_alphanumeric()).collect();

@@ -24,6 +24,7 @@ mod plan;
 mod quantize;
 pub mod runs;
 mod score;
+mod serve;
 mod train;
 
 /// One command of the binary.
@@ -145,6 +146,7 @@ fn others() -> Vec<Entry> {
         },
         entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
         entry!(Use, "chat", chat::ChatArgs, "Talk to a model, or to two side by side"),
+        entry!(Use, "serve", serve::ServeArgs, "Serve the models of a folder: web pages, and OpenAI's protocol"),
         entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),
         Entry {
             name: "eval",

@@ -1,0 +1,19 @@
+//! What every request can reach.
+
+use std::path::PathBuf;
+
+use crate::guard::Guard;
+use crate::models::Models;
+use crate::store::Store;
+
+/// The server's own: who is let in, what is served, what was kept.
+pub struct App {
+    /// Who is let in.
+    pub guard: Guard,
+    /// The folder that is served.
+    pub folder: PathBuf,
+    /// Its models.
+    pub models: Models,
+    /// What people did.
+    pub store: Store,
+}

@@ -1,0 +1,28 @@
+//! Styles and scripts: files of this crate, compiled in.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::get;
+
+use crate::app::App;
+
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+
+/// What there is: path, kind, content.
+const FILES: &[(&str, &str, &str)] = &[
+    ("/assets/style.css", CSS, include_str!("assets/style.css")),
+    ("/assets/page.js", JS, include_str!("assets/page.js")),
+    ("/assets/chat.js", JS, include_str!("assets/chat.js")),
+];
+
+/// The routes of all files.
+pub fn routes() -> Router<Arc<App>> {
+    FILES.iter().fold(Router::new(), |routes, &(path, kind, content)| {
+        let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")];
+        routes.route(path, get(move || async move { (headers, content).into_response() }))
+    })
+}

@@ -1,0 +1,245 @@
+// The chat page: sends turns, shows answers while they stream, and takes the thread anew from the server after each.
+"use strict";
+
+const chat = document.querySelector("[data-chat]");
+const base = `/chat/${chat.dataset.chat}`;
+const thread = document.getElementById("thread");
+const form = document.getElementById("say");
+const field = document.getElementById("text");
+const stop = document.getElementById("stop");
+let going = null;
+
+/** The thread as the server has it. */
+async function renew() {
+  const response = await fetch(`${base}/thread`);
+  if (!response.ok) throw new Error(await why(response));
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  thread.replaceChildren(...page.body.childNodes);
+}
+
+/** The last turn that is shown: what is said next is said after it. */
+function leaf() {
+  const turns = thread.querySelectorAll("article.turn");
+  const last = turns[turns.length - 1];
+  if (!last) return null;
+  // Of two answers side by side, the preferred one is gone on from.
+  const right = last.querySelector("[data-vote=right][aria-pressed=true]");
+  return Number(right ? last.querySelectorAll(".answer")[1].dataset.message : last.dataset.message);
+}
+
+let doing = 0;
+
+/** Does something; what goes wrong is said. */
+async function attempt(what) {
+  doing += 1;
+  chat.setAttribute("aria-busy", "true");
+  try {
+    await what();
+  } catch (error) {
+    say(error.name === "AbortError" ? "Stopped." : error.message);
+  } finally {
+    doing -= 1;
+    if (doing === 0) chat.removeAttribute("aria-busy");
+  }
+}
+
+/** An empty answer for each side, to stream into. */
+function places() {
+  const sides = Number(chat.dataset.sides);
+  const turn = element("article", "turn assistant");
+  const row = element("div", `sides sides-${sides}`);
+  const answers = [];
+  for (let side = 0; side < sides; side += 1) {
+    const answer = element("div", "answer");
+    answer.append(element("h2", "", sides === 1 ? "Answer" : side === 0 ? "Left" : "Right"));
+    const text = element("div", "text writing");
+    answer.append(text);
+    row.append(answer);
+    answers.push({ text, said: "" });
+  }
+  turn.append(row);
+  thread.append(turn);
+  return answers;
+}
+
+/** Has the models answer a turn. */
+async function answer(parent) {
+  if (going) return;
+  going = new AbortController();
+  stop.hidden = false;
+  let failed = "";
+  try {
+    // What answered it before is another branch: the answer stands after the turn itself.
+    const turn = thread.querySelector(`article[data-message="${parent}"]`);
+    while (turn && turn.nextSibling) turn.nextSibling.remove();
+    const answers = places();
+    say("Answering …");
+    const response = await send(`${base}/answer`, { parent }, going.signal);
+    for await (const event of events(response)) {
+      const place = answers[event.side];
+      if (event.text) {
+        place.said += event.text;
+        place.text.textContent = visible(place.said);
+        stay();
+      }
+      if (event.error) failed = event.error;
+      if (event.end || event.error) place.text.classList.remove("writing");
+    }
+    say(failed || "Answered.");
+  } catch (error) {
+    if (error.name !== "AbortError") throw error;
+    // The server keeps what was said before it notices.
+    await new Promise((done) => setTimeout(done, 300));
+    say("Stopped.");
+  } finally {
+    going = null;
+    stop.hidden = true;
+    await renew();
+    if (failed) say(failed);
+  }
+}
+
+/** Follows the answer down, unless the reader has scrolled up. */
+function stay() {
+  const root = document.documentElement;
+  if (root.scrollHeight - root.scrollTop - root.clientHeight < 160) root.scrollTop = root.scrollHeight;
+}
+
+/** Says `text` after `parent`, and has it answered. */
+async function speak(text, parent) {
+  const response = await send(`${base}/say`, { text, parent });
+  const { message } = await response.json();
+  await renew();
+  await answer(message);
+}
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = field.value;
+  if (!text.trim() || going) return;
+  attempt(async () => {
+    const parent = leaf();
+    field.value = "";
+    try {
+      await speak(text, parent);
+    } catch (error) {
+      if (!field.value) field.value = text;
+      throw error;
+    }
+    field.focus();
+  });
+});
+
+stop.addEventListener("click", () => going && going.abort());
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && going) going.abort();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target === field) form.requestSubmit();
+  const writes = event.target.closest("input, textarea, select, [contenteditable]");
+  if (writes || event.ctrlKey || event.metaKey || event.altKey || !/^[1-4]$/.test(event.key)) return;
+  const groups = thread.querySelectorAll(".votes");
+  const last = groups[groups.length - 1];
+  if (last) last.querySelectorAll("[data-vote]")[Number(event.key) - 1].click();
+});
+
+/** A turn as a field to edit it in. */
+function edit(turn) {
+  const text = turn.querySelector(".text");
+  if (turn.querySelector("form")) return;
+  const editor = element("form", "edit");
+  const field = element("textarea");
+  field.value = text.textContent;
+  field.rows = 3;
+  field.setAttribute("aria-label", "Your message, edited");
+  const save = element("button", "main", "Send instead");
+  const leave = element("button", "", "Cancel");
+  leave.type = "button";
+  const row = element("div", "row");
+  row.append(save, leave);
+  editor.append(field, row);
+  text.hidden = true;
+  text.after(editor);
+  field.focus();
+  const close = () => {
+    editor.remove();
+    text.hidden = false;
+    turn.querySelector("[data-edit]").focus();
+  };
+  leave.addEventListener("click", close);
+  editor.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") close();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) editor.requestSubmit();
+    event.stopPropagation();
+  });
+  editor.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const parent = turn.dataset.parent ? Number(turn.dataset.parent) : null;
+    if (field.value.trim()) attempt(() => speak(field.value, parent));
+  });
+}
+
+/** Shows each token of a turn's answers with what the model thought of it, or the text again. */
+async function tokens(turn, button) {
+  const shown = button.getAttribute("aria-pressed") === "true";
+  button.setAttribute("aria-pressed", String(!shown));
+  for (const answer of turn.querySelectorAll(".answer")) {
+    const text = answer.querySelector(".text");
+    if (shown) {
+      text.textContent = text.dataset.plain;
+      continue;
+    }
+    const response = await fetch(`${base}/tokens/${answer.dataset.message}`);
+    text.dataset.plain = text.textContent;
+    const spans = (await response.json()).map(([said, logprob, likeliest]) => {
+      const span = element("span", "token", said);
+      const step = Math.min(4, Math.floor(-logprob));
+      span.classList.add(`doubt-${step}`);
+      span.dataset.about = [
+        `${JSON.stringify(said)}: ${(100 * Math.exp(logprob)).toFixed(1)} % (${logprob.toFixed(3)})`,
+        ...likeliest.map(([other, its]) => `${JSON.stringify(other)} ${(100 * Math.exp(its)).toFixed(1)} %`),
+      ].join("\n");
+      return span;
+    });
+    if (spans.length) text.replaceChildren(...spans);
+  }
+}
+
+const about = element("div", "about");
+about.hidden = true;
+document.body.append(about);
+
+/** Tells of the token under the pointer. */
+thread.addEventListener("pointerover", (event) => {
+  const token = event.target.closest(".token");
+  about.hidden = !token;
+  if (!token) return;
+  about.textContent = visible(token.dataset.about);
+  const place = token.getBoundingClientRect();
+  about.style.left = `${Math.max(8, Math.min(place.left, innerWidth - about.offsetWidth - 8))}px`;
+  about.style.top = `${place.bottom + 4}px`;
+});
+thread.addEventListener("pointerleave", () => {
+  about.hidden = true;
+});
+
+thread.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  const turn = button.closest("article");
+  if (button.dataset.edit) edit(turn);
+  if (button.dataset.answer) attempt(() => answer(Number(button.dataset.answer)));
+  if (button.dataset.tokens !== undefined) attempt(() => tokens(turn, button));
+  if (button.dataset.show) {
+    attempt(async () => {
+      await send(`${base}/show`, { message: Number(button.dataset.show) });
+      await renew();
+    });
+  }
+  if (button.dataset.vote) {
+    attempt(async () => {
+      await send(`${base}/vote`, { pair: Number(button.dataset.pair), choice: button.dataset.vote });
+      await renew();
+      say("Your vote is kept.");
+    });
+  }
+});

@@ -1,0 +1,176 @@
+//! An answer: sampled by one model or two, streamed to the page, kept.
+//!
+//! Room for it is made before it is begun and it is kept every second, so of an answer under way when the server is killed
+//! at most its last second is lost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use gradus::data::Message;
+use gradus::generate::SamplingParams;
+use gradus::inference::{Answer, AnswerEnd, Ask, Asked};
+use gradus::rng::{Purpose, Seed};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::tree;
+use crate::app::App;
+use crate::desk::{Heard, Token};
+use crate::events::Events;
+use crate::failed::{Done, Failed, read};
+use crate::guard::secret;
+use crate::store::chats::{Answered, Settings, Tree};
+
+/// How often an answer under way is kept.
+const KEEP: Duration = Duration::from_secs(1);
+
+/// The likeliest tokens that are kept beside each.
+const LIKELIEST: usize = 5;
+
+#[derive(Deserialize)]
+struct Wanted {
+    /// The turn that is answered.
+    parent: i64,
+}
+
+/// One side of what is answered.
+struct Side {
+    number: usize,
+    message: i64,
+    model: String,
+    messages: Vec<Message>,
+    settings: Settings,
+    /// Which answer to this turn it is.
+    attempt: u64,
+    turn: u64,
+}
+
+/// Answers a turn; the stream tells `{side, text}` as it grows, and `{side, end}` or `{side, error}`.
+pub async fn answer(State(app): State<Arc<App>>, Path(id): Path<i64>, body: Bytes) -> Done {
+    let Wanted { parent } = read(&body)?;
+    let tree = tree(&app, id)?;
+    if tree.message(parent).is_none_or(|message| message.role != "user") {
+        return Err(Failed::request("Only what you said can be answered."));
+    }
+    let settings = tree.conversation.settings.clone();
+    let mut models = settings.models.clone();
+    // Sides are random, so that no model always stands on the left.
+    if secret().as_bytes()[0] % 2 == 1 {
+        models.reverse();
+    }
+    let attempt = tree.messages.iter().filter(|message| message.parent == Some(parent)).count() as u64;
+    let messages = messages(&tree, parent);
+    let numbers = app.store.chats().begin_answers(id, parent, &models)?;
+    let (events, response) = Events::new();
+    for (number, (message, model)) in numbers.into_iter().zip(models).enumerate() {
+        let (messages, settings) = (messages.clone(), settings.clone());
+        let side = Side { number, message, model, turn: messages.len() as u64, messages, settings, attempt };
+        tokio::spawn(tell(Arc::clone(&app), side, events.clone()));
+    }
+    Ok(response)
+}
+
+fn messages(tree: &Tree, leaf: i64) -> Vec<Message> {
+    let system = Some(&tree.conversation.settings.system).filter(|system| !system.is_empty());
+    let system = system.map(|system| Message::new("system", system));
+    let path = tree.path(Some(leaf)).into_iter().map(|message| Message::new(&message.role, &message.text));
+    system.into_iter().chain(path).collect()
+}
+
+/// Samples one side, tells it, and keeps it whatever happens.
+async fn tell(app: Arc<App>, side: Side, events: Events) {
+    let mut answered = Answered::default();
+    let told = sample(&app, &side, &events, &mut answered).await;
+    let mut last = match told {
+        Ok(()) => json!({ "side": side.number, "end": answered.ended, "rewards": answered.rewards }),
+        Err(error) => {
+            answered.ended = Some("failed");
+            let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
+            json!({ "side": side.number, "error": format!("{error}{hint}") })
+        }
+    };
+    if let Err(error) = app.store.chats().keep_answer(side.message, &answered) {
+        last = json!({ "side": side.number, "error": error.to_string() });
+    }
+    events.say(&last);
+}
+
+async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Answered) -> gradus::Result<()> {
+    let desk = app.models.desk(&side.model).await?;
+    let Settings { temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, seed, .. } = side.settings;
+    let params = SamplingParams {
+        temperature,
+        top_p,
+        top_k: Some(top_k).filter(|k| *k > 0),
+        min_p,
+        repetition_penalty,
+        max_new_tokens: max_tokens,
+        likeliest: LIKELIEST,
+        ..SamplingParams::default()
+    };
+    let stream = Seed(seed).stream(Purpose::Chat, side.turn, side.attempt);
+    let messages = side.messages.clone();
+    let asked = desk.ask(move |desk| {
+        let prompt = desk.session.prompt_of(&messages, &Asked::default())?;
+        let stop = desk.session.stop_of(&[]);
+        desk.sample(vec![Ask { prompt, params, stop, streams: vec![stream] }])
+    });
+    let mut hearing = asked.await??;
+    let (mut tokens, mut kept): (Vec<Token>, Instant) = (Vec::new(), Instant::now());
+    let mut end = None;
+    while let Some((_, heard)) = hearing.recv().await {
+        let (text, is_there) = match heard {
+            Heard::Token(token, text) => {
+                tokens.push(token);
+                let is_there = text.is_empty() || events.say(&json!({ "side": side.number, "text": text }));
+                (text, is_there)
+            }
+            Heard::End(text, ended) => {
+                end = Some(ended?);
+                let is_there = text.is_empty() || events.say(&json!({ "side": side.number, "text": text }));
+                (text, is_there)
+            }
+        };
+        answered.text += &text;
+        if !is_there || events.is_closed() {
+            // Who stops an answer goes.
+            end = Some(AnswerEnd::Interrupted);
+            break;
+        }
+        if kept.elapsed() > KEEP {
+            app.store.chats().keep_answer(side.message, answered)?;
+            kept = Instant::now();
+        }
+    }
+    drop(hearing);
+    answered.tokens = Some(told(&tokens).to_string());
+    let Some(end) = end else { return Err(gradus::Error::input("the thread that computes has ended")) };
+    answered.ended = Some(end.name());
+    judge(app, side, answered, &tokens, end).await
+}
+
+/// Has the reward models score what was said.
+async fn judge(
+    app: &Arc<App>,
+    side: &Side,
+    answered: &mut Answered,
+    tokens: &[Token],
+    end: AnswerEnd,
+) -> gradus::Result<()> {
+    for name in &side.settings.judges {
+        let judge = app.models.judge(name).await?;
+        let answer = Answer { text: answered.text.clone(), begins_inside: false, tokens: tokens.len(), end };
+        let messages = side.messages.clone();
+        let reward = judge.ask(move |judge| judge.reward(&messages, &answer)).await??;
+        answered.rewards.push((name.clone(), reward));
+    }
+    Ok(())
+}
+
+/// Tokens as the page reads them: text, log-probability, and the likeliest in its place.
+fn told(tokens: &[Token]) -> Value {
+    let likeliest = |token: &Token| token.likeliest.iter().map(|(_, text, logprob)| json!([text, logprob])).collect();
+    tokens.iter().map(|token| json!([token.text, token.logprob, Value::Array(likeliest(token))])).collect()
+}

@@ -1,0 +1,67 @@
+//! Conversations and votes as rows that train.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::tree;
+use crate::app::App;
+use crate::failed::Done;
+use crate::store::chats::{Choice, Message, Tree};
+
+fn lines(rows: &[Value]) -> Response {
+    let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
+    ([(header::CONTENT_TYPE, "application/jsonl; charset=utf-8")], text).into_response()
+}
+
+/// The messages up to `leaf`, the system prompt before them.
+fn messages(tree: &Tree, leaf: Option<i64>) -> Vec<Value> {
+    let system = Some(&tree.conversation.settings.system).filter(|system| !system.is_empty());
+    let system = system.map(|system| json!({ "role": "system", "content": system }));
+    let path = tree.path(leaf).into_iter().map(|message| json!({ "role": message.role, "content": message.text }));
+    system.into_iter().chain(path).collect()
+}
+
+/// The path that is shown, as one row of messages; of two answers side by side, the one that was gone on from.
+pub async fn conversation(State(app): State<Arc<App>>, Path(id): Path<i64>) -> Done {
+    let tree = tree(&app, id)?;
+    let mut messages = messages(&tree, tree.conversation.leaf);
+    // A row that trains ends with an answer.
+    while messages.last().is_some_and(|message| message["role"] != "assistant") {
+        messages.pop();
+    }
+    let rows: Vec<Value> = if messages.is_empty() { Vec::new() } else { vec![json!({ "messages": messages })] };
+    Ok(lines(&rows))
+}
+
+/// All votes that prefer one answer, as preference rows. Ties and pairs that are both bad prefer none.
+pub async fn preferences(State(app): State<Arc<App>>) -> Done {
+    let mut rows = Vec::new();
+    for conversation in app.store.chats().list()? {
+        let tree = tree(&app, conversation.id)?;
+        let mut votes: Vec<_> = tree.votes.iter().collect();
+        votes.sort_by_key(|(pair, _)| **pair);
+        rows.extend(votes.into_iter().filter_map(|(&pair, &choice)| preference(&tree, pair, choice)));
+    }
+    Ok(lines(&rows))
+}
+
+fn preference(tree: &Tree, pair: i64, choice: Choice) -> Option<Value> {
+    let [left, right] = tree.side_by_side(tree.message(pair)?)[..] else { return None };
+    let (chosen, rejected) = match choice {
+        Choice::Left => (left, right),
+        Choice::Right => (right, left),
+        Choice::Tie | Choice::Bad => return None,
+    };
+    let said = |message: &Message| json!([{ "role": "assistant", "content": message.text }]);
+    Some(json!({
+        "prompt": messages(tree, left.parent),
+        "chosen": said(chosen),
+        "rejected": said(rejected),
+        "chosen_model": chosen.model,
+        "rejected_model": rejected.model,
+    }))
+}

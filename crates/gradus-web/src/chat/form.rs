@@ -1,0 +1,178 @@
+//! The settings of a conversation, as a form and read from one.
+
+use serde::Deserialize;
+
+use crate::html;
+use crate::html::Html;
+use crate::models::{Found, Kind};
+use crate::store::chats::Settings;
+use crate::store::sessions::Session;
+
+/// The longest answer that can be asked for, and the longest system prompt in bytes.
+const MAX_TOKENS: usize = 1 << 16;
+const SYSTEM_BYTES: usize = 1 << 16;
+
+/// What the form sends. Everything is text: what is wrong with it is said in words.
+#[derive(Debug, Deserialize)]
+pub struct Fields {
+    model: String,
+    #[serde(default)]
+    other: String,
+    blind: Option<String>,
+    #[serde(default)]
+    judge: String,
+    #[serde(default)]
+    system: String,
+    temperature: String,
+    top_p: String,
+    top_k: String,
+    min_p: String,
+    repetition_penalty: String,
+    max_tokens: String,
+    seed: String,
+}
+
+impl Fields {
+    /// The settings that these mean.
+    pub fn settings(&self, found: &[Found]) -> Result<Settings, String> {
+        let check =
+            |name: &String, kind: Kind| match found.iter().any(|found| found.name == *name && found.kind == kind) {
+                true => Ok(name.clone()),
+                false => Err(format!("There is no such model: {name}")),
+            };
+        let mut models = vec![check(&self.model, Kind::Language)?];
+        if !self.other.is_empty() {
+            models.push(check(&self.other, Kind::Language)?);
+        }
+        let judges = match self.judge.is_empty() {
+            true => Vec::new(),
+            false => vec![check(&self.judge, Kind::Reward)?],
+        };
+        if self.system.len() > SYSTEM_BYTES {
+            return Err(format!(
+                "The system prompt has {} bytes, but at most {SYSTEM_BYTES} are kept.",
+                self.system.len()
+            ));
+        }
+        let number = |name: &str, text: &str, range: std::ops::RangeInclusive<f32>| match text.trim().parse::<f32>() {
+            Ok(number) if range.contains(&number) => Ok(number),
+            _ => Err(format!("{name} is {text}, but a number from {} to {} is needed.", range.start(), range.end())),
+        };
+        let count = |name: &str, text: &str, range: std::ops::RangeInclusive<usize>| match text.trim().parse::<usize>()
+        {
+            Ok(count) if range.contains(&count) => Ok(count),
+            _ => Err(format!(
+                "{name} is {text}, but a whole number from {} to {} is needed.",
+                range.start(),
+                range.end()
+            )),
+        };
+        Ok(Settings {
+            blind: self.blind.is_some() && models.len() == 2,
+            models,
+            judges,
+            // Forms end lines as the wire does.
+            system: self.system.replace("\r\n", "\n").trim().to_owned(),
+            temperature: number("The temperature", &self.temperature, 0.0..=100.0)?,
+            top_p: number("Top-p", &self.top_p, 0.0001..=1.0)?,
+            top_k: count("Top-k", &self.top_k, 0..=1 << 24)?,
+            min_p: number("Min-p", &self.min_p, 0.0..=1.0)?,
+            repetition_penalty: number("The repetition penalty", &self.repetition_penalty, 0.01..=100.0)?,
+            max_tokens: count("The length", &self.max_tokens, 1..=MAX_TOKENS)?,
+            seed: self
+                .seed
+                .trim()
+                .parse()
+                .map_err(|_| format!("The seed is {}, but a whole number is needed.", self.seed))?,
+        })
+    }
+}
+
+/// What a new conversation starts with.
+fn beginning(found: &[Found]) -> Settings {
+    let first = found.iter().find(|found| found.kind == Kind::Language).map(|found| found.name.clone());
+    Settings {
+        models: first.into_iter().collect(),
+        blind: false,
+        judges: Vec::new(),
+        system: String::new(),
+        temperature: 0.8,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        max_tokens: 256,
+        seed: 0,
+    }
+}
+
+/// The form of a new conversation.
+pub fn new(session: &Session, found: &[Found]) -> Html {
+    if !found.iter().any(|found| found.kind == Kind::Language) {
+        return html![
+            "<p>There is no language model in this folder. Train one, or start the server with <code>--model</code>.</p>\n"
+        ];
+    }
+    let fields = fields(&beginning(found), found);
+    html![
+        "<form method=\"post\" action=\"/chat\" class=\"fields\">\n"
+        "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n" (fields)
+        "<button type=\"submit\" class=\"main\">Begin</button>\n</form>\n"
+    ]
+}
+
+/// The form that changes a conversation.
+pub fn change(session: &Session, id: i64, settings: &Settings, found: &[Found]) -> Html {
+    // Who is blind must not read the names here.
+    if settings.blind {
+        return html!["<p>The two models are hidden. Begin another conversation to choose others.</p>\n"];
+    }
+    html![
+        "<form method=\"post\" action=\"/chat/" (id) "/settings\" class=\"fields\">\n"
+        "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n" (fields(settings, found))
+        "<button type=\"submit\">Keep</button>\n</form>\n"
+    ]
+}
+
+fn fields(settings: &Settings, found: &[Found]) -> Html {
+    let options = |kind: Kind, chosen: Option<&String>| {
+        let of = found.iter().filter(move |found| found.kind == kind);
+        let option = move |found: &Found| match Some(&found.name) == chosen {
+            true => html!["<option selected>" (found.name) "</option>\n"],
+            false => html!["<option>" (found.name) "</option>\n"],
+        };
+        of.map(option).collect::<Vec<_>>()
+    };
+    let number = |name: &'static str, label: &'static str, value: String, step: &'static str| {
+        html![
+            "<div><label for=\"" (name) "\">" (label) "</label><input id=\"" (name) "\" name=\"" (name)
+            "\" type=\"number\" inputmode=\"decimal\" min=\"0\" step=\"" (step) "\" value=\"" (value) "\" required></div>\n"
+        ]
+    };
+    let blind = if settings.blind { html![" checked"] } else { Html::new() };
+    let judges = match found.iter().any(|found| found.kind == Kind::Reward) {
+        false => Html::new(),
+        true => html![
+            "<div><label for=\"judge\">Reward model that scores answers</label><select id=\"judge\" name=\"judge\">\n"
+            "<option value=\"\">None</option>\n" (options(Kind::Reward, settings.judges.first())) "</select></div>\n"
+        ],
+    };
+    html![
+        "<div><label for=\"model\">Model</label><select id=\"model\" name=\"model\">\n"
+        (options(Kind::Language, settings.models.first())) "</select></div>\n"
+        "<div><label for=\"other\">Second model, side by side</label><select id=\"other\" name=\"other\">\n"
+        "<option value=\"\">None</option>\n" (options(Kind::Language, settings.models.get(1))) "</select></div>\n"
+        "<div class=\"check\"><input id=\"blind\" name=\"blind\" type=\"checkbox\"" (blind) ">"
+        "<label for=\"blind\">Blind: which is which is said after the vote</label></div>\n" (judges)
+        "<div><label for=\"system\">System prompt</label><textarea id=\"system\" name=\"system\" rows=\"3\">\n" (settings.system)
+        "</textarea></div>\n<fieldset class=\"grid\"><legend>Sampling</legend>\n"
+        (number("temperature", "Temperature", settings.temperature.to_string(), "any"))
+        (number("top_p", "Top-p", settings.top_p.to_string(), "any"))
+        (number("top_k", "Top-k (0: all)", settings.top_k.to_string(), "1"))
+        (number("min_p", "Min-p", settings.min_p.to_string(), "any"))
+        (number("repetition_penalty", "Repetition penalty", settings.repetition_penalty.to_string(), "any"))
+        (number("max_tokens", "Longest answer, tokens", settings.max_tokens.to_string(), "1"))
+        (number("seed", "Seed", settings.seed.to_string(), "1"))
+        "</fieldset>\n"
+    ]
+}

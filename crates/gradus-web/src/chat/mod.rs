@@ -1,0 +1,185 @@
+//! The chat page: conversations with one model, or with two side by side.
+//!
+//! A conversation is a tree: editing a turn and asking again make branches, and one path is shown. The page is made here
+//! alone; its script sends what is done, shows an answer while it streams, and takes the thread anew from here.
+
+mod answer;
+mod export;
+mod form;
+mod thread;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{Html as Body, IntoResponse, Redirect};
+use axum::routing::{get, post};
+use axum::{Extension, Form, Router};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::app::App;
+use crate::failed::{Done, Failed, read};
+use crate::html;
+use crate::html::Html;
+use crate::models::Found;
+use crate::page::{Page, Place};
+use crate::store::chats::{Choice, Conversation, Tree};
+use crate::store::sessions::Session;
+use form::Fields;
+
+/// The routes below `/chat`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/chat", get(list).post(begin))
+        .route("/chat/preferences.jsonl", get(export::preferences))
+        .route("/chat/{id}", get(show))
+        .route("/chat/{id}/thread", get(fragment))
+        .route("/chat/{id}/say", post(say))
+        .route("/chat/{id}/answer", post(answer::answer))
+        .route("/chat/{id}/show", post(branch))
+        .route("/chat/{id}/vote", post(vote))
+        .route("/chat/{id}/settings", post(set))
+        .route("/chat/{id}/delete", post(delete))
+        .route("/chat/{id}/conversation.jsonl", get(export::conversation))
+        .route("/chat/{id}/tokens/{message}", get(tokens))
+}
+
+fn missing() -> Failed {
+    Failed::missing("There is no such conversation; it may have been deleted.")
+}
+
+fn tree(app: &App, id: i64) -> Result<Tree, Failed> {
+    app.store.chats().tree(id)?.ok_or_else(missing)
+}
+
+async fn models(app: &Arc<App>) -> Vec<Found> {
+    let app = Arc::clone(app);
+    tokio::task::spawn_blocking(move || app.models.list()).await.unwrap_or_default()
+}
+
+async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
+    let found = models(&app).await;
+    let conversations = app.store.chats().list()?;
+    let row = |conversation: &Conversation| {
+        let with = match conversation.settings.blind {
+            true => "two models, blind".to_owned(),
+            false => conversation.settings.models.join(" and "),
+        };
+        html!["<li><a href=\"/chat/" (conversation.id) "\">" (conversation.title) "</a> <small class=\"soft\">" (with) "</small></li>\n"]
+    };
+    let before = match conversations.is_empty() {
+        true => Html::new(),
+        false => html![
+            "<section aria-labelledby=\"before\">\n<h2 id=\"before\">Conversations</h2>\n<ul class=\"list\">\n"
+            (conversations.iter().map(row).collect::<Vec<_>>())
+            "</ul>\n<p><a href=\"/chat/preferences.jsonl\" download>All votes as training rows</a></p>\n</section>\n"
+        ],
+    };
+    let body = html![
+        "<div class=\"two\">\n<section aria-labelledby=\"new\">\n<h2 id=\"new\">New conversation</h2>\n"
+        (form::new(&session, &found)) "</section>\n" (before) "</div>\n"
+    ];
+    Ok(Page { title: "Chat", place: Place::Chat, scripts: &[], styles: &[], body }.framed(&session).into_response())
+}
+
+async fn begin(State(app): State<Arc<App>>, Form(fields): Form<Fields>) -> Done {
+    let settings = fields.settings(&models(&app).await).map_err(|why| Failed::request(&why))?;
+    let id = app.store.chats().begin(&settings)?;
+    Ok(Redirect::to(&format!("/chat/{id}")).into_response())
+}
+
+async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> Done {
+    let tree = tree(&app, id)?;
+    let found = models(&app).await;
+    let settings = &tree.conversation.settings;
+    let body = html![
+        "<div class=\"chat\" data-chat=\"" (id) "\" data-sides=\"" (settings.models.len()) "\">\n"
+        "<p class=\"soft\" id=\"with\">" (thread::with(settings)) "</p>\n"
+        "<div id=\"thread\">\n" (thread::thread(&tree)) "</div>\n"
+        "<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
+        "<form id=\"say\">\n<label for=\"text\">Your message</label>\n"
+        "<textarea id=\"text\" name=\"text\" rows=\"3\" required></textarea>\n"
+        "<div class=\"row\"><button type=\"submit\" class=\"main\">Send</button>"
+        "<button type=\"button\" id=\"stop\" hidden>Stop</button>"
+        "<small class=\"soft\"><kbd>Ctrl</kbd> <kbd>Enter</kbd> sends, <kbd>Esc</kbd> stops</small></div>\n</form>\n"
+        "<noscript><p>Answers need the script of this page.</p></noscript>\n"
+        "<details>\n<summary>Settings</summary>\n" (form::change(&session, id, settings, &found)) "</details>\n"
+        "<p class=\"row\"><a href=\"/chat/" (id) "/conversation.jsonl\" download>Download as training rows</a></p>\n"
+        "<details>\n<summary>Delete this conversation</summary>\n<form method=\"post\" action=\"/chat/" (id) "/delete\">\n"
+        "<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"
+        "<p>Its messages and votes are lost.</p>\n<button type=\"submit\">Delete</button>\n</form>\n</details>\n</div>\n"
+    ];
+    let title = tree.conversation.title.clone();
+    let page = Page { title: &title, place: Place::Chat, scripts: &["page.js", "chat.js"], styles: &[], body };
+    Ok(page.framed(&session).into_response())
+}
+
+async fn fragment(State(app): State<Arc<App>>, Path(id): Path<i64>) -> Done {
+    Ok(Body(thread::thread(&tree(&app, id)?).into_string()).into_response())
+}
+
+#[derive(Deserialize)]
+struct Said {
+    text: String,
+    /// What it is said after; an edited turn is said after what the turn before it was.
+    parent: Option<i64>,
+}
+
+async fn say(State(app): State<Arc<App>>, Path(id): Path<i64>, body: Bytes) -> Done {
+    let Said { text, parent } = read(&body)?;
+    if text.trim().is_empty() {
+        return Err(Failed::request("There is nothing to say."));
+    }
+    let message = app.store.chats().say(id, parent, &text)?.ok_or_else(missing)?;
+    Ok(json!({ "message": message }).to_string().into_response())
+}
+
+#[derive(Deserialize)]
+struct Shown {
+    message: i64,
+}
+
+async fn branch(State(app): State<Arc<App>>, Path(id): Path<i64>, body: Bytes) -> Done {
+    let Shown { message } = read(&body)?;
+    let leaf = tree(&app, id)?.newest_below(message);
+    match app.store.chats().show(id, leaf)? {
+        true => Ok(StatusCode::NO_CONTENT.into_response()),
+        false => Err(missing()),
+    }
+}
+
+#[derive(Deserialize)]
+struct Vote {
+    pair: i64,
+    choice: Choice,
+}
+
+async fn vote(State(app): State<Arc<App>>, Path(id): Path<i64>, body: Bytes) -> Done {
+    let Vote { pair, choice } = read(&body)?;
+    match app.store.chats().vote(id, pair, choice)? {
+        true => Ok(StatusCode::NO_CONTENT.into_response()),
+        false => Err(Failed::request("There are no two answers to vote on.")),
+    }
+}
+
+async fn set(State(app): State<Arc<App>>, Path(id): Path<i64>, Form(fields): Form<Fields>) -> Done {
+    let settings = fields.settings(&models(&app).await).map_err(|why| Failed::request(&why))?;
+    match app.store.chats().set(id, &settings)? {
+        true => Ok(Redirect::to(&format!("/chat/{id}")).into_response()),
+        false => Err(missing()),
+    }
+}
+
+async fn delete(State(app): State<Arc<App>>, Path(id): Path<i64>) -> Done {
+    match app.store.chats().remove(id)? {
+        true => Ok(Redirect::to("/chat").into_response()),
+        false => Err(missing()),
+    }
+}
+
+async fn tokens(State(app): State<Arc<App>>, Path((id, message)): Path<(i64, i64)>) -> Done {
+    let tokens = app.store.chats().tokens(id, message)?.unwrap_or_else(|| "[]".into());
+    Ok(([(axum::http::header::CONTENT_TYPE, "application/json")], tokens).into_response())
+}

@@ -1,0 +1,266 @@
+//! `/v1/chat/completions`: conversations that are answered.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use gradus::data::Message;
+use gradus::generate::SamplingParams;
+use gradus::inference::{Ask, Asked};
+use serde_json::{Value, json};
+
+use super::fields::Fields;
+use super::tools::{Call, Speech};
+use super::wanted::{LIKELIEST_MAX, Wanted};
+use super::{BROKEN, Refused, desk, finish_reason, head, json_response, usage};
+use crate::app::App;
+use crate::desk::{Desk, Heard, Hearing, Token};
+use crate::events::Events;
+
+/// Tokens of an answer where no limit is given; the model's positions are one too.
+const MAX_TOKENS: usize = 4096;
+
+/// What is asked for.
+struct Request {
+    wanted: Wanted,
+    messages: Vec<Message>,
+    asked: Asked,
+    max_tokens: usize,
+    /// How many of the likeliest tokens are told beside each, where log-probabilities are told at all.
+    logprobs: Option<usize>,
+}
+
+impl Request {
+    fn read(body: &[u8]) -> Result<Self, Refused> {
+        let mut fields = Fields::read(body)?;
+        let wanted = Wanted::read(&mut fields)?;
+        let is_text = |value: &Value| value.get("type").and_then(Value::as_str) == Some("text");
+        fields.refuse("response_format", is_text)?;
+        fields.refuse("functions", |value| value.as_array().is_some_and(Vec::is_empty))?;
+        let tools = match fields.take("tools") {
+            None => Vec::new(),
+            Some(Value::Array(tools)) if tools.iter().all(Value::is_object) => tools,
+            Some(_) => return Err(Refused::field("tools", "`tools` must be a list of objects")),
+        };
+        let tools = match fields.take("tool_choice") {
+            None => tools,
+            Some(choice) if choice == "auto" => tools,
+            Some(choice) if choice == "none" => Vec::new(),
+            Some(_) => {
+                return Err(Refused::field(
+                    "tool_choice",
+                    "`tool_choice` may be `auto` or `none`: no model is forced to call",
+                ));
+            }
+        };
+        let longest = fields.count("max_completion_tokens", 1..=1 << 24)?;
+        let max_tokens = fields.count("max_tokens", 1..=1 << 24)?;
+        let top = fields.count("top_logprobs", 0..=LIKELIEST_MAX)?;
+        let logprobs = match (fields.flag("logprobs")?, top) {
+            (true, top) => Some(top.unwrap_or(0)),
+            (false, None | Some(0)) => None,
+            (false, Some(_)) => return Err(Refused::field("top_logprobs", "`top_logprobs` needs `logprobs: true`")),
+        };
+        Ok(Self {
+            wanted,
+            messages: messages(fields.take("messages"))?,
+            asked: Asked { tools, variables: fields.object("chat_template_kwargs")? },
+            max_tokens: longest.or(max_tokens).unwrap_or(MAX_TOKENS),
+            logprobs,
+        })
+    }
+}
+
+fn messages(value: Option<Value>) -> Result<Vec<Message>, Refused> {
+    let Some(Value::Array(list)) = value.filter(|value| value.as_array().is_some_and(|list| !list.is_empty())) else {
+        return Err(Refused::field("messages", "`messages` must be a list of at least one message"));
+    };
+    let read = |(i, message): (usize, &Value)| {
+        let mut message = message.clone();
+        arguments_as_objects(&mut message);
+        Message::read(&message).map_err(|what| Refused::field("messages", format!("`messages[{i}]` {what}")))
+    };
+    list.iter().enumerate().map(read).collect()
+}
+
+/// OpenAI has arguments of calls as a text of JSON; templates print objects.
+fn arguments_as_objects(message: &mut Value) {
+    for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
+        if let Some(object) = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+            *arguments = object;
+        }
+    }
+}
+
+/// Reads the conversation and begins to sample; gives the prompt's ids.
+fn begin(desk: &mut Desk, request: &Request) -> gradus::Result<(Vec<u32>, Hearing)> {
+    let ids = desk.session.prompt_of(&request.messages, &request.asked)?;
+    let params = SamplingParams {
+        max_new_tokens: request.max_tokens,
+        likeliest: request.logprobs.unwrap_or(0),
+        ..request.wanted.params.clone()
+    };
+    let stop = desk.session.stop_of(&request.wanted.stop);
+    let ask = Ask { prompt: ids.clone(), params, stop, streams: request.wanted.streams(0) };
+    Ok((ids, desk.sample(vec![ask])?))
+}
+
+/// Answers.
+pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
+    let request = Arc::new(Request::read(&body)?);
+    let desk = desk(&app, &request.wanted.model).await?;
+    let asked = Arc::clone(&request);
+    let (ids, hearing) = desk.ask(move |desk| begin(desk, &asked)).await??;
+    if request.wanted.is_streamed {
+        return Ok(stream(request, ids, hearing));
+    }
+    whole(&request, &ids, hearing).await
+}
+
+/// An answer on its way.
+struct Choice {
+    speech: Speech,
+    text: String,
+    tokens: Vec<Token>,
+    end: Option<(&'static str, Vec<Call>)>,
+}
+
+/// Ends an answer: what is left of its text, why it ended, and its calls.
+fn ended(mut speech: Speech, text: &str, reason: &'static str) -> (String, &'static str, Vec<Call>) {
+    let mut rest = speech.hear(text);
+    let (held, calls) = speech.end();
+    rest += &held;
+    (rest, if calls.is_empty() { reason } else { "tool_calls" }, calls)
+}
+
+async fn whole(request: &Request, ids: &[u32], mut hearing: Hearing) -> Result<Response, Refused> {
+    let new =
+        || Choice { speech: Speech::new(&request.asked.tools), text: String::new(), tokens: Vec::new(), end: None };
+    let mut choices: Vec<Choice> = (0..request.wanted.n).map(|_| new()).collect();
+    let mut used = 0;
+    while let Some((i, heard)) = hearing.recv().await {
+        let choice = &mut choices[i];
+        match heard {
+            Heard::Token(token, text) => {
+                choice.text += &choice.speech.hear(&text);
+                choice.tokens.push(token);
+                used += 1;
+            }
+            Heard::End(text, end) => {
+                let (rest, reason, calls) = ended(std::mem::take(&mut choice.speech), &text, finish_reason(end?));
+                choice.text += &rest;
+                choice.end = Some((reason, calls));
+            }
+        }
+    }
+    let mut answer = head("chatcmpl", "chat.completion", &request.wanted.model);
+    let id = answer["id"].as_str().unwrap_or_default().trim_start_matches("chatcmpl-").to_owned();
+    let mut told = Vec::with_capacity(choices.len());
+    for (i, choice) in choices.into_iter().enumerate() {
+        let (reason, calls) = choice.end.ok_or_else(Refused::broken)?;
+        let mut message = json!({ "role": "assistant", "content": choice.text });
+        if !calls.is_empty() {
+            let calls = calls.iter().enumerate().map(|(at, call)| call.told(&format!("{id}_{i}"), at));
+            message["tool_calls"] = calls.collect();
+        }
+        let mut value = json!({ "index": i, "message": message, "logprobs": null, "finish_reason": reason });
+        if request.logprobs.is_some() {
+            value["logprobs"] = logprobs(&choice.tokens);
+        }
+        if request.wanted.tells_ids {
+            value["token_ids"] = choice.tokens.iter().map(|token| token.id).collect();
+        }
+        told.push(value);
+    }
+    answer["choices"] = Value::Array(told);
+    if request.wanted.tells_ids {
+        answer["prompt_token_ids"] = json!(ids);
+    }
+    answer["usage"] = usage(ids.len(), used);
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+fn stream(request: Arc<Request>, ids: Vec<u32>, mut hearing: Hearing) -> Response {
+    let (events, response) = Events::new();
+    tokio::spawn(async move {
+        let frame = head("chatcmpl", "chat.completion.chunk", &request.wanted.model);
+        let id = frame["id"].as_str().unwrap_or_default().trim_start_matches("chatcmpl-").to_owned();
+        let say = |i: usize, delta: Value, tokens: &[Token], reason: Option<&str>| {
+            let mut choice = json!({ "index": i, "delta": delta, "logprobs": null, "finish_reason": reason });
+            if request.logprobs.is_some() && !tokens.is_empty() {
+                choice["logprobs"] = logprobs(tokens);
+            }
+            if request.wanted.tells_ids {
+                choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
+            }
+            let mut chunk = frame.clone();
+            chunk["choices"] = json!([choice]);
+            events.say(&chunk)
+        };
+        let n = request.wanted.n;
+        let (mut used, mut going) = (0, n);
+        let mut speeches: Vec<Speech> = (0..n).map(|_| Speech::new(&request.asked.tools)).collect();
+        for i in 0..n {
+            let mut chunk = frame.clone();
+            let delta = json!({ "role": "assistant", "content": "" });
+            chunk["choices"] = json!([{ "index": i, "delta": delta, "logprobs": null, "finish_reason": null }]);
+            if request.wanted.tells_ids {
+                chunk["prompt_token_ids"] = json!(ids);
+            }
+            events.say(&chunk);
+        }
+        while let Some((i, heard)) = hearing.recv().await {
+            let is_there = match heard {
+                Heard::Token(token, text) => {
+                    used += 1;
+                    let new = speeches[i].hear(&text);
+                    // A token without text of its own waits, unless its numbers are wanted.
+                    let is_told = !new.is_empty() || request.logprobs.is_some() || request.wanted.tells_ids;
+                    !is_told || say(i, json!({ "content": new }), &[token], None)
+                }
+                Heard::End(text, Ok(end)) => {
+                    going -= 1;
+                    let speech = std::mem::take(&mut speeches[i]);
+                    let (rest, reason, calls) = ended(speech, &text, finish_reason(end));
+                    if !rest.is_empty() {
+                        say(i, json!({ "content": rest }), &[], None);
+                    }
+                    for (at, call) in calls.iter().enumerate() {
+                        say(i, json!({ "tool_calls": [call.told(&format!("{id}_{i}"), at)] }), &[], None);
+                    }
+                    say(i, json!({}), &[], Some(reason))
+                }
+                Heard::End(_, Err(error)) => return events.fail(&error.to_string()),
+            };
+            if !is_there {
+                return;
+            }
+        }
+        if going > 0 {
+            return events.fail(BROKEN);
+        }
+        if request.wanted.tells_usage {
+            let mut chunk = frame.clone();
+            chunk["choices"] = json!([]);
+            chunk["usage"] = usage(ids.len(), used);
+            events.say(&chunk);
+        }
+        events.done();
+    });
+    response
+}
+
+/// Tokens in the form of `/v1/chat/completions`.
+fn logprobs(tokens: &[Token]) -> Value {
+    let one = |text: &str, logprob: Option<f32>| json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() });
+    let told = |token: &Token| {
+        let mut value = one(&token.text, token.logprob);
+        let top = token.likeliest.iter().map(|(_, text, logprob)| one(text, Some(*logprob)));
+        value["top_logprobs"] = top.collect();
+        value
+    };
+    json!({ "content": tokens.iter().map(told).collect::<Vec<_>>(), "refusal": null })
+}

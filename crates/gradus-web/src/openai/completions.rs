@@ -1,0 +1,291 @@
+//! `/v1/completions`: texts that are continued, and with `echo` what the model thinks of them.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use gradus::generate::SamplingParams;
+use gradus::inference::Ask;
+use serde_json::{Map, Value, json};
+
+use super::fields::Fields;
+use super::wanted::{COMPLETIONS_MAX, LIKELIEST_MAX, Wanted};
+use super::{BROKEN, Refused, desk, finish_reason, head, json_response, usage};
+use crate::app::App;
+use crate::desk::{Desk, Heard, Hearing, Token};
+use crate::events::Events;
+
+/// The most prompts of a request.
+const PROMPTS_MAX: usize = 1024;
+
+/// What is asked for.
+struct Request {
+    wanted: Wanted,
+    prompts: Vec<Prompt>,
+    max_tokens: usize,
+    echo: bool,
+    /// How many of the likeliest tokens are told beside each, where log-probabilities are told at all.
+    logprobs: Option<usize>,
+    add_special: bool,
+}
+
+/// A prompt as it is given.
+enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+impl Request {
+    fn read(body: &[u8]) -> Result<Self, Refused> {
+        let mut fields = Fields::read(body)?;
+        let wanted = Wanted::read(&mut fields)?;
+        fields.refuse("suffix", |value| value.as_str() == Some(""))?;
+        if let Some(best_of) = fields.count("best_of", 1..=COMPLETIONS_MAX)?.filter(|best_of| *best_of != wanted.n) {
+            let message =
+                format!("`best_of` is {best_of} and `n` {}: this server samples as many as it gives", wanted.n);
+            return Err(Refused::field("best_of", message));
+        }
+        let prompts = prompts(fields.take("prompt"))?;
+        if prompts.len() * wanted.n > PROMPTS_MAX {
+            let message = format!("{} prompts with `n` {} are more than {PROMPTS_MAX}", prompts.len(), wanted.n);
+            return Err(Refused::field("prompt", message));
+        }
+        let max_tokens = fields.count("max_tokens", 0..=1 << 24)?.unwrap_or(16);
+        // `logprobs: true` is what some clients write for 1.
+        let logprobs = match fields.take("logprobs") {
+            Some(Value::Bool(is_wanted)) => is_wanted.then_some(1),
+            Some(value) => {
+                let mut one = Fields::of(Map::from_iter([("logprobs".to_owned(), value)]));
+                one.count("logprobs", 0..=LIKELIEST_MAX)?
+            }
+            None => None,
+        };
+        let echo = fields.flag("echo")?;
+        let add_special = fields.take("add_special_tokens").is_none_or(|value| value != Value::Bool(false));
+        Ok(Self { wanted, prompts, max_tokens, echo, logprobs, add_special })
+    }
+}
+
+/// A text, several, ids, or several lists of them.
+fn prompts(value: Option<Value>) -> Result<Vec<Prompt>, Refused> {
+    let wrong = || {
+        Refused::field(
+            "prompt",
+            "`prompt` must be a string, a list of strings, a list of token ids, or a list of such lists",
+        )
+    };
+    let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).ok();
+    let prompts: Vec<Prompt> = match value {
+        Some(Value::String(text)) => vec![Prompt::Text(text)],
+        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => {
+            vec![Prompt::Ids(ids(&Value::Array(list)).ok_or_else(wrong)?)]
+        }
+        Some(Value::Array(list)) => {
+            let one = |value: &Value| match value {
+                Value::String(text) => Some(Prompt::Text(text.clone())),
+                other => ids(other).map(Prompt::Ids),
+            };
+            list.iter().map(one).collect::<Option<_>>().ok_or_else(wrong)?
+        }
+        _ => return Err(wrong()),
+    };
+    if prompts.is_empty() { Err(wrong()) } else { Ok(prompts) }
+}
+
+/// A prompt that was read.
+struct Read {
+    ids: Vec<u32>,
+    /// Its tokens, where they are told.
+    tokens: Vec<Token>,
+}
+
+/// Reads the prompts and begins to sample.
+fn begin(desk: &mut Desk, request: &Request) -> gradus::Result<(Vec<Read>, Option<Hearing>)> {
+    let (mut read, mut asks) = (Vec::new(), Vec::new());
+    let params = SamplingParams {
+        max_new_tokens: request.max_tokens,
+        likeliest: request.logprobs.unwrap_or(0),
+        ..request.wanted.params.clone()
+    };
+    for (i, prompt) in request.prompts.iter().enumerate() {
+        let ids = match prompt {
+            Prompt::Text(text) => desk.session.tokenizer().encode(text, request.add_special)?,
+            Prompt::Ids(ids) => ids.clone(),
+        };
+        let tokens = match (request.echo, request.logprobs) {
+            (false, _) => Vec::new(),
+            (true, Some(likeliest)) => desk.score(&ids, likeliest)?,
+            (true, None) => {
+                let texts = desk.session.texts(&[], &ids)?;
+                let token = |(&id, text)| Token { id, text, logprob: None, likeliest: Vec::new() };
+                ids.iter().zip(texts).map(token).collect()
+            }
+        };
+        let streams = request.wanted.streams(i);
+        asks.push(Ask { prompt: ids.clone(), params: params.clone(), stop: request.wanted.stop.clone(), streams });
+        read.push(Read { ids, tokens });
+    }
+    let hearing = if request.max_tokens > 0 { Some(desk.sample(asks)?) } else { None };
+    Ok((read, hearing))
+}
+
+/// A completion on its way.
+#[derive(Default)]
+struct Choice {
+    text: String,
+    tokens: Vec<Token>,
+    finish_reason: Option<&'static str>,
+}
+
+/// Answers.
+pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
+    let request = Arc::new(Request::read(&body)?);
+    let desk = desk(&app, &request.wanted.model).await?;
+    let asked = Arc::clone(&request);
+    let (read, hearing) = desk.ask(move |desk| begin(desk, &asked)).await??;
+    if request.wanted.is_streamed {
+        return Ok(stream(request, read, hearing));
+    }
+    whole(&request, &read, hearing).await
+}
+
+async fn whole(request: &Request, read: &[Read], hearing: Option<Hearing>) -> Result<Response, Refused> {
+    let n = request.wanted.n;
+    let mut choices: Vec<Choice> = read.iter().flat_map(|read| (0..n).map(|_| echoed(read))).collect();
+    let mut used = 0;
+    if let Some(mut hearing) = hearing {
+        while let Some((i, heard)) = hearing.recv().await {
+            let choice = &mut choices[i];
+            match heard {
+                Heard::Token(token, text) => {
+                    choice.text += &text;
+                    choice.tokens.push(token);
+                    used += 1;
+                }
+                Heard::End(text, end) => {
+                    choice.text += &text;
+                    choice.finish_reason = Some(finish_reason(end?));
+                }
+            }
+        }
+        if choices.iter().any(|choice| choice.finish_reason.is_none()) {
+            return Err(Refused::broken());
+        }
+    }
+    let of = |(i, choice): (usize, &Choice)| {
+        let read = &read[i / n];
+        let mut value = json!({
+            "index": i,
+            "text": choice.text,
+            "logprobs": request.logprobs.map(|_| logprobs(&choice.tokens, 0)),
+            // Nothing was to be sampled.
+            "finish_reason": choice.finish_reason.unwrap_or("length"),
+        });
+        if request.wanted.tells_ids {
+            let own = if request.echo { &choice.tokens[read.tokens.len()..] } else { &choice.tokens[..] };
+            value["prompt_token_ids"] = json!(read.ids);
+            value["token_ids"] = own.iter().map(|token| token.id).collect();
+        }
+        value
+    };
+    let mut answer = head("cmpl", "text_completion", &request.wanted.model);
+    answer["choices"] = choices.iter().enumerate().map(of).collect();
+    answer["usage"] = usage(read.iter().map(|read| read.ids.len()).sum(), used);
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+/// A choice that begins with its prompt, where that is told.
+fn echoed(read: &Read) -> Choice {
+    let text = read.tokens.iter().map(|token| token.text.as_str()).collect();
+    Choice { text, tokens: read.tokens.clone(), finish_reason: None }
+}
+
+fn stream(request: Arc<Request>, read: Vec<Read>, hearing: Option<Hearing>) -> Response {
+    let (events, response) = Events::new();
+    tokio::spawn(async move {
+        let frame = head("cmpl", "text_completion", &request.wanted.model);
+        let prompt_tokens: usize = read.iter().map(|read| read.ids.len()).sum();
+        let (n, mut used) = (request.wanted.n, 0);
+        let mut offsets = vec![0; read.len() * n];
+        let mut say = |i: usize, text: &str, tokens: &[Token], reason: Option<&str>| {
+            let mut choice = json!({ "index": i, "text": text, "logprobs": null, "finish_reason": reason });
+            if request.logprobs.is_some() && !tokens.is_empty() {
+                choice["logprobs"] = logprobs(tokens, offsets[i]);
+            }
+            if request.wanted.tells_ids {
+                choice["token_ids"] = tokens.iter().map(|token| token.id).collect();
+            }
+            offsets[i] += tokens.iter().map(|token| token.text.chars().count()).sum::<usize>();
+            let mut chunk = frame.clone();
+            chunk["choices"] = json!([choice]);
+            events.say(&chunk)
+        };
+        for i in 0..read.len() * n {
+            let Choice { text, tokens, .. } = echoed(&read[i / n]);
+            let reason = hearing.is_none().then_some("length");
+            if (!tokens.is_empty() || reason.is_some()) && !say(i, &text, &tokens, reason) {
+                return;
+            }
+        }
+        let mut going = if hearing.is_some() { read.len() * n } else { 0 };
+        let mut hearing = hearing;
+        while let Some((i, heard)) = match &mut hearing {
+            Some(hearing) => hearing.recv().await,
+            None => None,
+        } {
+            let is_there = match heard {
+                Heard::Token(token, text) => {
+                    used += 1;
+                    // A token without text of its own waits for the one that completes it, unless its numbers are wanted.
+                    let is_told = !text.is_empty() || request.logprobs.is_some() || request.wanted.tells_ids;
+                    !is_told || say(i, &text, &[token], None)
+                }
+                Heard::End(text, Ok(end)) => {
+                    going -= 1;
+                    say(i, &text, &[], Some(finish_reason(end)))
+                }
+                Heard::End(_, Err(error)) => return events.fail(&error.to_string()),
+            };
+            if !is_there {
+                return;
+            }
+        }
+        if going > 0 {
+            return events.fail(BROKEN);
+        }
+        if request.wanted.tells_usage {
+            let mut chunk = frame.clone();
+            chunk["choices"] = json!([]);
+            chunk["usage"] = usage(prompt_tokens, used);
+            events.say(&chunk);
+        }
+        events.done();
+    });
+    response
+}
+
+/// Tokens in the form of `/v1/completions`; the first begins at character `offset`.
+fn logprobs(tokens: &[Token], mut offset: usize) -> Value {
+    let mut offsets = Vec::with_capacity(tokens.len());
+    for token in tokens {
+        offsets.push(offset);
+        offset += token.text.chars().count();
+    }
+    let top = |token: &Token| {
+        token.logprob?;
+        let mut top = Map::new();
+        for (_, text, logprob) in &token.likeliest {
+            // Ids may read alike: the likelier stays.
+            top.entry(text.clone()).or_insert(json!(logprob));
+        }
+        Some(Value::Object(top))
+    };
+    json!({
+        "tokens": tokens.iter().map(|token| &token.text).collect::<Vec<_>>(),
+        "token_logprobs": tokens.iter().map(|token| token.logprob).collect::<Vec<_>>(),
+        "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
+        "text_offset": offsets,
+    })
+}

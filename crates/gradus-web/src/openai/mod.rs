@@ -1,0 +1,157 @@
+//! The server that OpenAI's clients understand: `/v1/models`, `/v1/completions`, `/v1/chat/completions`.
+//!
+//! A request is read by [`fields`], begun at a [`Desk`](crate::desk::Desk), and answered whole or as a stream of events. What
+//! has a meaning that is not kept here is refused, not ignored.
+
+mod chat;
+mod completions;
+mod fields;
+mod tools;
+mod wanted;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use gradus::inference::AnswerEnd;
+use serde_json::{Value, json};
+
+use crate::actor::Actor;
+use crate::app::App;
+use crate::desk::Desk;
+use crate::guard::secret;
+use crate::models::Kind;
+
+/// The routes below `/v1`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/v1/completions", post(completions::answer))
+        .route("/v1/chat/completions", post(chat::answer))
+        .route("/v1/{*rest}", get(nothing).post(nothing))
+}
+
+/// A request that is not answered, in OpenAI's form.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refused {
+    status: StatusCode,
+    message: String,
+    param: Option<String>,
+    code: Option<&'static str>,
+}
+
+impl Refused {
+    /// The request is wrong; `param` is the field that is.
+    fn field(param: &str, message: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: Some(param.to_owned()), code: None }
+    }
+
+    /// The request is wrong.
+    fn request(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: None, code: None }
+    }
+}
+
+/// What is said when a model's thread ends before its completions have.
+const BROKEN: &str = "the thread that computes has ended: what the server printed last says why";
+
+impl Refused {
+    /// The server failed.
+    fn broken() -> Self {
+        Self { status: StatusCode::INTERNAL_SERVER_ERROR, message: BROKEN.into(), param: None, code: None }
+    }
+}
+
+impl From<gradus::Error> for Refused {
+    fn from(error: gradus::Error) -> Self {
+        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
+        Self::request(format!("{error}{hint}"))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let Self { status, message, param, code } = self;
+        let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
+        let error = json!({ "error": { "message": message, "type": kind, "param": param, "code": code } });
+        json_response(status, &error)
+    }
+}
+
+/// A request that was not let in, in OpenAI's form.
+pub fn refusal(status: StatusCode, why: &str) -> Response {
+    let code = (status == StatusCode::UNAUTHORIZED).then_some("invalid_api_key");
+    Refused { status, message: why.to_owned(), param: None, code }.into_response()
+}
+
+/// JSON with its status.
+fn json_response(status: StatusCode, value: &Value) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}
+
+async fn nothing() -> Refused {
+    let message = "there is nothing here: `/v1/models`, `/v1/completions` and `/v1/chat/completions` are";
+    Refused { status: StatusCode::NOT_FOUND, message: message.into(), param: None, code: None }
+}
+
+fn described(name: &str) -> Value {
+    json!({ "id": name, "object": "model", "created": 0, "owned_by": "gradus" })
+}
+
+async fn names(app: &Arc<App>) -> Vec<String> {
+    let app = Arc::clone(app);
+    let list = move || app.models.list().into_iter().filter(|found| found.kind == Kind::Language);
+    let found = tokio::task::spawn_blocking(move || list().map(|found| found.name).collect());
+    found.await.unwrap_or_default()
+}
+
+async fn models(State(app): State<Arc<App>>) -> Response {
+    let data: Vec<Value> = names(&app).await.iter().map(|name| described(name)).collect();
+    json_response(StatusCode::OK, &json!({ "object": "list", "data": data }))
+}
+
+async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Response, Refused> {
+    check_name(&app, &name).await?;
+    Ok(json_response(StatusCode::OK, &described(&name)))
+}
+
+async fn check_name(app: &Arc<App>, name: &str) -> Result<(), Refused> {
+    if names(app).await.iter().any(|known| known == name) {
+        return Ok(());
+    }
+    Err(Refused {
+        status: StatusCode::NOT_FOUND,
+        message: format!("there is no model `{name}`; `/v1/models` lists those that are there"),
+        param: Some("model".into()),
+        code: Some("model_not_found"),
+    })
+}
+
+/// The model of a request, loaded.
+async fn desk(app: &Arc<App>, name: &str) -> Result<Arc<Actor<Desk>>, Refused> {
+    check_name(app, name).await?;
+    Ok(app.models.desk(name).await?)
+}
+
+/// What every answer begins with.
+fn head(prefix: &str, object: &str, model: &str) -> Value {
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs());
+    json!({ "id": format!("{prefix}-{}", &secret()[..24]), "object": object, "created": created, "model": model })
+}
+
+/// Why a completion ended, in OpenAI's words.
+fn finish_reason(end: AnswerEnd) -> &'static str {
+    match end {
+        AnswerEnd::Length => "length",
+        AnswerEnd::Stop | AnswerEnd::Interrupted => "stop",
+    }
+}
+
+fn usage(prompt: usize, completion: usize) -> Value {
+    json!({ "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion })
+}

@@ -1,0 +1,440 @@
+//! Conversations: trees of messages, of which one path is shown, and the votes on answers side by side.
+
+use std::collections::HashMap;
+
+use gradus::Result;
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+use serde::{Deserialize, Serialize};
+
+use super::{Store, now};
+
+pub(super) const TABLES: &str = "
+    CREATE TABLE conversations (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        title TEXT NOT NULL,
+        settings TEXT NOT NULL,
+        -- The last message of the path that is shown.
+        leaf INTEGER,
+        changed INTEGER NOT NULL
+    );
+    CREATE TABLE messages (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        conversation INTEGER NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+        parent INTEGER REFERENCES messages (id) ON DELETE CASCADE,
+        role TEXT NOT NULL,
+        text TEXT NOT NULL,
+        model TEXT,
+        -- Answers that stand side by side have the number of the left one.
+        pair INTEGER,
+        -- JSON: what the model thought of each token, and what reward models thought of the answer.
+        tokens TEXT,
+        rewards TEXT,
+        -- Why an answer ended; none while it is written, and after the server was killed.
+        ended TEXT,
+        made INTEGER NOT NULL
+    );
+    CREATE INDEX messages_of ON messages (conversation, id);
+    CREATE TABLE votes (
+        pair INTEGER PRIMARY KEY REFERENCES messages (id) ON DELETE CASCADE,
+        choice TEXT NOT NULL,
+        made INTEGER NOT NULL
+    );
+";
+
+/// How a conversation is had.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The models that answer: one, or two side by side.
+    pub models: Vec<String>,
+    /// Which of the two is which is said after the vote.
+    pub blind: bool,
+    /// Reward models that score every answer.
+    pub judges: Vec<String>,
+    /// The system prompt; empty is none.
+    pub system: String,
+    /// As in [`gradus::generate::SamplingParams`], as are those below.
+    pub temperature: f32,
+    /// The fewest tokens with this probability together.
+    pub top_p: f32,
+    /// The likeliest so many; 0 is all.
+    pub top_k: usize,
+    /// Tokens at least this share as likely as the likeliest.
+    pub min_p: f32,
+    /// What logits of tokens already there are divided by.
+    pub repetition_penalty: f32,
+    /// The longest answer.
+    pub max_tokens: usize,
+    /// The seed of all answers.
+    pub seed: u64,
+}
+
+/// A conversation in the list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conversation {
+    /// Its number.
+    pub id: i64,
+    /// How it began.
+    pub title: String,
+    /// How it is had.
+    pub settings: Settings,
+    /// The last message that is shown.
+    pub leaf: Option<i64>,
+    /// When something was last said, in seconds since 1970.
+    pub changed: i64,
+}
+
+/// A message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    /// Its number.
+    pub id: i64,
+    /// What it answers.
+    pub parent: Option<i64>,
+    /// `user` or `assistant`.
+    pub role: String,
+    /// What was said.
+    pub text: String,
+    /// Who said it, of an answer.
+    pub model: Option<String>,
+    /// The left one of the answers that it stands beside.
+    pub pair: Option<i64>,
+    /// What reward models think of it, by their names.
+    pub rewards: Vec<(String, f32)>,
+    /// Why it ended.
+    pub ended: Option<String>,
+}
+
+/// What is known of an answer when it has ended, or so far.
+#[derive(Debug, Clone, Default)]
+pub struct Answered {
+    /// What was said.
+    pub text: String,
+    /// JSON of its tokens.
+    pub tokens: Option<String>,
+    /// What reward models think of it.
+    pub rewards: Vec<(String, f32)>,
+    /// Why it ended.
+    pub ended: Option<&'static str>,
+}
+
+/// A vote on two answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// The left one is better.
+    Left,
+    /// The right one is better.
+    Right,
+    /// Both are as good.
+    Tie,
+    /// Both are bad.
+    Bad,
+}
+
+impl Choice {
+    /// Its word in the file and in exports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Left => "left",
+            Self::Right => "right",
+            Self::Tie => "tie",
+            Self::Bad => "bad",
+        }
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        [Self::Left, Self::Right, Self::Tie, Self::Bad].into_iter().find(|choice| choice.name() == name)
+    }
+}
+
+/// All of one conversation.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    /// The conversation.
+    pub conversation: Conversation,
+    /// Its messages by number.
+    pub messages: Vec<Message>,
+    /// The votes by pair.
+    pub votes: HashMap<i64, Choice>,
+}
+
+impl Tree {
+    /// A message.
+    pub fn message(&self, id: i64) -> Option<&Message> {
+        self.messages.binary_search_by_key(&id, |message| message.id).ok().map(|at| &self.messages[at])
+    }
+
+    /// The messages from the first to `leaf`.
+    pub fn path(&self, leaf: Option<i64>) -> Vec<&Message> {
+        let mut path = Vec::new();
+        let mut at = leaf.and_then(|id| self.message(id));
+        while let Some(message) = at {
+            path.push(message);
+            // A parent is older, so this ends.
+            at = message.parent.filter(|parent| *parent < message.id).and_then(|id| self.message(id));
+        }
+        path.reverse();
+        path
+    }
+
+    /// The messages that answer what `message` answers, a pair counted once, by its left one.
+    pub fn siblings(&self, message: &Message) -> Vec<i64> {
+        let are = |other: &&Message| {
+            other.parent == message.parent
+                && other.role == message.role
+                && other.pair.is_none_or(|pair| pair == other.id)
+        };
+        self.messages.iter().filter(are).map(|other| other.id).collect()
+    }
+
+    /// The answers that stand side by side with `message`, left to right; it alone where there is no other.
+    pub fn side_by_side<'t>(&'t self, message: &'t Message) -> Vec<&'t Message> {
+        match message.pair {
+            Some(pair) => self.messages.iter().filter(|other| other.pair == Some(pair)).collect(),
+            None => vec![message],
+        }
+    }
+
+    /// The newest message that is reached from `id`.
+    pub fn newest_below(&self, id: i64) -> i64 {
+        let mut at = id;
+        while let Some(child) = self.messages.iter().rfind(|message| message.parent == Some(at)) {
+            at = child.pair.unwrap_or(child.id);
+        }
+        at
+    }
+
+    /// Whether names are hidden: two answers side by side, blind, without a vote.
+    pub fn is_hidden(&self, message: &Message) -> bool {
+        self.conversation.settings.blind && message.pair.is_some_and(|pair| !self.votes.contains_key(&pair))
+    }
+}
+
+/// The conversations.
+pub struct Chats<'a>(pub(super) &'a Store);
+
+const CONVERSATION: &str = "SELECT id, title, settings, leaf, changed FROM conversations";
+
+fn conversation(row: &Row<'_>) -> rusqlite::Result<Conversation> {
+    let settings: String = row.get(2)?;
+    let settings = serde_json::from_str(&settings)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(2, rusqlite::types::Type::Text, error.into()))?;
+    Ok(Conversation { id: row.get(0)?, title: row.get(1)?, settings, leaf: row.get(3)?, changed: row.get(4)? })
+}
+
+fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
+    let rewards: Option<String> = row.get(6)?;
+    Ok(Message {
+        id: row.get(0)?,
+        parent: row.get(1)?,
+        role: row.get(2)?,
+        text: row.get(3)?,
+        model: row.get(4)?,
+        pair: row.get(5)?,
+        rewards: rewards.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
+        ended: row.get(7)?,
+    })
+}
+
+fn json(settings: &impl Serialize) -> String {
+    serde_json::to_string(settings).expect("numbers and texts are JSON")
+}
+
+impl Chats<'_> {
+    /// All conversations, the last changed first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn list(&self) -> Result<Vec<Conversation>> {
+        self.0.change(|open| {
+            let mut found = open.prepare(&format!("{CONVERSATION} ORDER BY changed DESC, id DESC"))?;
+            found.query_map([], conversation)?.collect()
+        })
+    }
+
+    /// A new one; its number.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn begin(&self, settings: &Settings) -> Result<i64> {
+        self.0.change(|open| {
+            let row = params!["New conversation", json(settings), now()];
+            open.execute("INSERT INTO conversations (title, settings, changed) VALUES (?1, ?2, ?3)", row)?;
+            Ok(open.last_insert_rowid())
+        })
+    }
+
+    /// A conversation with all its messages.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn tree(&self, id: i64) -> Result<Option<Tree>> {
+        self.0.change(|open| {
+            let found = open.query_row(&format!("{CONVERSATION} WHERE id = ?1"), [id], conversation).optional()?;
+            let Some(conversation) = found else { return Ok(None) };
+            let mut messages = open.prepare(
+                "SELECT id, parent, role, text, model, pair, rewards, ended FROM messages WHERE conversation = ?1 ORDER BY id",
+            )?;
+            let messages = messages.query_map([id], message)?.collect::<rusqlite::Result<_>>()?;
+            let mut votes = open.prepare(
+                "SELECT pair, choice FROM votes WHERE pair IN (SELECT id FROM messages WHERE conversation = ?1)",
+            )?;
+            let votes = votes.query_map([id], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?;
+            let votes = votes.collect::<rusqlite::Result<Vec<(i64, String)>>>()?;
+            let votes = votes.into_iter().filter_map(|(pair, name)| Some((pair, Choice::of(&name)?))).collect();
+            Ok(Some(Tree { conversation, messages, votes }))
+        })
+    }
+
+    /// Says something after `parent`; its number. The first thing that is said names the conversation.
+    ///
+    /// # Errors
+    /// When it cannot be kept, or `parent` is no message of the conversation.
+    pub fn say(&self, id: i64, parent: Option<i64>, text: &str) -> Result<Option<i64>> {
+        self.0.change(|open| {
+            if !belongs(open, id, parent)? {
+                return Ok(None);
+            }
+            let title: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(80).collect();
+            let is_first: bool =
+                open.query_row("SELECT NOT EXISTS (SELECT 1 FROM messages WHERE conversation = ?1)", [id], |row| {
+                    row.get(0)
+                })?;
+            if is_first {
+                open.execute("UPDATE conversations SET title = ?2 WHERE id = ?1", params![id, title])?;
+            }
+            let message = insert(open, id, parent, "user", text, None)?;
+            show(open, id, message)?;
+            Ok(Some(message))
+        })
+    }
+
+    /// Makes room for the answers of `models` to `parent`, side by side where there are two; their numbers.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn begin_answers(&self, id: i64, parent: i64, models: &[String]) -> Result<Vec<i64>> {
+        self.0.change(|open| {
+            let mut numbers = Vec::with_capacity(models.len());
+            for model in models {
+                numbers.push(insert(open, id, Some(parent), "assistant", "", Some(model))?);
+            }
+            if let [first, _, ..] = numbers[..] {
+                for number in &numbers {
+                    open.execute("UPDATE messages SET pair = ?2 WHERE id = ?1", params![number, first])?;
+                }
+            }
+            if let Some(first) = numbers.first() {
+                show(open, id, *first)?;
+            }
+            Ok(numbers)
+        })
+    }
+
+    /// Keeps what is known of an answer.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn keep_answer(&self, message: i64, answered: &Answered) -> Result<()> {
+        self.0.change(|open| {
+            let Answered { text, tokens, rewards, ended } = answered;
+            let row = params![message, text, tokens, json(rewards), ended];
+            open.execute("UPDATE messages SET text = ?2, tokens = ?3, rewards = ?4, ended = ?5 WHERE id = ?1", row)?;
+            Ok(())
+        })
+    }
+
+    /// The JSON of an answer's tokens.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn tokens(&self, id: i64, message: i64) -> Result<Option<String>> {
+        self.0.change(|open| {
+            let sought = "SELECT tokens FROM messages WHERE conversation = ?1 AND id = ?2";
+            Ok(open.query_row(sought, [id, message], |row| row.get(0)).optional()?.flatten())
+        })
+    }
+
+    /// Shows the path to `message`. Whether it is there.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn show(&self, id: i64, message: i64) -> Result<bool> {
+        self.0.change(|open| {
+            let is_there = belongs(open, id, Some(message))?;
+            if is_there {
+                show(open, id, message)?;
+            }
+            Ok(is_there)
+        })
+    }
+
+    /// Votes on the answers that stand side by side as `pair`, and goes on from the better one. Whether they are there. A
+    /// later vote takes the place of an earlier one.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn vote(&self, id: i64, pair: i64, choice: Choice) -> Result<bool> {
+        self.0.change(|open| {
+            let mut sides =
+                open.prepare("SELECT id FROM messages WHERE conversation = ?1 AND pair = ?2 ORDER BY id")?;
+            let sides = sides.query_map([id, pair], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+            let [left, right] = sides[..] else { return Ok(false) };
+            let row = params![pair, choice.name(), now()];
+            open.execute("INSERT OR REPLACE INTO votes (pair, choice, made) VALUES (?1, ?2, ?3)", row)?;
+            show(open, id, if choice == Choice::Right { right } else { left })?;
+            Ok(true)
+        })
+    }
+
+    /// Changes how a conversation is had. Whether it is there.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn set(&self, id: i64, settings: &Settings) -> Result<bool> {
+        self.0.change(|open| {
+            Ok(open.execute("UPDATE conversations SET settings = ?2 WHERE id = ?1", params![id, json(settings)])? > 0)
+        })
+    }
+
+    /// Removes a conversation with all its messages and votes. Whether it was there.
+    ///
+    /// # Errors
+    /// When the file cannot be changed.
+    pub fn remove(&self, id: i64) -> Result<bool> {
+        self.0.change(|open| Ok(open.execute("DELETE FROM conversations WHERE id = ?1", [id])? > 0))
+    }
+}
+
+/// Whether `message` is none or one of conversation `id`, which is there.
+fn belongs(open: &Transaction<'_>, id: i64, message: Option<i64>) -> rusqlite::Result<bool> {
+    match message {
+        None => open.query_row("SELECT EXISTS (SELECT 1 FROM conversations WHERE id = ?1)", [id], |row| row.get(0)),
+        Some(message) => {
+            let sought = "SELECT EXISTS (SELECT 1 FROM messages WHERE conversation = ?1 AND id = ?2)";
+            open.query_row(sought, [id, message], |row| row.get(0))
+        }
+    }
+}
+
+fn insert(
+    open: &Transaction<'_>,
+    id: i64,
+    parent: Option<i64>,
+    role: &str,
+    text: &str,
+    model: Option<&str>,
+) -> rusqlite::Result<i64> {
+    let row = params![id, parent, role, text, model, now()];
+    open.execute(
+        "INSERT INTO messages (conversation, parent, role, text, model, made) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        row,
+    )?;
+    Ok(open.last_insert_rowid())
+}
+
+fn show(open: &Transaction<'_>, id: i64, leaf: i64) -> rusqlite::Result<()> {
+    open.execute("UPDATE conversations SET leaf = ?2, changed = ?3 WHERE id = ?1", params![id, leaf, now()])?;
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! No page has a fault that axe-core finds, light or dark. The script is not part of the repository: `tools/serve/fetch-axe`
+//! gets it from npm, and without it this test is left out, visibly.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::chat::{begin, speak};
+use crate::client::{Server, folder};
+use crate::driver::Browser;
+use crate::skip::skipped;
+
+/// The faults of the page, as axe-core names them.
+fn faults(browser: &mut Browser, axe: &str) -> Vec<String> {
+    browser.eval(axe);
+    let found = browser.eval(
+        "axe.run(document, { resultTypes: ['violations'] }).then(r => r.violations.map(v => \
+        v.id + ': ' + v.help + ' ' + v.nodes.map(n => n.html + ' ' + n.failureSummary).join(' | ')))",
+    );
+    let found: Vec<Value> = serde_json::from_value(found).expect("a list");
+    found.into_iter().map(|fault| fault.as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn no_page_has_a_fault_that_axe_finds() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/axe-core/axe.min.js");
+    let Ok(axe) = std::fs::read_to_string(&path) else {
+        return skipped("axe-core", "tools/serve/fetch-axe was not run");
+    };
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2", "qwen3", "qwen3-reward"]);
+    let server = Server::over(folder.path());
+    begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward")]);
+    speak(&mut browser, "The tea");
+    let mut found = Vec::new();
+    for is_dark in [false, true] {
+        browser.dark(is_dark);
+        for path in ["/", "/chat", "/chat/1", "/nowhere"] {
+            browser.go(&format!("http://{}{path}", server.host()));
+            browser.eval("document.querySelectorAll('details').forEach(e => { e.open = true })");
+            if path == "/chat/1" {
+                browser.click("[data-tokens]");
+                browser.wait("document.querySelector('.token')");
+            }
+            found
+                .extend(faults(&mut browser, &axe).into_iter().map(|fault| format!("{path}, dark {is_dark}: {fault}")));
+        }
+    }
+    assert_eq!(found, Vec::<String>::new());
+}

@@ -1,0 +1,217 @@
+//! Conversations, as they are had.
+
+use gradus::text::visible;
+use serde_json::{Value, json};
+
+use crate::client::{Server, folder};
+use crate::driver::Browser;
+
+/// Begins a conversation with short answers; `choices` are fields of the form.
+pub fn begin(browser: &mut Browser, server: &Server, choices: &[(&str, &str)]) {
+    browser.go(&format!("http://{}/chat", server.host()));
+    for (field, value) in [("max_tokens", "24"), ("seed", "3")].iter().chain(choices) {
+        let set = match *field {
+            "blind" => "document.getElementById('blind').checked = true".to_owned(),
+            field => format!("document.getElementById({}).value = {}", json!(field), json!(value)),
+        };
+        browser.eval(&set);
+    }
+    browser.eval("window.isLeft = true");
+    browser.click("form[action='/chat'] button.main");
+    browser.loaded();
+}
+
+/// Says something with the keyboard, and waits for the answers.
+pub fn speak(browser: &mut Browser, text: &str) {
+    browser.eval("document.getElementById('text').focus()");
+    browser.type_text(text);
+    browser.key("Enter", 2);
+    settled(browser);
+}
+
+/// Waits until what was asked for is there.
+fn settled(browser: &mut Browser) {
+    browser.wait("!document.querySelector('[aria-busy=true]')");
+}
+
+fn answers(browser: &mut Browser) -> Vec<String> {
+    let found = browser.eval("[...document.querySelectorAll('.answer .text')].map(e => e.textContent)");
+    serde_json::from_value(found).expect("texts")
+}
+
+#[test]
+fn a_conversation_is_had_edited_asked_again_and_kept() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    let server = Server::over(folder.path());
+    begin(&mut browser, &server, &[("system", "Be kind.")]);
+    speak(&mut browser, "The tea");
+    let first = answers(&mut browser);
+    assert_eq!(first.len(), 1);
+    assert!(browser.text("#status").contains("Answered"));
+    speak(&mut browser, "The cup");
+    assert_eq!(answers(&mut browser).len(), 2);
+    assert_eq!(answers(&mut browser)[0], first[0]);
+
+    // Asked again, the last turn has two answers, and both can be looked at.
+    let second = answers(&mut browser)[1].clone();
+    browser.click("article:last-child [data-answer]");
+    settled(&mut browser);
+    assert_ne!(answers(&mut browser)[1], second);
+    assert_eq!(browser.text(".assistant:last-child .branches span"), "2 of 2");
+    browser.click(".assistant:last-child [aria-label='The version before']");
+    browser.wait("document.querySelector('.assistant:last-child .branches span')?.innerText === '1 of 2'");
+    assert_eq!(answers(&mut browser)[1], second);
+
+    // Edited, the first turn begins a branch; the other one is still there.
+    browser.click("article.user [data-edit]");
+    browser.eval("document.querySelector('.edit textarea').select()");
+    browser.type_text("The kettle");
+    browser.key("Enter", 2);
+    browser.wait("document.querySelectorAll('article.user').length === 1");
+    settled(&mut browser);
+    assert_eq!(browser.text("article.user .text"), "The kettle");
+    browser.click("article.user [aria-label='The version before']");
+    browser.wait("document.querySelectorAll('article.user').length === 2");
+    assert_eq!(answers(&mut browser)[0], first[0]);
+    assert_eq!(browser.text(".assistant:last-child .branches span"), "2 of 2", "of a branch the newest is shown");
+
+    // Loaded again, and by another server, it is all there.
+    browser.reload();
+    let before = browser.text("#thread");
+    drop(server);
+    let server = Server::over(folder.path());
+    let answer = server.get("/chat/1/conversation.jsonl");
+    let row: Value = serde_json::from_str(&answer.body).expect("a row");
+    let roles: Vec<&str> =
+        row["messages"].as_array().expect("a list").iter().filter_map(|m| m["role"].as_str()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
+    browser.go(&format!("http://{}/chat/1", server.host()));
+    assert_eq!(browser.text("#thread"), before);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn two_models_are_voted_on_blind_and_the_vote_trains() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2", "qwen3", "qwen3-reward"]);
+    let server = Server::over(folder.path());
+    let choices = [("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward"), ("blind", "")];
+    begin(&mut browser, &server, &choices);
+    speak(&mut browser, "The tea");
+    assert_eq!(answers(&mut browser).len(), 2);
+    let page = browser.eval("document.documentElement.outerHTML").as_str().expect("a page").to_owned();
+    assert!(!page.contains("gpt2") && page.matches("qwen3").count() == page.matches("qwen3-reward").count(), "{page}");
+    assert!(browser.text(".answer .remark").contains("qwen3-reward: reward"));
+    // The vote, with the keyboard.
+    browser.eval("document.activeElement.blur()");
+    browser.key("2", 0);
+    browser.wait("document.querySelector('[data-vote=right][aria-pressed=true]')");
+    let heads = browser.eval("[...document.querySelectorAll('.answer h2')].map(e => e.innerText)");
+    let heads: Vec<String> = serde_json::from_value(heads).expect("texts");
+    assert!(
+        heads.iter().any(|head| head.contains("gpt2")) && heads.iter().any(|head| head.contains("qwen3")),
+        "{heads:?}"
+    );
+    assert!(heads[1].contains("preferred"), "{heads:?}");
+    let said = answers(&mut browser);
+    let row: Value = serde_json::from_str(&server.get("/chat/preferences.jsonl").body).expect("one row");
+    let shown = |value: &Value| visible(value.as_str().expect("a text"));
+    assert_eq!(shown(&row["chosen"][0]["content"]), said[1]);
+    assert_eq!(shown(&row["rejected"][0]["content"]), said[0]);
+    assert_eq!(row["prompt"], json!([{ "role": "user", "content": "The tea" }]));
+    // What is said next is said after the better one.
+    speak(&mut browser, "The cup");
+    let row: Value = serde_json::from_str(&server.get("/chat/1/conversation.jsonl").body).expect("one row");
+    assert_eq!(shown(&row["messages"][1]["content"]), said[1]);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn an_answer_is_stopped_and_what_was_said_stays() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["qwen3"]);
+    let server = Server::over(folder.path());
+    begin(&mut browser, &server, &[("max_tokens", "60000")]);
+    browser.eval("document.getElementById('text').focus()");
+    browser.type_text("The tea");
+    browser.key("Enter", 2);
+    // The fixture has few positions, so it may be at its end before the key is seen: either way nothing is lost.
+    browser.wait("document.querySelector('.answer .text')?.textContent.length > 3");
+    browser.key("Escape", 0);
+    settled(&mut browser);
+    assert!(answers(&mut browser)[0].len() > 3);
+    let kept = server.get("/chat/1/conversation.jsonl").body;
+    assert!(kept.contains("assistant"), "{kept}");
+}
+
+#[test]
+fn the_keyboard_alone_is_enough() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    let server = Server::over(folder.path());
+    browser.go(&format!("http://{}/", server.host()));
+    browser.tab_to("a[href='/chat']");
+    browser.key("Enter", 0);
+    browser.wait("document.getElementById('max_tokens')");
+    browser.tab_to("#max_tokens");
+    browser.eval("document.activeElement.select()");
+    browser.type_text("8");
+    browser.tab_to("form[action='/chat'] button.main");
+    browser.eval("window.isLeft = true");
+    browser.key("Enter", 0);
+    browser.loaded();
+    browser.tab_to("#text");
+    browser.type_text("The tea");
+    browser.tab_to("#say button.main");
+    browser.key(" ", 0);
+    settled(&mut browser);
+    assert_eq!(answers(&mut browser).len(), 1);
+    browser.eval("document.activeElement.blur()");
+    browser.tab_to("[data-tokens]");
+    browser.key("Enter", 0);
+    browser.wait("document.querySelector('.token')");
+    let joined = browser.eval("[...document.querySelectorAll('.token')].map(e => e.textContent).join('')");
+    assert!(!joined.as_str().expect("a text").is_empty());
+    browser.tab_to("[data-edit]");
+    browser.key("Enter", 0);
+    browser.wait("document.activeElement.matches('.edit textarea')");
+    browser.key("Escape", 0);
+    browser.wait("document.activeElement.matches('[data-edit]')");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn what_people_and_models_say_is_shown_and_not_obeyed() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    let server = Server::over(folder.path());
+    begin(&mut browser, &server, &[("max_tokens", "1")]);
+    let hostile =
+        "<img src=x onerror='document.title=\"owned\"'><script>document.title='owned'</script>\u{202e}abc\u{1b}[2J";
+    speak(&mut browser, hostile);
+    let shown = browser.eval("document.querySelector('article.user .text').textContent");
+    let shown = shown.as_str().expect("a text");
+    assert!(shown.contains("<img src=x") && shown.contains("\\u{202e}abc\\u{1b}[2J"), "{shown}");
+    assert_eq!(browser.eval("document.querySelectorAll('img, main script').length"), 0);
+    assert!(browser.eval("document.title").as_str().is_some_and(|title| !title.starts_with("owned")));
+    browser.go(&format!("http://{}/chat", server.host()));
+    assert_eq!(browser.eval("document.querySelectorAll('img, main script').length"), 0);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_narrow_window_needs_no_scrolling_to_the_side() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2", "qwen3"]);
+    let server = Server::over(folder.path());
+    begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3")]);
+    speak(&mut browser, "The tea");
+    // 320 pixels are also what 1280 are at 400 %.
+    browser.size(320, 640, false);
+    for path in ["/", "/chat", "/chat/1"] {
+        browser.go(&format!("http://{}{path}", server.host()));
+        let wide = browser.eval("document.documentElement.scrollWidth");
+        assert!(wide.as_u64().is_some_and(|wide| wide <= 320), "{path} is {wide} wide");
+    }
+}

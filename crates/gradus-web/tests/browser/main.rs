@@ -1,0 +1,12 @@
+//! The pages as people meet them: in a browser, with the mouse and with the keyboard alone. Without a browser these tests are
+//! left out, visibly.
+
+mod accessible;
+mod chat;
+#[path = "../serve/client.rs"]
+#[allow(dead_code, reason = "browsers do what the client of the other tests does by hand")]
+mod client;
+mod driver;
+mod pictures;
+#[path = "../../../gradus/tests/support/skip.rs"]
+mod skip;

@@ -1,0 +1,39 @@
+//! Pictures of the pages, for docs and for eyes: with `GRADUS_PICTURES=FOLDER` they are written there.
+
+use std::path::PathBuf;
+
+use crate::chat::{begin, speak};
+use crate::client::{Server, folder};
+use crate::driver::Browser;
+use crate::skip::skipped;
+
+#[test]
+fn pictures_of_all_pages() {
+    let Some(to) = std::env::var_os("GRADUS_PICTURES").map(PathBuf::from) else {
+        return skipped("pictures", "GRADUS_PICTURES names no folder");
+    };
+    let Some(mut browser) = Browser::open() else { return };
+    std::fs::create_dir_all(&to).expect("a folder");
+    let folder = folder(&["gpt2", "qwen3", "qwen3-reward"]);
+    let server = Server::over(folder.path());
+    begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "qwen3-reward"), ("system", "Be kind.")]);
+    speak(&mut browser, "Which tea is good in the morning?");
+    speak(&mut browser, "And which cup?");
+    begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward"), ("blind", "")]);
+    speak(&mut browser, "Which tea is good in the morning?");
+    let take = |browser: &mut Browser, name: &str| {
+        std::fs::write(to.join(format!("{name}.png")), browser.picture()).expect("written");
+    };
+    for (name, path) in [("overview", "/"), ("chats", "/chat"), ("chat", "/chat/1"), ("blind", "/chat/2")] {
+        for (look, width, is_dark) in [("", 1280, false), ("-dark", 1280, true), ("-narrow", 390, false)] {
+            browser.dark(is_dark);
+            browser.size(width, 800, false);
+            browser.go(&format!("http://{}{path}", server.host()));
+            if name == "chat" {
+                browser.click("[data-tokens]");
+                browser.wait("document.querySelector('.token')");
+            }
+            take(&mut browser, &format!("{name}{look}"));
+        }
+    }
+}

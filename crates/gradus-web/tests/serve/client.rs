@@ -1,0 +1,167 @@
+//! A server of its own for each test, and a client that writes what it is told to, right or wrong.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+
+use gradus::device::DeviceChoice;
+use gradus::model::WeightFormat;
+use gradus_web::{Address, Computing, Options, serve};
+use serde_json::Value;
+
+/// A server over a folder.
+pub struct Server {
+    pub address: Address,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<gradus::Result<()>>>,
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+/// A tiny model of the library's fixtures.
+pub fn fixture(name: &str) -> String {
+    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/trajectories/models");
+    let path = fs::canonicalize(Path::new(models).join(name)).expect("the fixture is part of the repository");
+    path.to_str().expect("the path is UTF-8").to_owned()
+}
+
+/// A folder with copies of tiny models in it.
+pub fn folder(models: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in models {
+        let to = folder.path().join(name);
+        fs::create_dir(&to).expect("a folder");
+        for entry in fs::read_dir(fixture(name)).expect("a fixture") {
+            let from = entry.expect("a file").path();
+            fs::copy(&from, to.join(from.file_name().expect("a name"))).expect("copied");
+        }
+    }
+    folder
+}
+
+impl Server {
+    /// Serves `folder` on this machine.
+    pub fn over(folder: &Path) -> Self {
+        Self::at(folder, IpAddr::from([127, 0, 0, 1]))
+    }
+
+    /// Serves `folder` at `host`.
+    pub fn at(folder: &Path, host: IpAddr) -> Self {
+        let computing = Computing { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
+        let (folder, names, models) = (folder.to_owned(), Vec::new(), Vec::new());
+        let options = Options { folder, host, port: 0, names, models, computing };
+        let stop = Arc::new(AtomicBool::new(false));
+        let (say, heard) = channel();
+        let asked = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut ready = |address: &Address| say.send(address.clone()).expect("the test listens");
+            serve(options, &mut ready, &|| asked.load(Ordering::SeqCst))
+        });
+        let address = heard.recv().expect("the server starts");
+        Self { address, stop, thread: Some(thread) }
+    }
+
+    /// What a `Host` of this server says.
+    pub fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.address.socket.port())
+    }
+
+    /// Sends bytes as they are; everything that comes back until the server closes.
+    pub fn raw(&self, request: &[u8]) -> Answer {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.address.socket.port())).expect("the server listens");
+        // A request that is too large is answered before it is read: what cannot be written any more is not an error.
+        let _ = stream.write_all(request);
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let chunked = head.to_lowercase().contains("transfer-encoding: chunked");
+        Answer { status, head: head.to_owned(), body: if chunked { joined(body) } else { body.to_owned() } }
+    }
+
+    /// A request with these headers besides `Host`.
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let host = self.host();
+        let mut request =
+            format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            request += &format!("Host: {host}\r\n");
+        }
+        for (name, value) in headers {
+            request += &format!("{name}: {value}\r\n");
+        }
+        self.raw(format!("{request}\r\n{body}").as_bytes())
+    }
+
+    /// A page.
+    pub fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, &[], "")
+    }
+
+    /// A request of a program, in JSON.
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.ask("POST", path, &[("Content-Type", "application/json")], &body.to_string())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let ended = self.thread.take().expect("it was started").join();
+        if !std::thread::panicking() {
+            ended.expect("the server does not panic").expect("the server ends well");
+        }
+    }
+}
+
+impl Answer {
+    /// The body as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The values of a stream of events, and whether it ended as one does.
+    #[track_caller]
+    pub fn events(&self) -> (Vec<Value>, bool) {
+        let lines: Vec<&str> = self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        let is_done = lines.last() == Some(&"[DONE]");
+        let values = lines.iter().filter(|line| **line != "[DONE]");
+        (values.map(|line| serde_json::from_str(line).expect("JSON")).collect(), is_done)
+    }
+
+    /// The value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// The name and value of the cookie that is set.
+    pub fn cookie(&self) -> Option<&str> {
+        self.header("set-cookie")?.split(';').next()
+    }
+}
+
+/// A body of chunks as one.
+fn joined(body: &str) -> String {
+    let (mut rest, mut whole) = (body.as_bytes(), Vec::new());
+    while let Some(end) = rest.windows(2).position(|pair| pair == b"\r\n") {
+        let size = std::str::from_utf8(&rest[..end]).ok().and_then(|text| usize::from_str_radix(text.trim(), 16).ok());
+        let Some(size) = size.filter(|size| *size > 0 && end + 2 + size <= rest.len()) else { break };
+        whole.extend_from_slice(&rest[end + 2..end + 2 + size]);
+        rest = rest.get(end + 4 + size..).unwrap_or_default();
+    }
+    String::from_utf8(whole).expect("UTF-8")
+}

@@ -1,0 +1,339 @@
+//! OpenAI's protocol: what is answered, whole and in pieces, and what is refused.
+
+use gradus::device::DeviceChoice;
+use gradus::generate::SamplingParams;
+use gradus::inference::{SampleOptions, Sampled, sample};
+use gradus::model::{Precision, WeightFormat};
+use gradus::rng::Seed;
+use serde_json::{Value, json};
+
+use crate::client::{Server, fixture, folder};
+
+fn server(models: &[&str]) -> (tempfile::TempDir, Server) {
+    let folder = folder(models);
+    let server = Server::over(folder.path());
+    (folder, server)
+}
+
+/// What `gradus generate` makes of a prompt.
+fn generated(model: &str, prompt: &str, n: usize, params: SamplingParams, stop: &[&str]) -> Vec<Sampled> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prompts = folder.path().join("prompts.jsonl");
+    std::fs::write(&prompts, format!("{}\n", json!({ "prompt": prompt }))).expect("written");
+    let options = SampleOptions {
+        model: fixture(model),
+        adapter: None,
+        prompts: prompts.to_string_lossy().into_owned(),
+        params,
+        group_size: n,
+        beams: None,
+        stop: stop.iter().map(|stop| (*stop).to_owned()).collect(),
+        seed: Seed(7),
+        max_rows: None,
+        compute: Precision::F32,
+        weights: WeightFormat::F32,
+        chat_template: None,
+        device: DeviceChoice::cpu(),
+    };
+    let mut found = Vec::new();
+    sample::<gradus::Error>(&options, &mut |_, _| {}, &mut |sampled| {
+        found.push(sampled);
+        Ok(())
+    })
+    .expect("completions");
+    found
+}
+
+fn params(max_new_tokens: usize) -> SamplingParams {
+    SamplingParams { max_new_tokens, ..SamplingParams::default() }
+}
+
+/// `value` without what differs each time.
+fn timeless(mut value: Value) -> Value {
+    for key in ["id", "created"] {
+        value.as_object_mut().expect("an object").remove(key);
+    }
+    value
+}
+
+#[test]
+fn a_completion_is_what_generate_samples_from_the_same_seed() {
+    let (_folder, server) = server(&["gpt2"]);
+    let expected = generated("gpt2", "The tea is", 3, params(12), &[]);
+    let request = json!({
+        "model": "gpt2", "prompt": "The tea is", "max_tokens": 12, "n": 3, "seed": 7, "logprobs": 2,
+        "return_token_ids": true,
+    });
+    let answer = server.post("/v1/completions", &request);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = answer.json();
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("text_completion"), &json!("gpt2")));
+    let choices = answer["choices"].as_array().expect("choices");
+    assert_eq!(choices.len(), 3);
+    let mut tokens = 0;
+    for (i, (choice, expected)) in choices.iter().zip(&expected).enumerate() {
+        assert_eq!(choice["index"], i);
+        assert_eq!(choice["text"], expected.completion);
+        assert_eq!(choice["token_ids"], json!(expected.completion_ids));
+        let reason = if expected.stop == "length" { "length" } else { "stop" };
+        assert_eq!(choice["finish_reason"], reason);
+        let logprobs = choice["logprobs"]["token_logprobs"].as_array().expect("logprobs");
+        assert_eq!(logprobs.len(), expected.logprobs.len());
+        for (found, expected) in logprobs.iter().zip(&expected.logprobs) {
+            assert!((found.as_f64().expect("a number") - f64::from(*expected)).abs() < 1e-5);
+        }
+        let top = choice["logprobs"]["top_logprobs"].as_array().expect("the likeliest");
+        assert!(top.iter().all(|top| (1..=2).contains(&top.as_object().expect("by text").len())), "{top:?}");
+        tokens += logprobs.len();
+    }
+    assert_eq!(answer["usage"]["completion_tokens"], tokens);
+    // Again, and in pieces, it is the same.
+    assert_eq!(timeless(server.post("/v1/completions", &request).json()), timeless(answer.clone()));
+    let mut streamed = request.clone();
+    streamed["stream"] = json!(true);
+    streamed["stream_options"] = json!({ "include_usage": true });
+    let (events, is_done) = server.post("/v1/completions", &streamed).events();
+    assert!(is_done);
+    let (mut texts, mut ids) = (vec![String::new(); 3], vec![Vec::new(); 3]);
+    for event in &events {
+        for choice in event["choices"].as_array().expect("choices") {
+            let i = choice["index"].as_u64().expect("an index") as usize;
+            texts[i] += choice["text"].as_str().expect("a text");
+            ids[i].extend(choice["token_ids"].as_array().expect("ids").clone());
+        }
+    }
+    for (i, expected) in expected.iter().enumerate() {
+        assert_eq!(texts[i], expected.completion);
+        assert_eq!(json!(ids[i]), json!(expected.completion_ids));
+    }
+    assert_eq!(events.last().expect("events")["usage"], answer["usage"]);
+}
+
+#[test]
+fn a_stop_string_ends_a_completion_and_is_no_part_of_it() {
+    let (_folder, server) = server(&["gpt2"]);
+    let plain = &generated("gpt2", "The tea is", 1, params(30), &[])[0].completion;
+    // A string from the middle of what would be said.
+    let middle: String = plain.chars().skip(8).take(3).collect();
+    let expected = generated("gpt2", "The tea is", 1, params(30), &[&middle]);
+    let mut request = json!({ "model": "gpt2", "prompt": "The tea is", "max_tokens": 30, "seed": 7, "stop": middle });
+    let answer = server.post("/v1/completions", &request).json();
+    assert_eq!(answer["choices"][0]["text"], expected[0].completion);
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert!(!answer["choices"][0]["text"].as_str().expect("a text").contains(&middle));
+    request["stream"] = json!(true);
+    let (events, _) = server.post("/v1/completions", &request).events();
+    let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+    assert_eq!(text, expected[0].completion, "what may become a stop string is held back");
+}
+
+#[test]
+fn echo_tells_what_the_model_thinks_of_a_prompt() {
+    let (_folder, server) = server(&["gpt2"]);
+    let text = "The tea is warm and the cup is full";
+    // As lm-eval asks: the prompt, one token more, the likeliest beside each.
+    let request = json!({
+        "model": "gpt2", "prompt": text, "max_tokens": 1, "logprobs": 1, "echo": true, "temperature": 0, "seed": 1234,
+        "return_token_ids": true,
+    });
+    let answer = server.post("/v1/completions", &request).json();
+    let choice = &answer["choices"][0];
+    let ids = choice["prompt_token_ids"].as_array().expect("ids").clone();
+    let logprobs = &choice["logprobs"];
+    let tokens: Vec<&str> = logprobs["tokens"].as_array().expect("tokens").iter().filter_map(Value::as_str).collect();
+    assert_eq!(tokens.len(), ids.len() + 1);
+    assert_eq!(tokens[..ids.len()].concat(), text);
+    assert!(choice["text"].as_str().expect("a text").starts_with(text));
+    let values = logprobs["token_logprobs"].as_array().expect("numbers");
+    assert!(values[0].is_null() && values[1..].iter().all(|value| value.as_f64().is_some_and(|value| value <= 0.0)));
+    // A greedy token is the likeliest, to the bit: that is how harnesses tell.
+    let top = logprobs["top_logprobs"].as_array().expect("the likeliest");
+    let last = top[ids.len()].as_object().expect("by text").values().next().expect("one");
+    assert_eq!(last, &values[ids.len()]);
+    let offsets: Vec<u64> =
+        logprobs["text_offset"].as_array().expect("offsets").iter().filter_map(Value::as_u64).collect();
+    let second = text.find(tokens[1]).expect("the second token stands in the text");
+    assert_eq!((offsets[0], offsets[1]), (0, second as u64));
+    // Ids in, the same numbers out; and nothing need be sampled.
+    let by_ids = json!({ "model": "gpt2", "prompt": ids, "max_tokens": 0, "logprobs": 1, "echo": true });
+    let answer = server.post("/v1/completions", &by_ids).json();
+    assert_eq!(answer["choices"][0]["logprobs"]["token_logprobs"], json!(values[..ids.len()]));
+    assert_eq!((&answer["choices"][0]["text"], &answer["usage"]["completion_tokens"]), (&json!(text), &json!(0)));
+}
+
+#[test]
+fn several_prompts_are_answered_in_order_and_as_if_alone() {
+    let (_folder, server) = server(&["qwen3"]);
+    let prompts = ["The tea is", "The cup", "A", "The kettle is warm and"];
+    let ask =
+        |prompt: Value| json!({ "model": "qwen3", "prompt": prompt, "max_tokens": 9, "temperature": 0, "logprobs": 0 });
+    let together = server.post("/v1/completions", &ask(json!(prompts))).json();
+    for (i, prompt) in prompts.iter().enumerate() {
+        let alone = server.post("/v1/completions", &ask(json!(prompt))).json();
+        let (together, alone) = (&together["choices"][i], &alone["choices"][0]);
+        assert_eq!(together["text"], alone["text"]);
+        assert_eq!(together["logprobs"], alone["logprobs"]);
+    }
+}
+
+#[test]
+fn a_conversation_is_answered_through_the_template() {
+    let (_folder, server) = server(&["qwen3"]);
+    let messages = json!([{ "role": "system", "content": "Be kind." }, { "role": "user", "content": "The tea" }]);
+    let request = json!({
+        "model": "qwen3", "messages": messages, "max_completion_tokens": 10, "seed": 7, "logprobs": true,
+        "top_logprobs": 3, "return_token_ids": true,
+    });
+    let answer = server.post("/v1/chat/completions", &request).json();
+    assert_eq!(answer["object"], "chat.completion", "{answer}");
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["message"]["role"], "assistant");
+    let content = choice["logprobs"]["content"].as_array().expect("tokens");
+    assert_eq!(content.len() as u64, answer["usage"]["completion_tokens"].as_u64().expect("a number"));
+    assert!(content.iter().all(|token| token["top_logprobs"].as_array().is_some_and(|top| top.len() == 3)));
+    assert_eq!(
+        content[0]["bytes"],
+        json!(content[0]["token"].as_str().expect("a text").as_bytes()),
+        "bytes are those of the text"
+    );
+    // The prompt as ids gives the same completion: nothing else was put before it.
+    let raw = json!({
+        "model": "qwen3", "prompt": answer["prompt_token_ids"], "max_tokens": 10, "seed": 7, "return_token_ids": true,
+    });
+    let raw = server.post("/v1/completions", &raw).json();
+    assert_eq!(raw["choices"][0]["token_ids"], choice["token_ids"]);
+    assert_eq!(raw["choices"][0]["text"], choice["message"]["content"]);
+
+    let mut streamed = request.clone();
+    streamed["stream"] = json!(true);
+    let (events, is_done) = server.post("/v1/chat/completions", &streamed).events();
+    assert!(is_done && events[0]["choices"][0]["delta"]["role"] == "assistant");
+    let text: String = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(text, choice["message"]["content"].as_str().expect("a text"));
+    assert_eq!(events.last().expect("events")["choices"][0]["finish_reason"], choice["finish_reason"]);
+    assert!(events.iter().all(|event| event["object"] == "chat.completion.chunk" && event["id"] == events[0]["id"]));
+}
+
+#[test]
+fn tools_reach_the_template() {
+    let (_folder, server) = server(&["qwen3"]);
+    let ask = |tools: Value, choice: Value| {
+        json!({
+            "model": "qwen3", "messages": [{ "role": "user", "content": "Which weather?" }], "max_tokens": 4,
+            "tools": tools, "tool_choice": choice, "return_token_ids": true,
+        })
+    };
+    let weather =
+        json!([{ "type": "function", "function": { "name": "weather", "parameters": { "type": "object" } } }]);
+    let length = |request: &Value| {
+        let answer = server.post("/v1/chat/completions", request);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["prompt_token_ids"].as_array().expect("ids").len()
+    };
+    let (with, without) = (length(&ask(weather.clone(), json!("auto"))), length(&ask(weather.clone(), json!("none"))));
+    assert_eq!(without, length(&ask(json!([]), Value::Null)));
+    let template = std::fs::read_to_string(format!("{}/chat_template.jinja", fixture("qwen3"))).expect("a template");
+    assert_eq!(with > without, template.contains("tools"), "{with} and {without} tokens");
+    let refused = server.post("/v1/chat/completions", &ask(weather, json!("required")));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tool_choice")));
+}
+
+#[test]
+fn many_at_once_are_each_what_they_are_alone() {
+    let (_folder, server) = server(&["gpt2"]);
+    let ask = |i: usize| json!({ "model": "gpt2", "prompt": format!("The tea {i}"), "max_tokens": 15, "seed": i });
+    let alone: Vec<Value> = (0..8).map(|i| server.post("/v1/completions", &ask(i)).json()).collect();
+    let together: Vec<Value> = std::thread::scope(|scope| {
+        let server = &server;
+        let threads: Vec<_> =
+            (0..8).map(|i| scope.spawn(move || server.post("/v1/completions", &ask(i)).json())).collect();
+        threads.into_iter().map(|thread| thread.join().expect("answered")).collect()
+    });
+    for (alone, together) in alone.into_iter().zip(together) {
+        assert_eq!(timeless(alone), timeless(together));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_in_openais_form() {
+    let (_folder, server) = server(&["gpt2", "qwen3-reward"]);
+    let completion = |more: Value| {
+        let mut request = json!({ "model": "gpt2", "prompt": "a", "max_tokens": 1 });
+        request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        request
+    };
+    for (more, param) in [
+        (json!({ "temperature": -1 }), json!("temperature")),
+        (json!({ "temperature": "hot" }), json!("temperature")),
+        (json!({ "top_p": 2 }), json!("top_p")),
+        (json!({ "n": 0 }), json!("n")),
+        (json!({ "n": 1000 }), json!("n")),
+        (json!({ "max_tokens": -3 }), json!("max_tokens")),
+        (json!({ "logprobs": 100 }), json!("logprobs")),
+        (json!({ "stop": [""] }), json!("stop")),
+        (json!({ "stop": 3 }), json!("stop")),
+        (json!({ "seed": 1.5 }), json!("seed")),
+        (json!({ "prompt": {} }), json!("prompt")),
+        (json!({ "prompt": [] }), json!("prompt")),
+        (json!({ "prompt": [1, "a"] }), json!("prompt")),
+        (json!({ "prompt": [[1], [-1]] }), json!("prompt")),
+        (json!({ "prompt": [4294967295u32] }), Value::Null),
+        (json!({ "prompt": "" }), Value::Null),
+        (json!({ "logit_bias": { "1": 5 } }), json!("logit_bias")),
+        (json!({ "presence_penalty": 1 }), json!("presence_penalty")),
+        (json!({ "suffix": "x" }), json!("suffix")),
+        (json!({ "stream": "yes" }), json!("stream")),
+        (json!({ "model": 7 }), json!("model")),
+    ] {
+        let answer = server.post("/v1/completions", &completion(more.clone()));
+        assert_eq!(answer.status, 400, "{more}: {answer:?}");
+        let error = &answer.json()["error"];
+        assert_eq!(error["type"], "invalid_request_error", "{more}");
+        assert_eq!(error["param"], param, "{more}: {error}");
+        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{more}");
+    }
+    for (more, param) in [
+        (json!({ "messages": [] }), "messages"),
+        (json!({ "messages": [{ "role": "user" }] }), "messages"),
+        (json!({ "messages": [{ "content": "a" }] }), "messages"),
+        (json!({ "messages": "hello" }), "messages"),
+        (json!({ "top_logprobs": 3 }), "top_logprobs"),
+        (json!({ "tools": "weather" }), "tools"),
+        (json!({ "response_format": { "type": "json_object" } }), "response_format"),
+    ] {
+        let mut request = json!({ "model": "gpt2", "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1 });
+        request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let answer = server.post("/v1/chat/completions", &request);
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{more}");
+    }
+    let json = [("Content-Type", "application/json")];
+    for body in ["", "{", "[]", "null", "\u{0}"] {
+        assert_eq!(server.ask("POST", "/v1/completions", &json, body).status, 400, "{body:?}");
+    }
+    let reward = server.post("/v1/completions", &json!({ "model": "qwen3-reward", "prompt": "a" }));
+    assert_eq!(reward.status, 404, "a reward model is no model that answers");
+    assert_eq!(server.get("/v1/models/gpt2").json()["id"], "gpt2");
+    assert_eq!(server.get("/v1/models/none").status, 404);
+    assert_eq!(server.get("/v1/embeddings").status, 404);
+}
+
+#[test]
+fn who_goes_frees_the_place() {
+    use std::io::{Read, Write};
+    let (_folder, server) = server(&["gpt2"]);
+    let body =
+        json!({ "model": "gpt2", "prompt": "The tea is", "max_tokens": 100, "n": 4, "stream": true }).to_string();
+    for _ in 0..4 {
+        let mut stream = std::net::TcpStream::connect(server.address.socket).expect("the server listens");
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            server.host(),
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).expect("written");
+        let mut first = [0; 64];
+        stream.read_exact(&mut first).expect("the answer begins");
+    }
+    let answer = server.post("/v1/completions", &json!({ "model": "gpt2", "prompt": "The cup", "max_tokens": 5 }));
+    assert_eq!(answer.status, 200);
+}

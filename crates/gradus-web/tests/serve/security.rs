@@ -1,0 +1,198 @@
+//! Attacks, each against a server that answers everyone else.
+
+use std::net::IpAddr;
+
+use serde_json::json;
+
+use crate::client::{Server, folder};
+
+fn server() -> (tempfile::TempDir, Server) {
+    let folder = folder(&["gpt2"]);
+    let server = Server::over(folder.path());
+    (folder, server)
+}
+
+#[test]
+fn a_name_that_was_made_to_point_here_gets_nothing() {
+    let (_folder, server) = server();
+    assert_eq!(server.get("/").status, 200);
+    let port = server.address.socket.port();
+    for host in
+        ["evil.example", &format!("evil.example:{port}"), &format!("localhost.evil.example:{port}"), "127.0.0.1:1"]
+    {
+        for path in ["/", "/v1/models", "/assets/style.css"] {
+            let answer = server.ask("GET", path, &[("Host", host)], "");
+            assert_eq!(answer.status, 403, "{host} {path}");
+            assert!(!answer.body.contains("gpt2") && answer.cookie().is_none(), "{host} {path}: {}", answer.body);
+        }
+    }
+    let without = server.raw(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n");
+    assert!([400, 403].contains(&without.status), "{without:?}");
+    assert_eq!(server.ask("GET", "/", &[("Host", &format!("localhost:{port}"))], "").status, 200);
+}
+
+#[test]
+fn a_page_of_another_site_cannot_act() {
+    let (_folder, server) = server();
+    let body = json!({ "model": "gpt2", "prompt": "The tea", "max_tokens": 1 }).to_string();
+    let json = ("Content-Type", "application/json");
+    let own = format!("http://{}", server.host());
+    assert_eq!(server.ask("POST", "/v1/completions", &[json, ("Origin", &own)], &body).status, 200);
+    for origin in ["http://evil.example", "null", "http://127.0.0.1:1", "http://localhost.evil.example"] {
+        let answer = server.ask("POST", "/v1/completions", &[json, ("Origin", origin)], &body);
+        assert_eq!(answer.status, 403, "{origin}");
+        assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+    }
+    // What a form can send without asking first is no JSON.
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"] {
+        assert_eq!(server.ask("POST", "/v1/completions", &[("Content-Type", kind)], &body).status, 415, "{kind}");
+    }
+    // Nobody is told that another origin may read.
+    let answer = server.ask("OPTIONS", "/v1/completions", &[("Origin", "http://evil.example")], "");
+    assert!(answer.status == 403 && answer.header("access-control-allow-origin").is_none(), "{answer:?}");
+}
+
+#[test]
+fn what_changes_something_needs_the_token_of_the_page() {
+    let (_folder, server) = server();
+    let page = server.get("/");
+    let cookie = page.cookie().expect("a session").to_owned();
+    let attributes = page.header("set-cookie").expect("a session");
+    assert!(attributes.contains("HttpOnly") && attributes.contains("SameSite=Lax"), "{attributes}");
+    let token = page.body.split("name=\"csrf\" content=\"").nth(1).and_then(|rest| rest.split('"').next());
+    let token = token.expect("the page knows its token").to_owned();
+    let ask = |headers: &[(&str, &str)], body: &str| server.ask("POST", "/nowhere", headers, body).status;
+    let form = ("Content-Type", "application/x-www-form-urlencoded");
+    // There is nothing at the address: who gets so far was let in.
+    assert_eq!(ask(&[("Cookie", &cookie), ("X-CSRF-Token", &token)], ""), 404);
+    assert_eq!(ask(&[("Cookie", &cookie), form], &format!("a=1&csrf={token}")), 404);
+    let other = server.get("/");
+    let other = other.cookie().expect("another session");
+    for (headers, body) in [
+        (vec![("Cookie", cookie.as_str())], String::new()),
+        (vec![("X-CSRF-Token", token.as_str())], String::new()),
+        (vec![("Cookie", other), ("X-CSRF-Token", &token)], String::new()),
+        (vec![("Cookie", &cookie), ("X-CSRF-Token", &token[..63])], String::new()),
+        (vec![("Cookie", &cookie), ("X-CSRF-Token", "")], String::new()),
+        (vec![("Cookie", &cookie), form], "csrf=".into()),
+        (vec![("Cookie", &cookie), ("Content-Type", "text/plain")], format!("csrf={token}")),
+    ] {
+        assert_eq!(ask(&headers, &body), 403, "{headers:?} {body}");
+    }
+}
+
+#[test]
+fn others_need_the_token_that_was_printed() {
+    let folder = folder(&["gpt2"]);
+    let server = Server::at(folder.path(), IpAddr::from([0, 0, 0, 0]));
+    let token = server.address.token.clone().expect("a token");
+    assert!(server.address.url().ends_with(&format!("/?token={token}")));
+    for path in ["/", "/v1/models", "/assets/style.css", "/?token=", &format!("/?token={}", &token[..63])] {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 401, "{path}");
+        assert!(answer.cookie().is_none() && !answer.body.contains("gpt2") && !answer.body.contains(&token));
+    }
+    let bearer = |token: &str| server.ask("GET", "/v1/models", &[("Authorization", &format!("Bearer {token}"))], "");
+    assert_eq!(bearer(&token).status, 200);
+    let wrong = bearer(&"0".repeat(64));
+    assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (401, &json!("invalid_api_key")));
+    let entered = server.get(&format!("/?token={token}"));
+    assert_eq!((entered.status, entered.header("location")), (303, Some("/")), "the token leaves the address");
+    let attributes = entered.header("set-cookie").expect("a cookie");
+    assert!(attributes.contains("HttpOnly") && attributes.contains("SameSite=Lax"), "{attributes}");
+    let cookie = entered.cookie().expect("a cookie");
+    assert_eq!(server.ask("GET", "/", &[("Cookie", cookie)], "").status, 200);
+    // Addresses are ours, names that anyone can point here are not.
+    let host = format!("evil.example:{}", server.address.socket.port());
+    assert_eq!(server.ask("GET", "/", &[("Cookie", cookie), ("Host", &host)], "").status, 403);
+    // On this machine alone there is none.
+    assert_eq!(Server::over(folder.path()).address.token, None);
+}
+
+#[test]
+fn browsers_are_told_to_load_nothing_from_elsewhere_and_to_run_nothing_within() {
+    let (_folder, server) = server();
+    for path in ["/", "/v1/models", "/assets/style.css", "/nowhere"] {
+        let answer = server.get(path);
+        let policy = answer.header("content-security-policy").expect("a policy");
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"), "{path}: {policy}");
+        assert!(!policy.contains("unsafe") && !policy.contains("http"), "{path}: {policy}");
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "same-origin"),
+            ("x-frame-options", "DENY"),
+            ("cross-origin-resource-policy", "same-origin"),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{path}");
+        }
+    }
+}
+
+#[test]
+fn names_from_outside_are_shown_and_not_obeyed() {
+    let folder = folder(&["gpt2"]);
+    let hostile = "<img src=x onerror=alert(1)>\u{202e}\u{1b}[2J";
+    std::fs::rename(folder.path().join("gpt2"), folder.path().join(hostile)).expect("renamed");
+    let server = Server::over(folder.path());
+    let page = server.get("/").body;
+    assert!(!page.contains("<img") && !page.contains('\u{202e}') && !page.contains('\u{1b}'), "{page}");
+    assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;\\u{202e}\\u{1b}[2J"), "{page}");
+    // To a program the name is what it is.
+    assert_eq!(server.get("/v1/models").json()["data"][0]["id"], hostile);
+}
+
+#[test]
+fn nothing_outside_the_folder_is_reached() {
+    let outside = folder(&["gpt2"]);
+    let inside = folder(&["qwen3"]);
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(outside.path().join("gpt2"), inside.path().join("link")).expect("a link");
+    let server = Server::over(inside.path());
+    assert_eq!(server.get("/v1/models").json()["data"].as_array().map(Vec::len), Some(1));
+    let relative = format!("../{}/gpt2", outside.path().file_name().and_then(|n| n.to_str()).expect("a name"));
+    let absolute = outside.path().join("gpt2").to_string_lossy().into_owned();
+    for name in [relative.as_str(), &absolute, "link", "qwen3/../qwen3", "./qwen3", "qwen3/", "", "/etc", "gpt2"] {
+        let answer = server.post("/v1/completions", &json!({ "model": name, "prompt": "a", "max_tokens": 1 }));
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (404, &json!("model_not_found")), "{name}");
+    }
+    for path in [
+        "/assets/../gradus.sqlite",
+        "/assets/..%2fgradus.sqlite",
+        "/gradus.sqlite",
+        "/%2e%2e/etc/passwd",
+        "//etc/passwd",
+    ] {
+        assert_eq!(server.get(path).status, 404, "{path}");
+    }
+}
+
+#[test]
+fn a_request_that_is_too_large_is_not_read() {
+    let (_folder, server) = server();
+    let json = "Content-Type: application/json\r\n";
+    let host = server.host();
+    let head = format!("POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{json}");
+    let much = "x".repeat(17 << 20);
+    let claimed = format!("{head}Content-Length: {}\r\n\r\n", 1u64 << 40);
+    let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{much}\r\n0\r\n\r\n", much.len());
+    for request in [claimed, chunked] {
+        let answer = server.raw(request.as_bytes());
+        assert!([413, 0].contains(&answer.status), "{answer:?}");
+    }
+    assert_eq!(server.get("/").status, 200, "the server goes on");
+}
+
+#[test]
+fn broken_requests_end_alone() {
+    let (_folder, server) = server();
+    for request in [
+        &b"\0\0\0\0"[..],
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET /v1/models/%ff%00 HTTP/1.1\r\nConnection: close\r\n\r\n",
+    ] {
+        assert!(server.raw(request).status >= 400 || server.raw(request).status == 0);
+    }
+    assert_eq!(server.get("/v1/models").status, 200);
+}
