@@ -8,13 +8,13 @@ use crate::batches::MicroBatch;
 use crate::config::Plan;
 use crate::data::{self, Need};
 use crate::error::{Error, Result};
-use crate::evaluation::{Evaluated, Evaluation};
+use crate::evaluation::{Evaluated, Evaluation, Measuring};
 use crate::generate::{BeamParams, Record, SamplingParams};
 use crate::model::open_model;
 use crate::model::{CausalLm, ModelDir, WeightFormat};
 use crate::reward::config::Learned;
-use crate::reward::{self, Interrupt, Reward, RewardError, Score};
-use crate::rollout::{Rollouts, Sampler};
+use crate::reward::{self, Interrupt, Reward, Score};
+use crate::rollout::Sampler;
 use crate::run::compare::{Comparison, Entry};
 use crate::run::samples::Sample;
 use crate::run::{Existing, RunDir};
@@ -90,6 +90,7 @@ struct Judge<'a> {
     stop: Vec<String>,
     settings: Settings,
     device: Device,
+    measuring: Measuring,
     has_reward: bool,
     interrupt: Interrupt,
 }
@@ -104,7 +105,8 @@ impl<'a> Judge<'a> {
             Some(iteration) => (iteration.max_new_tokens, iteration.temperature, iteration.stop.to_vec()),
             None => (MAX_NEW_TOKENS, 1.0, Vec::new()),
         };
-        let room = reference.room().within(plan.train().max_length).too_long(max_new_tokens);
+        let new = plan.train().evaluation.max_new_tokens.unwrap_or(max_new_tokens);
+        let room = reference.room().within(plan.train().max_length).too_long(new);
         let held_out = rows(plan, Need::Prompt)?.held_out;
         let found = data::prompts(
             &held_out,
@@ -117,22 +119,34 @@ impl<'a> Judge<'a> {
             return Err(Error::input("nothing is held out to measure the policies on")
                 .with_hint("give `--eval-data`, or an `--eval-fraction` above 0"));
         }
+        let measuring = Measuring::new(&plan.train().evaluation.metrics, plan.train().evaluation.post_process)?;
         let params = SamplingParams {
             temperature: temperature as f32,
             max_new_tokens,
             stop_ids: start.model.stop_ids(),
             ..SamplingParams::default()
         };
-        let (params, beams) = match iteration {
-            Some(iteration) => iteration.sampling.to_evaluate(iteration.sampling.apply(params)),
-            None => (params, None),
-        };
+        let params = iteration.map_or_else(|| params.clone(), |iteration| iteration.sampling.apply(params.clone()));
+        let (params, beams) = plan.train().evaluation.to_evaluate(params);
         // Distances to the reference are those over all tokens, whatever a method trains on.
         let params = SamplingParams { record: Record::Nothing, ..params };
         let settings = Settings::new(plan.train(), 1, plan.learning_rate(), plan.best_metric());
         let interrupt = observer.interrupt();
         let prompts = found.examples;
-        Ok(Self { plan, start, reference, prompts, params, beams, stop, settings, device, has_reward, interrupt })
+        Ok(Self {
+            plan,
+            start,
+            reference,
+            prompts,
+            params,
+            beams,
+            stop,
+            settings,
+            device,
+            measuring,
+            has_reward,
+            interrupt,
+        })
     }
 
     fn measure(&self, policy: &CausalLm) -> Result<Evaluated> {
@@ -149,22 +163,25 @@ impl<'a> Judge<'a> {
             sampler: &sampler,
             reference: Some(&self.reference),
             settings: &self.settings,
+            measuring: &self.measuring,
         };
         let mut reward = self.reward()?;
-        evaluation.run(policy, &mut *reward)
+        // Matched for its life: a `map` would keep that of the box.
+        match &mut reward {
+            Some(reward) => evaluation.run(policy, Some(&mut **reward)),
+            None => evaluation.run(policy, None),
+        }
     }
 
     /// A reward of its own for every policy: an external program may keep state.
-    fn reward(&self) -> Result<Box<dyn Reward>> {
-        let Some(config) = self.plan.config().reward.as_ref().filter(|_| self.has_reward) else {
-            return Ok(Box::new(NoReward));
-        };
+    fn reward(&self) -> Result<Option<Box<dyn Reward>>> {
+        let Some(config) = self.plan.config().reward.as_ref().filter(|_| self.has_reward) else { return Ok(None) };
         let passes =
             MicroBatch { tokens: self.plan.train().micro_batch_tokens, rows: self.plan.train().micro_batch_size };
         let load = |learned: Learned<'_>| {
             reward::load_learned(learned, &open_model(learned.name())?, &self.device, WeightFormat::F32, passes)
         };
-        reward::build(config, &load, &self.interrupt)
+        reward::build(config, &load, &self.interrupt).map(Some)
     }
 
     fn describe(&self) -> String {
@@ -174,19 +191,6 @@ impl<'a> Judge<'a> {
             self.params.max_new_tokens,
             self.params.temperature
         )
-    }
-}
-
-/// Scores nothing.
-struct NoReward;
-
-impl Reward for NoReward {
-    fn name(&self) -> String {
-        "none".into()
-    }
-
-    fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
-        rollouts.rollouts.iter().map(|_| Ok(Score::unscored())).collect()
     }
 }
 

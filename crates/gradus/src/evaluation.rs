@@ -1,15 +1,68 @@
 //! What is measured of rollouts: while training, and on held-out prompts.
 
 use crate::algorithm::actor::logprobs;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::math::kl;
 use crate::math::stats::{Variance, std};
+use crate::metric::{Measure, Metric, MetricConfig, Row};
 use crate::model::CausalLm;
-use crate::reward::{self, Reward, Score};
+use crate::reward::{self, Reward, Score, measured_rows};
 use crate::rng::Purpose;
 use crate::rollout::{self, Prompt, Rollouts, Sampler, StopReason};
 use crate::settings::Settings;
 use crate::stats::Stats;
+use crate::task::PostProcess;
+
+/// The metrics of an evaluation, and what is done to completions before.
+#[derive(Default)]
+pub struct Measuring {
+    metrics: Vec<(String, Box<dyn Metric>)>,
+    post_process: Option<PostProcess>,
+}
+
+impl Measuring {
+    /// With the metrics of `configs`.
+    ///
+    /// # Errors
+    /// A file named in their options that cannot be read.
+    pub fn new(configs: &[MetricConfig], post_process: Option<PostProcess>) -> Result<Self> {
+        let metrics = configs.iter().map(|config| Ok((config.name(), config.build()?))).collect::<Result<_>>()?;
+        Ok(Self { metrics, post_process })
+    }
+
+    /// Whether there is nothing to measure.
+    pub fn is_empty(&self) -> bool {
+        self.metrics.is_empty()
+    }
+
+    /// What metrics see of the completions.
+    pub fn rows(&self, rollouts: &Rollouts) -> Vec<Row> {
+        let mut rows = measured_rows(rollouts);
+        if let Some(process) = self.post_process {
+            rows.iter_mut().for_each(|row| row.prediction = process.apply(&row.prediction));
+        }
+        rows
+    }
+
+    /// What the completions are worth beside the references of their prompts, each value under the metric's key.
+    ///
+    /// # Errors
+    /// A prompt without what a metric compares with.
+    pub fn measure(&self, rollouts: &Rollouts) -> Result<Vec<(String, Measure)>> {
+        if self.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = self.rows(rollouts);
+        let mut measured = Vec::new();
+        for (name, metric) in &self.metrics {
+            let found = metric.measure(&rows).map_err(|error| {
+                Error::input(format!("`{name}` of prompt {}: {}", rollouts.prompt(error.row).row + 1, error.message))
+            })?;
+            measured.extend(found.into_iter().map(|measure| (measure.key(name), measure)));
+        }
+        Ok(measured)
+    }
+}
 
 /// An evaluation on held-out prompts: one completion each, from streams that never change.
 pub struct Evaluation<'a> {
@@ -21,6 +74,8 @@ pub struct Evaluation<'a> {
     pub reference: Option<&'a CausalLm>,
     /// The seed, and how large a forward pass may be.
     pub settings: &'a Settings,
+    /// What the completions are measured with beside the reward.
+    pub measuring: &'a Measuring,
 }
 
 /// What an evaluation found.
@@ -32,21 +87,30 @@ pub struct Evaluated {
     pub scores: Vec<Score>,
     /// The KL of each to the reference, in nats; none without a reference.
     pub kls: Option<Vec<f64>>,
-    /// `reward`, `reward_std`, `kl` (nats per completion), `length`, `clipped_ratio`, `rewards/…`.
+    /// What metrics found, each under its key.
+    pub measures: Vec<(String, Measure)>,
+    /// `reward`, `reward_std`, `kl` (nats per completion), `length`, `clipped_ratio`, `rewards/…`, and the values of metrics.
     pub stats: Stats,
 }
 
 impl Evaluation<'_> {
-    /// Samples, scores and measures.
+    /// Samples, scores where there is a reward, and measures.
     ///
     /// # Errors
-    /// A reward that fails.
-    pub fn run(&self, policy: &CausalLm, reward: &mut dyn Reward) -> Result<Evaluated> {
+    /// A reward or a metric that fails.
+    pub fn run(&self, policy: &CausalLm, reward: Option<&mut dyn Reward>) -> Result<Evaluated> {
         let stream = |i: usize| self.settings.seed.stream(Purpose::Evaluation, 0, i as u64);
         let rollouts = rollout::sample(policy, self.prompts.to_vec(), self.sampler, &stream)?;
-        let scores = reward::apply(reward, &rollouts)?;
         let mut stats = Stats::default();
-        observe_rewards(&reward.name(), &scores, &mut stats);
+        let scores = match reward {
+            Some(reward) => {
+                let scores = reward::apply(reward, &rollouts)?;
+                observe_rewards(&reward.name(), &scores, &mut stats);
+                scores
+            }
+            None => rollouts.rollouts.iter().map(|_| Score::unscored()).collect(),
+        };
+        let measures = self.measuring.measure(&rollouts)?;
         let lengths: Vec<f32> = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
         let clipped = rollouts.rollouts.iter().filter(|rollout| rollout.stop == StopReason::Length).count();
         stats.mean_of("length", &lengths);
@@ -64,7 +128,11 @@ impl Evaluation<'_> {
         for &kl in kls.iter().flatten() {
             stats.mean("kl", kl, 1.0);
         }
-        Ok(Evaluated { rollouts, scores, kls, stats })
+        for (key, measure) in &measures {
+            // What there is nothing to measure of has no value.
+            stats.mean(key, measure.value(), f64::from(u8::from(measure.value().is_finite())));
+        }
+        Ok(Evaluated { rollouts, scores, kls, measures, stats })
     }
 }
 

@@ -11,9 +11,7 @@ pub use crate::generate::StopReason;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::generate::{
-    BeamParams, Masking, SamplingConfig, SamplingParams, StopRule, beam_search, generate, generate_masked,
-};
+use crate::generate::{BeamParams, Masking, SamplingParams, StopRule, beam_search, generate, generate_masked};
 use crate::model::{CausalLm, Support};
 use crate::rng::Stream;
 use crate::text::{self, StopStrings, Tokenizer, continuation, cut_at_stop};
@@ -163,15 +161,6 @@ pub struct Sampler<'a> {
     pub stop: &'a [String],
     /// A mask over what is drawn; beams are not searched under it.
     pub masking: Option<Masking<'a>>,
-}
-
-impl Sampler<'_> {
-    /// How evaluations complete a prompt, once each, where training does as this says, with these keys.
-    #[must_use]
-    pub fn to_evaluate(self, keys: &SamplingConfig) -> Self {
-        let (params, beams) = keys.to_evaluate(self.params);
-        Self { group_size: 1, params, beams, ..self }
-    }
 }
 
 /// Samples `group_size` completions of each prompt; completion `i` draws from `stream(i)`. With beams those of prompt `p` draw

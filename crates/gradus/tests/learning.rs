@@ -110,6 +110,7 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
         stop_ids: &[2],
         reference: Some(&reference),
         settings: &settings,
+        measuring: &gradus::evaluation::Measuring::default(),
         save: &save,
     };
     let mut silent = Silent;

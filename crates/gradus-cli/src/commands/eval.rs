@@ -5,16 +5,18 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::config::{Flag, Request, RunConfig};
+use gradus::data::Side;
 use gradus::device::DeviceChoice;
-use gradus::inference::{EvalOptions, Measured, MetricOptions, MetricReport, evaluate, measure};
+use gradus::inference::{EvalOptions, Measured, MetricOptions, MetricValue, Prediction, evaluate, measure};
 use gradus::metric::{Resampling, configure};
 use gradus::reward::config::RewardConfig;
+use gradus::task::PostProcess;
 
-use super::generate::SamplingArgs;
+use super::generate::{BeamArgs, SamplingArgs};
 use crate::flags;
 use crate::output::Output;
 use crate::table::aligned;
-use crate::watch::{fetch, fetch_data, short};
+use crate::watch::{fetch, fetch_data, fetch_rows, short};
 
 /// Arguments of `gradus eval`, beside the flags of rewards.
 #[derive(Debug, clap::Args)]
@@ -27,17 +29,37 @@ struct EvalArgs {
     #[arg(long, value_name = "DIR", requires = "model")]
     adapter: Option<String>,
     /// The rows: a file, a directory or a hub name
-    #[arg(long, value_name = "PATH")]
-    data: String,
-    /// Metrics of the rows themselves, without a model: rows with `prediction` (or `completion`) and `references` (or
-    /// `reference`); docs/metrics.md lists them
-    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', conflicts_with = "model")]
+    #[arg(long, value_name = "PATH", required_unless_present = "task")]
+    data: Option<String>,
+    /// The task whose prompts the model completes: its name, or its name and keys as YAML. Measured with the task's metrics
+    #[arg(long, value_name = "TASK", requires = "model")]
+    task: Option<String>,
+    /// The split: train, validation or test. Of a task validation, unless it is given
+    #[arg(long, value_name = "SPLIT", requires = "model")]
+    split: Option<String>,
+    /// Metrics of completions beside their references; without a model, of the rows themselves: rows with `prediction` (or
+    /// `completion`) and `references` (or `reference`); docs/metrics.md lists them
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     metrics: Vec<String>,
+    /// What is done to completions before metrics see them: three_sentence_summary
+    #[arg(long, value_name = "WORD", requires = "model", value_parser = post_process)]
+    post_process: Option<PostProcess>,
+    /// Write every completion beside its references, with what metrics say of it alone, as JSON lines
+    #[arg(long, value_name = "FILE", requires = "model")]
+    predictions: Option<PathBuf>,
+    /// Longest prompt in tokens; longer ones are cut
+    #[arg(long, value_name = "N", requires = "model")]
+    max_prompt_length: Option<usize>,
+    /// At which side prompts are cut: left or right
+    #[arg(long, value_name = "SIDE", default_value = "left")]
+    prompt_truncation: Side,
+    #[command(flatten)]
+    beams: BeamArgs,
     /// An option of the metrics that have it, or as METRIC.KEY=VALUE of one; may be given several times
     #[arg(long, value_name = "KEY=VALUE", requires = "metrics")]
     metric_option: Vec<String>,
     /// Resamples of rows for the 95 % intervals of metrics; 0 for none
-    #[arg(long, value_name = "N", default_value_t = 1000, requires = "metrics")]
+    #[arg(long, value_name = "N", default_value_t = 1000)]
     bootstrap: usize,
     /// A model that the KL of samples is measured against
     #[arg(long, value_name = "DIR", requires = "model")]
@@ -71,13 +93,21 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         anyhow::ensure!(reward.is_none(), "a reward scores samples of a model: `--metrics` measures rows without one");
         return metrics(&args, out);
     };
+    // Of a task, what it is evaluated on.
+    let split = args.split.as_deref().or(args.task.as_ref().map(|_| "validation"));
+    let data = flags::data(args.data.as_deref(), args.task.as_deref(), split)?;
     let options = EvalOptions {
+        metrics: configure(&args.metrics, &args.metric_option)?,
+        post_process: args.post_process,
+        beams: args.beams.params(),
+        prompt_cut: args.max_prompt_length.map(|most| (most, args.prompt_truncation)),
+        resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed() },
         params: args.sampling.params(),
         seed: args.sampling.seed(),
         stop: args.sampling.stop,
         model,
         adapter: args.adapter,
-        data: args.data,
+        data,
         reward,
         reference: args.reference_model,
         max_rows: args.max_rows,
@@ -86,10 +116,15 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         device: args.device,
     };
     fetch(&options.model, out)?;
-    fetch_data(&options.data, out)?;
+    fetch_rows(&options.data, out)?;
     let spinner = out.spinner("measuring");
     let found = evaluate(&options)?;
     drop(spinner);
+    if let Some(path) = &args.predictions {
+        let line = |sample: &Prediction| serde_json::to_string(sample).map(|line| line + "\n");
+        let lines: String = found.samples.iter().map(line).collect::<Result<_, _>>()?;
+        std::fs::write(path, lines).map_err(|error| gradus::Error::io(path, error))?;
+    }
     for remark in &found.remarks {
         out.warn(remark);
     }
@@ -99,7 +134,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
 /// Measures the predictions of the rows.
 fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let options = MetricOptions {
-        data: args.data.clone(),
+        data: args.data.clone().unwrap_or_default(),
         metrics: configure(&args.metrics, &args.metric_option)?,
         max_rows: args.max_rows,
         resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed() },
@@ -108,18 +143,22 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let spinner = out.spinner("measuring");
     let found = measure(&options)?;
     drop(spinner);
-    out.result(&found.to_json(), || metric_table(&found))
+    out.result(&found.to_json(), || values_table(found.rows, &found.values))
 }
 
 /// A line a value: its key, the value and its 95 % interval.
-fn metric_table(found: &MetricReport) -> String {
+fn values_table(count: usize, values: &[MetricValue]) -> String {
     let number = |value: f64| if value.is_nan() { "–".to_owned() } else { format!("{value:.4}") };
-    let mut rows = vec![vec![format!("{} rows", found.rows), "value".into(), "95 % interval".into()]];
-    for of in &found.values {
+    let mut rows = vec![vec![format!("{count} rows"), "value".into(), "95 % interval".into()]];
+    for of in values {
         let interval = of.interval.map_or_else(String::new, |of| format!("{} – {}", number(of.low), number(of.high)));
         rows.push(vec![of.key.clone(), number(of.value), interval]);
     }
     aligned(&rows)
+}
+
+fn post_process(word: &str) -> Result<PostProcess, String> {
+    serde_json::from_value(word.into()).map_err(|_| "the one there is, is `three_sentence_summary`".to_owned())
 }
 
 /// The reward that the flags name, read and checked as that of a run is.
@@ -133,8 +172,11 @@ fn reward(given: &[Flag]) -> anyhow::Result<Option<RewardConfig>> {
 
 fn table(found: &Measured) -> String {
     let mut text = format!("{:<24} {}\n", "rows", found.rows);
-    for (name, value) in found.metrics.iter() {
+    for (name, value) in found.metrics.iter().filter(|(name, _)| !found.values.iter().any(|of| of.key == *name)) {
         let _ = writeln!(text, "{name:<24} {}", short(value));
+    }
+    if !found.values.is_empty() {
+        text += &values_table(found.rows, &found.values);
     }
     text
 }

@@ -50,7 +50,7 @@ pub struct GenerateArgs {
 /// How beams are searched with.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Beam search")]
-struct BeamArgs {
+pub struct BeamArgs {
     /// Rows that go on side by side: the likeliest continuations at `--temperature 0`, drawn ones above; 1 turns it off
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = num_beams)]
     num_beams: usize,
@@ -63,7 +63,8 @@ struct BeamArgs {
 }
 
 impl BeamArgs {
-    fn params(&self) -> Option<BeamParams> {
+    /// The search; `None` where each completion is sampled by itself.
+    pub fn params(&self) -> Option<BeamParams> {
         let Self { num_beams, length_penalty, early_stopping } = *self;
         (num_beams != 1).then_some(BeamParams { num_beams, length_penalty, early_stopping })
     }

@@ -18,4 +18,5 @@ mod plan;
 mod resume;
 mod runs;
 mod seq2seq;
+mod tasks;
 mod train;

@@ -198,14 +198,14 @@ impl Method for NlpoConfig {
                 format!("`{}` is `processed`, which `{}` does not go with: it bans nothing", keys[0], keys[1]);
             (message, Some("use `mask_scope: nlpo_mask_only`".into()))
         });
-        let searches = self.ppo.sampling.evaluation_beams.is_some() && self.mask_at_eval;
-        let keys = ["method.nlpo.mask_at_eval", "method.nlpo.sampling.evaluation_beams"];
+        let searches = train.evaluation.beams.is_some() && self.mask_at_eval;
+        let keys = ["method.nlpo.mask_at_eval", "train.evaluation.beams"];
         problems.unless(!searches, &keys, || {
             let message = format!(
                 "`{}` is true, but with `{}` evaluations search: the mask is for what is drawn",
                 keys[0], keys[1]
             );
-            (message, Some("set `mask_at_eval: false`, or leave out `evaluation_beams`".into()))
+            (message, Some("set `mask_at_eval: false`, or leave out `beams`".into()))
         });
     }
 }

@@ -8,7 +8,7 @@ use crate::device;
 use crate::machine::Machine;
 use crate::method::{Found, Problems};
 use crate::model::WeightFormat;
-use crate::settings::TrainConfig;
+use crate::settings::{EvaluationConfig, TrainConfig};
 use crate::task::DataConfig;
 
 mod adapter;
@@ -139,9 +139,48 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
     }
 }
 
+/// How evaluations complete prompts.
+fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_length: usize, makes_policy: bool) {
+    let key = |name: &str| format!("train.evaluation.{name}");
+    problems.at_least(&key("temperature"), evaluation.temperature.unwrap_or(0.0), 0.0);
+    let top_p = evaluation.top_p.unwrap_or(1.0);
+    problems.unless(top_p > 0.0 && top_p <= 1.0, &[&key("top_p")], || {
+        (format!("`{}` is {top_p}, but must be above 0 and at most 1", key("top_p")), None)
+    });
+    if let Some(new) = evaluation.max_new_tokens {
+        problems.at_least(&key("max_new_tokens"), new, 1);
+        problems.unless(new < max_length, &[&key("max_new_tokens"), "train.max_length"], || {
+            let message =
+                format!("`{}` is {new}, but `train.max_length` is {max_length}: no prompt fits", key("max_new_tokens"));
+            (message, Some(format!("raise `train.max_length` above {new}")))
+        });
+        let least = evaluation.min_new_tokens.unwrap_or(0);
+        problems.unless(least <= new, &[&key("min_new_tokens"), &key("max_new_tokens")], || {
+            (format!("`{}` is {least}, but `{}` is {new}", key("min_new_tokens"), key("max_new_tokens")), None)
+        });
+    }
+    if let Some(beams) = &evaluation.beams {
+        let key = key("beams.num_beams");
+        problems.unless(beams.num_beams >= 2, &[&key], || {
+            let message = format!("`{key}` is {}, but a search has at least 2", beams.num_beams);
+            (message, Some("leave `beams` out, and evaluations sample".into()))
+        });
+    }
+    problems.unless(evaluation.metrics.is_empty() || makes_policy, &[&key("metrics"), "method"], || {
+        (format!("`{}` is given, but the method trains nothing that writes completions", key("metrics")), None)
+    });
+    for (i, metric) in evaluation.metrics.iter().enumerate() {
+        let key = key(&format!("metrics[{i}]"));
+        if let Err(error) = metric.build() {
+            problems.unless(false, &[&key], || (format!("`{key}`: {error}"), None));
+        }
+    }
+}
+
 /// `asks_best`: whether the user, if anyone, gave `train.best_metric`.
 fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, asks_best: bool) {
     let train = &config.train;
+    completions(problems, &train.evaluation, train.max_length, config.method.makes_policy());
     problems.zero_to_below("train.eval_fraction", train.eval_fraction, 1.0);
     problems.at_least("train.eval_steps", train.eval_steps, -1);
     let nothing_held_out = config.held_out().is_none() && train.eval_fraction == 0.0;

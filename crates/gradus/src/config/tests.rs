@@ -516,14 +516,16 @@ fn the_reference_page_is_current() {
 #[test]
 fn a_mask_for_evaluations_does_not_go_with_a_search() {
     let text = |mask: bool| {
-        let keys = format!("mask_at_eval: {mask}, sampling: {{evaluation_beams: {{num_beams: 3}}}}");
-        format!("{MINIMAL}reward: {{rule: {{length: {{target: 5}}}}}}\nmethod: {{nlpo: {{{keys}}}}}\n")
+        let keys = format!("mask_at_eval: {mask}");
+        format!(
+            "{MINIMAL}reward: {{rule: {{length: {{target: 5}}}}}}\nmethod: {{nlpo: {{{keys}}}}}\ntrain: {{evaluation: {{beams: {{num_beams: 3}}}}}}\n"
+        )
     };
     assert_eq!(
         shown(&text(true)),
         [
-            "4:17+12 4:48+16 `method.nlpo.mask_at_eval` is true, but with `method.nlpo.sampling.evaluation_beams` evaluations \
-          search: the mask is for what is drawn (set `mask_at_eval: false`, or leave out `evaluation_beams`)"
+            "4:17+12 5:22+5 `method.nlpo.mask_at_eval` is true, but with `train.evaluation.beams` evaluations search: the mask is \
+          for what is drawn (set `mask_at_eval: false`, or leave out `beams`)"
         ]
     );
     RunConfig::parse(&text(false)).expect("a configuration");
@@ -533,13 +535,15 @@ fn a_mask_for_evaluations_does_not_go_with_a_search() {
 fn beams_of_evaluations_are_a_few_at_least_and_may_stop_early() {
     let text = |beams: &str| {
         format!(
-            "{MINIMAL}reward: {{rule: {{length: {{target: 5}}}}}}\nmethod: {{grpo: {{sampling: {{evaluation_beams: {beams}}}}}}}\n"
+            "{MINIMAL}reward: {{rule: {{length: {{target: 5}}}}}}\nmethod: {{grpo: }}\ntrain: {{evaluation: {{beams: {beams}}}}}\n"
         )
     };
     assert_eq!(
         shown(&text("{early_stopping: true, num_beams: 1}")),
-        ["4:69+9 `method.grpo.sampling.evaluation_beams.num_beams` is 1, but a search has at least 2 (leave \
-          `evaluation_beams` out, and evaluations sample)"]
+        [
+            "5:52+9 `train.evaluation.beams.num_beams` is 1, but a search has at least 2 (leave `beams` out, and evaluations \
+          sample)"
+        ]
     );
     for (word, expected) in [("true", "FirstEnded"), ("false", "Heuristic"), ("never", "Never")] {
         let config = RunConfig::parse(&text(&format!("{{early_stopping: {word}}}"))).expect("a configuration").config;

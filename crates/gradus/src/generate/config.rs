@@ -33,8 +33,6 @@ pub struct SamplingConfig {
     pub forced_eos_token_id: Option<u32>,
     /// Whose logprobs train: those of the model at the temperature (`raw`), or those of the distribution that was drawn from (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here except `repetition_penalty`. Default `raw` (TRL).
     pub trained_logprobs: TrainedLogprobs,
-    /// Evaluations search for completions with beams, whatever the temperature; training samples. Default: evaluations sample as training does.
-    pub evaluation_beams: Option<BeamConfig>,
 }
 
 impl Default for SamplingConfig {
@@ -51,12 +49,11 @@ impl Default for SamplingConfig {
             forced_bos_token_id: None,
             forced_eos_token_id: None,
             trained_logprobs: TrainedLogprobs::Raw,
-            evaluation_beams: None,
         }
     }
 }
 
-/// Keys of `sampling.evaluation_beams`: evaluations search for the likeliest completions instead of sampling. Names and
+/// Keys of `train.evaluation.beams`: evaluations search for the likeliest completions instead of sampling. Names and
 /// meanings are those of transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -112,30 +109,5 @@ impl SamplingConfig {
             },
             ..params
         }
-    }
-
-    /// `params`, which have these settings, as evaluations take them; and the beams they search with.
-    pub fn to_evaluate(&self, params: SamplingParams) -> (SamplingParams, Option<BeamParams>) {
-        match self.evaluation_beams {
-            None => (params, None),
-            Some(beams) => (SamplingParams { temperature: 0.0, record: Record::Nothing, ..params }, Some(beams.into())),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn evaluations_search_only_where_that_is_asked_for() {
-        let params =
-            || SamplingParams { temperature: 0.7, record: Record::Drawn, top_k: Some(3), ..SamplingParams::default() };
-        let plain = SamplingConfig::default();
-        assert_eq!(plain.to_evaluate(params()), (params(), None));
-        let beams = BeamConfig { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never };
-        let (searched, found) = SamplingConfig { evaluation_beams: Some(beams), ..plain }.to_evaluate(params());
-        assert_eq!(searched, SamplingParams { temperature: 0.0, record: Record::Nothing, ..params() });
-        assert_eq!(found, Some(BeamParams { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never }));
     }
 }

@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::metrics::{MetricValue, values};
 use super::{PASSES, open_files};
-use crate::data::{self, LoadOptions, Need, TokeniseOptions, TooLong};
+use crate::data::{self, LoadOptions, Need, Side, TokeniseOptions, TooLong};
 use crate::device::DeviceChoice;
 use crate::error::Result;
-use crate::evaluation::Evaluation;
-use crate::generate::SamplingParams;
+use crate::evaluation::{Evaluation, Measuring};
+use crate::generate::{BeamParams, SamplingParams};
+use crate::metric::{MetricConfig, Resampling, Row};
 use crate::model::open_model;
 use crate::model::{CausalLm, Classifier, ModelShape, RewardModel, Task, WeightFormat};
 use crate::objective::classify::{Classify, ClassifyConfig};
@@ -25,6 +28,7 @@ use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::settings::TrainConfig;
 use crate::stats::NEW_TOKENS;
+use crate::task::{self, DataConfig, PostProcess};
 
 /// What to measure.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,9 +39,19 @@ pub struct EvalOptions {
     /// An adapter on it: a directory in peft's format or a hub name.
     pub adapter: Option<String>,
     /// The rows.
-    pub data: String,
-    /// Samples of the data's prompts are scored with this; without it, the data's own texts are measured.
+    pub data: DataConfig,
+    /// Samples of the data's prompts are scored with this; without it and without metrics, the data's own texts are measured.
     pub reward: Option<RewardConfig>,
+    /// Samples of the data's prompts are measured with these; without any, those of a task with its own.
+    pub metrics: Vec<MetricConfig>,
+    /// What is done to samples before metrics see them.
+    pub post_process: Option<PostProcess>,
+    /// Samples are searched for with beams.
+    pub beams: Option<BeamParams>,
+    /// Prompts keep so many tokens at most, and are cut at this side.
+    pub prompt_cut: Option<(usize, Side)>,
+    /// How intervals of metrics are drawn.
+    pub resampling: Resampling,
     /// A model that the KL of samples is measured against.
     pub reference: Option<String>,
     /// How samples are drawn.
@@ -65,13 +79,43 @@ pub struct Measured {
     pub remarks: Vec<String>,
     /// The numbers.
     pub metrics: Metrics,
+    /// What metrics say of samples, with intervals.
+    pub values: Vec<MetricValue>,
+    /// The samples, where there are any.
+    pub samples: Vec<Prediction>,
+}
+
+/// A sample beside what it was to be.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Prediction {
+    /// What the sample is called in its data set.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub id: Value,
+    /// The prompt.
+    pub prompt: String,
+    /// What the model wrote, after what was done to it.
+    pub prediction: String,
+    /// The references.
+    pub references: Vec<String>,
+    /// What metrics say of it alone.
+    pub metrics: Map<String, Value>,
 }
 
 impl Measured {
-    /// `{"rows": …, metric: …}`
+    fn new(rows: usize, remarks: Vec<String>, metrics: Metrics) -> Self {
+        Self { rows, remarks, metrics, values: Vec::new(), samples: Vec::new() }
+    }
+
+    /// `{"rows": …, metric: …}`; with metrics of samples also `"intervals": {metric: [low, high]}`.
     pub fn to_json(&self) -> Map<String, Value> {
         let mut object = Map::from_iter([("rows".to_owned(), self.rows.into())]);
         object.extend(self.metrics.to_json());
+        let interval =
+            |of: &MetricValue| Some((of.key.clone(), Value::from(vec![of.interval?.low, of.interval?.high])));
+        let intervals: Map<String, Value> = self.values.iter().filter_map(interval).collect();
+        if !intervals.is_empty() {
+            object.insert("intervals".into(), intervals.into());
+        }
         object
     }
 }
@@ -85,16 +129,17 @@ pub fn evaluate(options: &EvalOptions) -> Result<Measured> {
     if files.dir.is_classifier() {
         return labels(options, &files);
     }
-    match (&options.reward, files.dir.is_reward_model()) {
-        (Some(reward), false) => samples(options, &files, reward),
+    let samples_wanted = options.reward.is_some() || !options.metrics.is_empty() || options.data.task.is_some();
+    match (samples_wanted, files.dir.is_reward_model()) {
+        (true, false) => samples(options, &files),
         (_, true) => preferences(options, &files),
-        (None, false) => texts(options, &files),
+        (false, false) => texts(options, &files),
     }
 }
 
 fn rows(options: &EvalOptions, need: Need) -> Result<Vec<data::Row>> {
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(need) };
-    Ok(data::load(&options.data, &load)?.rows)
+    Ok(task::load(&options.data, &load)?.rows)
 }
 
 /// Longer rows are cut, also those that are longer than the model has positions.
@@ -114,7 +159,7 @@ fn labels(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let model = Classifier::load(&files.dir, &options.device.device())?;
     let stats = Classify.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
     let metrics = stats.without(NEW_TOKENS).metrics("");
-    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics })
+    Ok(Measured::new(made.examples.len(), made.counts.remarks(), metrics))
 }
 
 fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
@@ -126,7 +171,7 @@ fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     if let Some(loss) = metrics.get("loss") {
         metrics.set("perplexity", loss.exp());
     }
-    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics })
+    Ok(Measured::new(made.examples.len(), made.counts.remarks(), metrics))
 }
 
 fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
@@ -135,19 +180,26 @@ fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let model = RewardModel::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
     let stats = objective.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
-    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: stats.metrics("") })
+    Ok(Measured::new(made.examples.len(), made.counts.remarks(), stats.metrics("")))
 }
 
-fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> Result<Measured> {
+fn samples(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let device = options.device.device();
     let load = |learned: Learned<'_>| {
         reward::load_learned(learned, &open_model(learned.name())?, &device, WeightFormat::F32, PASSES)
     };
-    let mut reward = reward::build(reward, &load, &Interrupt::default())?;
+    let reward =
+        options.reward.as_ref().map(|reward| reward::build(reward, &load, &Interrupt::default())).transpose()?;
+    let metrics = match (&options.data.task, options.metrics.as_slice()) {
+        (Some(task), []) if reward.is_none() => task.task().metrics(),
+        (_, asked) => asked.to_vec(),
+    };
+    let measuring = Measuring::new(&metrics, options.post_process)?;
     let rows = rows(options, Need::Prompt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.room().within(options.max_length).too_long(options.params.max_new_tokens);
-    let tokenise = TokeniseOptions { max_length: Some(room), ..super::tokenise(files)? };
+    let tokenise =
+        TokeniseOptions { max_length: Some(room), prompt_cut: options.prompt_cut, ..super::tokenise(files)? };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
     let longest =
         made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0) + options.params.max_new_tokens;
@@ -168,12 +220,38 @@ fn samples(options: &EvalOptions, files: &Pretrained, reward: &RewardConfig) -> 
     };
     let params = options.params.clone().forcing(files.dir.forced_ids());
     let params = SamplingParams { stop_ids: files.stop_ids(), ..params };
-    let sampler =
-        Sampler { tokenizer: &files.tokenizer, group_size: 1, params, beams: None, stop: &options.stop, masking: None };
+    let sampler = Sampler {
+        tokenizer: &files.tokenizer,
+        group_size: 1,
+        params,
+        beams: options.beams,
+        stop: &options.stop,
+        masking: None,
+    };
+    options.beams.map_or(Ok(()), |beams| beams.check(1))?;
     let config = TrainConfig { seed: options.seed.0, ..TrainConfig::default() };
     let settings = Settings::new(&config, 1, 0.0, "eval_reward");
-    let evaluation =
-        Evaluation { prompts: &made.examples, sampler: &sampler, reference: reference.as_ref(), settings: &settings };
-    let found = evaluation.run(&model, &mut *reward)?;
-    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics: found.stats.metrics("") })
+    let evaluation = Evaluation {
+        prompts: &made.examples,
+        sampler: &sampler,
+        reference: reference.as_ref(),
+        settings: &settings,
+        measuring: &measuring,
+    };
+    let found = match reward {
+        Some(mut reward) => evaluation.run(&model, Some(&mut *reward))?,
+        None => evaluation.run(&model, None)?,
+    };
+    let values = values(&found.measures, options.resampling);
+    let rows = measuring.rows(&found.rollouts).into_iter().enumerate();
+    let of_row = |(i, row): (usize, Row)| Prediction {
+        id: row.metadata.get("id").cloned().unwrap_or_default(),
+        prompt: row.prompt,
+        prediction: row.prediction,
+        references: row.references,
+        metrics: values.iter().filter_map(|of| Some((of.key.clone(), of.rows.as_ref()?[i].into()))).collect(),
+    };
+    let samples = rows.map(of_row).collect();
+    let metrics = found.stats.metrics("");
+    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics, values, samples })
 }

@@ -76,17 +76,21 @@ pub fn measure(options: &MetricOptions) -> Result<MetricReport> {
     for (name, metric) in &metrics {
         let found =
             metric.measure(&rows).map_err(|error| places[error.row].error(format!("`{name}`: {}", error.message)))?;
-        let key = |part: &str| if part.is_empty() { name.clone() } else { format!("{name}/{part}") };
-        measured.extend(found.into_iter().map(|measure| (key(&measure.part), measure)));
+        measured.extend(found.into_iter().map(|measure| (measure.key(name), measure)));
     }
-    let intervals = intervals(&measured.iter().map(|(_, measure)| measure).collect::<Vec<_>>(), options.resampling);
+    Ok(MetricReport { rows: rows.len(), values: values(&measured, options.resampling) })
+}
+
+/// Measures of the same rows with their intervals.
+pub(super) fn values(measured: &[(String, Measure)], resampling: Resampling) -> Vec<MetricValue> {
+    let intervals = intervals(&measured.iter().map(|(_, measure)| measure).collect::<Vec<_>>(), resampling);
     let value = |((key, measure), interval): (&(String, Measure), Option<Interval>)| MetricValue {
         key: key.clone(),
         value: measure.value(),
         interval,
         rows: measure.row_values(),
     };
-    Ok(MetricReport { rows: rows.len(), values: measured.iter().zip(intervals).map(value).collect() })
+    measured.iter().zip(intervals).map(value).collect()
 }
 
 /// The rows of a data set, with where they stand.

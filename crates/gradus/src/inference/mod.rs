@@ -15,7 +15,7 @@ pub use chat::{
     Session, model_of,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
-pub use evaluate::{EvalOptions, Measured, evaluate};
+pub use evaluate::{EvalOptions, Measured, Prediction, evaluate};
 pub use merge::{MergeOptions, Merged, merge};
 pub use metrics::{MetricOptions, MetricReport, MetricValue, measure};
 pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, Side, quantize};

@@ -30,13 +30,6 @@ pub(super) fn check(
     problems.unless(sampling.bad_words_ids.iter().all(|word| !word.is_empty()), &[&key("bad_words_ids")], || {
         (format!("`{}` holds an empty sequence, which every token would complete", key("bad_words_ids")), None)
     });
-    if let Some(beams) = &sampling.evaluation_beams {
-        let key = |name: &str| key(&format!("evaluation_beams.{name}"));
-        problems.unless(beams.num_beams >= 2, &[&key("num_beams")], || {
-            let message = format!("`{}` is {}, but a search has at least 2", key("num_beams"), beams.num_beams);
-            (message, Some("leave `evaluation_beams` out, and evaluations sample".into()))
-        });
-    }
     if sampling.trained_logprobs == TrainedLogprobs::Processed {
         let keys = [key("trained_logprobs"), key("repetition_penalty")];
         problems.unless(sampling.repetition_penalty == 1.0, &[&keys[0], &keys[1]], || {

@@ -1,8 +1,9 @@
 //! The registry: which metrics there are, under which names, with which options.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     Bleu, BleuOptions, BleuTotto, BleuTottoOptions, Chrf, ChrfOptions, Cider, CiderOptions, Dates, Diversity,
@@ -122,6 +123,34 @@ impl MetricConfig {
     pub fn names() -> Vec<String> {
         registry().into_iter().map(|metric| metric.name).collect()
     }
+}
+
+/// Metrics in a configuration: each its name alone, where it needs no options, or a mapping with its options.
+pub(crate) fn schema_of_list(generator: &mut SchemaGenerator) -> Schema {
+    let choice = generator.subschema_for::<MetricConfig>();
+    let words: Vec<String> = MetricConfig::names().into_iter().filter(|name| named(name).is_some()).collect();
+    json_schema!({
+        "type": "array",
+        "items": { "anyOf": [{ "type": "string", "enum": words }, choice] },
+        "default": [],
+    })
+}
+
+/// Reads what [`schema_of_list`] describes.
+pub(crate) fn read_list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Vec<MetricConfig>, D::Error> {
+    let read = |value: Value| match value {
+        Value::String(name) => serde_json::from_value(json!({ name: {} })),
+        mapping => serde_json::from_value(mapping),
+    };
+    let values = Vec::<Value>::deserialize(deserializer)?;
+    values.into_iter().map(read).collect::<std::result::Result<_, _>>().map_err(D::Error::custom)
+}
+
+/// The metric that is called so, where it needs no options.
+fn named(name: &str) -> Option<MetricConfig> {
+    serde_json::from_value(json!({ name: {} })).ok()
 }
 
 /// An option of a metric.

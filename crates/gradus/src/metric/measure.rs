@@ -63,6 +63,11 @@ impl Measure {
         Self { part: part.into(), fixed: Some(value), evidence: Evidence::Whole }
     }
 
+    /// What the value is called: the metric's name, and after a `/` the part, where it has several.
+    pub fn key(&self, metric: &str) -> String {
+        if self.part.is_empty() { metric.to_owned() } else { format!("{metric}/{}", self.part) }
+    }
+
     /// The value of all rows together. NaN where there is nothing to measure.
     pub fn value(&self) -> f64 {
         match (&self.evidence, self.fixed) {

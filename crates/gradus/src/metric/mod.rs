@@ -45,6 +45,7 @@ pub use bleu_totto::{BleuTotto, BleuTottoOptions};
 pub use chrf::{Chrf, ChrfOptions};
 pub use cider::{Cider, CiderOptions, CiderTokeniser, CiderVariant};
 pub use config::{MetricConfig, MetricOption, configure};
+pub(crate) use config::{read_list, schema_of_list};
 pub use dates::Dates;
 pub use diversity::{Diversity, DiversityOptions};
 pub use exact_match::ExactMatch;

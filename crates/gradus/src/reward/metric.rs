@@ -34,14 +34,7 @@ impl Reward for MetricReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
-        let of_rollout = |(prompt, completion): (&Prompt, &str)| Row {
-            prompt: prompt.text.clone(),
-            prediction: completion.to_owned(),
-            references: references(&prompt.columns),
-            metadata: prompt.columns.clone(),
-        };
-        let pairs = rollouts.rollouts.iter().map(|of| (&rollouts.prompts[of.prompt], of.completion.as_str()));
-        let rows: Vec<Row> = pairs.map(of_rollout).collect();
+        let rows = measured_rows(rollouts);
         match self.metric.worth(&rows) {
             Ok(values) => {
                 let tokens = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
@@ -59,6 +52,18 @@ impl Reward for MetricReward {
             }
         }
     }
+}
+
+/// What a metric sees of each rollout.
+pub fn measured_rows(rollouts: &Rollouts) -> Vec<Row> {
+    let of_rollout = |(prompt, completion): (&Prompt, &str)| Row {
+        prompt: prompt.text.clone(),
+        prediction: completion.to_owned(),
+        references: references(&prompt.columns),
+        metadata: prompt.columns.clone(),
+    };
+    let pairs = rollouts.rollouts.iter().map(|of| (&rollouts.prompts[of.prompt], of.completion.as_str()));
+    pairs.map(of_rollout).collect()
 }
 
 /// The texts of the first column that holds references.

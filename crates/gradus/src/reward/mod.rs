@@ -38,7 +38,7 @@ pub use learned::ModelReward;
 pub use length::LengthReward;
 pub use lexicon::{Lexicon, LexiconReward};
 pub use matching::{ExactMatchReward, RegexReward, SubstringReward};
-pub use metric::MetricReward;
+pub use metric::{MetricReward, measured_rows};
 pub use mix::MixReward;
 pub use numeric::{NumericAnswerReward, last_number};
 pub use repeat::RepeatPenalty;

@@ -88,9 +88,10 @@ pub(super) fn readable(value: f64) -> f64 {
     if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value }
 }
 
-/// Whether a metric is better when it is smaller: losses, errors, divergences.
+/// Whether a metric is better when it is smaller: losses, errors, divergences, edits.
 pub fn smaller_is_better(name: &str) -> bool {
-    ["loss", "error", "perplexity", "kl"].iter().any(|part| name.contains(part))
+    let last = name.rsplit(['/', '_']).next();
+    ["loss", "error", "perplexity", "kl"].iter().any(|part| name.contains(part)) || last == Some("ter")
 }
 
 /// Whether `value` of the metric is better than `other`.

@@ -1,5 +1,6 @@
 //! What all trainers share: the keys under `train`, and what the loops take from them.
 
+mod evaluation;
 mod resolved;
 
 use schemars::JsonSchema;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::data::{Side, TooLong};
 use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, WeightFormat};
+pub use evaluation::EvaluationConfig;
 pub use resolved::Settings;
 
 /// What all trainers share.
@@ -78,6 +80,8 @@ pub struct TrainConfig {
     pub eval_steps: i64,
     /// Evaluate on so many held-out rows, drawn anew with replacement each time. Default: on all of them, every time the same.
     pub eval_sample: Option<usize>,
+    /// How evaluations complete held-out prompts, and what measures the completions.
+    pub evaluation: EvaluationConfig,
     /// Write a checkpoint every so many steps; 0 only at the end. Default 0.
     pub save_steps: usize,
     /// Keep this many checkpoints. Default 2.
@@ -164,6 +168,7 @@ impl Default for TrainConfig {
             eval_fraction: 0.05,
             eval_steps: 0,
             eval_sample: None,
+            evaluation: EvaluationConfig::default(),
             save_steps: 0,
             keep_checkpoints: 2,
             logging_steps: 1,

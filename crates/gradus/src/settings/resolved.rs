@@ -2,7 +2,7 @@
 
 use rand::Rng;
 
-use super::{LrSchedule, TrainConfig};
+use super::{EvaluationConfig, LrSchedule, TrainConfig};
 use crate::batches::MicroBatch;
 use crate::learner::optimizer::OptimizerConfig;
 use crate::math::schedule;
@@ -39,6 +39,8 @@ pub struct Settings {
     pub eval_steps: i64,
     /// Evaluate on so many held-out rows, drawn anew with replacement each time; all of them where absent.
     pub eval_sample: Option<usize>,
+    /// How evaluations complete held-out prompts, and what measures them.
+    pub evaluation: EvaluationConfig,
     /// Write a checkpoint every so many steps; 0 only at the end.
     pub save_steps: usize,
     /// Keep this many checkpoints.
@@ -72,6 +74,7 @@ impl Settings {
             save_rollouts: config.save_rollouts,
             eval_steps: config.eval_steps,
             eval_sample: config.eval_sample,
+            evaluation: config.evaluation.clone(),
             save_steps: config.save_steps,
             keep_checkpoints: config.keep_checkpoints,
             best_metric: config.best_metric.clone().unwrap_or_else(|| best_metric.to_owned()),

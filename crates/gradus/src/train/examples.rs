@@ -3,10 +3,11 @@
 use super::cast::Player;
 use super::fit;
 use super::observer::{Event, Observer};
-use super::prepare::{Split, Start, report, tokenise_options};
+use super::prepare::{MAX_EVAL_PROMPTS, Split, Start, report, tokenise_options};
 use crate::config::Plan;
-use crate::data::{self, Examples, Need, Row};
+use crate::data::{self, Examples, Need, Row, RowData};
 use crate::error::{Error, Result};
+use crate::generate::SamplingParams;
 use crate::method::Cast;
 use crate::model::ModelShape;
 use crate::objective::OfflineMethod;
@@ -14,6 +15,16 @@ use crate::rollout::Prompt;
 
 /// Examples to train on, and examples held out.
 pub type Parts<E> = (Vec<E>, Vec<E>);
+
+/// What an offline method learns from and is looked at with.
+pub struct Fixed<E> {
+    /// Examples to train on.
+    pub train: Vec<E>,
+    /// Examples held out.
+    pub held_out: Vec<E>,
+    /// Prompts of the rows held out with their answers as references, where metrics of completions are asked for.
+    pub prompts: Vec<Prompt>,
+}
 
 /// What an offline method learns from.
 ///
@@ -25,7 +36,7 @@ pub fn fixed<M: OfflineMethod>(
     start: &Start,
     cast: &Cast<Player>,
     observer: &mut dyn Observer,
-) -> Result<Parts<M::Example>> {
+) -> Result<Fixed<M::Example>> {
     let split = start.rows(plan, method.need())?;
     if let Some(labels) = method.labels(&split.train, &start.model)? {
         // Rows are read once a run; a second reading gives the same.
@@ -35,7 +46,62 @@ pub fn fixed<M: OfflineMethod>(
     let (train, held_out) = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
     let lengths = train.iter().chain(&held_out).map(|example| M::rows(example).longest());
     fit::check_positions(cast, lengths.max().unwrap_or(0))?;
-    Ok((train, held_out))
+    let prompts = match plan.train().evaluation.metrics.is_empty() || split.held_out.is_empty() {
+        true => Vec::new(),
+        false => answered_prompts(plan, start, &split.held_out, observer)?,
+    };
+    Ok(Fixed { train, held_out, prompts })
+}
+
+/// Prompts of rows with answers, which become the references of metrics. Rows that share a prompt and everything beside it are one.
+fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn Observer) -> Result<Vec<Prompt>> {
+    let mut prompts: Vec<Row> = Vec::new();
+    for row in rows {
+        let (prompt, answer) = match &row.data {
+            RowData::PromptCompletion { prompt, completion } => (prompt.clone(), completion),
+            RowData::Preference { prompt: Some(prompt), chosen, .. } => (prompt.clone(), chosen),
+            // What its prompt is, its reader says; its references are columns, or there are none.
+            _ => {
+                prompts.push(row.clone());
+                continue;
+            }
+        };
+        let mut columns = row.columns.clone();
+        if !["references", "reference", "answer"].iter().any(|name| columns.contains_key(*name)) {
+            columns.insert("references".into(), vec![answer.plain()].into());
+        }
+        let data = RowData::Prompt(prompt);
+        if prompts.last().is_none_or(|last| last.data != data || last.columns != columns) {
+            prompts.push(Row { data, columns, ..row.clone() });
+        }
+    }
+    let room = room(plan, start, max_new_tokens(plan))?;
+    let options = tokenise_options(plan, &start.model, Some(room))?;
+    let made = data::prompts(&prompts, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
+    report("completed in evaluations", &made.counts, observer);
+    let mut examples = made.examples;
+    if !plan.is_set("train.max_eval_rows") {
+        examples.truncate(MAX_EVAL_PROMPTS);
+    }
+    Ok(examples)
+}
+
+/// The longest completion of evaluations where training samples none: as `gradus generate` has it.
+pub fn max_new_tokens(plan: &Plan) -> usize {
+    plan.train().evaluation.max_new_tokens.unwrap_or(SamplingParams::default().max_new_tokens)
+}
+
+/// Tokens that are left for a prompt before a completion of `max_new_tokens`.
+fn room(plan: &Plan, start: &Start, max_new_tokens: usize) -> Result<usize> {
+    let shape = ModelShape::of(&start.model.dir)?;
+    let longest = shape.max_positions.unwrap_or(usize::MAX).min(plan.train().max_length);
+    let room = shape.room().within(longest).too_long(max_new_tokens);
+    if room < 2 {
+        return Err(Error::input(format!(
+            "`max_new_tokens` ({max_new_tokens}) leaves no room for a prompt within {longest} tokens"
+        )));
+    }
+    Ok(room)
 }
 
 /// Prompts for online methods, with room for `max_new_tokens`.
@@ -50,15 +116,9 @@ pub fn prompts(
     observer: &mut dyn Observer,
 ) -> Result<Parts<Prompt>> {
     let split = start.rows(plan, Need::Prompt)?;
-    // A prompt is never cut: what leaves no room for a whole completion is left out.
-    let shape = ModelShape::of(&start.model.dir)?;
-    let longest = shape.max_positions.unwrap_or(usize::MAX).min(plan.train().max_length);
-    let room = shape.room().within(longest).too_long(max_new_tokens);
-    if room < 2 {
-        return Err(Error::input(format!(
-            "`max_new_tokens` ({max_new_tokens}) leaves no room for a prompt within {longest} tokens"
-        )));
-    }
+    // What leaves no room for a whole completion is left out, in training or in evaluations.
+    let max_new_tokens = max_new_tokens.max(plan.train().evaluation.max_new_tokens.unwrap_or(0));
+    let room = room(plan, start, max_new_tokens)?;
     let options = tokenise_options(plan, &start.model, Some(room))?;
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     let (train, held_out) = parts(&split, make, observer)?;

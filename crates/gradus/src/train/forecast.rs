@@ -44,7 +44,7 @@ impl<'m> Visitor<'m> for Sizes<'_> {
     type Output = Result<(Vec<Row>, Vec<Row>)>;
 
     fn offline<M: OfflineMethod>(self, method: &'m M) -> Self::Output {
-        let (train, _) = examples::fixed(method, self.plan, self.start, self.cast, self.observer)?;
+        let train = examples::fixed(method, self.plan, self.start, self.cast, self.observer)?.train;
         Ok((train.iter().map(|example| of_example(&M::rows(example))).collect(), Vec::new()))
     }
 
@@ -209,7 +209,7 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
     let by_epochs = (train.epochs * order.rows as f64 / order.batch_size as f64).ceil().max(1.0) as usize;
     let count = train.max_steps.unwrap_or(by_epochs);
     // A search has as many rows of a prompt as beams.
-    let beams = iteration.sampling.evaluation_beams.map_or(1, |beams| beams.num_beams);
+    let beams = train.evaluation.beams.map_or(1, |beams| beams.num_beams);
     let processed = iteration.among_supports;
     let language = |model: Model| Model { whole_logits: processed, ..model };
     let reference = match workload.reference {

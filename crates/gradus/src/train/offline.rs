@@ -32,7 +32,12 @@ pub struct Offline<'a, O: Objective> {
     pub settings: &'a Settings,
     /// Writes the model (without gradient) into a directory.
     pub save: &'a dyn Fn(&O::Model, &Path) -> Result<()>,
+    /// What completions of held-out prompts are worth after so many steps, where that is asked for.
+    pub complete: Option<Complete<'a, O::Model>>,
 }
+
+/// Completes held-out prompts after so many steps and epochs, records the completions and measures them.
+pub type Complete<'a, M> = &'a dyn Fn(&M, (usize, usize)) -> Result<Stats>;
 
 /// Trains until the last step, an early stop, or an interruption (after a checkpoint).
 ///
@@ -169,7 +174,11 @@ pub fn optimise<O: Objective>(
 pub fn evaluate<O: Objective>(task: &Offline<'_, O>, learner: &Learner<O::Model>, done: usize) -> Result<Metrics> {
     let chosen = task.settings.evaluated(done, task.held_out.len());
     let examples: Vec<&O::Example> = chosen.into_iter().map(|row| &task.held_out[row]).collect();
-    let stats = task.objective.evaluate(&learner.frozen(), &examples, task.settings.passes)?;
+    let model = learner.frozen();
+    let mut stats = task.objective.evaluate(&model, &examples, task.settings.passes)?;
+    if let Some(complete) = task.complete {
+        stats.merge(&complete(&model, (done, task.order.epoch(done)))?);
+    }
     Ok(stats.without(NEW_TOKENS).metrics("eval_"))
 }
 

@@ -15,7 +15,7 @@ use crate::algorithm::actor::{logprobs, raw_logprobs};
 use crate::algorithm::{Actor, Algorithm, Experience, KlLimit, Update};
 use crate::batches::{Order, Weighted};
 use crate::error::{Error, Result};
-use crate::evaluation::{Evaluation, observe_rewards, observe_rollouts};
+use crate::evaluation::{Evaluation, Measuring, observe_rewards, observe_rollouts};
 use crate::generate::SamplingParams;
 use crate::learner::Learner;
 use crate::model::CausalLm;
@@ -48,6 +48,8 @@ pub struct Online<'a> {
     pub reference: Option<&'a CausalLm>,
     /// Everything else.
     pub settings: &'a Settings,
+    /// What completions of held-out prompts are measured with beside the reward.
+    pub measuring: &'a Measuring,
     /// Writes the policy (without gradient) into a directory.
     pub save: &'a dyn Fn(&CausalLm, &Path) -> Result<()>,
 }
@@ -272,12 +274,19 @@ fn evaluate(
     log: &mut RolloutLog,
     done: (usize, usize),
 ) -> Result<Metrics> {
-    let sampler = task.sampler(algorithm, stop, true).to_evaluate(&algorithm.sampling().shape);
+    let sampler = task.sampler(algorithm, stop, true);
+    let (params, beams) = task.settings.evaluation.to_evaluate(sampler.params);
+    let sampler = Sampler { group_size: 1, params, beams, ..sampler };
     let chosen = task.settings.evaluated(done.0, task.held_out.len());
     let prompts: Vec<Prompt> = chosen.into_iter().map(|row| task.held_out[row].clone()).collect();
-    let evaluation =
-        Evaluation { prompts: &prompts, sampler: &sampler, reference: task.reference, settings: task.settings };
-    let found = evaluation.run(&actor.frozen().policy, reward)?;
+    let evaluation = Evaluation {
+        prompts: &prompts,
+        sampler: &sampler,
+        reference: task.reference,
+        settings: task.settings,
+        measuring: task.measuring,
+    };
+    let found = evaluation.run(&actor.frozen().policy, Some(reward))?;
     log.evaluation(done, &found)?;
     Ok(found.stats.metrics("eval_"))
 }

@@ -158,7 +158,7 @@ fn draw(mut rows: Vec<Row>, count: usize, mut stream: Stream) -> Vec<Row> {
 }
 
 /// Held-out prompts of online methods, unless asked for otherwise: each costs a completion per evaluation.
-const MAX_EVAL_PROMPTS: usize = 100;
+pub(super) const MAX_EVAL_PROMPTS: usize = 100;
 
 fn most_held_out(plan: &Plan, need: Need) -> usize {
     let most = plan.train().max_eval_rows;

@@ -92,9 +92,15 @@ impl RolloutLog {
     /// # Errors
     /// What writing earlier rows failed with.
     pub fn evaluation(&mut self, (step, epoch): (usize, usize), found: &Evaluated) -> Result<()> {
+        let rows = found.measures.iter().filter_map(|(key, measure)| Some((key, measure.row_values()?)));
+        let rows: Vec<(&String, Vec<f64>)> = rows.collect();
         let record = |(i, score): (usize, &Score)| {
             let kl = found.kls.as_ref().map(|kls| kls[i]);
-            Ok(Record { step, epoch, kl, ..record(&found.rollouts, i, score)? })
+            let mut known = record(&found.rollouts, i, score)?;
+            let value =
+                |(key, rows): &(&String, Vec<f64>)| ((*key).clone(), Some(rows[i]).filter(|value| value.is_finite()));
+            known.components.extend(rows.iter().map(value));
+            Ok(Record { step, epoch, kl, ..known })
         };
         self.writer.append(Table::Eval, found.scores.iter().enumerate().map(record).collect::<Result<_>>()?)
     }

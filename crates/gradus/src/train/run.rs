@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::beginning::Beginning;
 use super::cast::{self, Player};
 use super::claimed::Claimed;
-use super::examples;
+use super::examples::{self, Fixed};
 use super::fingerprint;
 use super::forecast;
 use super::held_out;
@@ -21,12 +21,15 @@ use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::prepare::{Start, fetch_models};
 use super::recorder::Recorder;
+use super::rollout_log::RolloutLog;
 use crate::algorithm::actor::Actor;
 use crate::algorithm::{OnlineMethod, Parts};
 use crate::batches::{MicroBatch, Order, Weighted};
 use crate::config::{Effect, Plan, Visitor};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
+use crate::evaluation::{Evaluated, Evaluation, Measuring};
+use crate::generate::SamplingParams;
 use crate::learner::Learner;
 use crate::machine::Machine;
 use crate::memory::Row;
@@ -35,9 +38,10 @@ use crate::model::CausalLm;
 use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::Trainable;
 use crate::rng::Purpose;
-use crate::rollout::Prompt;
+use crate::rollout::{Prompt, Sampler};
 use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, atomic, read_metrics, report};
 use crate::settings::Settings;
+use crate::stats::Stats;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
@@ -191,7 +195,8 @@ impl Job<'_> {
 
     /// Offline methods: examples and models, the loop, then what it leaves behind.
     fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
-        let (train, held_out) = examples::fixed(method, self.plan, self.start, self.cast, observer)?;
+        let Fixed { train, held_out, prompts } = examples::fixed(method, self.plan, self.start, self.cast, observer)?;
+        let measuring = self.measuring()?;
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: <M::Objective as Objective>::Model = self.models().policy()?;
@@ -217,6 +222,19 @@ impl Job<'_> {
         let mut learner = Learner::new(model, optimizer);
         let save = |model: &<M::Objective as Objective>::Model, path: &Path| model.save(&self.start.model, path);
         let mut recorder = self.recorder(observer)?;
+        // Evaluations that complete prompts keep what they sampled, as those of online methods do.
+        let log = match prompts.is_empty() {
+            true => None,
+            false => Some(RefCell::new(RolloutLog::open(recorder.run(), &recorder.state, false)?)),
+        };
+        let complete = |model: &<M::Objective as Objective>::Model, done: (usize, usize)| {
+            let (Some(policy), Some(log)) = (model.language(), &log) else { return Ok(Stats::default()) };
+            let found = self.completed(policy, &prompts, &settings, &measuring)?;
+            let mut log = log.borrow_mut();
+            log.evaluation(done, &found)?;
+            log.flush()?;
+            Ok(found.stats)
+        };
         let task = Offline {
             objective: &objective,
             examples: &train,
@@ -224,8 +242,10 @@ impl Job<'_> {
             order,
             settings: &settings,
             save: &save,
+            complete: if log.is_some() { Some(&complete) } else { None },
         };
         offline::train(&task, &mut learner, &mut recorder)?;
+        log.map_or(Ok(()), |log| log.into_inner().finish())?;
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
         let model = learner.frozen();
         atomic::write_dir(&self.directory.model(), |path| save(&model, path))?;
@@ -248,6 +268,7 @@ impl Job<'_> {
         let special_ids = self.start.model.tokenizer.special_ids();
         let mut algorithm = method.algorithm(Parts { critic, lagged, special_ids, kl_coefficient });
         let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
+        let measuring = self.measuring()?;
 
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
@@ -271,6 +292,7 @@ impl Job<'_> {
             stop_ids: &stop_ids,
             reference: reference.as_ref(),
             settings: &settings,
+            measuring: &measuring,
             save: &save,
         };
         online::train(&task, &mut *algorithm, &mut *reward, &mut learner, &mut recorder)?;
@@ -279,6 +301,32 @@ impl Job<'_> {
         atomic::write_dir(&self.directory.model(), |path| save(&frozen.policy, path))?;
         algorithm.save(&frozen, self.directory.path())?;
         self.finish(&mut recorder, &settings)
+    }
+
+    /// What evaluations measure completions with.
+    fn measuring(&self) -> Result<Measuring> {
+        let evaluation = &self.plan.train().evaluation;
+        Measuring::new(&evaluation.metrics, evaluation.post_process)
+    }
+
+    /// Completions of held-out prompts by a policy that does not sample in training, always from the same streams.
+    fn completed(
+        &self,
+        policy: &CausalLm,
+        prompts: &[Prompt],
+        settings: &Settings,
+        measuring: &Measuring,
+    ) -> Result<Evaluated> {
+        let params = SamplingParams {
+            max_new_tokens: examples::max_new_tokens(self.plan),
+            stop_ids: self.start.model.stop_ids(),
+            ..SamplingParams::default()
+        };
+        let (params, beams) = settings.evaluation.to_evaluate(params.forcing(self.start.model.dir.forced_ids()));
+        let tokenizer = &self.start.model.tokenizer;
+        let sampler = Sampler { tokenizer, group_size: 1, params, beams, stop: &[], masking: None };
+        let policy = policy.clone().into_frozen(self.plan.train().compute.into());
+        Evaluation { prompts, sampler: &sampler, reference: None, settings, measuring }.run(&policy, None)
     }
 
     fn models(&self) -> Models<'_> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{COLUMNS, Comparison, Entry};
+use super::{COLUMNS, Comparison, Entry, is_text_metric};
 use crate::run::html;
 use crate::run::metrics::number;
 use crate::run::plots::{BarChart, Chart, LineChart, short};
@@ -14,9 +14,20 @@ const SHOWN_SAMPLES: usize = 12;
 
 impl Comparison {
     /// The columns that have a value anywhere.
-    fn columns(&self) -> Vec<(&'static str, &'static str, &'static str)> {
+    fn columns(&self) -> Vec<(String, String, String)> {
         let has_value = |key: &str| self.entries.iter().any(|entry| entry.value(key, self.start()).is_some());
-        COLUMNS.into_iter().filter(|(key, _, _)| has_value(key)).collect()
+        let known = COLUMNS.into_iter().filter(|(key, _, _)| has_value(key));
+        let mut columns: Vec<(String, String, String)> =
+            known.map(|(key, heading, meaning)| (key.into(), heading.into(), meaning.into())).collect();
+        // Metrics stand before what a run cost.
+        let mut at = columns.iter().position(|(key, _, _)| key == "steps").unwrap_or(columns.len());
+        for key in self.entries.iter().flat_map(|entry| entry.measured.iter()).map(|(key, _)| key) {
+            if is_text_metric(key) && has_value(key) && !columns.iter().any(|(known, _, _)| known == key) {
+                columns.insert(at, (key.into(), key.into(), "of completions beside references".into()));
+                at += 1;
+            }
+        }
+        columns
     }
 
     fn cell(&self, entry: &Entry, key: &str) -> String {
@@ -42,7 +53,7 @@ impl Comparison {
         for entry in &self.entries {
             rows.push(
                 std::iter::once(entry.name.clone())
-                    .chain(columns.iter().map(|column| self.cell(entry, column.0)))
+                    .chain(columns.iter().map(|column| self.cell(entry, &column.0)))
                     .collect(),
             );
         }
@@ -125,7 +136,7 @@ impl Comparison {
         for entry in &self.entries {
             let cells = columns
                 .iter()
-                .map(|column| format!("<td class=\"number\">{}</td>", html::escape(&self.cell(entry, column.0))));
+                .map(|column| format!("<td class=\"number\">{}</td>", html::escape(&self.cell(entry, &column.0))));
             rows += &format!("<tr><td>{}</td>{}</tr>\n", html::escape(&entry.name), cells.collect::<String>());
         }
         let names: String =

@@ -157,7 +157,15 @@ fn run_in(
     let order =
         Order { seed: Seed(3), purpose: Purpose::DataOrder, shuffle: true, rows: examples.len(), batch_size: 4 };
     let held_out = points();
-    let task = Offline { objective: &SquaredError, examples, held_out: &held_out, order, settings, save: &save };
+    let task = Offline {
+        objective: &SquaredError,
+        examples,
+        held_out: &held_out,
+        order,
+        settings,
+        save: &save,
+        complete: None,
+    };
     let (mut learner, mut recorder) = match Checkpoint::of(&run, None).unwrap() {
         Some(last) => {
             let model = load(&last.path);
@@ -227,6 +235,7 @@ fn the_longest_pass_is_tried_once_before_the_first_step() {
             order,
             settings: &settings,
             save: &save,
+            complete: None,
         };
         let run = RunDir::create(directory.path(), Existing::Refuse).unwrap();
         let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
@@ -290,8 +299,15 @@ fn a_panic_within_a_step_leaves_a_checkpoint_of_the_step_before() {
     let objective = Watched { panics_at: 5, ..Watched::default() };
     let order =
         Order { seed: Seed(3), purpose: Purpose::DataOrder, shuffle: true, rows: examples.len(), batch_size: 4 };
-    let task =
-        Offline { objective: &objective, examples: &examples, held_out: &[], order, settings: &settings, save: &save };
+    let task = Offline {
+        objective: &objective,
+        examples: &examples,
+        held_out: &[],
+        order,
+        settings: &settings,
+        save: &save,
+        complete: None,
+    };
     let dir = RunDir::create(directory.path(), Existing::Refuse).unwrap();
     let mut learner = Learner::new(Line::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
     let mut nobody = Silent;

@@ -1,0 +1,76 @@
+//! The keys of `train.evaluation`: how completions of held-out prompts are made, and what they are measured with.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::generate::{BeamConfig, BeamParams, Record, SamplingParams};
+use crate::metric::{self, MetricConfig};
+use crate::task::PostProcess;
+
+/// Keys of `train.evaluation`: how completions of held-out prompts are made, and what they are measured with. What is left out is as
+/// in training; where a method samples nothing in training, temperature 1 and 256 tokens.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvaluationConfig {
+    /// Metrics of completions beside their references (`[rouge, { bleu: { max_order: 2 } }]`; docs/metrics.md lists them). Methods
+    /// that sample nothing in training sample for these. Default: none.
+    #[serde(deserialize_with = "metric::read_list")]
+    #[schemars(schema_with = "metric::schema_of_list")]
+    pub metrics: Vec<MetricConfig>,
+    /// What is done to completions before metrics see them. Default: nothing.
+    pub post_process: Option<PostProcess>,
+    /// Longest completion in tokens.
+    #[schemars(range(max = 100_000_000))]
+    pub max_new_tokens: Option<usize>,
+    /// Stop ids are not drawn before this many tokens.
+    #[schemars(range(max = 100_000_000))]
+    pub min_new_tokens: Option<usize>,
+    /// Sampling temperature; 0 takes the likeliest token.
+    pub temperature: Option<f64>,
+    /// Draw from this many of the likeliest tokens only; 0: from all.
+    pub top_k: Option<usize>,
+    /// Draw from the fewest tokens that together have this probability.
+    pub top_p: Option<f64>,
+    /// Search for completions with beams, whatever the temperature. Default: sample.
+    pub beams: Option<BeamConfig>,
+}
+
+impl EvaluationConfig {
+    /// `params`, by which training samples, as evaluations take them; and the beams they search with.
+    pub fn to_evaluate(&self, params: SamplingParams) -> (SamplingParams, Option<BeamParams>) {
+        let params = SamplingParams {
+            max_new_tokens: self.max_new_tokens.unwrap_or(params.max_new_tokens),
+            min_new_tokens: self.min_new_tokens.unwrap_or(params.min_new_tokens),
+            temperature: self.temperature.map_or(params.temperature, |temperature| temperature as f32),
+            top_k: self.top_k.map_or(params.top_k, |top_k| Some(top_k).filter(|k| *k > 0)),
+            top_p: self.top_p.map_or(params.top_p, |top_p| top_p as f32),
+            ..params
+        };
+        match self.beams {
+            None => (params, None),
+            Some(beams) => (SamplingParams { temperature: 0.0, record: Record::Nothing, ..params }, Some(beams.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::EarlyStopping;
+
+    #[test]
+    fn evaluations_are_as_training_but_for_what_is_written() {
+        let params =
+            || SamplingParams { temperature: 0.7, record: Record::Drawn, top_k: Some(3), ..SamplingParams::default() };
+        let plain = EvaluationConfig::default();
+        assert_eq!(plain.to_evaluate(params()), (params(), None));
+        let other =
+            EvaluationConfig { temperature: Some(0.0), top_k: Some(0), max_new_tokens: Some(9), ..plain.clone() };
+        let expected = SamplingParams { temperature: 0.0, top_k: None, max_new_tokens: 9, ..params() };
+        assert_eq!(other.to_evaluate(params()), (expected, None));
+        let beams = BeamConfig { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never };
+        let (searched, found) = EvaluationConfig { beams: Some(beams), ..plain }.to_evaluate(params());
+        assert_eq!(searched, SamplingParams { temperature: 0.0, record: Record::Nothing, ..params() });
+        assert_eq!(found, Some(BeamParams { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never }));
+    }
+}
