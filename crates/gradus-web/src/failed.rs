@@ -24,6 +24,11 @@ impl Failed {
     pub fn missing(why: &str) -> Self {
         Self(StatusCode::NOT_FOUND, why.to_owned())
     }
+
+    /// Who asks may not.
+    pub fn forbidden(why: &str) -> Self {
+        Self(StatusCode::FORBIDDEN, why.to_owned())
+    }
 }
 
 impl From<gradus::Error> for Failed {

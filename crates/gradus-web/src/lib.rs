@@ -7,6 +7,8 @@
 #![deny(missing_docs)]
 
 mod actor;
+pub mod agreement;
+mod annotate;
 mod app;
 mod assets;
 mod chat;
@@ -22,5 +24,9 @@ mod page;
 mod server;
 mod store;
 
+pub use annotate::export::Form;
+pub use annotate::stats::{Agreement, Number, Stats, Strength, Work};
+pub use annotate::terminal::{NewProject, export_project, invite, new_project, project_stats};
 pub use models::Computing;
 pub use server::{Address, Options, serve};
+pub use store::projects::Role;

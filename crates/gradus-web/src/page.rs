@@ -14,6 +14,8 @@ pub enum Place {
     Home,
     /// Conversations.
     Chat,
+    /// Projects of annotations.
+    Annotate,
 }
 
 /// A page before it is framed.
@@ -52,6 +54,7 @@ impl Page<'_> {
             "</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the content</a>\n<header>\n"
             "<nav aria-label=\"Places\"><a class=\"name\" href=\"/\">gradus</a>"
             (link(Place::Home, "/", "Overview")) (link(Place::Chat, "/chat", "Chat"))
+            (link(Place::Annotate, "/annotate", "Annotate"))
             "</nav>\n</header>\n<main id=\"main\">\n<h1>" (title) "</h1>\n" (body) "</main>\n</body>\n</html>\n"
         ];
         Body(page.into_string())

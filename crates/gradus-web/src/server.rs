@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::guard::{BODY_BYTES, Guard, secret, stand};
 use crate::models::{Computing, Models};
 use crate::store::Store;
-use crate::{assets, chat, home, openai, page};
+use crate::{annotate, assets, chat, home, openai, page};
 
 /// How often the server looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -111,6 +111,7 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
 fn routes(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(home::show))
+        .merge(annotate::routes())
         .merge(chat::routes())
         .merge(openai::routes())
         .merge(assets::routes())

@@ -9,6 +9,7 @@ use gradus::config::{MethodConfig, Scope};
 
 use crate::output::Output;
 
+mod annotate;
 mod bench;
 mod chat;
 mod compare;
@@ -147,6 +148,7 @@ fn others() -> Vec<Entry> {
         entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
         entry!(Use, "chat", chat::ChatArgs, "Talk to a model, or to two side by side"),
         entry!(Use, "serve", serve::ServeArgs, "Serve the models of a folder: web pages, and OpenAI's protocol"),
+        entry!(Use, "annotate", annotate::AnnotateArgs, "Have people annotate: projects, exports, agreement"),
         entry!(Use, "score", score::ScoreArgs, "Print logprobs or rewards of given rows"),
         Entry {
             name: "eval",

@@ -4,6 +4,7 @@
 //! nothing that a page had been told is saved.
 
 pub mod chats;
+pub mod projects;
 pub mod sessions;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub const FILE: &str = "gradus.sqlite";
 const APPLICATION: i32 = 0x6772_7762;
 
 /// The tables, by version: what a file of an older version lacks is added.
-const VERSIONS: &[&str] = &[sessions::TABLES, chats::TABLES];
+const VERSIONS: &[&str] = &[sessions::TABLES, chats::TABLES, projects::TABLES];
 
 /// The file.
 pub struct Store {
@@ -71,6 +72,11 @@ impl Store {
     /// The conversations.
     pub fn chats(&self) -> chats::Chats<'_> {
         chats::Chats(self)
+    }
+
+    /// The projects of annotations.
+    pub fn projects(&self) -> projects::Projects<'_> {
+        projects::Projects(self)
     }
 
     /// The connection. A change is one transaction, so a thread that panicked has left nothing half done.

@@ -3,8 +3,10 @@
 
 use std::path::Path;
 
+use gradus_web::Role;
 use serde_json::Value;
 
+use crate::annotate;
 use crate::chat::{begin, speak};
 use crate::client::{Server, folder};
 use crate::driver::Browser;
@@ -32,12 +34,32 @@ fn no_page_has_a_fault_that_axe_finds() {
     let server = Server::over(folder.path());
     begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward")]);
     speak(&mut browser, "The tea");
+    annotate::project(folder.path(), "fine", "fine-grained", 1);
+    annotate::project(folder.path(), "pairs", "comparison", 1);
+    annotate::project(folder.path(), "likert", "likert-imdb", 1);
+    annotate::sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
     let mut found = Vec::new();
     for is_dark in [false, true] {
         browser.dark(is_dark);
-        for path in ["/", "/chat", "/chat/1", "/nowhere"] {
+        for path in [
+            "/",
+            "/chat",
+            "/chat/1",
+            "/nowhere",
+            "/annotate",
+            "/annotate/fine",
+            "/annotate/pairs",
+            "/annotate/likert",
+            "/annotate/pairs/results",
+        ] {
             browser.go(&format!("http://{}{path}", server.host()));
             browser.eval("document.querySelectorAll('details').forEach(e => { e.open = true })");
+            if path.starts_with("/annotate/") && !path.ends_with("results") {
+                browser.wait("document.querySelector('#asked section')");
+            }
+            if path == "/annotate/fine" {
+                browser.eval("document.getElementById('missing').click()");
+            }
             if path == "/chat/1" {
                 browser.click("[data-tokens]");
                 browser.wait("document.querySelector('.token')");

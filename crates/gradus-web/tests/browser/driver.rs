@@ -172,8 +172,8 @@ impl Browser {
 
     /// Something that the mouse does.
     pub fn mouse(&mut self, kind: &str, x: f64, y: f64) {
-        let buttons = if kind == "mouseMoved" { 0 } else { 1 };
-        let event = json!({ "type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1 });
+        let (button, buttons) = if kind == "mouseMoved" { ("none", 0) } else { ("left", 1) };
+        let event = json!({ "type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": 1 });
         self.call("Input.dispatchMouseEvent", event);
     }
 

@@ -2,6 +2,7 @@
 //! left out, visibly.
 
 mod accessible;
+mod annotate;
 mod chat;
 #[path = "../serve/client.rs"]
 #[allow(dead_code, reason = "browsers do what the client of the other tests does by hand")]

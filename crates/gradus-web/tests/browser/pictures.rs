@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use gradus_web::Role;
+
+use crate::annotate;
 use crate::chat::{begin, speak};
 use crate::client::{Server, folder};
 use crate::driver::Browser;
@@ -24,11 +27,32 @@ fn pictures_of_all_pages() {
     let take = |browser: &mut Browser, name: &str| {
         std::fs::write(to.join(format!("{name}.png")), browser.picture()).expect("written");
     };
-    for (name, path) in [("overview", "/"), ("chats", "/chat"), ("chat", "/chat/1"), ("blind", "/chat/2")] {
+    for (project, labels) in [("fine", "fine-grained"), ("pairs", "comparison"), ("likert", "likert-imdb")] {
+        annotate::project(folder.path(), project, labels, 1);
+    }
+    annotate::sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
+    let pages = [
+        ("overview", "/"),
+        ("chats", "/chat"),
+        ("chat", "/chat/1"),
+        ("blind", "/chat/2"),
+        ("projects", "/annotate"),
+        ("spans", "/annotate/fine"),
+        ("comparison", "/annotate/pairs"),
+        ("scales", "/annotate/likert"),
+        ("results", "/annotate/pairs/results"),
+    ];
+    for (name, path) in pages {
         for (look, width, is_dark) in [("", 1280, false), ("-dark", 1280, true), ("-narrow", 390, false)] {
             browser.dark(is_dark);
             browser.size(width, 800, false);
             browser.go(&format!("http://{}{path}", server.host()));
+            if ["spans", "comparison", "scales"].contains(&name) {
+                browser.wait("document.querySelector('#asked section')");
+            }
+            if name == "spans" {
+                annotate::mark(&mut browser);
+            }
             if name == "chat" {
                 browser.click("[data-tokens]");
                 browser.wait("document.querySelector('.token')");

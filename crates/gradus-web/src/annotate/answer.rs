@@ -1,0 +1,405 @@
+//! What people say of a task, and the rules that it must keep: the page shows what these say and decides nothing itself.
+//!
+//! Offsets are characters (Unicode code points), as in FineGrainedRLHF's files; scripts count UTF-16 and convert.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::labels::{Asks, LabelSet, Type};
+use super::task::Task;
+
+/// The most bytes of a text that people write, and spans of an answer.
+const TEXT_BYTES: usize = 1 << 16;
+const SPANS: usize = 500;
+
+/// An annotation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Answer {
+    /// There is nothing to mark and nothing missing.
+    pub no_error: bool,
+    /// What is marked.
+    pub spans: Vec<Marked>,
+    /// What is missing.
+    pub missing: Vec<Missing>,
+    /// The first answer, corrected; none is not touched yet.
+    pub correction: Option<String>,
+    /// The correction is left blank because no passage helps.
+    pub no_passage_helps: bool,
+    /// Who is better of each pair that was decided, by `1v2` and so on.
+    pub ranks: BTreeMap<String, Rank>,
+    /// What was chosen on each scale.
+    pub questions: BTreeMap<String, u8>,
+    /// Anything else.
+    pub feedback: String,
+}
+
+/// A stretch of the first answer with its type.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Marked {
+    /// The type.
+    pub kind: String,
+    /// Its first character.
+    pub start: usize,
+    /// The character after its last.
+    pub end: usize,
+    /// What it repeats.
+    pub repeats: String,
+    /// The passage that it contradicts, from 1.
+    pub passage: usize,
+    /// The sentences there; 0 is the title.
+    pub sentences: Vec<usize>,
+}
+
+/// Information that the first answer lacks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Missing {
+    /// The type.
+    pub kind: String,
+    /// The passage that has it, from 1.
+    pub passage: usize,
+    /// The sentences there; 0 is the title.
+    pub sentences: Vec<usize>,
+}
+
+/// Who is better of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rank {
+    /// The first.
+    First,
+    /// Neither.
+    Tie,
+    /// The second.
+    Second,
+}
+
+impl Rank {
+    fn sign(self) -> i8 {
+        match self {
+            Self::First => 1,
+            Self::Tie => 0,
+            Self::Second => -1,
+        }
+    }
+
+    /// 1, 2 or 0 for neither: the number in FineGrainedRLHF's files.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::First => 1,
+            Self::Tie => 0,
+            Self::Second => 2,
+        }
+    }
+}
+
+/// All pairs of `answers`, counted from 0, in the order of the files: 1v2, 1v3, …, 3v4.
+pub fn pairs(answers: usize) -> Vec<(usize, usize)> {
+    (0..answers).flat_map(|one| (one + 1..answers).map(move |other| (one, other))).collect()
+}
+
+/// The name of a pair.
+pub fn pair_name((one, other): (usize, usize)) -> String {
+    format!("{}v{}", one + 1, other + 1)
+}
+
+/// Trims a selection of spaces and widens it to whole words; none where nothing is left.
+pub fn whole_words(text: &str, start: usize, end: usize) -> Option<(usize, usize)> {
+    let chars: Vec<char> = text.chars().collect();
+    let (mut start, mut end) = (start.min(chars.len()), end.min(chars.len()));
+    let is_space = |at: usize| chars[at].is_whitespace();
+    while start < end && is_space(start) {
+        start += 1;
+    }
+    while start < end && is_space(end - 1) {
+        end -= 1;
+    }
+    if start >= end {
+        return None;
+    }
+    while start > 0 && !is_space(start - 1) {
+        start -= 1;
+    }
+    while end < chars.len() && !is_space(end) {
+        end += 1;
+    }
+    Some((start, end))
+}
+
+/// Whether the ranks of a triple cannot all hold: `ab`, `bc`, `ac` are 1, 0 or −1. A tie that does not carry over is none.
+pub fn conflicts(ab: i8, bc: i8, ac: i8) -> bool {
+    match (ab, bc) {
+        (1, 1) => ac <= 0,
+        (1, 0) | (0, 1) => ac < 0,
+        (0, -1) | (-1, 0) => ac > 0,
+        (-1, -1) => ac >= 0,
+        _ => false,
+    }
+}
+
+impl Answer {
+    /// What is wrong or still to do, in words, in the order of the page; nothing where it can be handed in.
+    pub fn problems(&self, set: &LabelSet, task: &Task) -> Vec<String> {
+        let mut problems = self.broken(set, task);
+        let prediction = task.answers.first().map_or("", String::as_str);
+        if !(set.spans.is_empty() && set.missing.is_empty()) {
+            let marked = self.spans.len() + self.missing.len();
+            if self.no_error && marked > 0 {
+                problems.push("“No error” is chosen, but something is marked or missing.".into());
+            }
+            if !self.no_error && marked == 0 {
+                problems.push("Mark at least one error or what is missing, or choose “No error”.".into());
+            }
+        }
+        if set.correction {
+            let correction = self.correction.as_deref().unwrap_or(prediction);
+            let is_changed = correction.trim() != prediction.trim();
+            if self.no_error && is_changed {
+                problems.push("“No error” is chosen, but the correction is another text: reset it.".into());
+            }
+            if !self.no_error && !is_changed {
+                problems.push("Correct the answer: the correction is still the same text.".into());
+            }
+            if correction.trim().is_empty() && !self.no_passage_helps {
+                problems.push("The correction is blank: say that no passage helps, or write one.".into());
+            }
+        }
+        if set.comparison {
+            let left = pairs(task.answers.len()).into_iter().filter(|pair| !self.ranks.contains_key(&pair_name(*pair)));
+            let left: Vec<String> = left.map(pair_name).collect();
+            if !left.is_empty() {
+                problems.push(format!("Compare {}.", left.join(", ")));
+            }
+            for (a, b, c) in self.conflicting(task.answers.len()) {
+                let (a, b, c) = (a + 1, b + 1, c + 1);
+                problems.push(format!("{a}v{b}, {b}v{c} and {a}v{c} cannot all hold."));
+            }
+        }
+        for question in &set.questions {
+            if !self.questions.contains_key(&question.name) {
+                problems.push(format!("Choose a number for “{}”", question.question));
+            }
+        }
+        problems
+    }
+
+    /// What people should know, though it is allowed.
+    pub fn warnings(&self, set: &LabelSet, task: &Task) -> Vec<String> {
+        let all = pairs(task.answers.len()).len();
+        let is_tied =
+            set.comparison && self.ranks.len() == all && all > 0 && self.ranks.values().all(|rank| *rank == Rank::Tie);
+        is_tied.then(|| "All pairs are ties: is there really no difference?".to_owned()).into_iter().collect()
+    }
+
+    /// The triples of answers, from 0, whose ranks cannot all hold.
+    pub fn conflicting(&self, answers: usize) -> Vec<(usize, usize, usize)> {
+        let sign = |pair| self.ranks.get(&pair_name(pair)).map(|rank| rank.sign());
+        let mut found = Vec::new();
+        for (a, b) in pairs(answers) {
+            for c in b + 1..answers {
+                if let (Some(ab), Some(bc), Some(ac)) = (sign((a, b)), sign((b, c)), sign((a, c)))
+                    && conflicts(ab, bc, ac)
+                {
+                    found.push((a, b, c));
+                }
+            }
+        }
+        found
+    }
+
+    /// What no page sends: such an answer is not kept at all.
+    pub fn broken(&self, set: &LabelSet, task: &Task) -> Vec<String> {
+        let mut problems = Vec::new();
+        let prediction = task.answers.first().map_or("", String::as_str);
+        let chars: Vec<char> = prediction.chars().collect();
+        let mut taken: Vec<(usize, usize)> = Vec::new();
+        if self.spans.len() + self.missing.len() > SPANS {
+            return vec![format!("More than {SPANS} marks are not kept.")];
+        }
+        for span in &self.spans {
+            let Some(kind) = set.spans.iter().find(|kind| kind.name == span.kind) else {
+                problems.push(format!("There is no type {}.", span.kind));
+                continue;
+            };
+            if whole_words(prediction, span.start, span.end) != Some((span.start, span.end)) {
+                problems.push(format!("{}: characters {} to {} are no whole words.", kind.label, span.start, span.end));
+                continue;
+            }
+            if taken.iter().any(|(start, end)| span.start < *end && *start < span.end) {
+                problems.push(format!("{}: the span overlaps another.", kind.label));
+            }
+            taken.push((span.start, span.end));
+            match kind.asks {
+                Asks::Nothing => {}
+                Asks::EarlierText => {
+                    let earlier: String = chars[..span.start].iter().collect();
+                    let repeats = span.repeats.trim();
+                    if repeats.is_empty() || !earlier.contains(repeats) {
+                        problems.push(format!("{}: the text it repeats must stand before it.", kind.label));
+                    }
+                }
+                Asks::Sentences => problems.extend(place(kind, task, span.passage, &span.sentences)),
+            }
+        }
+        for missing in &self.missing {
+            match set.missing.iter().find(|kind| kind.name == missing.kind) {
+                Some(kind) => problems.extend(place(kind, task, missing.passage, &missing.sentences)),
+                None => problems.push(format!("There is no type {}.", missing.kind)),
+            }
+        }
+        let names: Vec<String> = pairs(task.answers.len()).into_iter().map(pair_name).collect();
+        if self.ranks.keys().any(|name| !names.contains(name)) {
+            problems.push("A pair is not of this task.".into());
+        }
+        for (name, value) in &self.questions {
+            let asked = set.questions.iter().find(|question| question.name == *name);
+            if asked.is_none_or(|question| !(question.from..=question.to).contains(value)) {
+                problems.push(format!("{value} is no answer to {name}."));
+            }
+        }
+        if self.correction.as_ref().map_or(0, String::len).max(self.feedback.len()) > TEXT_BYTES {
+            problems.push(format!("A text has more than {TEXT_BYTES} bytes."));
+        }
+        problems
+    }
+}
+
+/// What is wrong with a place in the passages.
+fn place(kind: &Type, task: &Task, passage: usize, sentences: &[usize]) -> Option<String> {
+    let Some(found) = passage.checked_sub(1).and_then(|at| task.passages.get(at)) else {
+        return Some(format!("{}: passage {passage} is not there; there are {}.", kind.label, task.passages.len()));
+    };
+    let last = found.sentences.len();
+    match sentences {
+        [] => Some(format!("{}: name at least one sentence of passage {passage}.", kind.label)),
+        _ => {
+            let wrong = sentences.iter().find(|sentence| **sentence > last)?;
+            Some(format!("{}: passage {passage} has sentences 0 to {last}, but no {wrong}.", kind.label))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::task::Passage;
+    use super::*;
+
+    fn task() -> Task {
+        let sentences = vec!["One.".into(), "Two.".into()];
+        Task {
+            question: "Q?".into(),
+            passages: vec![Passage { title: "T".into(), sentences }],
+            reference: "R".into(),
+            answers: ["the tea is warm the tea", "b", "c", "d"].map(str::to_owned).to_vec(),
+            models: Vec::new(),
+        }
+    }
+
+    fn fine() -> LabelSet {
+        LabelSet::open("fine-grained").expect("a label set")
+    }
+
+    fn span(kind: &str, start: usize, end: usize) -> Marked {
+        Marked { kind: kind.into(), start, end, ..Marked::default() }
+    }
+
+    #[test]
+    fn a_selection_becomes_whole_words() {
+        let text = "  the tea  is warm";
+        assert_eq!(whole_words(text, 3, 7), Some((2, 9)));
+        assert_eq!(whole_words(text, 0, 2), None);
+        assert_eq!(whole_words(text, 5, 6), None);
+        assert_eq!(whole_words(text, 5, 7), Some((6, 9)), "spaces are trimmed before it widens");
+        assert_eq!(whole_words(text, 0, 400), Some((2, 18)));
+        assert_eq!(whole_words("größer 世界", 2, 8), Some((0, 9)));
+        assert_eq!(whole_words("", 0, 3), None);
+    }
+
+    #[test]
+    fn eight_of_the_27_triples_conflict() {
+        let mut found = Vec::new();
+        for ab in -1..=1 {
+            for bc in -1..=1 {
+                found.extend((-1..=1).filter(|ac| conflicts(ab, bc, *ac)).map(|ac| (ab, bc, ac)));
+            }
+        }
+        let expected =
+            [(-1, -1, 0), (-1, -1, 1), (-1, 0, 1), (0, -1, 1), (0, 1, -1), (1, 0, -1), (1, 1, -1), (1, 1, 0)];
+        assert_eq!(found, expected);
+        // A tie that does not carry over is allowed.
+        assert!(!conflicts(1, 0, 0) && !conflicts(0, 0, 1));
+    }
+
+    #[test]
+    fn no_error_means_nothing_is_marked_and_nothing_changed() {
+        let (set, task) = (fine(), task());
+        let problems = |answer: &Answer| answer.problems(&set, &task);
+        assert_eq!(problems(&Answer::default()).len(), 2, "something must be marked, and the correction another text");
+        let none = Answer { no_error: true, ..Answer::default() };
+        assert!(problems(&none).is_empty());
+        let changed = Answer { correction: Some("x".into()), ..none.clone() };
+        assert!(problems(&changed)[0].contains("“No error” is chosen, but the correction"));
+        let marked = Answer { spans: vec![span("Irrelevant", 0, 3)], ..none };
+        assert!(problems(&marked)[0].contains("something is marked"));
+        let whole = Answer { no_error: false, correction: Some("tea".into()), ..marked };
+        assert!(problems(&whole).is_empty());
+        let blank = Answer { correction: Some(" ".into()), ..whole };
+        assert!(problems(&blank)[0].contains("blank"));
+        assert!(problems(&Answer { no_passage_helps: true, ..blank }).is_empty());
+    }
+
+    #[test]
+    fn a_span_keeps_its_rules() {
+        let (set, task) = (fine(), task());
+        let broken = |spans: &[Marked]| Answer { spans: spans.to_vec(), ..Answer::default() }.broken(&set, &task);
+        assert!(broken(&[span("Irrelevant", 0, 3), span("Incoherent", 4, 7)]).is_empty());
+        assert!(broken(&[span("Irrelevant", 0, 2)])[0].contains("no whole words"));
+        assert!(broken(&[span("Irrelevant", 0, 400)])[0].contains("no whole words"));
+        assert!(broken(&[span("Irrelevant", 0, 7), span("Incoherent", 4, 10)])[0].contains("overlaps"));
+        assert!(broken(&[span("Wrong", 0, 3)])[0].contains("no type"));
+        let repeated = |text: &str| Marked { repeats: text.into(), ..span("Redundant", 16, 23) };
+        assert!(broken(&[repeated(" the tea ")]).is_empty());
+        assert!(broken(&[repeated("the tea is warm ")]).is_empty());
+        assert_eq!(broken(&[repeated("")]).len() + broken(&[repeated("coffee")]).len(), 2);
+        let placed = |passage, sentences: &[usize]| Marked {
+            passage,
+            sentences: sentences.to_vec(),
+            ..span("Wrong-Grounding", 0, 3)
+        };
+        assert!(broken(&[placed(1, &[0, 2])]).is_empty(), "0 is the title");
+        assert!(broken(&[placed(2, &[0])])[0].contains("passage 2 is not there"));
+        assert!(broken(&[placed(1, &[3])])[0].contains("sentences 0 to 2, but no 3"));
+        assert!(broken(&[placed(1, &[])])[0].contains("at least one"));
+    }
+
+    #[test]
+    fn pairs_are_all_compared_and_hold_together() {
+        let (set, task) = (LabelSet::open("comparison").expect("a label set"), task());
+        let names: Vec<String> = pairs(4).into_iter().map(pair_name).collect();
+        assert_eq!(names, ["1v2", "1v3", "1v4", "2v3", "2v4", "3v4"]);
+        let mut answer = Answer::default();
+        assert_eq!(answer.problems(&set, &task), ["Compare 1v2, 1v3, 1v4, 2v3, 2v4, 3v4."]);
+        answer.ranks = names.iter().map(|name| (name.clone(), Rank::Tie)).collect();
+        assert!(answer.problems(&set, &task).is_empty() && answer.warnings(&set, &task).len() == 1);
+        answer.ranks.insert("1v2".into(), Rank::First);
+        assert!(answer.problems(&set, &task).is_empty(), "1v3 and 2v3 may be ties all the same");
+        answer.ranks.insert("2v3".into(), Rank::First);
+        assert_eq!(answer.problems(&set, &task), ["1v2, 2v3 and 1v3 cannot all hold."]);
+        answer.ranks.insert("9v9".into(), Rank::First);
+        assert_eq!(answer.broken(&set, &task).len(), 1);
+    }
+
+    #[test]
+    fn every_question_is_answered_on_its_scale() {
+        let (set, task) = (LabelSet::open("likert-imdb").expect("a label set"), task());
+        let mut answer = Answer::default();
+        assert_eq!(answer.problems(&set, &task).len(), 2);
+        answer.questions = BTreeMap::from([("coherence".into(), 5), ("sentiment".into(), 1)]);
+        assert!(answer.problems(&set, &task).is_empty());
+        answer.questions.insert("sentiment".into(), 6);
+        assert_eq!(answer.broken(&set, &task), ["6 is no answer to sentiment."]);
+    }
+}

@@ -1,0 +1,203 @@
+//! What is asked of people: types of spans, of missing information, a correction, comparisons, questions with a scale.
+//!
+//! A label set is a YAML file. Any part may be left out; a page has what its label set has.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use gradus::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of a file, and types or questions of a kind.
+const BYTES: u64 = 1 << 20;
+const MOST: usize = 50;
+
+/// Label sets that come along: name and YAML.
+pub const BUILT_IN: &[(&str, &str)] = &[
+    ("fine-grained", include_str!("sets/fine-grained.yml")),
+    ("comparison", include_str!("sets/comparison.yml")),
+    ("likert-imdb", include_str!("sets/likert-imdb.yml")),
+    ("likert-commongen", include_str!("sets/likert-commongen.yml")),
+    ("likert-dialogue", include_str!("sets/likert-dialogue.yml")),
+    ("likert-summarisation", include_str!("sets/likert-summarisation.yml")),
+    ("likert-totto", include_str!("sets/likert-totto.yml")),
+];
+
+/// A label set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelSet {
+    /// What it is called.
+    pub name: String,
+    /// The labelling policy, a paragraph each.
+    #[serde(default)]
+    pub instructions: Vec<String>,
+    /// Types of spans of the first answer, the first that fits before those below.
+    #[serde(default)]
+    pub spans: Vec<Type>,
+    /// Types of information that the first answer lacks.
+    #[serde(default)]
+    pub missing: Vec<Type>,
+    /// Whether the first answer is to be corrected.
+    #[serde(default)]
+    pub correction: bool,
+    /// Whether all pairs of answers are compared.
+    #[serde(default)]
+    pub comparison: bool,
+    /// Questions about the first answer, each with a scale.
+    #[serde(default)]
+    pub questions: Vec<Question>,
+}
+
+/// A type of spans, or of missing information.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Type {
+    /// What files call it.
+    pub name: String,
+    /// What people read.
+    pub label: String,
+    /// Its colour, `#RRGGBB`.
+    pub colour: String,
+    /// What more is asked of a span of it.
+    #[serde(default)]
+    pub asks: Asks,
+    /// What people are reminded of.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// What more is asked of a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asks {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Which earlier text of the answer it repeats.
+    EarlierText,
+    /// Which sentences of which passage it contradicts.
+    Sentences,
+}
+
+/// A question with a scale.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// What files call it.
+    pub name: String,
+    /// What people read.
+    pub question: String,
+    /// The least.
+    pub from: u8,
+    /// The most.
+    pub to: u8,
+}
+
+impl LabelSet {
+    /// The label set `name`: one that comes along, or a file.
+    ///
+    /// # Errors
+    /// When there is none, or it is wrong.
+    pub fn open(name: &str) -> Result<Self> {
+        if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+            return Self::read(text, name);
+        }
+        let path = Path::new(name);
+        let known: Vec<&str> = BUILT_IN.iter().map(|(known, _)| *known).collect();
+        let size = std::fs::metadata(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::input(format!("there is no label set `{name}`"))
+                .with_hint(format!("give a YAML file, or one of {}", known.join(", "))),
+            _ => Error::io(path, error),
+        })?;
+        if !size.is_file() || size.len() > BYTES {
+            return Err(Error::input(format!("`{name}`: a label set is a file of at most {BYTES} bytes")));
+        }
+        Self::read(&std::fs::read_to_string(path).map_err(|error| Error::io(path, error))?, name)
+    }
+
+    /// The label set that `text` is; `name` is what messages call it.
+    ///
+    /// # Errors
+    /// When it is wrong.
+    pub fn read(text: &str, name: &str) -> Result<Self> {
+        let set: Self = serde_saphyr::from_str(text).map_err(|error| Error::input(format!("`{name}`: {error}")))?;
+        match set.problem() {
+            Some(problem) => Err(Error::input(format!("`{name}`: {problem}"))),
+            None => Ok(set),
+        }
+    }
+
+    fn problem(&self) -> Option<String> {
+        let names = self.spans.iter().chain(&self.missing).map(|kind| &kind.name);
+        let names: Vec<&String> = names.chain(self.questions.iter().map(|question| &question.name)).collect();
+        let mut seen = HashSet::new();
+        if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
+            return Some(format!("`{twice}` is there twice"));
+        }
+        let is_colour = |colour: &str| {
+            colour
+                .strip_prefix('#')
+                .is_some_and(|digits| digits.len() == 6 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
+        };
+        let types = || self.spans.iter().chain(&self.missing);
+        if let Some(wrong) = types().find(|kind| !is_colour(&kind.colour)) {
+            return Some(format!(
+                "the colour of `{}` is `{}`, but one such as `#137752` is needed",
+                wrong.name, wrong.colour
+            ));
+        }
+        if let Some(wrong) =
+            self.questions.iter().find(|question| question.from >= question.to || question.to - question.from > 20)
+        {
+            return Some(format!("the scale of `{}` goes from {} to {}", wrong.name, wrong.from, wrong.to));
+        }
+        if names.len() > MOST {
+            return Some(format!("{} types and questions are more than {MOST}", names.len()));
+        }
+        let asks_nothing = names.is_empty() && !self.correction && !self.comparison;
+        asks_nothing
+            .then(|| "it asks for nothing: `spans`, `missing`, `correction`, `comparison` or `questions`".to_owned())
+    }
+
+    /// Whether one answer is looked at, and not only several compared.
+    pub fn is_about_one(&self) -> bool {
+        self.correction || !(self.spans.is_empty() && self.missing.is_empty() && self.questions.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_come_along_are_read() {
+        for (name, _) in BUILT_IN {
+            LabelSet::open(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        let set = LabelSet::open("fine-grained").expect("a label set");
+        let names: Vec<&str> = set.spans.iter().map(|kind| kind.name.as_str()).collect();
+        assert_eq!(names, ["Irrelevant", "Redundant", "Wrong-Grounding", "Unverifiable", "Incoherent"]);
+        assert_eq!((set.spans[1].asks, set.spans[2].asks), (Asks::EarlierText, Asks::Sentences));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, word) in [
+            ("name: x", "asks for nothing"),
+            ("name: x\nspans:\n  - { name: a, label: A, colour: red }", "the colour of `a` is `red`"),
+            (
+                "name: x\nmissing:\n  - { name: a, label: A, colour: \"#000000\" }\n  - { name: a, label: B, colour: \"#000000\" }",
+                "`a` is there twice",
+            ),
+            ("name: x\nquestions:\n  - { name: a, question: A, from: 5, to: 1 }", "from 5 to 1"),
+            ("name: x\ncolour: red", "colour"),
+            ("[", "`x.yml`"),
+        ] {
+            let message = LabelSet::read(text, "x.yml").expect_err("wrong").to_string();
+            assert!(message.contains(word), "{message}");
+        }
+        let missing = LabelSet::open("nothing.yml").expect_err("missing");
+        assert!(missing.hint().is_some_and(|hint| hint.contains("fine-grained")));
+    }
+}

@@ -1,0 +1,200 @@
+//! The pages of annotation.
+
+use axum::response::Html as Body;
+
+use super::export::Form;
+use super::labels::LabelSet;
+use super::stats::{Number, Stats};
+use super::task::Task;
+use crate::html;
+use crate::html::Html;
+use crate::page::{Page, Place};
+use crate::store::projects::{Person, Project, Role, State};
+use crate::store::sessions::Session;
+
+/// The address of something of a project, whose name has no character that an address would escape.
+pub fn path(project: &Project, rest: &str) -> String {
+    format!("/annotate/{}/{rest}", project.name)
+}
+
+/// The address of a task.
+pub fn task_path(project: &Project, number: usize) -> String {
+    path(project, &format!("task/{number}"))
+}
+
+fn page(session: &Session, title: &str, body: Html) -> Body<String> {
+    Page { title, place: Place::Annotate, scripts: &[], styles: &[], body }.framed(session)
+}
+
+/// All projects, and who is signed in.
+pub fn list(
+    session: &Session,
+    person: Option<&Person>,
+    projects: &[(Project, Option<(usize, usize)>)],
+) -> Body<String> {
+    let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"];
+    let who = match person {
+        Some(person) => html![
+            "<form method=\"post\" action=\"/annotate/leave\" class=\"row\">" (csrf) "<p>You are " (person.name) ", " (person.role.name())
+            ".</p>\n<button type=\"submit\">Sign out</button></form>\n"
+        ],
+        None => html![
+            "<form method=\"post\" action=\"/annotate/enter\" class=\"fields\">\n" (csrf)
+            "<div><label for=\"name\">Name</label><input id=\"name\" name=\"name\" autocomplete=\"username\" required></div>\n"
+            "<div><label for=\"token\">Token</label><input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" required></div>\n"
+            "<button type=\"submit\" class=\"main\">Sign in</button>\n"
+            "<p class=\"small soft\"><code>gradus annotate invite NAME</code> prints a token.</p>\n</form>\n"
+        ],
+    };
+    let row = |(project, progress): &(Project, Option<(usize, usize)>)| {
+        let name = match person {
+            Some(_) => html!["<a href=\"/annotate/" (project.name) "\">" (project.name) "</a>"],
+            None => html![(project.name)],
+        };
+        let done = progress.map(|(done, skipped)| html![(done) " done, " (skipped) " skipped"]);
+        let of_all = match person.map(|person| person.role) {
+            Some(Role::Reviewer | Role::Owner) => html!["<a href=\"" (path(project, "results")) "\">Results</a>"],
+            _ => Html::new(),
+        };
+        html![
+            "<tr><td>" (name) "</td><td>" (project.labels.name) "</td><td class=\"number\">" (project.tasks) "</td><td class=\"number\">"
+            (project.annotators) "</td><td>" (done) "</td><td>" (of_all) "</td></tr>\n"
+        ]
+    };
+    let projects = match projects.is_empty() {
+        true => html![
+            "<p>There is no project yet: <code>gradus annotate new NAME --data FILE --labels fine-grained</code> makes one.</p>\n"
+        ],
+        false => html![
+            "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Projects\"><table>\n<thead><tr><th scope=\"col\">Project</th><th scope=\"col\">Asks for</th>"
+            "<th scope=\"col\" class=\"number\">Tasks</th><th scope=\"col\" class=\"number\">People a task</th><th scope=\"col\">You</th>"
+            "<th scope=\"col\">All</th></tr></thead>\n<tbody>\n" (projects.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
+        ],
+    };
+    page(session, "Annotate", html![(who) "<h2>Projects</h2>\n" (projects)])
+}
+
+/// Everything is done.
+pub fn nothing_left(session: &Session, project: &Project) -> Body<String> {
+    let body = html![
+        "<p>There is nothing left for you in this project. Thank you.</p>\n<p><a href=\"/annotate\">All projects</a></p>\n"
+    ];
+    page(session, &project.name, body)
+}
+
+/// A task: what is given is here, what is asked is made by the script from the label set.
+pub fn task(project: &Project, number: usize, task: &Task, state: State, (done, skipped): (usize, usize)) -> Html {
+    let labels = &project.labels;
+    let before = match state {
+        State::Open => Html::new(),
+        State::Done => {
+            html!["<p class=\"good\">You have handed this in. It can still be changed and handed in again.</p>\n"]
+        }
+        State::Skipped => html!["<p>You have skipped this. It can still be done.</p>\n"],
+    };
+    let passages: Vec<Html> = task.passages.iter().enumerate().map(|(i, passage)| {
+        let sentence = |(s, text): (usize, &String)| html!["<li><span class=\"soft small\">S" (s) "</span> " (text) "</li>\n"];
+        let sentences: Vec<Html> = std::iter::once(&passage.title).chain(&passage.sentences).enumerate().map(sentence).collect();
+        html![
+            "<details open><summary>Passage " (i + 1) ": " (passage.title) "</summary>\n<ol class=\"sentences\" start=\"0\">\n" (sentences)
+            "</ol>\n</details>\n"
+        ]
+    }).collect();
+    let reference = match task.reference.is_empty() {
+        true => Html::new(),
+        false => {
+            html!["<details open><summary>Reference</summary><p class=\"text\">" (task.reference) "</p></details>\n"]
+        }
+    };
+    html![
+        (before) "<p class=\"soft small\">Task " (number) " of " (project.tasks) " · " (done) " done, " (skipped) " skipped by you</p>\n"
+        (instructions(labels))
+        "<div class=\"work\" data-task=\"" (task_path(project, number)) "\" data-next=\"/annotate/" (project.name) "\">\n"
+        "<section class=\"given\" aria-label=\"What is given\">\n<h2>Question</h2>\n<p class=\"text\">" (task.question) "</p>\n" (reference) (passages) "</section>\n"
+        "<section aria-label=\"What you say\">\n<div id=\"asked\"></div>\n"
+        "<div class=\"field\"><label for=\"feedback\">Anything else (optional)</label><textarea id=\"feedback\" rows=\"2\"></textarea></div>\n"
+        "<ul id=\"todo\" class=\"small\" aria-live=\"polite\"></ul>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
+        "<div class=\"row\"><button type=\"button\" id=\"submit\" class=\"main\" disabled>Hand in</button>"
+        "<button type=\"button\" id=\"undo\" disabled>Undo</button></div>\n"
+        "<details class=\"skip-task\"><summary>Skip this task</summary>\n<div class=\"field\"><label for=\"reason\">Why?</label><input id=\"reason\"></div>\n"
+        "<button type=\"button\" id=\"skip\">Skip</button>\n</details>\n"
+        "<p class=\"small soft\">" (keys(labels)) "</p>\n</section>\n</div>\n"
+        "<noscript><p>Annotating needs the script of this page.</p></noscript>\n"
+    ]
+}
+
+fn instructions(labels: &LabelSet) -> Html {
+    if labels.instructions.is_empty() {
+        return Html::new();
+    }
+    let paragraphs: Vec<Html> = labels.instructions.iter().map(|text| html!["<li>" (text) "</li>\n"]).collect();
+    html!["<details><summary>Instructions</summary>\n<ul>\n" (paragraphs) "</ul>\n</details>\n"]
+}
+
+fn keys(labels: &LabelSet) -> Html {
+    let spans = match labels.spans.is_empty() {
+        true => Html::new(),
+        false => html![
+            "In the answer, <kbd>←</kbd> <kbd>→</kbd> go from word to word, <kbd>Shift</kbd> with them selects, <kbd>Enter</kbd> marks. "
+        ],
+    };
+    html![(spans) "<kbd>Ctrl</kbd> <kbd>Z</kbd> undoes, <kbd>Ctrl</kbd> <kbd>Enter</kbd> hands in. Everything is kept as you go."]
+}
+
+fn number(value: &Number) -> Html {
+    match value {
+        Number::Value(value) => html![(format!("{value:.3}"))],
+        Number::Undefined(why) => html!["<span class=\"soft small\">" (*why) "</span>"],
+    }
+}
+
+fn table(name: &'static str, heads: &[&'static str], rows: Vec<Html>) -> Html {
+    let heads: Vec<Html> = heads.iter().map(|head| html!["<th scope=\"col\">" (*head) "</th>"]).collect();
+    html![
+        "<h2>" (name) "</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"" (name) "\"><table>\n<thead><tr>" (heads)
+        "</tr></thead>\n<tbody>\n" (rows) "</tbody>\n</table></div>\n"
+    ]
+}
+
+/// How a project stands.
+pub fn results(session: &Session, project: &Project, stats: &Stats) -> Body<String> {
+    let people = stats.people.iter().map(|work| html![
+        "<tr><td>" (work.name) "</td><td>" (work.done) "</td><td>" (work.skipped) "</td><td>" (number(&work.median_seconds)) "</td><td>" (work.fast) "</td></tr>\n"
+    ]);
+    let agreement = stats.agreement.iter().map(|of| html![
+        "<tr><td>" (of.of) "</td><td>" (of.items) "</td><td>" (number(&of.raw)) "</td><td>" (number(&of.cohen)) "</td><td>" (number(&of.fleiss))
+        "</td><td>" (number(&of.alpha)) "</td></tr>\n"
+    ]);
+    let spans = stats
+        .span_f1
+        .as_ref()
+        .map(|f1| html!["<p>Characters marked alike, F1 over all pairs of people: " (number(f1)) "</p>\n"]);
+    let strength = |of: &super::stats::Strength| {
+        let (low, high) = of.interval;
+        html!["<tr><td>" (of.model) "</td><td>" (format!("{:.3}", of.log_strength)) "</td><td>" (format!("{low:.3} to {high:.3}")) "</td></tr>\n"]
+    };
+    let models = match (stats.models.is_empty(), stats.models_undefined) {
+        (true, None) => Html::new(),
+        (true, Some(why)) => html!["<h2>Models</h2>\n<p>No strengths: " (why) ".</p>\n"],
+        (false, _) => {
+            table("Models", &["Model", "Log-strength", "95 % interval"], stats.models.iter().map(strength).collect())
+        }
+    };
+    let share = |of: &'static str, share: &Number| html!["<tr><td>" (of) "</td><td>" (number(share)) "</td></tr>\n"];
+    let bias = match project.labels.comparison {
+        true => table(
+            "Which answer is preferred",
+            &["Of those that are no tie", "Share"],
+            vec![share("the one on the left", &stats.left_preferred), share("the longer one", &stats.longer_preferred)],
+        ),
+        false => Html::new(),
+    };
+    let forms = Form::ALL.iter().map(|form| html!["<li><a href=\"" (path(project, &format!("{}.jsonl", form.name()))) "\" download>" (form.name()) "</a></li>\n"]);
+    let body = html![
+        "<p>" (stats.complete) " of " (stats.tasks) " tasks have all their annotations.</p>\n"
+        (table("People", &["Name", "Done", "Skipped", "Median seconds", "Too fast"], people.collect()))
+        (table("Agreement", &["On", "Items", "Same", "Cohen’s κ", "Fleiss’ κ", "Krippendorff’s α"], agreement.collect())) (spans) (models) (bias)
+        "<h2>Download</h2>\n<p>For the owner:</p>\n<ul>\n" (forms.collect::<Vec<_>>()) "</ul>\n"
+    ];
+    page(session, &project.name, body)
+}

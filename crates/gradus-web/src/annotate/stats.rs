@@ -1,0 +1,361 @@
+//! How a project stands: who did how much, how far people agree, which models they prefer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gradus::Result;
+use serde::Serialize;
+
+use super::answer::{Rank, pair_name, pairs};
+use super::is_turned;
+use super::task::Task;
+use crate::agreement::{Defined, Level, Span, alpha, bradley_terry, cohen, fleiss, raw, span_f1};
+use crate::store::Store;
+use crate::store::projects::{Annotation, Project, State};
+
+/// An annotation that took less than this share of the project's median is flagged.
+const FAST: f64 = 1.0 / 3.0;
+
+/// A number, or why there is none.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Number {
+    /// The number.
+    Value(f64),
+    /// Why it is not defined.
+    Undefined(&'static str),
+}
+
+impl From<Defined> for Number {
+    fn from(defined: Defined) -> Self {
+        match defined {
+            Ok(value) => Self::Value(value),
+            Err(why) => Self::Undefined(why),
+        }
+    }
+}
+
+/// How a project stands.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Stats {
+    /// Its tasks.
+    pub tasks: usize,
+    /// How many of them have all their annotations.
+    pub complete: usize,
+    /// Who did how much.
+    pub people: Vec<Work>,
+    /// How far people agree on each thing that is asked.
+    pub agreement: Vec<Agreement>,
+    /// The F1 of marked characters, over all pairs of people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span_f1: Option<Number>,
+    /// Models from the strongest, where the data names them.
+    pub models: Vec<Strength>,
+    /// Why there are no strengths, where models were compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub models_undefined: Option<&'static str>,
+    /// How often the answer on the left was preferred, of pairs that were not ties: a half where the side does not matter.
+    pub left_preferred: Number,
+    /// How often the longer answer was.
+    pub longer_preferred: Number,
+}
+
+/// What someone did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Work {
+    /// Who.
+    pub name: String,
+    /// Handed in.
+    pub done: usize,
+    /// Left out.
+    pub skipped: usize,
+    /// The median time of those handed in.
+    pub median_seconds: Number,
+    /// Handed in within a third of the median of all.
+    pub fast: usize,
+}
+
+/// How far people agree on one thing.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Agreement {
+    /// What.
+    pub of: String,
+    /// What two or more have said of it.
+    pub items: usize,
+    /// The share of pairs of people that said the same.
+    pub raw: Number,
+    /// Cohen's κ, of two people.
+    pub cohen: Number,
+    /// Fleiss' κ, where all items have as many labels.
+    pub fleiss: Number,
+    /// Krippendorff's α.
+    pub alpha: Number,
+}
+
+/// A model's strength.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Strength {
+    /// The model.
+    pub model: String,
+    /// The logarithm of its strength; they sum to 0.
+    pub log_strength: f64,
+    /// The 95 % interval.
+    pub interval: (f64, f64),
+}
+
+/// The stats of a project.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
+    let all = store.projects().annotations(project.id)?;
+    let tasks = store.projects().tasks(project.id)?;
+    let done: Vec<&Annotation> = all.iter().filter(|said| said.state == State::Done).collect();
+    let per_task = |number: usize| done.iter().filter(|said| said.task == number).count();
+    let (models, models_undefined) = strengths(&done, &tasks);
+    let marks = !project.labels.spans.is_empty();
+    Ok(Stats {
+        tasks: project.tasks,
+        complete: (1..=project.tasks).filter(|number| per_task(*number) >= project.annotators).count(),
+        people: people(&all),
+        agreement: agreement(project, &done, &tasks),
+        span_f1: marks.then(|| spans(&done).into()),
+        models,
+        models_undefined,
+        left_preferred: preferred(&done, &tasks, |said, _, pair, first| {
+            // Whether the first of the pair stood on the left.
+            first != is_turned(&said.person, said.task, pair)
+        }),
+        longer_preferred: preferred(&done, &tasks, |_, task, pair, first| {
+            let (one, other) = pairs(task.answers.len())[pair];
+            let longer = task.answers[one].chars().count() > task.answers[other].chars().count();
+            longer == first
+        }),
+    })
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        count if count % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+fn people(all: &[Annotation]) -> Vec<Work> {
+    let names: BTreeSet<&String> = all.iter().map(|said| &said.person).collect();
+    let seconds = |name: Option<&String>| -> Vec<f64> {
+        let of = all.iter().filter(|said| said.state == State::Done && name.is_none_or(|name| said.person == *name));
+        of.map(|said| said.seconds).collect()
+    };
+    let bound = median(seconds(None)).unwrap_or(0.0) * FAST;
+    let of = |name: &String| Work {
+        name: name.clone(),
+        done: seconds(Some(name)).len(),
+        skipped: all.iter().filter(|said| said.person == *name && said.state == State::Skipped).count(),
+        median_seconds: median(seconds(Some(name))).ok_or("nothing was handed in").into(),
+        fast: seconds(Some(name)).iter().filter(|seconds| **seconds < bound).count(),
+    };
+    names.into_iter().map(of).collect()
+}
+
+/// Of each thing that is asked: what everyone said of every item, and how labels of it are ordered.
+fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agreement> {
+    let names: Vec<&String> = done.iter().map(|said| &said.person).collect::<BTreeSet<_>>().into_iter().collect();
+    let rated =
+        |items: &[(usize, usize)], label: &dyn Fn(&Annotation, usize) -> Option<usize>| -> Vec<Vec<Option<usize>>> {
+            let one = |&(number, part): &(usize, usize)| {
+                let by = |name: &&String| {
+                    let said = done.iter().find(|said| said.task == number && said.person == **name)?;
+                    label(said, part)
+                };
+                names.iter().map(by).collect()
+            };
+            items.iter().map(one).collect()
+        };
+    let measured = |of: String, ratings: Vec<Vec<Option<usize>>>, level: Level| {
+        let shared: Vec<Vec<Option<usize>>> =
+            ratings.into_iter().filter(|item| item.iter().flatten().count() > 1).collect();
+        Agreement {
+            of,
+            items: shared.len(),
+            raw: raw(&shared).into(),
+            cohen: cohen(&shared).into(),
+            fleiss: fleiss(&shared).into(),
+            alpha: alpha(&shared, level).into(),
+        }
+    };
+    let whole: Vec<(usize, usize)> = (1..=tasks.len()).map(|number| (number, 0)).collect();
+    let mut found = Vec::new();
+    let labels = &project.labels;
+    if !(labels.spans.is_empty() && labels.missing.is_empty()) {
+        let is_faulty = rated(&whole, &|said, _| Some(usize::from(!said.answer.no_error)));
+        found.push(measured("whether there is an error".into(), is_faulty, Level::Nominal));
+    }
+    if labels.comparison {
+        let items: Vec<(usize, usize)> = tasks
+            .iter()
+            .enumerate()
+            .flat_map(|(i, task)| (0..pairs(task.answers.len()).len()).map(move |pair| (i + 1, pair)))
+            .collect();
+        let label = |said: &Annotation, pair: usize| {
+            let task = &tasks[said.task - 1];
+            let rank = said.answer.ranks.get(&pair_name(*pairs(task.answers.len()).get(pair)?))?;
+            Some(match rank {
+                Rank::Second => 0,
+                Rank::Tie => 1,
+                Rank::First => 2,
+            })
+        };
+        found.push(measured("which answer is better".into(), rated(&items, &label), Level::Ordinal));
+    }
+    for question in &labels.questions {
+        let label = |said: &Annotation, _| {
+            said.answer.questions.get(&question.name).map(|value| usize::from(value.saturating_sub(question.from)))
+        };
+        found.push(measured(question.name.clone(), rated(&whole, &label), Level::Ordinal));
+    }
+    found
+}
+
+fn spans(done: &[&Annotation]) -> Defined {
+    let marked: Vec<Vec<Span>> = done
+        .iter()
+        .map(|said| {
+            let span =
+                |span: &super::answer::Marked| Span { characters: span.start..span.end, kind: span.kind.clone() };
+            said.answer.spans.iter().map(span).collect()
+        })
+        .collect();
+    let mut both = Vec::new();
+    for (i, one) in done.iter().enumerate() {
+        for (j, other) in done.iter().enumerate().skip(i + 1) {
+            if one.task == other.task {
+                both.push((&marked[i][..], &marked[j][..]));
+            }
+        }
+    }
+    if both.is_empty() { Err("no task was marked by two") } else { span_f1(both) }
+}
+
+/// Models by strength; a tie is half a win of each.
+fn strengths(done: &[&Annotation], tasks: &[Task]) -> (Vec<Strength>, Option<&'static str>) {
+    let names: BTreeSet<&String> = tasks.iter().flat_map(|task| &task.models).collect();
+    let at: BTreeMap<&String, usize> = names.iter().enumerate().map(|(i, name)| (*name, i)).collect();
+    let mut wins = vec![vec![0.0; at.len()]; at.len()];
+    let mut met = false;
+    for said in done {
+        let task = &tasks[said.task - 1];
+        for pair in pairs(task.models.len()) {
+            let Some(rank) = said.answer.ranks.get(&pair_name(pair)) else { continue };
+            let (one, other) = (at[&task.models[pair.0]], at[&task.models[pair.1]]);
+            if one == other {
+                continue;
+            }
+            met = true;
+            let share = match rank {
+                Rank::First => 1.0,
+                Rank::Tie => 0.5,
+                Rank::Second => 0.0,
+            };
+            wins[one][other] += share;
+            wins[other][one] += 1.0 - share;
+        }
+    }
+    if !met {
+        return (Vec::new(), None);
+    }
+    let found = match bradley_terry(&wins) {
+        Ok(found) => found,
+        Err(why) => return (Vec::new(), Some(why)),
+    };
+    let of = |(i, name): (usize, &&String)| Strength {
+        model: (*name).clone(),
+        log_strength: found.log_strengths[i],
+        interval: found.interval(i),
+    };
+    let mut models: Vec<Strength> = names.iter().enumerate().map(of).collect();
+    models.sort_by(|a, b| b.log_strength.total_cmp(&a.log_strength));
+    (models, None)
+}
+
+/// The share of pairs with a preferred answer of which `holds`; it is told whether the first of the pair is preferred. Pairs
+/// of answers that are as long are as good as any for it: a half on average.
+fn preferred(done: &[&Annotation], tasks: &[Task], holds: impl Fn(&Annotation, &Task, usize, bool) -> bool) -> Number {
+    let (mut held, mut all) = (0usize, 0usize);
+    for said in done {
+        let task = &tasks[said.task - 1];
+        for (i, pair) in pairs(task.answers.len()).into_iter().enumerate() {
+            let first = match said.answer.ranks.get(&pair_name(pair)) {
+                Some(Rank::First) => true,
+                Some(Rank::Second) => false,
+                Some(Rank::Tie) | None => continue,
+            };
+            all += 1;
+            held += usize::from(holds(said, task, i, first));
+        }
+    }
+    match all {
+        0 => Number::Undefined("no answer was preferred"),
+        _ => Number::Value(held as f64 / all as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::answer::Answer;
+    use super::super::labels::LabelSet;
+    use super::*;
+    use crate::store::projects::Role;
+
+    #[test]
+    fn a_project_is_summed_up() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let projects = store.projects();
+        let task = Task {
+            question: "Q".into(),
+            passages: Vec::new(),
+            reference: String::new(),
+            answers: vec!["long".into(), "s".into()],
+            models: vec!["x".into(), "y".into()],
+        };
+        let labels = LabelSet::open("comparison").expect("a label set");
+        projects.begin("p", &labels, 2, &vec![task; 4]).expect("kept");
+        let project = projects.find("p").expect("read").expect("a project");
+        // `a` prefers the first, first, second, tie; `b` the first, second, second, first, in a fifth of the time.
+        let said = [
+            ("a", [Rank::First, Rank::First, Rank::Second, Rank::Tie], 10.0),
+            ("b", [Rank::First, Rank::Second, Rank::Second, Rank::First], 2.0),
+        ];
+        for (name, ranks, seconds) in said {
+            let token = projects.invite(name, Role::Annotator).expect("kept");
+            let session = store.sessions().begin();
+            projects.sign_in(&session.id, name, &token).expect("kept");
+            let person = projects.who(&session.id).expect("read").expect("signed in");
+            for rank in ranks {
+                let number = projects.next(&project, person.id).expect("read").expect("a task");
+                let answer = Answer { ranks: BTreeMap::from([("1v2".to_owned(), rank)]), ..Answer::default() };
+                assert!(
+                    projects.keep(project.id, number, person.id, (&answer, State::Done, ""), seconds).expect("kept")
+                );
+            }
+        }
+        let found = stats(&store, &project).expect("stats");
+        assert_eq!((found.tasks, found.complete), (4, 4));
+        let agreed = &found.agreement[0];
+        assert_eq!((agreed.items, &agreed.raw), (4, &Number::Value(0.5)));
+        // p = 1/2; by chance 2/4·2/4 + 1/4·2/4 + 1/4·0 = 3/8: κ = (1/2 − 3/8) / (5/8).
+        let Number::Value(kappa) = agreed.cohen else { panic!("{agreed:?}") };
+        assert!((kappa - 0.2).abs() < 1e-12, "{kappa}");
+        // 4½ wins of 8: the strengths differ by ln(4.5 / 3.5).
+        let apart = found.models[0].log_strength - found.models[1].log_strength;
+        assert!((apart - (4.5f64 / 3.5).ln()).abs() < 1e-9 && found.models[0].model == "x", "{:?}", found.models);
+        assert!(found.models[0].interval.0 < found.models[0].log_strength);
+        assert_eq!(found.longer_preferred, Number::Value(4.0 / 7.0), "four of the seven that are no tie");
+        assert_eq!(found.people[1].fast, 0, "a third of the median, 6 s, is 2 s");
+        assert_eq!(found.people[0].median_seconds, Number::Value(10.0));
+        assert!(matches!(found.left_preferred, Number::Value(_)) && found.span_f1.is_none());
+    }
+}

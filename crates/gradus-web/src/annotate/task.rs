@@ -1,0 +1,153 @@
+//! What people look at: a question, passages, a reference, answers.
+
+use gradus::data::{self, RawRow};
+use gradus::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The most tasks of a project, and answers of a task.
+const TASKS: usize = 1_000_000;
+const ANSWERS: usize = 8;
+
+/// A task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// The question or prompt.
+    pub question: String,
+    /// Passages with a title and sentences.
+    #[serde(default)]
+    pub passages: Vec<Passage>,
+    /// A good answer by a person.
+    #[serde(default)]
+    pub reference: String,
+    /// The answers; the first is the one that is marked and corrected.
+    pub answers: Vec<String>,
+    /// Who said them, where that is known.
+    #[serde(default)]
+    pub models: Vec<String>,
+}
+
+/// A passage. Its title is sentence 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passage {
+    /// The title.
+    pub title: String,
+    /// The sentences.
+    pub sentences: Vec<String>,
+}
+
+/// The tasks of a data file, in its order.
+///
+/// Questions are `question` or `prompt`; answers `prediction 1` and so on, `completions`, `answers`, `completion`, or `chosen`
+/// and `rejected`; references `gold` or `reference`; passages lists of sentences that begin with a title.
+///
+/// # Errors
+/// When the file cannot be read, or a row has no question or no answer.
+pub fn tasks(file: &str, most: Option<usize>) -> Result<Vec<Task>> {
+    let source = data::resolve(file, &mut |_, _, _| {})?;
+    let mut tasks = Vec::new();
+    'files: for path in &source.files {
+        for row in data::open(path)? {
+            if tasks.len() >= most.unwrap_or(TASKS) {
+                break 'files;
+            }
+            let RawRow { place, columns } = row?;
+            tasks.push(task(&columns).map_err(|message| place.error(message))?);
+        }
+    }
+    if tasks.is_empty() { Err(Error::input(format!("`{file}` has no rows"))) } else { Ok(tasks) }
+}
+
+/// A text, or the messages of a conversation as text.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(messages) => {
+            let said = |message: &Value| {
+                let (role, content) = (message.get("role")?.as_str()?, message.get("content")?.as_str()?);
+                Some(if messages.len() == 1 { content.to_owned() } else { format!("{role}: {content}") })
+            };
+            let said: Option<Vec<String>> = messages.iter().map(said).collect();
+            said.filter(|said| !said.is_empty()).map(|said| said.join("\n\n"))
+        }
+        _ => None,
+    }
+}
+
+fn task(columns: &Map<String, Value>) -> Result<Task, String> {
+    let first = |names: &[&str]| names.iter().find_map(|name| columns.get(*name).and_then(text));
+    let Some(question) = first(&["question", "prompt"]) else {
+        return Err("the row has neither `question` nor `prompt`".into());
+    };
+    let predictions = (1..=ANSWERS).map_while(|i| columns.get(&format!("prediction {i}")).and_then(text));
+    let mut answers: Vec<String> = predictions.collect();
+    for name in ["completions", "answers"] {
+        if let Some(Value::Array(list)) = columns.get(name).filter(|_| answers.is_empty()) {
+            answers = list.iter().filter_map(text).collect();
+        }
+    }
+    if answers.is_empty() {
+        answers =
+            ["completion", "chosen", "rejected"].iter().filter_map(|name| columns.get(*name).and_then(text)).collect();
+    }
+    if answers.is_empty() || answers.len() > ANSWERS {
+        return Err(format!("the row has {} answers, but 1 to {ANSWERS} are needed", answers.len()));
+    }
+    let models: Vec<String> = match columns.get("models") {
+        Some(Value::Array(models)) => models.iter().filter_map(|model| model.as_str().map(str::to_owned)).collect(),
+        _ => ["model", "chosen_model", "rejected_model"]
+            .iter()
+            .filter_map(|name| columns.get(*name).and_then(text))
+            .collect(),
+    };
+    let passages = match columns.get("passages") {
+        Some(Value::Array(list)) => {
+            list.iter().map(passage).collect::<Option<_>>().ok_or("a passage is no list of sentences")?
+        }
+        _ => Vec::new(),
+    };
+    let models = if models.len() == answers.len() { models } else { Vec::new() };
+    Ok(Task { question, passages, reference: first(&["gold", "reference"]).unwrap_or_default(), answers, models })
+}
+
+/// A list whose first sentence is the title.
+fn passage(value: &Value) -> Option<Passage> {
+    let sentences: Option<Vec<String>> = value.as_array()?.iter().map(|s| s.as_str().map(str::to_owned)).collect();
+    let mut sentences = sentences?.into_iter();
+    Some(Passage { title: sentences.next()?, sentences: sentences.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(row: &Value) -> Result<Task, String> {
+        task(row.as_object().expect("an object"))
+    }
+
+    #[test]
+    fn rows_of_several_kinds_are_tasks() {
+        let feedback = json!({
+            "question": "Q?", "passages": [["Title", "One.", "Two."]], "gold": "G",
+            "prediction 1": "a", "prediction 2": "b", "prediction 3": "c", "prediction 4": "d",
+        });
+        let found = of(&feedback).expect("a task");
+        assert_eq!((found.answers.len(), found.reference.as_str()), (4, "G"));
+        assert_eq!(found.passages[0].sentences, ["One.", "Two."]);
+        let pair = json!({ "prompt": [{ "role": "user", "content": "Hi" }], "chosen": "a", "rejected": "b" });
+        let found = of(&pair).expect("a task");
+        assert_eq!((found.question.as_str(), found.answers), ("Hi", vec!["a".to_owned(), "b".into()]));
+        let sampled = json!({ "prompt": "P", "completions": ["a", "b"], "models": ["x", "y"] });
+        assert_eq!(of(&sampled).expect("a task").models, ["x", "y"]);
+        assert_eq!(of(&json!({ "prompt": "P", "completion": "a" })).expect("a task").answers, ["a"]);
+        for wrong in [
+            json!({ "text": "a" }),
+            json!({ "prompt": "P" }),
+            json!({ "prompt": "P", "completion": "a", "passages": [3] }),
+        ] {
+            assert!(of(&wrong).is_err(), "{wrong}");
+        }
+    }
+}

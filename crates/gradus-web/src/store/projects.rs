@@ -1,0 +1,485 @@
+//! Projects of annotations: what is asked, the tasks, the people, what they said.
+
+use gradus::Result;
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+use serde::{Deserialize, Serialize};
+
+use super::{Store, now};
+use crate::annotate::answer::Answer;
+use crate::annotate::labels::LabelSet;
+use crate::annotate::task::Task;
+use crate::guard::{same, secret};
+
+pub(super) const TABLES: &str = "
+    CREATE TABLE people (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        token TEXT NOT NULL,
+        role TEXT NOT NULL
+    );
+    CREATE TABLE signed_in (
+        session TEXT PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE,
+        person INTEGER NOT NULL REFERENCES people (id) ON DELETE CASCADE
+    );
+    CREATE TABLE projects (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        labels TEXT NOT NULL,
+        -- How many people look at each task.
+        annotators INTEGER NOT NULL
+    );
+    CREATE TABLE tasks (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        project INTEGER NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+        -- From 1, in the order of the data.
+        number INTEGER NOT NULL,
+        given TEXT NOT NULL,
+        UNIQUE (project, number)
+    );
+    CREATE TABLE annotations (
+        task INTEGER NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+        person INTEGER NOT NULL REFERENCES people (id) ON DELETE CASCADE,
+        answer TEXT NOT NULL,
+        -- open, done, skipped
+        state TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        seconds REAL NOT NULL,
+        changed INTEGER NOT NULL,
+        PRIMARY KEY (task, person)
+    );
+    CREATE INDEX annotations_of ON annotations (person, state);
+";
+
+/// What someone may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Annotates.
+    Annotator,
+    /// Also sees what others said.
+    Reviewer,
+    /// Also exports.
+    Owner,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Annotator, Self::Reviewer, Self::Owner];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Annotator => "annotator",
+            Self::Reviewer => "reviewer",
+            Self::Owner => "owner",
+        }
+    }
+
+    /// The role of a word.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// Someone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Person {
+    /// Their number.
+    pub id: i64,
+    /// Their name.
+    pub name: String,
+    /// What they may do.
+    pub role: Role,
+}
+
+/// How an annotation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Begun.
+    Open,
+    /// Handed in.
+    Done,
+    /// Left out, with a reason.
+    Skipped,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Done => "done",
+            Self::Skipped => "skipped",
+        }
+    }
+
+    fn of(name: &str) -> Self {
+        [Self::Done, Self::Skipped].into_iter().find(|state| state.name() == name).unwrap_or(Self::Open)
+    }
+}
+
+/// A project.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Project {
+    /// Its number.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// What is asked.
+    pub labels: LabelSet,
+    /// How many people look at each task.
+    pub annotators: usize,
+    /// How many tasks it has.
+    pub tasks: usize,
+}
+
+/// What someone said of a task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Annotation {
+    /// The task's number, from 1.
+    pub task: usize,
+    /// Who.
+    pub person: String,
+    /// What.
+    pub answer: Answer,
+    /// How it stands.
+    pub state: State,
+    /// Why it was left out.
+    pub reason: String,
+    /// How long they looked at it.
+    pub seconds: f64,
+}
+
+/// The projects.
+pub struct Projects<'a>(pub(super) &'a Store);
+
+fn broken(column: usize, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, error.into())
+}
+
+fn read<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    serde_json::from_str(&row.get::<_, String>(column)?).map_err(|error| broken(column, error))
+}
+
+/// A number that is never negative.
+fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<usize> {
+    let count: i64 = row.get(column)?;
+    usize::try_from(count).map_err(|error| broken(column, error))
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("numbers and texts are JSON")
+}
+
+const PROJECT: &str =
+    "SELECT id, name, labels, annotators, (SELECT count(*) FROM tasks WHERE project = projects.id) FROM projects";
+
+fn project(row: &Row<'_>) -> rusqlite::Result<Project> {
+    Ok(Project {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        labels: read(row, 2)?,
+        annotators: count(row, 3)?,
+        tasks: count(row, 4)?,
+    })
+}
+
+fn person(row: &Row<'_>) -> rusqlite::Result<Person> {
+    let role: String = row.get(2)?;
+    Ok(Person {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        role: Role::of(&role).ok_or_else(|| broken(2, "an unknown role"))?,
+    })
+}
+
+fn annotation(row: &Row<'_>) -> rusqlite::Result<Annotation> {
+    Ok(Annotation {
+        task: count(row, 0)?,
+        person: row.get(1)?,
+        answer: read(row, 2)?,
+        state: State::of(&row.get::<_, String>(3)?),
+        reason: row.get(4)?,
+        seconds: row.get(5)?,
+    })
+}
+
+impl Projects<'_> {
+    /// A new project; whether there was none of this name.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn begin(&self, name: &str, labels: &LabelSet, annotators: usize, tasks: &[Task]) -> Result<bool> {
+        self.0.change(|open| {
+            let row = params![name, json(labels), annotators as i64];
+            let made =
+                open.execute("INSERT OR IGNORE INTO projects (name, labels, annotators) VALUES (?1, ?2, ?3)", row)?;
+            if made == 0 {
+                return Ok(false);
+            }
+            let id = open.last_insert_rowid();
+            let mut insert = open.prepare("INSERT INTO tasks (project, number, given) VALUES (?1, ?2, ?3)")?;
+            for (i, task) in tasks.iter().enumerate() {
+                insert.execute(params![id, (i + 1) as i64, json(task)])?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// All projects, by name.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn list(&self) -> Result<Vec<Project>> {
+        self.0.change(|open| open.prepare(&format!("{PROJECT} ORDER BY name"))?.query_map([], project)?.collect())
+    }
+
+    /// The project `name`.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn find(&self, name: &str) -> Result<Option<Project>> {
+        self.0.change(|open| open.query_row(&format!("{PROJECT} WHERE name = ?1"), [name], project).optional())
+    }
+
+    /// A task by its number, from 1.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn task(&self, project: i64, number: usize) -> Result<Option<Task>> {
+        self.0.change(|open| {
+            let sought = "SELECT given FROM tasks WHERE project = ?1 AND number = ?2";
+            open.query_row(sought, params![project, number as i64], |row| read(row, 0)).optional()
+        })
+    }
+
+    /// All tasks, in order.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn tasks(&self, project: i64) -> Result<Vec<Task>> {
+        self.0.change(|open| {
+            let mut found = open.prepare("SELECT given FROM tasks WHERE project = ?1 ORDER BY number")?;
+            found.query_map([project], |row| read(row, 0))?.collect()
+        })
+    }
+
+    /// Everything that was said in a project: by task, then by name.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn annotations(&self, project: i64) -> Result<Vec<Annotation>> {
+        self.0.change(|open| {
+            let mut found = open.prepare(
+                "SELECT tasks.number, people.name, answer, state, reason, seconds FROM annotations
+                 JOIN tasks ON tasks.id = task JOIN people ON people.id = person
+                 WHERE project = ?1 ORDER BY tasks.number, people.name",
+            )?;
+            found.query_map([project], annotation)?.collect()
+        })
+    }
+
+    /// What someone said of a task, if they did.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn annotation(&self, project: i64, number: usize, by: i64) -> Result<Option<Annotation>> {
+        self.0.change(|open| {
+            let sought = "SELECT tasks.number, people.name, answer, state, reason, seconds FROM annotations
+                 JOIN tasks ON tasks.id = task JOIN people ON people.id = person
+                 WHERE project = ?1 AND tasks.number = ?2 AND person = ?3";
+            open.query_row(sought, params![project, number as i64, by], annotation).optional()
+        })
+    }
+
+    /// The task that someone goes on with: one that they began, else the first that they have not seen and that has room for
+    /// one more. Where it is new it is theirs from now on, so two people who ask at once do not get the same last place.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn next(&self, project: &Project, by: i64) -> Result<Option<usize>> {
+        self.0.change(|open| {
+            let begun = "SELECT number FROM annotations JOIN tasks ON tasks.id = task
+                 WHERE project = ?1 AND person = ?2 AND state = 'open' ORDER BY number LIMIT 1";
+            let begun = open.query_row(begun, [project.id, by], |row| count(row, 0)).optional()?;
+            if begun.is_some() {
+                return Ok(begun);
+            }
+            let fresh = "SELECT id, number FROM tasks WHERE project = ?1
+                 AND NOT EXISTS (SELECT 1 FROM annotations WHERE task = tasks.id AND person = ?2)
+                 AND (SELECT count(*) FROM annotations WHERE task = tasks.id AND state <> 'skipped') < ?3
+                 ORDER BY number LIMIT 1";
+            let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, count(row, 1)?));
+            let Some((id, number)) =
+                open.query_row(fresh, params![project.id, by, project.annotators as i64], row).optional()?
+            else {
+                return Ok(None);
+            };
+            keep(open, id, by, &Answer::default(), State::Open, "", 0.0)?;
+            Ok(Some(number))
+        })
+    }
+
+    /// Keeps what someone says of a task; `seconds` are added to those before. Whether the task is theirs.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn keep(
+        &self,
+        project: i64,
+        number: usize,
+        by: i64,
+        (answer, state, reason): (&Answer, State, &str),
+        seconds: f64,
+    ) -> Result<bool> {
+        self.0.change(|open| {
+            let own = "SELECT tasks.id FROM tasks JOIN annotations ON task = tasks.id
+                 WHERE project = ?1 AND number = ?2 AND person = ?3";
+            let Some(id) = open.query_row(own, params![project, number as i64, by], |row| row.get(0)).optional()?
+            else {
+                return Ok(false);
+            };
+            keep(open, id, by, answer, state, reason, seconds)?;
+            Ok(true)
+        })
+    }
+
+    /// How many tasks of a project someone has done and skipped.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn progress(&self, project: i64, by: i64) -> Result<(usize, usize)> {
+        self.0.change(|open| {
+            let counted = "SELECT count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'skipped')
+                 FROM annotations JOIN tasks ON tasks.id = task WHERE project = ?1 AND person = ?2";
+            open.query_row(counted, [project, by], |row| Ok((count(row, 0)?, count(row, 1)?)))
+        })
+    }
+
+    /// A new person, or a new token for one that is there; the token.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn invite(&self, name: &str, role: Role) -> Result<String> {
+        let token = secret();
+        self.0.change(|open| {
+            let row = params![name, token, role.name()];
+            open.execute(
+                "INSERT INTO people (name, token, role) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (name) DO UPDATE SET token = excluded.token, role = excluded.role",
+                row,
+            )
+        })?;
+        Ok(token)
+    }
+
+    /// Signs a session in. Whether name and token belong together.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn sign_in(&self, session: &str, name: &str, token: &str) -> Result<bool> {
+        self.0.change(|open| {
+            let sought = "SELECT id, token FROM people WHERE name = ?1";
+            let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
+            let Some((id, _)) = open.query_row(sought, [name], row).optional()?.filter(|(_, known)| same(known, token))
+            else {
+                return Ok(false);
+            };
+            open.execute("INSERT OR REPLACE INTO signed_in (session, person) VALUES (?1, ?2)", params![session, id])?;
+            Ok(true)
+        })
+    }
+
+    /// Signs a session out.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn sign_out(&self, session: &str) -> Result<()> {
+        self.0.change(|open| open.execute("DELETE FROM signed_in WHERE session = ?1", [session]).map(drop))
+    }
+
+    /// Who is signed in.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn who(&self, session: &str) -> Result<Option<Person>> {
+        self.0.change(|open| {
+            let sought = "SELECT id, name, role FROM people JOIN signed_in ON person = id WHERE session = ?1";
+            open.query_row(sought, [session], person).optional()
+        })
+    }
+}
+
+fn keep(
+    open: &Transaction<'_>,
+    task: i64,
+    by: i64,
+    answer: &Answer,
+    state: State,
+    reason: &str,
+    seconds: f64,
+) -> rusqlite::Result<()> {
+    let row = params![task, by, json(answer), state.name(), reason, seconds, now()];
+    open.execute(
+        "INSERT INTO annotations (task, person, answer, state, reason, seconds, changed) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT (task, person) DO UPDATE SET answer = excluded.answer, state = excluded.state,
+         reason = excluded.reason, seconds = seconds + excluded.seconds, changed = excluded.changed",
+        row,
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(question: &str) -> Task {
+        Task {
+            question: question.into(),
+            passages: Vec::new(),
+            reference: String::new(),
+            answers: vec!["a".into(), "b".into()],
+            models: Vec::new(),
+        }
+    }
+
+    fn signed_in(store: &Store, name: &str) -> Person {
+        let token = store.projects().invite(name, Role::Annotator).expect("kept");
+        let session = store.sessions().begin();
+        assert!(!store.projects().sign_in(&session.id, name, &token[1..]).expect("read"));
+        assert_eq!(store.projects().who(&session.id).expect("read"), None);
+        assert!(store.projects().sign_in(&session.id, name, &token).expect("kept"));
+        store.projects().who(&session.id).expect("read").expect("signed in")
+    }
+
+    #[test]
+    fn a_task_goes_to_as_many_as_are_asked_and_is_theirs_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let labels = LabelSet::open("comparison").expect("a label set");
+        let projects = store.projects();
+        assert!(projects.begin("p", &labels, 2, &[task("1"), task("2")]).expect("kept"));
+        assert!(!projects.begin("p", &labels, 2, &[task("1")]).expect("kept"), "a name is taken once");
+        let project = projects.find("p").expect("read").expect("a project");
+        assert_eq!((project.tasks, &project.labels), (2, &labels));
+        let [a, b, c] = ["a", "b", "c"].map(|name| signed_in(&store, name).id);
+        let next = |by| projects.next(&project, by).expect("read");
+        assert_eq!([next(a), next(b), next(c)], [Some(1), Some(1), Some(2)], "two have the first");
+        assert_eq!(next(a), Some(1), "it is gone on with");
+        let say = |by, number, state| {
+            projects.keep(project.id, number, by, (&Answer::default(), state, ""), 1.5).expect("kept")
+        };
+        assert!(!say(c, 1, State::Done), "the first is not theirs");
+        assert!(say(a, 1, State::Open) && say(a, 1, State::Done));
+        assert_eq!(next(a), Some(2));
+        assert!(say(b, 1, State::Skipped));
+        assert_eq!(next(b), None, "the second has two by now");
+        assert!(say(c, 2, State::Done));
+        assert_eq!(next(c), Some(1), "one that was skipped is free again");
+        assert_eq!(projects.progress(project.id, a).expect("read"), (1, 0));
+        let all = projects.annotations(project.id).expect("read");
+        let seen: Vec<(usize, &str)> = all.iter().map(|found| (found.task, found.person.as_str())).collect();
+        assert_eq!(seen, [(1, "a"), (1, "b"), (1, "c"), (2, "a"), (2, "c")]);
+        assert_eq!((all[0].seconds, all[0].state), (3.0, State::Done), "time adds up");
+    }
+}

@@ -1,0 +1,341 @@
+//! Annotation, as people do it: spans, missing information, corrections, comparisons, scales.
+
+use std::path::Path;
+
+use gradus_web::{Form, NewProject, Number, Role, export_project, invite, new_project, project_stats};
+use serde_json::{Value, json};
+
+use crate::client::Server;
+use crate::driver::Browser;
+
+/// The answer that is marked.
+const PREDICTION: &str = "The tea is warm. The tea is warm. Größe 世界 is blue.";
+
+/// Makes a project with two tasks.
+pub fn project(folder: &Path, name: &str, labels: &str, annotators: usize) {
+    let row = |question: &str| {
+        json!({
+            "question": question, "gold": "The tea is warm.",
+            "passages": [["Tea", "Tea is a drink.", "It is warm."], ["Cups", "A cup is blue."]],
+            "prediction 1": PREDICTION, "prediction 2": "Warm.", "prediction 3": "It is cold.", "prediction 4": "Tea.",
+        })
+    };
+    let data = folder.join(format!("{name}.jsonl"));
+    std::fs::write(&data, format!("{}\n{}\n", row("Is the tea warm?"), row("What is blue?"))).expect("written");
+    let new = NewProject {
+        name: name.into(),
+        data: data.to_string_lossy().into_owned(),
+        labels: labels.into(),
+        annotators,
+        max_tasks: None,
+    };
+    assert_eq!(new_project(folder, &new).expect("a project"), 2);
+}
+
+/// Signs in through the form.
+pub fn sign_in(browser: &mut Browser, server: &Server, folder: &Path, name: &str, role: Role) {
+    let token = invite(folder, name, role).expect("a token");
+    browser.go(&format!("http://{}/annotate", server.host()));
+    browser.eval(&format!("document.getElementById('name').value = {}", json!(name)));
+    browser.eval(&format!("document.getElementById('token').value = {}", json!(token)));
+    browser.eval("window.isLeft = true");
+    browser.click("form[action='/annotate/enter'] button");
+    browser.loaded();
+    let page = browser.text("main");
+    assert!(page.contains(&format!("You are {name}")), "{page}");
+}
+
+/// Goes to the next task of a project.
+pub fn next(browser: &mut Browser, server: &Server, project: &str) {
+    browser.go(&format!("http://{}/annotate/{project}", server.host()));
+    ready(browser);
+}
+
+fn ready(browser: &mut Browser) {
+    browser.wait("document.querySelector('#asked section') || !document.getElementById('asked')");
+}
+
+/// Drags the mouse over words of the answer, from the middle of one to the middle of another.
+fn select(browser: &mut Browser, from: usize, to: usize) {
+    let places = browser.eval(&format!(
+        "(() => {{ const w = [...document.querySelectorAll('.word')]; w[{from}].scrollIntoView({{block: 'center'}}); \
+         return [w[{from}], w[{to}]].map(e => e.getBoundingClientRect()).map(r => [r.x + r.width / 2, r.y + r.height / 2]) }})()"
+    ));
+    let place = |i: usize| (places[i][0].as_f64().expect("a place"), places[i][1].as_f64().expect("a place"));
+    let (begin, end) = (place(0), place(1));
+    browser.mouse("mouseMoved", begin.0, begin.1);
+    browser.mouse("mousePressed", begin.0, begin.1);
+    for part in [0.3, 0.7, 1.0] {
+        let (x, y) = (begin.0 + part * (end.0 - begin.0), begin.1 + part * (end.1 - begin.1));
+        browser.call(
+            "Input.dispatchMouseEvent",
+            json!({ "type": "mouseMoved", "x": x, "y": y, "button": "left", "buttons": 1 }),
+        );
+    }
+    browser.mouse("mouseReleased", end.0, end.1);
+}
+
+/// Types into a field, as people do: what was there is replaced.
+fn fill(browser: &mut Browser, selector: &str, text: &str) {
+    browser.eval(&format!(
+        "(() => {{ const e = document.querySelector({}); e.focus(); e.select(); }})()",
+        json!(selector)
+    ));
+    browser.type_text(text);
+}
+
+fn is_disabled(browser: &mut Browser, selector: &str) -> bool {
+    browser.eval(&format!("document.querySelector({}).disabled", json!(selector))) == true
+}
+
+/// What is kept of a project.
+fn kept(folder: &Path, project: &str) -> Vec<Value> {
+    export_project(folder, project, Form::Raw).expect("rows").into_iter().map(Value::Object).collect()
+}
+
+/// Marks an error where none is, and selects another: for pictures.
+pub fn mark(browser: &mut Browser) {
+    if browser.eval("document.querySelectorAll('.pill').length") == 0 {
+        select(browser, 8, 9);
+        browser.click(".popup input[value=Irrelevant]");
+        browser.click(".popup button.main");
+        browser.wait("document.querySelector('.pill')");
+    }
+    select(browser, 4, 7);
+    browser.click(".popup input[value=Redundant]");
+}
+
+#[test]
+fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "fine", "fine-grained", 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
+    next(&mut browser, &server, "fine");
+    assert!(browser.text(".given").contains("Is the tea warm?") && browser.text(".given").contains("S0"));
+    assert!(is_disabled(&mut browser, "#submit"));
+
+    // A selection within words is widened to whole words, and asks for a type.
+    select(&mut browser, 4, 7);
+    assert!(browser.text(".popup .handle").contains("The tea is warm."));
+    assert!(is_disabled(&mut browser, ".popup button.main"));
+    browser.click(".popup input[value=Redundant]");
+    // What it repeats is pre-filled with all before, which is warned of.
+    assert!(browser.text(".popup").contains("leave only what is repeated"));
+    fill(&mut browser, ".popup textarea", "coffee");
+    assert!(is_disabled(&mut browser, ".popup button.main"), "what is repeated must stand before");
+    fill(&mut browser, ".popup textarea", "The tea is warm.");
+    browser.click(".popup button.main");
+    browser.wait("document.querySelectorAll('.pill').length === 1");
+    assert!(
+        browser.text(".pill").contains("Repetitive") && browser.text(".pill").contains("repeats “The tea is warm.”")
+    );
+    assert_eq!(browser.eval("document.querySelectorAll('.word.marked').length"), 4);
+
+    // What overlaps it is rejected, as is a click that selects nothing.
+    select(&mut browser, 2, 5);
+    assert_eq!(browser.eval("document.querySelectorAll('.popup').length"), 0);
+    browser.click(".word");
+    assert_eq!(browser.eval("document.querySelectorAll('.popup').length"), 0);
+
+    // An inconsistent fact asks for sentences that are there; letters beyond ASCII count as one each.
+    select(&mut browser, 8, 9);
+    browser.click(".popup input[value='Wrong-Grounding']");
+    assert!(is_disabled(&mut browser, ".popup button.main"));
+    fill(&mut browser, ".popup input[type=number]", "2");
+    fill(&mut browser, ".popup input:not([type])", "7");
+    assert!(is_disabled(&mut browser, ".popup button.main"), "passage 2 has no sentence 7");
+    fill(&mut browser, ".popup input:not([type])", "0, 1");
+    browser.click(".popup button.main");
+    browser.wait("document.querySelectorAll('.pill').length === 2");
+    browser.wait("document.getElementById('status').textContent === 'Kept.'");
+
+    // Cancelled, nothing is marked; removed and undone, it is there again.
+    select(&mut browser, 0, 1);
+    browser.key("Escape", 0);
+    browser.wait("!document.querySelector('.popup')");
+    browser.click(".pill:last-child button");
+    browser.wait("document.querySelectorAll('.pill').length === 1");
+    browser.click("#undo");
+    browser.wait("document.querySelectorAll('.pill').length === 2");
+
+    // Missing information, and a reload in the middle.
+    browser.click("#missing");
+    browser.click(".popup input[value='Missing-Answer']");
+    fill(&mut browser, ".popup input:not([type])", "2");
+    browser.click(".popup button.main");
+    browser.wait("document.querySelectorAll('.pill').length === 3");
+    assert!(browser.text("#todo").contains("Correct the answer"));
+    browser.wait("document.getElementById('status').textContent === 'Kept.'");
+    browser.reload();
+    ready(&mut browser);
+    assert_eq!(browser.eval("document.querySelectorAll('.pill').length"), 3);
+
+    // The server ends and another takes its place: everything is there, the person is still signed in.
+    drop(server);
+    let server = Server::over(folder.path());
+    let port = server.address.socket.port();
+    assert_eq!(kept(folder.path(), "fine")[0]["answer"]["spans"].as_array().map(Vec::len), Some(2));
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
+    next(&mut browser, &server, "fine");
+    assert_eq!(browser.eval("document.querySelectorAll('.pill').length"), 3);
+    fill(&mut browser, "#correction", "The tea is warm.");
+    browser.wait("!document.getElementById('submit').disabled");
+    assert!(browser.text("#todo").contains("can be handed in"));
+
+    // “No error” takes everything back, and undoing brings it again.
+    browser.click("#no-error");
+    browser.wait("!document.querySelector('.pill')");
+    assert_eq!(browser.eval("document.getElementById('correction').value"), PREDICTION);
+    browser.click("#undo");
+    browser.wait("document.querySelectorAll('.pill').length === 3");
+    browser.wait("document.getElementById('correction').value === 'The tea is warm.'");
+    browser.wait(
+        "document.getElementById('status').textContent === 'Kept.' && !document.getElementById('submit').disabled",
+    );
+    browser.eval("window.isLeft = true");
+    browser.click("#submit");
+    browser.loaded();
+    ready(&mut browser);
+    assert!(browser.text(".given").contains("What is blue?"), "the next task comes");
+
+    let rows = export_project(folder.path(), "fine", Form::Feedback).expect("rows");
+    assert_eq!(rows.len(), 1);
+    let feedback = &rows[0]["feedback"];
+    let errors = json!([
+        { "error type": "Redundant", "explanation": "The tea is warm.", "start": 17, "end": 33 },
+        { "error type": "Wrong-Grounding", "explanation": "{\"passage_id\":2,\"sentence_id\":[0,1]}", "start": 34, "end": 42 },
+    ]);
+    assert_eq!(feedback["errors"], errors);
+    assert_eq!(
+        feedback["missing-info"],
+        json!([{ "error type": "Missing-Answer", "passage_id": 1, "sentence_id": [2] }])
+    );
+    assert_eq!(feedback["corrected-prediction"], "The tea is warm.");
+    // The same from the page.
+    let downloaded =
+        browser.eval(&format!("fetch('http://127.0.0.1:{port}/annotate/fine/feedback.jsonl').then(r => r.text())"));
+    assert_eq!(
+        serde_json::from_str::<Value>(downloaded.as_str().expect("a text")).expect("a row"),
+        Value::Object(rows[0].clone())
+    );
+
+    // A task is skipped with a reason.
+    browser.click(".skip-task summary");
+    browser.click("#skip");
+    browser.wait("document.getElementById('status').textContent.includes('Say why')");
+    fill(&mut browser, "#reason", "There is no blue tea.");
+    browser.eval("window.isLeft = true");
+    browser.click("#skip");
+    browser.loaded();
+    assert!(browser.text("main").contains("nothing left for you"));
+    let skipped = kept(folder.path(), "fine").pop().expect("a row");
+    assert_eq!((&skipped["state"], &skipped["reason"]), (&json!("skipped"), &json!("There is no blue tea.")));
+    let complaints: Vec<String> = browser.complaints().into_iter().filter(|said| !said.contains("400")).collect();
+    assert_eq!(complaints, Vec::<String>::new());
+}
+
+#[test]
+fn the_keyboard_alone_marks_corrects_and_hands_in() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "fine", "fine-grained", 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
+    next(&mut browser, &server, "fine");
+    browser.tab_to(".answer-text");
+    for _ in 0..2 {
+        browser.key("ArrowRight", 0);
+    }
+    browser.key("ArrowRight", 8);
+    browser.key("Enter", 0);
+    browser.wait("document.querySelector('.popup')");
+    assert!(browser.text(".popup .handle").contains("tea is"));
+    browser.key(" ", 0);
+    browser.tab_to(".popup button.main");
+    browser.key("Enter", 0);
+    browser.wait("document.querySelector('.pill')");
+    assert!(browser.text(".pill").contains("Irrelevant"));
+    browser.tab_to("#correction");
+    browser.eval("document.activeElement.select()");
+    browser.type_text("Warm.");
+    browser.wait("!document.getElementById('submit').disabled");
+    browser.eval("window.isLeft = true");
+    browser.key("Enter", 2);
+    browser.loaded();
+    ready(&mut browser);
+    let row = kept(folder.path(), "fine").into_iter().find(|row| row["state"] == "done").expect("a row");
+    assert_eq!(row["answer"]["spans"][0]["start"], 4);
+    assert_eq!(row["answer"]["spans"][0]["end"], 10);
+    assert!(row["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0 && seconds < 120.0));
+}
+
+#[test]
+fn pairs_are_compared_and_what_conflicts_is_said() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "pairs", "comparison", 2);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Reviewer);
+    next(&mut browser, &server, "pairs");
+    let choose = |browser: &mut Browser, pair: &str, value: &str| {
+        browser.eval(&format!("document.querySelector('[data-pair=\"{pair}\"]').open = true"));
+        browser.click(&format!("[data-pair=\"{pair}\"] input[value={value}]"));
+        browser.wait("document.getElementById('status').textContent === 'Kept.'");
+        browser.eval("document.getElementById('status').textContent = ''");
+    };
+    assert_eq!(browser.eval("document.querySelectorAll('.pair').length"), 6);
+    for (pair, value) in
+        [("1v2", "first"), ("1v3", "second"), ("2v3", "first"), ("1v4", "first"), ("2v4", "tie"), ("3v4", "tie")]
+    {
+        choose(&mut browser, pair, value);
+    }
+    browser.wait("document.getElementById('todo').textContent.includes('1v2, 2v3 and 1v3 cannot all hold')");
+    assert!(is_disabled(&mut browser, "#submit"));
+    choose(&mut browser, "1v3", "first");
+    browser.wait("!document.getElementById('submit').disabled");
+    browser.reload();
+    ready(&mut browser);
+    assert_eq!(browser.eval("document.querySelectorAll('.pair input:checked').length"), 6);
+    browser.eval("window.isLeft = true");
+    browser.click("#submit");
+    browser.loaded();
+
+    // Another person is blind to the first, and has the same task.
+    let mut other = Browser::open().expect("it was there before");
+    sign_in(&mut other, &server, folder.path(), "bob", Role::Annotator);
+    next(&mut other, &server, "pairs");
+    assert!(other.text(".given").contains("Is the tea warm?"));
+    assert_eq!(other.eval("document.querySelectorAll('.pair input:checked').length"), 0);
+    other.go(&format!("http://{}/annotate/pairs/results", server.host()));
+    assert!(other.text("main").contains("annotators are blind to each other"));
+    browser.go(&format!("http://{}/annotate/pairs/results", server.host()));
+    assert!(browser.text("main").contains("Krippendorff"));
+    let stats = project_stats(folder.path(), "pairs").expect("stats");
+    assert_eq!(stats.agreement[0].raw, Number::Undefined("no item was labelled by two"));
+    let rows = export_project(folder.path(), "pairs", Form::Preference).expect("rows");
+    assert_eq!(rows.len(), 4, "six pairs, two of them ties");
+    assert_eq!((&rows[0]["chosen"], &rows[0]["rejected"]), (&json!(PREDICTION), &json!("Warm.")));
+    let feedback = export_project(folder.path(), "pairs", Form::Feedback).expect("rows");
+    assert_eq!(feedback[0]["preference"], json!([1, 1, 1, 1, 0, 0]));
+}
+
+#[test]
+fn a_text_is_judged_on_scales() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "likert", "likert-summarisation", 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
+    next(&mut browser, &server, "likert");
+    browser.click("input[name=coherence][value='4']");
+    browser.click("input[name=quality][value='2']");
+    browser.wait("!document.getElementById('submit').disabled");
+    browser.eval("window.isLeft = true");
+    browser.click("#submit");
+    browser.loaded();
+    let rows = export_project(folder.path(), "likert", Form::Feedback).expect("rows");
+    assert_eq!((&rows[0]["coherence"], &rows[0]["quality"]), (&json!(4), &json!(2)));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
