@@ -17,6 +17,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/assets/style.css", CSS, include_str!("assets/style.css")),
     ("/assets/page.js", JS, include_str!("assets/page.js")),
     ("/assets/annotate.js", JS, include_str!("assets/annotate.js")),
+    ("/assets/curves.js", JS, include_str!("assets/curves.js")),
     ("/assets/chat.js", JS, include_str!("assets/chat.js")),
 ];
 

@@ -21,6 +21,7 @@ mod html;
 mod models;
 mod openai;
 mod page;
+mod runs;
 mod server;
 mod store;
 

@@ -16,6 +16,8 @@ pub enum Place {
     Chat,
     /// Projects of annotations.
     Annotate,
+    /// Training runs.
+    Runs,
 }
 
 /// A page before it is framed.
@@ -54,7 +56,7 @@ impl Page<'_> {
             "</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the content</a>\n<header>\n"
             "<nav aria-label=\"Places\"><a class=\"name\" href=\"/\">gradus</a>"
             (link(Place::Home, "/", "Overview")) (link(Place::Chat, "/chat", "Chat"))
-            (link(Place::Annotate, "/annotate", "Annotate"))
+            (link(Place::Annotate, "/annotate", "Annotate")) (link(Place::Runs, "/runs", "Runs"))
             "</nav>\n</header>\n<main id=\"main\">\n<h1>" (title) "</h1>\n" (body) "</main>\n</body>\n</html>\n"
         ];
         Body(page.into_string())

@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::guard::{BODY_BYTES, Guard, secret, stand};
 use crate::models::{Computing, Models};
 use crate::store::Store;
-use crate::{annotate, assets, chat, home, openai, page};
+use crate::{annotate, assets, chat, home, openai, page, runs};
 
 /// How often the server looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -114,6 +114,7 @@ fn routes(app: Arc<App>) -> Router {
         .merge(annotate::routes())
         .merge(chat::routes())
         .merge(openai::routes())
+        .merge(runs::routes())
         .merge(assets::routes())
         .fallback(page::missing)
         .layer(from_fn_with_state(Arc::clone(&app), stand))

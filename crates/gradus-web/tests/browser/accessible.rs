@@ -10,6 +10,7 @@ use crate::annotate;
 use crate::chat::{begin, speak};
 use crate::client::{Server, folder};
 use crate::driver::Browser;
+use crate::runs;
 use crate::skip::skipped;
 
 /// The faults of the page, as axe-core names them.
@@ -34,6 +35,9 @@ fn no_page_has_a_fault_that_axe_finds() {
     let server = Server::over(folder.path());
     begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward")]);
     speak(&mut browser, "The tea");
+    runs::run(folder.path(), "tea/a", "dpo", 2.0, "1e-5");
+    runs::run(folder.path(), "tea/b", "sft", 3.0, "2e-5");
+    runs::completions(folder.path(), "tea/a");
     annotate::project(folder.path(), "fine", "fine-grained", 1);
     annotate::project(folder.path(), "pairs", "comparison", 1);
     annotate::project(folder.path(), "likert", "likert-imdb", 1);
@@ -51,11 +55,18 @@ fn no_page_has_a_fault_that_axe_finds() {
             "/annotate/pairs",
             "/annotate/likert",
             "/annotate/pairs/results",
+            "/runs",
+            "/runs/show?run=tea/a",
+            "/runs/show?run=tea/a&run=tea/b",
+            "/runs/completions?run=tea/a",
         ] {
             browser.go(&format!("http://{}{path}", server.host()));
             browser.eval("document.querySelectorAll('details').forEach(e => { e.open = true })");
             if path.starts_with("/annotate/") && !path.ends_with("results") {
                 browser.wait("document.querySelector('#asked section')");
+            }
+            if path.starts_with("/runs/show") {
+                browser.wait("document.querySelector('#plot svg')");
             }
             if path == "/annotate/fine" {
                 browser.eval("document.getElementById('missing').click()");

@@ -9,5 +9,6 @@ mod chat;
 mod client;
 mod driver;
 mod pictures;
+mod runs;
 #[path = "../../../gradus/tests/support/skip.rs"]
 mod skip;

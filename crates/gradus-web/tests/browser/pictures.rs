@@ -8,6 +8,7 @@ use crate::annotate;
 use crate::chat::{begin, speak};
 use crate::client::{Server, folder};
 use crate::driver::Browser;
+use crate::runs;
 use crate::skip::skipped;
 
 #[test]
@@ -30,6 +31,9 @@ fn pictures_of_all_pages() {
     for (project, labels) in [("fine", "fine-grained"), ("pairs", "comparison"), ("likert", "likert-imdb")] {
         annotate::project(folder.path(), project, labels, 1);
     }
+    runs::run(folder.path(), "tea/a", "dpo", 2.0, "1e-5");
+    runs::run(folder.path(), "tea/b", "sft", 3.0, "2e-5");
+    runs::completions(folder.path(), "tea/a");
     annotate::sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
     let pages = [
         ("overview", "/"),
@@ -41,6 +45,10 @@ fn pictures_of_all_pages() {
         ("comparison", "/annotate/pairs"),
         ("scales", "/annotate/likert"),
         ("results", "/annotate/pairs/results"),
+        ("runs", "/runs"),
+        ("run", "/runs/show?run=tea/a"),
+        ("compare", "/runs/show?run=tea/a&run=tea/b"),
+        ("completions", "/runs/completions?run=tea/a"),
     ];
     for (name, path) in pages {
         for (look, width, is_dark) in [("", 1280, false), ("-dark", 1280, true), ("-narrow", 390, false)] {
@@ -49,6 +57,9 @@ fn pictures_of_all_pages() {
             browser.go(&format!("http://{}{path}", server.host()));
             if ["spans", "comparison", "scales"].contains(&name) {
                 browser.wait("document.querySelector('#asked section')");
+            }
+            if ["run", "compare"].contains(&name) {
+                browser.wait("document.querySelector('#plot svg')");
             }
             if name == "spans" {
                 annotate::mark(&mut browser);

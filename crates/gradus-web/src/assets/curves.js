@@ -1,0 +1,184 @@
+// Curves of runs: one metric at a time, of one run or several; hover tells values, a drag zooms, and what is drawn stands below
+// as a table. While a run goes on its curves are fetched anew.
+"use strict";
+
+const runs = [...document.querySelectorAll("[data-run]")].map((own) => ({ id: own.dataset.run, name: own.textContent, curves: {} }));
+const metric = document.getElementById("metric");
+const smooth = document.getElementById("smooth");
+const log = document.getElementById("log");
+const whole = document.getElementById("whole");
+const plot = document.getElementById("plot");
+const legend = document.getElementById("legend");
+const values = document.getElementById("values");
+const edge = { left: 70, right: 12, top: 12, bottom: 34 };
+let zoom = null;
+
+/** An element of a picture. */
+function shape(name, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+/** A number with the digits that matter. */
+const short = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6 ? String(Number(value.toPrecision(4))) : value.toExponential(2));
+
+/** The points of a run, smoothed by a moving average that forgets; the first values weigh no more than others. */
+function points(run) {
+  const keep = Number(smooth.value);
+  let [sum, weight] = [0, 0];
+  return (run.curves[metric.value] ?? []).map(([step, value]) => {
+    sum = keep * sum + (1 - keep) * value;
+    weight = keep * weight + (1 - keep);
+    return [step, keep === 0 ? value : sum / weight];
+  });
+}
+
+/** Round numbers between two. */
+function ticks(low, high, count) {
+  const rough = (high - low) / count || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step / 1e6; at += step) found.push(at);
+  return found;
+}
+
+function draw() {
+  const all = runs.map((run) => points(run).filter(([step, value]) => (!log.checked || value > 0) && (!zoom || (step >= zoom[0] && step <= zoom[1]))));
+  const flat = all.flat();
+  table(all);
+  if (!flat.length) {
+    plot.replaceChildren(element("p", "soft", log.checked ? "No values above 0." : "No values yet."));
+    legend.replaceChildren();
+    return;
+  }
+  // As wide as there is room, so that its words are as large as others.
+  const width = Math.max(280, plot.clientWidth);
+  const height = Math.min(360, Math.round(width * 0.7));
+  const level = (value) => (log.checked ? Math.log10(value) : value);
+  const range = (of) => {
+    const [low, high] = [Math.min(...of), Math.max(...of)];
+    return low === high ? [low - 0.5, high + 0.5] : [low, high];
+  };
+  const [left, right] = range(flat.map(([step]) => step));
+  const [low, high] = range(flat.map(([, value]) => level(value)));
+  const x = (step) => edge.left + ((step - left) / (right - left)) * (width - edge.left - edge.right);
+  const y = (at) => height - edge.bottom - ((at - low) / (high - low)) * (height - edge.top - edge.bottom);
+  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${metric.value} over steps; the table below has the numbers` });
+  for (const at of ticks(low, high, 5)) {
+    picture.append(
+      shape("line", { class: "grid-line", x1: edge.left, x2: width - edge.right, y1: y(at), y2: y(at) }),
+      shape("text", { class: "tick", x: edge.left - 8, y: y(at) + 4, "text-anchor": "end" }, short(log.checked ? 10 ** at : at)),
+    );
+  }
+  for (const at of ticks(left, right, width / 110)) picture.append(shape("text", { class: "tick", x: x(at), y: height - 12, "text-anchor": "middle" }, short(at)));
+  all.forEach((of, i) => {
+    const line = of.map(([step, value]) => `${x(step).toFixed(1)},${y(level(value)).toFixed(1)}`).join(" ");
+    picture.append(shape("polyline", { class: `series series-${i}`, points: line }));
+    if (of.length === 1) picture.append(shape("circle", { class: `dot series-${i}`, cx: x(of[0][0]), cy: y(level(of[0][1])), r: 3 }));
+  });
+  const cross = shape("line", { class: "cross", visibility: "hidden", y1: edge.top, y2: height - edge.bottom });
+  const chosen = shape("rect", { class: "zoom", y: edge.top, height: height - edge.top - edge.bottom });
+  picture.append(cross, chosen);
+  const step = (event) => {
+    const place = picture.getBoundingClientRect();
+    const at = ((event.clientX - place.left) / place.width) * width;
+    return left + ((at - edge.left) / (width - edge.left - edge.right)) * (right - left);
+  };
+  const nearest = (of, at) => of.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best), of[0]);
+  const tell = (at) => legend.replaceChildren(...runs.map((run, i) => {
+    const found = all[i].length ? (at === null ? all[i][all[i].length - 1] : nearest(all[i], at)) : null;
+    const made = element("span", `key series-${i}`);
+    made.append(element("i"), visible(run.name), found ? `: ${short(found[1])} at step ${found[0]} ` : ": none ");
+    return made;
+  }));
+  let begun = null;
+  picture.addEventListener("pointerdown", (event) => {
+    begun = step(event);
+  });
+  picture.addEventListener("pointermove", (event) => {
+    const at = step(event);
+    cross.removeAttribute("visibility");
+    cross.setAttribute("x1", x(at));
+    cross.setAttribute("x2", x(at));
+    tell(at);
+    if (begun !== null) {
+      chosen.setAttribute("x", Math.min(x(begun), x(at)));
+      chosen.setAttribute("width", Math.abs(x(at) - x(begun)));
+    }
+  });
+  picture.addEventListener("pointerup", (event) => {
+    const [from, to] = [begun, step(event)].sort((a, b) => a - b);
+    begun = null;
+    if (x(to) - x(from) < 8) return;
+    zoom = [from, to];
+    whole.hidden = false;
+    draw();
+  });
+  picture.addEventListener("pointerleave", () => {
+    begun = null;
+    tell(null);
+  });
+  plot.replaceChildren(picture);
+  tell(null);
+}
+
+/** What is drawn, as numbers. */
+function table(all) {
+  const steps = [...new Set(all.flat().map(([step]) => step))].sort((a, b) => a - b);
+  const made = element("table");
+  const head = element("tr");
+  head.append(...["Step", ...runs.map((run) => run.name)].map((name) => Object.assign(element("th", "number", name), { scope: "col" })));
+  const body = element("tbody");
+  const by = all.map((of) => new Map(of));
+  for (const step of steps.slice(-500)) {
+    const row = element("tr");
+    row.append(element("td", "number", String(step)), ...by.map((of) => element("td", "number", of.has(step) ? short(of.get(step)) : "–")));
+    body.append(row);
+  }
+  const top = element("thead");
+  top.append(head);
+  made.append(top, body);
+  values.replaceChildren(made);
+}
+
+/** Fetches the curves; whether one of the runs goes on. */
+async function renew() {
+  const found = await Promise.all(runs.map(async (run) => {
+    const response = await fetch(`/runs/series?run=${run.id}`);
+    if (!response.ok) throw new Error(await why(response));
+    return response.json();
+  }));
+  found.forEach((one, i) => {
+    runs[i].curves = one.curves;
+  });
+  const keys = [...new Set(found.flatMap((one) => Object.keys(one.curves)))];
+  const chosen = metric.value;
+  metric.replaceChildren(...keys.map((key) => Object.assign(element("option", "", key), { value: key })));
+  if (keys.includes(chosen)) metric.value = chosen;
+  const step = document.getElementById("step");
+  if (step && found.length === 1) step.textContent = found[0].step;
+  draw();
+  return found.some((one) => one.state === "running");
+}
+
+metric.addEventListener("change", draw);
+smooth.addEventListener("input", draw);
+log.addEventListener("change", draw);
+addEventListener("resize", draw);
+whole.addEventListener("click", () => {
+  zoom = null;
+  whole.hidden = true;
+  draw();
+});
+
+(async function live() {
+  try {
+    if (await renew()) setTimeout(live, 3000);
+  } catch (error) {
+    say(error.message);
+    setTimeout(live, 10000);
+  }
+})();

@@ -1,0 +1,149 @@
+//! The pages of runs: a list, one run, several compared, completions browsed. They read what training appends, and change
+//! nothing but tags.
+//!
+//! A run is named by its place in the list of those below the folder, so nothing outside is reached.
+
+mod completions;
+mod page;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Redirect};
+use axum::routing::{get, post};
+use axum::{Extension, Form, Router};
+use gradus::runs::{Entry, Labels, Library, Settings, differences, history, last_warnings, metric_keys, series};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::failed::{Done, Failed};
+use crate::page::{Page, Place};
+use crate::store::sessions::Session;
+
+/// Points of a curve that a page gets: more than a screen has columns are of no use.
+const POINTS: usize = 2000;
+
+/// Runs that are compared at once.
+const COMPARED: usize = 8;
+
+/// Lines of warnings that are shown.
+const WARNINGS: usize = 10;
+
+/// The routes below `/runs`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/runs", get(list))
+        .route("/runs/show", get(show))
+        .route("/runs/series", get(curves))
+        .route("/runs/tag", post(tag))
+        .route("/runs/completions", get(completions::show))
+}
+
+/// The names and values of an address; names may be there several times.
+pub type Asked = Vec<(String, String)>;
+
+/// The first value of a name that is not empty.
+fn first<'a>(asked: &'a Asked, name: &str) -> Option<&'a str> {
+    asked.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
+}
+
+/// Does what takes a while without holding up the server.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Failed::request("The page could not be made."))
+}
+
+/// The directory of the run `name`, which is below the folder.
+fn find(app: &App, name: &str) -> Result<PathBuf, Failed> {
+    let names = Library::new(&app.folder).names();
+    let found = names.into_iter().find(|(known, _)| known == name).map(|(_, path)| path);
+    found.ok_or_else(|| Failed::missing("There is no such run; it may have been renamed or removed."))
+}
+
+async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {
+    let of = Arc::clone(&app);
+    let mut entries = apart(move || Library::new(&of.folder).entries()).await?;
+    let all = entries.len();
+    let fits = |entry: &Entry| {
+        let text = first(&asked, "text").is_none_or(|text| {
+            let words = [Some(&entry.name), entry.model.as_ref(), entry.data.as_ref(), entry.note.as_ref()];
+            words.into_iter().flatten().any(|word| word.to_lowercase().contains(&text.to_lowercase()))
+        });
+        let state = first(&asked, "state").is_none_or(|state| entry.state.name() == state);
+        let method = first(&asked, "method").is_none_or(|method| entry.method.as_deref() == Some(method));
+        let tag = first(&asked, "tag").is_none_or(|tag| entry.tags.iter().any(|own| own == tag));
+        text && state && method && tag
+    };
+    let known = page::Known::of(&entries);
+    entries.retain(fits);
+    entries.sort_by(|a, b| b.changed.cmp(&a.changed).then_with(|| a.name.cmp(&b.name)));
+    let body = page::list(&entries, all, &known, &asked);
+    Ok(Page { title: "Runs", place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
+}
+
+/// One run, or several beside each other.
+async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {
+    let names: Vec<String> = asked.iter().filter(|(key, _)| key == "run").map(|(_, name)| name.clone()).collect();
+    if names.is_empty() || names.len() > COMPARED {
+        return Err(Failed::request(&format!("Choose 1 to {COMPARED} runs.")));
+    }
+    let paths = names.iter().map(|name| find(&app, name)).collect::<Result<Vec<_>, _>>()?;
+    let of = names.clone();
+    let (entries, settings, warnings) = apart(move || {
+        let entries: Vec<Entry> = of.into_iter().zip(&paths).map(|(name, path)| Entry::read(name, path)).collect();
+        let settings: Vec<Settings> =
+            paths.iter().map(|path| Settings::read(&path.join("config.yml")).unwrap_or_default()).collect();
+        let warnings: Vec<Vec<String>> =
+            paths.iter().map(|path| last_warnings(&path.join("log.txt"), WARNINGS)).collect();
+        (entries, settings, warnings)
+    })
+    .await?;
+    let (title, body) = match &entries[..] {
+        [one] => (one.name.clone(), page::one(&session, one, &settings[0], &warnings[0])),
+        several => (format!("{} runs", several.len()), page::several(several, &differences(&settings))),
+    };
+    let page = Page { title: &title, place: Place::Runs, scripts: &["page.js", "curves.js"], styles: &[], body };
+    Ok(page.framed(&session).into_response())
+}
+
+/// The curves of a run: of each metric its steps and values.
+async fn curves(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done {
+    let path = find(&app, first(&asked, "run").unwrap_or_default())?;
+    let found = apart(move || -> gradus::Result<Value> {
+        let rows = history(&path)?;
+        let keys = metric_keys(&rows);
+        let mut all = Map::new();
+        for key in &keys {
+            let points = series(&rows, key).thinned(POINTS).points;
+            if !points.is_empty() {
+                all.insert(key.clone(), points.into_iter().map(|(step, value)| json!([step, value])).collect());
+            }
+        }
+        let entry = Entry::read(String::new(), &path);
+        Ok(json!({ "curves": all, "state": entry.state.name(), "step": entry.step, "steps": entry.steps }))
+    });
+    let found = found.await??;
+    Ok(([(header::CONTENT_TYPE, "application/json")], found.to_string()).into_response())
+}
+
+#[derive(Deserialize)]
+struct Tagged {
+    run: String,
+    #[serde(default)]
+    add: String,
+    #[serde(default)]
+    remove: String,
+}
+
+async fn tag(State(app): State<Arc<App>>, Form(Tagged { run, add, remove }): Form<Tagged>) -> Done {
+    let path = find(&app, &run)?;
+    let mut labels = Labels::read(&path)?;
+    if !add.trim().is_empty() {
+        labels.add(add.trim())?;
+    }
+    labels.remove(&remove);
+    labels.write(&path)?;
+    Ok(Redirect::to(&page::address("show", &run)).into_response())
+}

@@ -1,0 +1,171 @@
+//! The pages of runs.
+
+use std::collections::BTreeSet;
+
+use gradus::runs::{Difference, Entry, Settings, Status};
+
+use super::{Asked, first};
+use crate::html;
+use crate::html::{Html, percent};
+use crate::store::now;
+use crate::store::sessions::Session;
+
+/// The address of a page about a run.
+pub fn address(what: &str, run: &str) -> String {
+    format!("/runs/{what}?run={}", percent(run))
+}
+
+/// What filters can choose among.
+pub struct Known {
+    methods: BTreeSet<String>,
+    tags: BTreeSet<String>,
+}
+
+impl Known {
+    /// What these runs have.
+    pub fn of(entries: &[Entry]) -> Self {
+        let methods = entries.iter().filter_map(|entry| entry.method.clone()).collect();
+        Self { methods, tags: entries.iter().flat_map(|entry| entry.tags.clone()).collect() }
+    }
+}
+
+fn state(entry: &Entry) -> Html {
+    let class = match entry.state {
+        Status::Running | Status::Finished => "good",
+        Status::Failed | Status::Broken => "bad",
+        Status::Interrupted => "soft",
+    };
+    html!["<span class=\"" (class) "\">" (entry.state.name()) "</span>"]
+}
+
+/// A number with the digits that matter.
+fn short(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if (1e-3..1e6).contains(&size) => {
+            let digits = (3 - size.log10().floor() as i32).clamp(0, 6) as usize;
+            format!("{value:.digits$}")
+        }
+        _ => format!("{value:.3e}"),
+    }
+}
+
+fn age(changed: Option<u64>) -> Option<String> {
+    let passed = u64::try_from(now()).ok()?.saturating_sub(changed?);
+    Some(match passed {
+        0..=89 => format!("{passed} s ago"),
+        90..=5399 => format!("{} min ago", passed / 60),
+        5400..=172_799 => format!("{} h ago", passed / 3600),
+        _ => format!("{} days ago", passed / 86_400),
+    })
+}
+
+/// The list.
+pub fn list(entries: &[Entry], all: usize, known: &Known, asked: &Asked) -> Html {
+    let row = |entry: &Entry| {
+        let figure = entry.figure.as_ref().map(|figure| html![(figure.key) " " (short(figure.last))]);
+        let steps = entry.steps.map(|steps| html![" of "(steps)]);
+        let model = entry.model.as_deref().map(|model| model.rsplit('/').next().unwrap_or(model).to_owned());
+        html![
+            "<tr><td><input type=\"checkbox\" name=\"run\" value=\"" (entry.name) "\" aria-label=\"Choose " (entry.name) "\"></td><td><a href=\""
+            (address("show", &entry.name)) "\">" (entry.name) "</a></td><td>" (entry.method) "</td><td>" (model) "</td><td>" (state(entry))
+            "</td><td class=\"number\">" (entry.step) (steps) "</td><td>" (figure) "</td><td>" (age(entry.changed)) "</td><td>" (entry.tags.join(" "))
+            "</td></tr>\n"
+        ]
+    };
+    let options = |name: &'static str, values: Vec<&str>| {
+        let option = |value: &&str| match first(asked, name) == Some(*value) {
+            true => html!["<option selected>" (*value) "</option>"],
+            false => html!["<option>" (*value) "</option>"],
+        };
+        html!["<option value=\"\">All</option>"(values.iter().map(option).collect::<Vec<_>>())]
+    };
+    let states = Status::ALL.iter().map(|state| state.name()).collect();
+    if all == 0 {
+        return html!["<p>There is no run in this folder yet.</p>\n"];
+    }
+    html![
+        "<form method=\"get\" action=\"/runs\" class=\"filter\">\n"
+        "<div><label for=\"text\">With the text</label><input id=\"text\" name=\"text\" value=\"" (first(asked, "text").unwrap_or_default()) "\"></div>\n"
+        "<div><label for=\"state\">State</label><select id=\"state\" name=\"state\">" (options("state", states)) "</select></div>\n"
+        "<div><label for=\"method\">Method</label><select id=\"method\" name=\"method\">"
+        (options("method", known.methods.iter().map(String::as_str).collect())) "</select></div>\n"
+        "<div><label for=\"tag\">Tag</label><select id=\"tag\" name=\"tag\">" (options("tag", known.tags.iter().map(String::as_str).collect()))
+        "</select></div>\n<button type=\"submit\">Show</button>\n</form>\n"
+        "<form method=\"get\" action=\"/runs/show\">\n<p class=\"soft small\">" (entries.len()) " of " (all) " runs</p>\n"
+        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\"><table>\n<thead><tr><td></td><th scope=\"col\">Run</th><th scope=\"col\">Method</th>"
+        "<th scope=\"col\">Model</th><th scope=\"col\">State</th><th scope=\"col\" class=\"number\">Step</th><th scope=\"col\">Key figure</th><th scope=\"col\">Changed</th>"
+        "<th scope=\"col\">Tags</th></tr></thead>\n<tbody>\n" (entries.iter().map(row).collect::<Vec<_>>())
+        "</tbody>\n</table></div>\n<button type=\"submit\">Compare those chosen</button>\n</form>\n"
+    ]
+}
+
+/// Where curves are drawn.
+fn curves(runs: &[&str]) -> Html {
+    let data: Vec<Html> =
+        runs.iter().map(|name| html!["<span hidden data-run=\"" (percent(name)) "\">" (*name) "</span>\n"]).collect();
+    html![
+        "<section class=\"curves\" aria-label=\"Curves\">\n" (data)
+        "<div class=\"filter\">\n<div><label for=\"metric\">Metric</label><select id=\"metric\"></select></div>\n"
+        "<div><label for=\"smooth\">Smoothing</label><input id=\"smooth\" type=\"range\" min=\"0\" max=\"0.99\" step=\"0.01\" value=\"0\"></div>\n"
+        "<div class=\"check\"><input id=\"log\" type=\"checkbox\"><label for=\"log\">Logarithmic</label></div>\n"
+        "<button type=\"button\" id=\"whole\" hidden>Whole range</button>\n</div>\n"
+        "<div id=\"plot\"></div>\n<p id=\"legend\" class=\"small\"></p>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
+        "<details><summary>The same as a table</summary>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Values\" id=\"values\"></div>\n</details>\n</section>\n"
+    ]
+}
+
+/// One run.
+pub fn one(session: &Session, entry: &Entry, settings: &Settings, warnings: &[String]) -> Html {
+    let steps = entry.steps.map(|steps| html![" of "(steps)]);
+    let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\"><input type=\"hidden\" name=\"run\" value=\"" (entry.name) "\">"];
+    let tag = |tag: &String| {
+        html![
+            "<form method=\"post\" action=\"/runs/tag\" class=\"tag\">" (csrf) "<input type=\"hidden\" name=\"remove\" value=\"" (tag) "\">" (tag)
+            " <button type=\"submit\" aria-label=\"Remove the tag " (tag) "\">×</button></form>"
+        ]
+    };
+    let lines = |name: &'static str, lines: &[String]| match lines.is_empty() {
+        true => Html::new(),
+        false => html!["<h2>" (name) "</h2>\n<pre tabindex=\"0\">" (lines.join("\n")) "</pre>\n"],
+    };
+    let set: Vec<Html> = settings
+        .keys
+        .iter()
+        .map(|key| {
+            let is_set = if key.is_set { html!["set"] } else { Html::new() };
+            html!["<tr><td><code>" (key.path) "</code></td><td><code>" (key.value) "</code></td><td class=\"soft small\">" (is_set) "</td></tr>\n"]
+        })
+        .collect();
+    html![
+        "<p>" (state(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
+        "</p>\n" (curves(&[&entry.name])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
+        "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>())
+        "<form method=\"post\" action=\"/runs/tag\" class=\"row\">" (csrf)
+        "<label for=\"add\">New tag</label><input id=\"add\" name=\"add\" size=\"12\" required><button type=\"submit\">Add</button></form></div>\n"
+        (lines("Problems", &entry.problems)) (lines("Warnings", warnings))
+        "<h2>Configuration</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Configuration\"><table><thead><tr><th scope=\"col\">Key</th>"
+        "<th scope=\"col\">Value</th><th scope=\"col\">Asked for</th></tr></thead>\n<tbody>\n" (set) "</tbody></table></div>\n"
+    ]
+}
+
+/// Several runs beside each other.
+pub fn several(entries: &[Entry], differences: &[Difference]) -> Html {
+    let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    let head = |name: &&str| html!["<th scope=\"col\"><a href=\"" (address("show", name)) "\">" (*name) "</a></th>"];
+    let heads: Vec<Html> = names.iter().map(head).collect();
+    let cells = |cells: Vec<Html>| html!["<td>" (cells.into_iter().reduce(|row, cell| html![(row) "</td><td>" (cell)]).unwrap_or_default()) "</td>"];
+    let states = cells(entries.iter().map(|entry| html![(state(entry)) ", step " (entry.step)]).collect());
+    let row = |difference: &Difference| {
+        let values = difference.values.iter().map(|value| match value {
+            Some(value) => html!["<code>" (value) "</code>"],
+            None => html!["–"],
+        });
+        html!["<tr><th scope=\"row\"><code>" (difference.key) "</code></th>" (cells(values.collect())) "</tr>\n"]
+    };
+    html![
+        (curves(&names)) "<h2>What differs</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"What differs\"><table>\n<thead><tr><td></td>" (heads)
+        "</tr></thead>\n<tbody>\n<tr><th scope=\"row\">State</th>" (states) "</tr>\n" (differences.iter().map(row).collect::<Vec<_>>())
+        "</tbody></table></div>\n"
+    ]
+}

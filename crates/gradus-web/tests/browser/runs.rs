@@ -1,0 +1,153 @@
+//! Runs: listed, filtered, tagged, compared, their completions browsed, live.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use gradus::run::RolloutWriter;
+use gradus::run::database::{Record, Table};
+use serde_json::{Value, json};
+
+use crate::client::Server;
+use crate::driver::Browser;
+
+/// A run of some steps; its loss falls from `loss`.
+pub fn run(folder: &Path, name: &str, method: &str, loss: f64, rate: &str) {
+    let path = folder.join(name);
+    fs::create_dir_all(&path).expect("a folder");
+    let config = format!(
+        "# Written by gradus 0.1.0.\nmodel: gpt2 # set\ndata: tea.jsonl # set\nmethod:\n  {method}:\n    beta: 0.1\ntrain:\n  \
+         learning_rate: {rate} # set\n  max_steps: 40\n"
+    );
+    fs::write(path.join("config.yml"), config).expect("written");
+    let row = |step: usize| {
+        let noise = ((step * 7919) % 13) as f64 / 40.0;
+        json!({ "step": step, "loss": loss / (1.0 + step as f64 / 8.0) + noise, "kl": step as f64 / 100.0 })
+    };
+    let rows: String = (1..=40).map(|step| format!("{}\n", row(step))).collect();
+    fs::write(path.join("metrics.jsonl"), rows).expect("written");
+}
+
+/// Completions of two steps, one of them hostile.
+pub fn completions(folder: &Path, name: &str) {
+    let mut writer = RolloutWriter::open(&folder.join(name).join("rollouts.sqlite"), 0).expect("a file");
+    for step in [1, 2] {
+        let record = |i: usize| Record {
+            step,
+            prompt_index: i,
+            prompt: format!("Is tea {i} warm?"),
+            completion: if i == 3 { "<b>no</b>\u{1b}[2J".into() } else { format!("It is warm, {step} times.") },
+            reward: Some(i as f64 / 2.0 - 1.0),
+            advantage: Some(0.5),
+            kl: Some(0.01),
+            length: 6,
+            stop_reason: "stop_id".into(),
+            ..Record::default()
+        };
+        writer.append(Table::Train, (0..30).map(record).collect()).expect("appended");
+    }
+    writer.finish().expect("written");
+}
+
+#[test]
+fn runs_are_listed_filtered_tagged_compared_and_followed() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path(), "tea/first", "dpo", 2.0, "1e-5");
+    run(folder.path(), "tea/second <b>", "sft", 3.0, "2e-5");
+    completions(folder.path(), "tea/first");
+    let server = Server::over(folder.path());
+    let at = |path: &str| format!("http://{}{path}", server.host());
+    browser.go(&at("/runs"));
+    assert!(browser.text("main").contains("2 of 2 runs") && browser.text("main").contains("tea/second <b>"));
+    browser.go(&at("/runs?method=dpo"));
+    assert!(browser.text("main").contains("1 of 2 runs"));
+
+    // A tag, through the form.
+    browser.click("a[href='/runs/show?run=tea/first']");
+    browser.wait("location.pathname === '/runs/show' && document.querySelector('#plot svg')");
+    browser.eval("document.getElementById('add').value = 'good'; window.isLeft = true");
+    browser.click("form[action='/runs/tag'] button:not([aria-label])");
+    browser.loaded();
+    assert!(browser.text(".tag").contains("good"));
+    let kept: Value =
+        serde_json::from_slice(&fs::read(folder.path().join("tea/first/tags.json")).expect("a file")).expect("JSON");
+    assert_eq!(kept["tags"], json!(["good"]));
+    browser.go(&at("/runs?tag=good"));
+    assert!(browser.text("main").contains("1 of 2 runs"));
+
+    // Two beside each other: what differs, and the numbers that are drawn.
+    browser.go(&at("/runs"));
+    browser
+        .eval("document.querySelectorAll('input[name=run]').forEach(e => { e.checked = true }); window.isLeft = true");
+    browser.click("form[action='/runs/show'] button");
+    browser.loaded();
+    browser.wait("document.querySelectorAll('#plot polyline').length === 2");
+    let page = browser.text("main");
+    assert!(page.contains("learning_rate") && page.contains("2e-5") && !page.contains("max_steps"), "{page}");
+    assert_eq!(browser.eval("document.querySelectorAll('#values tbody tr').length"), 40);
+    browser.eval("document.querySelector('.curves details').open = true");
+    assert_eq!(browser.text("#values tbody tr:last-child td:first-child"), "40");
+    let raw = browser.text("#values tbody tr:last-child td:last-child");
+    browser.eval(
+        "(() => { const e = document.getElementById('smooth'); e.value = 0.9; e.dispatchEvent(new Event('input')) })()",
+    );
+    assert_ne!(browser.text("#values tbody tr:last-child td:last-child"), raw, "smoothed");
+    browser.eval(
+        "(() => { const e = document.getElementById('smooth'); e.value = 0; e.dispatchEvent(new Event('input')) })()",
+    );
+    // Hover tells the values of a step, a drag zooms.
+    let place = browser.eval("(() => { const r = document.querySelector('#plot svg').getBoundingClientRect(); return [r.x, r.y, r.width, r.height] })()");
+    let number = |i: usize| place[i].as_f64().expect("a place");
+    let (x, y) = (number(0) + number(2) / 2.0, number(1) + number(3) / 2.0);
+    browser.mouse("mouseMoved", x, y);
+    browser.wait("/step (19|2[01])/.test(document.getElementById('legend').textContent)");
+    browser.mouse("mousePressed", x, y);
+    browser.call(
+        "Input.dispatchMouseEvent",
+        json!({ "type": "mouseMoved", "x": x + 200.0, "y": y, "button": "left", "buttons": 1 }),
+    );
+    browser.mouse("mouseReleased", x + 200.0, y);
+    browser
+        .wait("!document.getElementById('whole').hidden && document.querySelectorAll('#values tbody tr').length < 20");
+    browser.click("#whole");
+    browser.wait("document.querySelectorAll('#values tbody tr').length === 40");
+    browser.click("#log");
+    browser.wait("document.querySelectorAll('#plot polyline').length === 2");
+
+    // Completions, which are shown and not obeyed.
+    browser.go(&at("/runs/completions?run=tea/first&step=2&sort=reward&order=down"));
+    assert!(browser.text("main").contains("1 to 25 of 30"));
+    assert_eq!(browser.text("tbody tr:first-child td:nth-child(4)"), "13.500");
+    browser.go(&at("/runs/completions?run=tea/first&text=Is+tea+3+"));
+    assert!(browser.text("main").contains("<b>no</b>\\u{1b}[2J") && browser.text("main").contains("1 to 2 of 2"));
+    assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+
+    // What is outside is not reached.
+    let outside = tempfile::tempdir().expect("a folder");
+    run(outside.path(), "other", "sft", 1.0, "1");
+    let absolute = outside.path().join("other").to_string_lossy().into_owned();
+    for name in ["../other", &absolute, "tea", "first", "", "tea/../tea/first"] {
+        for what in ["show", "series", "completions"] {
+            assert_eq!(server.get(&format!("/runs/{what}?run={name}")).status, 404, "{what} {name}");
+        }
+    }
+}
+
+#[test]
+fn curves_grow_while_a_run_goes_on() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_, mut claim) =
+        gradus::run::RunDir::claim(folder.path().join("live"), gradus::run::Existing::Refuse).expect("a run");
+    claim.begin().expect("begun");
+    let path = folder.path().join("live/metrics.jsonl");
+    let mut file = fs::File::create(&path).expect("a file");
+    writeln!(file, "{}", json!({ "step": 1, "loss": 2.0 })).expect("written");
+    let server = Server::over(folder.path());
+    browser.go(&format!("http://{}/runs/show?run=live", server.host()));
+    browser.wait("document.getElementById('step')?.textContent === '1' && document.querySelector('#plot circle')");
+    writeln!(file, "{}", json!({ "step": 2, "loss": 1.5 })).expect("written");
+    browser.wait("document.getElementById('step').textContent === '2' && document.querySelector('#plot polyline').getAttribute('points').includes(' ')");
+}
