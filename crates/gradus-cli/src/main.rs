@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     allocator::keep_pages();
     let matches = match cli::command().try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return output::usage(&error),
+        Err(error) => return output::usage(error),
     };
     let out = Output::new(&cli::Global::from(&matches));
     let result = commands::run(&matches, &out);

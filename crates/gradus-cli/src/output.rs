@@ -8,6 +8,9 @@ use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
+use gradus::config::{Spelling, translate};
+use gradus::suggest::nearest;
 pub use gradus::text::visible;
 use serde::Serialize;
 
@@ -220,9 +223,29 @@ fn rendered(text: &str, is_terminal: bool) -> String {
 }
 
 /// Prints what clap has to say, which is help and versions too, and returns its exit code.
-pub fn usage(error: &clap::Error) -> ExitCode {
+pub fn usage(mut error: clap::Error) -> ExitCode {
+    translate_unknown(&mut error);
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// What another tool calls by the name of an unknown argument is named; a suggestion that is no near miss is left out.
+fn translate_unknown(error: &mut clap::Error) {
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg).cloned() else { return };
+    if error.kind() != clap::error::ErrorKind::UnknownArgument {
+        return;
+    }
+    if let Some(hint) = translate(&given, None, Spelling::Flag) {
+        error.remove(ContextKind::SuggestedArg);
+        // The usage is that of what clap suggested.
+        error.remove(ContextKind::Usage);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    } else if let Some(ContextValue::String(suggested)) = error.get(ContextKind::SuggestedArg)
+        && nearest(&given, [suggested.as_str()]).is_none()
+    {
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::Usage);
+    }
 }
 
 /// The log of the library on stderr: warnings, more with `-v`, or as `GRADUS_LOG` says.

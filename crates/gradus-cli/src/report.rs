@@ -30,9 +30,10 @@ pub fn finish(result: anyhow::Result<()>, out: &Output) -> ExitCode {
     if error.is::<ClosedPipe>() {
         return ExitCode::SUCCESS;
     }
-    if let Some(error) = error.downcast_ref::<clap::Error>() {
-        return crate::output::usage(error);
-    }
+    let error = match error.downcast::<clap::Error>() {
+        Ok(error) => return crate::output::usage(error),
+        Err(error) => error,
+    };
     out.error(render(&error, out.paint()).trim_end());
     ExitCode::from(match error.downcast_ref::<Error>() {
         Some(Error::Config(_)) => USAGE,

@@ -39,7 +39,7 @@ pub mod run;
 pub mod runs;
 pub mod settings;
 pub mod stats;
-mod suggest;
+pub mod suggest;
 pub mod task;
 #[cfg(test)]
 mod test_support;

@@ -7,6 +7,7 @@ use burn::tensor::Device;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::files;
 use crate::model::adapter::Adaptable;
 use crate::model::{
     CausalLm, Classifier, ModelDir, ModelShape, Precision, RewardModel, Task, WeightFormat, save_causal,
@@ -38,15 +39,20 @@ pub struct LabelPlan {
 }
 
 impl Pretrained {
-    /// What lies in `dir`; `template` replaces its chat template.
+    /// What lies in `dir`; `template` replaces its chat template, here and in every model that is written from it.
     ///
     /// # Errors
     /// When a file is missing or corrupt, or the vocabularies of model and tokenizer disagree.
-    pub fn of(dir: ModelDir, template: Option<&Path>) -> Result<Self> {
+    pub fn of(mut dir: ModelDir, template: Option<&Path>) -> Result<Self> {
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = match template {
-            Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
+            Some(file) => {
+                let source = files::read_text(file, files::SETTINGS_BYTES).map_err(|error| Error::io(file, error))?;
+                let template = ChatTemplate::from_source(&source, file, &tokenizer)?;
+                dir.chat_template = Some(source);
+                Some(template)
+            }
             None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,
         };
         Ok(Self { dir, tokenizer, template, labels: OnceCell::new() })

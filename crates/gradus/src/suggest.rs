@@ -8,7 +8,7 @@ const EDITS_MAX: usize = 3;
 /// The candidate nearest to `word`, when it is near enough to be meant.
 ///
 /// Short words may differ in fewer letters: not more than a third of them, but one at least.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = word.chars().count();
     let allowed = EDITS_MAX.min((length / 3).max(1));
     let plain = |word: &str| word.replace('-', "_").to_lowercase();

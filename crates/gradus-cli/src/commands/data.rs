@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, TokeniseOptions, TooLong};
+use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, TokeniseOptions, TooLong, parse_rename};
 use gradus::model::ModelDir;
 use gradus::task::load;
 use gradus::text::{ChatTemplate, Tokenizer};
@@ -45,8 +45,11 @@ pub fn run(args: DataArgs, out: &Output) -> anyhow::Result<()> {
 #[derive(Debug, clap::Args)]
 struct RowArgs {
     /// A file, a directory or a hub name; `NAME:SPLIT` names a split
-    #[arg(value_name = "DATA", required_unless_present = "task")]
+    #[arg(value_name = "DATA", required_unless_present_any = ["task", "named"])]
     data: Option<String>,
+    /// The same, as the other commands take it
+    #[arg(long = "data", id = "named", value_name = "DATA", conflicts_with = "data")]
+    named: Option<String>,
     /// The task that makes rows of its public files (by default those on the hub): its name, or its name and keys as YAML
     #[arg(long, value_name = "TASK")]
     task: Option<String>,
@@ -82,6 +85,9 @@ struct TokenArgs {
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE", requires = "model")]
     chat_template: Option<PathBuf>,
+    /// What the system says before every conversation that has no message of its own for it
+    #[arg(long, value_name = "TEXT", requires = "model")]
+    system_prompt: Option<String>,
     /// Read transcripts as conversations, as `train.transcripts_as_messages` does
     #[arg(long, requires = "model")]
     transcripts_as_messages: bool,
@@ -109,11 +115,8 @@ impl RowArgs {
         let rename = self
             .columns
             .iter()
-            .map(|pair| match pair.split_once('=') {
-                Some((name, column)) if !name.is_empty() && !column.is_empty() => Ok((column.into(), name.into())),
-                _ => Err(usage(format!("`--column {pair}`: expected NAME=COLUMN, such as `--column prompt=question`"))),
-            })
-            .collect::<Result<Vec<(String, String)>, _>>()?;
+            .map(|pair| parse_rename(pair).map_err(|message| usage(format!("`--column {pair}`: {message}"))))
+            .collect::<Result<Vec<_>, _>>()?;
         let options = LoadOptions {
             need: Need::Any,
             text_column: self.text_column.clone(),
@@ -121,7 +124,8 @@ impl RowArgs {
             max_rows: self.max_rows,
             bad_rows,
         };
-        let data = flags::data(self.data.as_deref(), self.task.as_deref(), self.split.as_deref())?;
+        let named = self.data.as_deref().or(self.named.as_deref());
+        let data = flags::data(named, self.task.as_deref(), self.split.as_deref())?;
         fetch_rows(&data, out)?;
         let dataset = load(&data, &options)?;
         if let (Some(split), false) = (&dataset.source.split, dataset.source.other_splits.is_empty()) {
@@ -151,6 +155,7 @@ impl TokenArgs {
         TokeniseOptions {
             max_length: Some(self.max_length),
             too_long: TooLong::Truncate,
+            system_prompt: self.system_prompt.clone(),
             transcripts_as_messages: self.transcripts_as_messages,
             implicit_prompt: rule,
             apart: text.is_some_and(|text| text.apart),

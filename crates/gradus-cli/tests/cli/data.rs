@@ -86,7 +86,7 @@ fn bad_input_is_named() {
     test.fails(
         &["data", "show", "pairs.jsonl", "--column", "prompt"],
         2,
-        "error: `--column prompt`: expected NAME=COLUMN, such as `--column prompt=question`\n",
+        "error: `--column prompt`: expected NAME=COLUMN, such as `prompt=question`\n",
     );
     let good = test.write("good.jsonl", "{\"prompt\": \"a\"}\n");
     test.fails(

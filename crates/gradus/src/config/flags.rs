@@ -138,6 +138,8 @@ fn section(key: &str) -> &'static str {
         | "shuffle"
         | "priority_scale"
         | "text_column"
+        | "column"
+        | "system_prompt"
         | "transcripts_as_messages"
         | "chat_template" => "Rows",
         "device" | "threads" | "seed" => "Machine and randomness",

@@ -7,6 +7,7 @@
 
 mod comparison;
 mod flags;
+mod foreign;
 mod load;
 mod method;
 mod node;
@@ -23,6 +24,7 @@ mod write;
 
 pub use comparison::{ComparisonRequest, WrittenComparison};
 pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
+pub use foreign::{Spelling, translate};
 pub use load::{Request, Written};
 pub use method::{MethodConfig, Visitor};
 pub use plan::Plan;

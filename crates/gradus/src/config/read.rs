@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Number, Value as Json};
 
+use super::foreign::{Spelling, translate};
 use super::node::{Entry, Node, Value};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::error::{Diagnostic, Place};
@@ -182,20 +183,26 @@ impl Reader<'_> {
             return;
         }
         let within = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
-        let hint = nearest(&entry.key, names(fields))
-            .map(|name| format!("did you mean `{name}`?"))
-            .or_else(|| self.home(&entry.key).map(|home| format!("`{}` belongs under `{home}`", entry.key)));
+        let hint = self
+            .home(&entry.key)
+            .map(|home| format!("`{}` belongs under `{home}`", entry.key))
+            .or_else(|| translate(&entry.key, self.method(), Spelling::Key))
+            .or_else(|| nearest(&entry.key, names(fields)).map(|name| format!("did you mean `{name}`?")));
         self.problem(format!("unknown key `{}`{within}", entry.key), vec![entry.place.clone()], hint);
     }
 
     /// Where a key that stands in the wrong place belongs: under `train`, or under the method of this file.
     fn home(&self, key: &str) -> Option<String> {
-        let method = match self.root.at("method").map(|(node, _)| &node.value) {
-            Some(Value::Map(entries)) => entries.first().map(|entry| format!("method.{}", entry.key)),
-            _ => None,
-        };
-        let homes = method.into_iter().chain(["train".to_owned()]);
+        let homes = self.method().map(|method| format!("method.{method}")).into_iter().chain(["train".to_owned()]);
         homes.into_iter().find(|home| self.schema.field(&format!("{home}.{key}")).is_some())
+    }
+
+    /// The method of this file.
+    fn method(&self) -> Option<&str> {
+        match self.root.at("method").map(|(node, _)| &node.value) {
+            Some(Value::Map(entries)) => entries.first().map(|entry| entry.key.as_str()),
+            _ => None,
+        }
     }
 
     fn wrong(&mut self, shape: &Shape, node: &Node, path: &str) {

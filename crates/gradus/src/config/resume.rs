@@ -95,6 +95,18 @@ impl Resume<'_> {
         }
     }
 
+    /// What is given does not make a run, and there is none to go on with: the second is what is wrong.
+    fn no_run(&self, error: Error) -> Error {
+        let (ResumeFrom::Run { directory, .. }, Error::Config(mut problems)) = (&self.from, error) else {
+            return Error::input("there is no run to go on with");
+        };
+        problems.retain(|problem| !problem.message.ends_with("is missing"));
+        let message = format!("`{}` holds no run to go on with", directory.display());
+        let hint = Some("`gradus runs list --runs-dir DIR` shows the runs in a directory".into());
+        problems.insert(0, Diagnostic { message, places: Vec::new(), hint });
+        Error::Config(problems)
+    }
+
     /// The run that goes on: checked like any other, and compared with what it was.
     ///
     /// A run that has a configuration but no checkpoint yet starts again with it; a directory without either starts
@@ -106,7 +118,7 @@ impl Resume<'_> {
     /// checkpoint is corrupt; [`Error::Input`] when there is none of `step`.
     pub fn plan(&self, machine: &Machine) -> Result<Plan> {
         let Some((path, text, from_checkpoint)) = self.base()? else {
-            let written = RunConfig::load(&self.request)?;
+            let written = RunConfig::load(&self.request).map_err(|error| self.no_run(error))?;
             return Ok(self.finish(Plan::check(&written, machine)?, Vec::new()));
         };
         let mut base = tree(&path, &text)?;
@@ -248,6 +260,8 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.text_column"
             | "train.transcripts_as_messages"
             | "train.chat_template"
+            | "train.column"
+            | "train.system_prompt"
             | "train.best_metric",
             _,
         )

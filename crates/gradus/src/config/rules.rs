@@ -105,6 +105,11 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
         let reason = "the first token of a row is never predicted";
         (format!("`train.max_length` is {}, but must be at least 2: {reason}", train.max_length), None)
     });
+    if let Err(message) = train.renames() {
+        problems.unless(false, &["train.column"], || (message, Some("the name that is meant comes first".into())));
+    }
+    let says = train.system_prompt.as_ref().is_none_or(|text| !text.trim().is_empty());
+    problems.unless(says, &["train.system_prompt"], || ("`train.system_prompt` is empty".into(), None));
     problems.at_least("train.priority_scale", train.priority_scale.unwrap_or(0.0), 0.0);
     let samples = train.priority_scale.is_none() || config.method.is_online();
     problems.unless(samples, &["train.priority_scale"], || {

@@ -20,8 +20,8 @@ impl Maker<'_> {
     pub(super) fn sft_apart(&self, row: &Row) -> Result<Sequence, Failure> {
         let (source, target) = match &row.data {
             RowData::PromptCompletion { prompt, completion } => self.source_and_target(prompt, completion, row)?,
-            RowData::Alpaca { before, instruction, input, output } => {
-                let (prompt, completion) = self.alpaca(before, instruction, input, output);
+            RowData::Instruction { before, asked, answer } => {
+                let (prompt, completion) = self.instruction(before, asked, answer)?;
                 self.source_and_target(&prompt, &completion, row)?
             }
             RowData::Messages(messages) => {

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use super::foreign::{alpaca_prompt, alpaca_question};
+use super::foreign::{asked_as_text, asked_as_turns};
 use super::implicit::{ImplicitPrompt, split_shared_prompt};
 use super::transcript::{as_text, content_as_messages, content_as_text};
-use super::{Content, Message, Row, RowData};
+use super::{Content, Row, RowData};
 
 /// What rows are turned into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +102,7 @@ fn same(data: &RowData) -> Target {
     match data {
         RowData::Text(_) => Target::Text,
         RowData::Messages(_) => Target::Messages,
-        RowData::PromptCompletion { .. } | RowData::Alpaca { .. } => Target::PromptCompletion,
+        RowData::PromptCompletion { .. } | RowData::Instruction { .. } => Target::PromptCompletion,
         RowData::Preference { .. } => Target::Preference,
         RowData::Prompt(_) => Target::Prompt,
         RowData::Tokens { .. } | RowData::TokenPreference { .. } | RowData::Columns => Target::Same,
@@ -149,14 +149,8 @@ fn whole(data: &RowData, rule: ImplicitPrompt) -> Result<(Option<Content>, Conte
 fn split(data: &RowData, rule: ImplicitPrompt) -> Result<(Content, Content), String> {
     match data {
         RowData::PromptCompletion { prompt, completion } => Ok((prompt.clone(), completion.clone())),
-        RowData::Alpaca { before, instruction, input, output } => {
-            if before.is_empty() {
-                return Ok((Content::Text(alpaca_prompt(instruction, input)), Content::Text(output.clone())));
-            }
-            let mut prompt = before.clone();
-            prompt.push(Message::new("user", alpaca_question(instruction, input)));
-            Ok((Content::Messages(prompt), Content::Messages(vec![Message::new("assistant", output.clone())])))
-        }
+        RowData::Instruction { before, asked, answer } if before.is_empty() => Ok(asked_as_text(asked, answer)),
+        RowData::Instruction { before, asked, answer } => Ok(asked_as_turns(before, asked, answer)),
         RowData::Preference { prompt: Some(prompt), chosen, .. } => Ok((prompt.clone(), chosen.clone())),
         RowData::Preference { prompt: None, chosen, rejected, .. } => {
             split_shared_prompt(chosen, rejected, rule).map(|(prompt, chosen, _)| (prompt, chosen))

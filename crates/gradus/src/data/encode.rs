@@ -1,15 +1,24 @@
 //! Texts and conversations to ids, as TRL encodes them.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use serde_json::Value;
 
 use super::Message;
 use super::maker::{Failure, Ids, Maker};
-use super::row::Row;
+use super::row::{Content, Row, RowData};
 use crate::Error;
 use crate::text::think::without_empty_thoughts;
 use crate::text::{ChatTemplate, RenderOptions, Rendered};
+
+/// What a chat template writes around the words of the assistant.
+struct Frame {
+    /// What opens a turn.
+    head: String,
+    /// What ends it, without the white space behind that.
+    end: String,
+}
 
 impl Maker<'_> {
     /// The text with the eos token's text behind it, unless it ends with it or the tokenizer adds its own.
@@ -39,7 +48,7 @@ impl Maker<'_> {
     pub(super) fn render(&self, messages: &[Message], row: &Row, prompt: bool) -> Result<Rendered, Failure> {
         let Some(template) = self.template else {
             return Err(Failure::All(row.place.error("conversations need a chat template, and the model has none").with_hint(
-                "give one with `--chat-template FILE`, or turn the rows into text: `gradus data convert --to prompt-completion`",
+                "give one with `--chat-template FILE`, or turn the rows into text: `gradus data convert FILE --to prompt-completion --form text --output OTHER.jsonl`",
             )));
         };
         let parsed;
@@ -75,29 +84,95 @@ impl Maker<'_> {
         if !mask {
             return Ok(Ids { ids: self.tokenizer.encode(&rendered.text, false)?, assistant: None });
         }
+        let template = self.template.expect("rendered with it");
+        let assistant = match template.marks_assistant() {
+            true => rendered.assistant,
+            false => self.spoken(messages, row, &rendered.text)?,
+        };
         let encoded = self.tokenizer.encode_with_offsets(&rendered.text)?;
         let mut said = vec![false; encoded.ids.len()];
         let token_at = |byte: usize| encoded.offsets.iter().position(|(start, end)| (*start..*end).contains(&byte));
-        for span in &rendered.assistant {
+        for span in &assistant {
             let Some(first) = token_at(span.start) else { break };
             let last = span.end.checked_sub(1).and_then(token_at).filter(|last| *last > 0);
             let end = last.map_or(said.len(), |last| last + 1);
             said[first..end.max(first)].fill(true);
         }
-        let template = self.template.expect("rendered with it");
         if !said.contains(&true) {
-            let message = "no token is marked as the assistant's".to_owned();
-            if template.marks_assistant() {
-                return Err(Failure::Row(message));
-            }
-            return Err(Failure::All(
-                Error::model(template.path(), "the chat template does not mark what the assistant says").with_hint(
-                    "`assistant_only_loss` needs `{% generation %}…{% endgeneration %}` around the assistant's turns",
-                ),
-            ));
+            return Err(Failure::Row("no token is the assistant's, and `assistant_only_loss` learns no other".into()));
         }
         self.check_turn_end(&encoded.ids, &said, template)?;
         Ok(Ids { ids: encoded.ids, assistant: Some(said) })
+    }
+
+    /// Where the assistant speaks in `whole`, which a template without generation blocks wrote: after what the template
+    /// writes for the messages before, with the head of the assistant's turn, up to what it writes with the turn, the mark
+    /// that ends it included. White space behind that mark is nobody's, as in templates that mark turns.
+    fn spoken(&self, messages: &[Message], row: &Row, whole: &str) -> Result<Vec<Range<usize>>, Failure> {
+        let frame = self.frame(row)?;
+        let mut spoken = Vec::new();
+        for (i, _) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
+            let turn = self.render(&messages[..=i], row, false)?.text;
+            let head = match i {
+                // What stands before a conversation that the assistant begins ends as every head does.
+                0 if !frame.head.is_empty() => {
+                    turn.find(&frame.head).map_or("", |at| &turn[..at + frame.head.len()]).into()
+                }
+                0 => String::new(),
+                _ => self.render(&messages[..i], row, true)?.text,
+            };
+            let length = turn.strip_prefix(&head).filter(|_| whole.starts_with(&head)).and_then(|said| {
+                let (rest, closed) = (&whole[head.len()..], said.trim_end());
+                match (rest.starts_with(said), frame.end.is_empty()) {
+                    (true, false) if closed.ends_with(&frame.end) => Some(closed.len()),
+                    (true, _) => Some(said.len()),
+                    // Thoughts leave a turn when others follow it; it still ends with its mark.
+                    (false, false) => rest.find(&frame.end).map(|at| at + frame.end.len()),
+                    (false, true) => None,
+                }
+            });
+            let Some(length) = length else {
+                return Err(Failure::Row(format!(
+                    "the chat template writes message {} otherwise when others follow, so what the assistant says cannot be \
+                     told from the rest; `assistant_only_loss` then needs `{{% generation %}}…{{% endgeneration %}}` in the \
+                     template around the assistant's turns",
+                    i + 1
+                )));
+            };
+            spoken.push(head.len()..head.len() + length);
+        }
+        Ok(spoken)
+    }
+
+    /// What the template writes around the words of the assistant, read off a conversation of one question.
+    fn frame(&self, row: &Row) -> Result<Frame, Failure> {
+        let [question, answer] = [Message::new("user", "question"), Message::new("assistant", "answer")];
+        let render = |messages: &[Message], prompt| Ok::<_, Failure>(self.render(messages, row, prompt)?.text);
+        let asked = render(std::slice::from_ref(&question), false)?;
+        let open = render(std::slice::from_ref(&question), true)?;
+        let answered = render(&[question, answer.clone()], false)?;
+        let end = answered.rsplit_once(answer.content.as_str()).map_or("", |(_, end)| end.trim_end());
+        Ok(Frame { head: open.strip_prefix(&asked).unwrap_or_default().to_owned(), end: end.to_owned() })
+    }
+
+    /// Refuses rows of which `assistant_only_loss` would say nothing.
+    pub(super) fn check_assistant_only(&self, row: &Row) -> Result<(), Failure> {
+        if !self.options.assistant_only_loss {
+            return Ok(());
+        }
+        let what = match &row.data {
+            RowData::Tokens { loss_mask: Some(_), .. } => return Ok(()),
+            RowData::Tokens { loss_mask: None, .. } => "has `input_ids` without `assistant_masks`",
+            RowData::Text(_) => "is a text",
+            RowData::PromptCompletion { prompt: Content::Text(_), .. } => "is a text and its continuation",
+            RowData::Preference { chosen: Content::Text(_), .. } => "holds texts",
+            RowData::Instruction { .. } if self.template.is_none() => "is no conversation without a chat template",
+            _ => return Ok(()),
+        };
+        let message = format!("`assistant_only_loss` needs conversations, and the row {what}");
+        Err(Failure::All(row.place.error(message).with_hint(
+            "give the rows as `messages`; of `prompt` and `completion` the completion alone is learnt as it is",
+        )))
     }
 
     /// A template whose end-of-turn token lies behind the generation block would never teach the model to stop.

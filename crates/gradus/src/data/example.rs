@@ -97,6 +97,9 @@ pub struct TokeniseOptions {
     pub for_reward: bool,
     /// Whether transcripts (`Human:`, `Assistant:`) become conversations, which the chat template renders. Default false.
     pub transcripts_as_messages: bool,
+    /// What stands as the system's message before every conversation that has none of its own; rows that are no
+    /// conversations are refused where it is given. Default: nothing.
+    pub system_prompt: Option<String>,
     /// Where the prompt ends that `chosen` and `rejected` share.
     pub implicit_prompt: super::ImplicitPrompt,
     /// Prompts to sample from keep at most so many tokens, and are cut at this side; special tokens that the tokenizer puts around a
@@ -117,6 +120,7 @@ impl Default for TokeniseOptions {
             add_eos: true,
             for_reward: false,
             transcripts_as_messages: false,
+            system_prompt: None,
             implicit_prompt: super::ImplicitPrompt::default(),
             prompt_cut: None,
             apart: false,

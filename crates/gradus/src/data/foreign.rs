@@ -1,12 +1,44 @@
-//! Row forms of other tools: Alpaca's instructions.
+//! Row forms of other tools: Alpaca's instructions, and questions with their answers.
 
 use serde_json::{Map, Value};
 
 use super::Message;
 use super::message::kind_name;
+use super::row::{Asked, Content};
 
-/// Alpaca's prompt (Taori et al. 2023) for models without a chat template.
-pub(super) fn alpaca_prompt(instruction: &str, input: &str) -> String {
+impl Asked {
+    /// The text for models without a chat template.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Task { instruction, input } => alpaca_prompt(instruction, input),
+            Self::Question(question) => question.clone(),
+        }
+    }
+
+    /// What the user says in a conversation.
+    pub(super) fn message(&self) -> Message {
+        let said = match self {
+            Self::Task { instruction, input } if input.trim().is_empty() => instruction.clone(),
+            Self::Task { instruction, input } => format!("{instruction}\n{input}"),
+            Self::Question(question) => question.clone(),
+        };
+        Message::new("user", said)
+    }
+}
+
+/// An instruction and its answer as a conversation.
+pub(super) fn asked_as_turns(before: &[Message], asked: &Asked, answer: &str) -> (Content, Content) {
+    let prompt = before.iter().cloned().chain([asked.message()]).collect();
+    (Content::Messages(prompt), Content::Messages(vec![Message::new("assistant", answer)]))
+}
+
+/// An instruction and its answer as text.
+pub(super) fn asked_as_text(asked: &Asked, answer: &str) -> (Content, Content) {
+    (Content::Text(asked.text()), Content::Text(answer.to_owned()))
+}
+
+/// Alpaca's prompt (Taori et al. 2023).
+fn alpaca_prompt(instruction: &str, input: &str) -> String {
     let task = "Below is an instruction that describes a task";
     if input.trim().is_empty() {
         format!(
@@ -19,11 +51,6 @@ pub(super) fn alpaca_prompt(instruction: &str, input: &str) -> String {
              the request.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
         )
     }
-}
-
-/// Alpaca's task as one user message.
-pub(super) fn alpaca_question(instruction: &str, input: &str) -> String {
-    if input.trim().is_empty() { instruction.to_owned() } else { format!("{instruction}\n{input}") }
 }
 
 /// `system` and `history` (a list of `[question, answer]`) of LLaMA-Factory's Alpaca form, taken out of the columns.

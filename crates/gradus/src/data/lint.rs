@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::implicit::{split_shared_prompt, trl_boundary, turn_boundary};
 use super::place::Place;
-use super::row::{Content, Row, RowData};
+use super::row::{Asked, Content, Row, RowData};
 use super::tokenise::row_sequences;
 use super::transcript::turns;
 use super::{Message, TokeniseOptions};
@@ -159,9 +159,13 @@ fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
             check_blank("prompt", prompt, found);
             check_answer("completion", prompt, completion, found);
         }
-        RowData::Alpaca { instruction, output, .. } => {
-            check_blank("instruction", &Content::Text(instruction.clone()), found);
-            check_blank("output", &Content::Text(output.clone()), found);
+        RowData::Instruction { asked, answer, .. } => {
+            let (asked_in, asked, answer_in) = match asked {
+                Asked::Task { instruction, .. } => ("instruction", instruction, "output"),
+                Asked::Question(question) => ("question", question, "answer"),
+            };
+            check_blank(asked_in, &Content::Text(asked.clone()), found);
+            check_answer(answer_in, &Content::Text(asked.clone()), &Content::Text(answer.clone()), found);
         }
         RowData::Preference { prompt, chosen, rejected, .. } => {
             if chosen == rejected {
@@ -348,7 +352,7 @@ fn hash(data: &RowData) -> u64 {
         RowData::Text(text) => text.hash(&mut hasher),
         RowData::Messages(messages) => messages.iter().for_each(|m| (&m.role, &m.content).hash(&mut hasher)),
         RowData::PromptCompletion { prompt, completion } => (prompt.plain(), completion.plain()).hash(&mut hasher),
-        RowData::Alpaca { instruction, input, output, .. } => (instruction, input, output).hash(&mut hasher),
+        RowData::Instruction { asked, answer, .. } => (asked, answer).hash(&mut hasher),
         RowData::Preference { prompt, chosen, rejected, .. } => {
             (prompt.as_ref().map(Content::plain), chosen.plain(), rejected.plain()).hash(&mut hasher);
         }

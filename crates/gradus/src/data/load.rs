@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::message::names;
 use super::reader::{Format, open};
 use super::recognise::{Need, read_row, recognise};
 use super::report::RowErrors;
@@ -53,6 +54,17 @@ impl LoadOptions {
     }
 }
 
+/// `name=column` as (name in the file, name here) for [`LoadOptions::rename`].
+///
+/// # Errors
+/// When it has another form.
+pub fn parse_rename(pair: &str) -> Result<(String, String), String> {
+    match pair.split_once('=') {
+        Some((name, column)) if !name.is_empty() && !column.is_empty() => Ok((column.into(), name.into())),
+        _ => Err("expected NAME=COLUMN, such as `prompt=question`".into()),
+    }
+}
+
 /// The rows of a data set.
 #[derive(Debug)]
 pub struct Dataset {
@@ -94,6 +106,12 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
                 }
                 Err(fatal) => return Err(fatal),
             };
+            if found.is_none()
+                && let Some((from, to)) = options.rename.iter().find(|(from, _)| !raw.columns.contains_key(from))
+            {
+                let message = format!("`{to}={from}`: there is no column `{from}` (found {})", names(&raw.columns));
+                return Err(raw.place.error(message));
+            }
             for (from, to) in &options.rename {
                 if let Some(value) = raw.columns.shift_remove(from) {
                     raw.columns.insert(to.clone(), value);

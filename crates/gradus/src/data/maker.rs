@@ -4,9 +4,9 @@ use super::Message;
 use super::Side;
 use super::encode::common_prefix;
 use super::example::{PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
-use super::foreign::{alpaca_prompt, alpaca_question};
+use super::foreign::{asked_as_text, asked_as_turns};
 use super::implicit::split_shared_prompt;
-use super::row::{Content, Row, RowData};
+use super::row::{Asked, Content, Row, RowData};
 use crate::Error;
 use crate::text::{ChatTemplate, Tokenizer};
 
@@ -99,6 +99,7 @@ impl Sequence {
 impl Maker<'_> {
     /// What is learnt of a row.
     pub(super) fn sft(&self, row: &Row) -> Result<Sequence, Failure> {
+        self.check_assistant_only(row)?;
         if self.options.apart {
             return self.sft_apart(row);
         }
@@ -114,8 +115,8 @@ impl Maker<'_> {
                 Ok(Sequence::joined(whole.ids, mask, false))
             }
             RowData::PromptCompletion { prompt, completion } => self.prompt_completion(prompt, completion, row),
-            RowData::Alpaca { before, instruction, input, output } => {
-                let (prompt, completion) = self.alpaca(before, instruction, input, output);
+            RowData::Instruction { before, asked, answer } => {
+                let (prompt, completion) = self.instruction(before, asked, answer)?;
                 self.prompt_completion(&prompt, &completion, row)
             }
             RowData::Preference { prompt, chosen, rejected, .. } => match prompt {
@@ -309,7 +310,7 @@ impl Maker<'_> {
             RowData::Preference { prompt: None, chosen, rejected, .. } => {
                 split_shared_prompt(chosen, rejected, self.options.implicit_prompt)?.0
             }
-            RowData::Alpaca { before, instruction, input, output } => self.alpaca(before, instruction, input, output).0,
+            RowData::Instruction { before, asked, answer } => self.instruction(before, asked, answer)?.0,
             RowData::Messages(messages) => {
                 let last = messages.iter().rposition(|m| m.role == "assistant").unwrap_or(messages.len());
                 Content::Messages(messages[..last].to_vec())
@@ -358,19 +359,23 @@ impl Maker<'_> {
         (prompt, true)
     }
 
-    /// Alpaca rows are conversations where the model has a chat template, else Alpaca's own text.
-    pub(super) fn alpaca(
+    /// Instructions are conversations where the model has a chat template, else text.
+    pub(super) fn instruction(
         &self,
         before: &[Message],
-        instruction: &str,
-        input: &str,
-        output: &str,
-    ) -> (Content, Content) {
-        if self.template.is_some() {
-            let mut prompt = before.to_vec();
-            prompt.push(Message::new("user", alpaca_question(instruction, input)));
-            return (Content::Messages(prompt), Content::Messages(vec![Message::new("assistant", output)]));
+        asked: &Asked,
+        answer: &str,
+    ) -> Result<(Content, Content), Failure> {
+        match (self.template, before) {
+            (Some(_), _) => Ok(asked_as_turns(before, asked, answer)),
+            (None, []) => Ok(asked_as_text(asked, answer)),
+            (None, [first, ..]) => {
+                let message = format!(
+                    "a message of the {} stands before what is asked, and the model has no chat template for it",
+                    first.role
+                );
+                Err(Failure::Row(message))
+            }
         }
-        (Content::Text(alpaca_prompt(instruction, input)), Content::Text(output.to_owned()))
     }
 }

@@ -38,14 +38,14 @@ pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, Token
 pub use implicit::{ImplicitPrompt, split_shared_prompt};
 pub use labelled::{Gold, LabelCounts, LabelForm, LabelKind, LabelledExample, labelled_examples};
 pub use lint::{Finding, FindingGroup, FindingKind, lint};
-pub use load::{BadRows, Dataset, LoadOptions, load};
+pub use load::{BadRows, Dataset, LoadOptions, load, parse_rename};
 pub use message::Message;
 pub use place::Place;
 pub use reader::{Format, RawRow, Rows, lines, open};
 pub use recognise::{Need, recognise};
 pub use report::RowErrors;
-pub use row::{Content, Labels, Row, RowData, RowKind};
+pub use row::{Asked, Content, Labels, Row, RowData, RowKind};
 pub use source::{Source, resolve, resolve_split, text_files};
 pub use stats::{Field, Histogram, Quantiles, Stats, TokenStats, measure, parts};
-pub use tokenise::{preference_examples, prompts, reward_examples, score_examples, sft_examples};
+pub use tokenise::{Trained, as_trained, preference_examples, prompts, reward_examples, score_examples, sft_examples};
 pub use write::write_rows;

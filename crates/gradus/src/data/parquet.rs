@@ -39,6 +39,13 @@ fn rows<R: ChunkReader + 'static>(source: R) -> Result<RowIter<'static>, Parquet
 
 fn broken(origin: &Origin, error: &ParquetError) -> Error {
     let text = error.to_string();
+    // A codec that the crate knows but is not compiled with.
+    if let Some(codec) =
+        text.strip_prefix("Parquet error: ").unwrap_or(&text).strip_prefix("Disabled feature at compile time: ")
+    {
+        return Error::data(&*origin.file, None, format!("its columns are compressed with {codec}, which is not read here"))
+            .with_hint("write it with snappy, gzip or zstd, such as `pyarrow.parquet.write_table(table, FILE, compression=\"zstd\")`");
+    }
     let what = text.split_once(": ").map_or(text.as_str(), |(_, what)| what);
     invalid(origin, what)
 }

@@ -1,4 +1,5 @@
-//! How a row is read before it becomes ids: transcripts as conversations, answers without what was thought.
+//! How a row is read before it becomes ids: transcripts as conversations, a system's message before them, answers without
+//! what was thought.
 
 use std::borrow::Cow;
 
@@ -16,6 +17,9 @@ pub(super) fn read<'r>(row: &'r Row, options: &TokeniseOptions) -> Result<Cow<'r
         && let Some(data) = as_conversation(&row.data, options)?
     {
         read.to_mut().data = data;
+    }
+    if let Some(system) = &options.system_prompt {
+        begin_with_system(&mut read.to_mut().data, system)?;
     }
     if options.for_reward
         && let Some(data) = without_reasoning(&read.data)
@@ -50,6 +54,36 @@ fn as_conversation(data: &RowData, options: &TokeniseOptions) -> Result<Option<R
         }
         _ => None,
     })
+}
+
+/// Puts the system's message before a conversation that does not begin with one.
+fn begin_with_system(data: &mut RowData, system: &str) -> Result<(), String> {
+    let begin = |messages: &mut Vec<Message>| {
+        if messages.first().is_none_or(|first| first.role != "system") {
+            messages.insert(0, Message::new("system", system));
+        }
+    };
+    match data {
+        RowData::Messages(messages)
+        | RowData::Prompt(Content::Messages(messages))
+        | RowData::PromptCompletion { prompt: Content::Messages(messages), .. }
+        | RowData::Preference { prompt: Some(Content::Messages(messages)), .. }
+        | RowData::Instruction { before: messages, .. } => begin(messages),
+        RowData::Preference {
+            prompt: None,
+            chosen: Content::Messages(chosen),
+            rejected: Content::Messages(rejected),
+            ..
+        } => [chosen, rejected].into_iter().for_each(begin),
+        _ => {
+            return Err(
+                "`system_prompt` stands before conversations, and the row is none (give the rows as `messages`; \
+                        transcripts become conversations with `transcripts_as_messages`)"
+                    .into(),
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The row without `<think>…</think>` blocks; `None` where there are none to take out.

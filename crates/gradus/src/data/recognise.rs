@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::foreign::alpaca_history;
 use super::load::LoadOptions;
 use super::message::{Message, kind_name, names};
-use super::row::{Content, Labels, RowData, RowKind};
+use super::row::{Asked, Content, Labels, RowData, RowKind};
 
 /// What rows are needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,13 +107,15 @@ pub(super) fn read_row(
         RowKind::QuestionAnswer => {
             // Rewards look for the answer among the columns, so it stays there too.
             let (question, answer) = (take.keep_string("question")?, take.keep_string("answer")?);
-            RowData::PromptCompletion { prompt: Content::Text(question), completion: Content::Text(answer) }
+            RowData::Instruction { before: Vec::new(), asked: Asked::Question(question), answer }
         }
-        RowKind::Alpaca => RowData::Alpaca {
+        RowKind::Alpaca => RowData::Instruction {
             before: alpaca_history(&mut take.columns)?,
-            instruction: take.string("instruction")?,
-            input: take.optional_string("input")?.unwrap_or_default(),
-            output: take.string("output")?,
+            asked: Asked::Task {
+                instruction: take.string("instruction")?,
+                input: take.optional_string("input")?.unwrap_or_default(),
+            },
+            answer: take.string("output")?,
         },
         RowKind::Preference => take.preference(false)?,
         RowKind::ImplicitPreference => RowData::Preference {
@@ -128,6 +130,17 @@ pub(super) fn read_row(
         RowKind::TokenPreference => take.token_preference()?,
         RowKind::Columns => RowData::Columns,
     };
+    // Rewards of samples look for the right answer among the columns.
+    if options.need == Need::Prompt {
+        let answer = match &data {
+            RowData::PromptCompletion { completion: Content::Text(completion), .. } => Some(("completion", completion)),
+            RowData::Instruction { asked: Asked::Task { .. }, answer, .. } => Some(("output", answer)),
+            _ => None,
+        };
+        if let Some((name, answer)) = answer {
+            take.columns.insert(name.into(), Value::from(answer.as_str()));
+        }
+    }
     Ok((data, take.columns))
 }
 

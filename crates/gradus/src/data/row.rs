@@ -33,23 +33,22 @@ pub enum RowData {
     Text(String),
     /// `messages`, or ShareGPT's `conversations`.
     Messages(Vec<Message>),
-    /// `prompt` and `completion`, or `question` and `answer`.
+    /// `prompt` and `completion`.
     PromptCompletion {
         /// What is given.
         prompt: Content,
         /// What is learnt.
         completion: Content,
     },
-    /// Alpaca's `instruction`, `input`, `output`.
-    Alpaca {
-        /// The conversation before the instruction: `system` and `history`.
+    /// Something that is asked for and its answer, Alpaca's or `question` and `answer`: one turn of a conversation where the
+    /// model has a chat template, a text where it has none.
+    Instruction {
+        /// The conversation before it: `system` and `history`.
         before: Vec<Message>,
-        /// The task.
-        instruction: String,
-        /// What the task is about; may be empty.
-        input: String,
+        /// What is asked for.
+        asked: Asked,
         /// The answer.
-        output: String,
+        answer: String,
     },
     /// `chosen` and `rejected`, with or without `prompt`.
     Preference {
@@ -86,6 +85,20 @@ pub enum RowData {
         /// By how much it is better.
         margin: Option<f32>,
     },
+}
+
+/// What an [instruction](RowData::Instruction) asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Asked {
+    /// Alpaca's `instruction` and `input`.
+    Task {
+        /// The task.
+        instruction: String,
+        /// What the task is about; may be empty.
+        input: String,
+    },
+    /// `question`.
+    Question(String),
 }
 
 /// Labels of token ids: for a model with an encoder, its target; for others, which ids carry loss.

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::implicit::split_shared_prompt;
-use super::row::{Content, Row, RowData};
+use super::row::{Asked, Content, Row, RowData};
 use super::tokenise::row_sequences;
 use super::{Dataset, TokeniseOptions};
 use crate::text::{ChatTemplate, Tokenizer};
@@ -95,8 +95,11 @@ pub fn parts(row: &Row, options: &TokeniseOptions) -> Vec<(&'static str, String)
         RowData::PromptCompletion { prompt, completion } => {
             vec![("prompt", prompt.plain()), ("completion", completion.plain())]
         }
-        RowData::Alpaca { instruction, input, output, .. } => {
-            vec![("instruction", instruction.clone()), ("input", input.clone()), ("output", output.clone())]
+        RowData::Instruction { asked: Asked::Task { instruction, input }, answer, .. } => {
+            vec![("instruction", instruction.clone()), ("input", input.clone()), ("output", answer.clone())]
+        }
+        RowData::Instruction { asked: Asked::Question(question), answer, .. } => {
+            vec![("question", question.clone()), ("answer", answer.clone())]
         }
         RowData::Preference { prompt: Some(prompt), chosen, rejected, .. } => {
             vec![("prompt", prompt.plain()), ("chosen", chosen.plain()), ("rejected", rejected.plain())]

@@ -162,6 +162,51 @@ pub(super) fn row_sequences(
     })
 }
 
+/// One sequence that a row is trained on, as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trained {
+    /// Which side of a pair it is: `chosen`, `rejected`.
+    pub name: Option<&'static str>,
+    /// What the model reads, special tokens included, in parts: the text, and whether its tokens carry loss.
+    pub parts: Vec<(String, bool)>,
+    /// Tokens, and how many of them carry loss.
+    pub tokens: usize,
+    /// How many of them carry loss.
+    pub learned: usize,
+}
+
+/// What a model is shown of `row`, uncut: two sequences for a pair, one for anything else.
+///
+/// # Errors
+/// Why the row cannot be tokenised.
+pub fn as_trained(
+    row: &Row,
+    tokenizer: &Tokenizer,
+    template: Option<&ChatTemplate>,
+    options: &TokeniseOptions,
+) -> Result<Vec<Trained>, String> {
+    let sequences = row_sequences(row, tokenizer, template, options)?;
+    let shown = sequences.into_iter().map(|RowSequence { name, ids, loss_mask, .. }| {
+        let decode = |ids: &[u32]| tokenizer.decode(ids, false).map_err(|error| error.to_string());
+        let (mut parts, mut start, mut before) = (Vec::new(), 0, String::new());
+        for end in 1..=ids.len() {
+            if end == ids.len() || loss_mask[end] != loss_mask[start] {
+                // Some decoders drop the space that a text begins with, so a part is what it adds to all before it.
+                let whole = decode(&ids[..end])?;
+                let text = match whole.strip_prefix(before.as_str()) {
+                    Some(added) => added.to_owned(),
+                    None => decode(&ids[start..end])?,
+                };
+                parts.push((text, loss_mask[start]));
+                (start, before) = (end, whole);
+            }
+        }
+        let learned = loss_mask.iter().filter(|counts| **counts).count();
+        Ok(Trained { name, parts, tokens: ids.len(), learned })
+    });
+    shown.collect()
+}
+
 /// Token counts of an example: all, and with loss.
 pub(super) trait Measured {
     fn sizes(&self) -> (usize, usize);

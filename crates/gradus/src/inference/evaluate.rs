@@ -167,7 +167,7 @@ fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
     let stats = Sft::new(&SftConfig::default()).evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
-    let mut metrics = stats.metrics("");
+    let mut metrics = stats.without(NEW_TOKENS).metrics("");
     if let Some(loss) = metrics.get("loss") {
         metrics.set("perplexity", loss.exp());
     }

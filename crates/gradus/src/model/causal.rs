@@ -65,6 +65,10 @@ impl CausalLm {
     }
 
     fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
+        if dir.has_score() {
+            return Err(Error::model(&dir.path, "this is a reward model, which predicts no tokens")
+                .with_hint("give it where a reward model is asked for, and a language model here"));
+        }
         let mut checkpoint = Checkpoint::of_model(dir)?;
         let model = Self::build(&mut checkpoint, dir, weights, device)?;
         checkpoint.finish()?;

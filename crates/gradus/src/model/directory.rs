@@ -24,9 +24,12 @@ const TOKENIZER_FILES: [&str; 11] = [
     "vocab.txt",
     "spiece.model",
     "tokenizer.model",
-    "chat_template.jinja",
-    "additional_chat_templates",
+    TEMPLATES[0],
+    TEMPLATES[1],
 ];
+
+/// Those of them that are chat templates.
+const TEMPLATES: [&str; 2] = ["chat_template.jinja", "additional_chat_templates"];
 
 /// A model directory on disk.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +44,8 @@ pub struct ModelDir {
     pub adapter: Option<AdapterDir>,
     /// The head that goes on this encoder, where it is not the one that it has.
     pub head: Option<Task>,
+    /// The chat template that replaces the one beside it, in every model that is written from here.
+    pub chat_template: Option<String>,
 }
 
 /// An adapter's directory.
@@ -87,7 +92,7 @@ impl ModelDir {
             .ok_or_else(|| Error::model(path, "no `config.json`: this is not a model directory"))?;
         let generation_config = read_object(&path.join("generation_config.json"))?;
         facts::check(path, &config, generation_config.as_ref())?;
-        Ok(Self { path: path.into(), config, generation_config, adapter: None, head: None })
+        Ok(Self { path: path.into(), config, generation_config, adapter: None, head: None, chat_template: None })
     }
 
     /// The same model with the adapter in `path` on it.
@@ -111,7 +116,7 @@ impl ModelDir {
 
     /// A directory that does not exist yet, for a model built from `config`.
     pub fn unsaved(config: Map<String, Value>) -> Self {
-        Self { path: PathBuf::new(), config, generation_config: None, adapter: None, head: None }
+        Self { path: PathBuf::new(), config, generation_config: None, adapter: None, head: None, chat_template: None }
     }
 
     /// `model_type`, such as `gpt2`.
@@ -233,17 +238,21 @@ impl ModelDir {
         Err(Error::model(&self.path, message).with_hint("put the tokenizer that the model was trained with beside it"))
     }
 
-    /// Copies the tokenizer files into `to`, byte for byte.
+    /// Copies the tokenizer files into `to`, byte for byte; a chat template that replaces them all is written in their place.
     ///
     /// # Errors
     /// When a file cannot be copied.
     pub fn copy_tokenizer(&self, to: &Path) -> Result<()> {
         // A model saved over itself keeps its files: copying one onto itself would empty it.
         let is_same = || std::fs::canonicalize(&self.path).ok() == std::fs::canonicalize(to).ok();
-        if self.path.as_os_str().is_empty() || is_same() {
-            return Ok(());
+        if !self.path.as_os_str().is_empty() && !is_same() {
+            let files = TOKENIZER_FILES.iter().filter(|name| self.chat_template.is_none() || !TEMPLATES.contains(name));
+            files.copied().try_for_each(|name| copy(&self.path.join(name), &to.join(name)))?;
         }
-        TOKENIZER_FILES.iter().try_for_each(|name| copy(&self.path.join(name), &to.join(name)))
+        let Some(template) = &self.chat_template else { return Ok(()) };
+        // Readers take this file before a template within `tokenizer_config.json`.
+        let file = to.join(TEMPLATES[0]);
+        std::fs::write(&file, template).map_err(|error| Error::io(file, error))
     }
 }
 

@@ -181,6 +181,20 @@ pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<
     Ok(checked)
 }
 
+/// Refuses scores that judge no completion at all: nothing can be learnt from them.
+///
+/// # Errors
+/// [`Error::Input`] with the reward's name.
+pub fn check_judges(name: &str, scores: &[Score]) -> crate::Result<()> {
+    if scores.is_empty() || scores.iter().any(|score| score.total().is_some()) {
+        return Ok(());
+    }
+    let message =
+        format!("the reward `{name}` judged none of the first {} completions: every answer was `null`", scores.len());
+    Err(Error::input(message)
+        .with_hint("`null` says that a reward does not apply to a row; give a number where it does"))
+}
+
 /// Sequence-level scores from one value per rollout.
 fn score_each(
     rollouts: &Rollouts,

@@ -335,9 +335,12 @@ impl RunDir {
 
     fn is_empty(&self) -> Result<bool> {
         let entries = fs::read_dir(&self.path).map_err(|source| Error::io(&self.path, source))?;
-        // Who was killed before anything else was written has left no more than that he began.
-        let counts =
-            |name: &std::ffi::OsStr| name != claim::LOCK && name != claim::STATE && !atomic::is_temporary(name);
+        // A run that ended before its first step has left no more than what it was to be, and why it is not.
+        let is_ours = self.path.join(claim::STATE).is_file();
+        let says_nothing = |name: &std::ffi::OsStr| is_ours && (name == "config.yml" || name == "log.txt");
+        let counts = |name: &std::ffi::OsStr| {
+            name != claim::LOCK && name != claim::STATE && !atomic::is_temporary(name) && !says_nothing(name)
+        };
         Ok(!entries.flatten().any(|entry| counts(&entry.file_name())))
     }
 

@@ -6,6 +6,7 @@ mod resolved;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::data::parse_rename;
 pub use crate::data::{Side, TooLong};
 use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, WeightFormat};
@@ -130,6 +131,11 @@ pub struct TrainConfig {
     pub threads: Option<usize>,
     /// The column that holds plain text for language modelling. Default `text`.
     pub text_column: String,
+    /// Columns that are read under other names, as `name=column`: `prompt=question` takes the column `question` for the prompt.
+    pub column: Vec<String>,
+    /// What the system says before every conversation that has no message of its own for it; rows that are no conversations are
+    /// refused then. Default: nothing.
+    pub system_prompt: Option<String>,
     /// Read transcripts (`\n\nHuman: …\n\nAssistant: …`, as in HH-RLHF) as conversations, which the model's chat template
     /// renders. Default false: they are trained on as they are written.
     pub transcripts_as_messages: bool,
@@ -187,6 +193,8 @@ impl Default for TrainConfig {
             frozen_weights: None,
             threads: None,
             text_column: "text".into(),
+            column: Vec::new(),
+            system_prompt: None,
             transcripts_as_messages: false,
             chat_template: None,
         }
@@ -204,6 +212,16 @@ pub enum OptimizerName {
 }
 
 impl TrainConfig {
+    /// `column` as (name in the file, name here).
+    ///
+    /// # Errors
+    /// The first that has another form.
+    pub fn renames(&self) -> Result<Vec<(String, String)>, String> {
+        let parse =
+            |pair: &String| parse_rename(pair).map_err(|message| format!("`train.column` is `{pair}`: {message}"));
+        self.column.iter().map(parse).collect()
+    }
+
     /// The optimiser with its constants.
     pub fn optimizer(&self) -> OptimizerConfig {
         let weight_decay = self.weight_decay;

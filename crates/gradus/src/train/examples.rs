@@ -45,7 +45,7 @@ pub fn fixed<M: OfflineMethod>(
     let options = tokenise_options(plan, &start.model, Some(plan.train().max_length))?;
     let (train, held_out) = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
     let lengths = train.iter().chain(&held_out).map(|example| M::rows(example).longest());
-    fit::check_positions(cast, lengths.max().unwrap_or(0))?;
+    fit::check_positions(cast, lengths.max().unwrap_or(0), observer)?;
     let prompts = match plan.train().evaluation.metrics.is_empty() || split.held_out.is_empty() {
         true => Vec::new(),
         false => answered_prompts(plan, start, &split.held_out, observer)?,
@@ -58,6 +58,12 @@ fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn
     let mut prompts: Vec<Row> = Vec::new();
     for row in rows {
         let (prompt, answer) = match &row.data {
+            RowData::Instruction { answer, .. } => {
+                let mut row = row.clone();
+                row.columns.entry("references").or_insert_with(|| vec![answer.clone()].into());
+                prompts.push(row);
+                continue;
+            }
             RowData::PromptCompletion { prompt, completion } => (prompt.clone(), completion),
             RowData::Preference { prompt: Some(prompt), chosen, .. } => (prompt.clone(), chosen),
             // What its prompt is, its reader says; its references are columns, or there are none.
@@ -123,7 +129,7 @@ pub fn prompts(
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     let (train, held_out) = parts(&split, make, observer)?;
     let lengths = train.iter().chain(&held_out).map(|prompt| prompt.ids.len() + max_new_tokens);
-    fit::check_positions(cast, lengths.max().unwrap_or(0))?;
+    fit::check_positions(cast, lengths.max().unwrap_or(0), observer)?;
     Ok((train, held_out))
 }
 

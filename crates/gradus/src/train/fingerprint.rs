@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::cast::Player;
 
-use crate::data::{Content, Message, Row, RowData};
+use crate::data::{Asked, Content, Message, Row, RowData};
 use crate::error::{Error, Result};
 use crate::method::{Cast, Trainer};
 use crate::run::{DataPrint, RowsPrint};
@@ -186,10 +186,15 @@ impl Fnv {
                 self.content(prompt);
                 self.content(completion);
             }
-            RowData::Alpaca { before, instruction, input, output } => {
+            RowData::Instruction { before, asked: Asked::Task { instruction, input }, answer } => {
                 self.number(3);
                 self.messages(before);
-                [instruction, input, output].into_iter().for_each(|text| self.text(text));
+                [instruction, input, answer].into_iter().for_each(|text| self.text(text));
+            }
+            RowData::Instruction { before, asked: Asked::Question(question), answer } => {
+                self.number(10);
+                self.messages(before);
+                [question, answer].into_iter().for_each(|text| self.text(text));
             }
             RowData::Preference { prompt, chosen, rejected, margin } => {
                 self.number(if prompt.is_some() { 4 } else { 5 });

@@ -154,6 +154,9 @@ fn steps(
 
         // 2. Score, per token.
         let scores = reward::apply(reward, &rollouts)?;
+        if iteration == 0 {
+            reward::check_judges(&reward.name(), &scores)?;
+        }
         observe_rewards(&reward.name(), &scores, &mut measured);
         observe_rollouts(&rollouts, &mut measured);
         lap(&mut measured, "reward");
@@ -287,6 +290,9 @@ fn evaluate(
         measuring: task.measuring,
     };
     let found = evaluation.run(&actor.frozen().policy, Some(reward))?;
+    if done.0 == 0 {
+        reward::check_judges(&reward.name(), &found.scores)?;
+    }
     log.evaluation(done, &found)?;
     Ok(found.stats.metrics("eval_"))
 }

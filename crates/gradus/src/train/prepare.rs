@@ -107,7 +107,11 @@ pub struct Split {
 /// When they cannot be read.
 pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
     let (config, train) = (plan.config(), plan.train());
-    let options = LoadOptions { text_column: train.text_column.clone(), ..LoadOptions::needing(need) };
+    let options = LoadOptions {
+        text_column: train.text_column.clone(),
+        rename: train.renames().map_err(Error::input)?,
+        ..LoadOptions::needing(need)
+    };
     let drawn_from_all = train.max_rows.filter(|_| train.max_rows_at_random);
     let first = if drawn_from_all.is_some() { None } else { train.max_rows };
     let mut rows = task::load(&config.data, &LoadOptions { max_rows: first, ..options.clone() })?.rows;
@@ -205,6 +209,7 @@ pub fn tokenise_options(plan: &Plan, model: &Pretrained, max_length: Option<usiz
         too_long: plan.too_long(),
         prompt_cut: plan.train().max_prompt_length.map(|most| (most, plan.train().prompt_truncation)),
         transcripts_as_messages: plan.train().transcripts_as_messages,
+        system_prompt: plan.train().system_prompt.clone(),
         implicit_prompt: ImplicitPrompt::default(),
         ..TokeniseOptions::default()
     })

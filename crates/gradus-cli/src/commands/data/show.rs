@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use gradus::data::{BadRows, Dataset, Quantiles, Stats, measure, parts};
+use gradus::data::{BadRows, Dataset, Quantiles, Row, Stats, TokeniseOptions, Trained, as_trained, measure, parts};
 use serde_json::{Value, json};
 
-use super::{RowArgs, TokenArgs, grouped, rows};
+use super::{RowArgs, Text, TokenArgs, grouped, rows};
 use crate::output::Output;
 
 /// Arguments of `gradus data show`.
@@ -18,6 +18,13 @@ pub struct ShowArgs {
     /// Show so many examples
     #[arg(long, value_name = "N", default_value_t = 2)]
     examples: usize,
+    /// Show the examples as a model is trained on them: the chat template's text with its special tokens, and what carries
+    /// loss between ⟦ and ⟧
+    #[arg(long, requires = "model")]
+    as_trained: bool,
+    /// With `--as-trained`: loss on what the assistant says alone, as `sft --assistant-only-loss`
+    #[arg(long, requires = "as_trained")]
+    assistant_only_loss: bool,
     /// Tokenise at most so many rows, evenly spaced
     #[arg(long, value_name = "N", default_value_t = 4000)]
     sample: usize,
@@ -27,11 +34,18 @@ pub struct ShowArgs {
 pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
     let dataset = args.rows.load(BadRows::Skip, out)?;
     let text = args.tokens.text()?;
-    let options = args.tokens.options(args.rows.rule(), text.as_ref());
+    let options = TokeniseOptions {
+        assistant_only_loss: args.assistant_only_loss,
+        ..args.tokens.options(args.rows.rule(), text.as_ref())
+    };
     let tokenizer = text.as_ref().map(|text| (&text.tokenizer, text.template.as_ref()));
     let stats = measure(&dataset, tokenizer, &options, args.sample);
-    let examples: Vec<_> =
-        dataset.rows.iter().take(args.examples).map(|row| (row.place.to_string(), parts(row, &options))).collect();
+    let shown = |row: &Row| match text.as_ref().filter(|_| args.as_trained) {
+        Some(text) => trained(row, text, &options),
+        None => parts(row, &options).into_iter().map(|(name, part)| (name.to_owned(), part)).collect(),
+    };
+    let examples: Examples =
+        dataset.rows.iter().take(args.examples).map(|row| (row.place.to_string(), shown(row))).collect();
     for error in dataset.bad.first() {
         out.warn(error);
     }
@@ -46,17 +60,46 @@ pub fn run(args: ShowArgs, out: &Output) -> anyhow::Result<()> {
         "stats": stats,
         "examples": examples.iter().map(|(place, parts)| {
             let mut row: serde_json::Map<String, Value> =
-                parts.iter().map(|(name, text)| ((*name).to_owned(), text.as_str().into())).collect();
+                parts.iter().map(|(name, text)| (name.clone(), text.as_str().into())).collect();
             row.insert("place".into(), place.as_str().into());
             Value::Object(row)
         }).collect::<Vec<_>>(),
     });
-    out.result(&value, || report(&dataset, &stats, &examples, args.tokens.model.is_some()))
+    out.result(&value, || {
+        let mut text = report(&dataset, &stats, args.tokens.model.is_some());
+        for (place, parts) in &examples {
+            let _ = writeln!(text, "\n{place}");
+            for (name, part) in parts {
+                let _ = match args.as_trained {
+                    true => writeln!(text, "  {name}\n{part}"),
+                    false => writeln!(text, "  {name:<11} {}", clip(part, name == "prompt")),
+                };
+            }
+        }
+        text
+    })
 }
 
-type Examples = [(String, Vec<(&'static str, String)>)];
+/// The place of each row, and its parts by name.
+type Examples = Vec<(String, Vec<(String, String)>)>;
 
-fn report(dataset: &Dataset, stats: &Stats, examples: &Examples, tokenised: bool) -> String {
+/// What a model is trained on, with marks around what carries loss.
+fn trained(row: &Row, text: &Text, options: &TokeniseOptions) -> Vec<(String, String)> {
+    let found = match as_trained(row, &text.tokenizer, text.template.as_ref(), options) {
+        Ok(found) => found,
+        Err(message) => return vec![("cannot be trained on".into(), message)],
+    };
+    let marked = |parts: &[(String, bool)]| -> String {
+        parts.iter().map(|(text, learned)| if *learned { format!("⟦{text}⟧") } else { text.clone() }).collect()
+    };
+    let shown = |Trained { name, parts, tokens, learned }: Trained| {
+        let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
+        (format!("{name}{tokens} tokens, {learned} with loss"), marked(&parts))
+    };
+    found.into_iter().map(shown).collect()
+}
+
+fn report(dataset: &Dataset, stats: &Stats, tokenised: bool) -> String {
     let mut text = String::new();
     let files = dataset.source.files.len();
     let _ = writeln!(text, "{}", dataset.name);
@@ -99,12 +142,6 @@ fn report(dataset: &Dataset, stats: &Stats, examples: &Examples, tokenised: bool
         }
         None if !tokenised => text.push_str("\n`--model DIR` counts tokens\n"),
         None => {}
-    }
-    for (place, parts) in examples {
-        let _ = writeln!(text, "\n{place}");
-        for (name, part) in parts {
-            let _ = writeln!(text, "  {name:<11} {}", clip(part, *name == "prompt"));
-        }
     }
     text
 }

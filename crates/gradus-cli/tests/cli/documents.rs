@@ -1,0 +1,72 @@
+//! Every command line in README and docs is one that this binary takes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::CliTest;
+
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let docs = std::fs::read_dir(root.join("docs")).expect("docs").map(|entry| entry.expect("an entry").path());
+    let mut found: Vec<_> = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect();
+    found.extend(["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)));
+    found.sort();
+    found
+}
+
+/// The code blocks that call gradus, with the line that each begins after.
+fn blocks(path: &Path) -> Vec<(usize, String)> {
+    let text = std::fs::read_to_string(path).expect("readable");
+    let (mut found, mut block) = (Vec::new(), None::<(usize, String)>);
+    for (number, line) in text.lines().enumerate().map(|(i, line)| (i + 1, line.trim_start())) {
+        match (line.starts_with("```"), &mut block) {
+            (true, Some(_)) => found.extend(block.take()),
+            (true, None) => block = Some((number, String::new())),
+            (false, Some((_, inner))) => *inner += &format!("{}\n", line.strip_prefix("$ ").unwrap_or(line)),
+            (false, None) => {}
+        }
+    }
+    found.retain(|(_, block)| block.split_whitespace().any(|word| word == "gradus"));
+    found
+}
+
+/// The arguments of each `gradus` in a block, as a shell reads it; nothing else in it is run.
+fn calls(block: &str, directory: &Path) -> Vec<Vec<String>> {
+    let function = r#"gradus() { for word in "$@"; do printf '%s\001' "$word" >&3; done; printf '\002' >&3; }"#;
+    let script = format!("exec 3>&1 >/dev/null\n{function}\n{}", block.replace(['<', '>', '['], ""));
+    // What the reader is to fill in: `$MODEL`.
+    let variables =
+        block.split('$').skip(1).map(|rest| rest.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).next());
+    let mut shell = Command::new("/bin/sh");
+    shell.envs(variables.flatten().filter(|name| !name.is_empty()).map(|name| (name, name)));
+    let output = shell.args(["-c", &script]).env("PATH", "").current_dir(directory).output();
+    let text = String::from_utf8_lossy(&output.expect("a shell").stdout).into_owned();
+    let words = |call: &str| call.split('\u{1}').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    text.split('\u{2}').filter(|call| call.contains('\u{1}')).map(words).collect()
+}
+
+#[test]
+#[cfg(unix)]
+fn every_command_of_the_documents_is_taken() {
+    let test = CliTest::new();
+    let (mut wrong, mut count) = (String::new(), 0);
+    for path in documents() {
+        for (line, block) in blocks(&path) {
+            for call in calls(&block, test.path()) {
+                count += 1;
+                // Help comes after everything before it was read: flags, and values where they are checked.
+                let mut arguments: Vec<&str> = call.iter().map(String::as_str).collect();
+                arguments.push("--help");
+                let run = test.run(&arguments);
+                // Whether a GPU is there is not the document's business.
+                let lacks_device = run.stderr.contains("this build finds");
+                if run.code != 0 && !lacks_device {
+                    let name = path.file_name().expect("a name").to_string_lossy();
+                    wrong += &format!("{name}:{line}: gradus {}\n{}\n", call.join(" "), run.stderr);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count >= 60, "{count} commands were found");
+}

@@ -1,0 +1,124 @@
+//! What a newcomer gets wrong, and what each mistake is told: `mistakes.txt`, to the letter.
+
+use std::path::Path;
+
+use crate::harness::{CliTest, fixture_model};
+
+const ROWS: &str = "{\"prompt\": \"One\", \"completion\": \" two\"}\n\
+                    {\"prompt\": \"Three\", \"completion\": \" four\"}\n\
+                    {\"prompt\": \"Five\", \"completion\": \" six\"}\n";
+const PAIRS: &str = "{\"prompt\": \"One\", \"chosen\": \" two\", \"rejected\": \" three\"}\n\
+                     {\"prompt\": \"Two\", \"chosen\": \" four\", \"rejected\": \" one\"}\n\
+                     {\"prompt\": \"Six\", \"chosen\": \" seven\", \"rejected\": \" none\"}\n";
+
+/// A directory with small models and rows, good ones and bad ones.
+fn playground() -> CliTest {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    test.write("pairs.jsonl", PAIRS);
+    let chat = r#"{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}"#;
+    test.write("chat.jsonl", chat);
+    let broken = "{\"prompt\": \"One\", \"completion\": \" two\"}\n\
+                  {\"prompt\": \"Two\", \"completion\":\n\
+                  {\"prompt\": 3, \"completion\": \" x\"}\n";
+    test.write("broken.jsonl", broken);
+    test.write("other.jsonl", r#"{"foo": "bar"}"#);
+    test.write("empty.jsonl", "");
+    test.write("notes.txt", "hello\n");
+    for (name, fixture) in [("model", "qwen3"), ("reward", "qwen3-reward"), ("gpt2", "gpt2")] {
+        let to = test.path().join(name);
+        std::fs::create_dir(&to).expect("a directory");
+        for entry in std::fs::read_dir(fixture_model(fixture)).expect("a fixture") {
+            let from = entry.expect("an entry").path();
+            let file = from.file_name().expect("a name");
+            // A model without a chat template.
+            if name != "gpt2" || file != "chat_template.jinja" {
+                std::fs::copy(&from, to.join(file)).expect("copied");
+            }
+        }
+    }
+    test
+}
+
+/// What `mistakes.txt` says of a command.
+struct Mistake<'a> {
+    line: &'a str,
+    stderr: String,
+    code: i32,
+}
+
+fn mistakes(text: &str) -> Vec<Mistake<'_>> {
+    let blocks = text.split("$ gradus ").skip(1);
+    let read = |block| -> Option<Mistake<'_>> {
+        let (line, rest): (&str, &str) = str::split_once(block, '\n')?;
+        let (stderr, code) = rest.trim_end().rsplit_once('\n')?;
+        let code = code.strip_prefix('[')?.strip_suffix(']')?.parse().ok()?;
+        Some(Mistake { line, stderr: format!("{stderr}\n"), code })
+    };
+    blocks.map(|block| read(block).unwrap_or_else(|| panic!("no mistake: {block}"))).collect()
+}
+
+#[test]
+fn every_mistake_is_told_what_is_wrong_and_what_to_do() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/mistakes.txt");
+    let text = std::fs::read_to_string(&path).expect("part of the repository");
+    let mistakes = mistakes(&text);
+    assert!(mistakes.len() >= 50, "{} mistakes", mistakes.len());
+    let test = playground();
+    let mut found = String::new();
+    for Mistake { line, stderr, code } in mistakes {
+        let run = test.run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(run.stdout, "", "gradus {line}");
+        // clap ends with an empty line.
+        let said = format!("{}\n", run.stderr.trim_end());
+        if (run.code, said.as_str()) != (code, stderr.as_str()) {
+            found += &format!("$ gradus {line}\n{said}[{}]\n\n", run.code);
+        }
+        // A start that failed is in nobody's way.
+        let _ = std::fs::remove_dir_all(test.path().join("runs"));
+    }
+    assert!(found.is_empty(), "said otherwise than in mistakes.txt:\n\n{found}");
+}
+
+#[test]
+fn a_start_that_failed_is_not_in_the_way_of_the_next() {
+    let test = playground();
+    let arguments = ["sft", "--model", "gpt2", "--output-dir", "run", "--max-steps", "1", "-q", "--data"];
+    let start = |data: &'static str| test.run(&[&arguments[..], &[data]].concat());
+    assert_eq!(start("chat.jsonl").code, 1);
+    assert!(test.read("run/config.yml").contains("chat.jsonl"), "it has left something");
+    let second = start("rows.jsonl");
+    assert_eq!(second.code, 0, "{}", second.stderr);
+    assert!(!test.read("run/log.txt").contains("chat.jsonl"), "the log is that of the second");
+    // What has trained stays.
+    assert_eq!(start("rows.jsonl").code, 1);
+}
+
+#[test]
+fn a_reward_that_judges_nothing_ends_the_run_at_once() {
+    let test = playground();
+    test.write("null.sh", "while read -r line; do echo null; done\n");
+    let run = test.run(&[
+        "ppo",
+        "--model",
+        "model",
+        "--data",
+        "rows.jsonl",
+        "--reward-command",
+        "sh null.sh",
+        "--max-new-tokens",
+        "2",
+        "--max-steps",
+        "3",
+        "--group-size",
+        "2",
+        "--batch-size",
+        "2",
+        "-q",
+    ]);
+    assert_eq!(
+        run.stderr,
+        "error: the reward `command` judged none of the first 4 completions: every answer was `null`\n\
+         hint: `null` says that a reward does not apply to a row; give a number where it does\n"
+    );
+    assert_eq!(run.code, 1);
+}
