@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::guard::Guard;
 use crate::models::Models;
+use crate::runs::Cache;
 use crate::store::Store;
 
 /// The server's own: who is let in, what is served, what was kept.
@@ -14,6 +15,8 @@ pub struct App {
     pub folder: PathBuf,
     /// Its models.
     pub models: Models,
+    /// The runs that were read.
+    pub runs: Cache,
     /// What people did.
     pub store: Store,
 }

@@ -105,7 +105,7 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
     names.push("localhost".into());
     let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret) };
     let models = Models::new(&folder, &options.models, options.computing)?;
-    Ok(App { guard, store: Store::open(&folder)?, models, folder })
+    Ok(App { guard, store: Store::open(&folder)?, models, runs: runs::Cache::default(), folder })
 }
 
 fn routes(app: Arc<App>) -> Router {

@@ -95,7 +95,8 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             let new = NewProject { name, data, labels, annotators: annotators.into(), max_tasks };
             let tasks = new_project(folder, &new)?;
             out.result(&json!({ "project": new.name, "tasks": tasks }), || {
-                format!("`{}` has {tasks} tasks; `gradus annotate invite NAME` lets people in", new.name)
+                let many = if tasks == 1 { "" } else { "s" };
+                format!("`{}` has {tasks} task{many}; `gradus annotate invite NAME` lets people in", new.name)
             })
         }
         Verb::Invite(InviteArgs { name, role }) => {

@@ -20,5 +20,6 @@ mod plan;
 mod resume;
 mod runs;
 mod seq2seq;
+mod serve;
 mod tasks;
 mod train;

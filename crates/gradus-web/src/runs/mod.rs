@@ -3,8 +3,11 @@
 //!
 //! A run is named by its place in the list of those below the folder, so nothing outside is reached.
 
+mod cache;
 mod completions;
 mod page;
+
+pub use cache::Cache;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,7 +67,7 @@ fn find(app: &App, name: &str) -> Result<PathBuf, Failed> {
 
 async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Query(asked): Query<Asked>) -> Done {
     let of = Arc::clone(&app);
-    let mut entries = apart(move || Library::new(&of.folder).entries()).await?;
+    let mut entries = apart(move || of.runs.entries(&of.folder)).await?;
     let all = entries.len();
     let fits = |entry: &Entry| {
         let text = first(&asked, "text").is_none_or(|text| {

@@ -1,0 +1,87 @@
+//! `gradus serve` and `gradus annotate`: a server that starts, answers, is killed and starts again.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::harness::{CliTest, fixture_model};
+
+/// A server that is killed when the test ends, as by the system: without a word.
+struct Server(Child, String);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn serve(test: &CliTest, arguments: &[&str]) -> (Server, Value) {
+    let mut command = test.command(&[&["serve", ".", "--port", "0", "--json"], arguments].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("it says where");
+    let said: Value = serde_json::from_str(&line).expect("JSON");
+    let address = said["url"].as_str().expect("an address").trim_start_matches("http://");
+    let address = address.split('/').next().expect("a host").to_owned();
+    (Server(child, address), said)
+}
+
+fn ask(server: &Server, method: &str, path: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(&server.1).expect("it listens");
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
+        server.1
+    );
+    stream.write_all(request.as_bytes()).expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn a_server_answers_what_generate_samples_and_is_there_again_after_it_was_killed() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea\"}\n");
+    let model = fixture_model("gpt2");
+    let (server, said) = serve(&test, &["--model", &model]);
+    assert_eq!(said["token"], Value::Null);
+    let body = json!({ "model": model, "prompt": "The tea", "max_tokens": 9, "seed": 4 }).to_string();
+    let answer = ask(&server, "POST", "/v1/completions", &body);
+    let answer: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).expect("a body")).expect("JSON");
+    let arguments =
+        ["generate", "--model", &model, "--prompts", "prompts.jsonl", "--max-new-tokens", "9", "--seed", "4"];
+    let sampled: Value = serde_json::from_str(&test.succeeds(&arguments)).expect("a row");
+    assert_eq!(answer["choices"][0]["text"], sampled["completion"]);
+    drop(server);
+    let (server, _) = serve(&test, &[]);
+    assert!(ask(&server, "GET", "/", "").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn an_address_that_others_reach_has_a_token() {
+    let test = CliTest::new();
+    let (server, said) = serve(&test, &["--host", "0.0.0.0"]);
+    let token = said["token"].as_str().expect("a token");
+    assert!(token.len() == 64 && said["url"].as_str().is_some_and(|url| url.ends_with(token)));
+    assert!(ask(&server, "GET", "/", "").starts_with("HTTP/1.1 401"));
+    assert!(ask(&server, "GET", &format!("/?token={token}"), "").starts_with("HTTP/1.1 303"));
+}
+
+#[test]
+fn projects_are_made_and_read_from_the_terminal() {
+    let test = CliTest::with("rows.jsonl", "{\"prompt\": \"Q\", \"chosen\": \"a\", \"rejected\": \"b\"}\n");
+    let new = ["annotate", "new", "tea", "--data", "rows.jsonl", "--labels", "comparison"];
+    assert!(test.succeeds(&new).contains("`tea` has 1 task;"));
+    test.fails(&new, 1, "error: there is a project `tea` already\n");
+    assert_eq!(test.succeeds(&["annotate", "invite", "ada"]).trim().len(), 64);
+    assert!(test.succeeds(&["annotate", "stats", "tea"]).starts_with("0 of 1 tasks"));
+    let stats: Value = serde_json::from_str(&test.succeeds(&["annotate", "stats", "tea", "--json"])).expect("JSON");
+    assert_eq!(stats["agreement"][0]["alpha"], json!({ "undefined": "no item was labelled by two" }));
+    test.fails(&["annotate", "export", "tea", "--output", "out.jsonl"], 1, "error: `tea` has no preference rows yet\n");
+    test.fails(&["annotate", "stats", "coffee"], 1, "error: there is no project `coffee`\nhint: there is `tea`\n");
+    let run = test.run(&["annotate", "new", "a/b", "--data", "rows.jsonl", "--labels", "comparison"]);
+    assert_eq!(run.code, 1, "{}", run.stderr);
+}

@@ -1,0 +1,72 @@
+//! Runs as they were read last: reading all lines of all runs takes long, and most do not change.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use gradus::runs::{Entry, Library, Status};
+
+/// The files that an entry is made of.
+const FILES: [&str; 6] = ["config.yml", "metrics.jsonl", "state.json", "results.json", "tags.json", "log.txt"];
+
+/// Size and time of each of them, where they are there.
+type Stamp = [Option<(u64, SystemTime)>; FILES.len()];
+
+/// The runs that were read.
+#[derive(Debug, Default)]
+pub struct Cache(Mutex<HashMap<PathBuf, (Stamp, Entry)>>);
+
+impl Cache {
+    /// All runs below `folder`, by name: those whose files have changed are read, and those at work, because a trainer may
+    /// end without a word.
+    pub fn entries(&self, folder: &Path) -> Vec<Entry> {
+        let names = Library::new(folder).names();
+        // What is half done when a thread panics is only less.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|path, _| names.iter().any(|(_, own)| own == path));
+        let mut entry = |(name, path): (String, PathBuf)| {
+            let stamp = stamp(&path);
+            match known.get(&path) {
+                Some((before, entry)) if *before == stamp && entry.state != Status::Running => entry.clone(),
+                _ => {
+                    let entry = Entry::read(name, &path);
+                    known.insert(path, (stamp, entry.clone()));
+                    entry
+                }
+            }
+        };
+        names.into_iter().map(&mut entry).collect()
+    }
+}
+
+fn stamp(path: &Path) -> Stamp {
+    FILES.map(|name| {
+        let found = std::fs::metadata(path.join(name)).ok()?;
+        Some((found.len(), found.modified().ok()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_changed_is_read_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = folder.path().join("run");
+        std::fs::create_dir(&run).expect("a folder");
+        let metrics = run.join("metrics.jsonl");
+        std::fs::write(&metrics, "{\"step\": 1, \"loss\": 2.0}\n").expect("written");
+        let cache = Cache::default();
+        let steps = || cache.entries(folder.path()).iter().map(|entry| entry.step).collect::<Vec<_>>();
+        assert_eq!((steps(), steps()), (vec![1], vec![1]));
+        // What is remembered is not what lies there: it was not read again.
+        cache.0.lock().expect("it").get_mut(&run).expect("it was read").1.step = 77;
+        assert_eq!(steps(), [77]);
+        std::fs::write(&metrics, "{\"step\": 1, \"loss\": 2.0}\n{\"step\": 2, \"loss\": 1.0}\n").expect("written");
+        assert_eq!(steps(), [2]);
+        std::fs::remove_dir_all(&run).expect("removed");
+        assert!(steps().is_empty() && cache.0.lock().expect("it").is_empty());
+    }
+}
