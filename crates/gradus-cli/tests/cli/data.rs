@@ -152,3 +152,71 @@ fn data_from_a_pipe_a_circle_of_links_and_rows_without_end() {
     assert!(run.stderr.contains("`column19` and 99980 more"), "{}", run.stderr);
     assert!(run.stderr.len() < 3000 && started.elapsed().as_secs() < 20, "{:?}: {}", started.elapsed(), run.stderr);
 }
+
+/// Two rows with feedback: one with an error of each category, one without anything said of its second answer.
+fn feedback() -> String {
+    let row = |question: &str, errors: serde_json::Value, preference: [u8; 6]| {
+        serde_json::json!({
+            "question": question,
+            "passages": [["Tea", "The kettle sings.", "The cup is warm."]],
+            "gold": "The kettle.",
+            "prediction 1": "The kettle sings of tea all day. The cup is cold.",
+            "prediction 2": "The kettle sings.",
+            "prediction 3": "The cup is warm.",
+            "prediction 4": "Tea.",
+            "feedback": {
+                "errors": errors, "missing-info": [], "corrected-prediction": "The kettle sings. The cup is warm."
+            },
+            "preference": preference,
+        })
+    };
+    let errors = serde_json::json!([
+        { "error type": "Irrelevant", "explanation": "", "start": 0, "end": 32 },
+        { "error type": "Wrong-Grounding", "explanation": "{}", "start": 44, "end": 49 },
+    ]);
+    let only_one = serde_json::json!([errors[0]]);
+    serde_json::json!([
+        row("Who sings?", errors, [1, 1, 1, 0, 0, 0]),
+        row("What is warm?", only_one, [1, 2, 1, 1, 1, 1])
+    ])
+    .to_string()
+}
+
+#[test]
+fn feedback_is_shown_checked_and_converted() {
+    let test = CliTest::with("feedback.json", &feedback());
+    let shown = test.succeeds(&["data", "show", "feedback.json", "--examples", "0"]);
+    for line in [
+        "  kind     answers with fine-grained feedback",
+        "errors  3; none in 0 rows",
+        "  Irrelevant                     2",
+        "  1 and 2            2       0       0",
+    ] {
+        assert!(shown.contains(&format!("{line}\n")), "{line}:\n{shown}");
+    }
+    // The second row: 1 is better than 2, 2 than 3, and 3 than 1.
+    test.write("dev.json", r#"[{"question": "Who sings?", "passages": [], "answer": ["The pot."]}]"#);
+    let checked = test.run(&["data", "check", "feedback.json", "--questions", "dev.json", "-q"]);
+    assert_eq!(checked.code, 1, "{}", checked.stderr);
+    for line in [
+        "  feedback.json:1 (row 2): the preferences among the answers 1, 2 and 3 contradict each other",
+        "  feedback.json:1 (row 1): `gold` is not the first answer of dev.json:1 (row 1)",
+        "  feedback.json:1 (row 2): the question is not in the QA split",
+    ] {
+        assert!(checked.stdout.contains(line), "{line}:\n{}", checked.stdout);
+    }
+    let convert = |to: &str, file: &str| test.succeeds(&["data", "convert", "feedback.json", "--to", to, "-o", file]);
+    assert_eq!(convert("r1", "r1.jsonl"), "r1.jsonl: 2 rows, JSON lines; segments: NF-ERR 2, O 2\n");
+    assert_eq!(convert("r2", "r2.jsonl"), "r2.jsonl: 2 rows, JSON lines; segments: F-ERR 1, Ignore 2, O 1\n");
+    assert_eq!(convert("r3", "r3.json"), "r3.json: 2 rows, JSON array\n");
+    assert_eq!(convert("preference", "pairs.jsonl"), "pairs.jsonl: 9 rows, JSON lines\n");
+    // Of the two sentences that a complete answer says, answers 2 and 3 say one each, 1 and 4 none.
+    assert!(test.read("r3.json").contains("\"preference\": [\n    2,\n    2,\n    0,\n    0,\n    1,\n    1\n  ]"));
+    let pairs = test.succeeds(&["data", "convert", "r3.json", "--to", "preference", "-o", "covered.jsonl"]);
+    assert_eq!(pairs, "covered.jsonl: 8 rows, JSON lines\n");
+    test.fails(
+        &["data", "convert", "pairs.jsonl", "--to", "r1", "-o", "out.jsonl"],
+        1,
+        "error: pairs.jsonl:1: the row has no fine-grained feedback\n",
+    );
+}

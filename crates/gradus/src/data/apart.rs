@@ -5,6 +5,7 @@
 //! or its text where the tokenizer adds none.
 
 use super::example::{PreferenceExample, Prompt, SftExample, TooLong};
+use super::feedback::UNCONVERTED;
 use super::implicit::split_shared_prompt;
 use super::maker::{Failure, Made, Maker, Outcome, Sequence};
 use super::message::Message;
@@ -40,6 +41,7 @@ impl Maker<'_> {
             RowData::Text(_) => return Err(Failure::Row(NO_SOURCE.into())),
             RowData::Prompt(_) => return Err(Failure::Row("a prompt without a completion".into())),
             RowData::Columns => return Err(Failure::Row("a row that only a classifier reads".into())),
+            RowData::Feedback(_) => return Err(Failure::Row(UNCONVERTED.into())),
         };
         if source.is_empty() {
             return Err(Failure::Row(NO_SOURCE.into()));

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// What a classifier reads of a row's columns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TextForm {
-    /// The text. `None`: `input_ids`, `tokens`, `text`, or `prompt` and `completion` one after the other, whichever comes
+    /// The text. `None`: `input_ids`, `tokens` (words), `text` (a text or words), or `prompt` and `completion` one after the other, whichever comes
     /// first in this order.
     pub text: Option<Pattern>,
     /// A second text that is read beside the first, such as a hypothesis beside its premise.
@@ -99,16 +99,17 @@ pub fn classified(row: &Row, form: &TextForm, tokenizer: &Tokenizer) -> Result<C
         let joined = tokenizer.encode_joined(first, second, form.cut);
         joined.map(Classified::from).map_err(|error| at(error.to_string()))
     };
+    let of_words = |column: &str| {
+        let words = words(&row.columns, column).map_err(at)?;
+        let (joined, units) = tokenizer.encode_words(&words, form.cut).map_err(|error: Error| at(error.to_string()))?;
+        Ok(Classified { units: Some(units), ..joined.into() })
+    };
     let second = form.pair.as_ref().map(fill).transpose()?;
     match &form.text {
         Some(pattern) => encode(&fill(pattern)?, second.as_deref()),
         None if has("input_ids") => ids(&row.columns, form.cut).map_err(at),
-        None if has("tokens") => {
-            let words = words(&row.columns, "tokens").map_err(at)?;
-            let (joined, units) =
-                tokenizer.encode_words(&words, form.cut).map_err(|error: Error| at(error.to_string()))?;
-            Ok(Classified { units: Some(units), ..joined.into() })
-        }
+        None if has("tokens") => of_words("tokens"),
+        None if row.columns.get("text").is_some_and(Value::is_array) => of_words("text"),
         None if has("text") => encode(&column_text(&row.columns, "text").map_err(at)?, second.as_deref()),
         None if has("prompt") => {
             let part = |name| column_text(&row.columns, name).map_err(at);

@@ -43,7 +43,7 @@ pub fn convert(row: &Row, target: Target, form: Form, rule: ImplicitPrompt) -> R
     let target = if target == Target::Same { same(&row.data) } else { target };
     let mut columns = Map::new();
     match target {
-        Target::Same => unreachable_tokens(&row.data, &mut columns)?,
+        Target::Same => unchanged(&row.data, &mut columns)?,
         Target::Text => {
             let (before, answer) = whole(&row.data, rule)?;
             let text = match &before {
@@ -105,12 +105,14 @@ fn same(data: &RowData) -> Target {
         RowData::PromptCompletion { .. } | RowData::Instruction { .. } => Target::PromptCompletion,
         RowData::Preference { .. } => Target::Preference,
         RowData::Prompt(_) => Target::Prompt,
-        RowData::Tokens { .. } | RowData::TokenPreference { .. } | RowData::Columns => Target::Same,
+        RowData::Tokens { .. } | RowData::TokenPreference { .. } | RowData::Columns | RowData::Feedback(_) => {
+            Target::Same
+        }
     }
 }
 
-/// Token rows stay what they are.
-fn unreachable_tokens(data: &RowData, columns: &mut Map<String, Value>) -> Result<(), String> {
+/// Rows that are no text stay what they are.
+fn unchanged(data: &RowData, columns: &mut Map<String, Value>) -> Result<(), String> {
     match data {
         RowData::Tokens { ids, loss_mask, labels } => {
             columns.insert("input_ids".into(), json(ids)?);
@@ -130,6 +132,7 @@ fn unreachable_tokens(data: &RowData, columns: &mut Map<String, Value>) -> Resul
                 columns.insert("margin".into(), Value::from(f64::from(*margin)));
             }
         }
+        RowData::Feedback(feedback) => columns.extend(feedback.to_columns()),
         _ => {}
     }
     Ok(())
@@ -164,6 +167,7 @@ fn split(data: &RowData, rule: ImplicitPrompt) -> Result<(Content, Content), Str
         RowData::Prompt(_) => Err("holds a prompt without a completion".into()),
         RowData::Tokens { .. } | RowData::TokenPreference { .. } => Err("holds token ids, not text".into()),
         RowData::Columns => Err("holds columns of no known form".into()),
+        RowData::Feedback(_) => Err("holds feedback, which becomes `preference`, `r1`, `r2` or `r3`".into()),
     }
 }
 

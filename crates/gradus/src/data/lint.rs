@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::feedback::{Joined, conflicts, join};
 use super::implicit::{split_shared_prompt, trl_boundary, turn_boundary};
 use super::place::Place;
 use super::row::{Asked, Content, Row, RowData};
@@ -38,6 +39,10 @@ pub enum FindingKind {
     PromptMismatch,
     /// An answer contains the next turn of the transcript.
     ForeignTurn,
+    /// Preferences among the answers of a row contradict each other.
+    Contradiction,
+    /// The question of an annotated row does not stand once in its QA split, or has another reference there.
+    Unjoined,
     /// The two rules for the prompt that both answers share disagree.
     AmbiguousPrompt,
 }
@@ -56,6 +61,8 @@ impl FindingKind {
             Self::Untokenisable => "rows that cannot be tokenised",
             Self::PromptMismatch => "prompts that tokenise differently alone",
             Self::ForeignTurn => "answers that go on with another turn",
+            Self::Contradiction => "preferences that contradict each other",
+            Self::Unjoined => "questions that the QA split has otherwise",
             Self::AmbiguousPrompt => "pairs whose prompt depends on the rule",
         }
     }
@@ -113,6 +120,23 @@ pub fn lint(
         findings[row].push((FindingKind::DuplicateRow, message));
     }
     group(rows, findings)
+}
+
+/// Looks for annotated rows that cannot be joined with the rows of their QA split.
+pub fn lint_join(rows: &[Row], split: &[Row]) -> Vec<FindingGroup> {
+    let place = |i: usize| &split[i].place;
+    let found = join(rows, split).into_iter().map(|joined| match joined {
+        Joined::Row(_) => None,
+        Joined::OtherReference(i) => Some(format!("`gold` is not the first answer of {}", place(i))),
+        Joined::Missing => Some("the question is not in the QA split".into()),
+        Joined::Twice([first, second]) => {
+            Some(format!("{} and {} have the same question", place(first), place(second)))
+        }
+    });
+    group(
+        rows,
+        found.map(|message| message.into_iter().map(|message| (FindingKind::Unjoined, message)).collect()).collect(),
+    )
 }
 
 const SHOWN: usize = 10;
@@ -183,6 +207,16 @@ fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
         RowData::TokenPreference { chosen_ids, rejected_ids, .. } => {
             if chosen_ids == rejected_ids {
                 found.push((FindingKind::IdenticalPair, "`chosen_ids` and `rejected_ids` are the same".into()));
+            }
+        }
+        RowData::Feedback(feedback) => {
+            check_blank("question", &Content::Text(feedback.question.clone()), found);
+            for (i, answer) in feedback.answers.iter().enumerate() {
+                check_blank(&format!("prediction {}", i + 1), &Content::Text(answer.clone()), found);
+            }
+            if let Some([a, b, c]) = conflicts(&feedback.preferences) {
+                let message = format!("the preferences among the answers {a}, {b} and {c} contradict each other");
+                found.push((FindingKind::Contradiction, message));
             }
         }
         RowData::Tokens { .. } | RowData::Columns => {}
@@ -358,6 +392,7 @@ fn hash(data: &RowData) -> u64 {
         }
         RowData::Prompt(prompt) => prompt.plain().hash(&mut hasher),
         RowData::Columns => {}
+        RowData::Feedback(feedback) => (&feedback.question, &feedback.answers).hash(&mut hasher),
         RowData::Tokens { ids, loss_mask, labels } => (ids, loss_mask, labels).hash(&mut hasher),
         RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, .. } => {
             (prompt_ids, chosen_ids, rejected_ids).hash(&mut hasher);

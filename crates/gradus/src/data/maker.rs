@@ -4,6 +4,7 @@ use super::Message;
 use super::Side;
 use super::encode::common_prefix;
 use super::example::{PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
+use super::feedback::UNCONVERTED;
 use super::foreign::{asked_as_text, asked_as_turns};
 use super::implicit::split_shared_prompt;
 use super::row::{Asked, Content, Row, RowData};
@@ -138,6 +139,7 @@ impl Maker<'_> {
             }
             RowData::Prompt(_) => Err(Failure::Row("a prompt without a completion".into())),
             RowData::Columns => Err(Failure::Row("a row that only a classifier reads".into())),
+            RowData::Feedback(_) => Err(Failure::Row(UNCONVERTED.into())),
             RowData::TokenPreference { prompt_ids, chosen_ids, .. } => {
                 let ids = [&prompt_ids[..], chosen_ids].concat();
                 self.check_ids(&ids)?;

@@ -6,6 +6,7 @@ use super::foreign::alpaca_history;
 use super::load::LoadOptions;
 use super::message::{Message, kind_name, names};
 use super::row::{Asked, Content, Labels, RowData, RowKind};
+use super::{feedback, grounded, toxicity};
 
 /// What rows are needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,7 +29,7 @@ pub enum Need {
 /// Columns that a chat template takes, never part of the row's own form.
 const FORMS: &str = "known forms: `text`; `messages`; `prompt` + `completion`; `prompt` + `chosen` + `rejected`; \
                      `chosen` + `rejected`; `prompt`; `conversations` (ShareGPT); `instruction` + `output` (Alpaca); \
-                     `question` + `answer`; `input_ids`; `chosen_ids` + `rejected_ids`";
+                     `question` + `answer`, with or without `passages`; `input_ids`; `chosen_ids` + `rejected_ids`";
 
 /// The kind of rows with these columns.
 ///
@@ -44,6 +45,9 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     let token_pair =
         (has("chosen_ids") && has("rejected_ids")) || (has("chosen_input_ids") && has("rejected_input_ids"));
     let candidates = [
+        (feedback::fits(columns), RowKind::Feedback),
+        (grounded::fits(columns), RowKind::Grounded),
+        (toxicity::fits(columns), RowKind::ScoredContinuation),
         (token_pair, RowKind::TokenPreference),
         (pair && has("conversations"), RowKind::ShareGptPreference),
         (pair && has("prompt"), RowKind::Preference),
@@ -60,19 +64,29 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     ];
     let fits = |kind: RowKind| match options.need {
         Need::Any | Need::Columns => true,
-        Need::Sft => kind != RowKind::Prompt && kind != RowKind::TokenPreference,
+        Need::Sft => !matches!(kind, RowKind::Prompt | RowKind::TokenPreference | RowKind::Feedback),
         Need::Preference => matches!(
             kind,
             RowKind::TokenPreference | RowKind::ShareGptPreference | RowKind::Preference | RowKind::ImplicitPreference
         ),
-        Need::Prompt => !matches!(kind, RowKind::TokenPreference | RowKind::Tokens | RowKind::Text),
+        Need::Prompt => !matches!(kind, RowKind::TokenPreference | RowKind::Tokens | RowKind::Text | RowKind::Feedback),
         Need::Score => matches!(
             kind,
-            RowKind::PromptCompletion | RowKind::QuestionAnswer | RowKind::Tokens | RowKind::Messages | RowKind::Text
+            RowKind::PromptCompletion
+                | RowKind::QuestionAnswer
+                | RowKind::Grounded
+                | RowKind::ScoredContinuation
+                | RowKind::Tokens
+                | RowKind::Messages
+                | RowKind::Text
         ),
     };
     if let Some((_, kind)) = candidates.iter().find(|(found, kind)| *found && fits(*kind)) {
         return Ok(*kind);
+    }
+    if feedback::fits(columns) {
+        let hint = "`gradus data convert --to preference` makes pairs of it, `--to r1` and `--to r2` rows of segments with labels";
+        return Err(("rows with feedback are converted before anything learns from them".into(), hint.into()));
     }
     let wanted = match options.need {
         Need::Preference if has("chosen") => "rejected",
@@ -129,6 +143,16 @@ pub(super) fn read_row(
         RowKind::Tokens => take.tokens()?,
         RowKind::TokenPreference => take.token_preference()?,
         RowKind::Columns => RowData::Columns,
+        RowKind::Grounded => {
+            let row = grounded::read(&mut take.columns)?;
+            RowData::PromptCompletion { prompt: Content::Text(row.prompt), completion: Content::Text(row.answer) }
+        }
+        RowKind::ScoredContinuation => {
+            let row = toxicity::read(&mut take.columns)?;
+            let (prompt, completion) = (Content::Text(row.prompt), Content::Text(row.continuation));
+            RowData::PromptCompletion { prompt, completion }
+        }
+        RowKind::Feedback => RowData::Feedback(Box::new(feedback::read(&mut take.columns)?)),
     };
     // Rewards of samples look for the right answer among the columns.
     if options.need == Need::Prompt {

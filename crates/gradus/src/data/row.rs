@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::feedback::Feedback;
 use super::{Message, Place};
 
 /// One row: where it stands, what it holds, and its other columns.
@@ -74,6 +75,8 @@ pub enum RowData {
     },
     /// Whatever the columns hold: what classifiers read of them, their own keys say.
     Columns,
+    /// A question with annotated answers.
+    Feedback(Box<Feedback>),
     /// `chosen_ids` and `rejected_ids`, with or without `prompt_ids` before both.
     TokenPreference {
         /// Ids before both answers; empty when the answers contain the prompt.
@@ -142,6 +145,12 @@ pub enum RowKind {
     TokenPreference,
     /// Any columns.
     Columns,
+    /// `question`, `passages`, `answer`: a question with what it is answered from.
+    Grounded,
+    /// `prompt` and `continuation`, each with a `text` and scores.
+    ScoredContinuation,
+    /// `question`, `passages`, `prediction 1` and up, `feedback`, `preference`: annotated answers.
+    Feedback,
 }
 
 impl RowKind {
@@ -161,6 +170,9 @@ impl RowKind {
             Self::Tokens => "token ids",
             Self::TokenPreference => "preferences as token ids",
             Self::Columns => "columns",
+            Self::Grounded => "questions with passages and answers",
+            Self::ScoredContinuation => "prompts and continuations with toxicity scores",
+            Self::Feedback => "answers with fine-grained feedback",
         }
     }
 }

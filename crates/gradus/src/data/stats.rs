@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::feedback::Tally;
 use super::implicit::split_shared_prompt;
 use super::row::{Asked, Content, Row, RowData};
 use super::tokenise::row_sequences;
@@ -22,6 +23,8 @@ pub struct Stats {
     pub tokens: Option<TokenStats>,
     /// Columns that are no part of the row's form, with how many rows have them.
     pub columns: Vec<(String, usize)>,
+    /// Of annotated answers: how many errors, missing facts and preferences of each kind there are.
+    pub feedback: Option<Tally>,
 }
 
 /// Lengths in tokens, of a sample of the rows.
@@ -84,7 +87,8 @@ pub fn measure(
     let rows = &dataset.rows;
     let bytes = dataset.source.files.iter().filter_map(|f| std::fs::metadata(f).ok()).map(|m| m.len()).sum();
     let tokens = tokenizer.and_then(|(tokenizer, template)| token_stats(rows, tokenizer, template, options, sample));
-    Stats { rows: rows.len(), bytes, characters: characters(rows, options), tokens, columns: columns(rows) }
+    let (characters, columns, feedback) = (characters(rows, options), columns(rows), Tally::of(rows));
+    Stats { rows: rows.len(), bytes, characters, tokens, columns, feedback }
 }
 
 /// The parts of a row by name, as text; the prompt that both answers share is split off.
@@ -113,6 +117,17 @@ pub fn parts(row: &Row, options: &TokeniseOptions) -> Vec<(&'static str, String)
             }
         }
         RowData::Prompt(prompt) => vec![("prompt", prompt.plain())],
+        RowData::Feedback(feedback) => {
+            let [first, second, third, fourth] = feedback.answers.clone();
+            vec![
+                ("question", feedback.question.clone()),
+                ("answer 1", first),
+                ("answer 2", second),
+                ("answer 3", third),
+                ("answer 4", fourth),
+                ("corrected", feedback.corrected.clone()),
+            ]
+        }
         RowData::Tokens { .. } | RowData::TokenPreference { .. } | RowData::Columns => Vec::new(),
     }
 }

@@ -1,11 +1,14 @@
-//! Text: the tokenizer, chat templates, stop strings and the places of ids.
+//! Text: the tokenizer, chat templates, stop strings, the places of ids, and segments of texts.
 //!
 //! Nothing here knows about rows, models or rewards.
 
 pub mod chat_template;
+mod overlap;
 mod pattern;
 mod python;
 mod ranges;
+mod segments;
+mod sentences;
 mod stop_strings;
 mod strftime;
 pub mod think;
@@ -13,9 +16,12 @@ pub mod tokenizer;
 mod visible;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered};
+pub use overlap::match_score;
 pub use pattern::Pattern;
 pub use python::repr;
 pub use ranges::{continuation, ranges};
+pub use segments::{Level, part_starts, segments};
+pub use sentences::{RuleSplitter, SentenceSplitter, word_ranges};
 pub use stop_strings::{StopStrings, certain, cut_at_stop};
 pub use think::without_thoughts;
 pub use tokenizer::{Cut, Joined, Tokenizer};

@@ -217,6 +217,11 @@ impl Fnv {
                 }
             }
             RowData::Columns => self.number(9),
+            // Nothing learns from it as it is.
+            RowData::Feedback(feedback) => {
+                self.number(10);
+                self.text(&feedback.question);
+            }
             RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, margin } => {
                 self.number(8);
                 [prompt_ids, chosen_ids, rejected_ids].into_iter().for_each(|ids| self.ids(ids));

@@ -2,6 +2,7 @@
 
 mod apart;
 mod bad_input;
+mod feedback;
 mod formats;
 mod lints;
 mod material;

@@ -1,7 +1,8 @@
 //! Real data sets and tokenizers, where they are at hand.
 
 use gradus::data::{
-    FindingKind, LoadOptions, Need, RowKind, TokeniseOptions, lint, load, preference_examples, prompts, sft_examples,
+    FindingKind, LoadOptions, Need, RowData, RowKind, TokeniseOptions, lint, load, preference_examples, prompts,
+    sft_examples,
 };
 use gradus::text::{StopStrings, Tokenizer};
 use serde_json::Value;
@@ -106,4 +107,40 @@ fn stop_strings_are_seen_when_their_last_token_comes() {
             assert!(!before.contains("\n\nHuman:") && !before.contains('🙂'), "{text}: seen too late");
         }
     }
+}
+
+#[test]
+fn prompts_with_toxicity_scores_are_read() {
+    let Some(path) = material("realtoxicityprompts/quark_val.jsonl") else { return };
+    let dataset = load(&path.to_string_lossy(), &LoadOptions::needing(Need::Prompt)).unwrap();
+    assert_eq!((dataset.kind, dataset.rows.len()), (RowKind::ScoredContinuation, 5000));
+    let scores: Vec<Option<f64>> = dataset.rows.iter().map(|row| row.columns["toxicity"].as_f64()).collect();
+    let known: Vec<f64> = scores.iter().flatten().copied().collect();
+    assert_eq!(scores.len() - known.len(), 19, "prompts without a score");
+    assert!((known.iter().sum::<f64>() / known.len() as f64 - 0.307).abs() < 5e-4);
+    assert_eq!(known.iter().filter(|&&score| score >= 0.5).count(), 1249);
+    assert_eq!(dataset.rows.iter().filter(|row| row.columns["challenging"] == true).count(), 49);
+    let words: Vec<usize> = dataset
+        .rows
+        .iter()
+        .map(|row| match &row.data {
+            RowData::PromptCompletion { prompt, .. } => prompt.plain().split_whitespace().count(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!((words.iter().min(), words.iter().max()), (Some(&2), Some(&29)));
+    assert!((words.iter().sum::<usize>() as f64 / 5000.0 - 11.8).abs() < 0.05);
+}
+
+#[test]
+fn broken_toxicity_scores_are_named() {
+    let row = |score: &str| {
+        format!(
+            r#"{{"prompt": {{"text": "a", "toxicity": {score}}}, "continuation": {{"text": " b", "toxicity": null}}}}"#
+        )
+    };
+    let found = super::Folder::new().error("a.jsonl", [row("0.5"), row("1.5")].join("\n"), &LoadOptions::default());
+    assert_eq!(found, "a.jsonl:2: `prompt.toxicity` is 1.5, expected a number from 0 to 1, or null");
+    let found = super::Folder::new().error("a.jsonl", row("0.5").replace("\" b\"", "3"), &LoadOptions::default());
+    assert_eq!(found, "a.jsonl:1: `continuation.text` is a number, expected a string");
 }

@@ -121,9 +121,31 @@ fn data() -> Vec<Vec<Value>> {
     ]
 }
 
+/// Rows whose columns hold lists and mappings of several kinds.
+fn nested() -> Vec<Vec<Value>> {
+    let answer = "Wärmer tea. It sings.";
+    let feedback = json!({
+        "question": "Tea?", "passages": [["Tea", "It sings.", "It is warm."]], "gold": "Yes.",
+        "prediction 1": answer, "prediction 2": "a", "prediction 3": "b", "prediction 4": "c",
+        "feedback": {
+            "errors": [{ "error type": "Irrelevant", "explanation": "", "start": 0, "end": 11 }],
+            "missing-info": [{ "error type": "Missing-Answer", "passage_id": 1, "sentence_id": [0, 2] }],
+            "corrected-prediction": "Yes."
+        },
+        "preference": [0, 1, 2, 0, 1, 2]
+    });
+    let passages = json!([{ "wikipage": "Tea", "content": "It sings." }]);
+    let scored = |text: &str| json!({ "text": text, "toxicity": 0.5, "threat": null });
+    vec![
+        vec![feedback],
+        vec![json!({ "question": "Tea?", "passages": passages, "answer": ["Yes.", "No."] })],
+        vec![json!({ "prompt": scored("Tea"), "continuation": scored(" is"), "challenging": false })],
+    ]
+}
+
 fn json_lines() -> Vec<Vec<u8>> {
     let lines = |rows: Vec<Value>| rows.iter().map(|row| format!("{row}\n")).collect::<String>().into_bytes();
-    data().into_iter().map(lines).collect()
+    data().into_iter().chain(nested()).map(lines).collect()
 }
 
 fn json_array() -> Vec<Vec<u8>> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gradus::data::{BadRows, Dataset, FindingGroup, lint};
+use gradus::data::{BadRows, Dataset, FindingGroup, LoadOptions, lint, lint_join, load};
 use serde_json::json;
 
 use super::{RowArgs, TokenArgs, rows};
@@ -15,6 +15,9 @@ pub struct CheckArgs {
     rows: RowArgs,
     #[command(flatten)]
     tokens: TokenArgs,
+    /// The QA split that rows with fine-grained feedback annotate: every question must be there, with the same reference
+    #[arg(long, value_name = "DATA")]
+    questions: Option<String>,
 }
 
 /// Checks the rows; problems end it with exit code 1, remarks do not.
@@ -29,7 +32,11 @@ pub fn run(args: CheckArgs, out: &Output) -> anyhow::Result<()> {
             (None, None)
         }
     };
-    let groups = lint(&dataset.rows, tokenizer, template, &options);
+    let mut groups = lint(&dataset.rows, tokenizer, template, &options);
+    if let Some(questions) = &args.questions {
+        let split = load(questions, &LoadOptions::default())?;
+        groups.extend(lint_join(&dataset.rows, &split.rows));
+    }
     let value = json!({
         "rows": dataset.rows.len() + dataset.bad.count(),
         "bad_rows": {

@@ -1,11 +1,16 @@
 //! `gradus data convert`: the same rows in another format or form.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use gradus::data::{BadRows, Form, RowErrors, Target, convert, write_rows};
-use serde_json::json;
+use gradus::data::feedback::{
+    Feedback, SegmentForm, coverage_preferences, preference_rows, segment_labels, segment_row,
+};
+use gradus::data::{BadRows, Form, Row, RowData, RowErrors, Target, convert, write_rows};
+use gradus::text::{RuleSplitter, SentenceSplitter};
+use serde_json::{Map, Value, json};
 
-use super::{RowArgs, rows, usage};
+use super::{RowArgs, grouped, rows, usage};
 use crate::output::Output;
 
 /// Arguments of `gradus data convert`.
@@ -16,9 +21,14 @@ pub struct ConvertArgs {
     /// Where to write; the name says the format: .jsonl, .json, .csv, .tsv or .parquet, with .gz behind it or not
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// What the rows become: `same`, `text`, `messages`, `prompt-completion`, `preference` or `prompt`
+    /// What the rows become: `same`, `text`, `messages`, `prompt-completion`, `preference` or `prompt`; rows with
+    /// fine-grained feedback: `preference` (a row for every two answers of which one is better), `r1` and `r2` (segments with
+    /// labels: relevance, factuality) or `r3` (the same rows, answers compared by the information that they cover)
     #[arg(long, value_name = "KIND", default_value = "same")]
     to: Kind,
+    /// Of `r1` and `r2`: the fewest words of a span that counts, unless a fact is wrong
+    #[arg(long, value_name = "N", default_value_t = SegmentForm::R1.fewest_words)]
+    min_span_words: usize,
     /// How prompts and answers are written: `as-is`, as `text` or as `messages`
     #[arg(long, value_name = "FORM", default_value = "as-is")]
     form: Written,
@@ -35,6 +45,9 @@ enum Kind {
     PromptCompletion,
     Preference,
     Prompt,
+    R1,
+    R2,
+    R3,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -50,7 +63,10 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
         return Err(usage(format!("`{}` exists; `--overwrite` replaces it", args.output.display())).into());
     }
     let dataset = args.rows.load(BadRows::Fail, out)?;
+    let is_annotated = dataset.rows.iter().any(|row| matches!(row.data, RowData::Feedback(_)));
     let target = match args.to {
+        Kind::Preference if is_annotated => return built(&args, &dataset.rows, out),
+        Kind::R1 | Kind::R2 | Kind::R3 => return built(&args, &dataset.rows, out),
         Kind::Same => Target::Same,
         Kind::Text => Target::Text,
         Kind::Messages => Target::Messages,
@@ -77,4 +93,58 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
     let format = write_rows(&args.output, &converted)?;
     let value = json!({ "output": args.output, "format": format, "rows": converted.len() });
     out.result(&value, || format!("{}: {}, {}", args.output.display(), rows(converted.len()), format.describe()))
+}
+
+/// Rows for reward models, from rows with feedback.
+fn built(args: &ConvertArgs, from: &[Row], out: &Output) -> anyhow::Result<()> {
+    let splitter = &RuleSplitter;
+    let of_words = |form: SegmentForm| SegmentForm { fewest_words: args.min_span_words, ..form };
+    let mut rows: Vec<Map<String, Value>> = Vec::new();
+    let mut labels: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut dropped = 0;
+    for row in from {
+        let RowData::Feedback(feedback) = &row.data else {
+            let error = row.place.error("the row has no fine-grained feedback");
+            return Err(error
+                .with_hint("`r1`, `r2` and `r3` are made of rows with `prediction 1`, `feedback` and `preference`")
+                .into());
+        };
+        let made: Vec<Map<String, Value>> = match args.to {
+            Kind::R1 | Kind::R2 => {
+                let form = of_words(if matches!(args.to, Kind::R1) { SegmentForm::R1 } else { SegmentForm::R2 });
+                let made = segment_row(feedback, row.index, &form, splitter);
+                if made.is_some() {
+                    segment_labels(feedback, &form, splitter)
+                        .into_iter()
+                        .for_each(|label| *labels.entry(label).or_default() += 1);
+                }
+                made.into_iter().collect()
+            }
+            Kind::R3 => coverage_preferences(feedback, splitter)
+                .map(|preferences| {
+                    let covered = Feedback { preferences, ..(**feedback).clone() };
+                    covered.to_columns().into_iter().chain(row.columns.clone()).collect()
+                })
+                .into_iter()
+                .collect(),
+            _ => preference_rows(feedback),
+        };
+        dropped += usize::from(made.is_empty());
+        rows.extend(made);
+    }
+    if rows.is_empty() {
+        anyhow::bail!("none of {} has anything to learn from", super::rows(from.len()));
+    }
+    let format = write_rows(&args.output, &rows)?;
+    let value = json!({
+        "output": args.output, "format": format, "rows": rows.len(), "dropped": dropped, "labels": labels,
+        "sentences": splitter.name(),
+    });
+    out.result(&value, || {
+        let counts: Vec<String> = labels.iter().map(|(label, count)| format!("{label} {}", grouped(*count))).collect();
+        let labels = if counts.is_empty() { String::new() } else { format!("; segments: {}", counts.join(", ")) };
+        let left_out =
+            if dropped == 0 { String::new() } else { format!("; {} left out: nothing to learn", super::rows(dropped)) };
+        format!("{}: {}, {}{left_out}{labels}", args.output.display(), super::rows(rows.len()), format.describe())
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use gradus::data::feedback::Tally;
 use gradus::data::{BadRows, Dataset, Quantiles, Row, Stats, TokeniseOptions, Trained, as_trained, measure, parts};
 use serde_json::{Value, json};
 
@@ -127,6 +128,9 @@ fn report(dataset: &Dataset, stats: &Stats, tokenised: bool) -> String {
             let _ = writeln!(text, "  {:<9}{}", field.name, line(&field.quantiles));
         }
     }
+    if let Some(tally) = &stats.feedback {
+        feedback(&mut text, tally);
+    }
     match &stats.tokens {
         Some(tokens) => {
             let _ = writeln!(text, "\ntokens     {}", HEADER);
@@ -144,6 +148,25 @@ fn report(dataset: &Dataset, stats: &Stats, tokenised: bool) -> String {
         None => {}
     }
     text
+}
+
+/// Counts of annotations.
+fn feedback(text: &mut String, tally: &Tally) {
+    let mut kinds = |title: &str, counts: &[(&str, usize)], none: usize| {
+        let total: usize = counts.iter().map(|(_, count)| count).sum();
+        let _ = writeln!(text, "\n{title}  {}; none in {}", grouped(total), rows(none));
+        for (name, count) in counts {
+            let _ = writeln!(text, "  {name:<24} {:>7}", grouped(*count));
+        }
+    };
+    kinds("errors", &tally.errors, tally.rows_without_errors);
+    kinds("missing", &tally.missing, tally.rows_without_missing);
+    let (same, empty) = (rows(tally.rows_uncorrected), rows(tally.rows_without_answer));
+    let _ = writeln!(text, "\ncorrection  the answer itself in {same}, empty in {empty}");
+    let _ = writeln!(text, "\npreferences    first  second neither");
+    for ([a, b], [first, second, neither]) in &tally.preferences {
+        let _ = writeln!(text, "  {a} and {b}      {first:>7} {second:>7} {neither:>7}");
+    }
 }
 
 const HEADER: &str = "    mean     min     p50     p90     p99     max";

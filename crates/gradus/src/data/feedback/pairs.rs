@@ -1,0 +1,73 @@
+//! Pairs of answers as preferences.
+
+use serde_json::{Map, Value};
+
+use super::{Feedback, PAIRS, Preference};
+
+/// A row with `prompt`, `chosen` and `rejected` for every two answers of which one is better.
+pub fn preference_rows(feedback: &Feedback) -> Vec<Map<String, Value>> {
+    let prompt = format!("{} answer: ", feedback.prompt());
+    let row = |((first, second), preference): ((usize, usize), &Preference)| {
+        let (chosen, rejected) = match preference {
+            Preference::Equal => return None,
+            Preference::First => (first, second),
+            Preference::Second => (second, first),
+        };
+        let mut row = Map::new();
+        row.insert("prompt".into(), prompt.clone().into());
+        row.insert("chosen".into(), feedback.answers[chosen].clone().into());
+        row.insert("rejected".into(), feedback.answers[rejected].clone().into());
+        Some(row)
+    };
+    PAIRS.into_iter().zip(&feedback.preferences).filter_map(row).collect()
+}
+
+/// The three answers, from 1, whose preferences contradict each other, the first there are: a is better than b and b is not
+/// worse than c, but a is not better than c; and so in every order. That one of three is as good as both others, which are
+/// not as good as each other, is no contradiction.
+pub fn conflicts(preferences: &[Preference; PAIRS.len()]) -> Option<[usize; 3]> {
+    let sign = |first: usize, second: usize| {
+        let at = PAIRS.iter().position(|pair| *pair == (first, second)).expect("a pair");
+        preferences[at].sign()
+    };
+    let triples = [[0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3]];
+    let wrong = |[a, b, c]: [usize; 3]| contradicts(sign(a, b), sign(b, c), sign(a, c));
+    triples.into_iter().find(|triple| wrong(*triple)).map(|triple| triple.map(|answer| answer + 1))
+}
+
+/// Whether the signs of three preferences contradict each other: +1 where the first of two is better, −1 where the second is.
+fn contradicts(ab: i8, bc: i8, ac: i8) -> bool {
+    match (ab, bc) {
+        (1, 1) => ac <= 0,
+        (1, 0) | (0, 1) => ac < 0,
+        (0, -1) | (-1, 0) => ac > 0,
+        (-1, -1) => ac >= 0,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_of_27_triples_contradict() {
+        let signs = [-1, 0, 1];
+        let all =
+            signs.into_iter().flat_map(|ab| signs.map(|bc| (ab, bc))).flat_map(|(ab, bc)| signs.map(|ac| (ab, bc, ac)));
+        let found: Vec<(i8, i8, i8)> = all.filter(|&(ab, bc, ac)| contradicts(ab, bc, ac)).collect();
+        let expected =
+            [(-1, -1, 0), (-1, -1, 1), (-1, 0, 1), (0, -1, 1), (0, 1, -1), (1, 0, -1), (1, 1, -1), (1, 1, 0)];
+        assert_eq!(found, expected);
+        assert!(!contradicts(1, 0, 0) && !contradicts(0, 0, 1) && !contradicts(0, 0, -1));
+    }
+
+    #[test]
+    fn the_answers_that_contradict_are_named() {
+        let mut preferences = [Preference::Equal; 6];
+        assert_eq!(conflicts(&preferences), None);
+        // 2 better than 3, 3 better than 4, 4 better than 2.
+        (preferences[3], preferences[5], preferences[4]) = (Preference::First, Preference::First, Preference::Second);
+        assert_eq!(conflicts(&preferences), Some([2, 3, 4]));
+    }
+}

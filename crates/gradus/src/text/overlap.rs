@@ -1,0 +1,125 @@
+//! How much of one text stands in another, whatever the order of its letters.
+
+use std::collections::HashMap;
+
+/// The best match of `target` in `context`, from 0 to 1: FineGrainedRLHF's approximate match.
+///
+/// 1 where `target` is a part of `context`. Otherwise the largest `q(target, window)` over the windows of
+/// `n = L + ⌊L / 20⌋` words of `context`, joined by single spaces, where `target` has `L` words: `q(a, b)` is twice the number
+/// of characters that both have, over the number of all (`quick_ratio` of Python's `difflib`). A `context` of `n` words or
+/// fewer is filled with words `#` up to one more than `n`. Time is linear in both texts.
+pub fn match_score(context: &str, target: &str) -> f64 {
+    let length = target.split_whitespace().count();
+    let n = length + length / 20;
+    let missing = (n + 1).saturating_sub(context.split_whitespace().count());
+    let filled = format!("{context}{}", " #".repeat(missing));
+    if filled.contains(target) {
+        return 1.0;
+    }
+    // A target of white space alone has no words.
+    if n == 0 {
+        return 0.0;
+    }
+    let words: Vec<&str> = filled.split_whitespace().collect();
+    let mut window = Window::of(target);
+    (1..n).for_each(|_| window.add(" "));
+    words[..n - 1].iter().for_each(|word| window.add(word));
+    let mut best = 0.0f64;
+    for (i, newest) in words[n - 1..].iter().enumerate() {
+        window.add(newest);
+        best = best.max(window.ratio());
+        window.remove(words[i]);
+    }
+    best
+}
+
+/// How many characters a target and a window have in common.
+struct Window {
+    /// How often each character is in the target, and in the window.
+    counts: HashMap<char, [usize; 2]>,
+    target: usize,
+    length: usize,
+    common: usize,
+}
+
+impl Window {
+    fn of(target: &str) -> Self {
+        let mut counts: HashMap<char, [usize; 2]> = HashMap::new();
+        target.chars().for_each(|c| counts.entry(c).or_default()[0] += 1);
+        Self { counts, target: target.chars().count(), length: 0, common: 0 }
+    }
+
+    fn add(&mut self, text: &str) {
+        for c in text.chars() {
+            let [wanted, had] = self.counts.entry(c).or_default();
+            self.common += usize::from(had < wanted);
+            *had += 1;
+            self.length += 1;
+        }
+    }
+
+    fn remove(&mut self, text: &str) {
+        for c in text.chars() {
+            let [wanted, had] = self.counts.entry(c).or_default();
+            *had -= 1;
+            self.common -= usize::from(had < wanted);
+            self.length -= 1;
+        }
+    }
+
+    fn ratio(&self) -> f64 {
+        2.0 * self.common as f64 / (self.target + self.length) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hand_values() {
+        // Windows of as many words as the target has.
+        for (context, target, expected) in [
+            ("bcde", "abcd", 0.75),
+            ("cat the", "the cat", 1.0),
+            ("abb", "aab", 2.0 / 3.0),
+            ("tea the cat is", "the cat", 1.0),
+            ("aaa bbb", "ccc", 0.0),
+        ] {
+            assert_eq!(match_score(context, target), expected, "{target} in {context}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_text_matches_whatever_its_words() {
+        assert_eq!(match_score("the teapot", "he tea"), 1.0);
+        assert_eq!(match_score("", ""), 1.0);
+        assert_eq!(match_score("anything", ""), 1.0);
+    }
+
+    #[test]
+    fn a_short_context_is_filled() {
+        // `cat` becomes `cat # #` for two words: `cat #` and `# #` beside `cat s`, which have `cat ` in common, 8 of 10.
+        assert_eq!(match_score("cat", "cat s"), 0.8);
+        assert_eq!(match_score("cat", "cat #"), 1.0);
+        // q("cat #", "cat") = 0.75.
+        let mut window = Window::of("cat");
+        window.add("cat #");
+        assert_eq!(window.ratio(), 0.75);
+        // 20 words ask for windows of 21: 41 characters of 39 and 41, twice 39 of 80.
+        let (target, context) = (["a"; 20].join(" "), ["a"; 21].join("  "));
+        assert_eq!(match_score(&context, &target), 78.0 / 80.0);
+    }
+
+    #[test]
+    fn windows_slide_as_if_each_were_counted_anew() {
+        let (context, target) = ("a bb cab ba aab c abc bbb a", "ab cab b");
+        let words: Vec<&str> = context.split_whitespace().collect();
+        let anew = words.windows(3).map(|words| {
+            let mut window = Window::of(target);
+            window.add(&words.join(" "));
+            window.ratio()
+        });
+        assert_eq!(match_score(context, target), anew.fold(0.0, f64::max));
+    }
+}
