@@ -1,7 +1,9 @@
-"""Ten steps of training a classifier in a plain loop over transformers and torch: weighted labels of texts, labels of words.
+"""Ten steps of training a classifier in a plain loop over transformers and torch: weighted labels of texts, labels of words, labels
+of segments and pairs of texts as FineGrainedRLHF has them (with Longformer).
 
 encoders/ gives the start models and tokenizers. Written to trajectories/classify/:
-  texts.jsonl, words.jsonl   rows
+  texts.jsonl, words.jsonl, segments.jsonl, pairs.jsonl   rows
+  longformer-segments/, longformer-pairs/   start models: those of encoders/ with a tokenizer, and with one output
   fixture.json               per case: the loss and gradient norm of every step, learning rate, the sum of squares of every
                              final weight
 """
@@ -89,20 +91,87 @@ def of_words(model, tokenizer):
     return loss
 
 
+def segments(generator):
+    """Rows as `gradus data convert --to r1` writes them; the labels are those of the start model, and its first is ignored."""
+    def some(low, high):
+        length = int(torch.randint(low, high, (1,), generator=generator))
+        return [WORDS[int(k)] for k in torch.randint(0, len(WORDS), (length,), generator=generator)]
+
+    rows = []
+    for i in range(20):
+        words = ["the", *some(1, 2), "is"]
+        tags = ["LABEL_0"] * len(words)
+        for j in range(1 + i % 2):
+            part = some(1, 3)
+            words += ["</s>", *part]
+            tags += [f"LABEL_{1 + (i + j + len(part)) % 2}"] + ["LABEL_0"] * len(part)
+        rows.append({"id": str(i), "text": words, "feedback_tags": tags})
+    return rows
+
+
+def pairs(generator):
+    def some():
+        length = int(torch.randint(1, 4, (1,), generator=generator))
+        return " ".join(WORDS[int(k)] for k in torch.randint(0, len(WORDS), (length,), generator=generator))
+
+    return [{"prompt": f"{some()} is ", "chosen": some(), "rejected": some()} for _ in range(20)]
+
+
+def of_segments(model, tokenizer):
+    renamed = lambda batch: [
+        {"tokens": row["text"], "labels": [None if tag == "LABEL_0" else tag for tag in row["feedback_tags"]]} for row in batch
+    ]
+    loss = of_words(model, tokenizer)
+    return lambda model, batch: loss(model, renamed(batch))
+
+
+def of_pairs(model, tokenizer):
+    def scores(model, texts):
+        made = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+        return model(**made).logits.flatten()
+
+    def loss(model, batch):
+        chosen, rejected = ([row["prompt"] + row[side] for row in batch] for side in ("chosen", "rejected"))
+        return -torch.nn.functional.logsigmoid(scores(model, chosen) - scores(model, rejected)).mean()
+
+    return loss
+
+
+def starts(out):
+    """Longformers to start from: one with a token head, one whose sequence head has one output."""
+    tokenizer = AutoTokenizer.from_pretrained(FIXTURES / "encoders/longformer")
+    tokens = AutoModelForTokenClassification.from_pretrained(FIXTURES / "encoders/longformer-token", dtype=torch.float32)
+    ranker = AutoModelForSequenceClassification.from_pretrained(
+        FIXTURES / "encoders/longformer", dtype=torch.float32, num_labels=1, ignore_mismatched_sizes=True)
+    for name, model in (("longformer-segments", tokens), ("longformer-pairs", ranker)):
+        torch.manual_seed(SEED)
+        if name == "longformer-pairs":
+            torch.nn.init.normal_(model.classifier.out_proj.weight, std=0.3)
+            torch.nn.init.zeros_(model.classifier.out_proj.bias)
+        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            setattr(model.config, key, 0.0)
+        model.save_pretrained(out / name)
+        tokenizer.save_pretrained(out / name)
+    return out
+
+
 CASES = {
     "texts": (AutoModelForSequenceClassification, "bert", texts, of_texts),
     "words": (AutoModelForTokenClassification, "bert-token", words, of_words),
+    "segments": (AutoModelForTokenClassification, "longformer-segments", segments, of_segments),
+    "pairs": (AutoModelForSequenceClassification, "longformer-pairs", pairs, of_pairs),
 }
 
 
 def main():
     out = arguments("trajectories/classify")
+    starts(out)
     set_seed(SEED)
     fixture = {"meta": meta(SEED, "safetensors", "tokenizers"), "batch_size": BATCH, "weights": WEIGHTS, "cases": {}}
     for name, (kind, start, make, loss_of) in CASES.items():
         rows = make(torch.Generator().manual_seed(SEED))
         (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        path = FIXTURES / "encoders" / start
+        path = next(path for path in (out / start, FIXTURES / "encoders" / start) if path.is_dir())
         model = kind.from_pretrained(path, attn_implementation="eager", dtype=torch.float32).train()
         tokenizer = AutoTokenizer.from_pretrained(path)
         fixture["cases"][name] = {"start": start, **train(model, rows, loss_of(model, tokenizer))}

@@ -6,7 +6,7 @@ use crate::math::kl;
 use crate::math::stats::{Variance, std};
 use crate::metric::{Measure, Metric, MetricConfig, Row};
 use crate::model::CausalLm;
-use crate::reward::{self, Reward, Score, measured_rows};
+use crate::reward::{self, Count, Reward, Score, measured_rows};
 use crate::rng::Purpose;
 use crate::rollout::{self, Prompt, Rollouts, Sampler, StopReason};
 use crate::settings::Settings;
@@ -137,7 +137,7 @@ impl Evaluation<'_> {
 }
 
 /// `reward`, `reward_std`, and mean and spread of the reward called `name` and of every part of it. Rollouts that were not
-/// scored are left out.
+/// scored are left out. Counts of segments are added up over completions before they are divided.
 pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
     let totals: Vec<f32> = scores.iter().filter_map(Score::total).collect();
     stats.mean_of("reward", &totals);
@@ -153,6 +153,9 @@ pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
     for (part, values) in parts {
         stats.mean_of(&format!("rewards/{part}/mean"), &values);
         stats.mean(&format!("rewards/{part}/std"), std(&values, Variance::Unbiased).unwrap_or(0.0), 1.0);
+    }
+    for Count { name, sum, of } in scores.iter().flat_map(|score| &score.counts) {
+        stats.mean(&format!("rewards/{name}"), *sum, *of);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::model::adapter::Adaptable;
 use crate::model::{
-    CausalLm, Classifier, ModelDir, ModelShape, Precision, RewardModel, Task, WeightFormat, save_causal,
+    CausalLm, Classifier, ModelDir, ModelShape, Precision, Ranker, RewardModel, Task, WeightFormat, save_causal,
     save_classifier, save_reward_model,
 };
 use crate::rng::Stream;
@@ -203,6 +203,23 @@ impl Trainable for Classifier {
 
     fn save(&self, source: &Pretrained, directory: &Path) -> Result<()> {
         save_classifier(self, &source.dir, directory)
+    }
+
+    fn computing(self, compute: Precision) -> Self {
+        self.with_compute(compute)
+    }
+}
+
+impl Trainable for Ranker {
+    fn open(dir: &ModelDir, packed: Option<WeightFormat>, head: &mut Stream, device: &Device) -> Result<Self> {
+        Self::start(dir, packed, head, device)
+    }
+
+    fn save(&self, source: &Pretrained, directory: &Path) -> Result<()> {
+        match self {
+            Self::Decoder(model) => Trainable::save(model, source, directory),
+            Self::Encoder(model) => Trainable::save(model, source, directory),
+        }
     }
 
     fn computing(self, compute: Precision) -> Self {

@@ -46,12 +46,17 @@ impl Run {
     }
 }
 
-/// Trains `model` on `data` as a user does; `method` are the keys of the method, `train` more keys of `train`.
-fn train(model: &Path, data: &Path, method: &str, train: &str) -> gradus::Result<Run> {
+/// Trains a classifier from `model` on `data` as a user does; `keys` are those of the method, `train` more keys of `train`.
+fn train(model: &Path, data: &Path, keys: &str, train: &str) -> gradus::Result<Run> {
+    train_by(model, data, &format!("classify: {{ {keys} }}"), train)
+}
+
+/// The same by another method.
+fn train_by(model: &Path, data: &Path, method: &str, train: &str) -> gradus::Result<Run> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run");
     let text = format!(
-        "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{ classify: {{ {method} }} }}\ntrain:\n  device: {}\n{train}",
+        "model: {}\ndata: {}\noutput_dir: {}\nmethod: {{ {method} }}\ntrain:\n  device: {}\n{train}",
         model.display(),
         data.display(),
         path.display(),
@@ -80,8 +85,10 @@ fn ten_steps_are_those_of_torch() {
     let folder = fixtures().join("trajectories/classify");
     let fixture: Value = serde_json::from_slice(&std::fs::read(folder.join("fixture.json")).unwrap()).unwrap();
     for (case, method) in [
-        ("texts", "class_weights: [{ label: bad, weight: 3 }, { label: so-so, weight: 0.5 }]"),
-        ("words", "task: tokens"),
+        ("texts", "classify: { class_weights: [{ label: bad, weight: 3 }, { label: so-so, weight: 0.5 }] }"),
+        ("words", "classify: { task: tokens }"),
+        ("segments", "classify: { task: tokens, label_column: feedback_tags, ignored_label: LABEL_0 }"),
+        ("pairs", "reward: {}"),
     ] {
         let expected = &fixture["cases"][case];
         // However a step is split, its weights and its loss are the same.
@@ -90,8 +97,10 @@ fn ten_steps_are_those_of_torch() {
                 "  max_steps: 10\n  shuffle: false\n  batch_size: 4\n  learning_rate: 1e-3\n  lr_schedule: linear\n  \
                  weight_decay: 0.01\n  max_grad_norm: 1\n  eval_steps: -1\n{split}"
             );
-            let start = encoder(expected["start"].as_str().unwrap());
-            let run = train(&start, &folder.join(format!("{case}.jsonl")), method, &keys).unwrap();
+            let start = expected["start"].as_str().unwrap();
+            let own = folder.join(start);
+            let start = if own.is_dir() { own } else { encoder(start) };
+            let run = train_by(&start, &folder.join(format!("{case}.jsonl")), method, &keys).unwrap();
             let found = read_metrics(&run.path.join("metrics.jsonl")).unwrap();
             let steps = expected["steps"].as_array().unwrap();
             assert_eq!(found.len(), steps.len());
@@ -103,7 +112,8 @@ fn ten_steps_are_those_of_torch() {
             }
             let dir = ModelDir::open(&run.model).unwrap();
             // Softmax cancels what a bias of keys adds: its gradient is rounding noise, which Adam makes steps of.
-            let tensors = named_tensors(&run.loaded()).into_iter().filter(|tensor| !tensor.name.ends_with("key.bias"));
+            let cancels = |name: &str| name.ends_with("key.bias") || name.ends_with("key_global.bias");
+            let tensors = named_tensors(&run.loaded()).into_iter().filter(|tensor| !cancels(&tensor.name));
             for tensor in tensors {
                 let name = Classifier::name_on_disk(&tensor.name, &dir).unwrap();
                 let squares: f64 = tensor.values.iter().map(|&x| f64::from(x).powi(2)).sum();
@@ -111,6 +121,55 @@ fn ten_steps_are_those_of_torch() {
             }
         }
     }
+}
+
+/// Pairs of which the better answer has tea in it.
+fn tea_is_better(count: usize) -> Vec<Value> {
+    let more = ["is warm", "is cold", "is poured", "sings"];
+    let row = |i: usize| {
+        let (chosen, rejected) = (format!("tea {}", more[i % 4]), format!("water {}", more[(i / 4) % 4]));
+        json!({ "prompt": "the cup is full of ", "chosen": chosen, "rejected": rejected })
+    };
+    (0..count).map(row).collect()
+}
+
+#[test]
+fn an_encoder_learns_to_rank_and_leaves_what_its_users_need() {
+    let data = rows(&tea_is_better(64));
+    // The start model knows three labels: its head is replaced by one of one number.
+    let run = train_by(&encoder("bert"), data.path(), "reward: {}", LEARNS).unwrap();
+    let dir = ModelDir::open(&run.model).unwrap();
+    assert!(dir.ranks() && dir.is_encoder() && !ModelDir::open(&encoder("bert")).unwrap().ranks());
+    let evaluated = read_metrics(&run.path.join("metrics.jsonl")).unwrap();
+    let last = evaluated.iter().rev().find_map(|row| row.values.get("eval_accuracy")).expect("an evaluation");
+    assert_eq!(last, 1.0);
+    assert!(run.path.join("evaluation/pairs.jsonl").is_file());
+    // Mean and standard deviation of all scores of the training pairs, and the length they were trained with.
+    let pairs = [
+        "tea is warm",
+        "tea is cold",
+        "tea is poured",
+        "tea sings",
+        "water is warm",
+        "water is cold",
+        "water is poured",
+        "water sings",
+    ];
+    let tokenizer = Tokenizer::from_dir(&run.model).unwrap();
+    let texts: Vec<Vec<u32>> =
+        pairs.iter().map(|text| tokenizer.encode(&format!("the cup is full of {text}"), true).unwrap()).collect();
+    let model = run.loaded();
+    let batch = model.batch(&texts.iter().map(|ids| Text::new(ids)).collect::<Vec<_>>());
+    let scores: Vec<f32> = model.logits(&batch).into_data().try_to_vec().unwrap();
+    let trained = dir.trained();
+    let (low, high) = scores.iter().fold((f32::MAX, f32::MIN), |(low, high), &score| (low.min(score), high.max(score)));
+    let mean = trained.score_mean.expect("a mean");
+    assert!(f64::from(low) < mean && mean < f64::from(high), "{scores:?} {trained:?}");
+    assert!(trained.score_std.is_some_and(|std| std > 0.0 && std < f64::from(high - low)), "{trained:?}");
+    assert_eq!(trained.max_length, Some(30));
+    // A classifier of labels is no reward model, and says so.
+    let error = gradus::model::Ranker::load(&ModelDir::open(&encoder("bert")).unwrap(), &device()).unwrap_err();
+    assert!(error.to_string().contains("this classifier knows 3 labels"), "{error}");
 }
 
 /// Texts whose label follows from one word.

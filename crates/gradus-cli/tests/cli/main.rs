@@ -11,6 +11,7 @@ mod config;
 mod data;
 mod demo;
 mod documents;
+mod fine_grained;
 mod frame;
 mod hub;
 mod inference;
@@ -21,5 +22,7 @@ mod resume;
 mod runs;
 mod seq2seq;
 mod serve;
+#[path = "../../../gradus/tests/support/skip.rs"]
+mod skip;
 mod tasks;
 mod train;

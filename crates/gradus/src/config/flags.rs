@@ -197,6 +197,7 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
             Shape::Number | Shape::Integer { .. } => FlagKind::Numbers,
             _ => FlagKind::Yaml,
         },
+        Shape::Keyed(_) => FlagKind::Yaml,
         Shape::Number => FlagKind::Value("X"),
         Shape::Integer { .. } => FlagKind::Value("N"),
         Shape::Text | Shape::Named(_) => FlagKind::Value(placeholder(&field.name)),

@@ -59,6 +59,8 @@ impl Reader<'_> {
             (Shape::Map(fields), Value::Map(entries)) => return Some(self.map(fields, entries, node, path)),
             // `ppo:` with nothing after it is PPO with its defaults.
             (Shape::Map(fields), _) if node.is_null() => return Some(self.map(fields, &[], node, path)),
+            (Shape::Keyed(item), Value::Map(entries)) => return Some(self.keyed(item, entries, path)),
+            (Shape::Keyed(_), _) if node.is_null() => return Some(Json::Object(Map::new())),
             (Shape::Choice(sides), Value::Map(entries)) => return self.choice(sides, entries, node, path),
             (Shape::List { item, length }, Value::List(items)) => {
                 return self.list(item, *length, items, node, path);
@@ -125,6 +127,18 @@ impl Reader<'_> {
             };
             self.problem(format!("`{inner}` is missing"), vec![place.filter(|_| !path.is_empty())], Some(hint));
             self.broken.push(inner);
+        }
+        Json::Object(object)
+    }
+
+    fn keyed(&mut self, item: &Shape, entries: &[Entry], path: &str) -> Json {
+        let mut object = Map::new();
+        for entry in entries {
+            let inner = join(path, &entry.key);
+            match self.value(item, false, &entry.node, &inner) {
+                Some(value) => drop(object.insert(entry.key.clone(), value)),
+                None => self.broken.push(inner),
+            }
         }
         Json::Object(object)
     }
@@ -229,7 +243,7 @@ impl Reader<'_> {
                 });
                 "a mapping".into()
             }
-            (Shape::Map(_), _) => "a mapping".into(),
+            (Shape::Map(_) | Shape::Keyed(_), _) => "a mapping".into(),
             (Shape::Choice(sides), _) => format!("a mapping with {} is needed", one_of(&names(sides))).into(),
             (Shape::List { .. }, Value::Scalar { text, .. }) if !text.is_empty() => {
                 hint = Some(format!("write `[{text}]`"));

@@ -74,6 +74,9 @@ fn collect(schema: &Schema, shape: &Shape, path: &str, depth: usize, all: &mut V
             key: key.clone(),
         });
         collect(schema, resolved, &key, depth + 1, all);
+        if let Shape::Keyed(item) = resolved {
+            collect(schema, item, &format!("{key}.NAME"), depth + 1, all);
+        }
         if key == "preset" {
             presets(schema, all);
         }
@@ -144,6 +147,7 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
         Shape::Word(words) => names(words.iter().map(|Word { name, .. }| name.as_str()).collect()),
         Shape::Choice(sides) => format!("one of {}", names(sides.iter().map(|side| side.name.as_str()).collect())),
         Shape::Map(_) => "mapping".into(),
+        Shape::Keyed(item) => format!("mapping from names to {}", plural(&shape_name(schema, item))),
         Shape::List { item, length: None } => format!("list of {}", plural(&shape_name(schema, item))),
         Shape::List { item, length: Some(n) } => format!("list of {n} {}", plural(&shape_name(schema, item))),
         Shape::OneOrMore(item) => format!("{}, or a list of them", shape_name(schema, item)),

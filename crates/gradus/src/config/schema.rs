@@ -39,6 +39,8 @@ pub enum Shape {
     Choice(Vec<Field>),
     /// A mapping.
     Map(Vec<Field>),
+    /// A mapping from names of the user's own.
+    Keyed(Box<Shape>),
     /// A list.
     List {
         /// What it holds.
@@ -168,7 +170,10 @@ fn shape(schema: &Value) -> (Shape, bool) {
             let maximum = declared.unwrap_or(if is_seed { u64::MAX } else { LARGEST_COUNT });
             Shape::Integer { minimum: schema.get("minimum").and_then(Value::as_i64), maximum }
         }
-        "object" => Shape::Map(fields(schema)),
+        "object" => match schema.get("additionalProperties").filter(|item| item.is_object()) {
+            Some(item) => Shape::Keyed(Box::new(shape(item).0)),
+            None => Shape::Map(fields(schema)),
+        },
         "array" => Shape::List {
             item: Box::new(shape(&schema["items"]).0),
             length: schema.get("maxItems").and_then(Value::as_u64).map(|length| length as usize),

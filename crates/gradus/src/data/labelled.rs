@@ -34,6 +34,8 @@ pub struct LabelForm {
     pub kind: LabelKind,
     /// The column with the labels; none: the usual ones.
     pub column: Option<String>,
+    /// Of tokens: the label of those of which nothing is learnt.
+    pub ignored: Option<String>,
 }
 
 /// The labels of rows, and how many texts or tokens have each.
@@ -141,8 +143,13 @@ impl LabelForm {
                 let name = Name::read(value).map_err(within)?;
                 Ok(vec![Some(name.ok_or_else(|| within(format!("{value} is no label")))?)])
             }
-            (_, Value::Array(list)) => {
-                list.iter().map(Name::read).collect::<std::result::Result<_, _>>().map_err(within)
+            (kind, Value::Array(list)) => {
+                let says_nothing = |name: &Name| {
+                    let ignored = self.ignored.as_ref().filter(|_| kind == LabelKind::Tokens);
+                    matches!((name, ignored), (Name::Text(text), Some(ignored)) if text == ignored)
+                };
+                let read = |value| Name::read(value).map(|name| name.filter(|name| !says_nothing(name)));
+                list.iter().map(read).collect::<std::result::Result<_, _>>().map_err(within)
             }
             (_, other) => Err(within(format!("expected a list of labels, found {other}"))),
         }

@@ -14,7 +14,7 @@ use crate::evaluation::{Evaluation, Measuring};
 use crate::generate::{BeamParams, SamplingParams};
 use crate::metric::{MetricConfig, Resampling, Row};
 use crate::model::open_model;
-use crate::model::{CausalLm, Classifier, ModelShape, RewardModel, Task, WeightFormat};
+use crate::model::{CausalLm, Classifier, ModelShape, Ranker, Task, WeightFormat};
 use crate::objective::classify::{Classify, ClassifyConfig};
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
 use crate::objective::sft::{Sft, SftConfig};
@@ -126,6 +126,11 @@ impl Measured {
 /// What is wrong with the model, the rows or the reward.
 pub fn evaluate(options: &EvalOptions) -> Result<Measured> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    // One that gives a number is a reward model to rows with pairs.
+    let pairs = LoadOptions { max_rows: Some(1), ..LoadOptions::needing(Need::Preference) };
+    if files.dir.ranks() && task::load(&options.data, &pairs).is_ok() {
+        return preferences(options, &files);
+    }
     if files.dir.is_classifier() {
         return labels(options, &files);
     }
@@ -157,7 +162,7 @@ fn labels(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     files.labels.get_or_init(|| LabelPlan { task, weights_k });
     let made = ClassifyConfig::default().examples(&rows, files, tokenise(options, files)?)?;
     let model = Classifier::load(&files.dir, &options.device.device())?;
-    let stats = Classify.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
+    let stats = Classify::default().evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
     let metrics = stats.without(NEW_TOKENS).metrics("");
     Ok(Measured::new(made.examples.len(), made.counts.remarks(), metrics))
 }
@@ -177,7 +182,7 @@ fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
 fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let rows = rows(options, Need::Preference)?;
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
-    let model = RewardModel::load(&files.dir, &options.device.device())?;
+    let model = Ranker::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
     let stats = objective.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
     Ok(Measured::new(made.examples.len(), made.counts.remarks(), stats.metrics("")))

@@ -9,7 +9,7 @@ use crate::data::{self, LoadOptions, Need, SftExample, TokeniseOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
-use crate::model::{CausalLm, Counted, RewardModel, Room, Rows, Sequence};
+use crate::model::{CausalLm, Counted, Ranker, Room, Rows, Sequence};
 use crate::objective::sft;
 use crate::pretrained::Pretrained;
 
@@ -96,11 +96,11 @@ pub fn rewards<E: From<Error>>(
 ) -> Result<(), E> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     let examples = examples(options, &files, true)?;
-    let model = RewardModel::load(&files.dir, &options.device.device())?;
-    check_length(&examples, model.trunk.room())?;
+    let model = Ranker::load(&files.dir, &options.device.device())?;
+    check_length(&examples, model.room())?;
     in_passes(&examples, progress, &mut |examples| {
         let rows = examples.iter().map(|example| Sequence { counted: Counted::Nothing, ..sft::sequence(example) });
-        read(&model.rewards(&model.batch(&Rows::Alone(rows.collect())))).into_iter().try_for_each(|reward| {
+        read(&model.rewards(&Rows::Alone(rows.collect()), None)).into_iter().try_for_each(|reward| {
             check_finite("a reward", f64::from(reward))?;
             each(RewardRow { reward })
         })

@@ -52,6 +52,19 @@ impl Confusion {
         share((0..self.labels).map(|label| self.row(label)[label]).sum(), self.total())
     }
 
+    /// How right "any label but `negative`" is, and how often that was right or wrong rightly: of the labels that say that something
+    /// was found it does not matter which.
+    pub fn detection(&self, negative: usize) -> (ClassScore, f64) {
+        let sum = |wanted: &dyn Fn(usize) -> bool, found: &dyn Fn(usize) -> bool| -> usize {
+            let cells = (0..self.labels).flat_map(|w| (0..self.labels).map(move |f| (w, f)));
+            cells.filter(|&(w, f)| wanted(w) && found(f)).map(|(w, f)| self.row(w)[f]).sum()
+        };
+        let (is, any) = (|label: usize| label != negative, |_: usize| true);
+        let right = sum(&is, &is);
+        let class = ClassScore::new(right, sum(&any, &is), sum(&is, &any));
+        (class, share(right + self.row(negative)[negative], self.total()))
+    }
+
     /// How right each label is.
     pub fn classes(&self) -> Vec<ClassScore> {
         let of_label = |label: usize| {
@@ -117,6 +130,20 @@ mod tests {
         counts.add(0, 1);
         // Of label 0: P 1, R ½, F1 ⅔; of label 1: 0.
         assert!((macro_f1(&counts.classes()) - 1.0 / 3.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_was_found_is_told_from_nothing() {
+        // Label 2 is negative. True 0: found 0, 1, 2. True 2: found 2, 2, 0. Nothing has label 1.
+        let mut counts = Confusion::new(3);
+        for (wanted, found) in [(0, 0), (0, 1), (0, 2), (2, 2), (2, 2), (2, 0)] {
+            counts.add(wanted, found);
+        }
+        let (class, accuracy) = counts.detection(2);
+        // Label 1 in place of 0 is as good: 2 of the 3 found, 2 of the 3 there; 4 of all 6 are right.
+        assert_eq!((class.precision, class.recall, class.support, class.found), (2.0 / 3.0, 2.0 / 3.0, 3, 3));
+        assert_eq!(accuracy, 4.0 / 6.0);
+        assert_eq!(counts.classes()[2].f1, 2.0 * 2.0 / (3.0 + 3.0));
     }
 
     #[test]

@@ -87,9 +87,10 @@ impl Cast {
     pub fn with_rewards(self, shared: &Shared<'_>) -> Self {
         let learned = shared.reward.map(|reward| reward.models()).unwrap_or_default();
         let role = |learned: Learned<'_>| {
+            // What either kind is said to be here its files decide.
             let head = match learned {
                 Learned::Model(_) => Head::SCALAR,
-                Learned::Classifier(_) => Head::Labels,
+                Learned::Classifier(_) | Learned::Segments(_) => Head::Labels,
             };
             Role { head, ..Role::frozen(Source::Named(learned.name().to_owned()), shared) }
         };

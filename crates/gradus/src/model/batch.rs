@@ -127,6 +127,11 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// All sequences: of pairs all first ones, then all second ones.
+    pub fn sequences(&self) -> Vec<Sequence<'a>> {
+        self.numbered().0
+    }
+
     /// Ids of all sequences.
     pub fn tokens(&self) -> usize {
         self.numbered().0.iter().map(Sequence::tokens).sum()

@@ -48,6 +48,49 @@ pub struct ModelDir {
     pub chat_template: Option<String>,
 }
 
+/// The key of `config.json` that holds a [`Trained`].
+const TRAINED: &str = "gradus";
+
+/// What the training of a model leaves for those who use it: in `config.json`, under `gradus`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Trained {
+    /// The most tokens that it was trained to read; longer texts were cut.
+    pub max_length: Option<usize>,
+    /// The mean of a reward model's scores over the texts that it was trained on.
+    pub score_mean: Option<f64>,
+    /// Their standard deviation (of all of them, not of a sample).
+    pub score_std: Option<f64>,
+    /// What cut texts into sentences, where it was trained on segments.
+    pub sentences: Option<String>,
+}
+
+impl Trained {
+    /// Writes what is known into the `config.json` of the model directory `to`, where there is one.
+    ///
+    /// # Errors
+    /// When the file is broken or cannot be written.
+    pub fn write(&self, to: &Path) -> Result<()> {
+        let path = to.join("config.json");
+        let Some(mut config) = read_object(&path)?.filter(|_| *self != Self::default()) else { return Ok(()) };
+        self.describe(&mut config);
+        let text = serde_json::to_string_pretty(&config).expect("JSON values serialise") + "\n";
+        std::fs::write(&path, text).map_err(|error| Error::io(&path, error))
+    }
+
+    /// Writes what is known into a configuration.
+    fn describe(&self, config: &mut Map<String, Value>) {
+        let mut found = Map::new();
+        let mut insert = |key: &str, value: Option<Value>| value.and_then(|value| found.insert(key.into(), value));
+        insert("max_length", self.max_length.map(Value::from));
+        insert("score_mean", self.score_mean.map(Value::from));
+        insert("score_std", self.score_std.map(Value::from));
+        insert("sentences", self.sentences.clone().map(Value::from));
+        if !found.is_empty() {
+            config.insert(TRAINED.into(), found.into());
+        }
+    }
+}
+
 /// An adapter's directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterDir {
@@ -129,6 +172,23 @@ impl ModelDir {
         self.config.get("architectures").and_then(|list| list.get(0)).and_then(Value::as_str).unwrap_or("")
     }
 
+    /// Whether this is an encoder alone, whatever stands on it.
+    pub fn is_encoder(&self) -> bool {
+        EncoderFamily::named(self.model_type()).is_some()
+    }
+
+    /// What its training left for those who use it.
+    pub fn trained(&self) -> Trained {
+        let Some(found) = self.config.get(TRAINED).and_then(Value::as_object) else { return Trained::default() };
+        let number = |key: &str| found.get(key).and_then(Value::as_f64).filter(|number| number.is_finite());
+        Trained {
+            max_length: found.get("max_length").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()),
+            score_mean: number("score_mean"),
+            score_std: number("score_std").filter(|std| *std > 0.0),
+            sentences: found.get("sentences").and_then(Value::as_str).map(str::to_owned),
+        }
+    }
+
     /// Whether this is a scalar reward model.
     pub fn is_reward_model(&self) -> bool {
         match &self.adapter {
@@ -139,8 +199,7 @@ impl ModelDir {
 
     /// Whether the weights, adapter aside, have a scalar head; one on an encoder is a classifier's.
     pub(super) fn has_score(&self) -> bool {
-        let is_encoder = EncoderFamily::named(self.model_type()).is_some();
-        self.architecture().ends_with("ForSequenceClassification") && !is_encoder
+        self.architecture().ends_with("ForSequenceClassification") && !self.is_encoder()
     }
 
     /// Every id that ends a completion: those of the generation configuration, then those of the model.
@@ -163,7 +222,7 @@ impl ModelDir {
     /// # Errors
     /// When the family is unknown.
     pub fn has_encoder(&self) -> Result<bool> {
-        if EncoderFamily::named(self.model_type()).is_some() {
+        if self.is_encoder() {
             return Ok(false);
         }
         Ok(Family::of(self)?.has_encoder())

@@ -3,7 +3,7 @@
 use super::Quantisation;
 use super::bart::{BartConfig, BartKind};
 use super::directory::ModelDir;
-use super::encoder::{Encoder, EncoderFamily, Sizes};
+use super::encoder::{Encoder, Sizes};
 use super::gpt2::Gpt2Config;
 use super::llama::{Kind, LlamaConfig};
 use super::room::Room;
@@ -95,7 +95,7 @@ impl ModelShape {
     /// # Errors
     /// When the family is unknown, a key is missing, or sizes do not fit each other.
     pub fn of(dir: &ModelDir) -> Result<Self> {
-        if EncoderFamily::named(dir.model_type()).is_some() {
+        if dir.is_encoder() {
             return Ok(Self::encoder(Encoder::sizes(dir)?));
         }
         let shape = match Family::of(dir)? {

@@ -31,6 +31,12 @@ pub struct ClassifyConfig {
     pub labels: Option<Vec<String>>,
     /// The column with what is learnt. Default: `label`; of tokens the first that there is of `labels`, `tags`, `ner_tags`.
     pub label_column: Option<String>,
+    /// Of tokens: the label of words of which nothing is learnt, such as `Ignore`. It is no label of the model's unless `labels`
+    /// names it. Default: none (null and −100 say so too).
+    pub ignored_label: Option<String>,
+    /// The label that says that nothing was found, such as `O`: evaluations then also say how well anything else is told from
+    /// it (`detection/…`), whatever it is. Default: none.
+    pub negative_label: Option<String>,
     /// The text that is read, with columns in braces. Default: `input_ids`, `tokens`, `text`, or prompt and completion.
     pub text: Option<String>,
     /// A second text that is read beside the first. Default: none.
@@ -111,7 +117,7 @@ impl ClassifyConfig {
             ClassifyTask::Regression => LabelKind::Values,
             ClassifyTask::Tokens => LabelKind::Tokens,
         };
-        Ok(LabelForm { text, kind, column: self.label_column.clone() })
+        Ok(LabelForm { text, kind, column: self.label_column.clone(), ignored: self.ignored_label.clone() })
     }
 
     /// The labels, and how many of the training rows' texts or tokens have each.
@@ -250,13 +256,16 @@ impl OfflineMethod for ClassifyConfig {
     }
 
     fn objective(&self, _reference: Option<CausalLm>) -> Classify {
-        Classify
+        Classify { negative_label: self.negative_label.clone() }
     }
 }
 
 /// The objective: cross-entropy of the labels, weighed; of several that may hold, binary; of numbers the squared error.
-#[derive(Debug, Clone)]
-pub struct Classify;
+#[derive(Debug, Clone, Default)]
+pub struct Classify {
+    /// The label that says that nothing was found.
+    pub negative_label: Option<String>,
+}
 
 /// The logits of what is learnt of some texts, `[M, K]`: of each text, or of its tokens that have a label.
 fn logits(model: &Classifier, examples: &[&LabelledExample], dropout: Option<DropoutStream>) -> Tensor<2> {
@@ -337,8 +346,8 @@ impl Objective for Classify {
         (pass.totals.weight > 0.0).then(|| (losses_m * weights_m).sum() / pass.totals.weight)
     }
 
-    /// Besides the loss: accuracy, macro F1, and precision, recall and F1 of each label; of numbers the mean squared and
-    /// absolute errors.
+    /// Besides the loss: accuracy, macro F1, and precision, recall and F1 of each label; where there is a negative label, how
+    /// well anything else is told from it; of numbers the mean squared and absolute errors.
     fn evaluate(&self, model: &Classifier, examples: &[&LabelledExample], passes: MicroBatch) -> Result<Stats> {
         let mut stats = evaluate_loss(self, model, examples, passes);
         let found = Found::of(model, examples, passes);
@@ -355,6 +364,17 @@ impl Objective for Classify {
                     stats.last(&format!("precision/{label}"), class.precision);
                     stats.last(&format!("recall/{label}"), class.recall);
                     stats.last(&format!("f1/{label}"), class.f1);
+                }
+                let labels = &model.task().labels;
+                let negative =
+                    self.negative_label.as_ref().and_then(|name| labels.iter().position(|label| label == name));
+                if let Some(negative) = negative.filter(|_| model.task().reading == Reading::OneOf) {
+                    let (class, accuracy) = found.confusion(model.task(), examples).detection(negative);
+                    stats.last("detection/accuracy", accuracy);
+                    stats.last("detection/precision", class.precision);
+                    stats.last("detection/recall", class.recall);
+                    stats.last("detection/f1", class.f1);
+                    stats.last("detection/support", class.support as f64);
                 }
             }
         }

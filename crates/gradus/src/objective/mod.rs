@@ -17,7 +17,7 @@ use crate::data::{Examples, Row, TokeniseOptions};
 use crate::error::Result;
 use crate::host::read;
 use crate::method::Method;
-use crate::model::{CausalLm, DropoutStream, Rows};
+use crate::model::{CausalLm, DropoutStream, Rows, Trained};
 use crate::pretrained::{LabelPlan, Pretrained, Trainable};
 use crate::stats::Stats;
 
@@ -135,6 +135,11 @@ pub trait Objective {
     /// A report of held-out examples for people and programs, where the method has one. `model` carries no gradient.
     fn report(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> Option<Value> {
         None
+    }
+
+    /// What `model`, trained on `examples`, leaves for those who use it. `model` carries no gradient.
+    fn trained(&self, _model: &Self::Model, _examples: &[&Self::Example], _passes: MicroBatch) -> Trained {
+        Trained::default()
     }
 
     /// The example for a person to read: ids and masks, as they entered the loss.

@@ -13,17 +13,26 @@ use crate::host::read;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, Counted, DropoutStream, RewardModel, Rows, Sequence};
+use crate::model::{CausalLm, Counted, DropoutStream, ModelShape, Ranker, Rows, Sequence, Trained};
 use crate::pretrained::Pretrained;
 use crate::settings::TrainConfig;
 use crate::stats::{NEW_TOKENS, Stats};
 
 /// Keys of `method.reward`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardModelConfig {
     /// Weight of the term (r_chosen + r_rejected)² that keeps rewards near 0. Default 0; 0.01 is usual (TRL).
     pub center_rewards_coefficient: f64,
+    /// Over how many training pairs at most mean and standard deviation of the scores are measured at the end, for
+    /// `reward.fine_grained`, which normalises by them; 0: not at all. Default 20000, evenly spaced where there are more.
+    pub score_pairs: usize,
+}
+
+impl Default for RewardModelConfig {
+    fn default() -> Self {
+        Self { center_rewards_coefficient: 0.0, score_pairs: 20_000 }
+    }
 }
 
 impl Method for RewardModelConfig {
@@ -67,7 +76,19 @@ impl OfflineMethod for RewardModelConfig {
         from: &Pretrained,
         options: TokeniseOptions,
     ) -> Result<Examples<PreferenceExample>> {
-        data::reward_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
+        if !from.dir.is_encoder() {
+            return data::reward_examples(rows, &from.tokenizer, from.template.as_ref(), &options);
+        }
+        let positions = ModelShape::of(&from.dir)?.max_positions;
+        let limit = options.max_length.into_iter().chain(positions).min();
+        let options = TokeniseOptions { max_length: limit, ..options };
+        let mut made = data::reward_examples(rows, &from.tokenizer, from.template.as_ref(), &options)?;
+        // What an encoder reads ends as its tokenizer ends texts, also where it was cut.
+        if let Some(end) = from.tokenizer.eos_id().filter(|_| from.tokenizer.appends_eos()) {
+            let texts = made.examples.iter_mut().flat_map(|pair| [&mut pair.chosen_ids, &mut pair.rejected_ids]);
+            texts.filter_map(|ids| ids.last_mut()).for_each(|last| *last = end);
+        }
+        Ok(made)
     }
 
     fn rows(pair: &PreferenceExample) -> Rows<'_> {
@@ -125,19 +146,19 @@ impl PairScore {
 #[derive(Debug, Clone)]
 pub struct BradleyTerry {
     center_rewards_coefficient: f64,
+    score_pairs: usize,
 }
 
 impl BradleyTerry {
     /// The objective that `config` asks for.
     pub fn new(config: &RewardModelConfig) -> Self {
-        Self { center_rewards_coefficient: config.center_rewards_coefficient }
+        Self { center_rewards_coefficient: config.center_rewards_coefficient, score_pairs: config.score_pairs }
     }
 
     /// Rewards of the chosen and the rejected texts, `[P]` each, from one forward pass over both.
-    fn rewards(model: &RewardModel, pairs: &[&PreferenceExample], dropout: Option<DropoutStream>) -> [Tensor<1>; 2] {
+    fn rewards(model: &Ranker, pairs: &[&PreferenceExample], dropout: Option<DropoutStream>) -> [Tensor<1>; 2] {
         let rows = Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect());
-        let batch = model.batch(&rows).dropping(dropout);
-        let rewards_b = model.rewards(&batch);
+        let rewards_b = model.rewards(&rows, dropout);
         [rewards_b.clone().narrow(0, 0, pairs.len()), rewards_b.narrow(0, pairs.len(), pairs.len())]
     }
 }
@@ -151,7 +172,7 @@ pub(crate) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
 }
 
 impl Objective for BradleyTerry {
-    type Model = RewardModel;
+    type Model = Ranker;
     type Example = PreferenceExample;
 
     fn tokens(&self, pair: &PreferenceExample) -> usize {
@@ -162,13 +183,7 @@ impl Objective for BradleyTerry {
         1
     }
 
-    fn loss(
-        &self,
-        model: &RewardModel,
-        pairs: &[&PreferenceExample],
-        pass: Pass,
-        stats: &mut Stats,
-    ) -> Option<Tensor<1>> {
+    fn loss(&self, model: &Ranker, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
         let [chosen_p, rejected_p] = Self::rewards(model, pairs, pass.dropout);
         observe(&read(&chosen_p), &read(&rejected_p), stats);
         stats.sum(NEW_TOKENS, pairs.iter().map(|pair| self.tokens(pair)).sum::<usize>() as f64);
@@ -183,13 +198,13 @@ impl Objective for BradleyTerry {
 
     /// Besides what training logs: a 95 % interval for the accuracy, the expected calibration error, the accuracy of
     /// "the longer one wins", and the correlation of the reward with the length.
-    fn evaluate(&self, model: &RewardModel, pairs: &[&PreferenceExample], passes: MicroBatch) -> Result<Stats> {
+    fn evaluate(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Result<Stats> {
         let mut stats = evaluate_loss(self, model, pairs, passes);
         judge(&self.scores(model, pairs, passes), &mut stats);
         Ok(stats)
     }
 
-    fn scores(&self, model: &RewardModel, pairs: &[&PreferenceExample], passes: MicroBatch) -> Vec<PairScore> {
+    fn scores(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Vec<PairScore> {
         let lengths: Vec<usize> = pairs.iter().map(|pair| self.tokens(pair)).collect();
         let mut scores = Vec::with_capacity(pairs.len());
         for pass in passes.split(&lengths) {
@@ -207,6 +222,19 @@ impl Objective for BradleyTerry {
             }
         }
         scores
+    }
+
+    /// Mean and standard deviation of the scores of all winners and losers.
+    fn trained(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Trained {
+        let taken = pairs.len().min(self.score_pairs);
+        let some: Vec<&PreferenceExample> = (0..taken).map(|i| pairs[i * pairs.len() / taken]).collect();
+        let found = self.scores(model, &some, passes);
+        let scores: Vec<f32> = found.iter().flat_map(|score| [score.chosen, score.rejected]).collect();
+        Trained {
+            score_mean: measure::mean(&scores),
+            score_std: measure::std(&scores, measure::Variance::Biased),
+            ..Trained::default()
+        }
     }
 
     fn describe(&self, pair: &PreferenceExample) -> Value {

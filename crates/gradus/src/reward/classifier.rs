@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 
-use super::config::{ClassifierConfig, ClassifierValue};
+use super::config::{ClassifierConfig, ClassifierValue, LabelName};
 use super::learned::reward_error;
 use super::{Reward, RewardError, Score, config_error};
 use crate::batches::MicroBatch;
@@ -43,7 +43,15 @@ impl ClassifierReward {
         passes: MicroBatch,
     ) -> Result<Self> {
         let task = Task::of(dir)?;
-        let (label, value) = wanted(&task, config).map_err(|(message, hint)| config_error(message, Some(hint)))?;
+        let refuse = |(message, hint): (String, String)| config_error(message, Some(hint));
+        if task.scope == Scope::Token {
+            let message =
+                format!("`{}` says something of tokens, but a reward needs a classifier of texts", config.model);
+            let hint =
+                "take a `…ForSequenceClassification` model; `fine_grained` rewards segments by a classifier of tokens";
+            return Err(refuse((message, hint.into())));
+        }
+        let (label, value) = wanted(&task, &config.model, config.label.as_ref(), config.value).map_err(refuse)?;
         let model = Classifier::load_packed(dir, weights, device)?.into_frozen(weights);
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
@@ -78,29 +86,26 @@ impl ClassifierReward {
         })?;
         Ok(joined)
     }
+}
 
-    /// The reward that the logits of a text mean.
-    fn value(&self, logits: &[f32]) -> f32 {
-        match self.value {
-            ClassifierValue::Logit => logits[self.label],
-            ClassifierValue::LogOdds => self.model.task().log_odds(logits, self.label),
-            ClassifierValue::Probability => {
-                let probabilities = self.model.task().probabilities(logits);
-                probabilities.expect("labels have probabilities")[self.label]
-            }
-        }
+/// The value of a label that logits mean.
+pub(super) fn number(task: &Task, logits: &[f32], label: usize, value: ClassifierValue) -> f32 {
+    match value {
+        ClassifierValue::Logit => logits[label],
+        ClassifierValue::LogOdds => task.log_odds(logits, label),
+        ClassifierValue::Probability => task.probabilities(logits).expect("labels have probabilities")[label],
     }
 }
 
 /// The label that is wanted of a task, and what of it.
-fn wanted(task: &Task, config: &ClassifierConfig) -> std::result::Result<(usize, ClassifierValue), (String, String)> {
-    let model = &config.model;
-    if task.scope == Scope::Token {
-        let message = format!("`{model}` says something of tokens, but a reward needs a classifier of texts");
-        return Err((message, "take a `…ForSequenceClassification` model".into()));
-    }
+pub(super) fn wanted(
+    task: &Task,
+    model: &str,
+    label: Option<&LabelName>,
+    value: Option<ClassifierValue>,
+) -> std::result::Result<(usize, ClassifierValue), (String, String)> {
     let labels = || task.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
-    let label = match (&config.label, task.labels.len()) {
+    let label = match (label, task.labels.len()) {
         (Some(name), _) => task.label(&name.0).map_err(|message| (message, format!("name one of {}", labels())))?,
         (None, 1) => 0,
         (None, _) => {
@@ -108,7 +113,7 @@ fn wanted(task: &Task, config: &ClassifierConfig) -> std::result::Result<(usize,
             return Err((message, format!("set `label` to one of {}", labels())));
         }
     };
-    let value = match (config.value, task.reading) {
+    let value = match (value, task.reading) {
         (None, Reading::Values) => ClassifierValue::Logit,
         (None, _) => ClassifierValue::Probability,
         (Some(value), Reading::Values) if value != ClassifierValue::Logit => {
@@ -137,7 +142,8 @@ impl Reward for ClassifierReward {
         let (labels, mut values) = (self.model.task().labels.len(), Vec::with_capacity(good.len()));
         for pass in self.passes.split(&lengths) {
             let logits = read(&self.model.logits(&self.model.batch(&good[pass])).flatten(0, 1));
-            values.extend(logits.chunks_exact(labels).map(|logits| self.value(logits)));
+            let value = |logits: &[f32]| number(self.model.task(), logits, self.label, self.value);
+            values.extend(logits.chunks_exact(labels).map(value));
         }
         let mut values = values.into_iter();
         let mut score = |(text, rollout): (&Result<Joined, RewardError>, &Rollout)| {

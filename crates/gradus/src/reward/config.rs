@@ -6,6 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::fine_grained::{FineGrainedConfig, SegmentConfig};
 use crate::data::{Side, TextForm};
 use crate::metric::MetricConfig;
 
@@ -23,6 +24,8 @@ pub enum RewardConfig {
     Metric(MetricConfig),
     /// An external program: arguments as a list. One JSON object a line in; a number, null or an object of parts a line out.
     Command(CommandConfig),
+    /// Parts that judge the segments of a completion: sentences, parts of sentences, or the whole.
+    FineGrained(FineGrainedConfig),
     /// A weighted sum of rewards.
     Mix(Vec<WeightedReward>),
 }
@@ -33,6 +36,7 @@ impl RewardConfig {
         match self {
             Self::Model(name) => vec![Learned::Model(name)],
             Self::Classifier(config) => vec![Learned::Classifier(config)],
+            Self::FineGrained(FineGrainedConfig(parts)) => parts.values().map(Learned::Segments).collect(),
             Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.models()).collect(),
             Self::Rule(_) | Self::Metric(_) | Self::Command(_) => Vec::new(),
         }
@@ -46,6 +50,8 @@ pub enum Learned<'a> {
     Model(&'a str),
     /// A classifier.
     Classifier(&'a ClassifierConfig),
+    /// A model that judges segments.
+    Segments(&'a SegmentConfig),
 }
 
 impl<'a> Learned<'a> {
@@ -54,6 +60,7 @@ impl<'a> Learned<'a> {
         match self {
             Self::Model(name) => name,
             Self::Classifier(config) => &config.model,
+            Self::Segments(config) => &config.model,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::batches::MicroBatch;
 use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::host::read;
-use crate::model::{Counted, ModelDir, RewardModel, Rows, Sequence, WeightFormat};
+use crate::model::{Counted, ModelDir, Ranker, Rows, Sequence, WeightFormat};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::think::{without_empty_thoughts, without_thoughts_after};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
@@ -18,7 +18,7 @@ use crate::text::{ChatTemplate, RenderOptions, Tokenizer, without_thoughts};
 /// tokens and, where the completion has ended, the end-of-text token; conversations as the model's own template renders them.
 /// What stands between `<think>` and `</think>` is not part of the answer and is left out.
 pub struct ModelReward {
-    model: RewardModel,
+    model: Ranker,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     passes: MicroBatch,
@@ -30,7 +30,7 @@ impl ModelReward {
     /// # Errors
     /// When `dir` is not a reward model's, or a file is missing or corrupt.
     pub fn load(dir: &ModelDir, device: &Device, weights: WeightFormat, passes: MicroBatch) -> Result<Self> {
-        let model = RewardModel::load_packed(dir, weights, device)?.into_frozen(weights);
+        let model = Ranker::load_packed(dir, weights, device)?.into_frozen(weights);
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = ChatTemplate::from_dir(&dir.path, &tokenizer)?;
@@ -43,7 +43,7 @@ impl ModelReward {
         // What reached the length limit has no end: the model is not told that it has one.
         let ended = rollout.stop != StopReason::Length && !self.tokenizer.appends_eos();
         let eos = self.tokenizer.eos_token().filter(|_| ended).unwrap_or("");
-        if self.model.trunk.decoder_start().is_some() {
+        if self.model.reads_apart() {
             let said = format!("{said}{eos}");
             return Ok([self.tokenizer.encode(&asked, true)?, self.tokenizer.encode(&said, true)?]);
         }
@@ -61,11 +61,11 @@ impl ModelReward {
 
     /// The ids of every text, or why it cannot be scored.
     fn texts(&self, rollouts: &Rollouts) -> Vec<Result<[Vec<u32>; 2], RewardError>> {
-        let room = self.model.trunk.room();
+        let room = self.model.room();
         let text = |i: usize| {
             let [source, target] =
                 self.ids(rollouts.prompt(i), &rollouts.rollouts[i]).map_err(|error| reward_error(&error))?;
-            if source.is_empty() && (target.is_empty() || self.model.trunk.decoder_start().is_some()) {
+            if source.is_empty() && (target.is_empty() || self.model.reads_apart()) {
                 return Err(RewardError::new("prompt and completion are empty"));
             }
             if !room.holds(source.len(), target.len()) {
@@ -90,7 +90,7 @@ impl Reward for ModelReward {
         let lengths: Vec<usize> = good.iter().map(Sequence::tokens).collect();
         let mut rewards = Vec::with_capacity(good.len());
         for pass in self.passes.split(&lengths) {
-            rewards.extend(read(&self.model.rewards(&self.model.batch(&Rows::Alone(good[pass].to_vec())))));
+            rewards.extend(read(&self.model.rewards(&Rows::Alone(good[pass].to_vec()), None)));
         }
         let mut rewards = rewards.into_iter();
         let mut score = |(text, rollout): (Result<[Vec<u32>; 2], RewardError>, &Rollout)| {

@@ -8,6 +8,7 @@ use crate::rollout::Rollouts;
 /// A part that does not apply to a row (`null`) is left out of that row's sum, as in TRL; a row to which no part
 /// applies stays unscored. The parts of a mix inside a mix are named `mix/…`.
 pub struct MixReward {
+    name: &'static str,
     rewards: Vec<Weighted>,
 }
 
@@ -40,13 +41,20 @@ impl MixReward {
             }
             made.push(Weighted { name, weight: weight as f32, reward });
         }
-        Ok(Self { rewards: made })
+        Ok(Self { name: "mix", rewards: made })
+    }
+
+    /// The sum of rewards whose parts have these names.
+    pub(super) fn of_named(name: &'static str, parts: Vec<(String, f64, Box<dyn Reward>)>) -> Self {
+        let weighted =
+            |(name, weight, reward): (String, f64, Box<dyn Reward>)| Weighted { name, weight: weight as f32, reward };
+        Self { name, rewards: parts.into_iter().map(weighted).collect() }
     }
 }
 
 impl Reward for MixReward {
     fn name(&self) -> String {
-        "mix".into()
+        self.name.into()
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
@@ -57,7 +65,7 @@ impl Reward for MixReward {
             mixed.truncate(scores.len());
             for (sum, score) in mixed.iter_mut().zip(scores) {
                 match (&mut *sum, score) {
-                    (Ok(sum), Ok(score)) => sum.parts.extend(score.part_of_sum(name, *weight)),
+                    (Ok(sum), Ok(score)) => sum.add(name, *weight, score),
                     (Ok(_), Err(error)) => {
                         *sum = Err(RewardError { message: format!("`{name}`: {}", error.message), ..error });
                     }

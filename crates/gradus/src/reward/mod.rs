@@ -9,6 +9,7 @@
 mod classifier;
 mod command;
 pub mod config;
+pub mod fine_grained;
 mod function;
 mod learned;
 mod length;
@@ -17,6 +18,7 @@ mod matching;
 mod metric;
 mod mix;
 mod numeric;
+mod place;
 mod repeat;
 mod score;
 
@@ -30,9 +32,11 @@ use crate::error::{Diagnostic, Error};
 use crate::model::{ModelDir, WeightFormat};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use config::{Learned, RewardConfig, RuleConfig};
+use fine_grained::{FineGrainedConfig, SegmentConfig};
 
 pub use classifier::ClassifierReward;
 pub use command::CommandReward;
+pub use fine_grained::SegmentReward;
 pub use function::FnReward;
 pub use learned::ModelReward;
 pub use length::LengthReward;
@@ -42,7 +46,7 @@ pub use metric::{MetricReward, measured_rows};
 pub use mix::MixReward;
 pub use numeric::{NumericAnswerReward, last_number};
 pub use repeat::RepeatPenalty;
-pub use score::{Part, Score};
+pub use score::{Count, Part, Score};
 
 /// Scores completions. The open extension point of the library: implement it for your own reward.
 pub trait Reward: Send {
@@ -126,6 +130,13 @@ pub fn build(
         RewardConfig::Rule(RuleConfig::RepeatPenalty(prefix)) => Box::new(RepeatPenalty::new(prefix)),
         RewardConfig::Metric(config) => Box::new(MetricReward::new(config)?),
         RewardConfig::Command(command) => Box::new(CommandReward::start(command, interrupt)?),
+        RewardConfig::FineGrained(FineGrainedConfig(parts)) => {
+            let part = |(name, part): (&String, &SegmentConfig)| {
+                Ok((name.clone(), part.weight, load_model(Learned::Segments(part))?))
+            };
+            let parts = parts.iter().map(part).collect::<crate::Result<_>>()?;
+            Box::new(MixReward::of_named("fine_grained", parts))
+        }
         RewardConfig::Mix(parts) => {
             let parts = parts.iter().map(|part| Ok((part.weight, build(&part.reward, load_model, interrupt)?)));
             Box::new(MixReward::new(parts.collect::<crate::Result<Vec<_>>>()?)?)
@@ -147,6 +158,7 @@ pub fn load_learned(
     Ok(match learned {
         Learned::Model(_) => Box::new(ModelReward::load(dir, device, weights, passes)?),
         Learned::Classifier(config) => Box::new(ClassifierReward::load(dir, config, device, weights, passes)?),
+        Learned::Segments(config) => Box::new(SegmentReward::load(dir, config, device, weights, passes)?),
     })
 }
 

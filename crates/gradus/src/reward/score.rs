@@ -9,6 +9,27 @@ use super::RewardError;
 pub struct Score {
     /// The parts, in the order in which they are added up.
     pub parts: Vec<Part>,
+    /// What was counted on the way, for whoever reads the log.
+    pub counts: Vec<Count>,
+}
+
+/// A share or a mean over more than completions: segments that are right, of all segments. Over several completions both
+/// numbers are added up, so a completion with more segments weighs more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Count {
+    /// What it is called where it is logged.
+    pub name: String,
+    /// What was found.
+    pub sum: f64,
+    /// Among how many; 0 where there was nothing to look at.
+    pub of: f64,
+}
+
+impl Count {
+    /// `sum` among `of`.
+    pub fn new(name: impl Into<String>, sum: f64, of: usize) -> Self {
+        Self { name: name.into(), sum, of: of as f64 }
+    }
 }
 
 /// One part of a reward.
@@ -32,7 +53,7 @@ impl Part {
 impl Score {
     /// A reward of its own for every token.
     pub fn per_token(rewards_t: Vec<f32>) -> Self {
-        Self { parts: vec![Part { name: String::new(), weight: 1.0, rewards_t }] }
+        Self { parts: vec![Part { name: String::new(), weight: 1.0, rewards_t }], counts: Vec::new() }
     }
 
     /// A sequence-level reward: `value` on the last of `tokens` tokens.
@@ -65,13 +86,12 @@ impl Score {
         self.rewards_t().map(|rewards_t| rewards_t.iter().sum())
     }
 
-    /// As the part `name` of a sum, where it weighs `weight`; its own parts are then `name/…`.
-    pub(super) fn part_of_sum(self, name: &str, weight: f32) -> impl Iterator<Item = Part> {
-        let of_sum = move |part: Part| {
-            let name = if part.name.is_empty() { name.to_owned() } else { format!("{name}/{}", part.name) };
-            Part { name, weight: weight * part.weight, ..part }
-        };
-        self.parts.into_iter().map(of_sum)
+    /// Adds `other` as the part `name`, where it weighs `weight`; its own parts and counts are then `name/…`.
+    pub(super) fn add(&mut self, name: &str, weight: f32, other: Self) {
+        let named = |own: String| if own.is_empty() { name.to_owned() } else { format!("{name}/{own}") };
+        let part = |part: Part| Part { name: named(part.name), weight: weight * part.weight, ..part };
+        self.parts.extend(other.parts.into_iter().map(part));
+        self.counts.extend(other.counts.into_iter().map(|count| Count { name: named(count.name), ..count }));
     }
 
     /// Refuses what no trainer can use: parts of the wrong length, and sums that are not finite.
@@ -98,7 +118,8 @@ mod tests {
     fn a_token_is_worth_the_weighted_sum_of_its_parts() {
         let part =
             |name: &str, weight, rewards_t: [f32; 3]| Part { name: name.into(), weight, rewards_t: rewards_t.into() };
-        let score = Score { parts: vec![part("a", 2.0, [1.0, 0.0, 3.0]), part("b", -0.5, [0.0, 4.0, 2.0])] };
+        let of = |parts: Vec<Part>| Score { parts, ..Score::default() };
+        let score = of(vec![part("a", 2.0, [1.0, 0.0, 3.0]), part("b", -0.5, [0.0, 4.0, 2.0])]);
         assert_eq!(score.rewards_t(), Some(vec![2.0, -2.0, 5.0])); // 2·1, −½·4, 2·3 − ½·2
         assert_eq!((score.parts[0].total(), score.parts[1].total(), score.total()), (4.0, 6.0, Some(5.0)));
         assert_eq!((Score::unscored().rewards_t(), Score::unscored().total()), (None, None));
@@ -106,19 +127,24 @@ mod tests {
 
     #[test]
     fn weights_of_sums_within_sums_multiply() {
-        let inner = Score { parts: vec![Part { name: "inner".into(), weight: -0.5, rewards_t: vec![3.0] }] };
-        let found: Vec<Part> = inner.part_of_sum("outer", 4.0).collect();
-        assert_eq!(found, [Part { name: "outer/inner".into(), weight: -2.0, rewards_t: vec![3.0] }]);
+        let part = |name: &str, weight| Part { name: name.into(), weight, rewards_t: vec![3.0] };
+        let inner = Score { parts: vec![part("inner", -0.5)], counts: vec![Count::new("right", 1.0, 2)] };
+        let mut sum = Score::default();
+        sum.add("outer", 4.0, inner);
+        sum.add("other", 2.0, Score::per_token(vec![3.0]));
+        assert_eq!(sum.parts, [part("outer/inner", -2.0), part("other", 2.0)]);
+        assert_eq!(sum.counts, [Count::new("outer/right", 1.0, 2)]);
     }
 
     #[test]
     fn a_part_of_the_wrong_length_is_named() {
         let part = |name: &str, tokens| Part { name: name.into(), weight: 1.0, rewards_t: vec![0.0; tokens] };
-        let score = Score { parts: vec![part("a", 3), part("b", 2)] };
+        let of = |parts: Vec<Part>| Score { parts, ..Score::default() };
+        let score = of(vec![part("a", 3), part("b", 2)]);
         let error = score.check(3).unwrap_err();
         assert_eq!(error.message, "`b`: 2 values for a completion of 3 tokens");
         // A part may be out of all bounds where it weighs nothing; the sum is then no number.
-        let score = Score { parts: vec![Part { weight: 0.0, rewards_t: vec![f32::INFINITY], ..part("a", 1) }] };
+        let score = of(vec![Part { weight: 0.0, rewards_t: vec![f32::INFINITY], ..part("a", 1) }]);
         assert_eq!(score.check(1).unwrap_err().message, "the reward is NaN, but a finite number is needed");
     }
 }

@@ -113,6 +113,10 @@ fn add_files(reward: &RewardConfig, found: &mut Vec<PathBuf>) {
         }
         RewardConfig::Mix(parts) => parts.iter().for_each(|part| add_files(&part.reward, found)),
         // Learned rewards are among the players.
-        RewardConfig::Model(_) | RewardConfig::Classifier(_) | RewardConfig::Metric(_) | RewardConfig::Rule(_) => {}
+        RewardConfig::Model(_)
+        | RewardConfig::Classifier(_)
+        | RewardConfig::FineGrained(_)
+        | RewardConfig::Metric(_)
+        | RewardConfig::Rule(_) => {}
     }
 }

@@ -4,7 +4,7 @@ use super::fit;
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Error, Result};
-use crate::method::{Cast, Head, Role, Source};
+use crate::method::{Cast, Head, Role, Source, Trainer};
 use crate::model::{ModelDir, ModelShape, open_model};
 
 /// One part of a run, and the model that plays it.
@@ -27,6 +27,16 @@ impl Player {
     }
 }
 
+/// A model that judges texts may be of either kind, an encoder or a decoder: its files say which.
+fn judging(role: &Role, dir: &ModelDir) -> Role {
+    let is_judge = match role.trainer {
+        Trainer::Nobody => role.head != Head::Language,
+        _ => role.head == Head::SCALAR && role.source == Source::Start,
+    };
+    let head = if dir.is_encoder() { Head::Labels } else { Head::SCALAR };
+    Role { head: if is_judge { head } else { role.head }, ..role.clone() }
+}
+
 /// Opens the models of `plan`; no weights are read.
 ///
 /// # Errors
@@ -38,13 +48,23 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
             Source::Named(name) => (name, open_model(name)?),
             Source::Start | Source::Policy | Source::Trunk => (&config.model, start.model.dir.clone()),
         };
+        let role = judging(role, &dir);
         match role.head {
             Head::Labels => dir.check_reads()?,
+            Head::Scalar(_) if dir.is_encoder() => {
+                let message = "an encoder reads whole texts, and says nothing of the states of a policy";
+                let hint = "name another start of the critic: `critic.model`, or `critic.trunk: shared`";
+                return Err(Error::model(&dir.path, message).with_hint(hint));
+            }
             Head::Language | Head::Scalar(_) => dir.check_writes()?,
         }
         let shape = ModelShape::of(&dir)?;
-        Ok::<_, Error>(Player { role: role.clone(), name: name.clone(), dir, shape })
+        Ok::<_, Error>(Player { role, name: name.clone(), dir, shape })
     })?;
+    if cast.policy.role.head == Head::Labels && start.adapts(plan) {
+        let message = format!("`{}` is an encoder, which carries no adapter yet", config.model);
+        return Err(Error::input(message).with_hint("leave `lora` and `adapter` out: all weights are trained then"));
+    }
     fit::check(&cast, start, config.method.is_online())?;
     Ok(cast)
 }

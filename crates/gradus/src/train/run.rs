@@ -34,7 +34,7 @@ use crate::learner::Learner;
 use crate::machine::Machine;
 use crate::memory::Row;
 use crate::method::Cast;
-use crate::model::CausalLm;
+use crate::model::{CausalLm, ModelShape, Trained};
 use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::Trainable;
 use crate::rng::Purpose;
@@ -248,7 +248,14 @@ impl Job<'_> {
         log.map_or(Ok(()), |log| log.into_inner().finish())?;
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
         let model = learner.frozen();
-        atomic::write_dir(&self.directory.model(), |path| save(&model, path))?;
+        let trained = Trained {
+            max_length: self.limit()?,
+            ..objective.trained(&model, &train.iter().collect::<Vec<_>>(), settings.passes)
+        };
+        atomic::write_dir(&self.directory.model(), |path| {
+            save(&model, path)?;
+            trained.write(path)
+        })?;
         let examples: Vec<_> = held_out.iter().collect();
         held_out::write(self.directory, &objective.scores(&model, &examples, settings.passes))?;
         held_out::report(self.directory, objective.report(&model, &examples, settings.passes))?;
@@ -327,6 +334,13 @@ impl Job<'_> {
         let sampler = Sampler { tokenizer, group_size: 1, params, beams, stop: &[], masking: None };
         let policy = policy.clone().into_frozen(self.plan.train().compute.into());
         Evaluation { prompts, sampler: &sampler, reference: None, settings, measuring }.run(&policy, None)
+    }
+
+    /// The most tokens that an encoder is trained to read: those who use it cut there too.
+    fn limit(&self) -> Result<Option<usize>> {
+        let dir = &self.start.model.dir;
+        let positions = ModelShape::of(dir)?.max_positions.unwrap_or(usize::MAX);
+        Ok(dir.is_encoder().then_some(positions.min(self.plan.train().max_length)))
     }
 
     fn models(&self) -> Models<'_> {

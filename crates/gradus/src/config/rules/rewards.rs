@@ -4,6 +4,7 @@ use crate::config::method::names;
 use crate::config::{MethodConfig, RunConfig};
 use crate::method::Problems;
 use crate::reward::config::{RewardConfig, RuleConfig};
+use crate::reward::fine_grained::FineGrainedConfig;
 
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let method = config.method.name();
@@ -13,7 +14,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
             (
                 message,
                 Some(
-                    "add `reward: { model: DIR }`, a `classifier`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`"
+                    "add `reward: { model: DIR }`, a `classifier`, `fine_grained` parts, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`"
                         .into(),
                 ),
             )
@@ -40,6 +41,18 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
             problems.unless(!classifier.model.trim().is_empty(), &[&model], || (format!("`{model}` is empty"), None));
             if let Some((name, message)) = classifier.mistake() {
                 problems.unless(false, &[&key(name)], || (format!("`{}`: {message}", key(name)), None));
+            }
+        }
+        RewardConfig::FineGrained(FineGrainedConfig(parts)) => {
+            let key = format!("{path}.fine_grained");
+            problems.unless(!parts.is_empty(), &[&key], || {
+                (format!("`{key}` is empty"), Some("name a part: `relevance: { model: DIR, … }`".into()))
+            });
+            for (name, part) in parts {
+                for (own, message) in part.mistakes() {
+                    let key = format!("{key}.{name}.{own}");
+                    problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
+                }
             }
         }
         RewardConfig::Rule(rule) => check_rule(problems, rule, &format!("{path}.rule")),

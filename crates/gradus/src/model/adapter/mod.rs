@@ -41,7 +41,12 @@ const PEFT_PREFIX: &str = "base_model.model.";
 ///
 /// # Errors
 /// When no layer has one of the names.
-fn attach_fresh(layers: &mut impl Layers, prefix: &str, config: &PeftConfig, stream: &mut Stream) -> Result<()> {
+fn attach_fresh(
+    layers: &mut (impl Layers + ?Sized),
+    prefix: &str,
+    config: &PeftConfig,
+    stream: &mut Stream,
+) -> Result<()> {
     attach(layers, prefix, config, &mut |_, widths, rank, squares| {
         let [input, output] = widths;
         let bound = (input as f32).powf(-0.5);
@@ -79,7 +84,12 @@ type Parts = (Vec<f32>, Vec<f32>, Option<Vec<f32>>);
 /// nothing, where the reason is known elsewhere.
 type MakeParts<'a> = dyn FnMut(&str, [usize; 2], usize, &[f32]) -> Option<Parts> + 'a;
 
-fn attach(layers: &mut impl Layers, prefix: &str, config: &PeftConfig, make: &mut MakeParts<'_>) -> Result<()> {
+fn attach(
+    layers: &mut (impl Layers + ?Sized),
+    prefix: &str,
+    config: &PeftConfig,
+    make: &mut MakeParts<'_>,
+) -> Result<()> {
     let device = layers.device();
     let matcher = config.matcher()?;
     let (mut names, mut attached) = (Vec::new(), 0);
@@ -191,7 +201,7 @@ layers!(Encoder);
 /// A model that may carry an adapter below its head.
 pub trait Adaptable: Module {
     /// What lies below the head.
-    type Below: Layers;
+    type Below: Layers + ?Sized;
 
     /// It, and what the low-rank parts in it are.
     fn adapted(&self) -> (&Self::Below, &Attached);

@@ -221,7 +221,7 @@ impl ModelDir {
 
     /// Whether this is a classifier: an encoder with a head that it knows.
     pub fn is_classifier(&self) -> bool {
-        EncoderFamily::named(self.model_type()).is_some() && Scope::of(self).is_some()
+        self.is_encoder() && Scope::of(self).is_some()
     }
 
     /// Checks that this is a classifier.

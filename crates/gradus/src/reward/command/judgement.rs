@@ -8,6 +8,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::error::Result;
+use crate::reward::place::last_token;
 use crate::reward::{Part, Score};
 
 /// One line of a program.
@@ -71,7 +72,11 @@ impl Judgement {
             Ok(rewards_t) => Ok(Part { name, weight: 1.0, rewards_t }),
             Err(message) => Err(format!("`{name}`: {message}")),
         };
-        Ok(parts.into_iter().map(part).collect::<std::result::Result<_, _>>().map(|parts| Score { parts }))
+        Ok(parts
+            .into_iter()
+            .map(part)
+            .collect::<std::result::Result<_, _>>()
+            .map(|parts| Score { parts, ..Score::default() }))
     }
 }
 
@@ -86,8 +91,7 @@ fn spread(
     let mut rewards_t = vec![0.0; ranges_t.len()];
     for (Range { start, end }, value) in segments {
         let within = start < end && *end < bytes.len();
-        let last = ranges_t.iter().rposition(|range| within && !range.is_empty() && range.start < bytes[*end]);
-        let Some(last) = last else {
+        let Some(last) = Some(end).filter(|_| within).and_then(|end| last_token(ranges_t, bytes[*end])) else {
             let characters = bytes.len() - 1;
             return Err(format!("the segment [{start}, {end}] is not within the completion's {characters} characters"));
         };

@@ -191,7 +191,7 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
             let weight = if name == "b" { -0.5 } else { 1.0 };
             reward::Part { name: name.to_owned(), weight, rewards_t: vec![value] }
         };
-        Score { parts: parts.iter().map(part).collect() }
+        Score { parts: parts.iter().map(part).collect(), ..Score::default() }
     };
     let scores = [score(&[("a", 1.0), ("b", 5.0)]), score(&[("a", 3.0)]), score(&[("a", f32::NAN)]), score(&[])];
     let shown = Shown::of(&experience, &scores);

@@ -1,0 +1,163 @@
+//! From feedback to a policy: files for reward models, reward models, PPO on rewards of segments.
+
+use serde_json::{Value, json};
+
+use crate::harness::{CliTest, fixture_model};
+
+fn start(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/trajectories/classify");
+    format!("{folder}/{name}")
+}
+
+/// Rows with feedback whose answers are of one sentence or two.
+fn feedback() -> String {
+    let row = |i: usize| {
+        let answer = ["The tea is warm. It is cold.", "It is it. The tea is warm."][i % 2];
+        let cold = answer.find("It is").expect("there");
+        let end = cold + answer[cold..].find('.').expect("a sentence") + 1;
+        json!({
+            "question": "is it",
+            "passages": [["Tea", "The tea is warm.", "It is warm."]],
+            "gold": "The tea is warm.",
+            "prediction 1": answer, "prediction 2": "The tea is warm.", "prediction 3": "It is", "prediction 4": "A cup",
+            "feedback": {
+                "errors": [{ "error type": "Irrelevant", "explanation": "", "start": cold, "end": end }],
+                "missing-info": [], "corrected-prediction": "The tea is warm."
+            },
+            "preference": [2, 1, 1, 1, 1, 0],
+        })
+    };
+    Value::Array((0..8).map(row).collect()).to_string()
+}
+
+const PROMPTS: &str = r#"[
+    {"question": "is it", "passages": [], "answer": ["The tea is warm.", "It is."]},
+    {"question": "who sings", "passages": [{"wikipage": "Tea", "content": "The tea."}], "answer": ["Nobody."]}
+]"#;
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+#[test]
+fn feedback_becomes_reward_models_and_they_a_policy() {
+    let test = CliTest::with("feedback.json", &feedback());
+    test.write("prompts.json", PROMPTS);
+    for (to, file) in [("r1", "r1.jsonl"), ("preference", "pairs.jsonl")] {
+        test.succeeds(&["data", "convert", "feedback.json", "--to", to, "-o", file, "--min-span-words", "1"]);
+    }
+    let short = ["--max-steps", "4", "--batch-size", "4", "--quiet", "--learning-rate=0.001"];
+    test.write(
+        "relevance.yml",
+        &format!(
+            "model: {}\ndata: r1.jsonl\neval_data: r1.jsonl\noutput_dir: relevance\nmethod:\n  classify:\n    task: tokens\n    \
+             label_column: feedback_tags\n    labels: [Ignore, NF-ERR, O]\n    ignored_label: Ignore\n    negative_label: O\n",
+            start("longformer-segments")
+        ),
+    );
+    test.succeeds(&[&["train", "relevance.yml"][..], &short].concat());
+    let config: Value = serde_json::from_str(&test.read("relevance/model/config.json")).expect("JSON");
+    assert_eq!((&config["id2label"]["0"], &config["gradus"]["max_length"]), (&"Ignore".into(), &30.into()));
+    let logged = lines(&test.read("relevance/metrics.jsonl"));
+    let measured = logged.last().expect("a row");
+    assert!(measured["eval_detection/f1"].is_number() && measured["eval_f1/NF-ERR"].is_number(), "{measured}");
+
+    // The passages leave no room in 30 positions.
+    let prompts =
+        [("context: wikipage: Tea text: The tea is warm. It is warm. ", ""), ("question: ", ""), ("answer: ", "")];
+    let pairs = prompts.iter().fold(test.read("pairs.jsonl"), |text, (from, to)| text.replace(from, to));
+    test.write("pairs.jsonl", &pairs);
+    let model = start("longformer-pairs");
+    let reward = ["reward", "--model", &model, "--data", "pairs.jsonl", "--output-dir", "ranker"];
+    test.succeeds(&[&reward[..], &short].concat());
+    let config: Value = serde_json::from_str(&test.read("ranker/model/config.json")).expect("JSON");
+    assert!(config["gradus"]["score_std"].as_f64().is_some_and(|std| std > 0.0), "{config}");
+    assert_eq!(config["architectures"][0], "LongformerForSequenceClassification");
+    test.write(
+        "rows.jsonl",
+        "{\"prompt\": \"is it \", \"completion\": \"warm\"}\n{\"prompt\": \"is it \", \"completion\": \"cold\"}\n",
+    );
+    let scored = lines(&test.succeeds(&["score", "--reward-model", "ranker/model", "--data", "rows.jsonl"]));
+    assert!(scored.len() == 2 && scored[0]["reward"] != scored[1]["reward"], "{scored:?}");
+    let measured =
+        test.succeeds(&["--json", "eval", "--model", "ranker/model", "--data", "pairs.jsonl", "--max-length", "30"]);
+    assert!(measured.contains("longer_wins_accuracy"), "{measured}");
+
+    test.write(
+        "ppo.yml",
+        &format!(
+            "model: {}\ndata: prompts.json\neval_data: prompts.json\noutput_dir: ppo\nmethod: {{ ppo: {{ max_new_tokens: 6, group_size: 2 }} }}\n\
+             reward:\n  fine_grained:\n    relevance:\n      model: relevance/model\n      prompt: 'question: {{question}} answer:'\n      \
+             values: {{ O: 0.5, NF-ERR: -0.5 }}\n    preference:\n      model: ranker/model\n      text: '{{reward_prompt}} answer: {{completion}}'\n      \
+             scale: 0.3\n      weight: 0\ntrain: {{ max_steps: 2, batch_size: 2, learning_rate: 1e-3 }}\n",
+            fixture_model("t5")
+        ),
+    );
+    test.succeeds(&["train", "ppo.yml", "--quiet"]);
+    let logged = lines(&test.read("ppo/metrics.jsonl"));
+    let row = &logged[1];
+    for name in [
+        "rewards/relevance/mean",
+        "rewards/relevance/segments",
+        "rewards/preference/score",
+        "rewards/fine_grained/mean",
+    ] {
+        assert!(row[name].is_number(), "{name}: {row}");
+    }
+    assert!(row["eval_rewards/preference/mean"].is_number(), "{row}");
+    // What weighs nothing is measured, and rewards nothing.
+    assert_eq!(row["reward"], row["rewards/relevance/mean"]);
+    let rollouts = test.succeeds(&["runs", "rollouts", "ppo", "--json"]);
+    assert!(rollouts.contains("\"relevance\"") && rollouts.contains("\"preference\""), "{rollouts}");
+
+    // A model of another label map is refused with what it knows.
+    let text =
+        test.read("ppo.yml").replace("NF-ERR: -0.5", "F-ERR: -0.5").replace("output_dir: ppo", "output_dir: other");
+    test.write("other.yml", &text);
+    let run = test.run(&["train", "other.yml", "--quiet"]);
+    assert!(
+        run.code != 0 && run.stderr.contains("no label `F-ERR`: the classifier knows `Ignore`, `NF-ERR`, `O`"),
+        "{}",
+        run.stderr
+    );
+    test.write("wrong.yml", &test.read("ppo.yml").replace("scale: 0.3", "std: 0\n      scael: 2"));
+    let run = test.run(&["config", "check", "wrong.yml"]);
+    for part in ["unknown key `scael`", "did you mean `scale`"] {
+        assert!(run.code == 2 && run.stderr.contains(part), "{part}: {}", run.stderr);
+    }
+}
+
+/// The program of docs/fine-grained.md: it takes a point for every sentence that asks something.
+#[test]
+fn the_program_of_the_documents_judges_sentences() {
+    let docs =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/fine-grained.md")).expect("there");
+    let program = docs.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a program");
+    let has_python =
+        std::process::Command::new("python3").arg("--version").output().is_ok_and(|it| it.status.success());
+    if !has_python {
+        return crate::skip::skipped("python3", "the program of docs/fine-grained.md is not run");
+    }
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"the sun rises\"}\n");
+    test.write("questions.py", program);
+    let model = fixture_model("t5");
+    let ppo = ["grpo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", "run", "--max-new-tokens", "6"];
+    let reward =
+        ["--reward-command", "python3 questions.py", "--max-steps", "1", "--batch-size", "1", "--group-size", "2"];
+    test.succeeds(&[&ppo[..], &reward, &["--quiet"]].concat());
+    let logged = lines(&test.read("run/metrics.jsonl"));
+    assert!(logged[0]["rewards/questions/mean"].is_number(), "{}", logged[0]);
+    // By hand: two of three sentences ask, and their points stand on their characters.
+    let asked = json!({ "prompt": "", "completion": "Tea? Warm tea. Wärmer?" }).to_string();
+    let mut child = std::process::Command::new("python3")
+        .arg(test.path().join("questions.py"))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 runs");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), format!("{asked}\n").as_bytes())
+        .expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(answer, json!({ "questions": [[0, 4, -1.0], [15, 22, -1.0]] }));
+}

@@ -1,0 +1,130 @@
+//! Keys of `reward.fine_grained`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::reward::config::{ClassifierValue, LabelName};
+use crate::text::{Level, Pattern};
+
+/// Parts of a reward, by the names under which they are logged. The reward of a token is the weighted sum of its parts there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct FineGrainedConfig(pub BTreeMap<String, SegmentConfig>);
+
+/// What a model says of the segments of a completion, and what that is worth. The worth of a segment stands on its last token.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SegmentConfig {
+    /// The model: a classifier of tokens (which reads all segments at once, each after a separator) or of texts, or a reward
+    /// model; a directory or a hub name.
+    pub model: String,
+    /// What is judged: the `whole` completion, each `sentence`, or each `sub_sentence`. Default: `sentence` for classifiers of
+    /// tokens, `whole` for others.
+    #[serde(default)]
+    pub segments: Option<Level>,
+    /// What a classifier of tokens reads before the segments: `{prompt}` and any column of the row stand in braces, and its
+    /// words are read. Default `{prompt}`.
+    #[serde(default)]
+    pub prompt: Option<String>,
+    /// What other models read of each segment: `{prompt}`, `{completion}`, `{segment}`, `{so_far}` (the completion up to the
+    /// end of the segment) and any column stand in braces. Default: `{prompt}{so_far}`, which of the whole is prompt and
+    /// completion.
+    #[serde(default)]
+    pub text: Option<String>,
+    /// The word before each segment that a classifier of tokens reads. Default `</s>`.
+    #[serde(default)]
+    pub separator: Option<String>,
+    /// What a segment is worth, by the label that fits it best of those that are named: at least two. Without them it is
+    /// worth a number: of a reward model its score, of a classifier what `label` and `value` say.
+    #[serde(default)]
+    pub values: BTreeMap<String, f64>,
+    /// The label whose `value` counts. Default: the only one there is.
+    #[serde(default)]
+    pub label: Option<LabelName>,
+    /// What of the label counts. Default: its probability; of a model that gives numbers of their own, the number.
+    #[serde(default)]
+    pub value: Option<ClassifierValue>,
+    /// Whether a segment is worth only by how much it changed the number: the number of the text up to it less that of the
+    /// text before it, and 0 before the first. Default false.
+    #[serde(default)]
+    pub change: bool,
+    /// A number s becomes ((s − mean) / std) · scale + bias. Default: the mean of scores that the model's directory knows
+    /// from its training, else 0.
+    #[serde(default)]
+    pub mean: Option<f64>,
+    /// See `mean`. Default: the standard deviation of scores that the model's directory knows from its training, else 1.
+    #[serde(default)]
+    pub std: Option<f64>,
+    /// See `mean`. Default 0.
+    #[serde(default)]
+    pub bias: f64,
+    /// See `mean`. Default 1.
+    #[serde(default = "one")]
+    pub scale: f64,
+    /// What the part is multiplied by in the sum; 0: it is measured, and rewards nothing. Default 1.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// The most tokens that the model reads; what is longer loses its end, and segments that are lost are worth 0. Default: the
+    /// length that the model was trained with, where its directory says so, else its positions.
+    #[serde(default)]
+    pub max_length: Option<usize>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl SegmentConfig {
+    /// What is wrong with its keys, by key.
+    pub(crate) fn mistakes(&self) -> Vec<(&'static str, String)> {
+        let mut found = Vec::new();
+        let mut unless = |holds: bool, key: &'static str, message: String| {
+            if !holds {
+                found.push((key, message));
+            }
+        };
+        unless(!self.model.trim().is_empty(), "model", "it is empty".into());
+        for (key, pattern) in [("prompt", &self.prompt), ("text", &self.text)] {
+            if let Some(Err(message)) = pattern.as_deref().map(Pattern::parse) {
+                unless(false, key, message);
+            }
+        }
+        unless(
+            self.prompt.is_none() || self.text.is_none(),
+            "text",
+            "a classifier of tokens reads a `prompt`, others a `text`".into(),
+        );
+        unless(self.values.len() != 1, "values", "one label alone is no choice: name two or more".into());
+        for (key, value) in
+            [("scale", self.scale), ("bias", self.bias), ("weight", self.weight), ("mean", self.mean.unwrap_or(0.0))]
+        {
+            unless(value.is_finite(), key, format!("it is {value}, but a finite number is needed"));
+        }
+        let std = self.std.unwrap_or(1.0);
+        unless(std > 0.0 && std.is_finite(), "std", format!("it is {std}, but a number above 0 is needed"));
+        unless(self.values.values().all(|value| value.is_finite()), "values", "a value is no finite number".into());
+        unless(self.max_length != Some(0), "max_length", "it is 0".into());
+        let has_values = !self.values.is_empty();
+        let of_numbers = [
+            ("label", self.label.is_some()),
+            ("value", self.value.is_some()),
+            ("mean", self.mean.is_some()),
+            ("std", self.std.is_some()),
+            ("bias", self.bias != 0.0),
+            ("scale", self.scale != 1.0),
+            ("change", self.change),
+        ];
+        for (key, given) in of_numbers {
+            unless(!(has_values && given), key, "it is about numbers, but `values` gives a worth to labels".into());
+        }
+        let whole = self.segments == Some(Level::Whole);
+        unless(
+            !(self.change && whole),
+            "change",
+            "of a whole completion nothing changes: set `segments` to `sentence`".into(),
+        );
+        found
+    }
+}

@@ -1,0 +1,293 @@
+//! The models that judge segments, and what their answers are worth.
+
+use burn::tensor::Device;
+
+use super::SegmentConfig;
+use crate::batches::MicroBatch;
+use crate::error::{Error, Result};
+use crate::host::read;
+use crate::model::{Classifier, ModelDir, RewardModel, Rows, Scope, Sequence, Task, Text, WeightFormat};
+use crate::reward::classifier::{number, wanted};
+use crate::reward::config::ClassifierValue;
+use crate::reward::{RewardError, config_error};
+use crate::text::{Cut, Joined, Level, Pattern, Tokenizer};
+
+/// The word before a segment unless the configuration says otherwise.
+const SEPARATOR: &str = "</s>";
+/// What a classifier of tokens reads before the segments, and what others read.
+const PROMPT: &str = "{prompt}";
+const TEXT: &str = "{prompt}{so_far}";
+
+/// A model with its tokenizer, and what it reads.
+pub(super) struct Judge {
+    model: Model,
+    tokenizer: Tokenizer,
+    /// Before the segments, or of each.
+    pattern: Pattern,
+    separator: String,
+    cut: Option<Cut>,
+}
+
+enum Model {
+    /// Of tokens: it reads all segments at once.
+    Tokens(Classifier),
+    /// Of texts.
+    Texts(Classifier),
+    /// A reward model on a decoder.
+    Scalar(RewardModel),
+}
+
+impl Judge {
+    pub fn load(dir: &ModelDir, config: &SegmentConfig, device: &Device, weights: WeightFormat) -> Result<Self> {
+        let model = if dir.is_classifier() {
+            let model = Classifier::load_packed(dir, weights, device)?.into_frozen(weights);
+            if model.task().scope == Scope::Token { Model::Tokens(model) } else { Model::Texts(model) }
+        } else {
+            if dir.has_encoder()? {
+                let message = format!("`{}` reads prompt and completion apart, and no segments", config.model);
+                let hint = "as a part of a `mix`, `reward: { model: … }` judges whole completions with it";
+                return Err(config_error(message, Some(hint.into())));
+            }
+            Model::Scalar(RewardModel::load_packed(dir, weights, device)?.into_frozen(weights))
+        };
+        let tokenizer = Tokenizer::from_dir(&dir.path)?;
+        dir.check_vocabulary(tokenizer.vocab_size())?;
+        let positions = match &model {
+            Model::Tokens(model) | Model::Texts(model) => model.encoder.max_positions(),
+            Model::Scalar(model) => model.trunk.room().after(0),
+        };
+        let limit = config.max_length.or(dir.trained().max_length).into_iter().chain(positions).min();
+        let (written, usual) = match model {
+            Model::Tokens(_) => (&config.prompt, PROMPT),
+            Model::Texts(_) | Model::Scalar(_) => (&config.text, TEXT),
+        };
+        let pattern =
+            Pattern::parse(written.as_deref().unwrap_or(usual)).map_err(|message| config_error(message, None))?;
+        let separator = config.separator.clone().unwrap_or_else(|| SEPARATOR.into());
+        Ok(Self { model, tokenizer, pattern, separator, cut: limit.map(Cut::Right) })
+    }
+
+    /// Refuses keys that do not fit the model.
+    pub fn check(&self, config: &SegmentConfig, level: Level) -> std::result::Result<(), (String, Option<String>)> {
+        let name = &config.model;
+        let is_of_tokens = matches!(self.model, Model::Tokens(_));
+        if is_of_tokens && config.text.is_some() {
+            let message = format!("`{name}` says something of tokens, and reads all segments after one `prompt`");
+            return Err((message, Some("give `prompt` instead of `text`".into())));
+        }
+        if !is_of_tokens && (config.prompt.is_some() || config.separator.is_some()) {
+            let message =
+                format!("`{name}` says something of texts: `prompt` and `separator` belong to classifiers of tokens");
+            return Err((message, Some("give `text` instead, such as `{prompt}{so_far}`".into())));
+        }
+        if is_of_tokens && self.tokenizer.token_id(&self.separator).is_none() {
+            let message = format!("the separator `{}` is no token of `{name}`", self.separator);
+            return Err((
+                message,
+                Some("set `separator` to the word that stood before segments in its training".into()),
+            ));
+        }
+        if config.change && (is_of_tokens || level == Level::Whole) {
+            let message = format!("`change` needs a number of each text so far, which `{name}` does not give");
+            return Err((
+                message,
+                Some("set `segments: sentence` and take a classifier of texts or a reward model".into()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// What is judged unless the configuration says otherwise.
+    pub fn usual_level(&self) -> Level {
+        match self.model {
+            Model::Tokens(_) => Level::Sentence,
+            Model::Texts(_) | Model::Scalar(_) => Level::Whole,
+        }
+    }
+
+    /// What stands before the segments, where the model reads all of them at once.
+    pub fn prompt(&self) -> Option<&Pattern> {
+        matches!(self.model, Model::Tokens(_)).then_some(&self.pattern)
+    }
+
+    fn task(&self) -> Option<&Task> {
+        match &self.model {
+            Model::Tokens(model) | Model::Texts(model) => Some(model.task()),
+            Model::Scalar(_) => None,
+        }
+    }
+
+    /// The words of `before` and of the segments, a separator before each, and where the separators stand that were not cut
+    /// off.
+    pub fn separated(&self, before: &str, segments: &[&str]) -> Result<(Joined, Vec<usize>)> {
+        let mut words: Vec<String> = before.split_whitespace().map(str::to_owned).collect();
+        let mut separators = Vec::with_capacity(segments.len());
+        for segment in segments {
+            separators.push(words.len());
+            words.push(self.separator.clone());
+            words.extend(segment.split_whitespace().map(str::to_owned));
+        }
+        let (joined, firsts) = self.tokenizer.encode_words(&words, self.cut)?;
+        // A cut takes the last ones.
+        Ok((joined, separators.into_iter().map_while(|word| firsts[word]).collect()))
+    }
+
+    /// What the model reads of one segment, and whether it was cut.
+    pub fn alone(
+        &self,
+        value: impl FnMut(&str) -> std::result::Result<String, RewardError>,
+        has_ended: bool,
+    ) -> std::result::Result<(Joined, bool), RewardError> {
+        let mut text = self.pattern.fill(value)?;
+        // As reward models are trained: what has ended ends with the end-of-text token.
+        if matches!(self.model, Model::Scalar(_)) && has_ended && !self.tokenizer.appends_eos() {
+            text.push_str(self.tokenizer.eos_token().unwrap_or(""));
+        }
+        let encode = |cut| {
+            self.tokenizer.encode_joined(&text, None, cut).map_err(|error: Error| RewardError::new(error.to_string()))
+        };
+        let whole = encode(None)?;
+        match self.cut {
+            Some(Cut::Right(limit)) if whole.ids.len() > limit => Ok((encode(self.cut)?, true)),
+            _ => Ok((whole, false)),
+        }
+    }
+
+    /// Refuses what the model cannot read.
+    pub fn check_text(&self, joined: &Joined) -> std::result::Result<(), String> {
+        match &self.model {
+            Model::Tokens(model) | Model::Texts(model) => model.encoder.check(&text(joined)),
+            Model::Scalar(_) if joined.ids.is_empty() => Err("prompt and completion are empty".into()),
+            Model::Scalar(_) => Ok(()),
+        }
+    }
+
+    /// One row of numbers for everything asked, in order. Every text goes through the model once.
+    pub fn say(&self, questions: &[(&Joined, &[usize])], passes: MicroBatch) -> Vec<Vec<f32>> {
+        let lengths: Vec<usize> = questions.iter().map(|(joined, _)| joined.ids.len()).collect();
+        let mut said = Vec::new();
+        for pass in passes.split(&lengths) {
+            let questions = &questions[pass];
+            let texts = || -> Vec<Text<'_>> { questions.iter().map(|(joined, _)| text(joined)).collect() };
+            let (logits, width) = match &self.model {
+                Model::Tokens(model) => {
+                    let batch = model.batch(&texts());
+                    let asked = questions.iter().enumerate().flat_map(|(i, (_, at))| at.iter().map(move |&at| (i, at)));
+                    let indices: Vec<usize> = asked.map(|(i, at)| batch.packed().index(i, at)).collect();
+                    (model.token_logits(&batch, &indices).flatten(0, 1), model.task().labels.len())
+                }
+                Model::Texts(model) => (model.logits(&model.batch(&texts())).flatten(0, 1), model.task().labels.len()),
+                Model::Scalar(model) => {
+                    let rows = questions.iter().map(|(joined, _)| Sequence::scored(&joined.ids));
+                    (model.rewards(&model.batch(&Rows::Alone(rows.collect()))), 1)
+                }
+            };
+            said.extend(read(&logits).chunks_exact(width).map(<[f32]>::to_vec));
+        }
+        said
+    }
+}
+
+fn text(joined: &Joined) -> Text<'_> {
+    Text { ids: &joined.ids, types: &joined.types, global: None }
+}
+
+/// What an answer is worth.
+pub(super) enum Worth {
+    /// By the label that fits best of these.
+    Labels(Vec<(usize, f32)>),
+    /// A number.
+    Number { task: Option<Task>, label: usize, value: ClassifierValue, mean: f32, std: f32, bias: f32, scale: f32 },
+}
+
+impl Worth {
+    pub fn of(
+        judge: &Judge,
+        dir: &ModelDir,
+        config: &SegmentConfig,
+    ) -> std::result::Result<Self, (String, Option<String>)> {
+        let task = judge.task();
+        if !config.values.is_empty() {
+            let Some(task) = task else {
+                let message = format!("`{}` gives scores and knows no labels, but `values` names some", config.model);
+                return Err((
+                    message,
+                    Some("leave `values` out; `mean`, `std`, `scale` and `bias` say what a score is worth".into()),
+                ));
+            };
+            let place = |(label, value): (&String, &f64)| {
+                let hint = "`values` names labels as the model's `config.json` does, or by their numbers";
+                task.label(label)
+                    .map(|label| (label, *value as f32))
+                    .map_err(|message| (format!("`{}`: {message}", config.model), Some(hint.to_owned())))
+            };
+            let mut labels = config.values.iter().map(place).collect::<std::result::Result<Vec<_>, _>>()?;
+            labels.sort_by_key(|(label, _)| *label);
+            if let Some(twice) = labels.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+                return Err((format!("`values` names the label `{}` twice", task.labels[twice[0].0]), None));
+            }
+            return Ok(Self::Labels(labels));
+        }
+        let (label, value) = match task {
+            Some(task) if task.scope == Scope::Token && config.label.is_none() => {
+                let message =
+                    format!("`{}` says something of tokens, and nothing says what its labels are worth", config.model);
+                let known: Vec<String> = task.labels.iter().map(|label| format!("`{label}`")).collect();
+                return Err((message, Some(format!("give `values` for two or more of {}", known.join(", ")))));
+            }
+            Some(task) => wanted(task, &config.model, config.label.as_ref(), config.value)
+                .map_err(|(message, hint)| (message, Some(hint)))?,
+            None => (0, ClassifierValue::Logit),
+        };
+        // What a text changes has a distribution of its own.
+        let trained = if config.change { Default::default() } else { dir.trained() };
+        Ok(Self::Number {
+            task: task.cloned(),
+            label,
+            value,
+            mean: config.mean.or(trained.score_mean).unwrap_or(0.0) as f32,
+            std: config.std.or(trained.score_std).unwrap_or(1.0) as f32,
+            bias: config.bias as f32,
+            scale: config.scale as f32,
+        })
+    }
+
+    /// The value of the label that fits best, the first of equal ones as `argmax` has it; or the number.
+    pub fn raw(&self, logits: &[f32]) -> f32 {
+        match self {
+            Self::Labels(labels) => {
+                let best = labels.iter().rev().max_by(|(a, _), (b, _)| logits[*a].total_cmp(&logits[*b]));
+                best.expect("two labels or more").1
+            }
+            Self::Number { task: Some(task), label, value, .. } => number(task, logits, *label, *value),
+            Self::Number { task: None, .. } => logits[0],
+        }
+    }
+
+    /// What a raw value is worth.
+    pub fn reward(&self, raw: f32) -> f32 {
+        match self {
+            Self::Labels(_) => raw,
+            Self::Number { mean, std, bias, scale, .. } => (raw - mean) / std * scale + bias,
+        }
+    }
+
+    /// What is counted of segments.
+    pub fn counted(&self) -> &'static str {
+        match self {
+            Self::Labels(_) => "right",
+            Self::Number { .. } => "score",
+        }
+    }
+
+    /// Of labels: 1 where the segment has the one that is worth most. Of numbers the number in standard deviations.
+    pub fn count(&self, raw: f32) -> f64 {
+        match self {
+            Self::Labels(labels) => {
+                let most = labels.iter().map(|(_, value)| *value).fold(f32::NEG_INFINITY, f32::max);
+                f64::from(u8::from(raw == most))
+            }
+            Self::Number { mean, std, .. } => f64::from((raw - mean) / std),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Dense rewards: what models say of the segments of a completion, each on the last token of its segment.
+//!
+//! Wu et al. 2023, "Fine-Grained Human Feedback Gives Better Rewards for Language Model Training",
+//! <https://arxiv.org/abs/2306.01693>: relevance by parts of sentences, factuality by sentences, completeness of the whole.
+//! A part is a [`SegmentReward`]; several are a sum of rewards, each of which reads the completions of a batch once.
+
+mod config;
+mod judge;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use burn::tensor::Device;
+
+pub use config::{FineGrainedConfig, SegmentConfig};
+use judge::{Judge, Worth};
+
+use super::learned::reward_error;
+use super::place::last_token;
+use super::score::Count;
+use super::{Reward, RewardError, Score, config_error};
+use crate::batches::MicroBatch;
+use crate::data::column_text;
+use crate::error::Result;
+use crate::model::{ModelDir, WeightFormat};
+use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
+use crate::text::{Joined, Level, RuleSplitter, SentenceSplitter, segments};
+
+/// What a model says of the segments of a completion. Completions are read as they are, thoughts included.
+///
+/// A segment that the model cannot read because its text is cut off before it is worth 0. Where two segments end within one
+/// token, the later one's worth stands there. Both are counted.
+pub struct SegmentReward {
+    judge: Judge,
+    splitter: Box<dyn SentenceSplitter>,
+    level: Level,
+    worth: Worth,
+    /// Whether a number counts by how much it changed.
+    change: bool,
+    passes: MicroBatch,
+}
+
+/// What is asked of the model about one completion.
+struct Reading {
+    segments: Vec<Range<usize>>,
+    questions: Vec<Question>,
+    /// Texts that lost their end.
+    cut: usize,
+}
+
+/// A text, and the tokens of it that say something: of a model that judges whole texts the first stands for the text.
+struct Question {
+    joined: Joined,
+    asked: Vec<usize>,
+}
+
+impl SegmentReward {
+    /// Reads the model in `dir` onto `device`, which tracks no gradients; its weights are held as `weights` says.
+    ///
+    /// # Errors
+    /// When `config` does not fit the model: labels that it does not know, a separator that is no token, segments that it
+    /// cannot tell apart; or a file is missing or corrupt.
+    pub fn load(
+        dir: &ModelDir,
+        config: &SegmentConfig,
+        device: &Device,
+        weights: WeightFormat,
+        passes: MicroBatch,
+    ) -> Result<Self> {
+        let refuse = |(message, hint): (String, Option<String>)| config_error(message, hint);
+        let judge = Judge::load(dir, config, device, weights)?;
+        let worth = Worth::of(&judge, dir, config).map_err(refuse)?;
+        let level = config.segments.unwrap_or_else(|| judge.usual_level());
+        judge.check(config, level).map_err(refuse)?;
+        Ok(Self { judge, splitter: Box::new(RuleSplitter), level, worth, change: config.change, passes })
+    }
+
+    /// The segments of a completion. A completion that is judged as a whole is one, whatever it says.
+    fn segments(&self, completion: &str) -> Vec<Range<usize>> {
+        match self.level {
+            Level::Whole => std::iter::once(0..completion.len()).collect(),
+            level => segments(&*self.splitter, completion, level),
+        }
+    }
+
+    /// What is asked about a completion.
+    fn read(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Reading, RewardError> {
+        let completion = &rollout.completion;
+        let segments = self.segments(completion);
+        let column = |name: &str| column_text(&prompt.columns, name).map_err(RewardError::new);
+        let (mut questions, mut cut) = (Vec::new(), 0);
+        if let Some(before) = self.judge.prompt() {
+            let before = before.fill(|name| if name == "prompt" { Ok(prompt.text.clone()) } else { column(name) })?;
+            let parts: Vec<&str> = segments.iter().map(|segment| &completion[segment.clone()]).collect();
+            let (joined, asked) = self.judge.separated(&before, &parts).map_err(|error| reward_error(&error))?;
+            cut += usize::from(asked.len() < parts.len());
+            if !asked.is_empty() {
+                questions.push(Question { joined, asked });
+            }
+        } else {
+            for (i, segment) in segments.iter().enumerate() {
+                let value = |name: &str| match name {
+                    "prompt" => Ok(prompt.text.clone()),
+                    "completion" => Ok(completion.clone()),
+                    "segment" => Ok(completion[segment.clone()].to_owned()),
+                    "so_far" => Ok(completion[..segment.end].to_owned()),
+                    column_name => column(column_name),
+                };
+                let has_ended = i + 1 == segments.len() && rollout.stop != StopReason::Length;
+                let (joined, was_cut) = self.judge.alone(value, has_ended)?;
+                cut += usize::from(was_cut);
+                questions.push(Question { joined, asked: vec![0] });
+            }
+        }
+        for Question { joined, .. } in &questions {
+            self.judge.check_text(joined).map_err(RewardError::new)?;
+        }
+        Ok(Reading { segments, questions, cut })
+    }
+
+    /// What the segments of a completion are worth, from what the model said of those that it read.
+    fn judged(
+        &self,
+        reading: &Reading,
+        said: &[Vec<f32>],
+        rollout: &Rollout,
+        ranges: impl FnOnce() -> Result<Vec<Range<usize>>>,
+    ) -> std::result::Result<Score, RewardError> {
+        let tokens = rollout.completion_ids.len();
+        let places: Vec<usize> = match self.level {
+            Level::Whole => vec![tokens - 1],
+            _ if said.is_empty() => Vec::new(),
+            _ => {
+                let ranges_t = ranges().map_err(|error| reward_error(&error))?;
+                let end = |segment: &Range<usize>| segment.start + rollout.completion[segment.clone()].trim_end().len();
+                reading
+                    .segments
+                    .iter()
+                    .map(|segment| last_token(&ranges_t, end(segment)).unwrap_or(tokens - 1))
+                    .collect()
+            }
+        };
+        let mut values: Vec<f32> = said.iter().map(|logits| self.worth.raw(logits)).collect();
+        if self.change {
+            let before: Vec<f32> = std::iter::once(0.0).chain(values.iter().copied()).collect();
+            values.iter_mut().zip(before).for_each(|(value, before)| *value -= before);
+        }
+        let mut rewards_t = vec![0.0; tokens];
+        let mut taken = vec![false; tokens];
+        let mut collided = 0;
+        for (&value, &place) in values.iter().zip(&places) {
+            rewards_t[place] = self.worth.reward(value);
+            collided += usize::from(std::mem::replace(&mut taken[place], true));
+        }
+        let all = reading.segments.len();
+        let counts = match self.level {
+            Level::Whole => vec![Count::new("cut", reading.cut as f64, all)],
+            _ => vec![
+                Count::new("segments", all as f64, 1),
+                Count::new("unread", (all - values.len()) as f64, all),
+                Count::new("collided", collided as f64, all),
+            ],
+        };
+        let found =
+            Count::new(self.worth.counted(), values.iter().map(|&value| self.worth.count(value)).sum(), values.len());
+        Ok(Score { counts: std::iter::once(found).chain(counts).collect(), ..Score::per_token(rewards_t) })
+    }
+}
+
+impl Reward for SegmentReward {
+    fn name(&self) -> String {
+        "segments".into()
+    }
+
+    fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
+        let readings: Vec<std::result::Result<Reading, RewardError>> =
+            (0..rollouts.len()).map(|i| self.read(rollouts.prompt(i), &rollouts.rollouts[i])).collect();
+        let questions: Vec<(&Joined, &[usize])> =
+            readings.iter().flatten().flat_map(|reading| &reading.questions).map(|q| (&q.joined, &*q.asked)).collect();
+        let mut said = self.judge.say(&questions, self.passes).into_iter();
+        let score = |(i, reading): (usize, std::result::Result<Reading, RewardError>)| {
+            let reading = reading?;
+            let asked = reading.questions.iter().map(|question| question.asked.len()).sum();
+            let said: Vec<Vec<f32>> = said.by_ref().take(asked).collect();
+            self.judged(&reading, &said, &rollouts.rollouts[i], || rollouts.ranges(i))
+        };
+        readings.into_iter().enumerate().map(score).collect()
+    }
+}
