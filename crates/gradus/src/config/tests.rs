@@ -32,6 +32,9 @@ fn any_value(schema: &Schema, shape: &Shape, depth: usize) -> BoxedStrategy<Json
             let fields: Vec<_> = fields.iter().map(|field| any_field(schema, field, depth)).collect();
             fields.prop_map(|fields| Json::Object(fields.into_iter().flatten().collect::<Map<_, _>>())).boxed()
         }
+        Shape::Keyed(item) => prop::collection::btree_map("[a-z]{1,6}", any_value(schema, item, depth + 1), 0..3)
+            .prop_map(|entries| Json::Object(entries.into_iter().collect()))
+            .boxed(),
         Shape::List { item, length } => {
             let size = length.map_or(0..4, |length| length..length + 1);
             prop::collection::vec(any_value(schema, item, depth + 1), size).prop_map(Json::Array).boxed()
@@ -259,7 +262,7 @@ fn impossible_combinations() {
     check(
         "method: {ppo: {}}\n",
         &[
-            "3:10+3 `ppo` needs a `reward`: it learns from the worth of its own completions (add `reward: { model: DIR }`, a `classifier`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`)",
+            "3:10+3 `ppo` needs a `reward`: it learns from the worth of its own completions (add `reward: { model: DIR }`, a `classifier`, `fine_grained` parts, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`)",
         ],
     );
     check(
@@ -581,5 +584,18 @@ fn logprobs_among_what_could_be_drawn_do_not_go_with_all_sampling() {
         let others = "      top_k: 9\n      top_p: 0.9\n      min_p: 0.1\n      no_repeat_ngram_size: 3\n      suppress_tokens: [1]\n";
         let config = RunConfig::parse(&text(method, others, "")).expect("a configuration");
         Plan::check(&config, &Machine::detect()).expect("it holds");
+    }
+}
+
+#[test]
+fn every_recipe_of_qa_feedback_is_a_plan() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/qa_feedback");
+    for part in ["", "small"] {
+        for name in ["sft", "relevance", "factuality", "completeness", "preference", "fine_grained", "holistic"] {
+            let path = folder.join(part).join(format!("{name}.yml"));
+            let text = std::fs::read_to_string(&path).expect("a recipe");
+            let config = RunConfig::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            Plan::check(&config, &Machine::detect()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
     }
 }
