@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use gradus::config::{KeyReference, Plan, Request, RunConfig, Schema, explain, markdown};
+use gradus::config::{Imported, KeyReference, Plan, Request, RunConfig, Schema, System, explain, import, markdown};
+use gradus::error::Place;
 use gradus::machine::Machine;
 
 use crate::output::Output;
@@ -34,6 +35,15 @@ enum Verb {
         #[arg(long)]
         markdown: bool,
     },
+    /// Read another system's configuration file and print it as one of ours, saying what changed
+    Import {
+        /// The system: rl4lms
+        #[arg(value_name = "SYSTEM")]
+        system: System,
+        /// Its file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
     /// Print the JSON schema, for editors that complete and check YAML
     Schema,
 }
@@ -46,6 +56,17 @@ pub fn run(args: ConfigArgs, out: &Output) -> anyhow::Result<()> {
         Verb::Explain { key, .. } => {
             let keys = explain(&Schema::run_config(), key.as_deref())?;
             out.result(&keys, || list(&keys))
+        }
+        Verb::Import { system, file } => {
+            let Imported { yaml, notes } = import(system, &file)?;
+            for note in &notes {
+                let line = note.places.iter().find_map(|place| match place {
+                    Place::File { line, .. } => Some(format!(":{line}")),
+                    Place::Flag(_) => None,
+                });
+                out.warn(format_args!("{}{}: {}", file.display(), line.unwrap_or_default(), note.message));
+            }
+            out.text(&yaml)
         }
         Verb::Schema => out.data(RunConfig::json_schema()),
     }

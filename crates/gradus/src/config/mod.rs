@@ -8,6 +8,7 @@
 mod comparison;
 mod flags;
 mod foreign;
+mod import;
 mod load;
 mod method;
 mod node;
@@ -25,6 +26,7 @@ mod write;
 pub use comparison::{ComparisonRequest, WrittenComparison};
 pub use flags::{Flag, FlagKind, FlagSpec, Scope, flags};
 pub use foreign::{Spelling, translate};
+pub use import::{Imported, System, import};
 pub use load::{Request, Written};
 pub use method::{MethodConfig, Visitor};
 pub use plan::Plan;

@@ -24,6 +24,15 @@ pub(super) fn to_yaml(config: &RunConfig, set: &BTreeSet<String>) -> String {
     text
 }
 
+/// A configuration in YAML as it is given, nothing marked.
+pub(super) fn plain(value: &Json) -> String {
+    let mut text = String::new();
+    if let Json::Object(object) = value {
+        object.iter().for_each(|(key, value)| entry(&mut text, key, value, key, 0, &BTreeSet::new()));
+    }
+    text
+}
+
 fn entry(text: &mut String, key: &str, value: &Json, path: &str, depth: usize, set: &BTreeSet<String>) {
     let mark = if set.contains(path) { MARK } else { "" };
     let indent = "  ".repeat(depth);

@@ -1,0 +1,182 @@
+//! Configurations of other systems as ours, saying what changed on the way.
+
+mod rl4lms;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::{Map, Value as Json};
+
+use super::node::{Node, Value, document};
+use super::{load, write};
+use crate::error::{Diagnostic, Error, Result};
+
+/// A system whose configurations are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    /// RL4LMs (Ramamurthy et al. 2023).
+    Rl4lms,
+}
+
+impl std::str::FromStr for System {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        match name {
+            "rl4lms" => Ok(Self::Rl4lms),
+            _ => Err("configurations are read of `rl4lms`".into()),
+        }
+    }
+}
+
+/// A configuration of ours that was another system's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Imported {
+    /// The configuration, in YAML.
+    pub yaml: String,
+    /// What is otherwise than it was, has no equal, or looks like a mistake of the original; in the order of its lines.
+    pub notes: Vec<Diagnostic>,
+}
+
+/// Reads the configuration file of another system.
+///
+/// # Errors
+/// [`Error::Config`] when it cannot be read, or lacks what nothing can be made without.
+pub fn import(system: System, path: &Path) -> Result<Imported> {
+    let text = load::text(path)?;
+    let root = document(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
+    let original = Original { root, seen: RefCell::default(), notes: RefCell::default() };
+    let config = match system {
+        System::Rl4lms => rl4lms::convert(&original),
+    };
+    let config = config.map_err(|problem| Error::Config(vec![problem]))?;
+    original.note_unread();
+    let mut notes = original.notes.into_inner();
+    notes.sort_by_key(|note| note.places.first().map(line));
+    Ok(Imported { yaml: write::plain(&config.0), notes })
+}
+
+fn line(place: &crate::error::Place) -> usize {
+    match place {
+        crate::error::Place::File { line, .. } => *line,
+        _ => usize::MAX,
+    }
+}
+
+/// The other system's file: what of it was read, and what is to be said.
+struct Original {
+    root: Node,
+    seen: RefCell<BTreeSet<String>>,
+    notes: RefCell<Vec<Diagnostic>>,
+}
+
+impl Original {
+    /// The value at a dotted path, which counts as read, with all that is in it where `whole`.
+    fn node(&self, path: &str) -> Option<&Node> {
+        self.seen.borrow_mut().insert(path.to_owned());
+        self.root.at(path).map(|(node, _)| node).filter(|node| !node.is_null())
+    }
+
+    /// A value as JSON, everything in it read.
+    fn json(&self, path: &str) -> Option<Json> {
+        self.see_all(path);
+        self.node(path).map(json)
+    }
+
+    fn text(&self, path: &str) -> Option<String> {
+        match &self.node(path)?.value {
+            Value::Scalar { text, .. } => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn number(&self, path: &str) -> Option<f64> {
+        self.text(path)?.parse().ok()
+    }
+
+    fn count(&self, path: &str) -> Option<usize> {
+        self.number(path).map(|number| number as usize)
+    }
+
+    /// Python's and YAML's words for yes.
+    fn flag(&self, path: &str) -> Option<bool> {
+        self.text(path).map(|text| text.eq_ignore_ascii_case("true"))
+    }
+
+    /// Marks everything below `path` as read.
+    fn see_all(&self, path: &str) {
+        let Some((node, _)) = self.root.at(path) else { return };
+        let mut below = Vec::new();
+        node.paths(path, &mut below);
+        self.seen.borrow_mut().extend(below);
+        self.seen.borrow_mut().insert(path.to_owned());
+    }
+
+    /// Something to say about the value at `path`.
+    fn note(&self, path: &str, message: impl Into<String>) {
+        let place = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.place.clone()));
+        let note = Diagnostic { message: message.into(), places: place.into_iter().collect(), hint: None };
+        self.notes.borrow_mut().push(note);
+    }
+
+    fn missing(path: &str) -> Diagnostic {
+        Diagnostic { message: format!("`{path}` is missing"), places: Vec::new(), hint: None }
+    }
+
+    /// Notes every key that nothing was made of.
+    fn note_unread(&self) {
+        let mut paths = Vec::new();
+        self.root.paths("", &mut paths);
+        let seen = self.seen.borrow().clone();
+        for path in paths {
+            let is_leaf = self.root.at(&path).is_some_and(|(node, _)| !matches!(node.value, Value::Map(_)));
+            if is_leaf && !seen.contains(&path) {
+                self.note(&path, format!("`{path}` has no equal: left out"));
+            }
+        }
+    }
+}
+
+/// What is being written.
+#[derive(Default)]
+struct Written(Json);
+
+impl Written {
+    /// Sets the value at a dotted path.
+    fn set(&mut self, path: &str, value: impl Into<Json>) {
+        let mut at = &mut self.0;
+        for part in path.split('.') {
+            if !at.is_object() {
+                *at = Json::Object(Map::new());
+            }
+            at = at.as_object_mut().expect("it was made one").entry(part).or_insert(Json::Null);
+        }
+        *at = value.into();
+    }
+
+    /// Sets it where there is one.
+    fn set_some(&mut self, path: &str, value: Option<impl Into<Json>>) {
+        if let Some(value) = value {
+            self.set(path, value);
+        }
+    }
+}
+
+/// A value as JSON: numbers and truth values where they are written so.
+pub(super) fn json(node: &Node) -> Json {
+    match &node.value {
+        Value::Scalar { .. } if node.is_null() => Json::Null,
+        Value::Scalar { text, quoted: false } if matches!(text.as_str(), "True" | "true") => Json::Bool(true),
+        Value::Scalar { text, quoted: false } if matches!(text.as_str(), "False" | "false") => Json::Bool(false),
+        Value::Scalar { text, quoted: false } => {
+            let number = text.parse::<i64>().map(Json::from).or_else(|_| text.parse::<f64>().map(Json::from));
+            number.unwrap_or_else(|_| text.as_str().into())
+        }
+        Value::Scalar { text, .. } => text.as_str().into(),
+        Value::List(items) => items.iter().map(json).collect(),
+        Value::Map(entries) => {
+            Json::Object(entries.iter().map(|entry| (entry.key.clone(), json(&entry.node))).collect())
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! RL4LMs' YAML files. The keys are those of its `train_text_generation.py`; what it leaves to transformers' defaults is written
+//! out, since `max_length: 20` and `top_k: 50` are in force without being seen.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{Original, Written};
+use crate::error::Diagnostic;
+
+/// What transformers sets where a file says nothing.
+const HF_TOP_K: usize = 50;
+const HF_MAX_LENGTH: usize = 20;
+/// What RL4LMs asks CommonGen with where its file says nothing.
+const REPEATED: &str = "generate a sentence with: ";
+/// Evaluations see the whole split.
+const WHOLE_SPLIT: usize = 1_000_000;
+
+pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
+    let mut to = Written::default();
+    let algorithm = from.text("alg.id").ok_or_else(|| Original::missing("alg.id"))?;
+    for key in ["tokenizer.padding_side", "tokenizer.pad_token_as_eos_token", "train_evaluation.eval_batch_size"] {
+        from.see_all(key); // there is no padding, and batches of evaluations are made by their tokens
+    }
+    match algorithm.as_str() {
+        "ppo" | "nlpo" | "a2c" | "trpo" => online(from, &mut to, &algorithm)?,
+        id if id.contains("supervised") => supervised(from, &mut to)?,
+        id => {
+            let message = format!("`alg.id` is `{id}`, which is none of RL4LMs' algorithms");
+            return Err(Diagnostic { message, places: Vec::new(), hint: None });
+        }
+    }
+    Ok(to)
+}
+
+/// The model, and whether its tokenizer is another.
+fn model(from: &Original, to: &mut Written, path: &str) -> Result<(), Diagnostic> {
+    let model = from.text(path).ok_or_else(|| Original::missing(path))?;
+    if let Some(tokenizer) = from.text("tokenizer.model_name").filter(|tokenizer| *tokenizer != model) {
+        let key = "tokenizer.model_name";
+        from.note(
+            key,
+            format!("`{key}` is `{tokenizer}`: the tokenizer is read from the directory of the model, `{model}`"),
+        );
+    }
+    to.set("model", model);
+    Ok(())
+}
+
+fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diagnostic> {
+    let policy = "alg.policy.args";
+    model(from, to, &format!("{policy}.model_name"))?;
+    let kind = from.text("alg.policy.id").unwrap_or_default();
+    let apart = kind.contains("seq2seq");
+    data(from, to)?;
+    to.set("preset", "rl4lms");
+    let method = |key: &str| format!("method.{algorithm}.{key}");
+    let longest = from.count("env.args.max_episode_length").unwrap_or(512);
+    let rollouts = format!("{policy}.generation_kwargs");
+    let new = new_tokens(from, &rollouts, apart, Some(longest));
+    let new = new.unwrap_or(longest);
+    to.set(&method("max_new_tokens"), new);
+    sampling(from, to, algorithm, &rollouts, apart);
+    batches(from, to, algorithm, new);
+
+    let args = |key: &str| format!("alg.args.{key}");
+    for (theirs, ours) in [
+        ("n_epochs", "update_epochs"),
+        ("ent_coef", "entropy_coefficient"),
+        ("gamma", "discount"),
+        ("gae_lambda", "gae_lambda"),
+        ("clip_range", "clip_range"),
+        ("clip_range_vf", "value_clip_range"),
+        ("target_kl", "target_kl"),
+        ("normalize_advantage", "whiten_advantages"),
+        ("cg_max_steps", "cg_max_steps"),
+        ("cg_damping", "cg_damping"),
+        ("line_search_shrinking_factor", "line_search_shrinking_factor"),
+        ("line_search_max_iter", "line_search_max_iter"),
+        ("n_critic_updates", "critic_updates"),
+    ] {
+        to.set_some(&method(ours), from.json(&args(theirs)));
+    }
+    // Ours is half a squared error.
+    to.set_some(&method("value_coefficient"), from.number(&args("vf_coef")).map(|weight| weight * 2.0));
+    from.see_all(&args("verbose"));
+    to.set_some("train.learning_rate", from.json(&args("learning_rate")));
+    to.set_some("train.max_grad_norm", from.json(&args("max_grad_norm")));
+    to.set_some("train.seed", from.json(&args("seed")));
+    to.set_some("train.weight_decay", from.json(&format!("{policy}.weight_decay")));
+    from.see_all(&format!("{policy}.apply_model_parallel"));
+
+    to.set_some(&method("kl.coefficient"), from.json("alg.kl_div.coeff"));
+    to.set(&method("kl.target"), from.json("alg.kl_div.target_kl").unwrap_or_default());
+    if from.flag("alg.kl_div.norm_reward") == Some(true) {
+        to.set(&method("whiten_rewards"), true);
+    }
+    if algorithm == "nlpo" {
+        mask(from, to, policy);
+    }
+    reward(from, to)?;
+    prompts(from, to, &kind, policy, apart);
+    to.set_some("train.max_steps", from.count("train_evaluation.n_iters"));
+    to.set_some("train.eval_steps", from.count("train_evaluation.eval_every"));
+    to.set("train.save_steps", from.count("train_evaluation.save_every").unwrap_or(20));
+    to.set("train.max_eval_rows", WHOLE_SPLIT);
+    metrics(from, to);
+    evaluation(from, to, "train_evaluation.generation_kwargs", apart);
+    if algorithm == "nlpo" && to.0.pointer("/train/evaluation/beams").is_some() {
+        let key = "train_evaluation.generation_kwargs.num_beams";
+        from.note(key, "evaluations search under the mask there; here without it");
+        to.set("method.nlpo.mask_at_eval", false);
+    }
+    Ok(())
+}
+
+/// How many tokens completions have; `episode` is the bound of an episode, where there is one.
+fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>) -> Option<usize> {
+    let given = from.count(&format!("{kwargs}.max_new_tokens"));
+    let length = from.count(&format!("{kwargs}.max_length"));
+    match (given, episode) {
+        (Some(new), Some(longest)) => {
+            if new != longest {
+                let key = format!("{kwargs}.max_new_tokens");
+                from.note(
+                    &key,
+                    format!("`{key}` is {new}, `env.args.max_episode_length` {longest}: the smaller is taken"),
+                );
+            }
+            Some(new.min(longest))
+        }
+        (Some(new), None) => Some(new),
+        (None, Some(longest)) => {
+            // The decoder's start token counts.
+            let cut = length.unwrap_or(HF_MAX_LENGTH) - usize::from(apart);
+            from.note(
+                kwargs,
+                format!(
+                    "`{kwargs}` has no `max_new_tokens`: transformers stops at {cut} tokens, and an episode that did not end by \
+                     itself got no reward; here completions have up to `env.args.max_episode_length`, {longest}, and all are rewarded"
+                ),
+            );
+            Some(longest)
+        }
+        (None, None) => {
+            let cut = length.unwrap_or(HF_MAX_LENGTH) - usize::from(apart);
+            from.note(
+                kwargs,
+                format!("`{kwargs}` has no `max_new_tokens`: transformers stops at {cut} tokens, which is written out"),
+            );
+            Some(cut)
+        }
+    }
+}
+
+/// `min_length`: with an encoder the decoder's start token counts.
+fn least(from: &Original, kwargs: &str, apart: bool) -> Option<usize> {
+    from.count(&format!("{kwargs}.min_length")).map(|least| least.saturating_sub(usize::from(apart)))
+}
+
+fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, apart: bool) {
+    let key = |name: &str| format!("method.{algorithm}.{name}");
+    let theirs = |name: &str| format!("{kwargs}.{name}");
+    if from.flag(&theirs("do_sample")) != Some(true) {
+        from.note(kwargs, "rollouts are not sampled there (`do_sample`); here they are");
+    }
+    if from.count(&theirs("num_beams")).is_some_and(|beams| beams != 1) {
+        from.note(&theirs("num_beams"), "rollouts are searched for with beams there; here they are sampled");
+    }
+    if from.node(&theirs("top_k")).is_none() {
+        from.note(kwargs, format!("`{kwargs}` has no `top_k`: transformers' {HF_TOP_K} is in force, and written out"));
+    }
+    let top_k = from.count(&theirs("top_k")).unwrap_or(HF_TOP_K);
+    to.set(&key("sampling.top_k"), if top_k == 0 { Json::Null } else { top_k.into() });
+    to.set(&key("sampling.min_new_tokens"), least(from, kwargs, apart).unwrap_or(0));
+    to.set_some(&key("sampling.top_p"), from.json(&theirs("top_p")));
+    to.set_some(&key("sampling.repetition_penalty"), from.json(&theirs("repetition_penalty")));
+    to.set_some(&key("sampling.no_repeat_ngram_size"), from.json(&theirs("no_repeat_ngram_size")));
+    to.set_some(&key("temperature"), from.json(&theirs("temperature")));
+}
+
+/// A buffer of transitions as completions: as many as fill it, in mini-batches of at least as many transitions.
+fn batches(from: &Original, to: &mut Written, algorithm: &str, new: usize) {
+    let (environments, steps) = (from.count("env.n_envs").unwrap_or(1), from.count("alg.args.n_steps").unwrap_or(2048));
+    let buffer = environments * steps;
+    let batch = from.count("alg.args.batch_size");
+    let has_mini_batches = matches!(algorithm, "ppo" | "nlpo");
+    let together = if has_mini_batches { batch.unwrap_or(64).div_ceil(new) } else { 1 };
+    let mini_batches = buffer.div_ceil(new).div_ceil(together).max(1);
+    to.set("train.batch_size", mini_batches * together);
+    let of = format!("{environments} environments × {steps} steps are {buffer} tokens");
+    if has_mini_batches {
+        to.set(&format!("method.{algorithm}.mini_batches"), mini_batches);
+        from.note(
+            "alg.args.n_steps",
+            format!(
+                "{of}: {} completions of {new} an iteration, in {mini_batches} mini-batches of {together}",
+                mini_batches * together
+            ),
+        );
+    } else {
+        from.note("alg.args.n_steps", format!("{of}: {mini_batches} completions of {new} an iteration"));
+    }
+}
+
+fn mask(from: &Original, to: &mut Written, policy: &str) {
+    let theirs = |name: &str| format!("{policy}.{name}");
+    let kind = from.text(&theirs("mask_type")).unwrap_or_else(|| "learned_top_k".into());
+    let top = from.number(&theirs("top_mask"));
+    match (kind.as_str(), top) {
+        ("learned_top_p", Some(top)) => to.set("method.nlpo.top_p", top),
+        (_, Some(top)) => {
+            to.set("method.nlpo.top_k", top as usize);
+            if kind == "topk" {
+                from.note(
+                    &theirs("mask_type"),
+                    "the mask of `topk` is the reference's; here it is a lagged policy's, never refreshed",
+                );
+            }
+        }
+        (_, None) => {
+            from.note(&theirs("mask_type"), "`top_mask` is missing, without which the mask does not work there")
+        }
+    }
+    to.set_some("method.nlpo.mask_update_iterations", from.json(&theirs("target_update_iterations")));
+    to.set("method.nlpo.min_tokens_to_keep", from.count(&theirs("min_tokens_to_keep")).unwrap_or(100));
+}
+
+fn prompts(from: &Original, to: &mut Written, kind: &str, policy: &str, apart: bool) {
+    let longest = from.count("env.args.max_prompt_length");
+    to.set_some("train.max_prompt_length", longest);
+    let side = from.text("env.args.prompt_truncation_side").unwrap_or_else(|| "left".into());
+    let other = from.text(&format!("{policy}.prompt_truncation_side")).unwrap_or_else(|| "left".into());
+    if side != other {
+        let key = "env.args.prompt_truncation_side";
+        from.note(key, format!("prompts are cut at the {side} in rollouts and at the {other} in evaluations there; here always at the {side}"));
+    }
+    let task = from.text("datapool.id").unwrap_or_default();
+    if task == "totto" && side == "left" {
+        from.note("env.args.max_prompt_length", "prompts are cut at the left, where ToTTo's tables begin");
+    }
+    if task == "commongen" && side == "left" && longest.is_some_and(|longest| longest < 20) {
+        from.note(
+            "env.args.max_prompt_length",
+            "so short, and cut at the left, prompts may lose the beginning of their instruction",
+        );
+    }
+    to.set("train.prompt_truncation", side);
+    to.set("train.priority_scale", from.number("env.args.priority_scale").unwrap_or(0.0));
+    from.see_all("tokenizer.truncation_side");
+    if from.flag("env.args.terminate_on_eos") != Some(true) {
+        from.note(
+            "env.args",
+            "episodes go on after the end of text there (`terminate_on_eos`); here it ends a completion",
+        );
+    }
+    if let Some(start) = from.count("env.args.context_start_token").filter(|_| !apart) {
+        let key = "env.args.context_start_token";
+        from.note(
+            key,
+            format!(
+                "`{key}` is {start} for `{kind}`: every text that is rewarded begins with that token there; left out"
+            ),
+        );
+    }
+}
+
+fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+    let id = from.text("datapool.id").ok_or_else(|| Original::missing("datapool.id"))?;
+    let name = if id == "Xsum" { "xsum" } else { id.as_str() };
+    let mut keys = match from.json("datapool.args") {
+        Some(Json::Object(keys)) => keys,
+        _ => Map::new(),
+    };
+    if let Some(most) = keys.shift_remove("max_size").and_then(|most| most.as_u64()) {
+        to.set("train.max_rows", most);
+    }
+    match name {
+        "imdb" if !keys.contains_key("seed") => {
+            from.note(
+                "datapool.id",
+                "the pool `imdb` needs a `seed`, without which the file does not run there: 42 is taken",
+            );
+            keys.insert("seed".into(), 42.into());
+        }
+        "imdb_seq2seq" => {
+            from.note("datapool.id", "the splits are drawn without a seed there, and overlap; here they do not")
+        }
+        "totto" => keys.retain(|key, _| key == "representation"),
+        "narrative_qa" | "crd3" => {
+            from.note(
+                "datapool.id",
+                format!("`{name}` is fetched from the web there; here `data.from` names its files (docs/tasks.md)"),
+            );
+        }
+        _ => {}
+    }
+    to.set(&format!("data.task.{name}"), keys);
+    Ok(())
+}
+
+/// What a reward of theirs is here; `None` where there is none.
+fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<Json> {
+    let given = |key: &str| args.get(key).cloned().unwrap_or_default();
+    let metric = |name: &str, keys: Json| Some(json!({ "metric": { name: keys } }));
+    let mut plain = args.clone();
+    plain.shift_remove("shaping_fn");
+    match id {
+        "increasing_numbers" => metric("increasing_numbers", json!(plain)),
+        "sentences_with_dates" => metric("dates", json!({})),
+        "meteor" => metric("meteor", json!({ "references": "repr" })),
+        "rouge" => {
+            let first = given("use_single_ref") != json!(false);
+            metric(
+                "rouge",
+                json!({ "rouge_type": given("rouge_type"), "references": if first { "first" } else { "repr" } }),
+            )
+        }
+        "rouge_combined" => metric("rouge", json!({ "references": "first" })),
+        "bleu" | "sacre_bleu" | "ter" | "chrf" => metric(id, json!(plain)),
+        "rouge_l_max" => metric("rouge_l_max", json!(py_rouge(&plain))),
+        "parent" => metric("parent_totto", json!({})),
+        "common_gen_repeat_penalty" => Some(json!({ "rule": { "repeat_penalty": REPEATED } })),
+        "learned_reward" => {
+            let mut keys = json!({ "model": given("model_name"), "truncate": "left" });
+            keys["label"] = given("label_ix").to_string().into();
+            if given("include_prompt_for_eval") == json!(false) {
+                keys["text"] = "{completion}".into();
+            }
+            Some(json!({ "classifier": keys }))
+        }
+        "spider" => {
+            let weight = given("cider_coeff").as_f64().filter(|weight| *weight != 0.0)?;
+            if given("spice_coeff").as_f64().is_some_and(|weight| weight != 0.0) {
+                from.note(
+                    "reward_fn.args",
+                    "SPICE needs scene graphs of completions that do not exist yet: its part is left out",
+                );
+            }
+            Some(json!({ "mix": [{ "weight": weight, "reward": { "metric": { "cider": {} } } }] }))
+        }
+        "intent_accuracy" => {
+            from.note(
+                "reward_fn.id",
+                "the part of `intent_accuracy` that a classifier gives compares with a column, which has no equal: only METEOR is left, \
+                 with its weight; a `command` may add the other",
+            );
+            let weight = given("auto_coeff").as_f64().unwrap_or(1.0);
+            Some(
+                json!({ "mix": [{ "weight": weight, "reward": { "metric": { "meteor": { "references": "repr" } } } }] }),
+            )
+        }
+        "common_gen_preference_model" => {
+            from.note(
+                "reward_fn.id",
+                "`common_gen_preference_model` is a T5 of eleven billion parameters that writes `good` or `bad`, which has no equal: METEOR \
+                 is taken, as in `t5_nlpo_on_supervised`",
+            );
+            metric("meteor", json!({ "references": "repr" }))
+        }
+        _ => None,
+    }
+}
+
+/// Options of `py-rouge` that are ours too; the others are its defaults.
+fn py_rouge(args: &Map<String, Json>) -> Map<String, Json> {
+    let ours = ["limit_length", "length_limit", "length_limit_type", "stemming", "alpha", "weight_factor"];
+    args.iter()
+        .filter(|(key, _)| ours.contains(&key.as_str()))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+    let id = from.text("reward_fn.id").ok_or_else(|| Original::missing("reward_fn.id"))?;
+    let args = match from.json("reward_fn.args") {
+        Some(Json::Object(args)) => args,
+        _ => Map::new(),
+    };
+    let Some(main) = named_reward(from, &id, &args) else {
+        let message = format!("the reward `{id}` has no equal");
+        return Err(Diagnostic {
+            message,
+            places: Vec::new(),
+            hint: Some("write `reward` by hand (docs/config.md)".into()),
+        });
+    };
+    let shaping = args.get("shaping_fn").and_then(Json::as_str).map(|id| (id, named_reward(from, id, &Map::new())));
+    let reward = match shaping {
+        Some((_, Some(shaping))) => {
+            json!({ "mix": [{ "weight": 1, "reward": main }, { "weight": 1, "reward": shaping }] })
+        }
+        Some((id, None)) => {
+            from.note("reward_fn.args", format!("the shaping `{id}` has no equal: left out"));
+            main
+        }
+        None => main,
+    };
+    to.set("reward", reward);
+    Ok(())
+}
+
+fn metrics(from: &Original, to: &mut Written) {
+    let Some(Json::Array(metrics)) = from.json("train_evaluation.metrics") else { return };
+    let mut found: Vec<Json> = Vec::new();
+    for (i, metric) in metrics.iter().enumerate() {
+        let args = metric["args"].as_object().cloned().unwrap_or_default();
+        let id = metric["id"].as_str().unwrap_or_default();
+        let place = format!("train_evaluation.metrics[{i}]");
+        let ours = match id {
+            "meteor" => json!({ "meteor": { "references": "repr" } }),
+            "rouge" if args.get("use_single_ref") == Some(&json!(false)) => {
+                json!({ "rouge": { "references": "repr" } })
+            }
+            "rouge" => json!({ "rouge": { "references": "first" } }),
+            "rouge_l_max" => json!({ "rouge_l_max": py_rouge(&args) }),
+            "diversity" | "bleu" | "sacre_bleu" | "ter" | "chrf" | "cider" | "parent_totto" | "bleu_totto"
+            | "dates" | "increasing_numbers" => json!({ id: args }),
+            _ => {
+                from.note(&place, format!("the metric `{id}` has no equal in evaluations of training: left out"));
+                continue;
+            }
+        };
+        if found.contains(&ours) {
+            from.note(&place, format!("`{id}` stands there twice"));
+        } else {
+            found.push(ours);
+        }
+    }
+    to.set("train.evaluation.metrics", found);
+}
+
+/// How completions of evaluations are made, where that is written; else they are made as rollouts are.
+fn evaluation(from: &Original, to: &mut Written, kwargs: &str, apart: bool) {
+    if from.node(kwargs).is_none() {
+        return;
+    }
+    let theirs = |name: &str| format!("{kwargs}.{name}");
+    let key = |name: &str| format!("train.evaluation.{name}");
+    to.set_some(&key("max_new_tokens"), new_tokens(from, kwargs, apart, None));
+    to.set_some(&key("min_new_tokens"), least(from, kwargs, apart).or(Some(0)));
+    let beams = from.count(&theirs("num_beams")).filter(|beams| *beams > 1);
+    let samples = from.flag(&theirs("do_sample")) == Some(true);
+    to.set_some(&key("top_p"), from.json(&theirs("top_p")));
+    let temperature = from.number(&theirs("temperature"));
+    if let Some(beams) = beams {
+        to.set(&key("beams.num_beams"), beams);
+        to.set_some(&key("beams.length_penalty"), from.json(&theirs("length_penalty")));
+        if let Some(early) = from.flag(&theirs("early_stopping")) {
+            to.set(&key("beams.early_stopping"), early.to_string());
+        }
+        if samples {
+            from.note(&theirs("do_sample"), "beams are drawn there (`do_sample`); here they are the likeliest");
+        }
+        from.see_all(&theirs("top_k"));
+    } else {
+        let top_k = from.count(&theirs("top_k")).unwrap_or(HF_TOP_K);
+        to.set(&key("temperature"), if samples { temperature.unwrap_or(1.0) } else { 0.0 });
+        to.set(&key("top_k"), top_k);
+    }
+    if let Some(process) = from.text(&theirs("post_processing_fn.id")) {
+        to.set(&key("post_process"), process);
+    }
+    from.see_all(&theirs("post_processing_fn"));
+}
+
+fn supervised(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+    model(from, to, "alg.model_name")?;
+    let apart = from.text("alg.model_type").as_deref() != Some("causal");
+    data(from, to)?;
+    if apart {
+        to.set("method.sft", json!({}));
+    } else {
+        to.set("method.sft.completion_only_loss", false);
+        from.note("alg.model_type", "no end of text is learnt there; here every text ends with it");
+    }
+    let theirs = |name: &str| format!("alg.training_args.{name}");
+    to.set("train.learning_rate", from.json(&theirs("learning_rate")).unwrap_or_else(|| json!(5e-5)));
+    to.set("train.batch_size", from.count(&theirs("per_device_train_batch_size")).unwrap_or(8));
+    to.set("train.epochs", from.json(&theirs("num_train_epochs")).unwrap_or_else(|| json!(3)));
+    to.set_some("train.weight_decay", from.json(&theirs("weight_decay")));
+    to.set_some("train.max_grad_norm", from.json(&theirs("max_grad_norm")));
+    to.set_some("train.warmup_steps", from.json(&theirs("warmup_steps")));
+    to.set_some("train.warmup_steps", from.json(&theirs("warmup_ratio")));
+    to.set_some("train.seed", from.json(&theirs("seed")));
+    let schedule = from.text(&theirs("lr_scheduler_type")).unwrap_or_else(|| "linear".into());
+    let ours = match schedule.as_str() {
+        "constant_with_warmup" => {
+            if from.node(&theirs("warmup_steps")).is_none() {
+                from.note(&theirs("lr_scheduler_type"), "`constant_with_warmup` without steps of warm-up is constant");
+            }
+            "constant"
+        }
+        known @ ("linear" | "cosine" | "constant") => known,
+        other => {
+            from.note(&theirs("lr_scheduler_type"), format!("the schedule `{other}` has no equal: linear"));
+            "linear"
+        }
+    };
+    to.set("train.lr_schedule", ours);
+    let logging = from.count(&theirs("logging_steps")).unwrap_or(500);
+    from.note(
+        &theirs("logging_steps"),
+        "evaluations come with every log there: `train.eval_steps` is as `logging_steps`",
+    );
+    to.set("train.logging_steps", logging);
+    to.set("train.eval_steps", logging);
+    to.set("train.save_steps", from.count(&theirs("save_steps")).unwrap_or(500));
+    to.set_some("train.keep_checkpoints", from.json(&theirs("save_total_limit")));
+    to.set("train.max_eval_rows", WHOLE_SPLIT);
+    // Prompts of evaluations; rows to learn from are cut at the model's own length.
+    to.set_some("train.max_prompt_length", from.count("tokenizer.max_length"));
+    to.set("train.prompt_truncation", from.text("tokenizer.truncation_side").unwrap_or_else(|| "left".into()));
+    metrics(from, to);
+    evaluation(from, to, "alg.generation_kwargs", apart);
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Recipes: every one is a run that is checked without a word, and stands in the README beside it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use gradus::config::{Imported, Plan, Request, RunConfig, System, import};
+use gradus::error::Place;
+use gradus::machine::Machine;
+
+fn recipes() -> BTreeMap<String, Vec<PathBuf>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
+    let mut found: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for folder in std::fs::read_dir(root).expect("the recipes").map(|entry| entry.expect("a folder").path()) {
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
+            .expect("a folder of recipes")
+            .map(|entry| entry.expect("a file").path())
+            .collect();
+        files.retain(|file| file.extension().is_some_and(|end| end == "yml"));
+        files.sort();
+        found.insert(name, files);
+    }
+    found
+}
+
+#[test]
+fn every_recipe_is_a_run_and_stands_in_its_readme() {
+    let machine = Machine::detect();
+    let (mut methods, mut count): (BTreeMap<String, usize>, usize) = Default::default();
+    for (folder, files) in recipes() {
+        let readme = files[0].with_file_name("README.md");
+        let readme = std::fs::read_to_string(&readme).unwrap_or_else(|error| panic!("{}: {error}", readme.display()));
+        for file in files {
+            let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+            assert!(readme.contains(&name), "recipes/{folder}/README.md does not name `{name}`");
+            let written = RunConfig::load(&Request { file: Some(&file), ..Request::default() });
+            let plan = written.and_then(|written| Plan::check(&written, &machine));
+            let plan = plan.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            if plan.config().data.task.is_none() {
+                // Rows of files: QA-Feedback's.
+                continue;
+            }
+            *methods.entry(plan.method().name().to_owned()).or_default() += 1;
+            count += 1;
+        }
+    }
+    // RL4LMs' 38 runs with rewards and 6 supervised ones, and a small twin of each of nine tasks.
+    assert_eq!(count, 44 + 9, "{methods:?}");
+    let counted: Vec<(&str, usize)> = methods.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+    assert_eq!(counted, [("a2c", 2), ("nlpo", 16), ("ppo", 19 + 9), ("sft", 6), ("trpo", 1)]);
+}
+
+/// A file in the original's form, with what its own files do wrong.
+const ORIGINAL: &str = "\
+tokenizer: { model_name: gpt2, padding_side: left, truncation_side: left, pad_token_as_eos_token: True }
+reward_fn:
+  id: learned_reward
+  args: { model_name: some/classifier, label_ix: 1, include_prompt_for_eval: False }
+datapool: { id: imdb }
+env:
+  n_envs: 10
+  args: { max_prompt_length: 64, max_episode_length: 48, terminate_on_eos: True, context_start_token: 0 }
+alg:
+  id: nlpo
+  args: { n_steps: 128, batch_size: 64, verbose: 1, learning_rate: 0.000001, n_epochs: 5, vf_coef: 0.25, new_key: 3 }
+  kl_div: { coeff: 0.1, target_kl: 0.1, norm_reward: True }
+  policy:
+    id: maskable_causal_lm_actor_critic_policy
+    args:
+      model_name: lvwerra/gpt2-imdb
+      apply_model_parallel: True
+      mask_type: learned_top_p
+      top_mask: 0.9
+      target_update_iterations: 5
+      generation_kwargs: { do_sample: True, min_length: 48, max_new_tokens: 48 }
+train_evaluation:
+  eval_batch_size: 64
+  n_iters: 50
+  eval_every: 10
+  metrics: [{ id: causal_perplexity, args: { stride: 512 } }, { id: sacre_bleu, args: { tokenize: intl } }]
+  generation_kwargs: { num_beams: 4, length_penalty: 0.6 }
+";
+
+#[test]
+fn another_systems_file_becomes_ours_and_says_what_changed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("gpt2_nlpo.yml");
+    let imported = |text: &str| {
+        std::fs::write(&file, text).expect("written");
+        import(System::Rl4lms, &file)
+    };
+    let Imported { yaml, notes } = imported(ORIGINAL).expect("it is read");
+    let written = RunConfig::parse(&yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+    let config = Plan::check(&written, &Machine::detect()).expect("it can run").config().clone();
+    let json = serde_json::to_value(&config).expect("plain data");
+    for (key, expected) in [
+        ("/model", "\"lvwerra/gpt2-imdb\""),
+        ("/data/task/imdb/seed", "42"),
+        // 10 × 128 tokens are 27 completions of 48, two to a mini-batch of 64 tokens.
+        ("/train/batch_size", "28"),
+        ("/method/nlpo/mini_batches", "14"),
+        ("/method/nlpo/value_coefficient", "0.5"),
+        ("/method/nlpo/whiten_rewards", "true"),
+        ("/method/nlpo/top_p", "0.9"),
+        ("/method/nlpo/mask_at_eval", "false"),
+        ("/method/nlpo/sampling/top_k", "50"),
+        ("/method/nlpo/sampling/min_new_tokens", "48"),
+        ("/reward/classifier/label", "\"1\""),
+        ("/reward/classifier/text", "\"{completion}\""),
+        ("/train/max_steps", "50"),
+        ("/train/save_steps", "20"),
+        ("/train/learning_rate", "1e-6"),
+        ("/train/evaluation/beams/length_penalty", "0.6"),
+        ("/train/evaluation/max_new_tokens", "20"),
+        ("/train/evaluation/metrics/0/sacre_bleu/tokenize", "\"intl\""),
+    ] {
+        assert_eq!(json.pointer(key).map(ToString::to_string).as_deref(), Some(expected), "{key}\n{yaml}");
+    }
+    let said: Vec<String> = notes
+        .iter()
+        .map(|note| match &note.places[..] {
+            [Place::File { line, .. }] => format!("{line}: {}", note.message),
+            _ => note.message.clone(),
+        })
+        .collect();
+    let begins = [
+        "1: `tokenizer.model_name` is `gpt2`: the tokenizer is read from the directory of the model",
+        "5: the pool `imdb` needs a `seed`, without which the file does not run there: 42 is taken",
+        "8: `env.args.context_start_token` is 0 for `maskable_causal_lm_actor_critic_policy`",
+        "11: 10 environments × 128 steps are 1280 tokens: 28 completions of 48 an iteration, in 14 mini-batches of 2",
+        "11: `alg.args.new_key` has no equal: left out",
+        "21: `alg.policy.args.generation_kwargs` has no `top_k`: transformers' 50 is in force",
+        "26: the metric `causal_perplexity` has no equal",
+        "27: `train_evaluation.generation_kwargs` has no `max_new_tokens`: transformers stops at 20 tokens",
+        "27: evaluations search under the mask there; here without it",
+    ];
+    assert_eq!(said.len(), begins.len(), "{said:#?}");
+    for (said, begins) in said.iter().zip(begins) {
+        assert!(said.starts_with(begins), "{said}\n{begins}");
+    }
+    let error = imported("alg: { id: dqn }").expect_err("none of its algorithms").to_string();
+    assert_eq!(error, "`alg.id` is `dqn`, which is none of RL4LMs' algorithms");
+    let error = imported(&ORIGINAL.replace("learned_reward", "my_reward")).expect_err("unknown").to_string();
+    assert_eq!(error, "the reward `my_reward` has no equal");
+}
