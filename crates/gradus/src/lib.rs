@@ -40,6 +40,7 @@ pub mod runs;
 pub mod settings;
 pub mod stats;
 pub mod suggest;
+pub mod sweep;
 pub mod task;
 #[cfg(test)]
 mod test_support;

@@ -72,6 +72,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("train", &[ALL_BELOW]),
     ("bench", &[ALL_BELOW]),
     ("compare", &[ALL_BELOW]),
+    ("sweep", &[ALL_BELOW]),
     ("demo", &[ALL_BELOW]),
 ];
 

@@ -26,6 +26,7 @@ mod quantize;
 pub mod runs;
 mod score;
 mod serve;
+mod sweep;
 mod train;
 
 /// One command of the binary.
@@ -138,6 +139,7 @@ fn others() -> Vec<Entry> {
             arguments: compare::arguments,
             run: Box::new(compare::run),
         },
+        entry!(Train, "sweep", sweep::SweepArgs, "Train many runs from one file, and compare them over seeds"),
         Entry {
             name: "runs",
             group: Group::Train,

@@ -24,5 +24,6 @@ mod seq2seq;
 mod serve;
 #[path = "../../../gradus/tests/support/skip.rs"]
 mod skip;
+mod sweep;
 mod tasks;
 mod train;

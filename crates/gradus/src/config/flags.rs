@@ -235,7 +235,8 @@ pub(super) fn tree(flags: &[Flag]) -> Result<Node, Vec<Diagnostic>> {
     if problems.is_empty() { Ok(root) } else { Err(problems) }
 }
 
-fn set(root: &mut Node, key: &str, value: Node, place: &Option<Place>) {
+/// Puts `value` at a dotted key.
+pub(super) fn set(root: &mut Node, key: &str, value: Node, place: &Option<Place>) {
     let mut node = root;
     for part in key.split('.') {
         if !matches!(node.value, Value::Map(_)) {

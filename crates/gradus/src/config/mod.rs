@@ -19,6 +19,7 @@ mod reference;
 mod resume;
 mod rules;
 mod schema;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -33,6 +34,7 @@ pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
 pub use resume::{Change, Effect, Resume, ResumeFrom};
 pub use schema::{Field, Schema, Shape, Word};
+pub use sweep::{SweepPoint, WrittenSweep};
 
 use std::path::PathBuf;
 

@@ -45,6 +45,19 @@ impl Node {
         Self { value: Value::Map(Vec::new()), place: None }
     }
 
+    /// The same, as if nobody had written it.
+    pub fn without_places(self) -> Self {
+        let value = match self.value {
+            Value::List(items) => Value::List(items.into_iter().map(Self::without_places).collect()),
+            Value::Map(entries) => {
+                let bare = |entry: Entry| Entry { key: entry.key, place: None, node: entry.node.without_places() };
+                Value::Map(entries.into_iter().map(bare).collect())
+            }
+            scalar => scalar,
+        };
+        Self { value, place: None }
+    }
+
     /// The entry of a mapping.
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.value {

@@ -142,6 +142,28 @@ pub fn expected_calibration_error(bins: &[CalibrationBin]) -> Option<f64> {
     (n > 0).then(|| bins.iter().map(gap).sum::<f64>() / n as f64)
 }
 
+/// The mean of `values`, and half the width of its 95 % interval by Student's distribution; no width with one value, nothing at all
+/// with none.
+///
+/// The quantile of `n` degrees of freedom is tabled up to 10; beyond it is an expansion in `1/n` (Abramowitz and Stegun 1964, 26.7.5).
+pub fn mean_interval(values: &[f64]) -> Option<(f64, Option<f64>)> {
+    const TABLE: [f64; 10] = [12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281];
+    const NORMAL: f64 = 1.959_964;
+    let count = values.len();
+    if count == 0 {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / count as f64;
+    let Some(beyond_two) = count.checked_sub(2) else { return Some((mean, None)) };
+    let n = (beyond_two + 1) as f64;
+    let quantile = TABLE.get(beyond_two).copied().unwrap_or_else(|| {
+        let z = NORMAL;
+        z + (z.powi(3) + z) / (4.0 * n) + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * n * n)
+    });
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    Some((mean, Some(quantile * (squares / n / count as f64).sqrt())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,5 +227,18 @@ mod tests {
         close(expected_calibration_error(&bins), 0.42);
         assert_eq!(expected_calibration_error(&calibration(&[], &[], 5, 0.5)), None);
         assert_eq!(calibration(&[1.0, 0.2, f32::NAN], &[true; 3], 2, 0.5)[0].count, 2);
+    }
+
+    #[test]
+    fn an_interval_of_a_mean_is_students() {
+        assert_eq!(mean_interval(&[]), None);
+        assert_eq!(mean_interval(&[3.0]), Some((3.0, None)));
+        let (mean, off) = mean_interval(&[1.0, 2.0, 4.0]).expect("values");
+        // s² = 7/3, s/√3 = 0.881917; t₂ = 4.3027.
+        assert!((mean - 7.0 / 3.0).abs() < 1e-12 && (off.expect("a width") - 3.794_6).abs() < 1e-3);
+        // 26 values 0 and 1 in turn: s² = 13/50, s/√26 = 0.1, t₂₅ = 2.0595.
+        let values: Vec<f64> = (0..26).map(|i| f64::from(i % 2)).collect();
+        let (_, off) = mean_interval(&values).expect("values");
+        assert!((off.expect("a width") - 0.205_95).abs() < 1e-4, "{off:?}");
     }
 }

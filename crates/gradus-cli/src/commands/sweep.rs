@@ -1,0 +1,178 @@
+//! `gradus sweep FILE`: many runs from one file, each a process of its own; what was finished before is kept.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use gradus::config::{Plan, WrittenSweep};
+use gradus::machine::Machine;
+use gradus::sweep::{Outcome, Outcomes, is_finished, value};
+
+use crate::output::Output;
+use crate::table::aligned;
+use crate::watch::{catch_interrupts, is_interrupted};
+
+/// Arguments of `gradus sweep`.
+#[derive(Debug, clap::Args)]
+pub struct SweepArgs {
+    /// A configuration file with `sweep:`, whose keys are `grid`, `random`, `seeds`, `metric` and `at_once`
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Runs at once; they share the machine's threads. Default: as the file says, else 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
+    at_once: Option<u64>,
+    /// Show the table of what is finished, and run nothing
+    #[arg(long)]
+    show: bool,
+}
+
+/// One run: where it goes, its configuration file and what it prints.
+struct Run {
+    directory: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+}
+
+/// Trains what is not finished, and shows the table.
+pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
+    let sweep = WrittenSweep::load(&args.file, &[])?;
+    let machine = Machine::detect();
+    let (mut plans, mut problems) = (Vec::new(), Vec::new());
+    for point in &sweep.points {
+        let mut of_point = Vec::new();
+        for written in &point.runs {
+            match Plan::check(written, &machine) {
+                Ok(plan) => of_point.push(plan),
+                Err(gradus::Error::Config(found)) => {
+                    problems
+                        .extend(found.into_iter().filter(|problem| !problems.contains(problem)).collect::<Vec<_>>());
+                }
+                Err(other) => return Err(other.into()),
+            }
+        }
+        plans.push(of_point);
+    }
+    if !problems.is_empty() {
+        return Err(gradus::Error::Config(problems).into());
+    }
+    let all = plans.iter().flatten().count();
+    if !args.show {
+        let runs =
+            plans.iter().flatten().map(|plan| prepare(&sweep.output_dir, plan)).collect::<anyhow::Result<Vec<_>>>()?;
+        let pending: Vec<Run> = runs.into_iter().filter(|run| !is_finished(&run.directory)).collect();
+        out.note(format_args!("{all} runs in {}, {} to do", sweep.output_dir.display(), pending.len()));
+        let at_once = args.at_once.map_or(sweep.at_once, |count| count as usize);
+        let failed = train(pending, at_once, machine.threads, out)?;
+        write(&sweep, &plans)?;
+        for run in &failed {
+            out.warn(format_args!("{} failed: {}", run.directory.display(), last_line(&run.log)));
+        }
+        anyhow::ensure!(failed.is_empty(), "{} of {all} runs failed; the same command goes on with them", failed.len());
+    }
+    let outcomes = outcomes(&sweep, &plans)?;
+    if let Some(best) = outcomes.best() {
+        out.note(format_args!("best: {}", sweep.output_dir.join(&best.name).display()));
+    }
+    out.result(&outcomes.to_json(), || aligned(&outcomes.rows()))
+}
+
+/// Writes the configuration of a run, which must be the one it was begun with.
+fn prepare(top: &Path, plan: &Plan) -> anyhow::Result<Run> {
+    let directory = plan.output_dir().to_owned();
+    let name = directory.strip_prefix(top).unwrap_or(&directory).display().to_string().replace('/', "-");
+    let configs = top.join("configs");
+    fs::create_dir_all(&configs).with_context(|| configs.display().to_string())?;
+    let (config, text) = (configs.join(format!("{name}.yml")), plan.to_yaml());
+    match fs::read_to_string(&config) {
+        Ok(before) => anyhow::ensure!(
+            before == text,
+            "`{}` was begun with another configuration; choose another `output_dir`, or remove it",
+            directory.display()
+        ),
+        Err(_) => fs::write(&config, text).with_context(|| config.display().to_string())?,
+    }
+    Ok(Run { directory, log: configs.join(format!("{name}.log")), config })
+}
+
+/// Runs all, so many at once; gives those that failed.
+fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> anyhow::Result<Vec<Run>> {
+    catch_interrupts();
+    let progress = out.progress("runs", pending.len() as u64);
+    let (mut waiting, mut running, mut failed, mut done) =
+        (pending.into_iter(), Vec::<(Run, Child)>::new(), Vec::new(), 0);
+    loop {
+        while running.len() < at_once && !is_interrupted() {
+            let Some(run) = waiting.next() else { break };
+            let child = start(&run, (threads / at_once).max(1), at_once > 1)?;
+            running.push((run, child));
+        }
+        if running.is_empty() {
+            break;
+        }
+        let mut still = Vec::new();
+        for (run, mut child) in running {
+            match child.try_wait()? {
+                None => still.push((run, child)),
+                Some(status) => {
+                    done += 1;
+                    progress.set(done, "");
+                    if !status.success() && !is_interrupted() {
+                        failed.push(run);
+                    }
+                }
+            }
+        }
+        running = still;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    if is_interrupted() {
+        return Err(gradus::Error::Interrupted.into());
+    }
+    Ok(failed)
+}
+
+/// Begins a run, or goes on with it.
+fn start(run: &Run, threads: usize, shares: bool) -> anyhow::Result<Child> {
+    let log = fs::File::create(&run.log).with_context(|| run.log.display().to_string())?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("train").arg(&run.config).arg("--quiet");
+    if shares {
+        command.args(["--threads", &threads.to_string()]);
+    }
+    if run.directory.is_dir() {
+        command.arg("--resume");
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().with_context(|| "the program cannot be started again".to_owned())
+}
+
+/// The table and its numbers, in the directory of the sweep.
+fn write(sweep: &WrittenSweep, plans: &[Vec<Plan>]) -> anyhow::Result<()> {
+    let outcomes = outcomes(sweep, plans)?;
+    let json = serde_json::to_string_pretty(&outcomes.to_json())? + "\n";
+    for (name, text) in [("sweep.json", json), ("sweep.txt", aligned(&outcomes.rows()))] {
+        let path = sweep.output_dir.join(name);
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn outcomes(sweep: &WrittenSweep, plans: &[Vec<Plan>]) -> gradus::Result<Outcomes> {
+    let first = plans.iter().flatten().next().map_or("eval_reward", Plan::best_metric);
+    let metric = sweep.metric.clone().unwrap_or_else(|| first.to_owned());
+    let outcome = |(point, plans): (&gradus::config::SweepPoint, &Vec<Plan>)| {
+        let values = plans.iter().map(|plan| value(plan.output_dir(), &metric)).collect::<gradus::Result<Vec<_>>>()?;
+        let values = values.into_iter().flatten().filter(|value| value.is_finite()).collect();
+        Ok(Outcome { name: point.name.clone(), settings: point.settings.clone(), values, runs: plans.len() })
+    };
+    let points = sweep.points.iter().zip(plans).map(outcome).collect::<gradus::Result<Vec<_>>>()?;
+    Ok(Outcomes::of(&metric, points))
+}
+
+fn last_line(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let errors = text.lines().rev().find(|line| line.starts_with("error")).or_else(|| text.lines().last());
+    errors.unwrap_or("it said nothing").to_owned()
+}

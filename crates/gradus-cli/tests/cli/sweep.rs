@@ -1,0 +1,67 @@
+//! `gradus sweep`: many runs from one file, kept when they are finished, compared over seeds.
+
+use serde_json::Value;
+
+use crate::harness::{CliTest, fixture_model};
+
+fn sweep(keys: &str) -> CliTest {
+    let file = format!(
+        "model: {}\ndata: {{ task: {{ increasing_numbers: {{ prompt: the, n_samples: 8 }} }} }}\noutput_dir: out\n\
+         method: {{ grpo: {{ max_new_tokens: 4, group_size: 2 }} }}\nreward: {{ rule: {{ length: {{ target: 3 }} }} }}\n\
+         train: {{ max_steps: 1, batch_size: 2, max_eval_rows: 4 }}\n{keys}\n",
+        fixture_model("qwen3")
+    );
+    CliTest::with("sweep.yml", &file)
+}
+
+fn shown(test: &CliTest, arguments: &[&str]) -> Value {
+    let all = [&["sweep", "sweep.yml", "--json"], arguments].concat();
+    serde_json::from_str(&test.succeeds(&all)).expect("JSON")
+}
+
+#[test]
+fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
+    let test = sweep("sweep: { grid: { train.learning_rate: [1e-6, 1e-2] }, seeds: [1, 2], at_once: 2 }");
+    let before = shown(&test, &["--show"]);
+    assert_eq!((&before["best"], &before["points"][0]["runs"]), (&Value::Null, &2.into()));
+    assert!(!test.path().join("out").exists(), "nothing runs only to be shown");
+    let found = shown(&test, &[]);
+    assert_eq!(found["metric"], "eval_reward");
+    let points = found["points"].as_array().expect("points");
+    assert!(points.len() == 2 && points.iter().all(|point| point["interval"].is_array()), "{found}");
+    // The table says what the runs say.
+    for point in points {
+        let name = point["name"].as_str().expect("a name");
+        for (i, seed) in [1, 2].iter().enumerate() {
+            let results: Value =
+                serde_json::from_str(&test.read(&format!("out/{name}/seed-{seed}/results.json"))).expect("JSON");
+            assert_eq!((&results["after"]["eval_reward"], &results["seed"]), (&point["values"][i], &(*seed).into()));
+        }
+    }
+    assert_eq!(found["best"], points[0]["name"]);
+    assert!(points[0]["mean"].as_f64() >= points[1]["mean"].as_f64());
+    assert_eq!(serde_json::from_str::<Value>(&test.read("out/sweep.json")).expect("JSON"), found);
+    // Again: only what is missing is trained.
+    let name = points[0]["name"].as_str().expect("a name");
+    let kept = test.path().join(format!("out/{name}/seed-1/results.json"));
+    let written = std::fs::metadata(&kept).and_then(|file| file.modified()).expect("there");
+    std::fs::remove_dir_all(test.path().join(format!("out/{name}/seed-2"))).expect("removed");
+    let run = test.run(&["sweep", "sweep.yml"]);
+    assert!(run.code == 0 && run.stderr.contains("4 runs in out, 1 to do"), "{run:?}");
+    assert_eq!(std::fs::metadata(&kept).and_then(|file| file.modified()).expect("there"), written);
+    assert_eq!(shown(&test, &["--show"]), found, "the same seeds give the same numbers");
+    // Another file does not go on in the same place.
+    test.write("sweep.yml", &test.read("sweep.yml").replace("target: 3", "target: 2"));
+    let run = test.run(&["sweep", "sweep.yml"]);
+    assert!(run.code != 0 && run.stderr.contains("was begun with another configuration"), "{run:?}");
+}
+
+#[test]
+fn a_run_that_fails_is_named_and_the_others_are_finished() {
+    let test = sweep("sweep: { grid: { train.max_length: [5, 64] } }");
+    let run = test.run(&["sweep", "sweep.yml"]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stderr.contains("seed-42 failed: error:") && run.stderr.contains("1 of 2 runs failed"), "{run:?}");
+    let found = shown(&test, &["--show"]);
+    assert!(found["best"].as_str().is_some_and(|best| best.starts_with("2-max_length=64")), "{found}");
+}

@@ -1,0 +1,337 @@
+//! One file for many runs: a configuration with `sweep`, which says what is varied.
+//!
+//! ```yaml
+//! model: gpt2
+//! data: { task: increasing_numbers }
+//! method: { ppo: { max_new_tokens: 20 } }
+//! reward: { metric: { increasing_numbers: { min_tokens: 20 } } }
+//! train: { max_steps: 50 }
+//! sweep:
+//!   grid: { train.learning_rate: [1e-6, 1e-5], method.ppo.kl.coefficient: [0.01, 0.1] }
+//!   seeds: [1, 2, 3]
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use rand::Rng;
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+
+use super::flags::{Flag, overlay, set};
+use super::import::json;
+use super::load::{Request, Written, resolve, text};
+use super::node::{Node, document, parse};
+use super::plan::free_directory;
+use super::schema::Schema;
+use crate::error::{Diagnostic, Error, Result};
+use crate::rng::{Purpose, Seed};
+
+/// Keys of `sweep`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SweepConfig {
+    /// Keys with their values: every combination is a point.
+    #[serde(default)]
+    grid: Map<String, Json>,
+    /// Points drawn at random.
+    random: Option<RandomConfig>,
+    /// Seeds: each point is run with every one. Default: that of `train.seed`.
+    #[serde(default)]
+    seeds: Vec<u64>,
+    /// The metric that is compared. Default: the one that decides `best/`.
+    metric: Option<String>,
+    /// Runs at once. Default 1.
+    #[serde(default = "one")]
+    at_once: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// Keys of `sweep.random`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RandomConfig {
+    /// How many points.
+    points: usize,
+    /// Keys with what they are drawn from: a list, `{ uniform: [low, high] }` or `{ log_uniform: [low, high] }`.
+    keys: Map<String, Json>,
+    /// The seed of the draws. Default 42.
+    #[serde(default = "forty_two")]
+    seed: u64,
+}
+
+fn forty_two() -> u64 {
+    42
+}
+
+/// The most runs of a sweep.
+const RUNS_MAX: usize = 10_000;
+
+/// A sweep as written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WrittenSweep {
+    /// Where it goes: `output_dir`, or `runs/sweep-<model>-<n>`.
+    pub output_dir: PathBuf,
+    /// The metric that is compared; none: the one that decides `best/`.
+    pub metric: Option<String>,
+    /// Runs at once.
+    pub at_once: usize,
+    /// What is tried.
+    pub points: Vec<SweepPoint>,
+}
+
+/// Values that are tried together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepPoint {
+    /// Names its directory: a number and the values.
+    pub name: String,
+    /// The keys that are varied, with their values.
+    pub settings: Vec<(String, String)>,
+    /// One run a seed; each goes to a directory of its own.
+    pub runs: Vec<Written>,
+}
+
+impl WrittenSweep {
+    /// Reads a file and lays flags over it, once for each run.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every problem, each once.
+    pub fn load(file: &Path, flags: &[Flag]) -> Result<Self> {
+        let base = document(file, &text(file)?).map_err(refused)?;
+        Self::of(base, flags)
+    }
+
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    /// As [`WrittenSweep::load`].
+    pub fn parse(text: &str) -> Result<Self> {
+        Self::of(document("sweep.yml".as_ref(), text).map_err(refused)?, &[])
+    }
+
+    fn of(mut base: Node, flags: &[Flag]) -> Result<Self> {
+        let Some(entry) = base.take("sweep") else {
+            let hint = "write `sweep: { grid: { train.learning_rate: [1e-6, 1e-5] }, seeds: [1, 2] }` beside the keys of a run";
+            return Err(refused(Diagnostic {
+                message: "the file has no `sweep`".into(),
+                places: Vec::new(),
+                hint: Some(hint.into()),
+            }));
+        };
+        let wrong = |message: String| {
+            refused(Diagnostic { message, places: entry.place.clone().into_iter().collect(), hint: None })
+        };
+        let config: SweepConfig =
+            serde_json::from_value(json(&entry.node)).map_err(|error| wrong(format!("`sweep`: {error}")))?;
+        let mut points = grid(&config.grid).map_err(wrong)?;
+        if let Some(random) = &config.random {
+            points = if config.grid.is_empty() { Vec::new() } else { points };
+            points.extend(drawn(random).map_err(wrong)?);
+        }
+        let seeds: Vec<Option<u64>> =
+            if config.seeds.is_empty() { vec![None] } else { config.seeds.iter().copied().map(Some).collect() };
+        if points.len().saturating_mul(seeds.len()) > RUNS_MAX {
+            return Err(wrong(format!(
+                "`sweep` has {} points × {} seeds, more than {RUNS_MAX} runs",
+                points.len(),
+                seeds.len()
+            )));
+        }
+        let digits = points.len().to_string().len();
+        let (mut found, mut problems, mut output_dir): (Vec<SweepPoint>, Vec<Diagnostic>, Option<PathBuf>) =
+            Default::default();
+        for (i, settings) in points.into_iter().enumerate() {
+            let shown: Vec<(String, String)> = settings
+                .iter()
+                .map(|(key, value)| (key.clone(), value.to_string().trim_matches('"').to_owned()))
+                .collect();
+            let name = point_name(i + 1, digits, &shown);
+            let mut runs = Vec::new();
+            for seed in &seeds {
+                match run(&base, &settings, *seed, flags) {
+                    Ok(mut written) => {
+                        let config = &mut written.config;
+                        let top = output_dir.get_or_insert_with(|| {
+                            config.output_dir.clone().unwrap_or_else(|| free_directory("sweep", &config.model))
+                        });
+                        config.output_dir = Some(top.join(&name).join(format!("seed-{}", config.train.seed)));
+                        runs.push(written);
+                    }
+                    // What all runs share is wrong in all of them.
+                    Err(Error::Config(wrong)) => wrong.into_iter().for_each(|problem| {
+                        if !problems.contains(&problem) {
+                            problems.push(problem);
+                        }
+                    }),
+                    Err(other) => return Err(other),
+                }
+            }
+            found.push(SweepPoint { name, settings: shown, runs });
+        }
+        if !problems.is_empty() {
+            return Err(Error::Config(problems));
+        }
+        let output_dir = output_dir.ok_or_else(|| wrong("`sweep` has nothing to try".into()))?;
+        Ok(Self { output_dir, metric: config.metric, at_once: config.at_once.max(1), points: found })
+    }
+}
+
+type Settings = Vec<(String, Json)>;
+
+/// Every combination, the last key varied fastest.
+fn grid(keys: &Map<String, Json>) -> std::result::Result<Vec<Settings>, String> {
+    let mut points: Vec<Settings> = vec![Vec::new()];
+    for (key, values) in keys {
+        let values = match values {
+            Json::Array(values) if !values.is_empty() => values,
+            _ => return Err(format!("`sweep.grid.{key}` is {values}, but a list of values is needed")),
+        };
+        if points.len().saturating_mul(values.len()) > RUNS_MAX {
+            return Err(format!("`sweep.grid` has more than {RUNS_MAX} points"));
+        }
+        let with = |point: &Settings, value: &Json| [point.as_slice(), &[(key.clone(), value.clone())]].concat();
+        points = points.iter().flat_map(|point| values.iter().map(move |value| with(point, value))).collect();
+    }
+    Ok(points)
+}
+
+fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
+    let point = |i: usize| {
+        let mut stream = Seed(random.seed).stream(Purpose::Sweep, 0, i as u64);
+        let draw = |(key, from): (&String, &Json)| {
+            let bounds = |name: &str| match from.get(name).and_then(Json::as_array).map(Vec::as_slice) {
+                Some([low, high]) => low.as_f64().zip(high.as_f64()).filter(|(low, high)| low < high),
+                _ => None,
+            };
+            let wrong = || {
+                format!(
+                    "`sweep.random.keys.{key}` is {from}, but a list, `{{ uniform: [low, high] }}` or `{{ log_uniform: [low, high] }}` \
+                     is needed"
+                )
+            };
+            let value = match (from, bounds("uniform"), bounds("log_uniform")) {
+                (Json::Array(values), ..) if !values.is_empty() => values[stream.random_range(0..values.len())].clone(),
+                (_, Some((low, high)), _) => rounded(stream.random_range(low..high)),
+                (_, _, Some((low, high))) if low > 0.0 => rounded(stream.random_range(low.ln()..high.ln()).exp()),
+                _ => return Err(wrong()),
+            };
+            Ok((key.clone(), value))
+        };
+        random.keys.iter().map(draw).collect()
+    };
+    (0..random.points.min(RUNS_MAX + 1)).map(point).collect()
+}
+
+/// Three digits that matter: nobody reads more, and names stay short.
+fn rounded(value: f64) -> Json {
+    format!("{value:.2e}").parse::<f64>().unwrap_or(value).into()
+}
+
+fn run(base: &Node, settings: &Settings, seed: Option<u64>, flags: &[Flag]) -> Result<Written> {
+    let mut over = Node::empty();
+    let seed = seed.map(|seed| ("train.seed".to_owned(), Json::from(seed)));
+    for (key, value) in settings.iter().chain(&seed) {
+        let node = parse("".as_ref(), &value.to_string()).map_err(refused)?;
+        set(&mut over, key, node.without_places(), &None);
+    }
+    let schema = Schema::run_config();
+    let base = overlay(&schema, schema.root(), base.clone(), over);
+    resolve(base, None, &Request { flags, ..Request::default() })
+}
+
+/// `03-learning_rate=1e-6,coefficient=0.1`, as far as it is short.
+fn point_name(number: usize, digits: usize, settings: &[(String, String)]) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let part = |(key, value): &(String, String)| {
+        let key = key.rsplit('.').next().unwrap_or(key);
+        format!("{key}={}", value.chars().map(plain).take(24).collect::<String>())
+    };
+    let parts: Vec<String> = settings.iter().map(part).collect();
+    let mut name = format!("{number:0digits$}");
+    for (i, part) in parts.iter().enumerate() {
+        if name.len() + part.len() > 100 {
+            break;
+        }
+        name += if i == 0 { "-" } else { "," };
+        name += part;
+    }
+    name
+}
+
+fn refused(problem: Diagnostic) -> Error {
+    Error::Config(vec![problem])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: &str = "model: m\ndata: d\noutput_dir: out\nmethod: { grpo: {} }\nreward: { rule: { substring: a } }\n";
+
+    #[test]
+    fn a_grid_is_every_combination_with_every_seed() {
+        let text = format!(
+            "{BASE}sweep: {{ grid: {{ train.learning_rate: [1e-6, 2e-6], method.grpo.group_size: [2, 4] }}, seeds: [1, 2] }}\n"
+        );
+        let sweep = WrittenSweep::parse(&text).expect("it reads");
+        let names: Vec<&str> = sweep.points.iter().map(|point| point.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "1-learning_rate=1e-6,group_size=2",
+                "2-learning_rate=1e-6,group_size=4",
+                "3-learning_rate=2e-6,group_size=2",
+                "4-learning_rate=2e-6,group_size=4"
+            ]
+        );
+        let run = &sweep.points[2].runs[1].config;
+        assert_eq!((run.train.learning_rate, run.train.seed), (Some(2e-6), 2));
+        assert_eq!(run.output_dir.as_deref(), Some(Path::new("out/3-learning_rate=2e-6,group_size=2/seed-2")));
+        assert_eq!(sweep.points.iter().map(|point| point.runs.len()).sum::<usize>(), 8);
+    }
+
+    #[test]
+    fn points_are_drawn_by_the_seed_within_their_bounds() {
+        let text = format!(
+            "{BASE}sweep: {{ random: {{ points: 30, keys: {{ train.learning_rate: {{ log_uniform: [1e-6, 1e-4] }}, \
+             train.batch_size: [4, 8], method.grpo.temperature: {{ uniform: [0.5, 1] }} }} }} }}\n"
+        );
+        let (once, again) =
+            (WrittenSweep::parse(&text).expect("it reads"), WrittenSweep::parse(&text).expect("it reads"));
+        assert_eq!(once, again);
+        let rates: Vec<f64> = once.points.iter().filter_map(|point| point.runs[0].config.train.learning_rate).collect();
+        assert!(rates.len() == 30 && rates.iter().all(|rate| (1e-6..=1e-4).contains(rate)));
+        // Half of the logarithms lie below the geometric middle.
+        let low = rates.iter().filter(|rate| **rate < 1e-5).count();
+        assert!((7..=23).contains(&low), "{low}");
+        let sizes: Vec<usize> = once.points.iter().map(|point| point.runs[0].config.train.batch_size).collect();
+        assert!(sizes.contains(&4) && sizes.contains(&8));
+    }
+
+    #[test]
+    fn mistakes_are_told_once() {
+        let messages = |sweep: &str| match WrittenSweep::parse(&format!("{BASE}{sweep}")) {
+            Err(Error::Config(problems)) => problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(messages(""), ["the file has no `sweep`"]);
+        assert_eq!(
+            messages("sweep: { grid: { train.seed: 3 } }"),
+            ["`sweep.grid.train.seed` is 3, but a list of values is needed"]
+        );
+        assert_eq!(messages("sweep: { grid: { train.sed: [1, 2] }, seeds: [1, 2] }"), ["unknown key `sed` in `train`"]);
+        let found = messages("sweep: { gird: {} }");
+        assert!(found[0].starts_with("`sweep`: unknown field `gird`"), "{found:?}");
+        let found = messages("sweep: { random: { points: 2, keys: { train.seed: { log_uniform: [0, 1] } } } }");
+        assert!(
+            found[0].starts_with("`sweep.random.keys.train.seed` is {\"log_uniform\":[0,1]}, but a list"),
+            "{found:?}"
+        );
+        let many = "sweep: { grid: { train.seed: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], train.batch_size: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], \
+                    train.max_length: [11, 12, 13, 14, 15, 16, 17, 18, 19, 20], train.threads: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], \
+                    train.logging_steps: [1, 2] } }";
+        assert_eq!(messages(many), ["`sweep.grid` has more than 10000 points"]);
+    }
+}
