@@ -174,6 +174,13 @@ fn several_prompts_are_answered_in_order_and_as_if_alone() {
         assert_eq!(together["text"], alone["text"]);
         assert_eq!(together["logprobs"], alone["logprobs"]);
     }
+    // Each completion has a random stream of its own: those of the second prompt are the third and the fourth.
+    let sampled = json!({ "model": "qwen3", "prompt": prompts, "max_tokens": 9, "n": 2, "seed": 7 });
+    let sampled = server.post("/v1/completions", &sampled).json();
+    let expected = generated("qwen3", prompts[1], 4, params(9), &[]);
+    for (i, expected) in expected.iter().enumerate().skip(2) {
+        assert_eq!(sampled["choices"][i]["text"], expected.completion);
+    }
 }
 
 #[test]
