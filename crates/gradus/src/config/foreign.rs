@@ -85,10 +85,6 @@ const FOREIGN: &[Foreign] = &[
     noted(&["load_in_8bit"], "train.frozen_weights", "`int8` is the 8-bit format"),
     same(&["num_generations", "num_return_sequences", "n_samples"], "method.*.group_size"),
     same(&["max_completion_length", "response_length", "max_response_length"], "method.*.max_new_tokens"),
-    nothing(
-        &["max_prompt_length"],
-        "prompts are never cut: `train.max_length` bounds prompt and completion together, and longer rows are left out",
-    ),
     same(&["ppo_epochs", "num_ppo_epochs", "num_iterations", "noptepochs"], "method.*.update_epochs"),
     same(&["num_mini_batches"], "method.*.mini_batches"),
     same(&["cliprange", "epsilon", "clip_epsilon"], "method.*.clip_range"),
