@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ngrams::{Grams, Words, shared};
+use super::punkt::Punkt;
 use super::references::{References, each};
 use super::stem::Porter;
 use super::{Measure, Metric, Resampling, Row, RowError, intervals, lcs};
@@ -25,11 +26,15 @@ pub struct RougeOptions {
     pub aggregate: Aggregate,
     /// Only this value. As a reward, without it: the mean of ROUGE-1, -2 and -L.
     pub rouge_type: Option<RougeType>,
+    /// Put each sentence on a line of its own for ROUGE-Lsum, as scripts of Hugging Face and FineGrainedRLHF do: by NLTK's Punkt with
+    /// its list of English abbreviations. Default false.
+    pub split_sentences: bool,
 }
 
 impl Default for RougeOptions {
     fn default() -> Self {
-        Self { use_stemmer: true, references: References::Max, aggregate: Aggregate::Mean, rouge_type: None }
+        let (references, aggregate) = (References::Max, Aggregate::Mean);
+        Self { use_stemmer: true, references, aggregate, rouge_type: None, split_sentences: false }
     }
 }
 
@@ -73,12 +78,13 @@ const PARTS: [(&str, RougeType); 4] = [
 #[derive(Debug, Clone)]
 pub struct Rouge {
     options: RougeOptions,
+    punkt: Punkt,
 }
 
 impl Rouge {
     /// The metric with these options.
     pub fn new(options: RougeOptions) -> Self {
-        Self { options }
+        Self { options, punkt: Punkt::plain() }
     }
 
     /// The four F-measures against each reference, and the best of each kind.
@@ -120,7 +126,9 @@ impl Rouge {
 
     fn text(&self, text: &str) -> Text {
         let mut stems = HashMap::new();
-        Text { lines: text.split('\n').map(|line| self.words(line, &mut stems)).collect() }
+        let sentences = if self.options.split_sentences { self.punkt.sentences(text.trim()) } else { vec![text] };
+        let lines = sentences.iter().flat_map(|sentence| sentence.split('\n'));
+        Text { lines: lines.map(|line| self.words(line, &mut stems)).collect() }
     }
 
     /// Lower case, runs of ASCII letters and digits, stemmed.
@@ -203,4 +211,26 @@ fn union_hits(reference: &[Vec<u32>], prediction: &[Vec<u32>], kinds: usize) -> 
         }
     }
     hits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_lines_where_that_is_asked_for() {
+        let value = |split_sentences: bool, prediction: &str, reference: &str| {
+            let options =
+                RougeOptions { rouge_type: Some(RougeType::RougeLsum), split_sentences, ..Default::default() };
+            let (prediction, references) = (prediction.to_owned(), vec![reference.to_owned()]);
+            let row = Row { prompt: String::new(), prediction, references, metadata: serde_json::Map::new() };
+            Rouge::new(options).worth(&[row]).expect("a value")[0]
+        };
+        let (one, other) = ("Dr. Pot sings. The tea is hot!", " The tea is hot! Dr. Pot sings.");
+        let lines = |text: &str| text.trim().replace(". The", ".\nThe").replace("! Dr", "!\nDr");
+        assert_eq!(value(true, one, other), 1.0, "both sentences are there");
+        assert_eq!(value(true, one, other), value(false, &lines(one), &lines(other)));
+        // As one line, one of the two sentences is out of order: four words of seven.
+        assert_eq!(value(false, one, other), 4.0 / 7.0);
+    }
 }
