@@ -36,6 +36,8 @@ pub struct LabelPlan {
     pub task: Task,
     /// What the loss of each label is multiplied by, `[K]`.
     pub weights_k: Vec<f32>,
+    /// What cut the rows' texts into sentences, where all of them say so.
+    pub sentences: Option<String>,
 }
 
 impl Pretrained {

@@ -58,6 +58,7 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     test.succeeds(&[&["train", "relevance.yml"][..], &short].concat());
     let config: Value = serde_json::from_str(&test.read("relevance/model/config.json")).expect("JSON");
     assert_eq!((&config["id2label"]["0"], &config["gradus"]["max_length"]), (&"Ignore".into(), &30.into()));
+    assert_eq!(config["gradus"]["sentences"], "gradus-rules-1");
     let logged = lines(&test.read("relevance/metrics.jsonl"));
     let measured = logged.last().expect("a row");
     assert!(measured["eval_detection/f1"].is_number() && measured["eval_f1/NF-ERR"].is_number(), "{measured}");
@@ -120,6 +121,11 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
         "{}",
         run.stderr
     );
+    let config = test.read("relevance/model/config.json").replace("gradus-rules-1", "spacy-3.5.4");
+    test.write("relevance/model/config.json", &config);
+    test.write("parsed.yml", &test.read("ppo.yml").replace("output_dir: ppo", "output_dir: parsed"));
+    let run = test.run(&["train", "parsed.yml", "--quiet"]);
+    assert!(run.code != 0 && run.stderr.contains("learned from sentences that `spacy-3.5.4` found"), "{}", run.stderr);
     test.write("wrong.yml", &test.read("ppo.yml").replace("scale: 0.3", "std: 0\n      scael: 2"));
     let run = test.run(&["config", "check", "wrong.yml"]);
     for part in ["unknown key `scael`", "did you mean `scale`"] {

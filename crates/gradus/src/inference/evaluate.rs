@@ -159,7 +159,7 @@ fn labels(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let rows = rows(options, Need::Columns)?;
     let task = Task::of(&files.dir)?;
     let weights_k = vec![1.0; task.labels.len()];
-    files.labels.get_or_init(|| LabelPlan { task, weights_k });
+    files.labels.get_or_init(|| LabelPlan { task, weights_k, sentences: None });
     let made = ClassifyConfig::default().examples(&rows, files, tokenise(options, files)?)?;
     let model = Classifier::load(&files.dir, &options.device.device())?;
     let stats = Classify::default().evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;

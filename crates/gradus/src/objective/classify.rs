@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Objective, OfflineMethod, Pass, evaluate_loss};
 use crate::batches::MicroBatch;
+use crate::data::feedback::SENTENCES;
 use crate::data::{
     self, Examples, Gold, LabelForm, LabelKind, LabelledExample, Need, Row, Side, TextForm, TokeniseOptions, TooLong,
 };
@@ -229,7 +230,10 @@ impl OfflineMethod for ClassifyConfig {
             .with_hint("name all of them as `method.classify.labels`"));
         }
         let weights_k = self.weights(&labels, &counts)?;
-        Ok(Some(LabelPlan { task: task.with(labels), weights_k }))
+        let splitter = |row: &Row| row.columns.get(SENTENCES).and_then(Value::as_str).map(str::to_owned);
+        let sentences = train.first().and_then(splitter);
+        let sentences = sentences.filter(|name| train.iter().all(|row| splitter(row).as_deref() == Some(name)));
+        Ok(Some(LabelPlan { task: task.with(labels), weights_k, sentences }))
     }
 
     fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<LabelledExample>> {

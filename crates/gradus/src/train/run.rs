@@ -250,6 +250,7 @@ impl Job<'_> {
         let model = learner.frozen();
         let trained = Trained {
             max_length: self.limit()?,
+            sentences: self.start.model.labels.get().and_then(|labels| labels.sentences.clone()),
             ..objective.trained(&model, &train.iter().collect::<Vec<_>>(), settings.passes)
         };
         atomic::write_dir(&self.directory.model(), |path| {

@@ -156,7 +156,7 @@ fn rows_with_feedback_are_converted_before_they_teach() {
         _ => "Ignore",
     };
     let labels: Vec<&str> = words.iter().enumerate().map(label).collect();
-    let expected = json!({ "id": "7", "text": words, "feedback_tags": labels });
+    let expected = json!({ "id": "7", "text": words, "feedback_tags": labels, "sentences": "gradus-rules-1" });
     assert_eq!(Value::Object(tags(SegmentForm::R1)), expected);
     // The first sentence has an error of the other kind alone: nothing is known of its facts.
     assert_eq!(segment_labels(feedback, &SegmentForm::R2, &RuleSplitter), ["Ignore", "F-ERR"]);

@@ -73,7 +73,19 @@ impl SegmentReward {
         let worth = Worth::of(&judge, dir, config).map_err(refuse)?;
         let level = config.segments.unwrap_or_else(|| judge.usual_level());
         judge.check(config, level).map_err(refuse)?;
-        Ok(Self { judge, splitter: Box::new(RuleSplitter), level, worth, change: config.change, passes })
+        let splitter: Box<dyn SentenceSplitter> = Box::new(RuleSplitter);
+        if let Some(other) = dir.trained().sentences.filter(|name| level != Level::Whole && name != splitter.name()) {
+            let message = format!(
+                "`{}` learned from sentences that `{other}` found, but completions are cut by `{}`",
+                config.model,
+                splitter.name()
+            );
+            return Err(config_error(
+                message,
+                Some("train it anew on files of this version's `gradus data convert`".into()),
+            ));
+        }
+        Ok(Self { judge, splitter, level, worth, change: config.change, passes })
     }
 
     /// The segments of a completion. A completion that is judged as a whole is one, whatever it says.
