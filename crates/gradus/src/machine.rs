@@ -48,6 +48,16 @@ impl Machine {
             ],
         }
     }
+
+    /// What `--compute bf16` costs here, where it does not pay: the kernels multiply bf16 with AVX512-BF16 alone.
+    pub fn bf16_warning(&self) -> Option<String> {
+        let multiplies = self.processor_features.contains(&("avx512bf16", true));
+        (!multiplies).then(|| {
+            "`compute: bf16` halves what operands take, but this processor has no bf16 products (AVX512-BF16): steps take longer \
+             than with `f32`"
+                .to_owned()
+        })
+    }
 }
 
 /// Computes on this many threads from now on, all processors where nothing is said. The calling thread is one of them.

@@ -32,6 +32,10 @@ fn table(machine: &Machine) -> String {
     line("processor", machine.processor.clone().unwrap_or_else(|| "unknown".into()));
     line("features", list(true));
     line("lacking", list(false));
+    line(
+        "bf16",
+        if machine.bf16_warning().is_none() { "products of its own" } else { "no products: slower than f32" }.into(),
+    );
     line("threads", machine.threads.to_string());
     line("memory", format!("{}, {} free", gibibytes(machine.memory_bytes), gibibytes(machine.memory_free_bytes)));
     line("build", machine.build.join(" "));

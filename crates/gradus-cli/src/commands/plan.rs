@@ -30,6 +30,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let plan = train::plan(None, matches)?;
     let workload = forecast::workload(&plan, &mut Watcher::new(out))?;
     let machine = Machine::detect();
+    train::warn_of_bf16(&plan, &machine, out);
     if *plan.device() != DeviceChoice::cpu() {
         out.warn(format_args!(
             "the forecast is that of `cpu`: on `{}` a run needs more, and is not checked",

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::ArgMatches;
 use gradus::config::{Plan, Request, Resume, ResumeFrom, RunConfig, Scope};
+use gradus::device::DeviceChoice;
 use gradus::machine::Machine;
+use gradus::model::Precision;
 use gradus::run::{Existing, Origin};
 use serde_json::Value;
 
@@ -19,7 +21,9 @@ pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::
 
 /// Trains, and says what came of it.
 pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
-    let cores = Machine::detect().threads;
+    let machine = Machine::detect();
+    warn_of_bf16(plan, &machine, out);
+    let cores = machine.threads;
     if let Some(threads) = plan.train().threads.filter(|&threads| threads > cores) {
         out.warn(format_args!(
             "`train.threads` is {threads}, but this machine runs {cores} at once: the others only cost time"
@@ -36,6 +40,16 @@ pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
     let outcome = gradus::train::run(plan, &mut Watcher::new(out))?;
     out.note(summary(&outcome.results));
     out.result(&outcome.results, || outcome.directory.display().to_string())
+}
+
+/// Says where bf16 costs time instead of saving it.
+pub fn warn_of_bf16(plan: &Plan, machine: &Machine, out: &Output) {
+    if plan.train().compute == Precision::Bf16
+        && *plan.device() == DeviceChoice::cpu()
+        && let Some(warning) = machine.bf16_warning()
+    {
+        out.warn(warning);
+    }
 }
 
 /// The checked run that the file and the flags describe.

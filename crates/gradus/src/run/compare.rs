@@ -304,7 +304,7 @@ impl Comparison {
 
     fn bars(&self) -> BarChart {
         let panels = [
-            ("reward", "Reward", "held-out prompts"),
+            ("reward", "Reward", "held-out, ± standard error"),
             ("wins", "Wins", "share of prompts"),
             ("kl", "KL to the start", "nats"),
             ("length", "Length", "tokens"),
@@ -314,11 +314,12 @@ impl Comparison {
             let bar = |(index, entry): (usize, &Entry)| Bar {
                 name: entry.name.clone(),
                 value: entry.value(key, self.start()).unwrap_or(f64::NAN),
+                error: entry.standard_error().filter(|_| key == "reward"),
                 color: index.checked_sub(1),
             };
             let bars: Vec<Bar> = self.entries.iter().enumerate().map(bar).collect();
             let shown = bars.iter().any(|bar| bar.value.is_finite());
-            shown.then(|| Panel { title: title.into(), unit: unit.into(), bars })
+            shown.then(|| Panel { title: title.into(), unit: unit.into(), is_share: key == "wins", bars })
         };
         BarChart { title: "Final results".into(), panels: panels.into_iter().filter_map(panel).collect() }
     }

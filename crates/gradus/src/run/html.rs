@@ -46,6 +46,11 @@ pub fn cards<'a>(cards: impl IntoIterator<Item = (&'a str, String, String)>) -> 
     format!("<dl class=\"cards\">\n{}</dl>\n", cards.into_iter().map(card).collect::<String>())
 }
 
+/// A cell with a prompt, which scrolls where it is long: the answers are what is read.
+pub fn prompt_cell(text: &str) -> String {
+    format!("<td class=\"text prompt\"><div>{}</div></td>", escape(text))
+}
+
 /// A cell with a text of several lines under a small heading.
 pub fn text_cell(heading: &str, text: &str) -> String {
     format!("<td class=\"text\"><b>{}</b>{}</td>", escape(heading), escape(text))

@@ -5,8 +5,9 @@ use std::fs;
 use serde_json::{Map, Value, json};
 
 use super::atomic;
+use super::database::{RolloutDb, WarningRecord};
 use super::directory::RunDir;
-use super::html::{cards, curves, escape, page, text_cell};
+use super::html::{cards, curves, escape, page, prompt_cell, text_cell};
 use super::metrics::read_metrics;
 use super::plots::{short, training_charts, write_charts};
 use super::samples::{Sample, before_and_after, read_samples};
@@ -39,6 +40,7 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     if !charts.is_empty() {
         body += &format!("<h2>Curves</h2>\n{}", curves(&charts));
     }
+    body += &warnings(run);
     body += &sample_table(&samples);
     body += &format!(
         "<h2>Configuration</h2>\n<details><summary>config.yml</summary><pre>{}</pre></details>\n",
@@ -131,6 +133,22 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// What the run warned of, and when.
+fn warnings(run: &RunDir) -> String {
+    let found = RolloutDb::open(run).and_then(|database| database.warnings()).unwrap_or_default();
+    if found.is_empty() {
+        return String::new();
+    }
+    let row = |warning: &WarningRecord| {
+        format!("<tr><td class=\"number\">{}</td><td>{}</td></tr>\n", warning.step, escape(&warning.message))
+    };
+    let rows: String = found.iter().map(row).collect();
+    format!(
+        "<h2>Warnings</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"number\">Step</th><th>What was noticed</th></tr>\n\
+         {rows}</table></div>\n"
+    )
+}
+
 fn sample_table(samples: &[Sample]) -> String {
     let pairs = before_and_after(samples);
     let heading =
@@ -139,7 +157,7 @@ fn sample_table(samples: &[Sample]) -> String {
     for (before, after) in pairs.iter().take(SHOWN_SAMPLES) {
         rows += &format!(
             "<tr>{}{}{}</tr>\n",
-            text_cell("", &before.prompt),
+            prompt_cell(&before.prompt),
             text_cell(&heading(before), &before.completion),
             text_cell(&heading(after), &after.completion)
         );

@@ -64,6 +64,7 @@ fn histogram(scores: &[PairScore]) -> LineChart {
     let outline = |name: &str, rewards: &[f64], color| Curve {
         name: name.into(),
         points: outline(rewards, low, high),
+        intervals: Vec::new(),
         kind: CurveKind::Line,
         color,
     };
@@ -94,7 +95,8 @@ fn reliability(scores: &[PairScore]) -> LineChart {
     let right: Vec<bool> = scores.iter().map(PairScore::is_right).collect();
     let bins = calibration(&sure, &right, CALIBRATION_BINS, 0.5);
     let measured = bins.iter().filter(|bin| bin.count > 0).map(|bin| (bin.confidence, bin.accuracy)).collect();
-    let curve = |name: &str, points, kind, color| Curve { name: name.into(), points, kind, color };
+    let curve =
+        |name: &str, points, kind, color| Curve { name: name.into(), points, intervals: Vec::new(), kind, color };
     LineChart {
         title: "Calibration on held-out pairs".into(),
         unit: "share of choices that were right".into(),

@@ -172,6 +172,12 @@ fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, 
         }
     }
     let all = pairs.len();
+    let mean = |of: fn(&(Record, Record)) -> Option<f64>| {
+        let values: Vec<f64> = pairs.iter().filter_map(of).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    // Of all pairs that fit, whichever are shown.
+    let means = (mean(|pair| pair.0.reward), mean(|pair| pair.1.reward));
     pairs.truncate(query.limit.unwrap_or(usize::MAX));
     if out.is_json() {
         let line = |(before, after): &(Record, Record)| {
@@ -180,12 +186,9 @@ fn diff(args: &RolloutsArgs, database: &RolloutDb, before: usize, after: usize, 
         return pairs.iter().try_for_each(line);
     }
     pairs.iter().try_for_each(|pair| out.text(&side_by_side(pair, args.parts, out.data_paint())))?;
-    let mean = |of: fn(&(Record, Record)) -> Option<f64>| {
-        let values: Vec<f64> = pairs.iter().filter_map(of).collect();
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-    };
-    if let (Some(was), Some(is)) = (mean(|pair| pair.0.reward), mean(|pair| pair.1.reward)) {
-        out.note(format_args!("mean reward {} at step {before}, {} at step {after}", short(was), short(is)));
+    if let (Some(was), Some(is)) = means {
+        let (was, is) = (short(was), short(is));
+        out.note(format_args!("mean reward of all {all} pairs: {was} at step {before}, {is} at step {after}"));
     }
     match all {
         0 if query.table == Table::Train => {

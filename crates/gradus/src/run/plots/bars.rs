@@ -11,6 +11,8 @@ pub struct Bar {
     pub name: String,
     /// The value; what is not finite is left out.
     pub value: f64,
+    /// Half the width of what it may be off by.
+    pub error: Option<f64>,
     /// Which colour of the palette; none for what the others are compared with.
     pub color: Option<usize>,
 }
@@ -22,6 +24,8 @@ pub struct Panel {
     pub title: String,
     /// Its unit, or which way is better.
     pub unit: String,
+    /// Whether values are shares, shown per cent.
+    pub is_share: bool,
     /// One bar a run; the same runs in the same order in every panel.
     pub bars: Vec<Bar>,
 }
@@ -79,7 +83,8 @@ impl Panel {
         let unit_left = left + canvas.width(&self.title, 15.0) + 8.0;
         canvas.text(&self.unit, (unit_left, top + 7.0), 12.0, GREY, Anchor::Left)?;
         let (plot_top, plot_bottom) = (top + 50.0, top + PANEL_HEIGHT - 52.0);
-        let finite = self.bars.iter().map(|bar| bar.value).filter(|value| value.is_finite());
+        let ends = |bar: &Bar| [bar.value - bar.error.unwrap_or(0.0), bar.value + bar.error.unwrap_or(0.0)];
+        let finite = self.bars.iter().flat_map(ends).filter(|value| value.is_finite());
         let (low, high) = finite.fold((0.0f64, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
         let scale = if low < high { Scale { low, high, step: 1.0 } } else { Scale { low: 0.0, high: 1.0, step: 1.0 } };
         let y_of = |value: f64| plot_bottom - scale.position(value) * (plot_bottom - plot_top);
@@ -95,8 +100,16 @@ impl Panel {
                     (middle + half, y_of(bar.value.min(0.0))),
                     color,
                 )?;
-                let above = if bar.value < 0.0 { y_of(bar.value) + 11.0 } else { y_of(bar.value) - 11.0 };
-                canvas.text(&short(bar.value), (middle, above), 13.0, INK, Anchor::Center)?;
+                let [low, high] = ends(bar);
+                if bar.error.is_some() {
+                    canvas.line(&[(middle, y_of(low)), (middle, y_of(high))], INK, 1.4)?;
+                    for end in [low, high] {
+                        canvas.line(&[(middle - 5.0, y_of(end)), (middle + 5.0, y_of(end))], INK, 1.4)?;
+                    }
+                }
+                let above = if bar.value < 0.0 { y_of(low) + 11.0 } else { y_of(high) - 11.0 };
+                let shown = if self.is_share { format!("{} %", short(100.0 * bar.value)) } else { short(bar.value) };
+                canvas.text(&shown, (middle, above), 13.0, INK, Anchor::Center)?;
             } else {
                 canvas.text("–", (middle, y_of(0.0) - 11.0), 13.0, GREY, Anchor::Center)?;
             }

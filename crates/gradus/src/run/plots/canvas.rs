@@ -34,6 +34,8 @@ pub const PALETTE: [Rgb; 8] = [
     (8, 145, 178),
     (120, 113, 108),
 ];
+/// What everything stands on.
+pub const GROUND: Rgb = (255, 255, 255);
 /// Titles.
 pub const INK: Rgb = (28, 33, 40);
 /// Labels.
@@ -45,8 +47,11 @@ pub const AXIS: Rgb = (176, 183, 191);
 /// The lines across.
 pub const GRID: Rgb = (232, 235, 239);
 
+/// How much of its colour a faint line has.
+pub const FAINT: f64 = 0.28;
+
 /// `color` mixed with white: 1 is the colour, 0 is white.
-pub fn faint(color: Rgb, share: f64) -> Rgb {
+fn faint(color: Rgb, share: f64) -> Rgb {
     let mix = |channel: u8| (255.0 - share * (255.0 - f64::from(channel))).round() as u8;
     (mix(color.0), mix(color.1), mix(color.2))
 }
@@ -66,6 +71,10 @@ pub enum Anchor {
 pub trait Draw {
     /// A line through `points`.
     fn line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError>;
+    /// A line that stands behind others.
+    fn faint_line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError> {
+        self.line(points, faint(color, FAINT), width)
+    }
     /// A filled rectangle between two corners.
     fn rectangle(&mut self, from: (f64, f64), to: (f64, f64), color: Rgb) -> Result<(), DrawError>;
     /// A filled circle.

@@ -1,6 +1,6 @@
 //! Which metrics become which picture.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::{Chart, Curve, CurveKind, LineChart};
@@ -40,7 +40,7 @@ const fn group(
 
 /// In the order in which a person wants to see them. A metric belongs to the first group that names it; the prefix
 /// `eval_` counts only where a group names it.
-const GROUPS: [Group; 26] = [
+const GROUPS: [Group; 29] = [
     group("reward", "Reward", "mean over completions", Show::First, &["reward", "objective/scores"]),
     group("rlhf_reward", "Reward less KL penalty", "mean over completions", Show::All, &["objective/rlhf_reward"]),
     group("loss", "Loss", "nats", Show::All, &["loss"]),
@@ -48,6 +48,7 @@ const GROUPS: [Group; 26] = [
     group("value_loss", "Value loss", "", Show::First, &["loss/value_avg", "value_loss"]),
     group("accuracy", "Preference accuracy", "share of pairs", Show::First, &["rewards/accuracies", "accuracy"]),
     group("token_accuracy", "Token accuracy", "share of tokens", Show::All, &["mean_token_accuracy"]),
+    group("calibration", "Calibration error", "expected, share of pairs", Show::All, &["calibration_error"]),
     group("margin", "Reward margin", "chosen − rejected", Show::First, &["rewards/margins", "margin"]),
     group("preference_rewards", "Rewards of both answers", "", Show::All, &["rewards/chosen", "rewards/rejected"]),
     group("reward_range", "Rewards of a batch", "", Show::All, &["min_reward", "mean_reward", "max_reward"]),
@@ -67,6 +68,14 @@ const GROUPS: [Group; 26] = [
         "share",
         Show::All,
         &["clip_ratio/*_mean", "policy/clipfrac_avg", "val/clipfrac_avg", "clip_fraction"],
+    ),
+    group("reward_length", "Reward against length", "correlation", Show::All, &["reward_length_correlation"]),
+    group(
+        "explained_variance",
+        "Explained variance",
+        "share of the returns' variance",
+        Show::All,
+        &["explained_variance"],
     ),
     group("values", "Values and returns", "mean", Show::All, &["values/mean", "returns/mean"]),
     group("logprobs", "Log-probabilities", "nats per sequence", Show::All, &["logps/*"]),
@@ -149,6 +158,7 @@ struct Found {
     run: usize,
     held_out: bool,
     points: Vec<(f64, f64)>,
+    intervals: Vec<(f64, f64, f64)>,
 }
 
 fn charts(runs: &[(String, &[MetricsRow])]) -> Vec<(String, LineChart)> {
@@ -156,9 +166,10 @@ fn charts(runs: &[(String, &[MetricsRow])]) -> Vec<(String, LineChart)> {
     for (run, (_, rows)) in runs.iter().enumerate() {
         found.extend(series(rows).into_iter().map(|(key, points)| {
             let (held_out, base) = key.strip_prefix("eval_").map_or((false, key.as_str()), |base| (true, base));
-            Found { place: place_of(&key, base), base: base.to_owned(), run, held_out, points }
+            Found { place: place_of(&key, base), base: base.to_owned(), run, held_out, points, intervals: Vec::new() }
         }));
     }
+    intervals(&mut found);
     let mut sorted: BTreeMap<(usize, String), Vec<Found>> = BTreeMap::new();
     for found in found {
         let unknown = found.place.0 == usize::MAX;
@@ -170,6 +181,14 @@ fn charts(runs: &[(String, &[MetricsRow])]) -> Vec<(String, LineChart)> {
     // What the methods log themselves is not in one unit.
     if runs.len() > 1 && charts.iter().any(|(stem, _)| stem == "held_out_kl") {
         charts.retain(|(stem, _)| stem != "kl");
+    }
+    // Losses of different methods are different things; methods differ in what they log.
+    let logged = |rows: &[MetricsRow]| -> BTreeSet<String> {
+        let keys = rows.iter().flat_map(|row| row.values.iter()).map(|(key, _)| key.to_owned());
+        keys.filter(|key| !key.starts_with("eval_")).collect()
+    };
+    if runs.windows(2).any(|pair| logged(pair[0].1) != logged(pair[1].1)) {
+        charts.retain(|(stem, _)| !["loss", "policy_loss", "value_loss"].contains(&stem.as_str()));
     }
     charts
 }
@@ -221,9 +240,10 @@ fn chart(
         };
         let (name, kind) = match found.held_out {
             true => (format!("{whose}, held-out"), CurveKind::Measured),
+            false if is_set(&found.base) => (whose.clone(), CurveKind::Exact),
             false => (whose.clone(), CurveKind::Smoothed),
         };
-        Curve { name, points: found.points, kind, color }
+        Curve { name, points: found.points, intervals: found.intervals, kind, color }
     });
     let stem = group.map_or_else(
         || key.replace(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_', "_"),
@@ -232,6 +252,33 @@ fn chart(
     let (title, unit) = group.map_or((key, ""), |group| (group.title, group.unit));
     let chart = LineChart { title: title.into(), unit: unit.into(), x_label: "step".into(), curves: curves.collect() };
     Some((stem, chart))
+}
+
+/// Whether the metric is set by the run, and not measured.
+fn is_set(key: &str) -> bool {
+    ["learning_rate", "lr", "kl_coefficient", "kl_coef", "objective/kl_coef"].contains(&key)
+}
+
+/// `NAME_low` and `NAME_high` are an interval around `NAME`, where that is there.
+fn intervals(found: &mut Vec<Found>) {
+    let ends: Vec<(usize, bool, String)> = found
+        .iter()
+        .filter_map(|low| Some((low.run, low.held_out, low.base.strip_suffix("_low")?.to_owned())))
+        .collect();
+    for (run, held_out, base) in ends {
+        let at = |found: &[Found], name: &str| {
+            found.iter().position(|other| (other.run, other.held_out) == (run, held_out) && other.base == name)
+        };
+        let names = [format!("{base}_low"), format!("{base}_high")];
+        let (Some(low), Some(high), Some(middle)) = (at(found, &names[0]), at(found, &names[1]), at(found, &base))
+        else {
+            continue;
+        };
+        let highs: BTreeMap<u64, f64> = found[high].points.iter().map(|point| (point.0.to_bits(), point.1)).collect();
+        let pair = |&(step, low): &(f64, f64)| Some((step, low, *highs.get(&step.to_bits())?));
+        found[middle].intervals = found[low].points.iter().filter_map(pair).collect();
+        found.retain(|other| (other.run, other.held_out) != (run, held_out) || !names.contains(&other.base));
+    }
 }
 
 fn is_constant(points: &[(f64, f64)]) -> bool {
@@ -318,6 +365,30 @@ mod tests {
             summary(&comparison_charts(&runs)),
             ["reward: ppo + grpo", "held_out_kl: ppo, held-out + grpo, held-out"]
         );
+    }
+
+    #[test]
+    fn losses_share_a_picture_only_where_the_same_is_logged() {
+        let stems = |other: &[&str]| -> Vec<String> {
+            let runs = [("one".to_owned(), rows(&["loss", "margin"])), ("two".to_owned(), rows(other))];
+            comparison_charts(&runs).into_iter().map(|(stem, _)| stem).collect()
+        };
+        assert_eq!(stems(&["loss", "margin", "eval_loss"]), ["loss", "margin"]);
+        assert_eq!(stems(&["loss", "margin", "kl"]), ["margin"]);
+    }
+
+    #[test]
+    fn ends_of_an_interval_are_bars_and_what_is_set_is_not_smoothed() {
+        let charts =
+            training_charts(&rows(&["eval_accuracy", "eval_accuracy_low", "eval_accuracy_high", "learning_rate"]));
+        assert_eq!(summary(&charts), ["accuracy: accuracy, held-out", "learning_rate: learning_rate"]);
+        assert_eq!(charts[0].1.curves[0].intervals.len(), 40);
+        assert_eq!(charts[1].1.curves[0].kind, CurveKind::Exact);
+        let svg = charts[0].1.svg();
+        assert!(svg.contains("95 % intervals") && svg.contains("var(--ground"), "{svg}");
+        // The legend has the value that was measured last, not the end of a smoothed line.
+        let last = super::super::short(charts[1].1.curves[0].points[39].1);
+        assert!(charts[1].1.svg().contains(&format!(">{last}</text>")), "{last}");
     }
 
     #[test]

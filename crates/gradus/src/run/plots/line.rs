@@ -1,8 +1,8 @@
 //! Curves over steps.
 
 use super::Chart;
-use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, INK, PALETTE, Rgb, faint};
-use super::scale::{Scale, outline, short, smoothed_curve};
+use super::canvas::{AXIS, Anchor, Draw, DrawError, GREY, GRID, GROUND, INK, PALETTE, Rgb};
+use super::scale::{FEWEST_SMOOTHED, Scale, outline, short, smoothed_curve};
 
 /// How a curve is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub enum CurveKind {
     Smoothed,
     /// A line with a dot at every measurement, for evaluations.
     Measured,
+    /// A line as it is, for what is set and not measured, such as a learning rate.
+    Exact,
     /// A line as it is, for what has no last value: outlines, diagonals.
     Line,
 }
@@ -22,6 +24,8 @@ pub struct Curve {
     pub name: String,
     /// Step and value; what is not finite leaves a gap.
     pub points: Vec<(f64, f64)>,
+    /// Step, lower and upper end of an interval around a value; may be empty.
+    pub intervals: Vec<(f64, f64, f64)>,
     /// How it is drawn.
     pub kind: CurveKind,
     /// Which colour of the palette.
@@ -75,22 +79,25 @@ impl Chart for LineChart {
     fn draw(&self, canvas: &mut dyn Draw) -> Result<(), DrawError> {
         canvas.text(&self.title, (MARGIN, 28.0), 20.0, INK, Anchor::Left)?;
         let title_end = MARGIN + canvas.width(&self.title, 20.0);
-        canvas.text(&self.unit, (title_end + 12.0, 30.0), LABEL, GREY, Anchor::Left)?;
+        canvas.text(&self.subtitle(), (title_end + 12.0, 30.0), LABEL, GREY, Anchor::Left)?;
         let below_legend = self.legend(canvas)?;
         let frame = self.frame(canvas, below_legend + 12.0);
         self.axes(canvas, &frame)?;
         // Faint lines first, so that no curve hides another's bold one.
         for (curve, color) in self.colored() {
             if curve.kind == CurveKind::Smoothed {
-                strokes(canvas, &frame, &outline(&curve.points), faint(color, 0.28), 1.2)?;
+                strokes(&outline(&curve.points), &frame, |run| canvas.faint_line(run, color, 1.2))?;
             }
         }
         for (curve, color) in self.colored() {
             let width = if curve.kind == CurveKind::Smoothed { 2.4 } else { 1.6 };
-            strokes(canvas, &frame, &bold(curve), color, width)?;
+            for &(x, low, high) in curve.intervals.iter().filter(|(_, low, high)| low.is_finite() && high.is_finite()) {
+                canvas.faint_line(&[frame.at(x, low), frame.at(x, high)], color, 5.0)?;
+            }
+            strokes(&bold(curve), &frame, |run| canvas.line(run, color, width))?;
             if curve.kind == CurveKind::Measured || curve.points.len() == 1 {
                 for &(x, y) in curve.points.iter().filter(|point| point.1.is_finite()) {
-                    canvas.circle(frame.at(x, y), 4.5, (255, 255, 255))?;
+                    canvas.circle(frame.at(x, y), 4.5, GROUND)?;
                     canvas.circle(frame.at(x, y), 3.5, color)?;
                 }
             }
@@ -104,12 +111,22 @@ impl LineChart {
         self.curves.iter().map(|curve| (curve, PALETTE[curve.color % PALETTE.len()]))
     }
 
-    /// Names with the last value of the bold line; returns where the next thing may begin.
+    /// The unit, and what the bold lines are.
+    fn subtitle(&self) -> String {
+        let is_smoothed = |curve: &Curve| curve.kind == CurveKind::Smoothed && curve.points.len() >= FEWEST_SMOOTHED;
+        let notes = [
+            self.unit.as_str(),
+            if self.curves.iter().any(is_smoothed) { "bold: smoothed" } else { "" },
+            if self.curves.iter().any(|curve| !curve.intervals.is_empty()) { "bars: 95 % intervals" } else { "" },
+        ];
+        notes.into_iter().filter(|note| !note.is_empty()).collect::<Vec<_>>().join(" · ")
+    }
+
+    /// Names with the last measured value; returns where the next thing may begin.
     fn legend(&self, canvas: &mut dyn Draw) -> Result<f64, DrawError> {
         let (mut x, mut y) = (MARGIN, 56.0);
         for (curve, color) in self.colored() {
-            let shown = bold(curve);
-            let last = shown.iter().rev().find(|point| point.1.is_finite() && curve.kind != CurveKind::Line);
+            let last = curve.points.iter().rev().find(|point| point.1.is_finite() && curve.kind != CurveKind::Line);
             let last = last.map_or(String::new(), |point| short(point.1));
             let (name_width, last_width) = (canvas.width(&curve.name, 14.0), canvas.width(&last, 14.0));
             let width = 26.0 + name_width + 8.0 + last_width + 22.0;
@@ -153,6 +170,7 @@ impl LineChart {
         let mut all = Vec::new();
         for curve in &self.curves {
             all.extend(bold(curve).iter().map(|point| point.1));
+            all.extend(curve.intervals.iter().flat_map(|&(_, low, high)| [low, high]));
             let mut raw: Vec<f64> = curve.points.iter().map(|point| point.1).filter(|y| y.is_finite()).collect();
             raw.sort_by(f64::total_cmp);
             let outliers = raw.len() / 100;
@@ -185,15 +203,13 @@ fn bold(curve: &Curve) -> Vec<(f64, f64)> {
 
 /// A line with gaps where values are not finite.
 fn strokes(
-    canvas: &mut dyn Draw,
-    frame: &Frame,
     points: &[(f64, f64)],
-    color: Rgb,
-    width: f64,
+    frame: &Frame,
+    mut draw: impl FnMut(&[(f64, f64)]) -> Result<(), DrawError>,
 ) -> Result<(), DrawError> {
     for run in points.split(|point| !point.1.is_finite()).filter(|run| run.len() > 1) {
         let run: Vec<_> = run.iter().map(|&(x, y)| frame.at(x, y)).collect();
-        canvas.line(&run, color, width)?;
+        draw(&run)?;
     }
     Ok(())
 }

@@ -16,7 +16,12 @@ impl Scale {
     pub fn around(low: f64, high: f64, ticks: usize) -> Self {
         // A difference in the last digits is none.
         let differ = high - low > 1e-6 * low.abs().max(high.abs());
-        let (low, high) = if differ { (low, high) } else { (low - margin(low), high + margin(high)) };
+        let (low, high) = match (differ, low == 0.0 && high == 0.0) {
+            (true, _) => (low, high),
+            // What counts or measures and is 0 all along is at the bottom.
+            (false, true) => (0.0, 1.0),
+            (false, false) => (low - margin(low), high + margin(high)),
+        };
         let step = round_up((high - low) / ticks.max(1) as f64);
         Self { low: (low / step + 1e-9).floor() * step, high: (high / step - 1e-9).ceil() * step, step }
     }
@@ -60,7 +65,7 @@ impl Scale {
 }
 
 fn margin(value: f64) -> f64 {
-    if value == 0.0 { 1.0 } else { value.abs() * 0.1 }
+    value.abs() * 0.1
 }
 
 /// The next of 1, 2, 2.5, 5, 10 times a power of ten.
@@ -105,6 +110,9 @@ pub fn short(value: f64) -> String {
     };
     minus(text)
 }
+
+/// Curves of fewer points are drawn as they are.
+pub const FEWEST_SMOOTHED: usize = 10;
 
 /// A curve has at most so many points where it is drawn: a picture has fewer columns.
 const DRAWN: usize = 2000;
@@ -155,22 +163,25 @@ pub fn smoothed_curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 
 /// A straight line fitted to the neighbours of each value, weighted by a triangle of half-width `n / 16`.
 ///
-/// Fewer than ten values stay as they are; what is not finite is left out.
+/// Fewer than [`FEWEST_SMOOTHED`] values stay as they are; what is not finite is left out. No line goes past the lowest and the
+/// highest value that it was fitted to: a share stays one.
 fn smoothed(values: &[f64]) -> Vec<f64> {
     let count = values.len() as i64;
-    if count < 10 {
+    if values.len() < FEWEST_SMOOTHED {
         return values.to_vec();
     }
     let reach = (count / 16).max(1);
     let one = |center: i64| {
         // Sums of w, w·x, w·y, w·x², w·x·y with x the distance to the center.
         let mut sums = [0.0; 5];
+        let (mut lowest, mut highest) = (f64::INFINITY, f64::NEG_INFINITY);
         // Near an end the window takes from the other side what is missing, or a single value would turn the line.
         let first = (center - reach).clamp(0, count - 1 - 2 * reach);
         let farthest = (center - first).max(first + 2 * reach - center);
         for index in first..=first + 2 * reach {
             let (x, y) = ((index - center) as f64, values[index as usize]);
             if y.is_finite() {
+                (lowest, highest) = (lowest.min(y), highest.max(y));
                 let weight = (farthest + 1) as f64 - x.abs();
                 let terms = [1.0, x, y, x * x, x * y];
                 sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += weight * term);
@@ -178,7 +189,8 @@ fn smoothed(values: &[f64]) -> Vec<f64> {
         }
         let [w, x, y, xx, xy] = sums;
         let determinant = w * xx - x * x;
-        if determinant > 1e-9 { (y * xx - x * xy) / determinant } else { y / w }
+        let fitted = if determinant > 1e-9 { (y * xx - x * xy) / determinant } else { y / w };
+        if lowest <= highest { fitted.clamp(lowest, highest) } else { fitted }
     };
     (0..count).map(one).collect()
 }
@@ -203,6 +215,7 @@ mod tests {
         assert_eq!(labels(Scale::around(0.0, 40_000.0, 4)), "0 10k 20k 30k 40k");
         assert_eq!(labels(Scale::within(1.0, 3.0, 8)), "1 2 3");
         assert_eq!(labels(Scale::around(2.0, 2.0, 4)), "1.8 1.9 2.0 2.1 2.2");
+        assert_eq!(labels(Scale::around(0.0, 0.0, 4)), "0 0.25 0.50 0.75 1.00");
     }
 
     #[test]
@@ -215,6 +228,9 @@ mod tests {
         gap[50] = f64::NAN;
         assert!((smoothed(&gap)[50] - 50.0).abs() < 1e-9);
         assert_eq!(smoothed(&[1.0, 5.0, 3.0]), [1.0, 5.0, 3.0]);
+        // A share that falls to nothing does not fall below it.
+        let falling: Vec<f64> = (0..40).map(|i| (1.0 - f64::from(i) / 30.0).max(0.0)).collect();
+        assert!(smoothed(&falling).iter().all(|share| (0.0..=1.0).contains(share)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Chart;
-use super::canvas::{Anchor, Draw, DrawError, Rgb, text_width};
+use super::canvas::{AXIS, Anchor, Draw, DrawError, FAINT, GREY, GRID, GROUND, INK, Rgb, text_width};
 use crate::run::html::escape;
 
 /// An `<svg>` element that fills the width it is given.
@@ -28,8 +28,19 @@ impl Svg {
     }
 }
 
-fn hex((red, green, blue): Rgb) -> String {
-    format!("#{red:02x}{green:02x}{blue:02x}")
+/// The colour of a page that has its own for what is no curve, so that charts follow its dark mode; else ours.
+fn paint(color: Rgb) -> String {
+    let (red, green, blue) = color;
+    let own = format!("#{red:02x}{green:02x}{blue:02x}");
+    let named = [(GROUND, "ground"), (INK, "ink"), (GREY, "quiet"), (GRID, "line"), (AXIS, "quiet")];
+    match named.into_iter().find(|(known, _)| *known == color) {
+        Some((_, name)) => format!("var(--{name}, {own})"),
+        None => own,
+    }
+}
+
+fn polyline(points: &[(f64, f64)]) -> String {
+    points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ")
 }
 
 impl Draw for Svg {
@@ -39,11 +50,19 @@ impl Draw for Svg {
     }
 
     fn line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError> {
-        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         self.put(format_args!(
             "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"{width}\" stroke-linejoin=\"round\" points=\"{}\"/>",
-            hex(color),
-            points.join(" ")
+            paint(color),
+            polyline(points)
+        ))
+    }
+
+    fn faint_line(&mut self, points: &[(f64, f64)], color: Rgb, width: f64) -> Result<(), DrawError> {
+        self.put(format_args!(
+            "<polyline fill=\"none\" stroke=\"{}\" stroke-opacity=\"{FAINT}\" stroke-width=\"{width}\" \
+             stroke-linejoin=\"round\" points=\"{}\"/>",
+            paint(color),
+            polyline(points)
         ))
     }
 
@@ -54,13 +73,13 @@ impl Draw for Svg {
             from.1.min(to.1),
             (to.0 - from.0).abs(),
             (to.1 - from.1).abs(),
-            hex(color)
+            paint(color)
         ))
     }
 
     fn circle(&mut self, center: (f64, f64), radius: f64, color: Rgb) -> Result<(), DrawError> {
         let (x, y) = center;
-        self.put(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{}\"/>", hex(color)))
+        self.put(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{}\"/>", paint(color)))
     }
 
     fn text(&mut self, text: &str, at: (f64, f64), size: f64, color: Rgb, anchor: Anchor) -> Result<(), DrawError> {
@@ -73,7 +92,7 @@ impl Draw for Svg {
         let (x, y) = (at.0, at.1 + 0.34 * size);
         self.put(format_args!(
             "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{}\" text-anchor=\"{anchor}\">{}</text>",
-            hex(color),
+            paint(color),
             escape(text)
         ))
     }
