@@ -82,7 +82,7 @@ fn methods_are_trained_and_measured_alike() {
         .collect();
     assert_eq!(lines.len(), 6);
     assert!(lines.iter().all(|line| line["completions"].as_object().unwrap().len() == 4));
-    for name in ["comparison.md", "samples.md", "report.html", "results.png", "plots/loss.png"] {
+    for name in ["comparison.md", "samples.md", "report.html", "results.png", "plots/grad_norm.png"] {
         assert!(at.join(name).is_file(), "{name}");
     }
     assert!(fs::read_to_string(output.join("dpo/log.txt")).unwrap().contains("training: 2 to do"));

@@ -4,6 +4,8 @@
 //! `--kl-target`), except for `train` and the method itself. Flags overlay the tree of the file before it is read, so
 //! they obey the same rules as the file.
 
+use std::collections::HashMap;
+
 use serde_json::Value as Json;
 
 use super::MethodConfig;
@@ -349,9 +351,11 @@ pub(super) fn overlay(schema: &Schema, shape: &Shape, base: Node, over: Node) ->
         (_, _, value) => return Node { value, place },
     };
     let fields = schema.fields(shape);
+    // By name, so that a file of a hundred thousand keys is refused in no time.
+    let mut places: HashMap<String, usize> = entries.iter().enumerate().map(|(i, old)| (old.key.clone(), i)).collect();
     for new in over {
         let inner = fields.iter().find(|field| field.name == new.key).map(|field| &field.shape);
-        match (entries.iter_mut().find(|old| old.key == new.key), inner) {
+        match (places.get(&new.key).map(|&place| &mut entries[place]), inner) {
             (Some(old), Some(inner)) => {
                 let base = std::mem::replace(&mut old.node, Node::empty());
                 let is_leaf = !matches!(new.node.value, Value::Map(_));
@@ -361,7 +365,10 @@ pub(super) fn overlay(schema: &Schema, shape: &Shape, base: Node, over: Node) ->
                 }
             }
             (Some(old), None) => *old = new,
-            (None, _) => entries.push(new),
+            (None, _) => {
+                places.insert(new.key.clone(), entries.len());
+                entries.push(new);
+            }
         }
     }
     Node { value: Value::Map(entries), place }
