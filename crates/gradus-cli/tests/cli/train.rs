@@ -132,7 +132,7 @@ fn evaluations_search_with_beams_and_leave_training_as_it_is() {
         test.succeeds(&[&arguments[..], &reward, &short, more].concat());
         steps(&test, directory)
     };
-    let (sampled, searched) = (run("sampled", &[]), run("searched", &["--sampling-evaluation-beams-num-beams", "3"]));
+    let (sampled, searched) = (run("sampled", &[]), run("searched", &["--evaluation-beams-num-beams", "3"]));
     for (sampled, searched) in sampled.iter().zip(&searched) {
         for key in ["loss", "grad_norm", "reward"] {
             assert_eq!(sampled[key], searched[key], "{key}");

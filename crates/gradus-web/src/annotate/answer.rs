@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use gradus::data::feedback::contradict;
 use serde::{Deserialize, Serialize};
 
 use super::labels::{Asks, LabelSet, Type};
@@ -129,17 +130,6 @@ pub fn whole_words(text: &str, start: usize, end: usize) -> Option<(usize, usize
     Some((start, end))
 }
 
-/// Whether the ranks of a triple cannot all hold: `ab`, `bc`, `ac` are 1, 0 or −1. A tie that does not carry over is none.
-pub fn conflicts(ab: i8, bc: i8, ac: i8) -> bool {
-    match (ab, bc) {
-        (1, 1) => ac <= 0,
-        (1, 0) | (0, 1) => ac < 0,
-        (0, -1) | (-1, 0) => ac > 0,
-        (-1, -1) => ac >= 0,
-        _ => false,
-    }
-}
-
 impl Answer {
     /// What is wrong or still to do, in words, in the order of the page; nothing where it can be handed in.
     pub fn problems(&self, set: &LabelSet, task: &Task) -> Vec<String> {
@@ -201,7 +191,7 @@ impl Answer {
         for (a, b) in pairs(answers) {
             for c in b + 1..answers {
                 if let (Some(ab), Some(bc), Some(ac)) = (sign((a, b)), sign((b, c)), sign((a, c)))
-                    && conflicts(ab, bc, ac)
+                    && contradict(ab, bc, ac)
                 {
                     found.push((a, b, c));
                 }
@@ -323,14 +313,14 @@ mod tests {
         let mut found = Vec::new();
         for ab in -1..=1 {
             for bc in -1..=1 {
-                found.extend((-1..=1).filter(|ac| conflicts(ab, bc, *ac)).map(|ac| (ab, bc, ac)));
+                found.extend((-1..=1).filter(|ac| contradict(ab, bc, *ac)).map(|ac| (ab, bc, ac)));
             }
         }
         let expected =
             [(-1, -1, 0), (-1, -1, 1), (-1, 0, 1), (0, -1, 1), (0, 1, -1), (1, 0, -1), (1, 1, -1), (1, 1, 0)];
         assert_eq!(found, expected);
         // A tie that does not carry over is allowed.
-        assert!(!conflicts(1, 0, 0) && !conflicts(0, 0, 1));
+        assert!(!contradict(1, 0, 0) && !contradict(0, 0, 1));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 pub use coverage::{coverage_preferences, information};
 pub use join::{Joined, join};
 pub use labels::{Category, IGNORE, NO_ERROR, SENTENCES, SEPARATOR, SegmentForm, segment_labels, segment_row};
-pub use pairs::{conflicts, preference_rows};
+pub use pairs::{conflicts, contradict, preference_rows};
 pub(super) use read::{fits, read};
 pub use tally::Tally;
 

@@ -31,12 +31,13 @@ pub fn conflicts(preferences: &[Preference; PAIRS.len()]) -> Option<[usize; 3]> 
         preferences[at].sign()
     };
     let triples = [[0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3]];
-    let wrong = |[a, b, c]: [usize; 3]| contradicts(sign(a, b), sign(b, c), sign(a, c));
+    let wrong = |[a, b, c]: [usize; 3]| contradict(sign(a, b), sign(b, c), sign(a, c));
     triples.into_iter().find(|triple| wrong(*triple)).map(|triple| triple.map(|answer| answer + 1))
 }
 
-/// Whether the signs of three preferences contradict each other: +1 where the first of two is better, −1 where the second is.
-fn contradicts(ab: i8, bc: i8, ac: i8) -> bool {
+/// Whether the signs of three preferences contradict each other: +1 where the first of two is better, −1 where the second is. A
+/// tie that does not carry over is no contradiction.
+pub fn contradict(ab: i8, bc: i8, ac: i8) -> bool {
     match (ab, bc) {
         (1, 1) => ac <= 0,
         (1, 0) | (0, 1) => ac < 0,
@@ -55,11 +56,11 @@ mod tests {
         let signs = [-1, 0, 1];
         let all =
             signs.into_iter().flat_map(|ab| signs.map(|bc| (ab, bc))).flat_map(|(ab, bc)| signs.map(|ac| (ab, bc, ac)));
-        let found: Vec<(i8, i8, i8)> = all.filter(|&(ab, bc, ac)| contradicts(ab, bc, ac)).collect();
+        let found: Vec<(i8, i8, i8)> = all.filter(|&(ab, bc, ac)| contradict(ab, bc, ac)).collect();
         let expected =
             [(-1, -1, 0), (-1, -1, 1), (-1, 0, 1), (0, -1, 1), (0, 1, -1), (1, 0, -1), (1, 1, -1), (1, 1, 0)];
         assert_eq!(found, expected);
-        assert!(!contradicts(1, 0, 0) && !contradicts(0, 0, 1) && !contradicts(0, 0, -1));
+        assert!(!contradict(1, 0, 0) && !contradict(0, 0, 1) && !contradict(0, 0, -1));
     }
 
     #[test]
