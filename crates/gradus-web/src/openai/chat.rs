@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::fields::Fields;
 use super::tools::{Call, Speech};
 use super::wanted::{LIKELIEST_MAX, Wanted};
-use super::{BROKEN, Refused, desk, finish_reason, head, json_response, usage};
+use super::{Refused, desk, end_stream, finish_reason, head, json_response, usage};
 use crate::app::App;
 use crate::desk::{Desk, Heard, Hearing, Token};
 use crate::events::Events;
@@ -239,16 +239,8 @@ fn stream(request: Arc<Request>, ids: Vec<u32>, mut hearing: Hearing) -> Respons
                 return;
             }
         }
-        if going > 0 {
-            return events.fail(BROKEN);
-        }
-        if request.wanted.tells_usage {
-            let mut chunk = frame.clone();
-            chunk["choices"] = json!([]);
-            chunk["usage"] = usage(ids.len(), used);
-            events.say(&chunk);
-        }
-        events.done();
+        let usage = request.wanted.tells_usage.then(|| usage(ids.len(), used));
+        end_stream(&events, frame, going > 0, usage);
     });
     response
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::wanted::{COMPLETIONS_MAX, LIKELIEST_MAX, Wanted};
-use super::{BROKEN, Refused, desk, finish_reason, head, json_response, usage};
+use super::{Refused, desk, end_stream, finish_reason, head, json_response, usage};
 use crate::app::App;
 use crate::desk::{Desk, Heard, Hearing, Token};
 use crate::events::Events;
@@ -252,16 +252,8 @@ fn stream(request: Arc<Request>, read: Vec<Read>, hearing: Option<Hearing>) -> R
                 return;
             }
         }
-        if going > 0 {
-            return events.fail(BROKEN);
-        }
-        if request.wanted.tells_usage {
-            let mut chunk = frame.clone();
-            chunk["choices"] = json!([]);
-            chunk["usage"] = usage(prompt_tokens, used);
-            events.say(&chunk);
-        }
-        events.done();
+        let usage = request.wanted.tells_usage.then(|| usage(prompt_tokens, used));
+        end_stream(&events, frame, going > 0, usage);
     });
     response
 }

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use crate::actor::Actor;
 use crate::app::App;
 use crate::desk::Desk;
+use crate::events::Events;
 use crate::guard::secret;
 use crate::models::Kind;
 
@@ -55,6 +56,20 @@ impl Refused {
     fn request(message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into(), param: None, code: None }
     }
+}
+
+/// Ends a stream of chunks like `frame`, with the numbers of tokens where they are told; one that broke off before its
+/// completions ended, with an error.
+fn end_stream(events: &Events, mut frame: Value, is_broken: bool, usage: Option<Value>) {
+    if is_broken {
+        return events.fail(BROKEN);
+    }
+    if let Some(usage) = usage {
+        frame["choices"] = json!([]);
+        frame["usage"] = usage;
+        events.say(&frame);
+    }
+    events.done();
 }
 
 /// What is said when a model's thread ends before its completions have.

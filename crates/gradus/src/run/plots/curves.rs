@@ -111,6 +111,11 @@ fn groups() -> impl Iterator<Item = &'static Group> {
 }
 
 impl Group {
+    /// Whether its metric is set by the run, and not measured.
+    fn is_set(&self) -> bool {
+        matches!(self.stem, "learning_rate" | "kl_coefficient")
+    }
+
     /// Which of its keys this is.
     fn rank(&self, key: &str) -> Option<usize> {
         self.keys.iter().position(|pattern| fits(pattern, key))
@@ -240,7 +245,7 @@ fn chart(
         };
         let (name, kind) = match found.held_out {
             true => (format!("{whose}, held-out"), CurveKind::Measured),
-            false if is_set(&found.base) => (whose.clone(), CurveKind::Exact),
+            false if group.is_some_and(Group::is_set) => (whose.clone(), CurveKind::Exact),
             false => (whose.clone(), CurveKind::Smoothed),
         };
         Curve { name, points: found.points, intervals: found.intervals, kind, color }
@@ -252,11 +257,6 @@ fn chart(
     let (title, unit) = group.map_or((key, ""), |group| (group.title, group.unit));
     let chart = LineChart { title: title.into(), unit: unit.into(), x_label: "step".into(), curves: curves.collect() };
     Some((stem, chart))
-}
-
-/// Whether the metric is set by the run, and not measured.
-fn is_set(key: &str) -> bool {
-    ["learning_rate", "lr", "kl_coefficient", "kl_coef", "objective/kl_coef"].contains(&key)
 }
 
 /// `NAME_low` and `NAME_high` are an interval around `NAME`, where that is there.
