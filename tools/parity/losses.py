@@ -19,6 +19,7 @@ import torch
 from torch.nn.functional import logsigmoid
 from transformers import TrainingArguments, get_scheduler
 from trl import DPOTrainer, GRPOTrainer, RewardTrainer, RLOOTrainer, SFTTrainer
+from trl.experimental.cpo import CPOTrainer
 from trl.experimental.orpo import ORPOTrainer
 from trl.trainer.utils import FusedCausalLMOutput, add_fused_lm_head
 
@@ -318,6 +319,46 @@ def dpo():
     return {"inputs": inputs, "cases": cases}
 
 
+# ------------------------------------------------------------------------------------------------- pairs without reference
+
+
+def of_pairs(trainer, name, options, rows):
+    """Loss, gradients and metrics of prompts with a chosen and a rejected completion, by a trainer that asks a model for logits."""
+    prompts, chosen, rejected = rows
+    sides = [prompts, chosen, prompts, rejected]
+    leaves = [padded(side).requires_grad_() for side in sides]
+    sequences = [
+        torch.cat([prompt[: len(p)], completion[: len(c)]])
+        for (prompt_rows, rows), (all_prompts, completions) in
+        (((prompts, chosen), leaves[:2]), ((prompts, rejected), leaves[2:]))
+        for p, c, prompt, completion in zip(prompt_rows, rows, all_prompts, completions)
+    ]
+    width = max(map(len, sequences)) + 1
+
+    def model(*_, **__):
+        # Two words, of which the first is always meant: its logits are its logprobs. The last place predicts nothing.
+        rows = [torch.cat([row, torch.full((width - len(row),), -1.0, dtype=DOUBLE)]) for row in sequences]
+        meant = torch.stack(rows)
+        return namespace(logits=torch.stack([meant, torch.log(-torch.expm1(meant))], -1))
+
+    def side(name, completions):
+        ids = [torch.zeros(1 + len(p) + len(c), dtype=torch.long) for p, c in zip(prompts, completions)]
+        labels = [torch.cat([torch.full((1 + len(p),), -100), torch.zeros(len(c), dtype=torch.long)])
+                  for p, c in zip(prompts, completions)]
+        pad = lambda rows, fill: torch.stack(  # noqa: E731
+            [torch.cat([row, torch.full((width - len(row),), fill)]) for row in rows])
+        return {f"{name}_input_ids": pad(ids, 0), f"{name}_labels": pad(labels, -100),
+                f"{name}_attention_mask": pad([torch.ones_like(row) for row in ids], 0)}
+
+    loss, metrics = trainer.get_batch_loss_metrics(model, {**side("chosen", chosen), **side("rejected", rejected)})
+    loss.backward()
+    gradients = {key: ragged(leaf.grad, rows) for key, leaf, rows in
+                 (("prompt", leaves[0], prompts), ("chosen", leaves[1], chosen), ("rejected", leaves[3], rejected))}
+    entry = result(name, options, loss, gradients)
+    entry["metrics"] = {key: value for key, value in metrics.items() if not key.startswith("logits/")}
+    return entry
+
+
 # --------------------------------------------------------------------------------------------------------------- ORPO
 
 
@@ -328,42 +369,34 @@ def orpo():
     rejected = random_rows((2, 3, 6), -2.5, -0.05, generator)
 
     def case(name, beta):
-        sides = [prompts, chosen, prompts, rejected]
-        leaves = [padded(side).requires_grad_() for side in sides]
-        sequences = [
-            torch.cat([prompt[: len(p)], completion[: len(c)]])
-            for (prompt_rows, rows), (all_prompts, completions) in
-            (((prompts, chosen), leaves[:2]), ((prompts, rejected), leaves[2:]))
-            for p, c, prompt, completion in zip(prompt_rows, rows, all_prompts, completions)
-        ]
-        width = max(map(len, sequences)) + 1
-
-        def model(*_, **__):
-            # Two words, of which the first is always meant: its logits are its logprobs. The last place predicts nothing.
-            rows = [torch.cat([row, torch.full((width - len(row),), -1.0, dtype=DOUBLE)]) for row in sequences]
-            meant = torch.stack(rows)
-            return namespace(logits=torch.stack([meant, torch.log(-torch.expm1(meant))], -1))
-
-        def side(name, completions):
-            ids = [torch.zeros(1 + len(p) + len(c), dtype=torch.long) for p, c in zip(prompts, completions)]
-            labels = [torch.cat([torch.full((1 + len(p),), -100), torch.zeros(len(c), dtype=torch.long)])
-                      for p, c in zip(prompts, completions)]
-            pad = lambda rows, fill: torch.stack(  # noqa: E731
-                [torch.cat([row, torch.full((width - len(row),), fill)]) for row in rows])
-            return {f"{name}_input_ids": pad(ids, 0), f"{name}_labels": pad(labels, -100),
-                    f"{name}_attention_mask": pad([torch.ones_like(row) for row in ids], 0)}
-
         trainer = bare(ORPOTrainer, beta=beta, is_encoder_decoder=False, padding_value=0)
-        loss, metrics = trainer.get_batch_loss_metrics(model, {**side("chosen", chosen), **side("rejected", rejected)})
-        loss.backward()
-        gradients = {key: ragged(leaf.grad, rows) for key, leaf, rows in
-                     (("prompt", leaves[0], prompts), ("chosen", leaves[1], chosen), ("rejected", leaves[3], rejected))}
-        entry = result(name, {"beta": beta}, loss, gradients)
-        entry["metrics"] = {key: value for key, value in metrics.items() if not key.startswith("logits/")}
-        return entry
+        return of_pairs(trainer, name, {"beta": beta}, (prompts, chosen, rejected))
 
     cases = [case("default", 0.1), case("beta_1", 1.0)]
     return {"inputs": {"prompt": prompts, "chosen": chosen, "rejected": rejected}, "cases": cases}
+
+
+# ---------------------------------------------------------------------------------------------------------- CPO, SimPO
+
+
+def cpo():
+    generator = torch.Generator().manual_seed(SEED + 21)
+    rows = tuple(random_rows(lengths, -2.5, -0.05, generator) for lengths in ((2, 3, 1), (3, 4, 1), (2, 3, 6)))
+
+    def case(name, loss_type, beta=0.1, cpo_alpha=1.0, gamma=0.5, alpha=0.0, smoothing=0.0):
+        trainer = bare(CPOTrainer, beta=beta, is_encoder_decoder=False, pad_token_id=0, loss_type=loss_type,
+                       cpo_alpha=cpo_alpha, simpo_gamma=gamma, alpha=alpha, label_smoothing=smoothing)
+        options = {"loss_type": loss_type, "beta": beta, "cpo_alpha": cpo_alpha, "simpo_gamma": gamma, "alpha": alpha,
+                   "label_smoothing": smoothing}
+        return of_pairs(trainer, name, options, rows)
+
+    cases = [case(kind, kind) for kind in ("sigmoid", "hinge", "ipo", "simpo")]
+    cases += [case(f"{kind}_alpha", kind, alpha=0.25, beta=0.5) for kind in ("sigmoid", "hinge", "ipo", "simpo")]
+    cases += [case(f"{kind}_smoothing", kind, smoothing=0.1, beta=1.5) for kind in ("sigmoid", "simpo")]
+    cases.append(case("simpo_of_the_paper", "simpo", beta=2.0, cpo_alpha=0.0, gamma=1.0))
+    cases.append(case("alphapo", "simpo", beta=2.5, cpo_alpha=0.0, gamma=0.25, alpha=-0.3))
+    cases.append(case("half_likelihood", "sigmoid", cpo_alpha=0.5))
+    return {"inputs": dict(zip(("prompt", "chosen", "rejected"), rows)), "cases": cases}
 
 
 # --------------------------------------------------------------------------------------------------------------- GRPO
@@ -673,7 +706,7 @@ def optimizer():
 
 def main():
     out = arguments("losses")
-    for build in (sft, head, reward, dpo, orpo, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
+    for build in (sft, head, reward, dpo, orpo, cpo, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
         answer = build()
         write_json(out / f"{build.__name__}.json", {"meta": meta(SEED, "trl", accumulate="float64 from float32 inputs"), **answer})
         print(build.__name__, len(answer.get("cases", [])))

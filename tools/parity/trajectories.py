@@ -14,6 +14,8 @@ from common import arguments, meta, write_json
 import torch
 from datasets import Dataset
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 SEED = 11
 QUESTIONS = ["What is the capital of France?", "How far is the island?", "What colour is the sky?", "Tea?",
@@ -72,7 +74,13 @@ RUNS = {
     "dpo_js_weighted_pairs": (DPOTrainer, DPOConfig, "gpt2", chat_preference_rows, {
         "beta": 0.5, "loss_type": ["exo_pair", "discopop"], "loss_weights": [1.0, 0.25], "label_smoothing": 0.01,
         "f_divergence_type": "js_divergence", "use_weighting": True}),
+    "orpo": (ORPOTrainer, ORPOConfig, "qwen3", preference_rows, {}),
+    "cpo": (CPOTrainer, CPOConfig, "qwen3", preference_rows, {"beta": 0.2, "label_smoothing": 0.05, "cpo_alpha": 0.5}),
+    "simpo": (CPOTrainer, CPOConfig, "qwen3", preference_rows, {
+        "loss_type": "simpo", "beta": 2.0, "simpo_gamma": 1.0, "cpo_alpha": 0.0}),
 }
+# Trainers that put a token in front of prompts where a tokenizer has one; rows have none in the other trainers.
+PUTS_BOS_IN_FRONT = (CPOTrainer, ORPOTrainer)
 
 
 def arguments_of(config, scratch, options):
@@ -114,8 +122,11 @@ def offline(root, name):
         with tempfile.TemporaryDirectory() as scratch:
             args = arguments_of(config, scratch, {**options, "train_sampling_strategy": "sequential"})
             extra = {"ref_model": replay.load(root / "models", start, dtype)} if kind is DPOTrainer else {}
+            tokenizer = replay.tokenizer()
+            if kind in PUTS_BOS_IN_FRONT:
+                tokenizer.bos_token = None
             trainer = kind(model=replay.load(root / "models", start, dtype), args=args, train_dataset=Dataset.from_list(rows),
-                           processing_class=replay.tokenizer(), callbacks=[recorder], **extra)
+                           processing_class=tokenizer, callbacks=[recorder], **extra)
             assert len(trainer.train_dataset) == len(rows)
             trainer.train()
         runs.append((trainer, recorder))

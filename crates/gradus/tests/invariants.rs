@@ -25,7 +25,7 @@ struct Method {
     rows: &'static str,
 }
 
-const OFFLINE: [Method; 10] = [
+const OFFLINE: [Method; 12] = [
     Method { name: "sft", model: "qwen3", written: "sft: {label_smoothing: 0.1}", rows: "sft" },
     Method {
         name: "reward",
@@ -48,6 +48,8 @@ const OFFLINE: [Method; 10] = [
         written: "dpo: {loss_type: [exo_pair, sigmoid_norm], label_smoothing: 0.01, f_divergence_type: js_divergence, use_weighting: true}",
         rows: "dpo",
     },
+    Method { name: "cpo", model: "qwen3", written: "cpo: {label_smoothing: 0.1, alpha: 0.1}", rows: "dpo" },
+    Method { name: "simpo", model: "qwen3", written: "simpo: {cpo_alpha: 0.5}", rows: "dpo" },
     Method { name: "sft of t5", model: "t5", written: "sft: {}", rows: "sft_t5" },
     Method { name: "reward of t5", model: "t5", written: "reward: {}", rows: "pairs_t5" },
     Method { name: "dpo of t5", model: "t5", written: "dpo: {reference: live}", rows: "pairs_t5" },

@@ -440,6 +440,19 @@ fn dpo_learns() {
     }
 }
 
+#[test]
+fn simpo_and_cpo_learn() {
+    for (seed, method) in SEEDS.into_iter().zip(["simpo: {}", "simpo: {alpha: 0.25, beta: 2.5}", "cpo: {}"]) {
+        let place = Place::new(pairs());
+        let rest = format!(
+            "method: {{{method}}}\ntrain: {{max_steps: 25, learning_rate: 3e-3, seed: {seed}, eval_fraction: 0.2}}\n"
+        );
+        let outcome = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap();
+        assert!(number(&outcome, "after", "eval_rewards/margins") > 0.1, "{method}: {}", outcome.results);
+        assert!(number(&outcome, "after", "eval_rewards/accuracies") > 0.9, "{method}: {}", outcome.results);
+    }
+}
+
 /// Stops a run after some logged steps.
 struct Stopper(usize);
 
@@ -509,6 +522,12 @@ fn sft_resumes_with_the_same_bits() {
 #[test]
 fn dpo_resumes_with_the_same_bits() {
     resumes("dpo: {}", pairs());
+}
+
+#[test]
+fn simpo_and_cpo_resume_with_the_same_bits() {
+    resumes("simpo: {}", pairs());
+    resumes("cpo: {}", pairs());
 }
 
 #[test]

@@ -198,6 +198,28 @@ fn direct_preference_optimisation_that_sorts_the_step() {
     offline("dpo_aot_unpaired_ld", method, "  micro_batch_size: 1\n", &DPO);
 }
 
+/// What TRL's trainers without a reference log; means of logits there include prompts.
+const PAIRS: [&str; 6] =
+    ["logps/chosen", "logps/rejected", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"];
+
+#[test]
+fn odds_ratio_preference_optimisation() {
+    offline("orpo", "orpo: {}", "", &[&PAIRS[..], &["nll_loss", "log_odds_ratio", "log_odds_chosen"]].concat());
+}
+
+#[test]
+fn contrastive_preference_optimisation() {
+    let method = "cpo: {beta: 0.2, label_smoothing: 0.05, cpo_alpha: 0.5}";
+    offline("cpo", method, "", &[&PAIRS[..], &["nll_loss"]].concat());
+    offline("cpo", method, "  micro_batch_size: 3\n", &[&PAIRS[..], &["nll_loss"]].concat());
+}
+
+#[test]
+fn simple_preference_optimisation() {
+    offline("simpo", "simpo: {}", "", &PAIRS);
+    offline("simpo", "cpo: {loss_type: simpo, beta: 2, simpo_gamma: 1, cpo_alpha: 0}", "", &PAIRS);
+}
+
 /// Recorded rollouts, scored by recorded rewards; logprobs are the policy's own.
 fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f32, settings: &Settings) -> Rollouts {
     let ids =

@@ -9,8 +9,8 @@ use crate::algorithm::{
 };
 use crate::method::{Head, Iteration, Method, Shared};
 use crate::objective::{
-    OfflineMethod, classify::ClassifyConfig, dpo::DpoConfig, orpo::OrpoConfig, reward_model::RewardModelConfig,
-    sft::SftConfig,
+    OfflineMethod, classify::ClassifyConfig, cpo::CpoConfig, dpo::DpoConfig, orpo::OrpoConfig,
+    reward_model::RewardModelConfig, sft::SftConfig, simpo::SimpoConfig,
 };
 use crate::settings::TrainConfig;
 
@@ -28,6 +28,10 @@ pub enum MethodConfig {
     Dpo(DpoConfig),
     /// Odds ratio preference optimisation.
     Orpo(OrpoConfig),
+    /// Contrastive preference optimisation.
+    Cpo(CpoConfig),
+    /// Simple preference optimisation, with a reference-free reward.
+    Simpo(SimpoConfig),
     /// Proximal policy optimisation with a critic.
     Ppo(PpoConfig),
     /// Natural language policy optimisation: PPO under a mask of unlikely tokens.
@@ -49,6 +53,8 @@ impl MethodConfig {
             Self::Classify(keys) => visitor.offline(keys),
             Self::Dpo(keys) => visitor.offline(keys),
             Self::Orpo(keys) => visitor.offline(keys),
+            Self::Cpo(keys) => visitor.offline(keys),
+            Self::Simpo(keys) => visitor.offline(keys),
             Self::Ppo(keys) => visitor.online(keys),
             Self::Nlpo(keys) => visitor.online(keys),
             Self::A2c(keys) => visitor.online(keys),

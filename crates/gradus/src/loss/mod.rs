@@ -5,6 +5,7 @@
 //! that is masked out ever enters the arithmetic. A loss sees no model, no text and no configuration.
 
 pub mod classify;
+pub mod cpo;
 pub mod divergence;
 pub mod dpo;
 pub mod kl;

@@ -170,12 +170,12 @@ fn pair_weights(model: &CausalLm, hidden_nd: Tensor<2>, batch: &Batch, found: &T
     on_policy(&aligned_m, batch.counts_b())
 }
 
-fn batch(model: &CausalLm, pairs: &[&PreferenceExample]) -> Batch {
+pub(super) fn batch(model: &CausalLm, pairs: &[&PreferenceExample]) -> Batch {
     model.batch(&Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect()))
 }
 
 /// The chosen and the rejected completion of a prompt.
-fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
+pub(super) fn sequences(pair: &PreferenceExample) -> [Sequence<'_>; 2] {
     [&pair.chosen_ids, &pair.rejected_ids].map(|ids| {
         let (prompt, completion) = ids.split_at(pair.prompt_len);
         Sequence::completion(prompt, completion)

@@ -1,10 +1,12 @@
 //! What the offline loop needs to know of a method: from a batch of examples to a loss.
 
 pub mod classify;
+pub mod cpo;
 pub mod dpo;
 pub mod orpo;
 pub mod reward_model;
 pub mod sft;
+pub mod simpo;
 
 pub use reward_model::{CALIBRATION_BINS, PairScore};
 

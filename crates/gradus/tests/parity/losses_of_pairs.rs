@@ -4,6 +4,7 @@ use burn::tensor::Tensor;
 use gradus::loss::{orpo, reduce, reward};
 use gradus::math::weights::on_policy;
 use gradus::objective::Totals;
+use gradus::objective::cpo::CpoConfig;
 use gradus::objective::dpo::{Beside, Completions, DpoConfig, Found, beside, sums};
 use serde_json::Value;
 
@@ -143,6 +144,40 @@ fn orpo_losses_of_trl() {
         assert_value("log_odds_chosen", f64::from(values(&log_odds_p.mean())[0]), metric("log_odds_chosen"));
         let found = gradients(&loss, [&prompt_m, &chosen_m, &rejected_m]);
         let expected = ["prompt", "chosen", "rejected"].map(|side| flat(&case["grad"][side]));
+        assert_gradient(name, &found.concat(), &expected.concat());
+    }
+}
+
+#[test]
+fn cpo_losses_of_trl() {
+    let fixture = read("losses/cpo.json");
+    let inputs = &fixture["inputs"];
+    let counts_b = [lengths(&inputs["chosen"]), lengths(&inputs["rejected"])].concat();
+    let pairs = counts_b.len() / 2;
+    let totals = Totals { examples: pairs, targets: counts_b[..pairs].iter().sum(), weight: pairs as f64 };
+    let cases = list(&fixture["cases"]);
+    assert_eq!(cases.len(), 13, "every case of the fixture");
+    for case in cases {
+        let name = text(&case["name"]);
+        let config: CpoConfig = serde_json::from_value(case["options"].clone()).expect("keys of `method.cpo`");
+        let [chosen_m, rejected_m] = ["chosen", "rejected"].map(|side| leaf(&flat32(&inputs[side])));
+        let found = config.loss(Tensor::cat(vec![chosen_m.clone(), rejected_m.clone()], 0), &counts_b, totals);
+
+        assert_value(name, f64::from(values(&found.loss)[0]), number(&case["loss"]));
+        let mean = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / values.len() as f64;
+        // TRL does not look at the likelihood where it weighs nothing.
+        let nll = if config.cpo_alpha == 0.0 { 0.0 } else { mean(&found.nll_m) };
+        for (key, found) in [
+            ("logps/chosen", mean(&found.logps_b[..pairs])),
+            ("logps/rejected", mean(&found.logps_b[pairs..])),
+            ("rewards/chosen", config.beta * mean(&found.shaped_b[..pairs])),
+            ("rewards/rejected", config.beta * mean(&found.shaped_b[pairs..])),
+            ("nll_loss", nll),
+        ] {
+            assert_value(&format!("{name}, {key}"), found, number(&case["metrics"][key]));
+        }
+        let found = gradients(&found.loss, [&chosen_m, &rejected_m]);
+        let expected = ["chosen", "rejected"].map(|side| flat(&case["grad"][side]));
         assert_gradient(name, &found.concat(), &expected.concat());
     }
 }

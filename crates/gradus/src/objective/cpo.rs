@@ -1,0 +1,245 @@
+//! Contrastive preference optimisation: a loss of pairs without a reference, beside the likelihood of the chosen
+//! completions. [`super::simpo`] is the same objective under the settings of its paper.
+//!
+//! Xu et al. 2024, <https://arxiv.org/abs/2401.08417>. Follows TRL 1.16's experimental trainer; differs in that the
+//! likelihood's mean is over the tokens of the step, and that pairs without a token in a completion are not compared.
+
+use burn::tensor::Tensor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::dpo::{batch, observe, sequences, tokens};
+use super::{Objective, OfflineMethod, Pass, Totals};
+use crate::batches::MicroBatch;
+use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
+use crate::error::Result;
+use crate::host::{constant, read};
+use crate::loss::{cpo, dpo, reduce, sft};
+use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
+use crate::model::{CausalLm, Rows};
+use crate::pretrained::Pretrained;
+use crate::settings::TrainConfig;
+use crate::stats::{NEW_TOKENS, Stats};
+
+/// Keys of `method.cpo`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CpoConfig {
+    /// What differences of logprobs are multiplied with. Default 0.1 (TRL).
+    pub beta: f64,
+    /// The loss on the logprobs of a pair. Default `sigmoid` (Xu et al. 2024).
+    pub loss_type: CpoLossType,
+    /// Weight of the negative log-likelihood of the chosen completions. Default 1 (Xu et al. 2024).
+    pub cpo_alpha: f64,
+    /// The margin γ by which the chosen completion is to be better (`simpo` only). Default 0.5 (TRL).
+    pub simpo_gamma: f64,
+    /// The shape of rewards, (1 − π^(−α))/α in place of log π (AlphaPO). Default 0: log π.
+    pub alpha: f64,
+    /// The probability that a label is wrong (`sigmoid`, `simpo`). Default 0.
+    pub label_smoothing: f64,
+}
+
+impl Default for CpoConfig {
+    fn default() -> Self {
+        Self {
+            beta: 0.1,
+            loss_type: CpoLossType::Sigmoid,
+            cpo_alpha: 1.0,
+            simpo_gamma: 0.5,
+            alpha: 0.0,
+            label_smoothing: 0.0,
+        }
+    }
+}
+
+/// A loss of CPO. `Δ` is the difference of the logprobs of the chosen and the rejected completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CpoLossType {
+    /// −log σ(βΔ), Xu et al. 2024.
+    Sigmoid,
+    /// max(0, 1 − βΔ), Zhao et al. 2023 (SLiC).
+    Hinge,
+    /// (Δ̄ − 1/(2β))² on means over tokens, Azar et al. 2023.
+    Ipo,
+    /// −log σ(βΔ̄ − γ) on means over tokens, Meng et al. 2024 (SimPO).
+    Simpo,
+}
+
+impl CpoLossType {
+    /// Whether it compares means over tokens, or sums.
+    fn is_of_means(self) -> bool {
+        matches!(self, Self::Ipo | Self::Simpo)
+    }
+
+    /// Whether it reads a label as a probability.
+    fn smooths_labels(self) -> bool {
+        matches!(self, Self::Sigmoid | Self::Simpo)
+    }
+}
+
+impl Method for CpoConfig {
+    fn name(&self) -> &'static str {
+        "cpo"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on preferences without a reference, beside the likelihood of the chosen"
+    }
+
+    fn defaults(&self) -> Defaults {
+        DEFAULTS
+    }
+
+    fn need(&self) -> Need {
+        Need::Preference
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        Cast::alone(shared, Head::Language)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+        self.check(problems, self.name());
+        let usual = Self::default().simpo_gamma;
+        let fine = self.simpo_gamma == usual || self.loss_type == CpoLossType::Simpo;
+        problems.unless(fine, &["method.cpo.simpo_gamma", "method.cpo.loss_type"], || {
+            let message = "`method.cpo.simpo_gamma` is given, but only `simpo` reads it".into();
+            (message, Some("leave it out, or use `loss_type: simpo`".into()))
+        });
+        let fine = self.label_smoothing == 0.0 || self.loss_type.smooths_labels();
+        problems.unless(fine, &["method.cpo.label_smoothing", "method.cpo.loss_type"], || {
+            let message = "`method.cpo.label_smoothing` is given, but only `sigmoid` and `simpo` read it".into();
+            (message, Some("leave it out, or use one of these losses".into()))
+        });
+    }
+}
+
+/// What a method of this file sets in `train`.
+pub(super) const DEFAULTS: Defaults =
+    Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_rewards/accuracies" };
+
+impl CpoConfig {
+    /// Notes what is wrong with the numbers, as keys of `method`.
+    pub(super) fn check(&self, problems: &mut Problems<'_>, method: &str) {
+        let key = |name: &str| format!("method.{method}.{name}");
+        problems.above_zero(&key("beta"), self.beta);
+        problems.at_least(&key("cpo_alpha"), self.cpo_alpha, 0.0);
+        problems.at_least(&key("simpo_gamma"), self.simpo_gamma, 0.0);
+        problems.zero_to_below(&key("label_smoothing"), self.label_smoothing, 0.5);
+    }
+
+    /// The loss of a pass whose tokens have `logprobs_m`: `counts_b` of all chosen completions, then of all rejected
+    /// ones. `totals` are those of the step: pairs, and tokens of chosen completions.
+    pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], totals: Totals) -> Found {
+        let (p, device) = (counts_b.len() / 2, logprobs_m.device());
+        let chosen_tokens = counts_b[..p].iter().sum();
+        let nll_m = sft::nll(logprobs_m.clone().narrow(0, 0, chosen_tokens));
+        let logps_b = match self.loss_type.is_of_means() {
+            true => reduce::segment_mean(logprobs_m, counts_b),
+            false => reduce::segment_sum(logprobs_m, counts_b),
+        };
+        let shaped_b = cpo::shaped(logps_b.clone(), self.alpha);
+        let delta_p = shaped_b.clone().narrow(0, 0, p) - shaped_b.clone().narrow(0, p, p);
+        let losses_p = match self.loss_type {
+            CpoLossType::Sigmoid => dpo::sigmoid(delta_p, self.beta, self.label_smoothing),
+            CpoLossType::Hinge => dpo::hinge(delta_p, self.beta),
+            CpoLossType::Ipo => dpo::ipo(delta_p, self.beta),
+            CpoLossType::Simpo => cpo::simpo(delta_p, self.beta, self.simpo_gamma, self.label_smoothing),
+        };
+        let is_whole = |(&chosen, &rejected): (&usize, &usize)| f32::from(u8::from(chosen > 0 && rejected > 0));
+        let weights_p = counts_b[..p].iter().zip(&counts_b[p..]).map(is_whole).collect();
+        let pairs = (losses_p * constant(weights_p, &device)).sum() / totals.examples as f64;
+        let nll = nll_m.clone().sum() * (self.cpo_alpha / totals.targets.max(1) as f64);
+        Found { loss: pairs + nll, nll_m: read(&nll_m), logps_b: read(&logps_b), shaped_b: read(&shaped_b) }
+    }
+}
+
+/// What a pass gave.
+#[derive(Debug)]
+pub struct Found {
+    /// Its share of the step's loss, `[1]`.
+    pub loss: Tensor<1>,
+    /// The negative logprobs of the chosen completions' tokens.
+    pub nll_m: Vec<f32>,
+    /// The logprob of each completion, a sum or a mean over its tokens, `[2P]`.
+    pub logps_b: Vec<f32>,
+    /// What is compared of each, `[2P]`: the logprob, or AlphaPO's reward.
+    pub shaped_b: Vec<f32>,
+}
+
+impl OfflineMethod for CpoConfig {
+    type Example = PreferenceExample;
+    type Objective = Cpo;
+
+    fn examples(
+        &self,
+        rows: &[Row],
+        from: &Pretrained,
+        options: TokeniseOptions,
+    ) -> Result<Examples<PreferenceExample>> {
+        data::preference_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
+    }
+
+    fn rows(pair: &PreferenceExample) -> Rows<'_> {
+        Rows::Pairs(vec![sequences(pair)])
+    }
+
+    fn prepare(
+        &self,
+        examples: Vec<PreferenceExample>,
+        _reference: Option<&CausalLm>,
+        _passes: MicroBatch,
+        _progress: &mut dyn FnMut(usize),
+    ) -> Vec<PreferenceExample> {
+        examples
+    }
+
+    fn objective(&self, _reference: Option<CausalLm>) -> Cpo {
+        Cpo { config: self.clone() }
+    }
+}
+
+/// The objective.
+#[derive(Debug, Clone)]
+pub struct Cpo {
+    config: CpoConfig,
+}
+
+impl Objective for Cpo {
+    type Model = CausalLm;
+    type Example = PreferenceExample;
+
+    fn tokens(&self, pair: &PreferenceExample) -> usize {
+        tokens(pair)
+    }
+
+    fn targets(&self, pair: &PreferenceExample) -> usize {
+        sequences(pair)[0].targets()
+    }
+
+    fn loss(&self, model: &CausalLm, pairs: &[&PreferenceExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+        let batch = batch(model, pairs);
+        stats.sum(NEW_TOKENS, pairs.iter().map(|pair| tokens(pair)).sum::<usize>() as f64);
+        if batch.targets().is_empty() {
+            return None;
+        }
+        let found = model.logprobs(&batch, 1.0);
+        let of_pass = self.config.loss(found.logprobs_m, batch.counts_b(), pass.totals);
+
+        let chosen_tokens = of_pass.nll_m.len();
+        observe(&of_pass.shaped_b, &of_pass.logps_b, self.config.beta, stats);
+        stats.mean_of("nll_loss", &of_pass.nll_m);
+        let mean_logits_m = read(&found.mean_logits_m);
+        stats.mean_of("logits/chosen", &mean_logits_m[..chosen_tokens]);
+        stats.mean_of("logits/rejected", &mean_logits_m[chosen_tokens..]);
+        stats.mean_of("entropy", &read(&found.entropies_m));
+        stats.mean_of("mean_token_accuracy", &read(&found.correct_m)[..chosen_tokens]);
+        Some(of_pass.loss)
+    }
+
+    fn describe(&self, pair: &PreferenceExample) -> Value {
+        json!({ "chosen_ids": pair.chosen_ids, "rejected_ids": pair.rejected_ids, "prompt_len": pair.prompt_len })
+    }
+}

@@ -1,0 +1,105 @@
+//! Simple preference optimisation: the mean logprob of a completion is its reward, and the chosen one is to be better by
+//! a margin. The objective is [`super::cpo`]'s; this is its name and its paper's settings.
+//!
+//! Meng et al. 2024, <https://arxiv.org/abs/2405.14734>.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::OfflineMethod;
+use super::cpo::{Cpo, CpoConfig, CpoLossType, DEFAULTS};
+use crate::batches::MicroBatch;
+use crate::data::{Examples, Need, PreferenceExample, Row, TokeniseOptions};
+use crate::error::Result;
+use crate::method::{Cast, Defaults, Method, Problems, Shared};
+use crate::model::{CausalLm, Rows};
+use crate::pretrained::Pretrained;
+use crate::settings::TrainConfig;
+
+/// Keys of `method.simpo`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SimpoConfig {
+    /// What differences of mean logprobs are multiplied with. Default 2 (Meng et al. 2024, on Llama 3 8B).
+    pub beta: f64,
+    /// The margin γ by which the chosen completion is to be better. Default 1 (half of `beta`: Meng et al. 2024, on Llama 3 8B).
+    pub simpo_gamma: f64,
+    /// Weight of the negative log-likelihood of the chosen completions (CPO-SimPO above 0). Default 0 (Meng et al. 2024).
+    pub cpo_alpha: f64,
+    /// The shape of rewards, (1 − π^(−α))/α in place of log π (AlphaPO). Default 0: log π.
+    pub alpha: f64,
+    /// The probability that a label is wrong. Default 0.
+    pub label_smoothing: f64,
+}
+
+impl Default for SimpoConfig {
+    fn default() -> Self {
+        Self { beta: 2.0, simpo_gamma: 1.0, cpo_alpha: 0.0, alpha: 0.0, label_smoothing: 0.0 }
+    }
+}
+
+impl SimpoConfig {
+    /// The same settings of the objective.
+    fn cpo(&self) -> CpoConfig {
+        let Self { beta, simpo_gamma, cpo_alpha, alpha, label_smoothing } = *self;
+        CpoConfig { beta, loss_type: CpoLossType::Simpo, cpo_alpha, simpo_gamma, alpha, label_smoothing }
+    }
+}
+
+impl Method for SimpoConfig {
+    fn name(&self) -> &'static str {
+        "simpo"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on preferences by mean logprobs and a margin, without a reference"
+    }
+
+    fn defaults(&self) -> Defaults {
+        DEFAULTS
+    }
+
+    fn need(&self) -> Need {
+        Need::Preference
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        self.cpo().cast(shared)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+        self.cpo().check(problems, self.name());
+    }
+}
+
+impl OfflineMethod for SimpoConfig {
+    type Example = PreferenceExample;
+    type Objective = Cpo;
+
+    fn examples(
+        &self,
+        rows: &[Row],
+        from: &Pretrained,
+        options: TokeniseOptions,
+    ) -> Result<Examples<PreferenceExample>> {
+        self.cpo().examples(rows, from, options)
+    }
+
+    fn rows(pair: &PreferenceExample) -> Rows<'_> {
+        <CpoConfig as OfflineMethod>::rows(pair)
+    }
+
+    fn prepare(
+        &self,
+        examples: Vec<PreferenceExample>,
+        reference: Option<&CausalLm>,
+        passes: MicroBatch,
+        progress: &mut dyn FnMut(usize),
+    ) -> Vec<PreferenceExample> {
+        self.cpo().prepare(examples, reference, passes, progress)
+    }
+
+    fn objective(&self, reference: Option<CausalLm>) -> Cpo {
+        self.cpo().objective(reference)
+    }
+}
