@@ -14,10 +14,9 @@ use crate::progress::Progress;
 static INTERRUPT: LazyLock<Interrupt> = LazyLock::new(Interrupt::default);
 
 /// What a person wants to see move, most wanted first.
-const NUMBERS: [(&str, &str); 9] = [
+const NUMBERS: [(&str, &str); 8] = [
     ("reward", "reward"),
     ("objective/scores", "reward"),
-    ("kl", "kl"),
     ("objective/kl", "kl"),
     ("loss", "loss"),
     ("accuracy", "accuracy"),
@@ -169,7 +168,8 @@ mod tests {
 
     #[test]
     fn the_numbers_that_matter_come_first() {
-        let metrics = Metrics::from_iter([("learning_rate", 0.1), ("loss", 2.0), ("kl", 0.5), ("reward", 1.0)]);
+        let metrics =
+            Metrics::from_iter([("learning_rate", 0.1), ("loss", 2.0), ("objective/kl", 0.5), ("reward", 1.0)]);
         assert_eq!(numbers("", &metrics), "reward 1.000 kl 0.5000 loss 2.000");
     }
 }

@@ -120,10 +120,8 @@ impl Evaluation<'_> {
             let temperature = if self.sampler.params.temperature > 0.0 { self.sampler.params.temperature } else { 1.0 };
             let passes = self.settings.passes;
             let [policy, reference] = [policy, reference].map(|model| logprobs(model, &rollouts, temperature, passes));
-            let of_one = |(policy_t, reference_t): (&Vec<f32>, &Vec<f32>)| {
-                kl::k1(policy_t, reference_t).iter().map(|&kl| f64::from(kl)).sum()
-            };
-            policy.iter().zip(&reference).map(of_one).collect::<Vec<f64>>()
+            let pairs = policy.iter().zip(&reference);
+            pairs.map(|(policy_t, reference_t)| kl::of_sequence(policy_t, reference_t)).collect::<Vec<f64>>()
         });
         for &kl in kls.iter().flatten() {
             stats.mean("kl", kl, 1.0);

@@ -38,13 +38,17 @@ pub struct ScoreArgs {
     /// An adapter on the model, in peft's format
     #[arg(long, value_name = "DIR", conflicts_with = "classifier")]
     adapter: Option<String>,
-    /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`; for a classifier also with `text`, `tokens`
-    /// or any columns
+    /// Rows with `prompt` and `completion`, `chosen` and `rejected`, or `input_ids` with `completion_mask`; for a classifier also
+    /// with `text`, `tokens` or any columns
     #[arg(long, value_name = "PATH")]
     data: String,
-    /// End each row with the end-of-text token; otherwise nothing is added
+    /// End each row with the end-of-text token [default: as the reward model was trained, where its directory says so; otherwise
+    /// nothing is added]
     #[arg(long, conflicts_with = "classifier")]
     add_eos: bool,
+    /// Add nothing, however the reward model was trained
+    #[arg(long, conflicts_with_all = ["classifier", "add_eos"])]
+    no_add_eos: bool,
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
@@ -79,7 +83,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
         model: args.reward_model.or(args.model).expect("clap requires one of the three"),
         adapter: args.adapter,
         data: args.data,
-        add_eos: args.add_eos,
+        add_eos: (args.add_eos || args.no_add_eos).then_some(args.add_eos),
         max_rows: args.max_rows,
         chat_template: args.chat_template,
         device: args.device,

@@ -71,6 +71,46 @@ fn score_prints_rewards_and_adds_nothing_unless_told() {
 }
 
 #[test]
+fn rewards_are_read_where_training_read_them_and_pairs_as_pairs() {
+    let rows: String = (0..12)
+        .map(|i| {
+            format!("{{\"prompt\": \"Question {i}: \", \"chosen\": \"a good answer\", \"rejected\": \"no {i}\"}}\n")
+        })
+        .collect();
+    let test = CliTest::with("pairs.jsonl", &rows);
+    let base = fixture_model("qwen3");
+    let train = |out: &str, more: &[&str]| {
+        let args = ["reward", "--model", &base, "--data", "pairs.jsonl", "--max-steps", "1", "--batch-size", "2"];
+        let rest = ["--eval-fraction", "0.2", "--output-dir", out];
+        test.succeeds(&[&args[..], &rest[..], more].concat());
+    };
+    train("whole", &[]);
+    train("adapted", &["--lora-rank", "2"]);
+    test.succeeds(&["merge", "--model", &base, "--adapter", "adapted/model", "--output", "merged"]);
+    // What training measured of the held-out pairs is the measure.
+    for (run, model) in [("whole", "whole/model"), ("adapted", "adapted/model"), ("adapted", "merged")] {
+        let measured = lines(&test.read(&format!("{run}/evaluation/pairs.jsonl")));
+        let score = |more: &[&str]| {
+            lines(&test.succeeds(&[&["score", "--reward-model", model, "--data", "pairs.jsonl"], more].concat()))
+        };
+        let (scored, bare) = (score(&[]), score(&["--no-add-eos"]));
+        assert_eq!(scored, score(&["--add-eos"]), "{model}");
+        for held_out in &measured {
+            let row = held_out["row"].as_u64().unwrap() as usize - 1;
+            for side in ["chosen", "rejected"] {
+                assert_close(&scored[row][side]["reward"], held_out[side].as_f64().unwrap());
+                assert_ne!(scored[row][side], bare[row][side], "{model}: the end counts");
+            }
+        }
+        assert!(!measured.is_empty());
+    }
+    let rows = lines(&test.succeeds(&["score", "--model", &base, "--data", "pairs.jsonl"]));
+    test.write("one.jsonl", "{\"prompt\": \"Question 3: \", \"completion\": \"no 3\"}\n");
+    let one = lines(&test.succeeds(&["score", "--model", &base, "--data", "one.jsonl"]));
+    assert_eq!((rows.len(), &rows[3]["rejected"]), (12, &one[0]), "a pair is two rows");
+}
+
+#[test]
 fn score_says_what_is_wrong() {
     let test = CliTest::with("rows.jsonl", "{\"prompt\": \"a\"}\n");
     let run = test.run(&["score", "--data", "rows.jsonl"]);

@@ -2,7 +2,7 @@
 // as a table. While a run goes on its curves are fetched anew.
 "use strict";
 
-const runs = [...document.querySelectorAll("[data-run]")].map((own) => ({ id: own.dataset.run, name: own.textContent, curves: {} }));
+const runs = [...document.querySelectorAll("[data-run]")].map((own) => ({ id: own.dataset.run, name: own.textContent, color: own.dataset.color, curves: {} }));
 const metric = document.getElementById("metric");
 const smooth = document.getElementById("smooth");
 const log = document.getElementById("log");
@@ -76,8 +76,8 @@ function draw() {
   for (const at of ticks(left, right, width / 110)) picture.append(shape("text", { class: "tick", x: x(at), y: height - 12, "text-anchor": "middle" }, short(at)));
   all.forEach((of, i) => {
     const line = of.map(([step, value]) => `${x(step).toFixed(1)},${y(level(value)).toFixed(1)}`).join(" ");
-    picture.append(shape("polyline", { class: `series series-${i}`, points: line }));
-    if (of.length === 1) picture.append(shape("circle", { class: `dot series-${i}`, cx: x(of[0][0]), cy: y(level(of[0][1])), r: 3 }));
+    picture.append(shape("polyline", { class: `series series-${runs[i].color}`, points: line }));
+    if (of.length === 1) picture.append(shape("circle", { class: `dot series-${runs[i].color}`, cx: x(of[0][0]), cy: y(level(of[0][1])), r: 3 }));
   });
   const cross = shape("line", { class: "cross", visibility: "hidden", y1: edge.top, y2: height - edge.bottom });
   const chosen = shape("rect", { class: "zoom", y: edge.top, height: height - edge.top - edge.bottom });
@@ -90,7 +90,7 @@ function draw() {
   const nearest = (of, at) => of.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best), of[0]);
   const tell = (at) => legend.replaceChildren(...runs.map((run, i) => {
     const found = all[i].length ? (at === null ? all[i][all[i].length - 1] : nearest(all[i], at)) : null;
-    const made = element("span", `key series-${i}`);
+    const made = element("span", `key series-${run.color}`);
     made.append(element("i"), visible(run.name), found ? `: ${short(found[1])} at step ${found[0]} ` : ": none ");
     return made;
   }));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use gradus::run::plots::colors;
 use gradus::runs::{Difference, Entry, Settings, Status};
 
 use super::{Asked, first};
@@ -101,9 +102,10 @@ pub fn list(entries: &[Entry], all: usize, known: &Known, asked: &Asked) -> Html
 }
 
 /// Where curves are drawn.
-fn curves(runs: &[&str]) -> Html {
-    let data: Vec<Html> =
-        runs.iter().map(|name| html!["<span hidden data-run=\"" (percent(name)) "\">" (*name) "</span>\n"]).collect();
+fn curves(runs: &[&Entry]) -> Html {
+    let methods: Vec<Option<&str>> = runs.iter().map(|run| run.method.as_deref()).collect();
+    let own = |(run, color): (&&Entry, usize)| html!["<span hidden data-run=\"" (percent(&run.name)) "\" data-color=\"" (color) "\">" (run.name) "</span>\n"];
+    let data: Vec<Html> = runs.iter().zip(colors(&methods)).map(own).collect();
     html![
         "<section class=\"curves\" aria-label=\"Curves\">\n" (data)
         "<div class=\"filter\">\n<div><label for=\"metric\">Metric</label><select id=\"metric\"></select></div>\n"
@@ -139,7 +141,7 @@ pub fn one(session: &Session, entry: &Entry, settings: &Settings, warnings: &[St
         .collect();
     html![
         "<p>" (state(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
-        "</p>\n" (curves(&[&entry.name])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
+        "</p>\n" (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
         "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>())
         "<form method=\"post\" action=\"/runs/tag\" class=\"row\">" (csrf)
         "<label for=\"add\">New tag</label><input id=\"add\" name=\"add\" size=\"12\" required><button type=\"submit\">Add</button></form></div>\n"
@@ -164,7 +166,7 @@ pub fn several(entries: &[Entry], differences: &[Difference]) -> Html {
         html!["<tr><th scope=\"row\"><code>" (difference.key) "</code></th>" (cells(values.collect())) "</tr>\n"]
     };
     html![
-        (curves(&names)) "<h2>What differs</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"What differs\"><table>\n<thead><tr><td></td>" (heads)
+        (curves(&entries.iter().collect::<Vec<_>>())) "<h2>What differs</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"What differs\"><table>\n<thead><tr><td></td>" (heads)
         "</tr></thead>\n<tbody>\n<tr><th scope=\"row\">State</th>" (states) "</tr>\n" (differences.iter().map(row).collect::<Vec<_>>())
         "</tbody></table></div>\n"
     ]

@@ -29,10 +29,11 @@ pub use estimator::{Estimator, KlLimit};
 use crate::error::Result;
 use crate::generate::{Masking, SamplingConfig};
 use crate::learner::{Learner, Trained};
+use crate::math::kl;
 use crate::method::{Iteration, Method};
 use crate::model::CausalLm;
 use crate::rng::Purpose;
-use crate::rollout::Rollouts;
+use crate::rollout::{Rollout, Rollouts};
 use crate::settings::Settings;
 use crate::stats::Stats;
 
@@ -107,6 +108,17 @@ impl Experience {
     /// The sum of each rollout's rewards.
     pub fn totals(&self) -> Vec<Option<f32>> {
         self.rewards.iter().map(|rewards_t| rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())).collect()
+    }
+
+    /// KL(policy ‖ reference) of each rollout in nats, over its tokens that count; `is_raw`: of all ids
+    /// ([`Algorithm::has_raw_kl`]). `None` without a reference.
+    pub fn kls(&self, is_raw: bool) -> Option<Vec<f64>> {
+        let pairs = self.rollouts.rollouts.iter().zip(self.reference.as_ref()?);
+        let of_one = |(rollout, reference_t): (&Rollout, &Vec<f32>)| match is_raw {
+            true => kl::of_sequence(&rollout.counted_raw_logprobs(), reference_t),
+            false => kl::of_sequence(&rollout.counted_logprobs(), reference_t),
+        };
+        Some(pairs.map(of_one).collect())
     }
 
     /// The rollouts that could be scored.

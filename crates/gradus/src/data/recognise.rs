@@ -20,7 +20,7 @@ pub enum Need {
     Preference,
     /// Prompts to sample from.
     Prompt,
-    /// `prompt` and `completion`, to be scored.
+    /// `prompt` and `completion`, or pairs, to be scored.
     Score,
     /// Whatever a classifier reads: the columns stay as they are.
     Columns,
@@ -62,24 +62,29 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         (has("question") && has("answer"), RowKind::QuestionAnswer),
         (has("prompt"), RowKind::Prompt),
     ];
+    let is_pair = |kind: RowKind| {
+        matches!(
+            kind,
+            RowKind::TokenPreference | RowKind::ShareGptPreference | RowKind::Preference | RowKind::ImplicitPreference
+        )
+    };
     let fits = |kind: RowKind| match options.need {
         Need::Any | Need::Columns => true,
         Need::Sft => !matches!(kind, RowKind::Prompt | RowKind::TokenPreference | RowKind::Feedback),
-        Need::Preference => matches!(
-            kind,
-            RowKind::TokenPreference | RowKind::ShareGptPreference | RowKind::Preference | RowKind::ImplicitPreference
-        ),
+        Need::Preference => is_pair(kind),
         Need::Prompt => !matches!(kind, RowKind::TokenPreference | RowKind::Tokens | RowKind::Text | RowKind::Feedback),
-        Need::Score => matches!(
-            kind,
-            RowKind::PromptCompletion
-                | RowKind::QuestionAnswer
-                | RowKind::Grounded
-                | RowKind::ScoredContinuation
-                | RowKind::Tokens
-                | RowKind::Messages
-                | RowKind::Text
-        ),
+        Need::Score => {
+            matches!(
+                kind,
+                RowKind::PromptCompletion
+                    | RowKind::QuestionAnswer
+                    | RowKind::Grounded
+                    | RowKind::ScoredContinuation
+                    | RowKind::Tokens
+                    | RowKind::Messages
+                    | RowKind::Text
+            ) || (is_pair(kind) && !has("completion") && !has("input_ids"))
+        }
     };
     if let Some((_, kind)) = candidates.iter().find(|(found, kind)| *found && fits(*kind)) {
         return Ok(*kind);

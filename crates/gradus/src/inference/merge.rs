@@ -69,7 +69,10 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
         let model = RewardModel::load(&dir, &options.device.device())?;
         let expected = answers(&|rows| read_all(&model.values(&model.batch(rows))));
         let merged = model.merged();
-        atomic::write_dir(&options.output, |path| save_scalar(&merged, &base, path))?;
+        atomic::write_dir(&options.output, |path| {
+            save_scalar(&merged, &base, path)?;
+            dir.trained().write(path)
+        })?;
         (answers(&|rows| read_all(&merged.values(&merged.batch(rows)))), expected)
     } else {
         let model = CausalLm::load(&dir, &options.device.device())?;

@@ -22,14 +22,30 @@ pub struct ScoreOptions {
     pub adapter: Option<String>,
     /// Rows with `prompt` and `completion`, or `input_ids` with `completion_mask`.
     pub data: String,
-    /// End each row with the end-of-text token; otherwise nothing is added.
-    pub add_eos: bool,
+    /// Whether each row ends with the end-of-text token. `None`: as a reward model was trained, where its directory says so;
+    /// otherwise nothing is added.
+    pub add_eos: Option<bool>,
     /// Use at most this many rows.
     pub max_rows: Option<usize>,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<PathBuf>,
     /// Where to compute.
     pub device: DeviceChoice,
+}
+
+/// What is said of one row: of a pair, of each of its answers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Scored<T> {
+    /// A row with one text.
+    One(T),
+    /// A pair.
+    Pair {
+        /// Of the better answer.
+        chosen: T,
+        /// Of the worse answer.
+        rejected: T,
+    },
 }
 
 /// What a language model says of one row.
@@ -57,16 +73,16 @@ pub struct RewardRow {
 pub fn logprobs<E: From<Error>>(
     options: &ScoreOptions,
     progress: &mut dyn FnMut(usize, usize),
-    each: &mut dyn FnMut(LogprobRow) -> Result<(), E>,
+    each: &mut dyn FnMut(Scored<LogprobRow>) -> Result<(), E>,
 ) -> Result<(), E> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     if files.dir.is_reward_model() {
         let error = Error::model(&files.dir.path, "this is a reward model, which gives no logprobs");
         return Err(error.with_hint("score with it as `--reward-model`").into());
     }
-    let examples = examples(options, &files, false)?;
+    let (examples, mut pairs) = examples(options, &files, false)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
-    check_length(&examples, model.room())?;
+    check_length(&examples, &pairs.rows, model.room())?;
     in_passes(&examples, progress, &mut |examples| {
         let batch = model.batch(&Rows::Alone(examples.iter().map(sft::sequence).collect()));
         let logprobs_m = match batch.targets().is_empty() {
@@ -79,7 +95,8 @@ pub fn logprobs<E: From<Error>>(
             rest = others;
             let sum = own.iter().map(|&logprob| f64::from(logprob)).sum::<f64>();
             check_finite("the log-probability of a token", sum)?;
-            each(LogprobRow { logprobs: own.to_vec(), sum, mean: (count > 0).then(|| sum / count as f64) })?;
+            let row = LogprobRow { logprobs: own.to_vec(), sum, mean: (count > 0).then(|| sum / count as f64) };
+            pairs.join(row).map_or(Ok(()), &mut *each)?;
         }
         Ok(())
     })
@@ -92,31 +109,72 @@ pub fn logprobs<E: From<Error>>(
 pub fn rewards<E: From<Error>>(
     options: &ScoreOptions,
     progress: &mut dyn FnMut(usize, usize),
-    each: &mut dyn FnMut(RewardRow) -> Result<(), E>,
+    each: &mut dyn FnMut(Scored<RewardRow>) -> Result<(), E>,
 ) -> Result<(), E> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
-    let examples = examples(options, &files, true)?;
+    let (examples, mut pairs) = examples(options, &files, true)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
-    check_length(&examples, model.room())?;
+    check_length(&examples, &pairs.rows, model.room())?;
     in_passes(&examples, progress, &mut |examples| {
         let rows = examples.iter().map(|example| Sequence { counted: Counted::Nothing, ..sft::sequence(example) });
         read(&model.rewards(&Rows::Alone(rows.collect()), None)).into_iter().try_for_each(|reward| {
             check_finite("a reward", f64::from(reward))?;
-            each(RewardRow { reward })
+            pairs.join(RewardRow { reward }).map_or(Ok(()), &mut *each)
         })
     })
 }
 
-fn examples(options: &ScoreOptions, files: &Pretrained, for_reward: bool) -> Result<Vec<SftExample>, Error> {
+/// Joins what is said of the answers of pairs.
+struct Pairs<T> {
+    /// Which row of the data each text is of, from 0; both texts of a pair are of one.
+    rows: Vec<usize>,
+    /// Texts of which something was said.
+    said: usize,
+    chosen: Option<T>,
+}
+
+impl<T> Pairs<T> {
+    /// What is said of a row of the data, once it is whole.
+    fn join(&mut self, said: T) -> Option<Scored<T>> {
+        let row = self.rows[self.said];
+        self.said += 1;
+        match self.chosen.take() {
+            Some(chosen) => Some(Scored::Pair { chosen, rejected: said }),
+            None if self.rows.get(self.said) == Some(&row) => {
+                self.chosen = Some(said);
+                None
+            }
+            None => Some(Scored::One(said)),
+        }
+    }
+}
+
+/// The texts of the data, two of a pair, and which are.
+fn examples<T>(
+    options: &ScoreOptions,
+    files: &Pretrained,
+    for_reward: bool,
+) -> Result<(Vec<SftExample>, Pairs<T>), Error> {
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Score) };
-    let rows = data::load(&options.data, &load)?.rows;
-    let read = TokeniseOptions { add_eos: options.add_eos, for_reward, ..super::tokenise(files)? };
+    let add_eos = options.add_eos.or(files.dir.trained().add_eos.filter(|_| for_reward)).unwrap_or(false);
+    let read = TokeniseOptions { add_eos, for_reward, ..super::tokenise(files)? };
+    let (mut rows, mut of) = (Vec::new(), Vec::new());
+    for row in data::load(&options.data, &load)?.rows {
+        let answers = row.answers(read.implicit_prompt).map_err(|message| row.place.error(message))?;
+        let index = row.index;
+        match answers {
+            Some(answers) => rows.extend(answers),
+            None => rows.push(row),
+        }
+        of.resize(rows.len(), index);
+    }
+    rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
     let made = data::score_examples(&rows, &files.tokenizer, files.template.as_ref(), &read)?.examples;
     // One result a row is a promise: nothing may have been left out on the way.
     let missing = rows.iter().enumerate().find(|(i, _)| made.get(*i).is_none_or(|example| example.row != *i));
     match missing {
         None => match made.iter().find(|example| example.ids.is_empty()) {
-            None => Ok(made),
+            None => Ok((made, Pairs { rows: of, said: 0, chosen: None })),
             Some(empty) => Err(rows[empty.row].place.error("the row has no tokens")),
         },
         Some((_, row)) => Err(row.place.error("the row has nothing to score")),
@@ -132,10 +190,10 @@ pub(super) fn check_finite(what: &str, value: f64) -> Result<(), Error> {
         .with_hint("the training that wrote it may have diverged: take an earlier checkpoint"))
 }
 
-fn check_length(examples: &[SftExample], room: Room) -> Result<(), Error> {
+fn check_length(examples: &[SftExample], rows: &[usize], room: Room) -> Result<(), Error> {
     let fits = |example: &&SftExample| room.holds(example.source_len, example.ids.len() - example.source_len);
     let Some(long) = examples.iter().find(|example| !fits(example)) else { return Ok(()) };
-    let (row, limit) = (long.row + 1, room.after(0).unwrap_or_default());
+    let (row, limit) = (rows[long.row] + 1, room.after(0).unwrap_or_default());
     Err(Error::input(match long.source_len {
         0 => format!("row {row} has {} tokens, but the model has {limit} positions", long.ids.len()),
         source => {

@@ -17,6 +17,14 @@ pub fn k1(logprobs_t: &[f32], reference_t: &[f32]) -> Vec<f32> {
     each(logprobs_t, reference_t, |d| d)
 }
 
+/// KL(policy ‖ reference) of one sampled sequence in nats: Σ `d` over its tokens.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn of_sequence(logprobs_t: &[f32], reference_t: &[f32]) -> f64 {
+    k1(logprobs_t, reference_t).iter().map(|&kl| f64::from(kl)).sum()
+}
+
 /// `d²/2`: biased, never negative, low variance.
 ///
 /// # Panics

@@ -50,8 +50,10 @@ pub struct ModelDir {
 
 /// The key of `config.json` that holds a [`Trained`].
 const TRAINED: &str = "gradus";
+/// The file that holds a [`Trained`] beside an adapter, whose own configuration is peft's alone.
+const TRAINED_FILE: &str = "gradus.json";
 
-/// What the training of a model leaves for those who use it: in `config.json`, under `gradus`.
+/// What the training of a model leaves for those who use it: in `config.json`, under `gradus`; of an adapter in `gradus.json`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trained {
     /// The most tokens that it was trained to read; longer texts were cut.
@@ -62,32 +64,52 @@ pub struct Trained {
     pub score_std: Option<f64>,
     /// What cut texts into sentences, where it was trained on segments.
     pub sentences: Option<String>,
+    /// Whether the texts that a reward model was trained on ended with the end-of-sequence token.
+    pub add_eos: Option<bool>,
 }
 
 impl Trained {
-    /// Writes what is known into the `config.json` of the model directory `to`, where there is one.
+    /// Writes what is known into the model directory or the adapter's directory `to`.
     ///
     /// # Errors
-    /// When the file is broken or cannot be written.
+    /// When a file is broken or cannot be written.
     pub fn write(&self, to: &Path) -> Result<()> {
+        let found = self.to_json();
+        if found.is_empty() {
+            return Ok(());
+        }
         let path = to.join("config.json");
-        let Some(mut config) = read_object(&path)?.filter(|_| *self != Self::default()) else { return Ok(()) };
-        self.describe(&mut config);
-        let text = serde_json::to_string_pretty(&config).expect("JSON values serialise") + "\n";
+        let (path, object) = match read_object(&path)? {
+            Some(mut config) => {
+                config.insert(TRAINED.into(), found.into());
+                (path, config)
+            }
+            None => (to.join(TRAINED_FILE), found),
+        };
+        let text = serde_json::to_string_pretty(&object).expect("JSON values serialise") + "\n";
         std::fs::write(&path, text).map_err(|error| Error::io(&path, error))
     }
 
-    /// Writes what is known into a configuration.
-    fn describe(&self, config: &mut Map<String, Value>) {
+    fn from_json(found: &Map<String, Value>) -> Self {
+        let number = |key: &str| found.get(key).and_then(Value::as_f64).filter(|number| number.is_finite());
+        Self {
+            max_length: found.get("max_length").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()),
+            score_mean: number("score_mean"),
+            score_std: number("score_std").filter(|std| *std > 0.0),
+            sentences: found.get("sentences").and_then(Value::as_str).map(str::to_owned),
+            add_eos: found.get("add_eos").and_then(Value::as_bool),
+        }
+    }
+
+    fn to_json(&self) -> Map<String, Value> {
         let mut found = Map::new();
         let mut insert = |key: &str, value: Option<Value>| value.and_then(|value| found.insert(key.into(), value));
         insert("max_length", self.max_length.map(Value::from));
         insert("score_mean", self.score_mean.map(Value::from));
         insert("score_std", self.score_std.map(Value::from));
         insert("sentences", self.sentences.clone().map(Value::from));
-        if !found.is_empty() {
-            config.insert(TRAINED.into(), found.into());
-        }
+        insert("add_eos", self.add_eos.map(Value::from));
+        found
     }
 }
 
@@ -98,6 +120,8 @@ pub struct AdapterDir {
     pub path: PathBuf,
     /// `adapter_config.json`.
     pub config: PeftConfig,
+    /// What its training left.
+    pub trained: Trained,
 }
 
 impl ModelDir {
@@ -179,13 +203,9 @@ impl ModelDir {
 
     /// What its training left for those who use it.
     pub fn trained(&self) -> Trained {
-        let Some(found) = self.config.get(TRAINED).and_then(Value::as_object) else { return Trained::default() };
-        let number = |key: &str| found.get(key).and_then(Value::as_f64).filter(|number| number.is_finite());
-        Trained {
-            max_length: found.get("max_length").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()),
-            score_mean: number("score_mean"),
-            score_std: number("score_std").filter(|std| *std > 0.0),
-            sentences: found.get("sentences").and_then(Value::as_str).map(str::to_owned),
+        match &self.adapter {
+            Some(adapter) => adapter.trained.clone(),
+            None => self.config.get(TRAINED).and_then(Value::as_object).map(Trained::from_json).unwrap_or_default(),
         }
     }
 
@@ -326,7 +346,8 @@ impl AdapterDir {
             return Err(Error::model(path, format!("no `{}`: this is not an adapter", adapter::CONFIG_FILE))
                 .with_hint("an adapter holds `adapter_config.json` and `adapter_model.safetensors`"));
         }
-        Ok(Self { path: path.into(), config: PeftConfig::read(&file)? })
+        let trained = read_object(&path.join(TRAINED_FILE))?.as_ref().map(Trained::from_json).unwrap_or_default();
+        Ok(Self { path: path.into(), config: PeftConfig::read(&file)?, trained })
     }
 }
 

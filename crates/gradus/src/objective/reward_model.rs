@@ -233,6 +233,7 @@ impl Objective for BradleyTerry {
         Trained {
             score_mean: measure::mean(&scores),
             score_std: measure::std(&scores, measure::Variance::Biased),
+            add_eos: Some(TokeniseOptions::default().add_eos),
             ..Trained::default()
         }
     }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::atomic;
 use super::directory::RunDir;
 use super::metrics::{Metrics, MetricsRow, number, read_metrics};
-use super::plots::{Bar, BarChart, Chart, Panel, comparison_charts, write_charts};
+use super::plots::{Bar, BarChart, Chart, Panel, Shown, colors, comparison_charts, write_charts};
 use super::samples::{Sample, read_samples};
 use crate::error::{Error, Result};
 use crate::metric::MetricConfig;
@@ -26,6 +26,8 @@ mod show;
 pub struct Entry {
     /// Its name in tables: the method, or `start`.
     pub name: String,
+    /// How it was trained, where its results say so; decides its colour.
+    pub method: Option<String>,
     /// Its run; none for the start.
     pub run: Option<RunDir>,
     /// Measured on the held-out prompts: `reward`, `kl`, `length`, …, without prefix.
@@ -119,6 +121,7 @@ impl Entry {
         let count = |key: &str| results.get(key).and_then(Value::as_u64).unwrap_or(0);
         Ok(Self {
             name: run.name(),
+            method: results.get("method").and_then(Value::as_str).map(str::to_owned),
             measured: without_prefix(results.get("after")),
             samples: samples.into_iter().filter(|sample| Some(sample.step) == last).collect(),
             steps: count("steps") as usize,
@@ -139,7 +142,16 @@ impl Entry {
 
     /// The start with what was measured of it.
     pub fn start(measured: Metrics, samples: Vec<Sample>) -> Self {
-        Self { name: "start".into(), run: None, measured, samples, steps: 0, tokens: 0, elapsed_s: f64::NAN }
+        Self {
+            name: "start".into(),
+            method: None,
+            run: None,
+            measured,
+            samples,
+            steps: 0,
+            tokens: 0,
+            elapsed_s: f64::NAN,
+        }
     }
 
     fn rewards(&self) -> Vec<f64> {
@@ -297,25 +309,36 @@ impl Comparison {
         })
     }
 
-    fn curves(&self) -> Result<Vec<(String, Vec<MetricsRow>)>> {
-        let runs = self.entries.iter().filter_map(|entry| Some((entry.name.clone(), entry.run.as_ref()?)));
-        runs.map(|(name, run)| Ok((name, rows_of(run)?))).collect()
+    fn curves(&self) -> Result<Vec<Shown>> {
+        let runs = self
+            .entries
+            .iter()
+            .zip(self.colors())
+            .filter_map(|(entry, color)| Some((entry, color?, entry.run.as_ref()?)));
+        runs.map(|(entry, color, run)| Ok(Shown { name: entry.name.clone(), color, rows: rows_of(run)? })).collect()
+    }
+
+    /// The colour of each entry; the start has none.
+    fn colors(&self) -> Vec<Option<usize>> {
+        let methods: Vec<_> = self.entries[1..].iter().map(|entry| entry.method.as_deref()).collect();
+        std::iter::once(None).chain(colors(&methods).into_iter().map(Some)).collect()
     }
 
     fn bars(&self) -> BarChart {
         let panels = [
             ("reward", "Reward", "held-out, ± standard error"),
             ("wins", "Wins", "share of prompts"),
-            ("kl", "KL to the start", "nats"),
+            ("kl", "KL to the start", "nats per completion"),
             ("length", "Length", "tokens"),
             ("elapsed_s", "Training time", "seconds"),
         ];
+        let colors = self.colors();
         let panel = |(key, title, unit): (&str, &str, &str)| {
             let bar = |(index, entry): (usize, &Entry)| Bar {
                 name: entry.name.clone(),
                 value: entry.value(key, self.start()).unwrap_or(f64::NAN),
                 error: entry.standard_error().filter(|_| key == "reward"),
-                color: index.checked_sub(1),
+                color: colors[index],
             };
             let bars: Vec<Bar> = self.entries.iter().enumerate().map(bar).collect();
             let shown = bars.iter().any(|bar| bar.value.is_finite());

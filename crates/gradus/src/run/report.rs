@@ -186,7 +186,7 @@ mod tests {
         fs::write(run.config(), "model: gpt2\n").unwrap();
         let mut log = MetricsLog::open(&run.metrics()).unwrap();
         for step in 1..=3 {
-            log.append(step, &Metrics::from_iter([("reward", step as f64), ("kl", 0.1)])).unwrap();
+            log.append(step, &Metrics::from_iter([("reward", step as f64), ("objective/kl", 0.1)])).unwrap();
         }
         let record = |step: usize, completion: &str, reward: f64| Record {
             step,

@@ -46,8 +46,8 @@ pub fn metric_keys(rows: &[MetricsRow]) -> Vec<String> {
         "eval_loss",
         "loss",
         "eval_kl",
-        "kl",
         "objective/kl",
+        "kl",
     ];
     const LAST: [&str; 4] = ["learning_rate", "tokens_per_s", "epoch", "num_tokens"];
     let mut keys: Vec<String> = Vec::new();

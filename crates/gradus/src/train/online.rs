@@ -174,6 +174,12 @@ fn steps(
         };
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
         let experience = Experience { rollouts, rewards, reference };
+        // Every method's KL in one unit under one name.
+        let kls = experience.kls(algorithm.has_raw_kl());
+        let mean_kl = kls.as_ref().map(|kls| kls.iter().sum::<f64>() / kls.len().max(1) as f64);
+        if let Some(kl) = mean_kl {
+            measured.mean("objective/kl", kl, 1.0);
+        }
         let advantages = algorithm.advantages(&actor.frozen(), &experience, settings);
         lap(&mut measured, "advantages");
 
@@ -188,8 +194,8 @@ fn steps(
         // 6. Record what was trained on, and look at it.
         let done = iteration + 1;
         let sampled_in = iteration * task.order.batch_size / task.prompts.len();
-        recorder.unless_gone(log.rollouts((done, sampled_in), &experience, &scores, &advantages))?;
-        for warning in recorder.unless_gone(log.watch(done, Shown::of(&experience, &scores)))? {
+        recorder.unless_gone(log.rollouts((done, sampled_in), &experience, &scores, &advantages, kls.as_deref()))?;
+        for warning in recorder.unless_gone(log.watch(done, Shown::of(&experience, &scores, kls.as_deref())))? {
             recorder.tell(&Event::Warning(&format!("step {done}: {}", warning.message)));
         }
         lap(&mut measured, "record");
@@ -201,8 +207,7 @@ fn steps(
         let epoch = done as f64 / per_epoch;
         (recorder.state.step, recorder.state.epoch) = (done, epoch as usize);
         recorder.state.kl_coefficient = algorithm.kl_coefficient();
-        let limit =
-            algorithm.kl_limit().filter(|limit| advantages.stats.value("kl").is_some_and(|kl| kl > limit.above));
+        let limit = algorithm.kl_limit().filter(|limit| mean_kl.is_some_and(|kl| kl > limit.above));
         recorder.state.above_kl_limit += usize::from(limit.is_some());
         recorder.gather(&stats);
 

@@ -9,7 +9,6 @@ use super::warnings::{Shown, Warning, Watch};
 use crate::algorithm::{Advantages, Experience};
 use crate::error::Result;
 use crate::evaluation::Evaluated;
-use crate::math::kl;
 use crate::reward::{Part, Score};
 use crate::rollout::Rollouts;
 use crate::run::database::{Record, Segment, Table, WarningRecord};
@@ -59,7 +58,7 @@ impl RolloutLog {
         Ok(warnings)
     }
 
-    /// Appends what a step trained on.
+    /// Appends what a step trained on; `kls` as [`Experience::kls`] gives them.
     ///
     /// # Errors
     /// What writing an earlier step failed with.
@@ -69,20 +68,17 @@ impl RolloutLog {
         experience: &Experience,
         scores: &[Score],
         advantages: &Advantages,
+        kls: Option<&[f64]>,
     ) -> Result<()> {
         if !self.keeps_rollouts {
             return Ok(());
         }
         let rollouts = &experience.rollouts;
-        let kl = |i: usize| {
-            let reference = experience.reference.as_ref()?;
-            Some(kl::k1(&rollouts.rollouts[i].counted_logprobs(), &reference[i]).iter().map(|&kl| f64::from(kl)).sum())
-        };
         let record = |i: usize| {
             let advantages_t = &advantages.advantages[i];
             let mean = advantages_t.iter().sum::<f32>() / advantages_t.len().max(1) as f32;
             let known = record(rollouts, i, &scores[i])?;
-            Ok(Record { step, epoch, kl: kl(i), advantage: Some(f64::from(mean)), ..known })
+            Ok(Record { step, epoch, kl: kls.map(|kls| kls[i]), advantage: Some(f64::from(mean)), ..known })
         };
         self.writer.append(Table::Train, (0..rollouts.len()).map(record).collect::<Result<_>>()?)
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::Experience;
-use crate::math::{kl, stats};
+use crate::math::stats;
 use crate::reward::{self, Score};
 use crate::rollout::StopReason;
 
@@ -58,7 +58,7 @@ pub struct Part {
 
 impl Shown {
     /// What a scored batch of rollouts shows.
-    pub fn of(experience: &Experience, scores: &[Score]) -> Self {
+    pub fn of(experience: &Experience, scores: &[Score], kls: Option<&[f64]>) -> Self {
         let rollouts = &experience.rollouts;
         let each = || rollouts.rollouts.iter();
         let count = rollouts.len().max(1) as f64;
@@ -68,9 +68,6 @@ impl Shown {
         let groups: Vec<_> = groups.chunks(rollouts.group_size.max(1)).collect();
         let flat = groups.iter().filter(|group| group.windows(2).all(|pair| pair[0] == pair[1])).count();
         let cut_off = each().filter(|rollout| rollout.stop == StopReason::Length).count();
-        let of_one = |(rollout, reference_t): (&crate::rollout::Rollout, &Vec<f32>)| -> f64 {
-            kl::k1(&rollout.counted_logprobs(), reference_t).iter().map(|&kl| f64::from(kl)).sum()
-        };
         let mut parts: Vec<(&reward::Part, Vec<f32>)> = Vec::new();
         for part in scores.iter().flat_map(|score| &score.parts).filter(|part| part.total().is_finite()) {
             match parts.iter_mut().find(|(known, _)| known.name == part.name) {
@@ -90,7 +87,7 @@ impl Shown {
             flat_groups: (rollouts.group_size > 1).then(|| flat as f64 / groups.len().max(1) as f64),
             repetition: each().map(|rollout| repeated(&rollout.completion_ids)).sum::<f64>() / count,
             cut_off: cut_off as f64 / count,
-            kl: experience.reference.as_ref().map(|reference| each().zip(reference).map(of_one).sum::<f64>() / count),
+            kl: kls.map(|kls| kls.iter().sum::<f64>() / count),
             parts: parts.into_iter().map(part).collect(),
         }
     }

@@ -273,7 +273,7 @@ impl StopRule for Listeners<'_> {
 mod tests {
     use super::*;
     use crate::device::DeviceChoice;
-    use crate::inference::{SampleOptions, ScoreOptions, logprobs, sample};
+    use crate::inference::{SampleOptions, ScoreOptions, Scored, logprobs, sample};
     use crate::model::{Precision, WeightFormat};
     use crate::rng::{Purpose, Seed};
 
@@ -388,13 +388,14 @@ mod tests {
             model: format!("{ROOT}gpt2"),
             adapter: None,
             data: file.to_string_lossy().into_owned(),
-            add_eos: false,
+            add_eos: None,
             max_rows: None,
             chat_template: None,
             device: DeviceChoice::cpu(),
         };
         let mut expected = Vec::new();
         logprobs::<Error>(&options, &mut |_, _| {}, &mut |row| {
+            let Scored::One(row) = row else { unreachable!("one row is no pair") };
             expected = row.logprobs;
             Ok(())
         })

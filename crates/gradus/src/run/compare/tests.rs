@@ -21,7 +21,7 @@ fn run(directory: &Path, name: &str, reward: f64) -> RunDir {
     let run = RunDir::create(directory.join(name), Existing::Refuse).unwrap();
     let mut log = MetricsLog::open(&run.metrics()).unwrap();
     for step in 1..=4 {
-        log.append(step, &Metrics::from_iter([("reward", reward * step as f64 / 4.0), ("kl", 0.1)])).unwrap();
+        log.append(step, &Metrics::from_iter([("reward", reward * step as f64 / 4.0), ("objective/kl", 0.1)])).unwrap();
     }
     let record = |step: usize, row: usize, completion: &str, reward: f64| Record {
         step,

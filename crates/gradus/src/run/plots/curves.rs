@@ -40,7 +40,7 @@ const fn group(
 
 /// In the order in which a person wants to see them. A metric belongs to the first group that names it; the prefix
 /// `eval_` counts only where a group names it.
-const GROUPS: [Group; 29] = [
+const GROUPS: [Group; 30] = [
     group("reward", "Reward", "mean over completions", Show::First, &["reward", "objective/scores"]),
     group("rlhf_reward", "Reward less KL penalty", "mean over completions", Show::All, &["objective/rlhf_reward"]),
     group("loss", "Loss", "nats", Show::All, &["loss"]),
@@ -52,9 +52,9 @@ const GROUPS: [Group; 29] = [
     group("margin", "Reward margin", "chosen − rejected", Show::First, &["rewards/margins", "margin"]),
     group("preference_rewards", "Rewards of both answers", "", Show::All, &["rewards/chosen", "rewards/rejected"]),
     group("reward_range", "Rewards of a batch", "", Show::All, &["min_reward", "mean_reward", "max_reward"]),
-    // Methods log their own KL per token or per completion; only held-out ones can be compared.
     group("held_out_kl", "KL to the reference, held-out", "nats per completion", Show::All, &["eval_kl"]),
-    group("kl", "KL to the reference", "nats, as the method counts", Show::First, &["kl", "objective/kl"]),
+    group("kl", "KL to the reference", "nats per completion", Show::All, &["objective/kl"]),
+    group("kl_per_token", "KL in the loss", "nats per token", Show::All, &["kl"]),
     group("kl_coefficient", "KL coefficient", "", Show::First, &["kl_coefficient", "kl_coef", "objective/kl_coef"]),
     group("policy_kl", "KL of one update", "nats", Show::First, &["policy/approxkl_avg", "approx_kl"]),
     group("entropy", "Entropy", "nats per token", Show::First, &["entropy", "policy/entropy_avg"]),
@@ -129,14 +129,25 @@ fn fits(pattern: &str, key: &str) -> bool {
     }
 }
 
+/// A run among others in a picture.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// Its name in legends.
+    pub name: String,
+    /// Its place in the palette ([`colors`](super::colors)).
+    pub color: usize,
+    /// What it logged.
+    pub rows: Vec<MetricsRow>,
+}
+
 /// The curves of one run: a picture a group of metrics, with the file's stem.
 pub fn training_charts(rows: &[MetricsRow]) -> Vec<(String, LineChart)> {
-    charts(&[(String::new(), rows)])
+    charts(&[("", 0, rows)])
 }
 
 /// The curves of several runs, all runs in each picture.
-pub fn comparison_charts(runs: &[(String, Vec<MetricsRow>)]) -> Vec<(String, LineChart)> {
-    let runs: Vec<_> = runs.iter().map(|(name, rows)| (name.clone(), rows.as_slice())).collect();
+pub fn comparison_charts(runs: &[Shown]) -> Vec<(String, LineChart)> {
+    let runs: Vec<_> = runs.iter().map(|run| (run.name.as_str(), run.color, run.rows.as_slice())).collect();
     charts(&runs)
 }
 
@@ -166,9 +177,12 @@ struct Found {
     intervals: Vec<(f64, f64, f64)>,
 }
 
-fn charts(runs: &[(String, &[MetricsRow])]) -> Vec<(String, LineChart)> {
+/// A run: its name, its colour among others, its rows.
+type Run<'a> = (&'a str, usize, &'a [MetricsRow]);
+
+fn charts(runs: &[Run<'_>]) -> Vec<(String, LineChart)> {
     let mut found: Vec<Found> = Vec::new();
-    for (run, (_, rows)) in runs.iter().enumerate() {
+    for (run, (_, _, rows)) in runs.iter().enumerate() {
         found.extend(series(rows).into_iter().map(|(key, points)| {
             let (held_out, base) = key.strip_prefix("eval_").map_or((false, key.as_str()), |base| (true, base));
             Found { place: place_of(&key, base), base: base.to_owned(), run, held_out, points, intervals: Vec::new() }
@@ -183,16 +197,12 @@ fn charts(runs: &[(String, &[MetricsRow])]) -> Vec<(String, LineChart)> {
     }
     let chart = |((index, key), found): ((usize, String), Vec<Found>)| chart(runs, groups().nth(index), &key, found);
     let mut charts: Vec<(String, LineChart)> = sorted.into_iter().filter_map(chart).collect();
-    // What the methods log themselves is not in one unit.
-    if runs.len() > 1 && charts.iter().any(|(stem, _)| stem == "held_out_kl") {
-        charts.retain(|(stem, _)| stem != "kl");
-    }
     // Losses of different methods are different things; methods differ in what they log.
     let logged = |rows: &[MetricsRow]| -> BTreeSet<String> {
         let keys = rows.iter().flat_map(|row| row.values.iter()).map(|(key, _)| key.to_owned());
         keys.filter(|key| !key.starts_with("eval_")).collect()
     };
-    if runs.windows(2).any(|pair| logged(pair[0].1) != logged(pair[1].1)) {
+    if runs.windows(2).any(|pair| logged(pair[0].2) != logged(pair[1].2)) {
         charts.retain(|(stem, _)| !["loss", "policy_loss", "value_loss"].contains(&stem.as_str()));
     }
     charts
@@ -205,12 +215,7 @@ fn place_of(key: &str, base: &str) -> (usize, usize) {
 }
 
 /// One picture, unless it would show nothing.
-fn chart(
-    runs: &[(String, &[MetricsRow])],
-    group: Option<&Group>,
-    key: &str,
-    found: Vec<Found>,
-) -> Option<(String, LineChart)> {
+fn chart(runs: &[Run<'_>], group: Option<&Group>, key: &str, found: Vec<Found>) -> Option<(String, LineChart)> {
     let several = runs.len() > 1;
     let mut found = found;
     let show = group.map_or(Show::All, |group| group.show);
@@ -236,17 +241,17 @@ fn chart(
     let mut names: Vec<String> = found.iter().map(|found| found.base.clone()).collect();
     names.dedup();
     let curves = found.into_iter().enumerate().map(|(index, found)| {
-        let whose = if several { &runs[found.run].0 } else { &found.base };
+        let whose = if several { runs[found.run].0 } else { &found.base };
         // Among several, a held-out curve has the colour of what it belongs to.
         let color = match names.as_slice() {
-            _ if several => found.run,
+            _ if several => runs[found.run].1,
             [_] => index,
             names => names.iter().position(|name| *name == found.base).unwrap_or(0),
         };
         let (name, kind) = match found.held_out {
             true => (format!("{whose}, held-out"), CurveKind::Measured),
-            false if group.is_some_and(Group::is_set) => (whose.clone(), CurveKind::Exact),
-            false => (whose.clone(), CurveKind::Smoothed),
+            false if group.is_some_and(Group::is_set) => (whose.to_owned(), CurveKind::Exact),
+            false => (whose.to_owned(), CurveKind::Smoothed),
         };
         Curve { name, points: found.points, intervals: found.intervals, kind, color }
     });
@@ -348,7 +353,8 @@ mod tests {
                 "loss: loss + loss, held-out",
                 "preference_rewards: rewards/chosen + rewards/rejected",
                 "held_out_kl: kl, held-out",
-                "kl: kl",
+                "kl: objective/kl",
+                "kl_per_token: kl",
                 "reward_parts: rewards/lexicon/mean + rewards/length/mean",
                 "my_own: my_own",
             ]
@@ -357,20 +363,27 @@ mod tests {
 
     #[test]
     fn runs_share_a_picture_a_metric() {
-        let own = |keys: &[&str]| rows(&[&["reward", "kl"], keys].concat());
-        let runs = [("ppo".to_owned(), own(&["value_loss", "objective/kl"])), ("grpo".to_owned(), own(&["my_own"]))];
-        assert_eq!(summary(&comparison_charts(&runs)), ["reward: ppo + grpo", "kl: ppo + grpo"]);
-        let runs = runs.map(|(name, _)| (name, own(&["eval_kl"])));
+        let run = |name: &str, color: usize, keys: &[&str]| Shown {
+            name: name.into(),
+            color,
+            rows: rows(&[&["reward", "objective/kl", "eval_kl"], keys].concat()),
+        };
+        // What GRPO has in its loss is no measure beside another method's.
+        let charts = comparison_charts(&[run("ppo", 5, &["value_loss"]), run("grpo", 1, &["my_own", "kl"])]);
         assert_eq!(
-            summary(&comparison_charts(&runs)),
-            ["reward: ppo + grpo", "held_out_kl: ppo, held-out + grpo, held-out"]
+            summary(&charts),
+            ["reward: ppo + grpo", "held_out_kl: ppo, held-out + grpo, held-out", "kl: ppo + grpo"]
         );
+        for (_, chart) in &charts {
+            assert_eq!(chart.curves.iter().map(|curve| curve.color).collect::<Vec<_>>(), [5, 1]);
+        }
     }
 
     #[test]
     fn losses_share_a_picture_only_where_the_same_is_logged() {
         let stems = |other: &[&str]| -> Vec<String> {
-            let runs = [("one".to_owned(), rows(&["loss", "margin"])), ("two".to_owned(), rows(other))];
+            let run = |name: &str, keys: &[&str]| Shown { name: name.into(), color: 0, rows: rows(keys) };
+            let runs = [run("one", &["loss", "margin"]), run("two", other)];
             comparison_charts(&runs).into_iter().map(|(stem, _)| stem).collect()
         };
         assert_eq!(stems(&["loss", "margin", "eval_loss"]), ["loss", "margin"]);

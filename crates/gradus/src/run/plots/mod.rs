@@ -6,6 +6,7 @@
 
 mod bars;
 mod canvas;
+mod colors;
 mod curves;
 mod line;
 mod png;
@@ -13,7 +14,8 @@ mod scale;
 mod svg;
 
 pub use bars::{Bar, BarChart, Panel};
-pub use curves::{comparison_charts, training_charts, write_charts};
+pub use colors::colors;
+pub use curves::{Shown, comparison_charts, training_charts, write_charts};
 pub use line::{Curve, CurveKind, LineChart};
 pub use scale::{short, smoothed_curve, stretch, thinned};
 

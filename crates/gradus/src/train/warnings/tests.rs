@@ -194,7 +194,7 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
         Score { parts: parts.iter().map(part).collect(), ..Score::default() }
     };
     let scores = [score(&[("a", 1.0), ("b", 5.0)]), score(&[("a", 3.0)]), score(&[("a", f32::NAN)]), score(&[])];
-    let shown = Shown::of(&experience, &scores);
+    let shown = Shown::of(&experience, &scores, experience.kls(false).as_deref());
     // 6 + 2 + 1 + 3 = 12 tokens with −Σ logprob = 6 + 4 + 0.5 + 4.5 = 15.
     // KL: 6 · 1 + 2 · 0 + 1 · 1.5 + 3 · 0.5 = 9 nats in 4 completions. Six equal ids: two of three 4-grams repeat.
     assert_eq!((shown.length, shown.entropy, shown.kl), (3.0, 1.25, Some(2.25)));
