@@ -16,11 +16,16 @@ from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    Gemma2Config,
+    Gemma3TextConfig,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
+    Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
     set_seed,
 )
 
@@ -62,6 +67,40 @@ def mistral(**more):
     return MistralConfig(**{**ids, **base, **more})
 
 
+def gemma2(**more):
+    """Caps that bend scores and logits, and a window shorter than every sequence on two of three layers."""
+    base = dict(hidden_size=36, intermediate_size=50, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+                head_dim=10, max_position_embeddings=64, query_pre_attn_scalar=7, sliding_window=5,
+                attn_logit_softcapping=4.0, final_logit_softcapping=10.0)
+    return Gemma2Config(**{**ids, **base, **more})
+
+
+def gemma3(**more):
+    """Two rotary bases; every third layer sees all, the others a window."""
+    base = dict(hidden_size=36, intermediate_size=50, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=1,
+                head_dim=10, max_position_embeddings=64, query_pre_attn_scalar=7, sliding_window=4,
+                sliding_window_pattern=3)
+    return Gemma3TextConfig(**{**ids, **base, **more})
+
+
+def smollm3(**more):
+    base = dict(hidden_size=24, intermediate_size=38, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+                max_position_embeddings=64)
+    return SmolLM3Config(**{**ids, **base, **more})
+
+
+def phi3(**more):
+    base = dict(hidden_size=32, intermediate_size=50, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                max_position_embeddings=64, original_max_position_embeddings=64)
+    return Phi3Config(**{**ids, **base, **more})
+
+
+def olmo2(**more):
+    base = dict(hidden_size=36, intermediate_size=50, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3,
+                max_position_embeddings=64)
+    return Olmo2Config(**{**ids, **base, **more})
+
+
 def rope(**parameters):
     """A small base keeps several wavelengths inside the short sequences, so that every band of the scaling is used."""
     original = parameters.pop("max_position_embeddings", 64)
@@ -92,12 +131,30 @@ CAUSAL = {
                           intermediate_size=24, head_dim=8),
     "qwen2-window": qwen2(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3,
                           intermediate_size=24, tie_word_embeddings=True),
+    "gemma2": gemma2(),
+    "gemma3": gemma3(),
+    "gemma3-rope": gemma3(num_hidden_layers=3, rope_parameters={
+        "full_attention": {"rope_type": "linear", "factor": 2.5, "rope_theta": 1000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    }),
+    "smollm3": smollm3(no_rope_layers=[1, 0, 1]),
+    "smollm3-window": smollm3(no_rope_layer_interval=2, use_sliding_window=True, sliding_window=5,
+                              tie_word_embeddings=False),
+    "phi3-window": phi3(sliding_window=5),
+    "phi3-rope-longrope": phi3(
+        original_max_position_embeddings=16, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 1000.0, "partial_rotary_factor": 0.75,
+                         "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.5, 2.5, 4.0]}),
+    "olmo2": olmo2(),
 }
 REWARD = {
     "gpt2-reward": gpt2(n_embd=24, num_labels=1),
     "llama-reward": llama(num_labels=1, intermediate_size=32),
     "qwen2-reward": qwen2(num_labels=1, intermediate_size=32),
     "qwen3-reward": qwen3(num_labels=1, tie_word_embeddings=True, intermediate_size=32),
+    "gemma2-reward": gemma2(num_labels=1, num_hidden_layers=2),
+    "gemma3-reward": gemma3(num_labels=1, num_hidden_layers=3),
+    "phi3-reward": phi3(num_labels=1),
 }
 UNKNOWN_KEYS = {
     "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
@@ -118,13 +175,14 @@ def fill(model, generator):
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
                 norm = "norm" in name or ".ln_" in name
-                center = 1.0 if norm and name.endswith("weight") else 0.0
+                # Gemma's norms multiply with 1 + w.
+                center = 1.0 if norm and name.endswith("weight") and "Gemma" not in type(model).__name__ else 0.0
                 parameter.copy_(center + 0.2 * noise)
             elif "wpe" in name:
                 parameter.copy_(0.3 * noise)
             elif "wte" in name or "embed_tokens" in name:
                 parameter.copy_(0.5 * noise)
-            elif "q_proj" in name or "k_proj" in name or "c_attn" in name:
+            elif any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "c_attn")):
                 parameter.copy_(0.35 * noise)
             else:
                 parameter.copy_(0.25 * noise)
@@ -132,7 +190,7 @@ def fill(model, generator):
 
 def forward(model, row, **more):
     """One sequence alone. Dynamic rotary embeddings remember the longest row they saw; a short call resets them."""
-    if getattr(getattr(model.config, "rope_parameters", None), "get", lambda _: None)("rope_type") == "dynamic":
+    if (getattr(model.config, "rope_parameters", None) or {}).get("rope_type") == "dynamic":
         with torch.no_grad():
             model(input_ids=torch.tensor([[EOS]]), use_cache=False)
     return model(input_ids=torch.tensor([row]), use_cache=False, **more)
@@ -177,7 +235,7 @@ def causal(name, config, out, seed):
         tokens = model.generate(torch.tensor([row]), attention_mask=torch.ones(1, len(row), dtype=torch.long),
                                 max_new_tokens=NEW_TOKENS, do_sample=False)
         cached.append(tokens[0, len(row):].tolist())
-    if "dynamic" not in name:
+    if "dynamic" not in name and "longrope" not in name:
         assert cached == list(new), name
 
     tensors = {f"logits.{i}": z.detach().contiguous() for i, z in enumerate(logits)}
@@ -237,6 +295,14 @@ def legacy(out, rows, wanted):
     now = path.read_text()
     config = json.loads(now)
     scaling = config.pop("rope_parameters")
+    if "full_attention" in scaling:
+        # Gemma 3: a base for windows, and the pattern in the place of the layers' names.
+        config["rope_local_base_freq"] = scaling["sliding_attention"]["rope_theta"]
+        config["sliding_window_pattern"] = 3
+        del config["layer_types"]
+        scaling = scaling["full_attention"]
+    if "partial_rotary_factor" in scaling:
+        config["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
     config["rope_theta"] = scaling.pop("rope_theta")
     config["rope_scaling"] = scaling
     config["torch_dtype"] = config.pop("dtype")

@@ -161,6 +161,7 @@ impl Bench<'_> {
             head_dim,
             scale: (head_dim as f32).powf(-0.5),
             mask,
+            cap: None,
         }
     }
 
@@ -307,11 +308,11 @@ impl Bench<'_> {
         let targets: Vec<u32> = (0..tokens).map(|i| (i * 7919 % vocabulary) as u32).collect();
         let sum = |numbers: TokenLogprobs| numbers.logprobs_m + numbers.entropies_m;
         for (name, precision) in [("token logprobs f32", Precision::F32), ("token logprobs bf16", Precision::Bf16)] {
-            let head = LmHead::Dense(weight.clone(), precision);
+            let head = LmHead::dense(weight.clone(), precision);
             self.rows(
                 name,
                 || sum(token_logprobs(hidden.clone(), &head, &targets, 0.7)),
-                || sum(reference::token_logprobs(hidden.clone(), weight.clone(), &targets, 0.7)),
+                || sum(reference::token_logprobs(hidden.clone(), weight.clone(), None, &targets, 0.7)),
             )?;
         }
         Ok(())

@@ -35,6 +35,7 @@ pub mod reference;
 mod rope;
 mod segments;
 mod simd;
+mod softcap;
 mod swiglu;
 #[cfg(test)]
 mod tests;
@@ -64,5 +65,6 @@ pub use recompute::{branch, recompute, recompute_of};
 pub use rope::rope;
 pub use segments::{CrossSegments, Segment, Segments};
 pub use simd::{exp_or_zero, maximum, sum_exp};
+pub use softcap::softcap;
 pub use swiglu::swiglu;
 pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, token_logprobs};

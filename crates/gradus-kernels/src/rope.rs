@@ -2,7 +2,8 @@
 //!
 //! For head dimension 2m and angle `θₜᵢ`: `yᵢ = xᵢ cos θ − xᵢ₊ₘ sin θ`, `yᵢ₊ₘ = xᵢ₊ₘ cos θ + xᵢ sin θ`, both scaled
 //! by the attention factor that some variants (yarn) carry in the tables. The backward pass is the transposed
-//! rotation. Su et al. 2021, <https://arxiv.org/abs/2104.09864>.
+//! rotation. Su et al. 2021, <https://arxiv.org/abs/2104.09864>. Tables of fewer angles than a head has pairs turn the
+//! beginning of each head and leave its rest.
 
 use std::sync::Arc;
 
@@ -13,14 +14,16 @@ use crate::parts::{one_in_parts, part_of};
 
 /// Rotates every head of `x_nd` (`[N, H · head_dim]`) by its token's angles.
 ///
-/// `cos` and `sin` are `[N, head_dim / 2]`, row-major. `x_nd` carries gradient.
+/// `cos` and `sin` are `[N, m]`, row-major, of as many angles as pairs of numbers are turned, head_dim / 2 at most.
+/// `x_nd` carries gradient.
 ///
 /// # Panics
 /// When the tables do not fit the tokens.
 pub fn rope(x_nd: Tensor<2>, cos: &Arc<[f32]>, sin: &Arc<[f32]>, head_dim: usize) -> Tensor<2> {
     let [n, d] = x_nd.dims();
-    assert_eq!((cos.len(), sin.len()), (n * head_dim / 2, n * head_dim / 2), "one angle per token and pair");
     assert_eq!(d % head_dim, 0, "whole heads");
+    let half = cos.len() / n.max(1);
+    assert!(cos.len() == sin.len() && cos.len() == n * half && 2 * half <= head_dim, "as many angles for each token");
     if is_fused(&x_nd.device()) {
         apply(Rope { cos: cos.clone(), sin: sin.clone(), head_dim }, vec![x_nd.into_dispatch()])
     } else {
@@ -30,15 +33,20 @@ pub fn rope(x_nd: Tensor<2>, cos: &Arc<[f32]>, sin: &Arc<[f32]>, head_dim: usize
 
 /// The definition, in plain tensors.
 pub fn reference(x_nd: Tensor<2>, cos: &[f32], sin: &[f32], head_dim: usize) -> Tensor<2> {
-    let ([n, d], device, half) = (x_nd.dims(), x_nd.device(), head_dim / 2);
+    let ([n, d], device) = (x_nd.dims(), x_nd.device());
+    let half = cos.len() / n.max(1);
     let table =
         |values: &[f32]| Tensor::<3>::from_data(burn::tensor::TensorData::new(values.to_vec(), [n, 1, half]), &device);
     let (cos, sin) = (table(cos), table(sin));
     let x = x_nd.reshape([n, d / head_dim, head_dim]);
-    let (a, b) = (x.clone().narrow(2, 0, half), x.narrow(2, half, half));
+    let (a, b) = (x.clone().narrow(2, 0, half), x.clone().narrow(2, half, half));
     let first = a.clone() * cos.clone() - b.clone() * sin.clone();
     let second = b * cos + a * sin;
-    Tensor::cat(vec![first, second], 2).reshape([n, d])
+    let mut parts = vec![first, second];
+    if 2 * half < head_dim {
+        parts.push(x.narrow(2, 2 * half, head_dim - 2 * half));
+    }
+    Tensor::cat(parts, 2).reshape([n, d])
 }
 
 #[derive(Debug)]
@@ -50,7 +58,8 @@ struct Rope {
 
 impl Rope {
     fn rotate(&self, x: &Dense, direction: f32) -> Dense {
-        let (n, d, half) = (x.dims()[0], x.dims()[1], self.head_dim / 2);
+        let (n, d) = (x.dims()[0], x.dims()[1]);
+        let half = self.cos.len() / n.max(1);
         let y = one_in_parts(n * d, d, |t, y| {
             let x = part_of(x.values(), t, d);
             let (cos, sin) = (&self.cos[t * half..(t + 1) * half], &self.sin[t * half..(t + 1) * half]);
@@ -60,6 +69,7 @@ impl Rope {
                     y[i] = x[i] * cos[i] - x[i + half] * s;
                     y[i + half] = x[i + half] * cos[i] + x[i] * s;
                 }
+                y[2 * half..].copy_from_slice(&x[2 * half..]);
             }
         });
         Dense::new(y, &[n, d])
@@ -83,8 +93,9 @@ mod tests {
 
     #[test]
     fn agrees_with_the_reference() {
-        for (n, heads, head_dim) in [(1, 1, 2), (5, 3, 8), (33, 2, 10)] {
-            let angles = values(n * head_dim / 2, 4);
+        // The last two turn a part of each head.
+        for (n, heads, head_dim, turned) in [(1, 1, 2, 2), (5, 3, 8, 8), (33, 2, 10, 10), (7, 2, 10, 6), (3, 2, 4, 2)] {
+            let angles = values(n * turned / 2, 4);
             let cos: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).cos() * 1.1).collect();
             let sin: Arc<[f32]> = angles.iter().map(|a| (3.0 * a).sin() * 1.1).collect();
             check(

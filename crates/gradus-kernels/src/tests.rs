@@ -79,9 +79,10 @@ fn kernels(n: usize) -> Vec<Kernel> {
 /// Kernels over `n` rows that multiply matrices: some instruction sets multiply and add in one rounding.
 fn products(n: usize) -> Vec<Kernel> {
     let targets: Vec<u32> = (0..n as u32).map(|i| i * 37 % 301).collect();
-    let of_frozen = targets.clone();
+    let (of_frozen, capped_targets) = (targets.clone(), targets.clone());
     // Two sequences and one without tokens between them.
     let segments = Segments::sequences([n / 2, 0, n - n / 2]);
+    let of_capped = segments.clone();
     let windowed = segments.clone().with_global(0..n.min(2));
     let cross = CrossSegments::new(segments.clone(), segments.clone(), vec![2, 1, 2]);
     let with_bias = || vec![leaf([n, 20], 1), leaf([n, 10], 2), leaf([n, 10], 3), leaf([4, 6], 4)];
@@ -90,10 +91,14 @@ fn products(n: usize) -> Vec<Kernel> {
         buckets: PositionBuckets::t5_causal(6, 9),
     };
     let (heads, mask) = (4, Mask::Causal);
-    let shape = AttentionShape { heads, kv_heads: 2, head_dim: 5, scale: 0.5, mask };
+    let shape = AttentionShape { heads, kv_heads: 2, head_dim: 5, scale: 0.5, mask, cap: None };
     let mut kernels = vec![
         Kernel::new("attention", vec![leaf([n, 20], 1), leaf([n, 10], 2), leaf([n, 10], 3)], move |x| {
             attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape)
+        }),
+        Kernel::new("attention, capped", vec![leaf([n, 20], 1), leaf([n, 10], 2), leaf([n, 10], 3)], move |x| {
+            let shape = AttentionShape { cap: Some(0.7), ..shape };
+            attention(x[0].clone(), x[1].clone(), x[2].clone(), &of_capped, shape)
         }),
         Kernel::new("attention, biased", with_bias(), move |x| {
             let shape = AttentionShape { mask: Mask::BidirectionalWindow(3), ..shape };
@@ -104,11 +109,15 @@ fn products(n: usize) -> Vec<Kernel> {
             attention_across(x[0].clone(), x[1].clone(), x[2].clone(), Some(bias(&x[3])), &cross, shape)
         }),
         Kernel::new("token logprobs", vec![leaf([n, 16], 1), leaf([301, 16], 2)], move |x| {
-            stack(token_logprobs(x[0].clone(), &LmHead::Dense(x[1].clone(), Precision::F32), &targets, 0.7))
+            stack(token_logprobs(x[0].clone(), &LmHead::dense(x[1].clone(), Precision::F32), &targets, 0.7))
+        }),
+        Kernel::new("token logprobs, capped", vec![leaf([n, 16], 1), leaf([301, 16], 2)], move |x| {
+            let head = LmHead::dense(x[1].clone(), Precision::F32).capped(Some(1.5));
+            stack(token_logprobs(x[0].clone(), &head, &capped_targets, 0.7))
         }),
         Kernel::new("token logprobs, int8", vec![leaf([n, 16], 1)], move |x| {
             let weight = FrozenWeight::new(leaf([301, 16], 2).inner(), Layout::OutIn, WeightFormat::INT8);
-            stack(token_logprobs(x[0].clone(), &LmHead::Frozen(weight), &of_frozen, 0.7))
+            stack(token_logprobs(x[0].clone(), &LmHead::frozen(weight), &of_frozen, 0.7))
         }),
     ];
     let adapted = |extra: &[Tensor<2>]| [&[leaf([n, 16], 1), leaf([3, 16], 2), leaf([9, 3], 3)], extra].concat();
@@ -206,9 +215,9 @@ fn token_logprobs_of_more_rows_than_fit_a_chunk() {
     let (m, v) = (4100, 3);
     let targets: Vec<u32> = (0..m as u32).map(|i| i % v as u32).collect();
     let fused = |x: &[Tensor<2>]| {
-        stack(token_logprobs(x[0].clone(), &LmHead::Dense(x[1].clone(), Precision::F32), &targets, 1.0))
+        stack(token_logprobs(x[0].clone(), &LmHead::dense(x[1].clone(), Precision::F32), &targets, 1.0))
     };
-    let plain = |x: &[Tensor<2>]| stack(reference::token_logprobs(x[0].clone(), x[1].clone(), &targets, 1.0));
+    let plain = |x: &[Tensor<2>]| stack(reference::token_logprobs(x[0].clone(), x[1].clone(), None, &targets, 1.0));
     check("token logprobs", &[leaf([m, 2], 1), leaf([v, 2], 2)], fused, plain, 2e-5);
 }
 
@@ -218,11 +227,11 @@ fn token_logprobs_of_extreme_logits() {
     let inputs = [given([2, 1], &[100.0, 100.0]), given([3, 1], &[100.0, -100.0, 0.0])];
     let targets = [0, 1];
     let fused = |x: &[Tensor<2>]| {
-        stack(token_logprobs(x[0].clone(), &LmHead::Dense(x[1].clone(), Precision::F32), &targets, 1.0))
+        stack(token_logprobs(x[0].clone(), &LmHead::dense(x[1].clone(), Precision::F32), &targets, 1.0))
     };
     let numbers = host(fused(&inputs).inner());
     let expected = [[0.0, 0.0, 1e4, 0.0], [-2e4, 0.0, 1e4, 0.0]];
     assert_close("logprob, entropy, log-partition, mean", &numbers, expected.as_flattened(), 1e-6);
-    let plain = |x: &[Tensor<2>]| stack(reference::token_logprobs(x[0].clone(), x[1].clone(), &targets, 1.0));
+    let plain = |x: &[Tensor<2>]| stack(reference::token_logprobs(x[0].clone(), x[1].clone(), None, &targets, 1.0));
     check("token logprobs", &inputs, fused, plain, 1e-6);
 }

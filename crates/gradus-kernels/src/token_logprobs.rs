@@ -3,6 +3,7 @@
 //! With `z = h Wᵀ / τ` and `L = logsumexp(z)`: `logprob = z_y − L`, `entropy = L − Σ pᵥ zᵥ`, and the mean of z over the
 //! vocabulary (for label smoothing). Given their gradients `a`, `e`, `l` (of L) and `m`:
 //! `∂zᵥ = a([v = y] − pᵥ) − e·pᵥ(log pᵥ + H) + l·pᵥ + m/V`, then `∂h = ∂z W / τ`, `∂W = ∂zᵀ h / τ`.
+//! A head with a soft cap c has `z = c tanh(h Wᵀ / c) / τ`, and `∂z ∘ (1 − (zτ/c)²)` in the place of `∂z`.
 //! Logits are made in chunks of the vocabulary for all rows at once, so that each part of W is read once, forward and
 //! again backward, where the last chunks are still there. Sums over the vocabulary are in f32, over values shifted by
 //! their block's maximum; blocks have one size, so a row's numbers do not depend on how many rows there are.
@@ -19,6 +20,7 @@ use crate::linear::{Layout, linear};
 use crate::parts::zeros;
 use crate::product::{COLUMNS_UNIT, Columns, Mat, Precision, Product};
 use crate::simd::{exp, max, simd};
+use crate::softcap::{self, cap_in_place, slope, softcap};
 
 /// What the LM head says of each target, all `[M]`, all carrying gradient but the last.
 #[derive(Debug, Clone)]
@@ -35,22 +37,41 @@ pub struct TokenLogprobs {
     pub correct_m: Tensor<1>,
 }
 
-/// The LM head: what hidden states are multiplied with to give logits.
+/// The LM head: what hidden states are multiplied with to give logits, and where these are softly capped.
+#[derive(Debug, Clone)]
+pub struct LmHead {
+    weight: HeadWeight,
+    cap: Option<f32>,
+}
+
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "a few are alive at a time, and tensors are passed by value everywhere")]
-pub enum LmHead {
-    /// A weight `[V, D]`, which carries gradient; operands of products are held in the precision named.
+enum HeadWeight {
     Dense(Tensor<2>, Precision),
-    /// A packed weight without gradient.
     Frozen(FrozenWeight),
 }
 
 impl LmHead {
+    /// Of a weight `[V, D]`, which carries gradient; operands of products are held in the precision named.
+    pub fn dense(weight_vd: Tensor<2>, precision: Precision) -> Self {
+        Self { weight: HeadWeight::Dense(weight_vd, precision), cap: None }
+    }
+
+    /// Of a packed weight without gradient.
+    pub fn frozen(weight: FrozenWeight) -> Self {
+        Self { weight: HeadWeight::Frozen(weight), cap: None }
+    }
+
+    /// The same head with its logits softly capped ([`softcap`]), where a cap is given.
+    pub fn capped(self, cap: Option<f32>) -> Self {
+        Self { cap, ..self }
+    }
+
     /// V and D.
     pub fn dims(&self) -> [usize; 2] {
-        match self {
-            Self::Dense(weight_vd, _) => weight_vd.dims(),
-            Self::Frozen(weight) => {
+        match &self.weight {
+            HeadWeight::Dense(weight_vd, _) => weight_vd.dims(),
+            HeadWeight::Frozen(weight) => {
                 let [d, v] = weight.dims();
                 [v, d]
             }
@@ -59,9 +80,15 @@ impl LmHead {
 
     /// Logits of each row of `hidden_bd`, `[B, V]`: for sampling.
     pub fn logits(&self, hidden_bd: Tensor<2>) -> Tensor<2> {
-        match self {
-            Self::Dense(weight_vd, precision) => linear(hidden_bd, weight_vd.clone(), None, Layout::OutIn, *precision),
-            Self::Frozen(weight) => weight.apply(hidden_bd, None),
+        let logits_bv = match &self.weight {
+            HeadWeight::Dense(weight_vd, precision) => {
+                linear(hidden_bd, weight_vd.clone(), None, Layout::OutIn, *precision)
+            }
+            HeadWeight::Frozen(weight) => weight.apply(hidden_bd, None),
+        };
+        match self.cap {
+            None => logits_bv,
+            Some(cap) => softcap(logits_bv, cap),
         }
     }
 }
@@ -106,6 +133,7 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
     let op = |precision, frozen| HeadLogprobs {
         targets: targets_m.into(),
         temperature,
+        cap: head.cap,
         precision,
         frozen,
         kept: if hidden_md.is_autodiff() { kept(precision) } else { 0 },
@@ -113,17 +141,17 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
     };
     let device = hidden_md.device();
     if !is_fused(&device) {
-        let weight_vd = match head {
-            LmHead::Dense(weight_vd, _) => weight_vd.clone(),
-            LmHead::Frozen(weight) => weight.dense_on(&device).transpose(),
+        let weight_vd = match &head.weight {
+            HeadWeight::Dense(weight_vd, _) => weight_vd.clone(),
+            HeadWeight::Frozen(weight) => weight.dense_on(&device).transpose(),
         };
-        return reference(hidden_md, weight_vd, targets_m, temperature);
+        return reference(hidden_md, weight_vd, head.cap, targets_m, temperature);
     }
-    let stacked: Tensor<2> = match head {
-        LmHead::Dense(weight_vd, precision) => {
+    let stacked: Tensor<2> = match &head.weight {
+        HeadWeight::Dense(weight_vd, precision) => {
             apply(op(*precision, None), vec![hidden_md.into_dispatch(), weight_vd.clone().into_dispatch()])
         }
-        LmHead::Frozen(weight) => {
+        HeadWeight::Frozen(weight) => {
             apply(op(weight.matrix().precision(), Some(weight.clone())), vec![hidden_md.into_dispatch()])
         }
     };
@@ -138,11 +166,18 @@ pub fn token_logprobs(hidden_md: Tensor<2>, head: &LmHead, targets_m: &[u32], te
 }
 
 /// The definition, in plain tensors, with whole logits.
-pub fn reference(hidden_md: Tensor<2>, weight_vd: Tensor<2>, targets_m: &[u32], temperature: f32) -> TokenLogprobs {
+pub fn reference(
+    hidden_md: Tensor<2>,
+    weight_vd: Tensor<2>,
+    cap: Option<f32>,
+    targets_m: &[u32],
+    temperature: f32,
+) -> TokenLogprobs {
     let (m, device) = (targets_m.len(), hidden_md.device());
     let ids: Vec<i32> = targets_m.iter().map(|&id| id as i32).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [m, 1]), &device);
-    let logits = hidden_md.matmul(weight_vd.transpose()) / temperature;
+    let logits = hidden_md.matmul(weight_vd.transpose());
+    let logits = cap.map_or_else(|| logits.clone(), |cap| softcap::reference(logits.clone(), cap)) / temperature;
     let logprobs = activation::log_softmax(logits.clone(), 1);
     let at_target = logits.clone().gather(1, ids.clone());
     let target_logprobs = logprobs.clone().gather(1, ids.clone());
@@ -159,6 +194,7 @@ pub fn reference(hidden_md: Tensor<2>, weight_vd: Tensor<2>, targets_m: &[u32], 
 struct HeadLogprobs {
     targets: Arc<[u32]>,
     temperature: f32,
+    cap: Option<f32>,
     precision: Precision,
     /// The head, where it is not an input.
     frozen: Option<FrozenWeight>,
@@ -233,6 +269,15 @@ simd! {
         for z in row.iter_mut() {
             let logprob = *z - log_partition;
             *z = exp(logprob) * (l - a - e * (logprob + entropy)) + even;
+        }
+    }
+
+    /// The same of capped logits over τ, to the gradient of logits before the cap; `inverse` is τ over the cap.
+    fn capped_row_gradient(row: &mut [f32], coefficients: [f32; 4], numbers: [f32; 2], inverse: f32) {
+        let ([a, e, l, even], [entropy, log_partition]) = (coefficients, numbers);
+        for z in row.iter_mut() {
+            let (logprob, slope) = (*z - log_partition, slope(*z, inverse));
+            *z = slope * (exp(logprob) * (l - a - e * (logprob + entropy)) + even);
         }
     }
 }
@@ -318,10 +363,15 @@ impl HeadLogprobs {
 
     /// Logits over τ of `chunk`, into `logits`.
     fn logits(&self, inputs: &[Dense], chunk: &Chunk, logits: &mut [f32]) {
-        let hidden = hidden(inputs, chunk);
+        let (hidden, width) = (hidden(inputs, chunk), chunk.tokens.len());
+        // A cap is of logits as they are.
+        let scale = self.cap.map_or(1.0 / self.temperature, |_| 1.0);
         match self.head(inputs, chunk) {
-            Head::Dense(weight) => self.product().store(logits, chunk.tokens.len(), hidden, weight.t()),
-            Head::Packed(weight) => weight.multiply(logits, chunk.tokens.len(), 1.0 / self.temperature, hidden),
+            Head::Dense(weight) => Product::new(self.precision).scaled(scale).store(logits, width, hidden, weight.t()),
+            Head::Packed(weight) => weight.multiply(logits, width, scale, hidden),
+        }
+        if let Some(cap) = self.cap {
+            logits.par_chunks_exact_mut(width).for_each(|row| cap_in_place(row, cap, 1.0 / self.temperature));
         }
     }
 
@@ -403,9 +453,18 @@ impl Op for HeadLogprobs {
             logits.par_chunks_exact_mut(tokens.len()).zip(rows.clone()).for_each(|(row, i)| {
                 let [a, e, l, mean] = [0, 1, 2, 3].map(|r| grad[r * m + i]);
                 let (entropy, log_partition) = (numbers[m + i], numbers[2 * m + i]);
-                row_gradient(row, [a, e, l, mean / v as f32], entropy, log_partition);
-                if let Some(at) = chunk.place(self.targets[i]) {
-                    row[at] += a;
+                let coefficients = [a, e, l, mean / v as f32];
+                let at = chunk.place(self.targets[i]);
+                match self.cap.map(|cap| self.temperature / cap) {
+                    None => {
+                        row_gradient(row, coefficients, entropy, log_partition);
+                        at.into_iter().for_each(|at| row[at] += a);
+                    }
+                    Some(inverse) => {
+                        let of_target = at.map(|at| a * slope(row[at], inverse));
+                        capped_row_gradient(row, coefficients, [entropy, log_partition], inverse);
+                        at.into_iter().zip(of_target).for_each(|(at, more)| row[at] += more);
+                    }
                 }
             });
             let grad_logits = Mat::dense(logits, rows.len(), tokens.len());
@@ -448,16 +507,19 @@ mod tests {
         for (m, d, v) in [(1, 3, 2), (7, 16, 301), (33, 8, 1000)] {
             let targets: Vec<u32> = (0..m).map(|i| (i * 37 % v) as u32).collect();
             for temperature in [1.0, 0.7] {
-                check(
-                    "token logprobs",
-                    &[leaf([m, d], 1), leaf([v, d], 2)],
-                    |x| {
-                        let head = LmHead::Dense(x[1].clone(), Precision::F32);
-                        stack(token_logprobs(x[0].clone(), &head, &targets, temperature))
-                    },
-                    |x| stack(reference(x[0].clone(), x[1].clone(), &targets, temperature)),
-                    2e-5,
-                );
+                // Caps that bend all logits, and hardly any.
+                for cap in [None, Some(0.8), Some(30.0)] {
+                    check(
+                        &format!("token logprobs, cap {cap:?}"),
+                        &[leaf([m, d], 1), leaf([v, d], 2)],
+                        |x| {
+                            let head = LmHead::dense(x[1].clone(), Precision::F32).capped(cap);
+                            stack(token_logprobs(x[0].clone(), &head, &targets, temperature))
+                        },
+                        |x| stack(reference(x[0].clone(), x[1].clone(), cap, &targets, temperature)),
+                        2e-5,
+                    );
+                }
             }
         }
     }
@@ -468,15 +530,18 @@ mod tests {
         let targets: Vec<u32> = (0..m).map(|i| (i * 37 % v) as u32).collect();
         let weight = leaf([v, d], 2).detach();
         for precision in [Precision::F32, Precision::Bf16] {
-            let frozen = LmHead::Frozen(FrozenWeight::new(weight.clone(), Layout::OutIn, precision.into()));
-            let dense = LmHead::Dense(weight.clone(), precision);
-            check(
-                "frozen head",
-                &[leaf([m, d], 1)],
-                |x| stack(token_logprobs(x[0].clone(), &frozen, &targets, 0.7)),
-                |x| stack(token_logprobs(x[0].clone(), &dense, &targets, 0.7)),
-                1e-6,
-            );
+            for cap in [None, Some(2.0)] {
+                let frozen = FrozenWeight::new(weight.clone(), Layout::OutIn, precision.into());
+                let frozen = LmHead::frozen(frozen).capped(cap);
+                let dense = LmHead::dense(weight.clone(), precision).capped(cap);
+                check(
+                    "frozen head",
+                    &[leaf([m, d], 1)],
+                    |x| stack(token_logprobs(x[0].clone(), &frozen, &targets, 0.7)),
+                    |x| stack(token_logprobs(x[0].clone(), &dense, &targets, 0.7)),
+                    1e-6,
+                );
+            }
         }
     }
 
@@ -505,13 +570,13 @@ mod tests {
         let targets: Vec<u32> = (0..m).map(|i| (i * 379 % v) as u32).collect();
         assert_eq!(Chunk::all(m, v).len(), 3);
         let (hidden, weight) = (leaf([m, d], 1), leaf([v, d], 2));
-        let head = LmHead::Dense(weight.clone(), Precision::F32);
+        let head = LmHead::dense(weight.clone(), Precision::F32);
         let all = stack(token_logprobs(hidden.clone(), &head, &targets, 0.7));
         for i in [0, 1, CHUNK_ROWS - 1, CHUNK_ROWS, m - 1] {
             let alone = token_logprobs(hidden.clone().narrow(0, i, 1), &head, &targets[i..=i], 0.7);
             assert_eq!(host(all.clone().narrow(1, i, 1).inner()), host(stack(alone).inner()), "row {i}");
         }
-        let whole = stack(reference(hidden.clone(), weight.clone(), &targets, 0.7));
+        let whole = stack(reference(hidden.clone(), weight.clone(), None, &targets, 0.7));
         let [found, expected] = [all, whole].map(|numbers| {
             let gradients = numbers.powi_scalar(2).sum().backward();
             [&hidden, &weight].map(|leaf| host(leaf.grad(&gradients).expect("gradient")))

@@ -109,7 +109,8 @@ fn a_family_or_a_kind_that_is_not_known_is_refused() {
     edit_config(dir.path(), "\"model_type\": \"gpt2\"", "\"model_type\": \"mamba\"");
     fails(
         dir.path(),
-        "[DIR]/config.json: model type `mamba` is not supported (known: gpt2, llama, mistral, qwen2, qwen3, t5, mt5, bart, \
+        "[DIR]/config.json: model type `mamba` is not supported (known: gpt2, llama, mistral, qwen2, qwen3, gemma2, \
+         gemma3_text, smollm3, phi3, olmo2, t5, mt5, bart, \
          blenderbot, blenderbot-small)",
         None,
     );

@@ -94,7 +94,7 @@ fn a_shared_prompt_gives_the_same_logprobs_and_gradients() {
         };
         let (alone, expected) = run(&model.batch(&Rows::Alone(sequences.clone())));
         let batch = model.batch(&Rows::Groups(vec![sequences[..3].to_vec(), sequences[3..].to_vec()]));
-        let depends_on_length = name.contains("dynamic");
+        let depends_on_length = name.contains("dynamic") || name.contains("longrope");
         assert_eq!(batch.tokens() < alone.len() + 4 * 6, !depends_on_length, "{name}: who shares");
         let (together, found) = run(&batch);
         assert_close(&format!("{name}: logprobs"), &together, &alone, 1e-5, 1.0);

@@ -376,7 +376,7 @@ mod tests {
     use crate::fused::testing::{check, leaf};
 
     fn shape() -> AttentionShape {
-        AttentionShape { heads: 2, kv_heads: 2, head_dim: 3, scale: 0.4, mask: Mask::Bidirectional }
+        AttentionShape { heads: 2, kv_heads: 2, head_dim: 3, scale: 0.4, mask: Mask::Bidirectional, cap: None }
     }
 
     #[test]

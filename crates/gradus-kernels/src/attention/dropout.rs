@@ -64,7 +64,7 @@ mod tests {
     const DROPOUT: AttentionDropout = AttentionDropout { probability: 0.3, key: 11 };
 
     fn shape(mask: Mask) -> AttentionShape {
-        AttentionShape { heads: 4, kv_heads: 2, head_dim: 5, scale: 0.4, mask }
+        AttentionShape { heads: 4, kv_heads: 2, head_dim: 5, scale: 0.4, mask, cap: None }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::{AttentionDropout, AttentionShape};
 use crate::fused::{Dense, Op};
 use crate::product::{Mat, Precision, Product};
 use crate::simd::{dot, exp, simd, softmax_in_place};
+use crate::softcap::{cap_in_place, slope};
 
 /// Scores decide between tokens: they stay in f32.
 const PRODUCT: Product = Product::single(Precision::F32);
@@ -115,13 +116,16 @@ impl Attention {
         self.stretches.list.iter().flat_map(of_stretch).collect()
     }
 
-    /// Scores of a block of queries, `[queries, keys]`, unmasked; the bias is added to those that are seen.
+    /// Scores of a block of queries, `[queries, keys]`, capped and unmasked; the bias is added to those that are seen.
     fn scores(&self, from: &Sources<'_>, unit: Unit<'_>, head: usize, block: &Block<'_>, scores: &mut [f32]) {
         let [q, k, _] = from.operands;
         let queries = q.head(head, block.places()[0], block.queries.len());
         for (keys, column) in block.stretches() {
             let keys = k.head(unit.kv_head, unit.stretch.keys.start + keys.start, keys.len());
             PRODUCT.scaled(self.shape.scale).store(&mut scores[*column..], block.keys, queries, keys.t());
+        }
+        if let Some(cap) = self.shape.cap {
+            cap_in_place(scores, cap, 1.0);
         }
         if let Some(bias) = &from.bias {
             for (i, row) in scores.chunks_exact_mut(block.keys).enumerate() {
@@ -199,7 +203,11 @@ impl Attention {
                 let (seen, log_sum) = (block.seen(i), log_sums[(row + i) * heads + head]);
                 let of_seen = if block.has_global() { 0..block.keys } else { seen.clone() };
                 self.drop(&block, head, i, ds);
-                probabilities_and_gradient(&mut p[of_seen.clone()], &mut ds[of_seen], log_sum, d);
+                let (of_p, of_ds) = (&mut p[of_seen.clone()], &mut ds[of_seen]);
+                match self.shape.cap {
+                    None => probabilities_and_gradient(of_p, of_ds, log_sum, d),
+                    Some(cap) => capped_probabilities_and_gradient(of_p, of_ds, [log_sum, d], cap),
+                }
                 block.hide(p, i, &seen, 0.0);
                 block.hide(ds, i, &seen, 0.0);
                 self.drop(&block, head, i, p);
@@ -252,6 +260,17 @@ simd! {
         for (p, ds) in p.iter_mut().zip(ds) {
             *p = exp(*p - log_sum);
             *ds = *p * (*ds - d);
+        }
+    }
+
+    /// The same of capped scores, to the gradient of the scores before the cap.
+    fn capped_probabilities_and_gradient(p: &mut [f32], ds: &mut [f32], numbers: [f32; 2], cap: f32) {
+        let [log_sum, d] = numbers;
+        let inverse = 1.0 / cap;
+        for (p, ds) in p.iter_mut().zip(ds) {
+            let slope = slope(*p, inverse);
+            *p = exp(*p - log_sum);
+            *ds = *p * (*ds - d) * slope;
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Within one sequence and head: `S = α Q Kᵀ`, masked; `P = softmax(S)` row by row; `O = P V`.
 //! Backward, with `Lₜ = logsumexp(Sₜ)` kept from the forward pass and `Dₜ = Σ ∂Oₜ ∘ Oₜ`:
 //! `P = exp(S − L)`, `∂V = Pᵀ ∂O`, `∂P = ∂O Vᵀ`, `∂S = P ∘ (∂P − D)`, `∂Q = α ∂S K`, `∂K = α ∂Sᵀ Q`.
+//! A soft cap c makes `S' = c tanh(S / c)` of the scores, and `∂S = ∂S' ∘ (1 − (S'/c)²)`.
 //! A bias by position ([`PositionBias`]) is added to S, and its gradient gathered from ∂S.
 //! Queries are taken in blocks, so no T × T matrix is ever in memory. A continuation attends to the keys of its root
 //! where they lie, and adds to their gradient; so do all that read one source across two batches.
@@ -47,6 +48,8 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// α, what scores are multiplied by.
     pub scale: f32,
+    /// Where scores are softly capped, before they are masked ([`softcap`](crate::softcap)).
+    pub cap: Option<f32>,
     /// Which keys a query sees.
     pub mask: Mask,
 }
@@ -98,7 +101,7 @@ pub fn attention_with(
 /// [`attention`] with a learned bias of the scores by position; it carries gradient too.
 ///
 /// # Panics
-/// As [`attention`], and when the bias is not one value for each query head and bucket.
+/// As [`attention`], and when the bias is not one value for each query head and bucket, or scores are capped as well.
 pub fn attention_biased(
     q_nd: Tensor<2>,
     k_nd: Tensor<2>,
@@ -249,6 +252,7 @@ fn check([q_nd, k_md, v_md]: [&Tensor<2>; 3], bias: Option<&PositionBias>, [n, m
     assert_eq!(k_md.dims(), [m, kv], "key shape: the segments' tokens and the width of all heads");
     assert_eq!(v_md.dims(), k_md.dims(), "value shape");
     assert_eq!(shape.heads % shape.kv_heads, 0, "whole groups of query heads");
+    assert!(shape.cap.is_none() || bias.is_none(), "scores are capped or biased, not both");
     if let Some(PositionBias { weight_hr, buckets }) = bias {
         assert_eq!(weight_hr.dims(), [shape.heads, buckets.buckets()], "shape of the bias");
     }

@@ -6,6 +6,7 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
 
 use super::{AttentionDropout, AttentionExtras, AttentionShape, Mask, PositionBias};
 use crate::segments::{CrossSegments, Segments};
+use crate::softcap;
 
 /// Queries of one sequence, and the keys that it is made of.
 #[derive(Debug, Clone, Default)]
@@ -153,6 +154,9 @@ fn with(
         };
         let (q, k, v) = (split(rows(&q_nd, &sequence.queries), h), split(keys(&k_md), kv), split(keys(&v_md), kv));
         let mut scores = q.matmul(k.swap_dims(1, 2)) * shape.scale;
+        if let Some(cap) = shape.cap {
+            scores = softcap::reference(scores, cap);
+        }
         let distances = sequence.distances(t, seen, &device);
         if let Some(PositionBias { weight_hr, buckets }) = bias {
             let of_pairs = buckets.of_distances(distances.clone()).reshape([t * seen]);

@@ -9,7 +9,7 @@ use super::*;
 use crate::fused::testing::{assert_close, check, given, host, leaf};
 
 fn shape(heads: usize, kv_heads: usize, head_dim: usize, mask: Mask) -> AttentionShape {
-    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), mask }
+    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), mask, cap: None }
 }
 
 fn window(tokens: usize) -> Mask {
@@ -66,6 +66,25 @@ fn agrees_with_the_reference() {
                 },
                 1e-5,
             );
+        }
+    }
+}
+
+#[test]
+fn capped_scores_agree_with_the_reference() {
+    for (segments, heads, kv) in cases() {
+        for mask in [Mask::Causal, window(3), window(65), Mask::Bidirectional] {
+            // One that bends every score, and one that bends hardly any.
+            for cap in [0.3, 50.0] {
+                let (n, shape) = (segments.tokens(), AttentionShape { cap: Some(cap), ..shape(heads, kv, 5, mask) });
+                check(
+                    &format!("capped attention, {mask:?}, {cap}"),
+                    &[leaf([n, heads * 5], 1), leaf([n, kv * 5], 2), leaf([n, kv * 5], 3)],
+                    |x| attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+                    |x| reference::attention(x[0].clone(), x[1].clone(), x[2].clone(), &segments, shape),
+                    1e-5,
+                );
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::fused::{Dense, read};
 use crate::parts::zeros;
 use crate::product::{Mat, Precision, Product};
 use crate::simd::{simd, softmax_in_place};
+use crate::softcap::cap_in_place;
 
 /// Tokens of one row that one task attends from.
 const BLOCK: usize = 32;
@@ -248,7 +249,7 @@ impl Memory<Stretch> {
         q: &[f32],
         output: &mut [f32],
     ) {
-        let (AttentionShape { head_dim: dim, scale, mask, .. }, group) = (pass.shape, pass.shape.group());
+        let (AttentionShape { head_dim: dim, scale, cap, mask, .. }, group) = (pass.shape, pass.shape.group());
         let ([prompt, own], [position, length]) = (self.stretches(pass, row), self.place(pass, row));
         let seen = mask.keys(position, length);
         // Where what is seen, a window perhaps, begins and ends in each stretch.
@@ -260,6 +261,9 @@ impl Memory<Stretch> {
             let (in_prompt, in_own) = scores.split_at_mut(of_prompt.len());
             scores_of(in_prompt, q, prompt_keys, prompt.capacity, of_prompt.start, scale);
             scores_of(in_own, q, own_keys, own.capacity, of_own.start, scale);
+            if let Some(cap) = cap {
+                cap_in_place(&mut scores, cap, 1.0);
+            }
             if let Some(bias) = bias {
                 add(&mut scores, bias.of(head, bias.range(position, &seen)));
             }
@@ -279,7 +283,7 @@ impl Memory<Stretch> {
         q: Rows<'_>,
         output: &mut [f32],
     ) {
-        let AttentionShape { heads, head_dim: dim, mask, scale, .. } = pass.shape;
+        let AttentionShape { heads, head_dim: dim, mask, scale, cap, .. } = pass.shape;
         let rows = &pass.rows[block.clone()];
         let [prompt, own] = self.stretches(pass, &rows[0]);
         let places: Vec<[usize; 2]> = rows.iter().map(|row| self.place(pass, row)).collect();
@@ -301,6 +305,9 @@ impl Memory<Stretch> {
                 let keys = &stretch.head(head / pass.shape.group(), dim).0[tokens.start..];
                 let keys = Mat::strided(keys, dim, tokens.len(), stretch.capacity);
                 PRODUCT.scaled(scale).store(&mut scores[*column..], columns, queries, keys);
+            }
+            if let Some(cap) = cap {
+                cap_in_place(&mut scores, cap, 1.0);
             }
             for ((row, seen), [position, _]) in scores.chunks_exact_mut(columns).zip(&seen).zip(&places) {
                 let of_row = seen.start - first..seen.end - first;

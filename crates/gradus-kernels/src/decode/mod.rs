@@ -281,6 +281,7 @@ impl LayerCache {
             Keys::Row => self.shape.mask.up_to_itself(),
             Keys::Prompt => self.shape.mask,
         };
+        assert!(self.shape.cap.is_none() || bias.is_none(), "scores are capped or biased, not both");
         if let Some(PositionBias { weight_hr, buckets }) = bias {
             assert_eq!(weight_hr.dims(), [self.shape.heads, buckets.buckets()], "shape of the bias");
         }

@@ -56,7 +56,7 @@ fn decoded() -> Vec<f32> {
     let window = Mask::CausalWindow(std::num::NonZeroUsize::new(3).expect("not zero"));
     let mut all = Vec::new();
     for mask in [Mask::Causal, window, Mask::Bidirectional, Mask::BidirectionalWindow(1)] {
-        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.5, mask };
+        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 3, scale: 0.5, mask, cap: None };
         let mut cache = LayerCache::new(shape, 2, 1);
         cache.add_prompts(tensor(5, 6, 1), tensor(5, 6, 2), &Segments::sequences([4, 0, 1]));
         for (seed, rows) in [&[(0, 0, 0), (0, 0, 1), (2, 1, 0)][..], &[(2, 1, 1), (0, 0, 2)], &[(1, 0, 0), (1, 0, 1)]]
@@ -72,6 +72,11 @@ fn decoded() -> Vec<f32> {
         let rows = [CacheRow { prompt: 0, slot: 3, length: 0 }];
         cache.add_prompts_fused(tensor(2, 24, 6), &Segments::sequences([2]));
         all.extend(host(cache.extend_fused(tensor(1, 24, 7), &rows.map(|row| CacheRow { prompt: 3, ..row }), 0.5)));
+        let mut capped = LayerCache::new(AttentionShape { cap: Some(0.6), ..shape }, 1, 1);
+        capped.add_prompts(tensor(5, 6, 1), tensor(5, 6, 2), &Segments::sequences([5]));
+        let rows = [0, 1].map(|length| CacheRow { prompt: 0, slot: 0, length });
+        let [q, k, v] = [(12, 3), (6, 4), (6, 5)].map(|(width, seed)| tensor(2, width, seed));
+        all.extend(host(capped.extend(q, k, v, &rows, 0.5)));
     }
     all
 }

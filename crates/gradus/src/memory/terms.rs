@@ -173,8 +173,8 @@ impl Model {
     /// the input of several.
     ///
     /// A block: the residual stream and its norm, twice (4 D); queries and attention's output (2 Q), keys and values (2 K),
-    /// attention's normalisers (H); what the activation is of, I or gate and up (2 I); Qwen3 also queries and keys before
-    /// their norms (Q + K). Where blocks are computed again, only its first residual stream (D).
+    /// attention's normalisers (H); what the activation is of, I or gate and up (2 I); also queries and keys before
+    /// norms of theirs (Q + K), and what norms after attention and the feed-forward layer read (2 D, Gemma). Where blocks are computed again, only its first residual stream (D).
     /// A decoder that reads an encoder's sources keeps also another residual stream and its norm (2 D), queries and
     /// attention's output (2 Q) and normalisers (H), and keys and values of the sources (S 2 K); each block of the encoder is
     /// as one that reads nothing (S instead of N tokens), and what it gives is kept (S D).
@@ -201,8 +201,8 @@ impl Model {
 
     /// Numbers of one token that one mask of the residual stream takes.
     fn mask(&self) -> u64 {
-        let drops = self.dropout && self.shape.block != Block::Llama;
-        if drops { self.shape.width as u64 } else { 0 }
+        let has_masks = !matches!(self.shape.block, Block::Decoder { drops: false, .. });
+        if self.dropout && has_masks { self.shape.width as u64 } else { 0 }
     }
 
     /// Numbers of one source token that its encoder keeps, and every block of the decoder.
@@ -228,10 +228,12 @@ impl Model {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
             Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => i,
-            Block::Llama | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 2 * i,
+            Block::Decoder { .. } | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 2 * i,
         };
         let before_norms = if self.shape.qk_norm { q + k } else { 0 };
-        let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms;
+        // What attention and the feed-forward layer give is kept for norms after them.
+        let around = if matches!(self.shape.block, Block::Decoder { norms_around: true, .. }) { 2 * d } else { 0 };
+        let common = 3 * d + 2 * q + 2 * k + self.shape.heads as u64 + feed_forward + before_norms + around;
         common
             + match self.adapter {
                 None => d,
@@ -248,7 +250,7 @@ impl Model {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
             Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => 2 * i,
-            Block::Llama | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 3 * i,
+            Block::Decoder { .. } | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 3 * i,
         };
         let block = NUMBER * pass.tokens.max(pass.sources) as u64 * (d + feed_forward.max(3 * q + 2 * k));
         let encoded = NUMBER * pass.sources as u64 * d;
@@ -299,7 +301,7 @@ impl Model {
             Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => {
                 n * (2 * i + 2 * d) + matrix
             }
-            Block::Llama | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => {
+            Block::Decoder { .. } | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => {
                 n * (3 * i + 2 * d) + matrix
             }
         };

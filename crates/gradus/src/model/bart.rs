@@ -269,7 +269,7 @@ impl BartModel {
 
     fn shape(&self, heads: usize, mask: Mask) -> AttentionShape {
         let head_dim = self.config.d_model / heads;
-        AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask }
+        AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask, cap: None }
     }
 
     /// The decoder's attention to itself, and to the sources.

@@ -152,10 +152,11 @@ impl CausalLm {
 
     /// The LM head.
     pub fn head(&self) -> LmHead {
-        match &self.frozen_head {
-            Some(weight) => LmHead::Frozen(weight.clone()),
-            None => LmHead::Dense(self.head_weight(), self.compute),
-        }
+        let head = match &self.frozen_head {
+            Some(weight) => LmHead::frozen(weight.clone()),
+            None => LmHead::dense(self.head_weight(), self.compute),
+        };
+        head.capped(self.trunk.logit_cap())
     }
 
     fn head_weight(&self) -> Tensor<2> {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::decoder::with_defaults;
 use super::trunk::Family;
 use crate::error::{Error, Result, excerpt};
 
@@ -24,6 +25,8 @@ enum Is {
     Flag,
     Text,
     Texts,
+    /// Numbers from 0 to the one given.
+    Numbers(f64),
     /// The id of a token; below 0 is none.
     Id,
     /// An id, or several.
@@ -42,7 +45,7 @@ enum May {
 
 type Key = (&'static str, May, Is);
 
-use Is::{Above, Count, Flag, From, Id, Ids, Object, Share, Text, Texts};
+use Is::{Above, Count, Flag, From, Id, Ids, Numbers, Object, Share, Text, Texts};
 use May::{Needed, Nullable, Optional};
 
 // Beyond these no model is known, and no arithmetic with sizes overflows.
@@ -86,7 +89,8 @@ const GPT2: &[Key] = &[
     ("resid_pdrop", Optional, Share),
 ];
 
-const LLAMA: &[Key] = &[
+/// Of Llama and its kin.
+const DECODER: &[Key] = &[
     ("vocab_size", Needed, VOCABULARY),
     ("hidden_size", Needed, WIDTH),
     ("intermediate_size", Needed, INNER),
@@ -106,10 +110,33 @@ const LLAMA: &[Key] = &[
     ("max_window_layers", Optional, Count(0, 1 << 31)),
     ("layer_types", Nullable, Texts),
     ("attention_dropout", Optional, Share),
+    ("resid_pdrop", Optional, Share),
+    ("no_rope_layers", Nullable, Numbers(1.0)),
+    ("no_rope_layer_interval", Optional, LAYERS),
     ("rope_theta", Nullable, ROPE_BASE),
-    ("rope_parameters", Nullable, Object(ROPE)),
     ("rope_scaling", Nullable, Object(ROPE)),
+    ("partial_rotary_factor", Nullable, Above(0.0, 1.0)),
+    ("original_max_position_embeddings", Nullable, Above(1.0, 1e12)),
 ];
+
+/// Of all of them but Gemma 3, whose layers turn by two kinds of angles.
+const ONE_ROPE: &[Key] = &[("rope_parameters", Nullable, Object(ROPE))];
+
+const GEMMA: &[Key] = &[
+    ("hidden_activation", Optional, Text),
+    ("query_pre_attn_scalar", Optional, Above(0.0, 1e6)),
+    ("sliding_window_pattern", Optional, LAYERS),
+    ("attn_logit_softcapping", Nullable, Above(0.0, 1e6)),
+    ("final_logit_softcapping", Nullable, Above(0.0, 1e6)),
+    ("use_bidirectional_attention", Nullable, Flag),
+    ("rope_local_base_freq", Nullable, ROPE_BASE),
+];
+
+const TWO_ROPES: &[Key] = &[(
+    "rope_parameters",
+    Nullable,
+    Object(&[("full_attention", Nullable, Object(ROPE)), ("sliding_attention", Nullable, Object(ROPE))]),
+)];
 
 const ROPE_BASE: Is = Above(1.0, 1e12);
 const ROPE: &[Key] = &[
@@ -119,7 +146,9 @@ const ROPE: &[Key] = &[
     ("factor", Nullable, Above(0.0, 1e6)),
     ("low_freq_factor", Nullable, Above(0.0, 1e6)),
     ("high_freq_factor", Nullable, Above(0.0, 1e6)),
-    ("original_max_position_embeddings", Nullable, Above(0.0, 1e12)),
+    ("original_max_position_embeddings", Nullable, Above(1.0, 1e12)),
+    ("short_factor", Nullable, Numbers(1e6)),
+    ("long_factor", Nullable, Numbers(1e6)),
     ("attention_factor", Nullable, Above(0.0, 1e6)),
     ("mscale", Nullable, From(0.0, 1e6)),
     ("mscale_all_dim", Nullable, From(0.0, 1e6)),
@@ -169,7 +198,7 @@ const BART: &[Key] = &[
 ];
 
 /// What models with an encoder begin and end with, in either file.
-const DECODER: &[Key] = &[
+const WITH_ENCODER: &[Key] = &[
     ("decoder_start_token_id", Nullable, Id),
     ("forced_bos_token_id", Nullable, Id),
     ("forced_eos_token_id", Nullable, Id),
@@ -191,19 +220,19 @@ pub(super) fn check(
     let mut found = Vec::new();
     keys("", config, COMMON, &mut found);
     if let Some(family) = family {
-        keys("", config, of_family(family), &mut found);
+        of_family(family).iter().for_each(|list| keys("", config, list, &mut found));
         if found.is_empty() {
             sizes(family, config, &mut found);
         }
     }
     if has_encoder {
-        keys("", config, DECODER, &mut found);
+        keys("", config, WITH_ENCODER, &mut found);
     }
     tell(&directory.join("config.json"), &found)?;
     let Some(generation) = generation else { return Ok(()) };
     keys("", generation, GENERATION, &mut found);
     if has_encoder {
-        keys("", generation, DECODER, &mut found);
+        keys("", generation, WITH_ENCODER, &mut found);
         // These are computed with, not only compared.
         let vocabulary = count(config, "vocab_size").unwrap_or(u64::MAX);
         for key in ["forced_bos_token_id", "forced_eos_token_id"] {
@@ -215,12 +244,14 @@ pub(super) fn check(
     tell(&directory.join("generation_config.json"), &found)
 }
 
-fn of_family(family: Family) -> &'static [Key] {
+fn of_family(family: Family) -> &'static [&'static [Key]] {
     match family {
-        Family::Gpt2 => GPT2,
-        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => LLAMA,
-        Family::T5 | Family::Mt5 => T5,
-        Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => BART,
+        Family::Gpt2 => &[GPT2],
+        Family::T5 | Family::Mt5 => &[T5],
+        Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &[BART],
+        Family::Gemma2 => &[DECODER, ONE_ROPE, GEMMA],
+        Family::Gemma3 => &[DECODER, TWO_ROPES, GEMMA],
+        _ => &[DECODER, ONE_ROPE],
     }
 }
 
@@ -267,6 +298,9 @@ impl Is {
             Flag => value.is_boolean(),
             Text => value.is_string(),
             Texts => value.as_array().is_some_and(|list| list.iter().all(Value::is_string)),
+            Numbers(most) => value.as_array().is_some_and(|list| {
+                list.iter().all(|number| number.as_f64().is_some_and(|number| (0.0..=most).contains(&number)))
+            }),
             Id => value.as_i64().is_some_and(|id| id <= i64::from(u32::MAX)),
             Ids => value.as_array().map_or(Id.holds(value), |list| list.iter().all(|id| Id.holds(id))),
             Object(_) => false,
@@ -282,6 +316,7 @@ impl Is {
             Flag => "`true` or `false`".into(),
             Text => "a text".into(),
             Texts => "a list of texts".into(),
+            Numbers(most) => format!("a list of numbers from 0 to {most}"),
             Id => "the id of a token".into(),
             Ids => "the id of a token or a list of ids".into(),
             Object(_) => "an object".into(),
@@ -295,6 +330,7 @@ fn count(config: &Map<String, Value>, key: &str) -> Option<u64> {
 
 /// Sizes that do not fit each other, where each for itself does.
 fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>) {
+    let config = &with_defaults(family, config);
     let count = |key: &str| count(config, key);
     let multiple = |(key, value): (&str, u64), (of, parts): (&str, u64), problems: &mut Vec<String>| {
         if !value.is_multiple_of(parts) {
@@ -302,7 +338,7 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
         }
     };
     match family {
-        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
+        family if family.is_decoder() => {
             let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads")) else { return };
             let kv_heads = count("num_key_value_heads").unwrap_or(heads);
             multiple(("num_attention_heads", heads), ("num_key_value_heads", kv_heads), problems);
@@ -328,7 +364,7 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
                 multiple(("d_model", width), (key, count(key).unwrap_or(1)), problems);
             }
         }
-        Family::T5 | Family::Mt5 => {}
+        _ => {}
     }
 }
 

@@ -173,7 +173,14 @@ impl Gpt2Model {
     fn attention_shape(&self) -> AttentionShape {
         let head_dim = self.config.n_embd / self.config.n_head;
         let scale = if self.config.scale_attn_weights { (head_dim as f32).powf(-0.5) } else { 1.0 };
-        AttentionShape { heads: self.config.n_head, kv_heads: self.config.n_head, head_dim, scale, mask: Mask::Causal }
+        AttentionShape {
+            heads: self.config.n_head,
+            kv_heads: self.config.n_head,
+            head_dim,
+            scale,
+            mask: Mask::Causal,
+            cap: None,
+        }
     }
 
     /// The attention of layer `layer`.

@@ -234,25 +234,33 @@ impl LayerNorm {
 /// RMS norm.
 #[derive(Module, Debug)]
 pub struct RmsNorm {
-    /// γ, `[D]`.
+    /// γ less the offset, `[D]`.
     pub weight: Param<Tensor<1>>,
     #[module(skip)]
     epsilon: f64,
+    /// 1 where the weight on disk is γ − 1 (Gemma), else 0.
+    #[module(skip)]
+    offset: f32,
 }
 
 impl RmsNorm {
-    pub(crate) fn build(mut b: Builder<'_>, width: usize, epsilon: f64) -> Self {
-        Self { weight: b.param("weight", [width], Init::Constant(1.0)), epsilon }
+    pub(crate) fn build(mut b: Builder<'_>, width: usize, epsilon: f64, offset: f32) -> Self {
+        Self { weight: b.param("weight", [width], Init::Constant(1.0 - offset)), epsilon, offset }
     }
 
     /// Each row of `x_nd`, normalised.
     pub fn forward(&self, x_nd: Tensor<2>) -> Tensor<2> {
-        gradus_kernels::rms_norm(x_nd, self.weight.val(), self.epsilon)
+        let weight = self.weight.val();
+        let gamma = if self.offset == 0.0 { weight } else { weight + self.offset };
+        gradus_kernels::rms_norm(x_nd, gamma, self.epsilon)
     }
 
-    /// Each head of each row of `x_nd`, normalised by itself: `x_nd` is `[N, H · head_dim]`, γ `[head_dim]`.
-    pub fn forward_heads(&self, x_nd: Tensor<2>) -> Tensor<2> {
-        let ([n, d], [head_dim]) = (x_nd.dims(), self.weight.dims());
-        self.forward(x_nd.reshape([n * d / head_dim, head_dim])).reshape([n, d])
+    /// Each part of each row of `x_nd` that is as wide as γ, normalised by itself: heads, or the whole row.
+    pub fn forward_parts(&self, x_nd: Tensor<2>) -> Tensor<2> {
+        let ([n, d], [width]) = (x_nd.dims(), self.weight.dims());
+        if width == d {
+            return self.forward(x_nd);
+        }
+        self.forward(x_nd.reshape([n * d / width, width])).reshape([n, d])
     }
 }

@@ -1,13 +1,16 @@
 //! Rotary angles: the default and the scaled variants of `transformers`.
 //!
 //! `θₜᵢ = t · fᵢ` with `fᵢ = base^(−2i/dim)`, changed by the variant: linear (f / factor), dynamic (base grows with the
-//! sequence), llama3 and yarn (low frequencies are stretched, high ones kept, a ramp between).
+//! sequence), llama3 and yarn (low frequencies are stretched, high ones kept, a ramp between), longrope (each divided by a
+//! factor of its own, by others where the sequence is long). Where only a part of each head is turned, dim is its width.
 
 use std::f64::consts::PI;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use super::trunk::Family;
 
 /// The rotary parameters of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +28,14 @@ pub struct Rope {
 #[derive(Debug, Clone, PartialEq)]
 enum Variant {
     Fixed,
-    Dynamic { factor: f64 },
+    Dynamic {
+        factor: f64,
+    },
+    /// fᵢ of sequences longer than `original`.
+    Long {
+        frequencies: Vec<f32>,
+        original: usize,
+    },
 }
 
 /// The keys of `rope_parameters` or `rope_scaling`.
@@ -45,14 +55,48 @@ struct Keys {
     beta_slow: Option<f64>,
     truncate: Option<bool>,
     partial_rotary_factor: Option<f64>,
+    short_factor: Option<Vec<f64>>,
+    long_factor: Option<Vec<f64>>,
 }
 
 impl Rope {
+    /// The angles that the layers of a model turn by: of most families one, of Gemma 3 those of layers that see all and
+    /// those of layers with a window.
+    ///
+    /// # Errors
+    /// As [`from_config`](Self::from_config).
+    pub(crate) fn all_of(
+        family: Family,
+        config: &Map<String, Value>,
+        head_dim: usize,
+        max_positions: usize,
+    ) -> Result<Vec<Self>, String> {
+        if family != Family::Gemma3 {
+            return Ok(vec![Self::from_config(config, head_dim, max_positions)?]);
+        }
+        let kinds = [("full_attention", "rope_theta", true), ("sliding_attention", "rope_local_base_freq", false)];
+        let one = |(kind, base, is_scaled): (&str, &str, bool)| {
+            let object = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
+            let mut keys = object(config.get("rope_parameters").and_then(|kinds| kinds.get(kind)));
+            if is_scaled {
+                keys.extend(object(config.get("rope_scaling")));
+            }
+            keys.entry("rope_theta").or_insert_with(|| config.get(base).cloned().unwrap_or(Value::Null));
+            let alone = json!({ "rope_parameters": keys });
+            Self::from_config(alone.as_object().expect("an object"), head_dim, max_positions)
+        };
+        kinds.into_iter().map(one).collect()
+    }
+
     /// From `config.json`: `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
     ///
     /// # Errors
     /// The message for an unknown variant or a missing key.
-    pub(crate) fn from_config(config: &Map<String, Value>, dim: usize, max_positions: usize) -> Result<Self, String> {
+    pub(crate) fn from_config(
+        config: &Map<String, Value>,
+        head_dim: usize,
+        max_positions: usize,
+    ) -> Result<Self, String> {
         let read = |key: &str| match config.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => {
@@ -64,11 +108,22 @@ impl Rope {
             None => read("rope_scaling")?.unwrap_or_default(),
         };
         let base = keys.rope_theta.or_else(|| config.get("rope_theta").and_then(Value::as_f64)).unwrap_or(10_000.0);
-        if keys.partial_rotary_factor.is_some_and(|factor| factor != 1.0) {
-            return Err("`partial_rotary_factor` apart from 1 is not supported".into());
+        let number = |key: &str| config.get(key).and_then(Value::as_f64);
+        let partial = keys.partial_rotary_factor.or_else(|| number("partial_rotary_factor")).unwrap_or(1.0);
+        let dim = (head_dim as f64 * partial) as usize;
+        if partial != 1.0 && (dim < 2 || !dim.is_multiple_of(2)) {
+            return Err(format!(
+                "`partial_rotary_factor` {partial} turns {dim} of a head's {head_dim} numbers, which must be even and at \
+                 least 2"
+            ));
         }
         let needed = |value: Option<f64>, key: &str| value.ok_or(format!("`rope_parameters` has no `{key}`"));
-        let kind = keys.rope_type.as_deref().unwrap_or("default");
+        let kind = match keys.rope_type.as_deref().unwrap_or("default") {
+            // What the first Phi-3 called it.
+            "su" => "longrope",
+            "yarn" if keys.short_factor.is_some() => "longrope",
+            kind => kind,
+        };
         let plain = frequencies(base, dim);
         let mut rope = Self { base, dim, max_positions, variant: Variant::Fixed, frequencies: Vec::new(), factor: 1.0 };
         let scaled = match kind {
@@ -94,9 +149,22 @@ impl Rope {
                 rope.factor = yarn_attention(&keys, factor) as f32;
                 yarn(plain, &keys, base, factor, original)
             }
+            "longrope" => {
+                let original =
+                    keys.original_max_position_embeddings.or_else(|| number("original_max_position_embeddings"));
+                let original = needed(original, "original_max_position_embeddings")?;
+                let factor = keys.factor.unwrap_or(max_positions as f64 / original);
+                let grown = if factor > 1.0 { (1.0 + factor.ln() / original.ln()).sqrt() } else { 1.0 };
+                rope.factor = keys.attention_factor.unwrap_or(grown) as f32;
+                let [short, long] = [(&keys.short_factor, "short_factor"), (&keys.long_factor, "long_factor")]
+                    .map(|(factors, key)| longrope(&plain, factors.as_deref(), key));
+                let long = long?.into_iter().map(|f| f as f32).collect();
+                rope.variant = Variant::Long { frequencies: long, original: original as usize };
+                short?
+            }
             other => {
                 return Err(format!(
-                    "rotary embedding `{other}` is not supported (known: default, linear, dynamic, llama3, yarn)"
+                    "rotary embedding `{other}` is not supported (known: default, linear, dynamic, llama3, yarn, longrope)"
                 ));
             }
         };
@@ -109,9 +177,13 @@ impl Rope {
         }
     }
 
-    /// Whether angles depend on how long the sequence becomes.
-    pub(crate) fn depends_on_length(&self) -> bool {
-        matches!(self.variant, Variant::Dynamic { .. })
+    /// The longest sequence whose angles do not depend on how long it is, where there is such a limit.
+    pub(crate) fn limit(&self) -> Option<usize> {
+        match &self.variant {
+            Variant::Fixed => None,
+            Variant::Dynamic { .. } => Some(self.max_positions),
+            Variant::Long { original, .. } => Some(*original),
+        }
     }
 
     /// cos and sin, `[N, dim / 2]` each, of tokens at `positions` in sequences of `lengths`.
@@ -122,8 +194,10 @@ impl Rope {
         let (mut cos, mut sin) =
             (Vec::with_capacity(positions.len() * half), Vec::with_capacity(positions.len() * half));
         for (n, (&position, &length)) in positions.iter().zip(lengths).enumerate() {
+            let is_long = self.limit().is_some_and(|limit| length as usize > limit);
             let stretched = match self.variant {
-                Variant::Dynamic { .. } if length as usize > self.max_positions => length,
+                Variant::Dynamic { .. } if is_long => length,
+                Variant::Long { .. } if is_long => u32::MAX,
                 _ => 0,
             };
             let from = *known.entry((position, stretched)).or_insert(n);
@@ -138,7 +212,8 @@ impl Rope {
                 cos.push(angle.cos() as f32 * self.factor);
                 sin.push(angle.sin() as f32 * self.factor);
             };
-            match self.variant {
+            match &self.variant {
+                Variant::Long { frequencies, .. } if stretched > 0 => frequencies.iter().for_each(|&f| push(f)),
                 Variant::Dynamic { factor } if stretched > 0 => {
                     let growth = factor * f64::from(length) / self.max_positions as f64 - (factor - 1.0);
                     let base = self.base * growth.powf(self.dim as f64 / (self.dim as f64 - 2.0));
@@ -167,6 +242,15 @@ fn llama3(frequency: f64, factor: f64, low: f64, high: f64, original: f64) -> f6
         let smooth = (original / wavelength - low) / (high - low);
         (1.0 - smooth) * frequency / factor + smooth * frequency
     }
+}
+
+/// Ding et al. 2024, <https://arxiv.org/abs/2402.13753>: a factor for each frequency.
+fn longrope(plain: &[f64], factors: Option<&[f64]>, key: &str) -> Result<Vec<f64>, String> {
+    let factors = factors.ok_or(format!("`rope_parameters` has no `{key}`"))?;
+    if factors.len() != plain.len() {
+        return Err(format!("`{key}` has {} factors for {} frequencies", factors.len(), plain.len()));
+    }
+    Ok(plain.iter().zip(factors).map(|(f, factor)| f / factor).collect())
 }
 
 /// Peng et al. 2023, <https://arxiv.org/abs/2309.00071>, section 3.2.

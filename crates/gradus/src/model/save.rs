@@ -148,6 +148,9 @@ fn finish_config(mut config: Map<String, Value>) -> Map<String, Value> {
 fn agree_on_rope(config: &mut Map<String, Value>) {
     let new = config.get("rope_parameters").and_then(Value::as_object).cloned();
     let old = config.get("rope_scaling").and_then(Value::as_object).cloned();
+    if config.get("model_type").is_some_and(|name| name == "gemma3_text") {
+        return agree_on_two_ropes(config, new, old);
+    }
     if new.is_none() && old.is_none() && !config.contains_key("rope_theta") {
         return;
     }
@@ -165,9 +168,49 @@ fn agree_on_rope(config: &mut Map<String, Value>) {
         scaling.remove("rope_theta");
         Value::Object(scaling)
     };
+    // What older readers of Phi-3 look for beside the rest.
+    for key in ["partial_rotary_factor", "original_max_position_embeddings"] {
+        if let (Some(value), true) = (parameters.get(key), config.get("model_type").is_some_and(|name| name == "phi3"))
+        {
+            config.insert(key.into(), value.clone());
+        }
+    }
     config.insert("rope_theta".into(), theta);
     config.insert("rope_scaling".into(), scaling);
     config.insert("rope_parameters".into(), Value::Object(parameters));
+}
+
+/// The same of Gemma 3: the angles of layers that see all are scaled, those of layers with a window never.
+fn agree_on_two_ropes(
+    config: &mut Map<String, Value>,
+    new: Option<Map<String, Value>>,
+    old: Option<Map<String, Value>>,
+) {
+    let scaled = new.is_none().then_some(old).flatten();
+    let mut new = new.unwrap_or_default();
+    for (kind, key, base) in
+        [("full_attention", "rope_theta", 1_000_000.0), ("sliding_attention", "rope_local_base_freq", 10_000.0)]
+    {
+        let keys = new.entry(kind).or_insert_with(|| json!({}));
+        let mut keys = keys.as_object().cloned().unwrap_or_default();
+        if kind == "full_attention" {
+            keys.extend(scaled.clone().unwrap_or_default());
+        }
+        if let Some(name) = keys.remove("type") {
+            keys.entry("rope_type").or_insert(name);
+        }
+        keys.entry("rope_type").or_insert(json!("default"));
+        let theta = keys.entry("rope_theta").or_insert_with(|| config.get(key).cloned().unwrap_or(json!(base))).clone();
+        config.insert(key.into(), theta);
+        if kind == "full_attention" {
+            let mut scaling = keys.clone();
+            scaling.remove("rope_theta");
+            let is_plain = scaling["rope_type"] == "default";
+            config.insert("rope_scaling".into(), if is_plain { Value::Null } else { Value::Object(scaling) });
+        }
+        new.insert(kind.into(), Value::Object(keys));
+    }
+    config.insert("rope_parameters".into(), Value::Object(new));
 }
 
 /// The generation configuration of a model that came without one.

@@ -2,12 +2,11 @@
 
 use super::Quantisation;
 use super::bart::{BartConfig, BartKind};
+use super::decoder::{Anatomy, Norms};
 use super::directory::ModelDir;
 use super::encoder::{Encoder, Sizes};
 use super::gpt2::Gpt2Config;
-use super::llama::{Kind, LlamaConfig};
 use super::room::Room;
-use super::rope::Rope;
 use super::t5::T5Config;
 use super::trunk::{Family, read_config};
 use crate::error::{Error, Result};
@@ -37,7 +36,7 @@ pub struct ModelShape {
     pub max_positions: Option<usize>,
     /// How a block is made.
     pub block: Block,
-    /// Whether queries and keys are normalised head by head.
+    /// Whether queries and keys are normalised.
     pub qk_norm: bool,
     /// Whether the LM head is the embedding table.
     pub tied: bool,
@@ -45,7 +44,7 @@ pub struct ModelShape {
     pub quantised: Option<Quantisation>,
     /// Width of the encoder's feed-forward layer.
     pub encoder_inner: usize,
-    /// Biases of one block: of linear layers and norms. Of a T5: the two tables of biases by distance. Of a BART: all biases,
+    /// Biases of one block, and all norms of a decoder's. Of a T5: the two tables of biases by distance. Of a BART: all biases,
     /// norms, and the second table of positions.
     biases: usize,
 }
@@ -68,8 +67,15 @@ pub struct LinearShape {
 pub enum Block {
     /// GPT-2: layer norms, one projection for queries, keys and values, two linear layers around a GELU.
     Gpt2,
-    /// Llama, Mistral, Qwen2, Qwen3: RMS norms, three projections, rotary positions, three linear layers around SwiGLU.
-    Llama,
+    /// Llama and its kin: RMS norms, rotary positions, linear layers around a gated activation.
+    Decoder {
+        /// Whether queries, keys and values are one linear layer, and gate and up another.
+        fused: bool,
+        /// Whether there are norms both before and after attention and the feed-forward layer.
+        norms_around: bool,
+        /// Whether numbers of what is added may be dropped.
+        drops: bool,
+    },
     /// T5: an encoder's blocks of attention and a feed-forward layer; a decoder's with attention to the sources between
     /// them. RMS norms, no biases.
     T5 {
@@ -100,14 +106,12 @@ impl ModelShape {
         }
         let shape = match Family::of(dir)? {
             Family::Gpt2 => Self::gpt2(&read_config(dir)?),
-            family @ (Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3) => {
-                Self::llama(dir, &read_config(dir)?, family.llama_kind())?
-            }
             Family::T5 => Self::t5(dir, &read_config(dir)?, true)?,
             Family::Mt5 => Self::t5(dir, &read_config(dir)?, false)?,
             family @ (Family::Bart | Family::Blenderbot | Family::BlenderbotSmall) => {
                 Self::bart(&read_config(dir)?, family.bart_kind())
             }
+            family => Self::decoder(dir, family)?,
         };
         Ok(Self { quantised: dir.quantisation(), ..shape })
     }
@@ -135,31 +139,30 @@ impl ModelShape {
         }
     }
 
-    fn llama(dir: &ModelDir, config: &LlamaConfig, kind: Kind) -> Result<Self> {
-        let rope = Rope::from_config(&dir.config, config.head_dim(), config.max_position_embeddings)
-            .map_err(|message| Error::model(dir.path.join("config.json"), message))?;
-        let (d, inner, head_dim) = (config.hidden_size, config.intermediate_size, config.head_dim());
-        let (heads, kv_heads) = (config.num_attention_heads, config.kv_heads());
-        let [own, output] = kind.attention_biases(config).map(usize::from);
-        let attention = own * (heads + 2 * kv_heads) * head_dim + output * d;
-        let feed_forward = if config.mlp_bias { 2 * inner + d } else { 0 };
+    fn decoder(dir: &ModelDir, family: Family) -> Result<Self> {
+        let (config, anatomy) =
+            Anatomy::of(family, &dir.config).map_err(|message| Error::model(dir.path.join("config.json"), message))?;
         Ok(Self {
             vocabulary: config.vocab_size,
-            width: d,
+            width: config.hidden_size,
             layers: config.num_hidden_layers,
             encoder_layers: 0,
             encoder_inner: 0,
-            heads,
-            kv_heads,
-            head_dim,
-            inner,
+            heads: config.num_attention_heads,
+            kv_heads: config.kv_heads(),
+            head_dim: config.head_dim(),
+            inner: config.intermediate_size,
             learned_positions: 0,
-            max_positions: rope.depends_on_length().then_some(config.max_position_embeddings),
-            block: Block::Llama,
-            qk_norm: kind.has_qk_norm(),
+            max_positions: anatomy.limit(),
+            block: Block::Decoder {
+                fused: anatomy.fused,
+                norms_around: anatomy.norms == Norms::Around,
+                drops: config.resid_pdrop > 0.0,
+            },
+            qk_norm: anatomy.qk_norm.is_some(),
             tied: config.tie_word_embeddings,
             quantised: None,
-            biases: attention + feed_forward,
+            biases: anatomy.bias_numbers(&config) + anatomy.norm_numbers(&config),
         })
     }
 
@@ -266,7 +269,12 @@ impl ModelShape {
                 vec![("mlp.c_fc", d, i), ("mlp.c_proj", i, d)],
             ],
             Block::Encoder { .. } => [Vec::new(), Vec::new(), Vec::new()],
-            Block::Llama => [
+            Block::Decoder { fused: true, .. } => [
+                vec![("self_attn.qkv_proj", d, q + 2 * k), ("self_attn.o_proj", q, d)],
+                Vec::new(),
+                vec![("mlp.gate_up_proj", d, 2 * i), ("mlp.down_proj", i, d)],
+            ],
+            Block::Decoder { fused: false, .. } => [
                 vec![
                     ("self_attn.q_proj", d, q),
                     ("self_attn.k_proj", d, k),
@@ -319,7 +327,9 @@ impl ModelShape {
             match self.block {
                 Block::Encoder { .. } => {}
                 Block::Gpt2 => [0, 2].into_iter().for_each(|part| add(&of_decoder, part, format!("h.{layer}"))),
-                Block::Llama => [0, 2].into_iter().for_each(|part| add(&of_decoder, part, format!("layers.{layer}"))),
+                Block::Decoder { .. } => {
+                    [0, 2].into_iter().for_each(|part| add(&of_decoder, part, format!("layers.{layer}")));
+                }
                 Block::T5 { .. } => {
                     add(&of_decoder, 0, format!("decoder.block.{layer}.layer.0.SelfAttention"));
                     add(&of_decoder, 1, format!("decoder.block.{layer}.layer.1.EncDecAttention"));
@@ -356,7 +366,7 @@ impl ModelShape {
         let d = self.width;
         let norms = match self.block {
             Block::Gpt2 => self.layers * (self.biases + 2 * d) + 2 * d,
-            Block::Llama => self.layers * (self.biases + 2 * d + if self.qk_norm { 2 * self.head_dim } else { 0 }) + d,
+            Block::Decoder { .. } => self.layers * self.biases + d,
             Block::T5 { .. } => self.biases + d * (3 * self.layers + 2 * self.encoder_layers + 2),
             Block::Bart => self.biases,
             Block::Encoder { matrices, others, .. } => return matrices + others,
@@ -405,6 +415,11 @@ mod tests {
             "qwen3",
             "qwen3-tied",
             "llama-rope-yarn",
+            "gemma2",
+            "gemma3",
+            "smollm3-window",
+            "phi3-window",
+            "olmo2",
             "../seq2seq/t5",
             "../seq2seq/t5-gated",
         ] {

@@ -146,7 +146,7 @@ mod tests {
         let device = Device::flex().autodiff();
         let hidden = Tensor::<2>::from_data(TensorData::new(vec![1.0f32, 2.0], [2, 1]), &device).require_grad();
         let weight = Tensor::<2>::from_data(TensorData::new(vec![0.0f32, 1.0, 2.0, 3.0], [4, 1]), &device);
-        let head = LmHead::Dense(weight, Precision::F32);
+        let head = LmHead::dense(weight, Precision::F32);
         let supports = [Support::Ids([1, 3].into()), Support::All];
         let found = logprobs(hidden.clone(), &head, &[3, 1], &supports, 2.0);
         // p(3 | {1, 3}) = 1/(1 + e⁻¹) = 0.7310586; p(1) = e/(1 + e + e² + e³) = 0.0871443.

@@ -283,8 +283,9 @@ impl T5Model {
             }
         });
         let decoder = decoder.collect();
-        let norm =
-            |mut b: Builder<'_>| RmsNorm::build(b.enter("final_layer_norm"), config.d_model, config.layer_norm_epsilon);
+        let norm = |mut b: Builder<'_>| {
+            RmsNorm::build(b.enter("final_layer_norm"), config.d_model, config.layer_norm_epsilon, 0.0)
+        };
         let encoder = Encoder { block: encoder, final_layer_norm: norm(b.enter("encoder")) };
         let decoder = Decoder { block: decoder, final_layer_norm: norm(b.enter("decoder")) };
         Self {
@@ -343,7 +344,7 @@ impl T5Model {
 
     fn shape(&self, mask: Mask) -> AttentionShape {
         let (heads, head_dim) = (self.config.num_heads, self.config.d_kv);
-        AttentionShape { heads, kv_heads: heads, head_dim, scale: 1.0, mask }
+        AttentionShape { heads, kv_heads: heads, head_dim, scale: 1.0, mask, cap: None }
     }
 
     /// The decoder's attention to itself, and to the sources.
@@ -463,7 +464,7 @@ impl SelfAttention {
     fn build(mut b: Builder<'_>, config: &T5Config, has_bias: bool) -> Self {
         Self {
             SelfAttention: Attention::build(b.enter("SelfAttention"), config, has_bias),
-            layer_norm: RmsNorm::build(b.enter("layer_norm"), config.d_model, config.layer_norm_epsilon),
+            layer_norm: RmsNorm::build(b.enter("layer_norm"), config.d_model, config.layer_norm_epsilon, 0.0),
         }
     }
 
@@ -481,7 +482,7 @@ impl CrossAttention {
     fn build(mut b: Builder<'_>, config: &T5Config) -> Self {
         Self {
             EncDecAttention: Attention::build(b.enter("EncDecAttention"), config, false),
-            layer_norm: RmsNorm::build(b.enter("layer_norm"), config.d_model, config.layer_norm_epsilon),
+            layer_norm: RmsNorm::build(b.enter("layer_norm"), config.d_model, config.layer_norm_epsilon, 0.0),
         }
     }
 
@@ -543,7 +544,10 @@ impl FeedForward {
                 wo: linear("wo", inner, d),
             }),
         };
-        Self { DenseReluDense: dense, layer_norm: RmsNorm::build(b.enter("layer_norm"), d, config.layer_norm_epsilon) }
+        Self {
+            DenseReluDense: dense,
+            layer_norm: RmsNorm::build(b.enter("layer_norm"), d, config.layer_norm_epsilon, 0.0),
+        }
     }
 
     /// `x_nd` with the feed-forward layer added.

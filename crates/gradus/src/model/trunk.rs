@@ -10,16 +10,14 @@ use super::bart::{BartConfig, BartKind, BartModel};
 use super::batch::{Batch, Beginnings, Input, Rows};
 use super::build::Builder;
 use super::context::{Context, KvCache};
+use super::decoder::{Anatomy, Decoder};
 use super::directory::ModelDir;
 use super::encoder::EncoderFamily;
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::Linear;
-use super::llama::{Kind, LlamaConfig, LlamaModel};
 use super::quant;
 use super::room::Room;
-use super::rope::Rope;
 use super::t5::{T5Config, T5Facts, T5Model};
-use super::windows::Windows;
 use crate::error::{Error, Result};
 
 /// Token ids in, hidden states out.
@@ -28,8 +26,8 @@ use crate::error::{Error, Result};
 pub enum Trunk {
     /// GPT-2.
     Gpt2(Gpt2Model),
-    /// Llama, Mistral, Qwen2 and Qwen3.
-    Llama(LlamaModel),
+    /// Llama and its kin.
+    Decoder(Decoder),
     /// T5 and mT5.
     T5(T5Model),
     /// BART and Blenderbot.
@@ -44,6 +42,13 @@ pub(crate) enum Family {
     Mistral,
     Qwen2,
     Qwen3,
+    Gemma2,
+    /// The text part of Gemma 3.
+    Gemma3,
+    SmolLm3,
+    /// Phi-3, Phi-3.5 and Phi-4.
+    Phi3,
+    Olmo2,
     T5,
     Mt5,
     Bart,
@@ -60,18 +65,28 @@ impl Family {
                 return Error::model(dir.path.join("config.json"), message)
                     .with_hint("it can score: `gradus score --classifier DIR`");
             }
+            if name == "gemma3" {
+                let message = "model type `gemma3` reads images too; its text part alone is supported, `gemma3_text`";
+                let hint = "in transformers: `Gemma3ForCausalLM.from_pretrained(DIR).save_pretrained(TO)`";
+                return Error::model(dir.path.join("config.json"), message).with_hint(hint);
+            }
             let message = format!("model type `{name}` is not supported (known: {known})");
             Error::model(dir.path.join("config.json"), message)
         })
     }
 
     /// All of them.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 15] = [
         Self::Gpt2,
         Self::Llama,
         Self::Mistral,
         Self::Qwen2,
         Self::Qwen3,
+        Self::Gemma2,
+        Self::Gemma3,
+        Self::SmolLm3,
+        Self::Phi3,
+        Self::Olmo2,
         Self::T5,
         Self::Mt5,
         Self::Bart,
@@ -84,70 +99,64 @@ impl Family {
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
-    /// `model_type`.
-    fn name(self) -> &'static str {
+    /// `model_type`, the class prefix in `architectures`, and the class of language models there.
+    fn names(self) -> [&'static str; 3] {
         match self {
-            Self::Gpt2 => "gpt2",
-            Self::Llama => "llama",
-            Self::Mistral => "mistral",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-            Self::T5 => "t5",
-            Self::Mt5 => "mt5",
-            Self::Bart => "bart",
-            Self::Blenderbot => "blenderbot",
-            Self::BlenderbotSmall => "blenderbot-small",
+            Self::Gpt2 => ["gpt2", "GPT2", "GPT2LMHeadModel"],
+            Self::Llama => ["llama", "Llama", "LlamaForCausalLM"],
+            Self::Mistral => ["mistral", "Mistral", "MistralForCausalLM"],
+            Self::Qwen2 => ["qwen2", "Qwen2", "Qwen2ForCausalLM"],
+            Self::Qwen3 => ["qwen3", "Qwen3", "Qwen3ForCausalLM"],
+            Self::Gemma2 => ["gemma2", "Gemma2", "Gemma2ForCausalLM"],
+            Self::Gemma3 => ["gemma3_text", "Gemma3Text", "Gemma3ForCausalLM"],
+            Self::SmolLm3 => ["smollm3", "SmolLM3", "SmolLM3ForCausalLM"],
+            Self::Phi3 => ["phi3", "Phi3", "Phi3ForCausalLM"],
+            Self::Olmo2 => ["olmo2", "Olmo2", "Olmo2ForCausalLM"],
+            Self::T5 => ["t5", "T5", "T5ForConditionalGeneration"],
+            Self::Mt5 => ["mt5", "MT5", "MT5ForConditionalGeneration"],
+            Self::Bart => ["bart", "Bart", "BartForConditionalGeneration"],
+            Self::Blenderbot => ["blenderbot", "Blenderbot", "BlenderbotForConditionalGeneration"],
+            Self::BlenderbotSmall => ["blenderbot-small", "BlenderbotSmall", "BlenderbotSmallForConditionalGeneration"],
         }
+    }
+
+    /// `model_type`.
+    pub(crate) fn name(self) -> &'static str {
+        self.names()[0]
+    }
+
+    /// The class prefix in `architectures`.
+    pub(crate) fn class(self) -> &'static str {
+        self.names()[1]
+    }
+
+    /// The class of language models in `architectures`.
+    pub(crate) fn language_class(self) -> &'static str {
+        self.names()[2]
     }
 
     /// What stands before every trunk tensor's name.
     pub(crate) fn base_prefix(self) -> &'static str {
         match self {
             Self::Gpt2 => "transformer.",
-            Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => "model.",
-            Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => "model.",
             Self::T5 | Self::Mt5 => "",
+            _ => "model.",
         }
     }
 
-    /// The class prefix in `architectures`.
-    pub(crate) fn class(self) -> &'static str {
-        match self {
-            Self::Gpt2 => "GPT2",
-            Self::Llama => "Llama",
-            Self::Mistral => "Mistral",
-            Self::Qwen2 => "Qwen2",
-            Self::Qwen3 => "Qwen3",
-            Self::T5 => "T5",
-            Self::Mt5 => "MT5",
-            Self::Bart => "Bart",
-            Self::Blenderbot => "Blenderbot",
-            Self::BlenderbotSmall => "BlenderbotSmall",
-        }
+    /// Whether it is Llama or its kin: a [`Decoder`].
+    pub(super) fn is_decoder(self) -> bool {
+        self != Self::Gpt2 && !self.has_encoder()
     }
 
-    /// The class of language models in `architectures`.
-    pub(crate) fn language_class(self) -> &'static str {
-        match self {
-            Self::Gpt2 => "GPT2LMHeadModel",
-            Self::Llama => "LlamaForCausalLM",
-            Self::Mistral => "MistralForCausalLM",
-            Self::Qwen2 => "Qwen2ForCausalLM",
-            Self::Qwen3 => "Qwen3ForCausalLM",
-            Self::T5 => "T5ForConditionalGeneration",
-            Self::Mt5 => "MT5ForConditionalGeneration",
-            Self::Bart => "BartForConditionalGeneration",
-            Self::Blenderbot => "BlenderbotForConditionalGeneration",
-            Self::BlenderbotSmall => "BlenderbotSmallForConditionalGeneration",
-        }
+    /// Whether it is one of Gemma's.
+    pub(super) fn is_gemma(self) -> bool {
+        matches!(self, Self::Gemma2 | Self::Gemma3)
     }
 
     /// Whether an encoder reads what is given, and a decoder writes what follows.
     pub(crate) fn has_encoder(self) -> bool {
-        match self {
-            Self::Gpt2 | Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => false,
-            Self::T5 | Self::Mt5 | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => true,
-        }
+        matches!(self, Self::T5 | Self::Mt5 | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall)
     }
 
     /// Which of BART's kind it is.
@@ -156,24 +165,6 @@ impl Family {
             Self::Blenderbot => BartKind::Blenderbot,
             Self::BlenderbotSmall => BartKind::BlenderbotSmall,
             _ => BartKind::Bart,
-        }
-    }
-
-    /// Which layers have windows.
-    fn windows(self) -> Windows {
-        match self {
-            Self::Mistral => Windows::Everywhere,
-            Self::Qwen2 | Self::Qwen3 => Windows::ByLayer,
-            _ => Windows::Never,
-        }
-    }
-
-    /// Which of Llama's kind it is.
-    pub(super) fn llama_kind(self) -> Kind {
-        match self {
-            Self::Qwen2 => Kind::Qwen2,
-            Self::Qwen3 => Kind::Qwen3,
-            _ => Kind::Llama,
         }
     }
 }
@@ -207,15 +198,6 @@ impl Trunk {
                 }
                 Self::Gpt2(Gpt2Model::build(b, config))
             }
-            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
-                let config: LlamaConfig = read_config(dir)?;
-                if config.hidden_act != "silu" {
-                    return Err(refuse(format!("`hidden_act` `{}` is not supported", config.hidden_act)));
-                }
-                let rope = Rope::from_config(&dir.config, config.head_dim(), config.max_position_embeddings);
-                let masks = config.masks(family.windows()).map_err(refuse)?;
-                Self::Llama(LlamaModel::build(b, config, rope.map_err(refuse)?, masks, family.llama_kind()))
-            }
             Family::T5 | Family::Mt5 => {
                 let config: T5Config = read_config(dir)?;
                 config.check().map_err(refuse)?;
@@ -231,6 +213,10 @@ impl Trunk {
                 config.check().map_err(refuse)?;
                 Self::Bart(BartModel::build(b, config, family.bart_kind(), dir.decoder_start()?))
             }
+            _ => {
+                let (config, anatomy) = Anatomy::of(family, &dir.config).map_err(refuse)?;
+                Self::Decoder(Decoder::build(b, config, anatomy))
+            }
         })
     }
 
@@ -238,7 +224,7 @@ impl Trunk {
     pub fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         match self {
             Self::Gpt2(model) => model.forward(context),
-            Self::Llama(model) => model.forward(context),
+            Self::Decoder(model) => model.forward(context),
             Self::T5(model) => model.forward(context),
             Self::Bart(model) => model.forward(context),
         }
@@ -248,7 +234,7 @@ impl Trunk {
     pub fn embedding(&self) -> Tensor<2> {
         match self {
             Self::Gpt2(model) => model.embedding(),
-            Self::Llama(model) => model.embedding(),
+            Self::Decoder(model) => model.embedding(),
             Self::T5(model) => model.embedding(),
             Self::Bart(model) => model.embedding(),
         }
@@ -258,7 +244,7 @@ impl Trunk {
     pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
         match self {
             Self::Gpt2(model) => model.linears_mut(),
-            Self::Llama(model) => model.linears_mut(),
+            Self::Decoder(model) => model.linears_mut(),
             Self::T5(model) => model.linears_mut(),
             Self::Bart(model) => model.linears_mut(),
         }
@@ -269,7 +255,7 @@ impl Trunk {
     pub fn set_recompute(&mut self, recompute: bool) {
         match self {
             Self::Gpt2(model) => model.recompute = recompute,
-            Self::Llama(model) => model.recompute = recompute,
+            Self::Decoder(model) => model.recompute = recompute,
             Self::T5(model) => model.recompute = recompute,
             Self::Bart(model) => model.recompute = recompute,
         }
@@ -279,7 +265,7 @@ impl Trunk {
     pub fn set_dropout(&mut self, dropout: bool) {
         match self {
             Self::Gpt2(model) => model.dropout = dropout,
-            Self::Llama(model) => model.dropout = dropout,
+            Self::Decoder(model) => model.dropout = dropout,
             Self::T5(model) => model.dropout = dropout,
             Self::Bart(model) => model.dropout = dropout,
         }
@@ -289,7 +275,7 @@ impl Trunk {
     pub fn dims(&self) -> (usize, usize) {
         match self {
             Self::Gpt2(model) => (model.config().vocab_size, model.config().n_embd),
-            Self::Llama(model) => (model.config().vocab_size, model.config().hidden_size),
+            Self::Decoder(model) => (model.config().vocab_size, model.config().hidden_size),
             Self::T5(model) => (model.config().vocab_size, model.config().d_model),
             Self::Bart(model) => (model.config().vocab_size, model.config().d_model),
         }
@@ -299,7 +285,7 @@ impl Trunk {
     pub(crate) fn initializer_range(&self) -> f32 {
         match self {
             Self::Gpt2(model) => model.config().initializer_range as f32,
-            Self::Llama(model) => model.config().initializer_range as f32,
+            Self::Decoder(model) => model.config().initializer_range as f32,
             Self::T5(model) => model.config().initializer_factor as f32,
             Self::Bart(model) => model.config().init_std as f32,
         }
@@ -309,7 +295,7 @@ impl Trunk {
     pub(crate) fn ties_head(&self) -> bool {
         match self {
             Self::Gpt2(model) => model.config().tie_word_embeddings,
-            Self::Llama(model) => model.config().tie_word_embeddings,
+            Self::Decoder(model) => model.config().tie_word_embeddings,
             Self::T5(model) => model.config().tie_word_embeddings,
             Self::Bart(model) => model.config().tie_word_embeddings,
         }
@@ -318,8 +304,16 @@ impl Trunk {
     /// What hidden states are multiplied with before the LM head.
     pub(crate) fn head_scale(&self) -> f32 {
         match self {
-            Self::Gpt2(_) | Self::Llama(_) | Self::Bart(_) => 1.0,
+            Self::Gpt2(_) | Self::Decoder(_) | Self::Bart(_) => 1.0,
             Self::T5(model) => model.head_scale(),
+        }
+    }
+
+    /// Where logits are softly capped.
+    pub(crate) fn logit_cap(&self) -> Option<f32> {
+        match self {
+            Self::Decoder(model) => model.logit_cap(),
+            Self::Gpt2(_) | Self::T5(_) | Self::Bart(_) => None,
         }
     }
 
@@ -327,7 +321,7 @@ impl Trunk {
     /// continued.
     pub fn decoder_start(&self) -> Option<u32> {
         match self {
-            Self::Gpt2(_) | Self::Llama(_) => None,
+            Self::Gpt2(_) | Self::Decoder(_) => None,
             Self::T5(model) => Some(model.start()),
             Self::Bart(model) => Some(model.start()),
         }
@@ -354,7 +348,7 @@ impl Trunk {
             Self::T5(model) => Batch::across(rows, model.start()),
             Self::Bart(model) => Batch::across(rows, model.start()),
             // The angles of every token depend on how long its sequence becomes.
-            Self::Llama(model) if model.depends_on_length() => Batch::joined(rows, Beginnings::Apart),
+            Self::Decoder(model) if model.limit().is_some() => Batch::joined(rows, Beginnings::Apart),
             _ => Batch::joined(rows, Beginnings::Shared),
         }
     }
@@ -362,13 +356,13 @@ impl Trunk {
     /// The longest sequence that can be computed, where there is a limit.
     ///
     /// Learned positions end with their table. Rotary ones go on, except where longer sequences change the angles of
-    /// earlier tokens (dynamic scaling): sampling could then not agree with training.
+    /// earlier tokens (dynamic scaling, longrope): sampling could then not agree with training.
     pub fn max_positions(&self) -> Option<usize> {
         match self {
             Self::Gpt2(model) => Some(model.config().n_positions),
-            Self::Llama(model) if model.depends_on_length() => Some(model.config().max_position_embeddings),
+            Self::Decoder(model) => model.limit(),
             Self::Bart(model) => Some(model.config().max_position_embeddings),
-            Self::Llama(_) | Self::T5(_) => None,
+            Self::T5(_) => None,
         }
     }
 
@@ -386,9 +380,7 @@ impl Trunk {
             Self::Gpt2(model) => {
                 cache((0..model.config().n_layer).map(|layer| model.layer_shape(layer)).collect(), Vec::new())
             }
-            Self::Llama(model) => {
-                cache((0..model.config().num_hidden_layers).map(|layer| model.layer_shape(layer)).collect(), Vec::new())
-            }
+            Self::Decoder(model) => cache(model.layer_shapes(), Vec::new()),
             Self::T5(model) => {
                 let [own, across] = model.layer_shapes().map(|shape| vec![shape; model.config().decoder_layers()]);
                 cache(own, across)

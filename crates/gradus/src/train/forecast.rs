@@ -80,8 +80,8 @@ pub(crate) fn with_rows(
     held_out: &[Row],
 ) -> Result<Workload> {
     let shape = cast.policy.shape;
-    if shape.block == Block::Llama && shape.max_positions.is_some() {
-        // Dynamic rotary scaling: angles depend on the whole sequence, so nothing is shared.
+    if matches!(shape.block, Block::Decoder { .. }) && shape.max_positions.is_some() {
+        // Dynamic rotary scaling, longrope: angles depend on the whole sequence, so nothing is shared.
         rows.iter_mut().for_each(|row| (row.computed, row.computed_after) = (row.tokens, row.tokens));
     }
     if !shape.has_encoder() {

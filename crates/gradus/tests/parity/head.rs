@@ -21,7 +21,7 @@ fn token_logprobs_of_trl() {
         let name = format!("temperature {temperature}");
         let (hidden_md, weight_vd) = (leaf2(&inputs["hidden"]), leaf2(&inputs["weight"]));
         let found = {
-            let head = LmHead::Dense(weight_vd.clone(), Precision::F32);
+            let head = LmHead::dense(weight_vd.clone(), Precision::F32);
             token_logprobs(hidden_md.clone(), &head, &targets, temperature as f32)
         };
         assert_all(&name, &values(&found.logprobs_m), &flat(&case["logprobs"]), VALUE, 1.0);

@@ -53,11 +53,10 @@ impl LoraConfig {
         let family = Family::of(dir)?;
         let attention: &[&str] = match family {
             Family::Gpt2 => &["c_attn", "attn.c_proj"],
-            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
-                &["q_proj", "k_proj", "v_proj", "o_proj"]
-            }
+            Family::Phi3 => &["qkv_proj", "o_proj"],
             Family::T5 | Family::Mt5 => &["q", "k", "v", "o"],
             Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &["q_proj", "k_proj", "v_proj", "out_proj"],
+            _ => &["q_proj", "k_proj", "v_proj", "o_proj"],
         };
         let targets = match (&self.target_pattern, &self.targets[..]) {
             (Some(pattern), _) => Targets::Pattern(pattern.clone()),

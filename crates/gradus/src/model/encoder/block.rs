@@ -170,7 +170,7 @@ where
 /// Heads of equal width that see whole texts, or what `mask` leaves of them.
 pub(super) fn shape(width: usize, heads: usize, mask: Mask) -> AttentionShape {
     let head_dim = width / heads;
-    AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask }
+    AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask, cap: None }
 }
 
 /// Refuses sizes that mean nothing.

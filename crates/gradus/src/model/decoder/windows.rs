@@ -1,0 +1,142 @@
+//! Layers that see a window of the tokens before them.
+
+use gradus_kernels::Mask;
+
+use super::config::DecoderConfig;
+use crate::model::trunk::Family;
+
+/// Which layers of a family have windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Windows {
+    /// None (Llama, OLMo 2).
+    Never,
+    /// All, where `sliding_window` is set (Mistral, Phi-3).
+    Everywhere,
+    /// Those that `layer_types` names, or the rule says.
+    ByLayer(Rule),
+}
+
+/// Which layers have windows where `layer_types` does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Those from `max_window_layers` on, where `use_sliding_window` is set (Qwen2, Qwen3).
+    Last,
+    /// Those that turn nothing by its position, where `use_sliding_window` is set (SmolLM3).
+    Unturned,
+    /// All but every `sliding_window_pattern`th (Gemma 2 and 3).
+    Pattern,
+}
+
+impl Windows {
+    pub(crate) fn of(family: Family) -> Self {
+        match family {
+            Family::Mistral | Family::Phi3 => Self::Everywhere,
+            Family::Qwen2 | Family::Qwen3 => Self::ByLayer(Rule::Last),
+            Family::SmolLm3 => Self::ByLayer(Rule::Unturned),
+            Family::Gemma2 | Family::Gemma3 => Self::ByLayer(Rule::Pattern),
+            _ => Self::Never,
+        }
+    }
+}
+
+impl DecoderConfig {
+    /// What each layer sees; `turned` says which layers turn queries and keys by their positions.
+    ///
+    /// # Errors
+    /// When `layer_types` does not fit, or there is no `sliding_window`.
+    pub(crate) fn masks(&self, windows: Windows, turned: &[bool]) -> Result<Vec<Mask>, String> {
+        let layers = self.num_hidden_layers;
+        let all = |mask| Ok(vec![mask; layers]);
+        let rule = match (windows, self.sliding_window) {
+            (Windows::Never, _) | (Windows::Everywhere, None) => return all(Mask::Causal),
+            (Windows::Everywhere, Some(window)) => return all(Mask::CausalWindow(window)),
+            (Windows::ByLayer(rule), _) => rule,
+        };
+        let window = self.sliding_window.filter(|_| self.use_sliding_window || rule == Rule::Pattern);
+        let Some(types) = &self.layer_types else {
+            let has_window = |layer: usize| match rule {
+                Rule::Last => layer >= self.max_window_layers,
+                Rule::Unturned => !turned[layer],
+                Rule::Pattern => !(layer + 1).is_multiple_of(self.sliding_window_pattern),
+            };
+            let mask = |layer| match window {
+                Some(window) if has_window(layer) => Mask::CausalWindow(window),
+                _ => Mask::Causal,
+            };
+            return Ok((0..layers).map(mask).collect());
+        };
+        if types.len() != layers && window.is_some() {
+            return Err(format!("`layer_types` has {} entries for {layers} layers", types.len()));
+        }
+        let mask = |name: &String| match (name.as_str(), window) {
+            ("full_attention", _) => Ok(Mask::Causal),
+            ("sliding_attention", Some(window)) => Ok(Mask::CausalWindow(window)),
+            ("sliding_attention", None) => {
+                Err("`layer_types` has `sliding_attention`, but `sliding_window` or `use_sliding_window` is not set"
+                    .into())
+            }
+            (other, _) => Err(format!(
+                "`layer_types` has `{other}`, which is not supported (known: full_attention, sliding_attention)"
+            )),
+        };
+        let masks: Vec<Mask> = types.iter().map(mask).collect::<Result<_, String>>()?;
+        if window.is_none() { all(Mask::Causal) } else { Ok(masks) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::anatomy::Anatomy;
+    use super::*;
+
+    fn masks(family: Family, more: Value) -> Result<Vec<usize>, String> {
+        let mut config = json!({
+            "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2
+        });
+        let more = more.as_object().expect("an object").clone();
+        config.as_object_mut().expect("an object").extend(more);
+        let (_, anatomy) = Anatomy::of(family, config.as_object().expect("an object"))?;
+        let window = |mask: Mask| match mask {
+            Mask::CausalWindow(window) => window.get(),
+            _ => 0,
+        };
+        Ok(anatomy.layers.into_iter().map(|layer| window(layer.mask)).collect())
+    }
+
+    #[test]
+    fn windows_are_where_the_family_has_them() {
+        let ok = |family, more, expected: [usize; 3]| assert_eq!(masks(family, more).expect("fits"), expected);
+        ok(Family::Llama, json!({ "sliding_window": 5, "use_sliding_window": true }), [0; 3]);
+        // What transformers takes where the key is missing; null turns the window off.
+        ok(Family::Mistral, json!({}), [4096; 3]);
+        ok(Family::Mistral, json!({ "sliding_window": null }), [0; 3]);
+        ok(Family::Mistral, json!({ "sliding_window": 5 }), [5; 3]);
+        ok(Family::Phi3, json!({}), [0; 3]);
+        ok(Family::Qwen2, json!({ "sliding_window": 5, "max_window_layers": 1 }), [0; 3]);
+        let on = json!({ "use_sliding_window": true, "sliding_window": 5, "max_window_layers": 1 });
+        ok(Family::Qwen3, on, [0, 5, 5]);
+        let types = ["sliding_attention", "full_attention", "sliding_attention"];
+        let named = json!({ "use_sliding_window": true, "sliding_window": 5, "layer_types": types });
+        ok(Family::Qwen3, named, [5, 0, 5]);
+        ok(Family::Gemma2, json!({}), [4096, 0, 4096]);
+        ok(Family::Gemma2, json!({ "sliding_window": 5, "layer_types": vec!["full_attention"; 3] }), [0; 3]);
+        ok(Family::Gemma3, json!({ "sliding_window": 5, "sliding_window_pattern": 3 }), [5, 5, 0]);
+        ok(Family::SmolLm3, json!({ "sliding_window": 5 }), [0; 3]);
+        let on = json!({ "use_sliding_window": true, "sliding_window": 5, "no_rope_layers": [1, 0, 1] });
+        ok(Family::SmolLm3, on, [0, 5, 0]);
+    }
+
+    #[test]
+    fn layer_types_that_do_not_fit_are_refused() {
+        let error = |more| masks(Family::Qwen3, more).expect_err("does not fit");
+        let short = json!({ "use_sliding_window": true, "layer_types": ["full_attention"] });
+        assert_eq!(error(short), "`layer_types` has 1 entries for 3 layers");
+        let off = json!({ "sliding_window": null, "layer_types": vec!["sliding_attention"; 3] });
+        assert!(error(off).contains("is not set"));
+        assert!(error(json!({ "layer_types": vec!["linear_attention"; 3] })).contains("not supported"));
+        let error = masks(Family::SmolLm3, json!({ "no_rope_layers": [1] })).expect_err("does not fit");
+        assert_eq!(error, "`no_rope_layers` has 1 entries for 3 layers");
+    }
+}
