@@ -18,7 +18,7 @@ from common import arguments, meta, write_json
 import torch
 from torch.nn.functional import logsigmoid
 from transformers import TrainingArguments, get_scheduler
-from trl import DPOTrainer, GRPOTrainer, RewardTrainer, RLOOTrainer, SFTTrainer
+from trl import DPOTrainer, GRPOTrainer, KTOTrainer, RewardTrainer, RLOOTrainer, SFTTrainer
 from trl.experimental.cpo import CPOTrainer
 from trl.experimental.orpo import ORPOTrainer
 from trl.trainer.utils import FusedCausalLMOutput, add_fused_lm_head
@@ -399,6 +399,58 @@ def cpo():
     return {"inputs": dict(zip(("prompt", "chosen", "rejected"), rows)), "cases": cases}
 
 
+# ---------------------------------------------------------------------------------------------------------------- KTO
+
+
+def kto():
+    generator = torch.Generator().manual_seed(SEED + 22)
+    lengths, other_lengths = (3, 4, 1, 6, 2), (2, 3, 4, 1, 6)
+    logprobs, reference = (random_rows(lengths, -2.5, -0.05, generator) for _ in range(2))
+    # The prompts with each other's completions: those are likelier under the policy, or less likely.
+    others = random_rows(other_lengths, -2.0, -0.5, generator)
+    of_reference = {"above": single([[x - 0.4 for x in row] for row in others]),
+                    "below": single([[x + 0.3 for x in row] for row in others])}
+    labels = [True, False, True, True, False]
+    OWN, OTHER = 5, 6
+
+    def case(name, loss_type="kto", beta=0.1, weights=(1.0, 1.0), point="above", marked=labels):
+        lp = padded(logprobs).requires_grad_()
+
+        def model(own, other):
+            def forward(input_ids, **_):
+                rows = own if input_ids[0, 0] == OWN else padded(other)
+                zero = torch.zeros_like(rows)
+                return FusedCausalLMOutput(log_probs=rows, entropy=zero, mean_logits=zero, is_top1=zero.bool())
+
+            return forward
+
+        def side(prefix, rows, prompt):
+            # One prompt token in front: TRL drops the first column when it shifts.
+            mask = lengths_mask(rows)
+            front = lambda x, value: torch.cat([torch.full((len(rows), 1), value), x], 1)  # noqa: E731
+            return {f"{prefix}input_ids": front(mask * prompt, prompt), f"{prefix}attention_mask": front(mask, 1),
+                    f"{prefix}completion_mask": front(mask, 0)}
+
+        trainer = bare(KTOTrainer, beta=beta, loss_type=loss_type, calculate_KL=loss_type == "kto", precompute_ref_logps=False,
+                       desirable_weight=weights[0], undesirable_weight=weights[1],
+                       ref_model=model(padded(reference), of_reference[point]),
+                       args=namespace(gradient_checkpointing_kwargs=None))
+        batch = {**side("", logprobs, OWN), **side("KL_", others, OTHER), "label": torch.tensor(marked)}
+        loss = trainer._compute_loss(model(lp, others), batch, False)
+        loss.backward()
+        options = {"loss_type": loss_type, "beta": beta, "desirable_weight": weights[0], "undesirable_weight": weights[1]}
+        entry = result(name, options, loss, {"logprobs": ragged(lp.grad, logprobs)}, trainer)
+        for key in ("entropy", "num_tokens", "logits/chosen", "logits/rejected"):
+            entry["metrics"].pop(key, None)
+        return {**entry, "reference_of_others": point, "labels": marked}
+
+    cases = [case("default"), case("beta_0.5", beta=0.5), case("weights", weights=(1.33, 0.5)), case("no_kl", point="below"),
+             case("apo_zero_unpaired", "apo_zero_unpaired"), case("apo_weights", "apo_zero_unpaired", 0.3, (0.5, 2.0)),
+             case("all_desirable", marked=[True] * 5), case("none_desirable", marked=[False] * 5)]
+    inputs = {"logprobs": logprobs, "reference": reference, "others": others, "reference_of_others": of_reference}
+    return {"inputs": inputs, "cases": cases}
+
+
 # --------------------------------------------------------------------------------------------------------------- GRPO
 
 
@@ -706,7 +758,7 @@ def optimizer():
 
 def main():
     out = arguments("losses")
-    for build in (sft, head, reward, dpo, orpo, cpo, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
+    for build in (sft, head, reward, dpo, orpo, cpo, kto, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
         answer = build()
         write_json(out / f"{build.__name__}.json", {"meta": meta(SEED, "trl", accumulate="float64 from float32 inputs"), **answer})
         print(build.__name__, len(answer.get("cases", [])))

@@ -13,7 +13,18 @@ from common import arguments, meta, write_json
 
 import torch
 from datasets import Dataset
-from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+from trl import (
+    DPOConfig,
+    DPOTrainer,
+    GRPOConfig,
+    GRPOTrainer,
+    KTOConfig,
+    KTOTrainer,
+    RewardConfig,
+    RewardTrainer,
+    SFTConfig,
+    SFTTrainer,
+)
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
@@ -48,6 +59,15 @@ def preference_rows():
     return [{"prompt": q, "chosen": g, "rejected": b} for q, g, b in zip(QUESTIONS * 2, GOOD + GOOD[::-1], BAD + BAD[3:] + BAD[:3])]
 
 
+def unpaired_rows():
+    """In every batch of four one or two that are not wanted."""
+    rows = []
+    for i in range(40):
+        wanted = i % 4 not in ((1,), (0, 3), (2,))[i // 4 % 3]
+        rows.append({"prompt": QUESTIONS[(i * 3) % 10], "completion": (GOOD if wanted else BAD)[(i * 7 + i // 10) % 10], "label": wanted})
+    return rows
+
+
 def chat_preference_rows():
     return [{"prompt": messages(("user", q)), "chosen": messages(("assistant", g.strip())),
              "rejected": messages(("assistant", b.strip()))} for q, g, b in zip(QUESTIONS[:8], GOOD, BAD)]
@@ -78,6 +98,9 @@ RUNS = {
     "cpo": (CPOTrainer, CPOConfig, "qwen3", preference_rows, {"beta": 0.2, "label_smoothing": 0.05, "cpo_alpha": 0.5}),
     "simpo": (CPOTrainer, CPOConfig, "qwen3", preference_rows, {
         "loss_type": "simpo", "beta": 2.0, "simpo_gamma": 1.0, "cpo_alpha": 0.0}),
+    "kto": (KTOTrainer, KTOConfig, "qwen3", unpaired_rows, {"beta": 0.3, "desirable_weight": 1.2, "learning_rate": 3e-3}),
+    "kto_pairs_apo": (KTOTrainer, KTOConfig, "qwen3", lambda: preference_rows()[:6], {
+        "loss_type": "apo_zero_unpaired", "undesirable_weight": 0.75}),
 }
 # Trainers that put a token in front of prompts where a tokenizer has one; rows have none in the other trainers.
 PUTS_BOS_IN_FRONT = (CPOTrainer, ORPOTrainer)
@@ -121,13 +144,14 @@ def offline(root, name):
         recorder = replay.Recorder()
         with tempfile.TemporaryDirectory() as scratch:
             args = arguments_of(config, scratch, {**options, "train_sampling_strategy": "sequential"})
-            extra = {"ref_model": replay.load(root / "models", start, dtype)} if kind is DPOTrainer else {}
+            extra = {"ref_model": replay.load(root / "models", start, dtype)} if kind in (DPOTrainer, KTOTrainer) else {}
             tokenizer = replay.tokenizer()
             if kind in PUTS_BOS_IN_FRONT:
                 tokenizer.bos_token = None
             trainer = kind(model=replay.load(root / "models", start, dtype), args=args, train_dataset=Dataset.from_list(rows),
                            processing_class=tokenizer, callbacks=[recorder], **extra)
-            assert len(trainer.train_dataset) == len(rows)
+            pairs_come_apart = kind is KTOTrainer and "chosen" in rows[0]
+            assert len(trainer.train_dataset) == len(rows) * (2 if pairs_come_apart else 1)
             trainer.train()
         runs.append((trainer, recorder))
     finish(out, runs, start, options)

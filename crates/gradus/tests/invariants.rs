@@ -25,7 +25,7 @@ struct Method {
     rows: &'static str,
 }
 
-const OFFLINE: [Method; 12] = [
+const OFFLINE: [Method; 15] = [
     Method { name: "sft", model: "qwen3", written: "sft: {label_smoothing: 0.1}", rows: "sft" },
     Method {
         name: "reward",
@@ -50,6 +50,9 @@ const OFFLINE: [Method; 12] = [
     },
     Method { name: "cpo", model: "qwen3", written: "cpo: {label_smoothing: 0.1, alpha: 0.1}", rows: "dpo" },
     Method { name: "simpo", model: "qwen3", written: "simpo: {cpo_alpha: 0.5}", rows: "dpo" },
+    Method { name: "kto", model: "qwen3", written: "kto: {desirable_weight: 1.5}", rows: "kto" },
+    Method { name: "kto of pairs", model: "qwen3", written: "kto: {loss_type: apo_zero_unpaired}", rows: "dpo" },
+    Method { name: "kto of t5", model: "t5", written: "kto: {}", rows: "pairs_t5" },
     Method { name: "sft of t5", model: "t5", written: "sft: {}", rows: "sft_t5" },
     Method { name: "reward of t5", model: "t5", written: "reward: {}", rows: "pairs_t5" },
     Method { name: "dpo of t5", model: "t5", written: "dpo: {reference: live}", rows: "pairs_t5" },
@@ -252,7 +255,10 @@ fn micro_batches_and_packing_change_nothing() {
 
 #[test]
 fn the_order_of_rows_within_a_step_changes_nothing() {
-    for method in &OFFLINE {
+    // What KTO compares with are completions of the row before.
+    let compares =
+        |method: &&Method| method.written.starts_with("kto: {") && !method.written.contains("apo_zero_unpaired");
+    for method in OFFLINE.iter().filter(|method| !compares(method)) {
         let rows = std::fs::read_to_string(fixtures().join(method.rows).join("rows.jsonl")).expect("rows");
         let first: Vec<&str> = rows.lines().take(8).collect();
         let trained = [first.clone(), first.into_iter().rev().collect()].map(|rows| {

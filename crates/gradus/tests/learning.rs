@@ -453,6 +453,30 @@ fn simpo_and_cpo_learn() {
     }
 }
 
+/// Pairs taken apart, in an order that puts no two of a pair beside each other.
+fn marked() -> impl Iterator<Item = serde_json::Value> {
+    let pairs: Vec<_> = pairs().collect();
+    (0..2 * pairs.len()).map(move |i| {
+        let (pair, label) = (&pairs[i * 7 % pairs.len()], i % 2 == 0);
+        let completion = &pair[if label { "chosen" } else { "rejected" }];
+        serde_json::json!({ "prompt": pair["prompt"], "completion": completion, "label": label })
+    })
+}
+
+#[test]
+fn kto_learns() {
+    for (seed, loss_type) in SEEDS.into_iter().zip(["kto", "apo_zero_unpaired", "kto"]) {
+        let place = Place::new(marked());
+        let rest = format!(
+            "method: {{kto: {{loss_type: {loss_type}}}}}\ntrain: {{max_steps: 25, learning_rate: 3e-3, seed: {seed}, eval_fraction: 0.2}}\n"
+        );
+        let outcome = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap();
+        assert!(number(&outcome, "after", "eval_rewards/margins") > 0.1, "seed {seed}: {}", outcome.results);
+        assert!(number(&outcome, "after", "eval_loss") < 0.49, "seed {seed}: {}", outcome.results);
+        assert!((number(&outcome, "before", "eval_loss") - 0.5).abs() < 1e-6, "it starts at the reference");
+    }
+}
+
 /// Stops a run after some logged steps.
 struct Stopper(usize);
 
@@ -528,6 +552,12 @@ fn dpo_resumes_with_the_same_bits() {
 fn simpo_and_cpo_resume_with_the_same_bits() {
     resumes("simpo: {}", pairs());
     resumes("cpo: {}", pairs());
+}
+
+#[test]
+fn kto_resumes_with_the_same_bits() {
+    resumes("kto: {}", marked());
+    resumes("kto: {loss_type: apo_zero_unpaired}", pairs());
 }
 
 #[test]

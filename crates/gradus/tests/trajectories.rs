@@ -220,6 +220,36 @@ fn simple_preference_optimisation() {
     offline("simpo", "cpo: {loss_type: simpo, beta: 2, simpo_gamma: 1, cpo_alpha: 0}", "", &PAIRS);
 }
 
+const UNPAIRED: [&str; 9] = [
+    "kl",
+    "num_tokens",
+    "entropy",
+    "logps/chosen",
+    "logps/rejected",
+    "rewards/chosen",
+    "rewards/rejected",
+    "rewards/margins",
+    "logits/chosen",
+];
+
+#[test]
+fn kahneman_tversky_optimisation() {
+    let method = "kto: {beta: 0.3, desirable_weight: 1.2}";
+    offline("kto", method, "", &UNPAIRED);
+    offline("kto", method, "  micro_batch_size: 3\n", &UNPAIRED);
+}
+
+/// Pairs come apart: a step holds chosen ones, or rejected ones, or both.
+#[test]
+fn kahneman_tversky_optimisation_on_pairs_without_a_point_of_reference() {
+    offline(
+        "kto_pairs_apo",
+        "kto: {loss_type: apo_zero_unpaired, undesirable_weight: 0.75}",
+        "",
+        &["num_tokens", "entropy"],
+    );
+}
+
 /// Recorded rollouts, scored by recorded rewards; logprobs are the policy's own.
 fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f32, settings: &Settings) -> Rollouts {
     let ids =

@@ -70,6 +70,23 @@ fn convert_writes_what_show_reads() {
 }
 
 #[test]
+fn pairs_become_completions_with_a_label() {
+    let test = CliTest::with("pairs.jsonl", PAIRS);
+    let stdout = test.succeeds(&["data", "convert", "pairs.jsonl", "-o", "marked.jsonl", "--to", "unpaired"]);
+    assert_eq!(stdout, "marked.jsonl: 4 rows, JSON lines\n");
+    let first = test.read("marked.jsonl").lines().next().expect("a line").to_owned();
+    let first: serde_json::Value = serde_json::from_str(&first).expect("it is JSON");
+    assert_eq!(first, serde_json::json!({"prompt": "Tea?", "completion": " Yes.", "label": true, "id": 1}));
+    let shown = test.succeeds(&["data", "show", "marked.jsonl"]);
+    assert!(shown.contains("kind     completions marked as desirable or not\n"), "{shown}");
+    test.succeeds(&["data", "convert", "marked.jsonl", "-o", "again.jsonl"]);
+    assert_eq!(test.read("again.jsonl"), test.read("marked.jsonl"));
+    // What is not wanted becomes nothing that is learned.
+    let run = test.run(&["data", "convert", "marked.jsonl", "-o", "learned.jsonl", "--to", "prompt-completion"]);
+    assert!(run.stderr.contains("holds a completion that is not wanted; `unpaired` keeps its label"), "{}", run.stderr);
+}
+
+#[test]
 fn bad_input_is_named() {
     let test = CliTest::with("pairs.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": 1}\n");
     test.fails(

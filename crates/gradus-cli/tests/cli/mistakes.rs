@@ -21,6 +21,9 @@ fn playground() -> CliTest {
                   {\"prompt\": \"Two\", \"completion\":\n\
                   {\"prompt\": 3, \"completion\": \" x\"}\n";
     test.write("broken.jsonl", broken);
+    let marked = "{\"prompt\": \"One\", \"completion\": \" two\", \"label\": true}\n\
+                  {\"prompt\": \"Two\", \"completion\": \" one\", \"label\": \"maybe\"}\n";
+    test.write("marked.jsonl", marked);
     test.write("other.jsonl", r#"{"foo": "bar"}"#);
     test.write("empty.jsonl", "");
     test.write("notes.txt", "hello\n");

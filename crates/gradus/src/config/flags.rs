@@ -120,7 +120,7 @@ fn is_offline(scope: Scope<'_>) -> bool {
 fn takes_tasks(scope: Scope<'_>) -> bool {
     let Scope::Method(name) = scope else { return true };
     let need = MethodConfig::named(name).map(|method| method.method().need());
-    !matches!(need, Some(Need::Preference | Need::Columns))
+    need.is_none_or(Need::takes_tasks)
 }
 
 /// Where help lists a key of `train`.

@@ -9,7 +9,7 @@ use crate::algorithm::{
 };
 use crate::method::{Head, Iteration, Method, Shared};
 use crate::objective::{
-    OfflineMethod, classify::ClassifyConfig, cpo::CpoConfig, dpo::DpoConfig, orpo::OrpoConfig,
+    OfflineMethod, classify::ClassifyConfig, cpo::CpoConfig, dpo::DpoConfig, kto::KtoConfig, orpo::OrpoConfig,
     reward_model::RewardModelConfig, sft::SftConfig, simpo::SimpoConfig,
 };
 use crate::settings::TrainConfig;
@@ -32,6 +32,8 @@ pub enum MethodConfig {
     Cpo(CpoConfig),
     /// Simple preference optimisation, with a reference-free reward.
     Simpo(SimpoConfig),
+    /// Kahneman–Tversky optimisation of marked completions.
+    Kto(KtoConfig),
     /// Proximal policy optimisation with a critic.
     Ppo(PpoConfig),
     /// Natural language policy optimisation: PPO under a mask of unlikely tokens.
@@ -55,6 +57,7 @@ impl MethodConfig {
             Self::Orpo(keys) => visitor.offline(keys),
             Self::Cpo(keys) => visitor.offline(keys),
             Self::Simpo(keys) => visitor.offline(keys),
+            Self::Kto(keys) => visitor.offline(keys),
             Self::Ppo(keys) => visitor.online(keys),
             Self::Nlpo(keys) => visitor.online(keys),
             Self::A2c(keys) => visitor.online(keys),

@@ -47,20 +47,14 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
         });
     }
     let method = config.method.method();
-    let fits = !matches!(method.need(), Need::Preference | Need::Columns);
+    let fits = method.need().takes_tasks();
     problems.unless(fits || config.data.task.is_none(), &["data.task", "method"], || {
         let message = format!(
             "`data.task` gives prompts and references, but `{}` learns from {}",
             method.name(),
             if method.need() == Need::Preference { "pairs" } else { "rows with labels" }
         );
-        (
-            message,
-            Some(format!(
-                "a task trains with {}",
-                names("or", |other| { !matches!(other.method().need(), Need::Preference | Need::Columns) })
-            )),
-        )
+        (message, Some(format!("a task trains with {}", names("or", |other| other.method().need().takes_tasks()))))
     });
 }
 

@@ -190,7 +190,7 @@ fn wrong_types() {
     check(
         "method: [sft]\n",
         &[
-            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `classify`, `dpo`, `orpo`, `cpo`, `simpo`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` is needed",
+            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `classify`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` is needed",
         ],
     );
 }

@@ -20,7 +20,9 @@ impl Maker<'_> {
     /// Source and target of a row; all of the target is learnt.
     pub(super) fn sft_apart(&self, row: &Row) -> Result<Sequence, Failure> {
         let (source, target) = match &row.data {
-            RowData::PromptCompletion { prompt, completion } => self.source_and_target(prompt, completion, row)?,
+            RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
+                self.source_and_target(prompt, completion, row)?
+            }
             RowData::Instruction { before, asked, answer } => {
                 let (prompt, completion) = self.instruction(before, asked, answer)?;
                 self.source_and_target(&prompt, &completion, row)?

@@ -20,6 +20,8 @@ pub enum Target {
     PromptCompletion,
     /// `prompt`, `chosen`, `rejected`.
     Preference,
+    /// `prompt`, `completion`, `label`; pairs are taken apart first ([`super::unpaired`]).
+    Unpaired,
     /// `prompt`.
     Prompt,
 }
@@ -81,6 +83,14 @@ pub fn convert(row: &Row, target: Target, form: Form, rule: ImplicitPrompt) -> R
                 columns.insert("margin".into(), Value::from(f64::from(*margin)));
             }
         }
+        Target::Unpaired => {
+            let RowData::Unpaired { prompt, completion, is_desirable } = &row.data else {
+                return Err("holds no completion that is marked as desirable or not".into());
+            };
+            insert(&mut columns, "prompt", prompt, form, true)?;
+            insert(&mut columns, "completion", completion, form, false)?;
+            columns.insert("label".into(), Value::from(*is_desirable));
+        }
         Target::Prompt => {
             let prompt = match &row.data {
                 RowData::Prompt(prompt) => prompt.clone(),
@@ -104,6 +114,7 @@ fn same(data: &RowData) -> Target {
         RowData::Messages(_) => Target::Messages,
         RowData::PromptCompletion { .. } | RowData::Instruction { .. } => Target::PromptCompletion,
         RowData::Preference { .. } => Target::Preference,
+        RowData::Unpaired { .. } => Target::Unpaired,
         RowData::Prompt(_) => Target::Prompt,
         RowData::Tokens { .. } | RowData::TokenPreference { .. } | RowData::Columns | RowData::Feedback(_) => {
             Target::Same
@@ -151,7 +162,11 @@ fn whole(data: &RowData, rule: ImplicitPrompt) -> Result<(Option<Content>, Conte
 /// Prompt and completion; of a pair, the chosen answer.
 fn split(data: &RowData, rule: ImplicitPrompt) -> Result<(Content, Content), String> {
     match data {
-        RowData::PromptCompletion { prompt, completion } => Ok((prompt.clone(), completion.clone())),
+        RowData::PromptCompletion { prompt, completion }
+        | RowData::Unpaired { prompt, completion, is_desirable: true } => Ok((prompt.clone(), completion.clone())),
+        RowData::Unpaired { is_desirable: false, .. } => {
+            Err("holds a completion that is not wanted; `unpaired` keeps its label".into())
+        }
         RowData::Instruction { before, asked, answer } if before.is_empty() => Ok(asked_as_text(asked, answer)),
         RowData::Instruction { before, asked, answer } => Ok(asked_as_turns(before, asked, answer)),
         RowData::Preference { prompt: Some(prompt), chosen, .. } => Ok((prompt.clone(), chosen.clone())),

@@ -37,6 +37,23 @@ pub struct PreferenceExample {
     pub row: usize,
 }
 
+/// A completion that is marked as desirable or not, after its prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnpairedExample {
+    /// How many ids, from the start, are the prompt: with an encoder, its source.
+    pub prompt_len: usize,
+    /// Prompt and completion.
+    pub ids: Vec<u32>,
+    /// Whether an encoder reads the prompt.
+    pub apart: bool,
+    /// Whether such a completion is wanted.
+    pub is_desirable: bool,
+    /// The longest that prompt and completion may be together, also where the completion is another row's.
+    pub max_length: Option<usize>,
+    /// The row it came from, from 0.
+    pub row: usize,
+}
+
 impl Prompt {
     /// The ids that a completion continues: none where an encoder reads the prompt.
     pub fn continued(&self) -> &[u32] {

@@ -179,7 +179,7 @@ fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
                 check_roles(messages, false, found);
             }
         }
-        RowData::PromptCompletion { prompt, completion } => {
+        RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
             check_blank("prompt", prompt, found);
             check_answer("completion", prompt, completion, found);
         }
@@ -386,6 +386,9 @@ fn hash(data: &RowData) -> u64 {
         RowData::Text(text) => text.hash(&mut hasher),
         RowData::Messages(messages) => messages.iter().for_each(|m| (&m.role, &m.content).hash(&mut hasher)),
         RowData::PromptCompletion { prompt, completion } => (prompt.plain(), completion.plain()).hash(&mut hasher),
+        RowData::Unpaired { prompt, completion, is_desirable } => {
+            (prompt.plain(), completion.plain(), is_desirable).hash(&mut hasher);
+        }
         RowData::Instruction { asked, answer, .. } => (asked, answer).hash(&mut hasher),
         RowData::Preference { prompt, chosen, rejected, .. } => {
             (prompt.as_ref().map(Content::plain), chosen.plain(), rejected.plain()).hash(&mut hasher);

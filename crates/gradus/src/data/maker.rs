@@ -115,7 +115,9 @@ impl Maker<'_> {
                 let mask = whole.assistant.unwrap_or_else(|| vec![true; whole.ids.len()]);
                 Ok(Sequence::joined(whole.ids, mask, false))
             }
-            RowData::PromptCompletion { prompt, completion } => self.prompt_completion(prompt, completion, row),
+            RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
+                self.prompt_completion(prompt, completion, row)
+            }
             RowData::Instruction { before, asked, answer } => {
                 let (prompt, completion) = self.instruction(before, asked, answer)?;
                 self.prompt_completion(&prompt, &completion, row)
@@ -307,7 +309,9 @@ impl Maker<'_> {
 
     pub(super) fn prompt(&self, row: &Row) -> Result<Prompt, Failure> {
         let content = match &row.data {
-            RowData::Prompt(prompt) | RowData::PromptCompletion { prompt, .. } => prompt.clone(),
+            RowData::Prompt(prompt) | RowData::PromptCompletion { prompt, .. } | RowData::Unpaired { prompt, .. } => {
+                prompt.clone()
+            }
             RowData::Preference { prompt: Some(prompt), .. } => prompt.clone(),
             RowData::Preference { prompt: None, chosen, rejected, .. } => {
                 split_shared_prompt(chosen, rejected, self.options.implicit_prompt)?.0

@@ -32,12 +32,13 @@ mod stats;
 mod tokenise;
 mod toxicity;
 mod transcript;
+mod unpaired;
 mod write;
 mod write_parquet;
 
 pub use classified::{Classified, Side, TextForm, classified, column_text};
 pub use convert::{Form, Target, convert};
-pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong};
+pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong, UnpairedExample};
 pub use grounded::{Passage, policy_prompt, reward_prompt};
 pub use implicit::{ImplicitPrompt, split_shared_prompt};
 pub use labelled::{Gold, LabelCounts, LabelForm, LabelKind, LabelledExample, labelled_examples};
@@ -51,5 +52,8 @@ pub use report::RowErrors;
 pub use row::{Asked, Content, Labels, Row, RowData, RowKind};
 pub use source::{Source, resolve, resolve_split, text_files};
 pub use stats::{Field, Histogram, Quantiles, Stats, TokenStats, measure, parts};
-pub use tokenise::{Trained, as_trained, preference_examples, prompts, reward_examples, score_examples, sft_examples};
+pub use tokenise::{
+    Trained, as_trained, preference_examples, prompts, reward_examples, score_examples, sft_examples, unpaired_examples,
+};
+pub use unpaired::unpaired;
 pub use write::write_rows;

@@ -42,6 +42,10 @@ fn as_conversation(data: &RowData, options: &TokeniseOptions) -> Result<Option<R
         RowData::PromptCompletion { prompt, completion } if is_transcript(prompt) => {
             Some(RowData::PromptCompletion { prompt: prompt_of(prompt), completion: answer_of(completion) })
         }
+        RowData::Unpaired { prompt, completion, is_desirable } if is_transcript(prompt) => {
+            let (prompt, completion) = (prompt_of(prompt), answer_of(completion));
+            Some(RowData::Unpaired { prompt, completion, is_desirable: *is_desirable })
+        }
         RowData::Preference { prompt: Some(prompt), chosen, rejected, margin } if is_transcript(prompt) => {
             let (prompt, chosen, rejected) = (prompt_of(prompt), answer_of(chosen), answer_of(rejected));
             Some(RowData::Preference { prompt: Some(prompt), chosen, rejected, margin: *margin })
@@ -67,6 +71,7 @@ fn begin_with_system(data: &mut RowData, system: &str) -> Result<(), String> {
         RowData::Messages(messages)
         | RowData::Prompt(Content::Messages(messages))
         | RowData::PromptCompletion { prompt: Content::Messages(messages), .. }
+        | RowData::Unpaired { prompt: Content::Messages(messages), .. }
         | RowData::Preference { prompt: Some(Content::Messages(messages)), .. }
         | RowData::Instruction { before: messages, .. } => begin(messages),
         RowData::Preference {
@@ -94,6 +99,10 @@ fn without_reasoning(data: &RowData) -> Option<RowData> {
         RowData::PromptCompletion { prompt, completion } => {
             let (prompt, completion) = answered(prompt, completion);
             RowData::PromptCompletion { prompt, completion }
+        }
+        RowData::Unpaired { prompt, completion, is_desirable } => {
+            let (prompt, completion) = answered(prompt, completion);
+            RowData::Unpaired { prompt, completion, is_desirable: *is_desirable }
         }
         RowData::Preference { prompt: Some(prompt), chosen, rejected, margin } => {
             let ((prompt, chosen), (_, rejected)) = (answered(prompt, chosen), answered(prompt, rejected));

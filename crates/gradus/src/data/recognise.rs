@@ -6,7 +6,7 @@ use super::foreign::alpaca_history;
 use super::load::LoadOptions;
 use super::message::{Message, kind_name, names};
 use super::row::{Asked, Content, Labels, RowData, RowKind};
-use super::{feedback, grounded, toxicity};
+use super::{feedback, grounded, toxicity, unpaired};
 
 /// What rows are needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,6 +18,8 @@ pub enum Need {
     Sft,
     /// `chosen` and `rejected`.
     Preference,
+    /// `prompt`, `completion` and `label`; of preferences, either side.
+    Unpaired,
     /// Prompts to sample from.
     Prompt,
     /// `prompt` and `completion`, or pairs, to be scored.
@@ -26,8 +28,15 @@ pub enum Need {
     Columns,
 }
 
+impl Need {
+    /// Whether a task's prompts and references will do.
+    pub fn takes_tasks(self) -> bool {
+        !matches!(self, Self::Preference | Self::Unpaired | Self::Columns)
+    }
+}
+
 /// Columns that a chat template takes, never part of the row's own form.
-const FORMS: &str = "known forms: `text`; `messages`; `prompt` + `completion`; `prompt` + `chosen` + `rejected`; \
+const FORMS: &str = "known forms: `text`; `messages`; `prompt` + `completion`, with or without `label`; `prompt` + `chosen` + `rejected`; \
                      `chosen` + `rejected`; `prompt`; `conversations` (ShareGPT); `instruction` + `output` (Alpaca); \
                      `question` + `answer`, with or without `passages`; `input_ids`; `chosen_ids` + `rejected_ids`";
 
@@ -52,6 +61,7 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         (pair && has("conversations"), RowKind::ShareGptPreference),
         (pair && has("prompt"), RowKind::Preference),
         (pair, RowKind::ImplicitPreference),
+        (unpaired::fits(columns, options.need), RowKind::Unpaired),
         (has("input_ids"), RowKind::Tokens),
         (has("messages"), RowKind::Messages),
         (has("prompt") && has("completion"), RowKind::PromptCompletion),
@@ -70,9 +80,16 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     };
     let fits = |kind: RowKind| match options.need {
         Need::Any | Need::Columns => true,
-        Need::Sft => !matches!(kind, RowKind::Prompt | RowKind::TokenPreference | RowKind::Feedback),
+        // What is not wanted is not to be learnt in silence: without the need for it, a label is a column like others.
+        Need::Sft => {
+            !matches!(kind, RowKind::Prompt | RowKind::TokenPreference | RowKind::Feedback | RowKind::Unpaired)
+        }
         Need::Preference => is_pair(kind),
-        Need::Prompt => !matches!(kind, RowKind::TokenPreference | RowKind::Tokens | RowKind::Text | RowKind::Feedback),
+        Need::Unpaired => kind == RowKind::Unpaired || (is_pair(kind) && kind != RowKind::TokenPreference),
+        Need::Prompt => !matches!(
+            kind,
+            RowKind::TokenPreference | RowKind::Tokens | RowKind::Text | RowKind::Feedback | RowKind::Unpaired
+        ),
         Need::Score => {
             matches!(
                 kind,
@@ -96,9 +113,10 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     let wanted = match options.need {
         Need::Preference if has("chosen") => "rejected",
         Need::Preference => "chosen",
-        Need::Sft | Need::Score if has("prompt") => "completion",
+        Need::Unpaired if has("prompt") && has("completion") || has("messages") => "label",
+        Need::Sft | Need::Score | Need::Unpaired if has("prompt") => "completion",
         Need::Sft => options.text_column.as_str(),
-        Need::Prompt | Need::Score => "prompt",
+        Need::Prompt | Need::Score | Need::Unpaired => "prompt",
         Need::Any | Need::Columns => {
             return Err((format!("no known form in the columns {}", names(columns)), FORMS.to_owned()));
         }
@@ -144,6 +162,7 @@ pub(super) fn read_row(
             margin: take.margin()?,
         },
         RowKind::ShareGptPreference => take.preference(true)?,
+        RowKind::Unpaired => take.unpaired()?,
         RowKind::Prompt => RowData::Prompt(take.content("prompt")?),
         RowKind::Tokens => take.tokens()?,
         RowKind::TokenPreference => take.token_preference()?,
@@ -278,6 +297,16 @@ impl Columns {
         same_form(&prompt, &chosen, "chosen")?;
         same_form(&prompt, &rejected, "rejected")?;
         Ok(RowData::Preference { prompt: Some(prompt), chosen, rejected, margin })
+    }
+
+    fn unpaired(&mut self) -> Result<RowData, String> {
+        let (prompt, completion) = match self.columns.contains_key("messages") {
+            true => unpaired::split(self.messages("messages")?)?,
+            false => (self.content("prompt")?, self.content("completion")?),
+        };
+        same_form(&prompt, &completion, "completion")?;
+        let is_desirable = unpaired::label(&self.take("label")?)?;
+        Ok(RowData::Unpaired { prompt, completion, is_desirable })
     }
 
     fn ids(&mut self, name: &str) -> Result<Vec<u32>, String> {

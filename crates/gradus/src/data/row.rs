@@ -62,6 +62,15 @@ pub enum RowData {
         /// By how much it is better.
         margin: Option<f32>,
     },
+    /// `prompt`, `completion` and `label`: whether it is a good one.
+    Unpaired {
+        /// What is given.
+        prompt: Content,
+        /// What was answered.
+        completion: Content,
+        /// Whether such an answer is wanted.
+        is_desirable: bool,
+    },
     /// `prompt` alone.
     Prompt(Content),
     /// `input_ids` with `labels`, `completion_mask` or `assistant_masks`.
@@ -133,6 +142,8 @@ pub enum RowKind {
     Alpaca,
     /// `prompt`, `chosen`, `rejected`.
     Preference,
+    /// `prompt`, `completion`, `label`; or `messages`, `label`.
+    Unpaired,
     /// `chosen`, `rejected` that contain the prompt.
     ImplicitPreference,
     /// `conversations`, `chosen`, `rejected`.
@@ -164,6 +175,7 @@ impl RowKind {
             Self::QuestionAnswer => "question and answer",
             Self::Alpaca => "instructions in the Alpaca form",
             Self::Preference => "preferences with a prompt",
+            Self::Unpaired => "completions marked as desirable or not",
             Self::ImplicitPreference => "preferences whose answers contain the prompt",
             Self::ShareGptPreference => "preferences in the ShareGPT form",
             Self::Prompt => "prompts",

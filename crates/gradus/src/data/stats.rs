@@ -96,7 +96,7 @@ pub fn parts(row: &Row, options: &TokeniseOptions) -> Vec<(&'static str, String)
     match &row.data {
         RowData::Text(text) => vec![("text", text.clone())],
         RowData::Messages(messages) => vec![("messages", Content::Messages(messages.clone()).plain())],
-        RowData::PromptCompletion { prompt, completion } => {
+        RowData::PromptCompletion { prompt, completion } | RowData::Unpaired { prompt, completion, .. } => {
             vec![("prompt", prompt.plain()), ("completion", completion.plain())]
         }
         RowData::Instruction { asked: Asked::Task { instruction, input }, answer, .. } => {

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use super::example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions};
+use super::example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, UnpairedExample};
 use super::maker::{Failure, Made, Maker, Outcome, Sequence};
 use super::reading;
 use super::report::RowErrors;
 use super::row::{Row, RowData};
+use super::unpaired::unpaired;
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
@@ -67,6 +68,37 @@ pub fn preference_examples(
         }
         let (pair, mismatch) = maker.pair(row)?;
         Ok(Made { mismatch, ..maker.cut_pair(pair) })
+    })
+}
+
+/// Marked completions for KTO; pairs give two each ([`unpaired`]).
+///
+/// # Errors
+/// As [`sft_examples`].
+pub fn unpaired_examples(
+    rows: &[Row],
+    tokenizer: &Tokenizer,
+    template: Option<&ChatTemplate>,
+    options: &TokeniseOptions,
+) -> Result<Examples<UnpairedExample>> {
+    let options = &TokeniseOptions { completion_only_loss: None, assistant_only_loss: false, ..options.clone() };
+    let maker = Maker { tokenizer, template, options };
+    run(&unpaired(rows, options.implicit_prompt)?, options, |row| {
+        let RowData::Unpaired { is_desirable, .. } = row.data else {
+            return Err(Failure::Row("a completion without a `label`".into()));
+        };
+        let sequence = maker.sft(row)?;
+        let mismatch = sequence.mismatch;
+        let Made { example, outcome, length, .. } = maker.cut_sft(sequence, row.index);
+        let example = example.map(|SftExample { ids, loss_mask, row, .. }| UnpairedExample {
+            prompt_len: loss_mask.iter().position(|counts| *counts).unwrap_or(ids.len()),
+            ids,
+            apart: options.apart,
+            is_desirable,
+            max_length: options.max_length,
+            row,
+        });
+        Ok(Made { example, outcome, mismatch, length })
     })
 }
 
@@ -222,6 +254,12 @@ impl Measured for PreferenceExample {
     fn sizes(&self) -> (usize, usize) {
         let all = self.chosen_ids.len() + self.rejected_ids.len();
         (all, all - 2 * self.prompt_len)
+    }
+}
+
+impl Measured for UnpairedExample {
+    fn sizes(&self) -> (usize, usize) {
+        (self.ids.len(), self.ids.len() - self.prompt_len)
     }
 }
 

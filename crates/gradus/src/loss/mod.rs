@@ -9,6 +9,7 @@ pub mod cpo;
 pub mod divergence;
 pub mod dpo;
 pub mod kl;
+pub mod kto;
 pub mod numeric;
 pub mod orpo;
 pub mod policy_gradient;

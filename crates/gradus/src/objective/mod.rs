@@ -3,6 +3,7 @@
 pub mod classify;
 pub mod cpo;
 pub mod dpo;
+pub mod kto;
 pub mod orpo;
 pub mod reward_model;
 pub mod sft;

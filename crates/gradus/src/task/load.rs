@@ -57,7 +57,7 @@ pub fn rows(samples: Vec<(Place, Sample)>, split: Split, need: Need) -> Result<V
                 let wanted = if need == Need::Any { 1 } else { references.len() };
                 references.into_iter().take(wanted).map(pair).collect()
             }
-            Need::Preference | Need::Columns => {
+            Need::Preference | Need::Unpaired | Need::Columns => {
                 return Err("a task has prompts and references, but pairs or labelled rows are needed".into());
             }
         };

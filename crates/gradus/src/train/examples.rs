@@ -64,7 +64,8 @@ fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn
                 prompts.push(row);
                 continue;
             }
-            RowData::PromptCompletion { prompt, completion } => (prompt.clone(), completion),
+            RowData::PromptCompletion { prompt, completion }
+            | RowData::Unpaired { prompt, completion, is_desirable: true } => (prompt.clone(), completion),
             RowData::Preference { prompt: Some(prompt), chosen, .. } => (prompt.clone(), chosen),
             // What its prompt is, its reader says; its references are columns, or there are none.
             _ => {

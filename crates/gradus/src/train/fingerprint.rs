@@ -201,6 +201,12 @@ impl Fnv {
                 prompt.iter().chain([chosen, rejected]).for_each(|content| self.content(content));
                 self.margin(*margin);
             }
+            RowData::Unpaired { prompt, completion, is_desirable } => {
+                self.number(11);
+                self.content(prompt);
+                self.content(completion);
+                self.number(u64::from(*is_desirable));
+            }
             RowData::Prompt(content) => {
                 self.number(6);
                 self.content(content);

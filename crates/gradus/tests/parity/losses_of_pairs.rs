@@ -1,11 +1,12 @@
-//! DPO and reward-model losses against TRL: from the logprobs of tokens to the loss of a step.
+//! DPO, KTO and reward-model losses against TRL: from the logprobs of tokens to the loss of a step.
 
 use burn::tensor::Tensor;
-use gradus::loss::{orpo, reduce, reward};
+use gradus::loss::{kto, orpo, reduce, reward};
 use gradus::math::weights::on_policy;
 use gradus::objective::Totals;
 use gradus::objective::cpo::CpoConfig;
 use gradus::objective::dpo::{Beside, Completions, DpoConfig, Found, beside, sums};
+use gradus::objective::kto::{Known, KtoConfig};
 use serde_json::Value;
 
 use crate::fixture::*;
@@ -179,6 +180,45 @@ fn cpo_losses_of_trl() {
         let found = gradients(&found.loss, [&chosen_m, &rejected_m]);
         let expected = ["chosen", "rejected"].map(|side| flat(&case["grad"][side]));
         assert_gradient(name, &found.concat(), &expected.concat());
+    }
+}
+
+#[test]
+fn kto_losses_of_trl() {
+    let fixture = read("losses/kto.json");
+    let inputs = &fixture["inputs"];
+    let sums = |rows: &Value| -> Vec<f64> { list(rows).iter().map(|row| flat(row).iter().sum()).collect() };
+    let cases = list(&fixture["cases"]);
+    assert_eq!(cases.len(), 8, "every case of the fixture");
+    for case in cases {
+        let name = text(&case["name"]);
+        let config: KtoConfig = serde_json::from_value(case["options"].clone()).expect("keys of `method.kto`");
+        let labels_b: Vec<bool> = list(&case["labels"]).iter().map(|label| label == &Value::Bool(true)).collect();
+        let of_reference = sums(&inputs["reference_of_others"][text(&case["reference_of_others"])]);
+        let log_ratios: Vec<f64> = sums(&inputs["others"]).iter().zip(&of_reference).map(|(a, b)| a - b).collect();
+        let is_compared = case["options"]["loss_type"] == "kto";
+        let reference_point = if is_compared { kto::reference_point(log_ratios.into_iter()) } else { 0.0 };
+        assert_value(&format!("{name}, kl"), reference_point, number(&case["metrics"]["kl"]));
+        let reference_b = sums(&inputs["reference"]).iter().map(|&sum| sum as f32).collect();
+        let totals = Totals { examples: labels_b.len(), targets: 0, weight: 0.0 };
+        let known = Known { labels_b, reference_b, reference_point };
+        let logprobs_m = leaf(&flat32(&inputs["logprobs"]));
+        let found = config.loss(logprobs_m.clone(), &lengths(&inputs["logprobs"]), &known, totals);
+
+        assert_value(name, f64::from(values(&found.loss)[0]), number(&case["loss"]));
+        let [gradient] = gradients(&found.loss, [&logprobs_m]);
+        assert_gradient(name, &gradient, &flat(&case["grad"]["logprobs"]));
+        for (side, wanted) in [("chosen", true), ("rejected", false)] {
+            let mean = |values: &[f32]| {
+                let of_side = values.iter().zip(&known.labels_b).filter(|(_, label)| **label == wanted);
+                let of_side: Vec<f64> = of_side.map(|(value, _)| f64::from(*value)).collect();
+                of_side.iter().sum::<f64>() / of_side.len() as f64
+            };
+            let Some(expected) = case["metrics"].get(format!("logps/{side}")) else { continue };
+            assert_value(&format!("{name}, logps/{side}"), mean(&found.logps_b), number(expected));
+            let expected = number(&case["metrics"][format!("rewards/{side}")]);
+            assert_value(&format!("{name}, rewards/{side}"), config.beta * mean(&found.log_ratios_b), expected);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use gradus::data::feedback::{
     Feedback, SegmentForm, coverage_preferences, preference_rows, segment_labels, segment_row,
 };
-use gradus::data::{BadRows, Form, Row, RowData, RowErrors, Target, convert, write_rows};
+use gradus::data::{BadRows, Form, Row, RowData, RowErrors, Target, convert, unpaired, write_rows};
 use gradus::text::{RuleSplitter, SentenceSplitter};
 use serde_json::{Map, Value, json};
 
@@ -21,7 +21,8 @@ pub struct ConvertArgs {
     /// Where to write; the name says the format: .jsonl, .json, .csv, .tsv or .parquet, with .gz behind it or not
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// What the rows become: `same`, `text`, `messages`, `prompt-completion`, `preference` or `prompt`; rows with
+    /// What the rows become: `same`, `text`, `messages`, `prompt-completion`, `preference`, `unpaired` (with a label;
+    /// a pair becomes two rows) or `prompt`; rows with
     /// fine-grained feedback: `preference` (a row for every two answers of which one is better), `r1` and `r2` (segments with
     /// labels: relevance, factuality) or `r3` (the same rows, answers compared by the information that they cover)
     #[arg(long, value_name = "KIND", default_value = "same")]
@@ -44,6 +45,7 @@ enum Kind {
     Messages,
     PromptCompletion,
     Preference,
+    Unpaired,
     Prompt,
     R1,
     R2,
@@ -72,6 +74,7 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
         Kind::Messages => Target::Messages,
         Kind::PromptCompletion => Target::PromptCompletion,
         Kind::Preference => Target::Preference,
+        Kind::Unpaired => Target::Unpaired,
         Kind::Prompt => Target::Prompt,
     };
     let form = match args.form {
@@ -80,8 +83,12 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
         Written::Messages => Form::Messages,
     };
     let mut errors = RowErrors::default();
-    let mut converted = Vec::with_capacity(dataset.rows.len());
-    for row in &dataset.rows {
+    let all = match target {
+        Target::Unpaired => unpaired(&dataset.rows, args.rows.rule())?,
+        _ => dataset.rows.as_slice().into(),
+    };
+    let mut converted = Vec::with_capacity(all.len());
+    for row in all.iter() {
         match convert(row, target, form, args.rows.rule()) {
             Ok(columns) => converted.push(columns),
             Err(message) => errors.push(row.place.error(message)),

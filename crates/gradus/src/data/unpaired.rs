@@ -1,0 +1,148 @@
+//! Completions that are marked as desirable or not: what their columns are, and what pairs become.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::implicit::{ImplicitPrompt, split_shared_prompt};
+use super::message::{Message, kind_name};
+use super::recognise::Need;
+use super::row::{Content, Row, RowData};
+use crate::Result;
+
+/// Whether these are the columns of one: a prompt with a completion and a label that says yes or no. A conversation with a
+/// label is one only where one is needed.
+pub(super) fn fits(columns: &Map<String, Value>, need: Need) -> bool {
+    let has = |name: &str| columns.contains_key(name);
+    let is_said = (has("prompt") && has("completion")) || (has("messages") && need == Need::Unpaired);
+    is_said && columns.get("label").is_some_and(|value| label(value).is_ok())
+}
+
+/// Yes or no: `true`, 1 and their words.
+///
+/// # Errors
+/// When it is neither.
+pub(super) fn label(value: &Value) -> Result<bool, String> {
+    let found = match value {
+        Value::Bool(label) => Some(*label),
+        Value::Number(number) => match number.as_f64() {
+            Some(1.0) => Some(true),
+            Some(0.0) => Some(false),
+            _ => None,
+        },
+        // Cells of CSV files.
+        Value::String(text) => match text.trim().to_ascii_lowercase().as_str() {
+            "true" | "1" => Some(true),
+            "false" | "0" => Some(false),
+            _ => None,
+        },
+        _ => None,
+    };
+    let shown = match value {
+        Value::String(_) | Value::Number(_) => format!("`{value}`"),
+        other => kind_name(other).to_owned(),
+    };
+    found.ok_or_else(|| format!("column `label` is {shown}, expected `true` (a desirable completion) or `false`"))
+}
+
+/// A conversation as what stands before its last message, and that.
+///
+/// # Errors
+/// When the last message is not the assistant's, or nothing stands before it.
+pub(super) fn split(mut messages: Vec<Message>) -> Result<(Content, Content), String> {
+    let last = messages.pop().filter(|last| last.role == "assistant" && !messages.is_empty());
+    let last = last.ok_or("column `messages` does not end with an answer of the assistant, which `label` is about")?;
+    Ok((Content::Messages(messages), Content::Messages(vec![last])))
+}
+
+/// So many pairs are taken apart together: their chosen sides, then their rejected ones (TRL). Sides of one pair so do
+/// not lie beside each other in the data set.
+const TOGETHER: usize = 1000;
+
+/// Rows with one completion each: pairs become two, the chosen one desirable and the rejected one not.
+///
+/// # Errors
+/// When a pair has no prompt that both sides share.
+pub fn unpaired(rows: &[Row], rule: ImplicitPrompt) -> Result<Cow<'_, [Row]>> {
+    if !rows.iter().any(|row| matches!(row.data, RowData::Preference { .. })) {
+        return Ok(Cow::Borrowed(rows));
+    }
+    let mut apart = Vec::with_capacity(2 * rows.len());
+    for together in rows.chunks(TOGETHER) {
+        let mut second = Vec::with_capacity(together.len());
+        for row in together {
+            let RowData::Preference { prompt, chosen, rejected, .. } = &row.data else {
+                apart.push(row.clone());
+                continue;
+            };
+            let (prompt, chosen, rejected) = match prompt {
+                Some(prompt) => (prompt.clone(), chosen.clone(), rejected.clone()),
+                None => split_shared_prompt(chosen, rejected, rule).map_err(|message| row.place.error(message))?,
+            };
+            let side = |prompt, completion, is_desirable| Row {
+                data: RowData::Unpaired { prompt, completion, is_desirable },
+                ..row.clone()
+            };
+            apart.push(side(prompt.clone(), chosen, true));
+            second.push(side(prompt, rejected, false));
+        }
+        apart.append(&mut second);
+    }
+    Ok(Cow::Owned(apart))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::super::Place;
+    use super::*;
+
+    #[test]
+    fn labels_say_yes_or_no() {
+        for (value, expected) in [
+            (json!(true), Some(true)),
+            (json!(0), Some(false)),
+            (json!(1.0), Some(true)),
+            (json!(" False"), Some(false)),
+            (json!("1"), Some(true)),
+            (json!("spam"), None),
+            (json!(2), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(label(&value).ok(), expected, "{value}");
+        }
+        let error = label(&json!("spam")).unwrap_err();
+        assert_eq!(error, "column `label` is `\"spam\"`, expected `true` (a desirable completion) or `false`");
+    }
+
+    #[test]
+    fn pairs_become_all_chosen_then_all_rejected() {
+        let text = |text: &str| Content::Text(text.into());
+        let row = |index: usize, data| Row {
+            place: Place::new(&Arc::from(Path::new("rows.jsonl")), index + 1),
+            index,
+            data,
+            columns: Map::new(),
+        };
+        let pair = |index: usize| {
+            let (prompt, chosen, rejected) = (Some(text("p")), text(&format!("c{index}")), text(&format!("r{index}")));
+            row(index, RowData::Preference { prompt, chosen, rejected, margin: None })
+        };
+        let rows: Vec<Row> = (0..2).map(pair).collect();
+        let apart = unpaired(&rows, ImplicitPrompt::default()).unwrap();
+        let found: Vec<(usize, String, bool)> = apart
+            .iter()
+            .map(|row| match &row.data {
+                RowData::Unpaired { completion, is_desirable, .. } => (row.index, completion.plain(), *is_desirable),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let expected = [(0, "c0", true), (1, "c1", true), (0, "r0", false), (1, "r1", false)];
+        assert_eq!(found, expected.map(|(index, text, label)| (index, text.to_owned(), label)));
+        assert!(matches!(unpaired(&apart, ImplicitPrompt::default()).unwrap(), Cow::Borrowed(_)));
+    }
+}

@@ -1,0 +1,58 @@
+//! Kahneman–Tversky optimisation, one value per completion.
+//!
+//! Ethayarajh et al. 2024, equations 7 and 8, <https://arxiv.org/abs/2402.01306>. Follows TRL 1.16.
+
+use burn::tensor::{Tensor, activation};
+
+/// `σ(−β(s − z))` of a desirable completion, `σ(−β(z − s))` of another: how far it is from being as much likelier, or less
+/// likely, than the point of reference `z` as it could be.
+///
+/// `log_ratios_b` is `s = Σₜ logprobₜ − Σₜ reference_logprobₜ` and carries gradient; `signs_b` is 1 for what is desirable
+/// and −1 for what is not; `[B]` both. `z ≥ 0` estimates the KL of policy and reference. With `z = 0` it is the unpaired
+/// form of anchored preference optimisation (`apo_zero_unpaired`; D'Oosterlinck et al. 2024, equation 7,
+/// <https://arxiv.org/abs/2408.06266>).
+pub fn kto(log_ratios_b: Tensor<1>, signs_b: Tensor<1>, z: f64, beta: f64) -> Tensor<1> {
+    activation::sigmoid((log_ratios_b - z) * signs_b * -beta)
+}
+
+/// The point of reference `z` of a step: the mean log-ratio of its prompts with completions of other prompts, where that is
+/// above 0. 0 without any.
+pub fn reference_point(log_ratios: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = log_ratios.len().max(1);
+    (log_ratios.sum::<f64>() / count as f64).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::check::{GRADIENT_TOLERANCE, VALUE_TOLERANCE, close, gradient, leaf, plain, values};
+
+    #[test]
+    fn desirable_and_not_around_the_point_of_reference() {
+        // β = ½, z = 1: s = 3 and s = −1 are 1 and −1 away: 1 − σ(1), 1 − σ(−1); without desire the other way round.
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let (log_ratios_b, signs_b) = (leaf(&[3.0, -1.0, 3.0, -1.0]), plain(&[1.0, 1.0, -1.0, -1.0]));
+        let loss_b = kto(log_ratios_b.clone(), signs_b, 1.0, 0.5);
+        let [near, far] = [sigmoid(-1.0), sigmoid(1.0)];
+        close(&values(&loss_b), &[near, far, far, near], VALUE_TOLERANCE);
+        // σ'(x) = σ(x)(1 − σ(x)), times β, against the sign.
+        let slope = 0.5 * near * far;
+        let slopes = [-slope, -slope, slope, slope];
+        close(&gradient(&loss_b, &log_ratios_b), &slopes, GRADIENT_TOLERANCE);
+    }
+
+    #[test]
+    fn the_point_of_reference_is_no_less_than_zero() {
+        assert_eq!(reference_point([1.0, 2.0, -0.75].into_iter()), 0.75);
+        assert_eq!(reference_point([1.0, -2.0].into_iter()), 0.0);
+        assert_eq!(reference_point([].into_iter()), 0.0);
+    }
+
+    #[test]
+    fn far_away_stays_finite() {
+        let log_ratios_b = leaf(&[1e4, -1e4]);
+        let loss_b = kto(log_ratios_b.clone(), plain(&[1.0, -1.0]), 0.0, 1.0);
+        let found = [values(&loss_b), gradient(&loss_b, &log_ratios_b)].concat();
+        assert!(found.iter().all(|v| v.is_finite()), "{found:?}");
+    }
+}

@@ -1,0 +1,323 @@
+//! Kahneman–Tversky optimisation: learning from single completions that are marked as desirable or not.
+//!
+//! Ethayarajh et al. 2024, <https://arxiv.org/abs/2402.01306>. Follows TRL 1.16; differs in that the point of reference
+//! belongs to the optimiser step and not to a micro-batch, so that a step does not depend on how it is split.
+
+use burn::tensor::Tensor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Objective, OfflineMethod, Pass, Totals};
+use crate::batches::MicroBatch;
+use crate::data::{self, Examples, Need, Row, TokeniseOptions, TooLong, UnpairedExample};
+use crate::error::Result;
+use crate::host::{constant, read};
+use crate::loss::{kto, reduce};
+use crate::method::{Cast, Defaults, Head, Method, Problems, Shared, Stay};
+use crate::model::{CausalLm, Rows, Sequence};
+use crate::pretrained::Pretrained;
+use crate::settings::TrainConfig;
+use crate::stats::{NEW_TOKENS, Stats};
+
+/// Keys of `method.kto`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct KtoConfig {
+    /// How strongly the policy is held to the reference. Default 0.1 (TRL; Ethayarajh et al. 2024).
+    pub beta: f64,
+    /// What log-ratios are compared with. Default `kto`.
+    pub loss_type: KtoLossType,
+    /// What the losses of desirable completions are multiplied with. Default 1 (TRL).
+    pub desirable_weight: f64,
+    /// What the losses of undesirable completions are multiplied with. Default 1 (TRL).
+    pub undesirable_weight: f64,
+    /// The reference: a model directory. Default: the model training starts from.
+    pub reference_model: Option<String>,
+}
+
+impl Default for KtoConfig {
+    fn default() -> Self {
+        Self {
+            beta: 0.1,
+            loss_type: KtoLossType::Kto,
+            desirable_weight: 1.0,
+            undesirable_weight: 1.0,
+            reference_model: None,
+        }
+    }
+}
+
+/// What the log-ratios of completions are compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KtoLossType {
+    /// The KL of policy and reference, estimated from the step's prompts with each other's completions (Ethayarajh et al. 2024).
+    Kto,
+    /// Nothing (D'Oosterlinck et al. 2024).
+    ApoZeroUnpaired,
+}
+
+impl Method for KtoConfig {
+    fn name(&self) -> &'static str {
+        "kto"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on completions marked as desirable or not"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_loss" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Unpaired
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        let stay = if self.has_reference_point() { Stay::Whole } else { Stay::Before };
+        Cast::alone(shared, Head::Language).with_reference(shared, self.reference_model.as_deref(), stay)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        problems.above_zero("method.kto.beta", self.beta);
+        problems.at_least("method.kto.desirable_weight", self.desirable_weight, 0.0);
+        problems.at_least("method.kto.undesirable_weight", self.undesirable_weight, 0.0);
+        let fine = train.batch_size >= 2 || !self.has_reference_point();
+        problems.unless(fine, &["train.batch_size", "method.kto.loss_type"], || {
+            let message = "`train.batch_size` is 1, but `method.kto.loss_type: kto` compares with completions of other rows of a step: it must be at least 2";
+            (message.into(), Some("or use `loss_type: apo_zero_unpaired`, which compares with nothing".into()))
+        });
+    }
+}
+
+impl KtoConfig {
+    /// Whether log-ratios are compared with an estimate of the KL.
+    fn has_reference_point(&self) -> bool {
+        self.loss_type == KtoLossType::Kto
+    }
+
+    /// The loss of a pass whose completions have `logprobs_m`, `counts_b` each.
+    pub fn loss(&self, logprobs_m: Tensor<1>, counts_b: &[usize], known: &Known, totals: Totals) -> Found {
+        let device = logprobs_m.device();
+        let of = |desirable: f32, not: f32| {
+            let values = known.labels_b.iter().map(|&is_desirable| if is_desirable { desirable } else { not });
+            constant(values.collect(), &device)
+        };
+        let logps_b = reduce::segment_sum(logprobs_m, counts_b);
+        let log_ratios_b = logps_b.clone() - constant(known.reference_b.clone(), &device);
+        let losses_b = kto::kto(log_ratios_b.clone(), of(1.0, -1.0), known.reference_point, self.beta);
+        let weights_b = of(self.desirable_weight as f32, self.undesirable_weight as f32);
+        let loss = (losses_b * weights_b).sum() / totals.examples as f64;
+        Found { loss, logps_b: read(&logps_b), log_ratios_b: read(&log_ratios_b) }
+    }
+}
+
+/// What the loss of a pass needs beside the policy's logprobs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Known {
+    /// Which completions are desirable.
+    pub labels_b: Vec<bool>,
+    /// Their summed logprobs under the reference.
+    pub reference_b: Vec<f32>,
+    /// What their log-ratios are compared with.
+    pub reference_point: f64,
+}
+
+/// What a pass gave.
+#[derive(Debug)]
+pub struct Found {
+    /// Its share of the step's loss, `[1]`.
+    pub loss: Tensor<1>,
+    /// Summed logprobs of each completion, `[B]`.
+    pub logps_b: Vec<f32>,
+    /// Of policy and reference, `[B]`.
+    pub log_ratios_b: Vec<f32>,
+}
+
+impl OfflineMethod for KtoConfig {
+    type Example = UnpairedExample;
+    type Objective = Kto;
+
+    fn examples(&self, rows: &[Row], from: &Pretrained, options: TokeniseOptions) -> Result<Examples<UnpairedExample>> {
+        data::unpaired_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
+    }
+
+    fn rows(example: &UnpairedExample) -> Rows<'_> {
+        Rows::Alone(vec![sequence(example)])
+    }
+
+    fn prepare(
+        &self,
+        examples: Vec<UnpairedExample>,
+        reference: Option<&CausalLm>,
+        passes: MicroBatch,
+        progress: &mut dyn FnMut(usize),
+    ) -> Vec<KtoExample> {
+        let mut sums = Vec::with_capacity(examples.len());
+        if !self.has_reference_point() {
+            let reference = reference.expect("its cast has a reference");
+            let lengths: Vec<usize> = examples.iter().map(|example| example.ids.len()).collect();
+            for pass in passes.split(&lengths) {
+                let rows = Rows::Alone(examples[pass.clone()].iter().map(sequence).collect());
+                sums.extend(logprob_sums(reference, &rows).into_iter().map(|sum| Some((sum, 0.0))));
+                progress(pass.end);
+            }
+        }
+        sums.resize(examples.len(), None);
+        examples.into_iter().zip(sums).map(|(example, known)| KtoExample { example, known }).collect()
+    }
+
+    fn objective(&self, reference: Option<CausalLm>) -> Kto {
+        Kto { config: self.clone(), reference: reference.filter(|_| self.has_reference_point()) }
+    }
+}
+
+/// A completion, and what its loss must know beside it.
+#[derive(Debug, Clone)]
+pub struct KtoExample {
+    /// The completion.
+    pub example: UnpairedExample,
+    /// Its summed logprobs under the reference, and the point of reference of its step; `None` until the step is known.
+    pub known: Option<(f32, f64)>,
+}
+
+/// The objective.
+#[derive(Debug)]
+pub struct Kto {
+    config: KtoConfig,
+    /// Kept where every step asks it; carries no gradient.
+    reference: Option<CausalLm>,
+}
+
+fn sequence(example: &UnpairedExample) -> Sequence<'_> {
+    let (prompt, completion) = example.ids.split_at(example.prompt_len);
+    Sequence::completion(prompt, completion)
+}
+
+/// The prompt of one example with the completion of another, as long as a row may be.
+fn mismatched<'a>(example: &'a UnpairedExample, other: &'a UnpairedExample) -> Sequence<'a> {
+    let (prompt, completion) = (&example.ids[..example.prompt_len], &other.ids[other.prompt_len..]);
+    let room = match example.max_length.filter(|_| !example.apart) {
+        Some(most) => most.saturating_sub(prompt.len()).max(1),
+        None => usize::MAX,
+    };
+    Sequence::completion(prompt, &completion[..completion.len().min(room)])
+}
+
+/// Summed logprobs of the targets of each sequence, without gradient.
+fn logprob_sums(model: &CausalLm, rows: &Rows<'_>) -> Vec<f32> {
+    let batch = model.batch(rows);
+    read(&reduce::segment_sum(model.logprobs(&batch, 1.0).logprobs_m, batch.counts_b()))
+}
+
+impl Objective for Kto {
+    type Model = CausalLm;
+    type Example = KtoExample;
+
+    fn tokens(&self, example: &KtoExample) -> usize {
+        example.example.ids.len()
+    }
+
+    fn targets(&self, example: &KtoExample) -> usize {
+        sequence(&example.example).targets()
+    }
+
+    /// Together, how many completions of a step are desirable.
+    fn weight(&self, example: &KtoExample) -> f64 {
+        f64::from(u8::from(example.example.is_desirable))
+    }
+
+    /// Passes without gradient over the prompts of the step, each with the completion before its own (the first with the
+    /// last) as in TRL: their log-ratios are the step's point of reference.
+    fn acquainted(&self, model: &CausalLm, examples: &[&KtoExample], passes: MicroBatch) -> Option<Vec<KtoExample>> {
+        let reference = self.reference.as_ref()?;
+        let n = examples.len();
+        let others: Vec<Sequence<'_>> =
+            (0..n).map(|i| mismatched(&examples[i].example, &examples[(i + n - 1) % n].example)).collect();
+        let lengths: Vec<usize> =
+            examples.iter().zip(&others).map(|(own, other)| self.tokens(own) + other.tokens()).collect();
+        let (mut own, mut log_ratios) = (Vec::with_capacity(n), Vec::with_capacity(n));
+        for pass in passes.split(&lengths) {
+            let of_policy = logprob_sums(model, &Rows::Alone(others[pass.clone()].to_vec()));
+            let both = examples[pass.clone()].iter().zip(&others[pass.clone()]);
+            let both = both.map(|(example, other)| [sequence(&example.example), *other]).collect();
+            let of_reference = logprob_sums(reference, &Rows::Pairs(both));
+            let (of_own, of_others) = of_reference.split_at(pass.len());
+            own.extend_from_slice(of_own);
+            log_ratios.extend(of_policy.iter().zip(of_others).map(|(a, b)| f64::from(a - b)));
+        }
+        let point = kto::reference_point(log_ratios.into_iter());
+        let completed = examples.iter().zip(own);
+        Some(
+            completed
+                .map(|(kto, own)| KtoExample { example: kto.example.clone(), known: Some((own, point)) })
+                .collect(),
+        )
+    }
+
+    fn loss(&self, model: &CausalLm, examples: &[&KtoExample], pass: Pass, stats: &mut Stats) -> Option<Tensor<1>> {
+        let Some(known) = examples.iter().map(|example| example.known).collect::<Option<Vec<(f32, f64)>>>() else {
+            // These are all that there is of a step.
+            let whole = MicroBatch { tokens: usize::MAX, rows: None };
+            let completed = self.acquainted(model, examples, whole).expect("it is known unless a reference is kept");
+            return self.loss(model, &completed.iter().collect::<Vec<_>>(), pass, stats);
+        };
+        let batch = model.batch(&Rows::Alone(examples.iter().map(|example| sequence(&example.example)).collect()));
+        stats.sum(NEW_TOKENS, examples.iter().map(|example| self.tokens(example)).sum::<usize>() as f64);
+        if batch.targets().is_empty() {
+            return None;
+        }
+        let found = model.logprobs(&batch, 1.0);
+        let known = Known {
+            labels_b: examples.iter().map(|example| example.example.is_desirable).collect(),
+            reference_b: known.iter().map(|(reference, _)| *reference).collect(),
+            reference_point: known.first().map_or(0.0, |(_, point)| *point),
+        };
+        let counts_b = batch.counts_b();
+        let of_pass = self.config.loss(found.logprobs_m, counts_b, &known, pass.totals);
+        observe(&of_pass, &known, self.config.beta, pass.totals, stats);
+        let mean_logits_m = read(&found.mean_logits_m);
+        let mut rest = mean_logits_m.as_slice();
+        for (&count, &is_desirable) in counts_b.iter().zip(&known.labels_b) {
+            let (own, others) = rest.split_at(count);
+            stats.mean_of(if is_desirable { "logits/chosen" } else { "logits/rejected" }, own);
+            rest = others;
+        }
+        stats.mean_of("entropy", &read(&found.entropies_m));
+        Some(of_pass.loss)
+    }
+
+    fn describe(&self, example: &KtoExample) -> Value {
+        json!({
+            "ids": example.example.ids,
+            "prompt_len": example.example.prompt_len,
+            "label": example.example.is_desirable,
+            "reference_logps": example.known.map(|(reference, _)| reference),
+        })
+    }
+}
+
+/// TRL's metrics. The KL and the margins are values of a step, of which a pass has its share.
+fn observe(found: &Found, known: &Known, beta: f64, totals: Totals, stats: &mut Stats) {
+    let share = known.labels_b.len() as f64 / totals.examples as f64;
+    stats.mean("kl", known.reference_point * share, share);
+    let mut margin = 0.0;
+    let desirable = totals.weight;
+    let undesirable = totals.examples as f64 - desirable;
+    for (side, wanted, of_step) in [("chosen", true, desirable), ("rejected", false, undesirable)] {
+        let of_side = |values: &[f32]| -> Vec<f64> {
+            let of_label = values.iter().zip(&known.labels_b).filter(|(_, label)| **label == wanted);
+            of_label.map(|(value, _)| f64::from(*value)).collect()
+        };
+        let (rewards, logps) = (of_side(&found.log_ratios_b), of_side(&found.logps_b));
+        let reward = beta * rewards.iter().sum::<f64>();
+        stats.mean(&format!("rewards/{side}"), reward, rewards.len() as f64);
+        stats.mean(&format!("logps/{side}"), logps.iter().sum(), logps.len() as f64);
+        margin += if wanted { reward } else { -reward } / of_step.max(1.0);
+    }
+    if desirable > 0.0 && undesirable > 0.0 {
+        stats.mean("rewards/margins", margin, share);
+    }
+}
