@@ -212,21 +212,45 @@ fn rendered(text: &str, is_terminal: bool) -> String {
     let mut pieces = text.split(ESC);
     shown.push_str(&inert(pieces.next().unwrap_or_default()));
     for piece in pieces {
-        let digits = piece.strip_prefix('[').and_then(|rest| rest.split_once('m')).map(|(digits, _)| digits);
-        match digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b';')) {
-            Some(_) => shown.push('\x1b'),
-            None => shown.push_str(&inert(&ESC.to_string())),
+        match is_color(piece) {
+            true => shown.push('\x1b'),
+            false => shown.push_str(&inert(&ESC.to_string())),
         }
         shown.push_str(&inert(piece));
     }
     shown
 }
 
+/// Whether this, after an escape, is a colour or its end.
+fn is_color(piece: &str) -> bool {
+    let digits = piece.strip_prefix('[').and_then(|rest| rest.split_once('m')).map(|(digits, _)| digits);
+    digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b';'))
+}
+
 /// Prints what clap has to say, which is help and versions too, and returns its exit code.
 pub fn usage(mut error: clap::Error) -> ExitCode {
     translate_unknown(&mut error);
-    let _ = error.print();
+    let (is_error, styled) = (error.use_stderr(), error.render());
+    let is_terminal = if is_error { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
+    let paints = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let text = if paints { styled.ansi().to_string() } else { styled.to_string() };
+    let text = usage_shown(&text, is_terminal);
+    let _ = match is_error {
+        true => std::io::stderr().lock().write_all(text.as_bytes()),
+        false => std::io::stdout().lock().write_all(text.as_bytes()),
+    };
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// What clap has to say, with what was typed, or put there by a script, in it: of its escapes colours alone.
+fn usage_shown(text: &str, is_terminal: bool) -> String {
+    let mut pieces = text.split('\x1b');
+    let mut marked = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        marked.push(if is_color(piece) { ESC } else { '\x1b' });
+        marked.push_str(piece);
+    }
+    rendered(&marked, is_terminal)
 }
 
 /// What another tool calls by the name of an unknown argument is named; a suggestion that is no near miss is left out.
@@ -318,6 +342,15 @@ impl Paint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_typed_reaches_no_terminal_as_a_command() {
+        let said = "\x1b[31merror:\x1b[0m unexpected argument '\x1b]0;title\x07\x1b[2J'";
+        assert_eq!(
+            usage_shown(said, true),
+            "\x1b[31merror:\x1b[0m unexpected argument '\\u{1b}]0;title\\u{7}\\u{1b}[2J'"
+        );
+    }
 
     #[test]
     fn a_terminal_shows_what_it_would_obey() {

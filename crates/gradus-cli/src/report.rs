@@ -16,11 +16,11 @@ const INTERRUPTED: u8 = 130;
 
 /// Said of an interruption after which nothing can go on where it was.
 #[derive(Debug, Clone, Copy)]
-pub struct NotResumed;
+pub struct NotResumed(pub &'static str);
 
 impl std::fmt::Display for NotResumed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("interrupted; `--overwrite` begins it anew")
+        f.write_str(self.0)
     }
 }
 
@@ -52,7 +52,7 @@ fn render(error: &anyhow::Error, paint: Paint) -> String {
         Some(Error::Config(problems)) => {
             problems.iter().map(|problem| diagnostic(problem, paint)).collect::<Vec<_>>().join("\n")
         }
-        Some(Error::Interrupted) if error.is::<NotResumed>() => format!("{NotResumed}\n"),
+        Some(Error::Interrupted) if error.is::<NotResumed>() => format!("{error}\n"),
         Some(Error::Interrupted) => "interrupted; a checkpoint holds everything: go on with `--resume`\n".to_owned(),
         Some(known) => {
             let mut text = headline(&known.to_string(), paint);

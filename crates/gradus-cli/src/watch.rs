@@ -84,8 +84,13 @@ impl Observer for Watcher<'_> {
     }
 
     fn interrupt(&self) -> Interrupt {
-        INTERRUPT.clone()
+        interrupt()
     }
+}
+
+/// What Ctrl-C raises, once it is caught.
+pub fn interrupt() -> Interrupt {
+    INTERRUPT.clone()
 }
 
 /// From now on the first Ctrl-C only raises a flag; the second ends the program at once.

@@ -41,7 +41,9 @@ pub fn run(args: DemoArgs, out: &Output) -> anyhow::Result<()> {
         device: args.device,
     };
     let report = gradus::demo::run(&options, &mut Watcher::new(out)).map_err(|error| match error {
-        gradus::Error::Interrupted => anyhow::Error::new(error).context(NotResumed),
+        gradus::Error::Interrupted => {
+            anyhow::Error::new(error).context(NotResumed("interrupted; `--overwrite` begins it anew"))
+        }
         other => other.into(),
     })?;
     out.note(format_args!("everything is in {}; each `.yml` there is a run to repeat", options.output_dir.display()));

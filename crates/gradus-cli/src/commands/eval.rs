@@ -15,8 +15,9 @@ use gradus::task::PostProcess;
 use super::generate::{BeamArgs, SamplingArgs};
 use crate::flags;
 use crate::output::Output;
+use crate::report::NotResumed;
 use crate::table::aligned;
-use crate::watch::{fetch, fetch_data, fetch_rows, short};
+use crate::watch::{catch_interrupts, fetch, fetch_data, fetch_rows, interrupt, short};
 
 /// Arguments of `gradus eval`, beside the flags of rewards.
 #[derive(Debug, clap::Args)]
@@ -118,7 +119,14 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     fetch(&options.model, out)?;
     fetch_rows(&options.data, out)?;
     let spinner = out.spinner("measuring");
-    let found = evaluate(&options)?;
+    // Only a program can keep an evaluation waiting; anything else ends with its process.
+    if options.reward.as_ref().is_some_and(RewardConfig::starts_program) {
+        catch_interrupts();
+    }
+    let found = evaluate(&options, &interrupt()).map_err(|error| match error {
+        gradus::Error::Interrupted => anyhow::Error::new(error).context(NotResumed("interrupted")),
+        error => error.into(),
+    })?;
     drop(spinner);
     if let Some(path) = &args.predictions {
         let line = |sample: &Prediction| serde_json::to_string(sample).map(|line| line + "\n");

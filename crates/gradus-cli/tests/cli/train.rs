@@ -313,6 +313,50 @@ fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
     }
 }
 
+/// Interrupts `child` when its reward program was asked (and made the file `asked`); what it then said.
+#[cfg(unix)]
+fn interrupted_once_asked(test: &CliTest, child: std::process::Child) -> String {
+    for _ in 0..600 {
+        if test.path().join("asked").exists() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let started = std::time::Instant::now();
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("`kill` runs").success());
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(started.elapsed().as_secs() < 20, "it waited for the program: {:?}", started.elapsed());
+    stderr
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_evaluation_takes_its_reward_program_along() {
+    let test = CliTest::with("prompts.jsonl", PROMPTS);
+    let model = fixture_model("gpt2");
+    let script = "echo $$ > group; touch asked; sleep 100 & read -r line; sleep 100";
+    let program = format!("[sh, -c, '{script}']");
+    let arguments = ["eval", "--model", &model, "--data", "prompts.jsonl", "--reward-command", &program];
+    let mut command = test.command(&[&arguments[..], &["--max-new-tokens", "3"]].concat());
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+    let stderr = interrupted_once_asked(&test, command.spawn().expect("it runs"));
+    assert!(stderr.ends_with("interrupted\n"), "{stderr}");
+    let group = format!("-{}", test.read("group").trim());
+    let alive = || {
+        std::process::Command::new("kill").args(["-0", "--", &group]).output().expect("`kill` runs").status.success()
+    };
+    for _ in 0..100 {
+        if !alive() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("the program's group {group} is alive");
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupt_ends_the_wait_for_a_reward_program_at_once() {
@@ -331,19 +375,7 @@ fn an_interrupt_ends_the_wait_for_a_reward_program_at_once() {
         ),
     );
     let child = test.command(&["train", "run.yml"]).stderr(std::process::Stdio::piped()).spawn().expect("it runs");
-    for _ in 0..600 {
-        if test.path().join("asked").exists() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let started = std::time::Instant::now();
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.expect("`kill` runs").success());
-    let output = child.wait_with_output().expect("it ends");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(started.elapsed().as_secs() < 20, "it waited for the program: {:?}", started.elapsed());
+    let stderr = interrupted_once_asked(&test, child);
     assert!(stderr.ends_with("interrupted; a checkpoint holds everything: go on with `--resume`\n"), "{stderr}");
     assert!(test.path().join("run/checkpoints/step-000001").is_dir());
 }

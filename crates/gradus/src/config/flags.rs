@@ -12,7 +12,7 @@ use super::MethodConfig;
 use super::node::{Entry, Node, Value, parse};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::data::Need;
-use crate::error::{Diagnostic, Place};
+use crate::error::{Diagnostic, Place, excerpt};
 
 /// A flag that exists.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +44,7 @@ pub enum FlagKind {
     WordList(Vec<Word>),
     /// A text, and may be given several times.
     Repeated,
-    /// A program with its arguments in one text, split as a shell splits words.
+    /// A program with its arguments in one text, split as a shell splits words, or a list of them in brackets.
     Arguments,
     /// Numbers with commas between them.
     Numbers,
@@ -278,6 +278,17 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
                 .map(|text| Node { value: Value::Scalar { text: text.clone(), quoted: true }, place: place.clone() })
                 .collect(),
         ),
+        // A list, as the file has it: every word quoted or not.
+        FlagKind::Arguments if last.trim_start().starts_with('[') => {
+            let problem = || format!("`{}` is no list of words (found `{}`)", flag.written, excerpt(last, 80));
+            let node = parse("".as_ref(), last).map_err(|_| problem())?;
+            let Value::List(items) = node.value else { return Err(problem()) };
+            let word = |item: &Node| match &item.value {
+                Value::Scalar { text, .. } => Ok(scalar(text, true)),
+                Value::List(_) | Value::Map(_) => Err(problem()),
+            };
+            list(items.iter().map(word).collect::<Result<_, _>>()?)
+        }
         FlagKind::Arguments => {
             let words = words(last).ok_or_else(|| format!("`{}` has a quote that does not end", flag.written))?;
             list(words.iter().map(|word| scalar(word, true)).collect())

@@ -403,6 +403,18 @@ fn flags_make_a_configuration() {
     assert_eq!(written.place("method.ppo.kl.target"), Some(&Place::Flag("--kl-target".into())));
     let reward = serde_json::to_value(&written.config.reward).expect("plain data");
     assert!(reward.to_string().contains(r#"["sh","my score.sh"]"#), "{reward}");
+    // A list, as the file has it, is one on the command line too.
+    for list in ["[sh, my score.sh]", r#"["sh", "my score.sh"]"#] {
+        let flags = [flag("ppo", "model", &["m"]), flag("ppo", "data", &["d"]), flag("ppo", "reward-command", &[list])];
+        let written = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags }).expect("fine");
+        assert_eq!(serde_json::to_value(&written.config.reward).expect("plain data"), reward);
+    }
+    for broken in ["[sh, ", "[{a: b}]", "[sh] score.sh"] {
+        let flags =
+            [flag("ppo", "model", &["m"]), flag("ppo", "data", &["d"]), flag("ppo", "reward-command", &[broken])];
+        let error = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags }).expect_err(broken);
+        assert!(error.to_string().contains("no list of words"), "{error}");
+    }
 }
 
 #[test]

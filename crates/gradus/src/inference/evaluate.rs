@@ -123,8 +123,9 @@ impl Measured {
 /// Measures the model.
 ///
 /// # Errors
-/// What is wrong with the model, the rows or the reward.
-pub fn evaluate(options: &EvalOptions) -> Result<Measured> {
+/// What is wrong with the model, the rows or the reward; [`Error::Interrupted`](crate::Error::Interrupted) where `interrupt`
+/// ended the wait for a reward program.
+pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     // One that gives a number is a reward model to rows with pairs.
     let pairs = LoadOptions { max_rows: Some(1), ..LoadOptions::needing(Need::Preference) };
@@ -136,7 +137,7 @@ pub fn evaluate(options: &EvalOptions) -> Result<Measured> {
     }
     let samples_wanted = options.reward.is_some() || !options.metrics.is_empty() || options.data.task.is_some();
     match (samples_wanted, files.dir.is_reward_model()) {
-        (true, false) => samples(options, &files),
+        (true, false) => samples(options, &files, interrupt),
         (_, true) => preferences(options, &files),
         (false, false) => texts(options, &files),
     }
@@ -188,13 +189,12 @@ fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     Ok(Measured::new(made.examples.len(), made.counts.remarks(), stats.metrics("")))
 }
 
-fn samples(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
+fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
     let device = options.device.device();
     let load = |learned: Learned<'_>| {
         reward::load_learned(learned, &open_model(learned.name())?, &device, WeightFormat::F32, PASSES)
     };
-    let reward =
-        options.reward.as_ref().map(|reward| reward::build(reward, &load, &Interrupt::default())).transpose()?;
+    let reward = options.reward.as_ref().map(|reward| reward::build(reward, &load, interrupt)).transpose()?;
     let metrics = match (&options.data.task, options.metrics.as_slice()) {
         (Some(task), []) if reward.is_none() => task.task().metrics(),
         (_, asked) => asked.to_vec(),

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::build::{Init, Source};
 use super::directory::ModelDir;
+use super::encoder::EncoderFamily;
 use super::quant;
 use super::shape::ModelShape;
 use super::trunk::Family;
@@ -73,7 +74,11 @@ impl Checkpoint {
     /// As [`open`](Self::open); and when the sizes that its configuration describes are far from those of its weights, or
     /// these are larger than this machine's memory: before any of it is allocated.
     pub(crate) fn of_model(dir: &ModelDir) -> Result<Self> {
-        let checkpoint = Self::open(&dir.path, Family::of(dir)?.base_prefix())?;
+        let prefix = match EncoderFamily::named(dir.model_type()) {
+            Some(family) => family.base_prefix(),
+            None => Family::of(dir)?.base_prefix(),
+        };
+        let checkpoint = Self::open(&dir.path, prefix)?;
         let (shape, path) = (ModelShape::of(dir)?, dir.path.join("config.json"));
         let bytes: u64 = checkpoint.tensors.values().map(|(_, info)| size(info)).sum();
         // In the smallest format a byte holds two numbers; none that is read holds more.

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::decoder::with_defaults;
+use super::encoder::EncoderFamily;
 use super::trunk::Family;
 use crate::error::{Error, Result, excerpt};
 
@@ -197,6 +198,43 @@ const BART: &[Key] = &[
     ("tie_word_embeddings", Optional, Flag),
 ];
 
+/// Encoders alone, of every family. Which keys a family needs, and of which type, its own reader says; here is what none
+/// computes with.
+const ENCODER: &[Key] = &[
+    ("vocab_size", Optional, VOCABULARY),
+    ("hidden_size", Optional, WIDTH),
+    ("dim", Optional, WIDTH),
+    ("embedding_size", Nullable, WIDTH),
+    ("intermediate_size", Optional, INNER),
+    ("hidden_dim", Optional, INNER),
+    ("num_hidden_layers", Optional, LAYERS),
+    ("n_layers", Optional, LAYERS),
+    ("num_hidden_groups", Optional, LAYERS),
+    ("inner_group_num", Optional, LAYERS),
+    ("num_attention_heads", Optional, HEADS),
+    ("n_heads", Optional, HEADS),
+    ("max_position_embeddings", Optional, Count(1, 1 << 24)),
+    ("type_vocab_size", Optional, Count(0, 1 << 16)),
+    ("attention_head_size", Nullable, Count(1, HEAD_DIM)),
+    ("position_buckets", Optional, From(-1.0, 65536.0)),
+    ("max_relative_positions", Optional, From(-1.0, 1e9)),
+    ("conv_kernel_size", Optional, Count(0, 1 << 12)),
+    ("local_attention", Optional, Count(0, 1 << 24)),
+    ("global_attn_every_n_layers", Optional, LAYERS),
+    ("layer_norm_eps", Optional, EPSILON),
+    ("norm_eps", Optional, EPSILON),
+    ("initializer_range", Optional, DEVIATION),
+    ("hidden_dropout_prob", Optional, Share),
+    ("attention_probs_dropout_prob", Optional, Share),
+    ("classifier_dropout", Nullable, Share),
+    ("dropout", Optional, Share),
+    ("attention_dropout", Optional, Share),
+    ("seq_classif_dropout", Optional, Share),
+    ("global_rope_theta", Nullable, ROPE_BASE),
+    ("local_rope_theta", Nullable, ROPE_BASE),
+    ("pad_token_id", Nullable, Count(0, 1 << 24)),
+];
+
 /// What models with an encoder begin and end with, in either file.
 const WITH_ENCODER: &[Key] = &[
     ("decoder_start_token_id", Nullable, Id),
@@ -227,6 +265,9 @@ pub(super) fn check(
     }
     if has_encoder {
         keys("", config, WITH_ENCODER, &mut found);
+    }
+    if config.get("model_type").and_then(Value::as_str).and_then(EncoderFamily::named).is_some() {
+        keys("", config, ENCODER, &mut found);
     }
     tell(&directory.join("config.json"), &found)?;
     let Some(generation) = generation else { return Ok(()) };

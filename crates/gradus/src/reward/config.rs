@@ -31,6 +31,15 @@ pub enum RewardConfig {
 }
 
 impl RewardConfig {
+    /// Whether a program is started for it.
+    pub fn starts_program(&self) -> bool {
+        match self {
+            Self::Command(_) => true,
+            Self::Mix(parts) => parts.iter().any(|part| part.reward.starts_program()),
+            Self::Model(_) | Self::Classifier(_) | Self::Rule(_) | Self::Metric(_) | Self::FineGrained(_) => false,
+        }
+    }
+
     /// The learned rewards that it names.
     pub fn models(&self) -> Vec<Learned<'_>> {
         match self {

@@ -113,6 +113,8 @@ readers!(
     tokenizer_config,
     chat_template,
     model_config,
+    encoder_config,
+    classifier_config,
     weights,
     shard_index,
     adapter_config,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use gradus::config::RunConfig;
 use gradus::data::{LoadOptions, load, write_rows};
-use gradus::model::{AdapterDir, CausalLm, ModelDir, save_causal};
+use gradus::model::{AdapterDir, CausalLm, Classifier, ModelDir, save_causal};
 use gradus::reward::Lexicon;
 use gradus::rng::{Purpose, Seed};
 use gradus::run::claim::read_state;
@@ -54,6 +54,19 @@ pub fn all() -> Vec<Reader> {
             write(at, "config.json", bytes);
             said(ModelDir::open(at).and_then(|dir| gradus::model::ModelShape::of(&dir)))
         }),
+        reader("encoder_config", encoder_config, |at, bytes| {
+            write(at, "config.json", bytes);
+            said(ModelDir::open(at).and_then(|dir| gradus::model::ModelShape::of(&dir)))
+        }),
+        reader(
+            "classifier_config",
+            || vec![encoder("bert", "config.json")],
+            |at, bytes| {
+                write(at, "config.json", bytes);
+                write(at, "model.safetensors", &encoder("bert", "model.safetensors"));
+                said(ModelDir::open(at).and_then(|dir| Classifier::load(&dir, &Device::flex())))
+            },
+        ),
         reader("weights", weights, |at, bytes| {
             write(at, "config.json", tiny_config().to_string().as_bytes());
             write(at, "model.safetensors", bytes);
@@ -103,6 +116,17 @@ fn write(directory: &Path, name: &str, bytes: &[u8]) -> PathBuf {
 fn fixture(model: &str, name: &str) -> Vec<u8> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models");
     std::fs::read(models.join(model).join(name)).expect("the fixture is part of the repository")
+}
+
+fn encoder(model: &str, name: &str) -> Vec<u8> {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders");
+    std::fs::read(models.join(model).join(name)).expect("the fixture is part of the repository")
+}
+
+fn encoder_config() -> Vec<Vec<u8>> {
+    ["bert", "distilbert", "longformer", "albert", "modernbert", "deberta"]
+        .map(|model| encoder(model, "config.json"))
+        .to_vec()
 }
 
 fn rows(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {

@@ -57,7 +57,8 @@ impl Classifier {
     }
 
     fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
-        let mut checkpoint = Checkpoint::open(&dir.path, EncoderFamily::of(dir)?.base_prefix())?;
+        EncoderFamily::of(dir)?;
+        let mut checkpoint = Checkpoint::of_model(dir)?;
         let model = Self::build(&mut checkpoint, dir, Task::of(dir)?, weights, device)?;
         model.leave(&mut checkpoint);
         checkpoint.finish()?;
@@ -78,7 +79,7 @@ impl Classifier {
     ) -> Result<Self> {
         let family = EncoderFamily::of(dir)?;
         let mut own = stream.clone();
-        let mut checkpoint = Checkpoint::open(&dir.path, family.base_prefix())?;
+        let mut checkpoint = Checkpoint::of_model(dir)?;
         Head::forget(&mut checkpoint);
         let mut checkpoint = checkpoint.with_fresh(move |name, shape, init| {
             let size = shape.iter().product();
