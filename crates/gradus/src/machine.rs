@@ -19,7 +19,8 @@ pub struct Machine {
     pub processor: Option<String>,
     /// Processor features that the kernels use, and whether they are here.
     pub processor_features: Vec<(&'static str, bool)>,
-    /// Memory in bytes that this process may use: the machine's, or the limit of its control group; where the system says.
+    /// Memory in bytes that this process may use: the machine's, or the limit of its control group or its own (`ulimit -v`);
+    /// where the system says.
     pub memory_bytes: Option<u64>,
     /// Memory that is free now.
     pub memory_free_bytes: Option<u64>,
@@ -39,7 +40,10 @@ impl Machine {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             processor: entry(&processor, "model name").map(str::to_owned),
             processor_features: processor_features(),
-            memory_bytes: [kibibytes(&memory, "MemTotal"), control_group_limit()].into_iter().flatten().min(),
+            memory_bytes: [kibibytes(&memory, "MemTotal"), control_group_limit(), address_space_limit()]
+                .into_iter()
+                .flatten()
+                .min(),
             memory_free_bytes: kibibytes(&memory, "MemAvailable"),
             versions: vec![("gradus", env!("CARGO_PKG_VERSION")), ("burn", BURN_VERSION)],
             build: vec![
@@ -89,6 +93,12 @@ fn kibibytes(listing: &str, key: &str) -> Option<u64> {
 fn control_group_limit() -> Option<u64> {
     let files = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     files.iter().find_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok())
+}
+
+/// The limit that `ulimit -v` sets; `unlimited` is none.
+fn address_space_limit() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    limits.lines().find_map(|line| line.strip_prefix("Max address space")?.split_whitespace().next()?.parse().ok())
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -8,20 +8,20 @@ use crate::COMMON;
 use crate::compare::{differences, snapshot};
 use crate::process::{Lab, finish};
 
-fn uninterrupted(lab: &Lab) -> std::collections::BTreeMap<String, Vec<u8>> {
+pub fn uninterrupted(lab: &Lab) -> std::collections::BTreeMap<String, Vec<u8>> {
     let whole = lab.directory("whole");
     lab.run_whole(&whole);
     snapshot(&whole.join("run"))
 }
 
 /// The run went on where it had stopped, to the same end.
-fn goes_on(lab: &Lab, directory: &Path, expected: &std::collections::BTreeMap<String, Vec<u8>>) {
+pub fn goes_on(lab: &Lab, directory: &Path, expected: &std::collections::BTreeMap<String, Vec<u8>>) {
     finish(lab.start(directory, true), "with room again");
     let found = differences(expected, &snapshot(&directory.join("run")));
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-fn checkpoints(directory: &Path) -> usize {
+pub fn checkpoints(directory: &Path) -> usize {
     std::fs::read_dir(directory.join("run/checkpoints")).into_iter().flatten().flatten().count()
 }
 
@@ -53,29 +53,44 @@ fn a_file_that_cannot_grow() {
     goes_on(&lab, &directory, &expected);
 }
 
-/// A file system of its own that is full after the first checkpoint; only root can make one.
+/// A file system of its own on a directory, unmounted whatever happens; only root can make one.
+#[cfg(target_os = "linux")]
+pub struct Mounted<'a>(&'a Path);
+
+#[cfg(target_os = "linux")]
+impl<'a> Mounted<'a> {
+    /// `None`, visibly, where none can be made.
+    pub fn new(directory: &'a Path, options: &str) -> Option<Self> {
+        let mounted = Self(directory);
+        if !mounted.mount(options) {
+            crate::skip::skipped("mount", "no file system of its own can be mounted here (it takes root)");
+            std::mem::forget(mounted);
+            return None;
+        }
+        Some(mounted)
+    }
+
+    pub fn mount(&self, options: &str) -> bool {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "gradus-test"]).arg(self.0).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+/// A file system of its own that is full after the first checkpoint.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_file_system() {
     let lab = Lab::new("reward", "qwen3", "pairs.jsonl", COMMON);
     let directory = lab.directory("small");
-    let mount = |options: &str| {
-        let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", options, "gradus-test"]).arg(&directory).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    if !mount("size=640k") {
-        crate::skip::skipped("mount", "no file system of its own can be mounted here (it takes root)");
-        return;
-    }
-    // Unmounted whatever happens.
-    struct Mounted<'a>(&'a Path);
-    impl Drop for Mounted<'_> {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg("-l").arg(self.0).status();
-        }
-    }
-    let mounted = Mounted(&directory);
+    let Some(mounted) = Mounted::new(&directory, "size=640k") else { return };
     let expected = uninterrupted(&lab);
     let output = lab.start(&directory, false).wait_with_output().expect("it ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -83,7 +98,7 @@ fn a_full_file_system() {
     assert!(stderr.contains("No space left on device"), "{stderr}");
     assert!(stderr.contains("hint: free some disk space; everything written before is intact"), "{stderr}");
     assert!(checkpoints(&directory) >= 1, "the disk was too small for the first checkpoint");
-    assert!(mount("remount,size=64m"), "it can be made larger");
+    assert!(mounted.mount("remount,size=64m"), "it can be made larger");
     goes_on(&lab, &directory, &expected);
     drop(mounted);
 }

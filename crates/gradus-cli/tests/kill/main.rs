@@ -9,6 +9,7 @@
 
 mod compare;
 mod full;
+mod limits;
 mod process;
 #[path = "../../../gradus/tests/support/skip.rs"]
 mod skip;

@@ -46,6 +46,11 @@ impl Lab {
         Self { folder, method: method.to_owned(), arguments }
     }
 
+    /// What a run is started with, but for its directory.
+    pub fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+
     /// An empty directory; runs in it are called `run`, so that their files name the same paths.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join(name);

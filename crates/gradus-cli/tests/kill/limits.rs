@@ -1,0 +1,112 @@
+//! What a machine takes away while a run is at work, or before: the right to write, memory, the time of day.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::COMMON;
+#[cfg(target_os = "linux")]
+use crate::full::{Mounted, checkpoints};
+use crate::full::{goes_on, uninterrupted};
+use crate::process::Lab;
+
+/// Runs the binary in `directory` below what `shell` sets first.
+fn below(shell: &str, arguments: &str, directory: &Path) -> Output {
+    let script = format!("{shell}; exec '{}' {arguments}", env!("CARGO_BIN_EXE_gradus"));
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(directory).env("NO_COLOR", "1").stdin(Stdio::null());
+    command.output().expect("a shell runs")
+}
+
+/// A file system that may only be read from some moment on.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_system_that_becomes_read_only() {
+    let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON);
+    let expected = uninterrupted(&lab);
+    let directory = lab.directory("frozen");
+    let Some(mounted) = Mounted::new(&directory, "size=64m") else { return };
+    let mut child = lab.start(&directory, false);
+    while checkpoints(&directory) == 0 {
+        assert!(child.try_wait().expect("a process can be asked").is_none(), "it ended before its first checkpoint");
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    // Not while a file is open for writing: between two steps.
+    let id = child.id().to_string();
+    let stopped = |how: &str| {
+        let sent = Command::new("kill").args([how, &id]).status();
+        assert!(sent.expect("`kill` runs").success());
+    };
+    let mut is_frozen = false;
+    for _ in 0..2000 {
+        stopped("-STOP");
+        is_frozen = mounted.mount("remount,ro");
+        stopped("-CONT");
+        if is_frozen || child.try_wait().expect("a process can be asked").is_some() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_micros(500));
+    }
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if is_frozen && !output.status.success() {
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("Read-only file system"), "{stderr}");
+    }
+    assert!(mounted.mount("remount,rw"), "it can be written again");
+    goes_on(&lab, &directory, &expected);
+}
+
+/// Below one limit after the other it dies, for want of memory, wherever it is then; what is there goes on.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_that_does_not_suffice() {
+    let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON);
+    let expected = uninterrupted(&lab);
+    let directory = lab.directory("small");
+    let mut died = 0;
+    for megabytes in (40..400).step_by(10) {
+        let limit = format!("ulimit -c 0; ulimit -v {}", megabytes * 1024);
+        let is_begun = directory.join("run/config.yml").exists();
+        let rest = if is_begun { "--resume".to_owned() } else { lab.arguments().join(" ") };
+        match below(&limit, &format!("sft --output-dir run --quiet {rest}"), &directory).status.success() {
+            true => break,
+            false => died += 1,
+        }
+    }
+    assert!(died > 0, "40 MB are too few");
+    goes_on(&lab, &directory, &expected);
+    // The limit counts as the machine's memory: what cannot fit is refused before anything is allocated.
+    let said = below("ulimit -v 300000", "doctor --json", &directory);
+    let said: serde_json::Value = serde_json::from_slice(&said.stdout).expect("doctor says JSON");
+    assert_eq!(said["memory_bytes"], 300_000 * 1024, "{said}");
+}
+
+/// A run that began in the future, by a clock that was wrong, and ended before it began.
+#[test]
+fn a_clock_that_was_set_back() {
+    let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON);
+    let expected = uninterrupted(&lab);
+    let directory = lab.directory("late");
+    lab.run_whole(&directory);
+    let state = directory.join("run/state.json");
+    let text = std::fs::read_to_string(&state).expect("a state");
+    for (started, ended) in [("99999999999", "5"), ("9223372036854775807", "0"), ("0", "18446744073709551615")] {
+        let with = |text: &str, key: &str, value: &str| -> String {
+            let of_key = format!("\"{key}\": ");
+            let lines = text.lines().map(|line| match line.trim_start().starts_with(&of_key) {
+                true => format!("  {of_key}{value},\n"),
+                false => format!("{line}\n"),
+            });
+            lines.collect()
+        };
+        std::fs::write(&state, with(&with(&text, "started", started), "ended", ended)).expect("written");
+        for command in ["runs list --runs-dir .", "runs show run --runs-dir .", "runs list --runs-dir . --json"] {
+            let said = below("touch -d 2100-01-01 run/metrics.jsonl", command, &directory);
+            let stderr = String::from_utf8_lossy(&said.stderr);
+            assert!(said.status.success(), "{command}: {stderr}");
+            assert!(String::from_utf8_lossy(&said.stdout).contains("finished"), "{command}");
+        }
+    }
+    std::fs::remove_dir_all(directory.join("run/checkpoints/step-000009")).expect("the last checkpoint");
+    goes_on(&lab, &directory, &expected);
+}
