@@ -571,7 +571,7 @@ def advantages():
 
 
 def rloo():
-    """TRL's own leave-one-out baseline: `RLOOTrainer._generate_and_score_completions` with recorded rewards."""
+    """TRL's own leave-one-out baseline and loss: `RLOOTrainer` with recorded rewards and logprobs."""
     none = float("nan")
     sets = {
         "fours": ([1.0, 0.0, 0.0, 1.0, 0.5, 0.5, 0.5, 0.5], 4),
@@ -579,23 +579,61 @@ def rloo():
         "pairs": ([0.1, 0.3, -5.0, 7.0, 2.0, 2.0], 2),
         "unscorable": ([1.0, none, 2.0, 0.0, none, 1.0, none, none], 4),
     }
+    variants = {"": {}, "_kl": {"beta": 0.3}, "_normalised": {"normalize_advantages": True},
+                "_everything": {"beta": 0.1, "normalize_advantages": True, "reward_clip_range": [-1.0, 1.5]}}
+    clean = lambda x: None if isinstance(x, float) and math.isnan(x) else x  # noqa: E731
+    generator = torch.Generator().manual_seed(SEED + 23)
     cases = []
-    for name, (rewards, group) in sets.items():
-        trainer = bare(RLOOTrainer, pad_to_multiple_of=None, mask_truncated_completions=False, eos_token_ids=[2], beta=0.0,
+    for (name, (rewards, group)), (suffix, options) in itertools.product(sets.items(), variants.items()):
+        count = len(rewards)
+        sides = [torch.tensor(random_rows([2] * count, -2.0, -0.1, generator), dtype=DOUBLE) for _ in range(2)]
+        reference = object()
+        trainer = bare(RLOOTrainer, pad_to_multiple_of=None, mask_truncated_completions=False, eos_token_ids=[2],
+                       beta=options.get("beta", 0.0), ref_model=reference, model=policy_module(),
                        _tokenizer=namespace(pad_token_id=0, eos_token_id=2), num_generations=group, num_iterations=1,
-                       reward_weights=torch.ones(1, dtype=DOUBLE), reward_clip_range=None, normalize_advantages=False,
+                       reward_weights=torch.ones(1, dtype=DOUBLE), reward_clip_range=options.get("reward_clip_range"),
+                       normalize_advantages=options.get("normalize_advantages", False),
                        reward_funcs=[None], reward_func_names=["f"], _is_vlm=False, _pending_extra_logs={}, _pending_metrics={},
                        _logs=defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list)),
-                       args=namespace(per_device_train_batch_size=len(rewards), steps_per_generation=1,
+                       args=namespace(per_device_train_batch_size=count, steps_per_generation=1,
                                       gradient_accumulation_steps=1, gradient_checkpointing_kwargs=None))
         trainer._generate = lambda prompts: ([[5]] * len(prompts), [[6, 2]] * len(prompts), ["x"] * len(prompts))
         trainer._calculate_rewards = lambda *_, rewards=rewards: torch.tensor(rewards, dtype=DOUBLE)[:, None]
-        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (torch.zeros(len(rewards), 2, dtype=DOUBLE), None, None)
+        trainer._get_per_token_logps_and_entropies = lambda model, *_, **__: (
+            sides[1] if model is reference else sides[0], None, None)
         out = trainer._generate_and_score_completions([{"prompt": "p"} for _ in rewards])
-        clean = lambda x: None if isinstance(x, float) and math.isnan(x) else x  # noqa: E731
-        cases.append({"name": name, "num_generations": group, "rewards": [clean(x) for x in rewards],
-                      "advantages": out["advantages"], "metrics": {k: clean(v[-1]) for k, v in trainer._metrics["train"].items()}})
-    return {"cases": cases}
+        entry = {"name": name + suffix, "num_generations": group, "rewards": [clean(x) for x in rewards],
+                 "advantages": out["advantages"], "metrics": {k: clean(v[-1]) for k, v in trainer._metrics["train"].items()}}
+        if options:
+            entry.update(options=options, logprobs=sides[0], reference=sides[1])
+        cases.append(entry)
+
+    lengths = (5, 3, 4, 1, 5, 2)
+    old = random_rows(lengths, -2.5, -0.1, generator)
+    shift = random_rows(lengths, -0.3, 0.3, generator)
+    logprobs = single([[min(a + b, -0.01) for a, b in zip(x, y)] for x, y in zip(old, shift)])
+    entropies = random_rows(lengths, 0.1, 2.5, generator)
+    advantages = single([[1.25, -0.5, 0.75, -1.5, 0.0, -0.8]])[0]
+    losses = []
+    for name, low, high in (("default", 0.2, 0.2), ("higher", 0.1, 0.3)):
+        lp = padded(logprobs).requires_grad_()
+        mask = lengths_mask(logprobs)
+        trainer = bare(RLOOTrainer, epsilon_low=low, epsilon_high=high)
+        trainer._get_per_token_logps_and_entropies = lambda *a, **k: (lp, padded(entropies), None)  # noqa: B023
+        ones = torch.ones(len(lengths), 1, dtype=torch.long)
+        loss = trainer._compute_loss(None, {"prompt_ids": ones, "prompt_mask": ones, "completion_ids": mask,
+                                            "completion_mask": mask, "advantages": torch.tensor(advantages, dtype=DOUBLE),
+                                            "old_logps": padded(old).sum(1)})
+        loss.backward()
+        losses.append(result(name, {"epsilon": low, "epsilon_high": high}, loss, ragged(lp.grad, logprobs), trainer))
+    inputs = {"logprobs": logprobs, "old": old, "advantages": advantages}
+    return {"cases": cases, "inputs": inputs, "losses": losses}
+
+
+def policy_module():
+    module = torch.nn.Module()
+    module.is_gradient_checkpointing = False
+    return module
 
 
 def ppo():

@@ -22,6 +22,8 @@ from trl import (
     KTOTrainer,
     RewardConfig,
     RewardTrainer,
+    RLOOConfig,
+    RLOOTrainer,
     SFTConfig,
     SFTTrainer,
 )
@@ -163,6 +165,14 @@ GRPO_RUNS = {
     "grpo_dapo": {"loss_type": "dapo", "beta": 0.0, "num_iterations": 1},
     "grpo_two_iterations_kl": {"loss_type": "grpo", "beta": 0.04, "num_iterations": 2, "epsilon": 0.1, "epsilon_high": 0.15,
                                "mask_truncated_completions": True, "temperature": 0.8, "learning_rate": 3e-3},
+    "grpo_gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence", "beta": 0.04, "num_iterations": 2,
+                  "epsilon": 0.02, "epsilon_high": 0.03, "learning_rate": 3e-3},
+    "grpo_cispo": {"loss_type": "cispo", "beta": 0.0, "num_iterations": 2, "epsilon_high": 1.1, "learning_rate": 3e-3},
+    "grpo_sapo": {"loss_type": "sapo", "beta": 0.0, "num_iterations": 2, "learning_rate": 3e-3},
+    "grpo_vespo": {"loss_type": "vespo", "beta": 0.0, "num_iterations": 2, "learning_rate": 3e-3},
+    "rloo": {"beta": 0.05, "num_iterations": 1},
+    "rloo_two_iterations": {"beta": 0.1, "num_iterations": 2, "epsilon": 0.15, "normalize_advantages": True,
+                            "reward_clip_range": (0.2, 0.8), "learning_rate": 3e-3},
 }
 
 
@@ -192,11 +202,12 @@ def grpo(root, name):
     rows = [{"prompt": recorded[i]["prompt"]} for i in range(0, len(recorded), 4)]
     replay.write_rows(out / "rows.jsonl", rows)
     batches = [recorded[i: i + 8] for i in range(0, len(recorded), 8)]
-    runs = [grpo_run(root, options, rows, batches, attention) for attention in ("eager", "sdpa")]
+    runs = [grpo_run(root, name, options, rows, batches, attention) for attention in ("eager", "sdpa")]
     finish(out, runs, "qwen3", options)
 
 
-def grpo_run(root, options, rows, batches, attention):
+def grpo_run(root, name, options, rows, batches, attention):
+    kind, config = (RLOOTrainer, RLOOConfig) if name.startswith("rloo") else (GRPOTrainer, GRPOConfig)
     calls = {"generation": 0}
 
     def reward(prompts, completions, completion_ids, **_):
@@ -209,13 +220,14 @@ def grpo_run(root, options, rows, batches, attention):
         batch = batches[calls["generation"]]
         assert [row["prompt_ids"] for row in batch] == prompt_ids
         calls["generation"] += 1
-        return [row["completion_ids"] for row in batch], None
+        completions = [row["completion_ids"] for row in batch]
+        return completions if kind is RLOOTrainer else (completions, None)
 
     recorder = replay.Recorder()
     with tempfile.TemporaryDirectory() as scratch:
-        args = arguments_of(GRPOConfig, scratch, {**options, "shuffle_dataset": False, "disable_dropout": True})
-        trainer = GRPOTrainer(model=replay.load(root / "models", "qwen3", attention=attention), reward_funcs=reward, args=args,
-                              train_dataset=Dataset.from_list(rows), processing_class=replay.tokenizer(), callbacks=[recorder])
+        args = arguments_of(config, scratch, {**options, "shuffle_dataset": False, "disable_dropout": True})
+        trainer = kind(model=replay.load(root / "models", "qwen3", attention=attention), reward_funcs=reward, args=args,
+                       train_dataset=Dataset.from_list(rows), processing_class=replay.tokenizer(), callbacks=[recorder])
         assert (trainer.ref_model is not None) == (trainer.beta != 0.0)  # TRL loads it from the start model's folder
         trainer._generate_single_turn = generate
         trainer.train()

@@ -45,6 +45,8 @@ pub enum Purpose {
     Rows = 15,
     /// Resamples of rows for the interval of a metric; `index` is the resample.
     Resample = 16,
+    /// Which prompts take the place of others in an iteration; `index` is the round.
+    Replacement = 17,
     /// Points of a sweep; `index` is the point.
     Sweep = 32,
 }

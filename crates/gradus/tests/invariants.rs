@@ -58,7 +58,7 @@ const OFFLINE: [Method; 15] = [
     Method { name: "dpo of t5", model: "t5", written: "dpo: {reference: live}", rows: "pairs_t5" },
 ];
 
-const ONLINE: [Method; 9] = [
+const ONLINE: [Method; 11] = [
     Method {
         name: "grpo",
         model: "qwen3",
@@ -81,6 +81,18 @@ const ONLINE: [Method; 9] = [
         name: "grpo on processed logprobs",
         model: "qwen3",
         written: "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, entropy_coefficient: 0.01, sampling: {top_k: 40, top_p: 0.95, trained_logprobs: processed}}",
+        rows: "sft",
+    },
+    Method {
+        name: "grpo of sequences",
+        model: "qwen3",
+        written: "grpo: {loss_type: grpo, importance_sampling_level: sequence, group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, update_epochs: 2, mini_batches: 2}",
+        rows: "sft",
+    },
+    Method {
+        name: "rloo",
+        model: "qwen3",
+        written: "rloo: {group_size: 4, max_new_tokens: 6, update_epochs: 2, mini_batches: 2}",
         rows: "sft",
     },
     Method {

@@ -11,9 +11,10 @@ use burn::tensor::Device;
 use gradus::algorithm::a2c::A2cConfig;
 use gradus::algorithm::actor::ValueHead;
 use gradus::algorithm::critic::{Critic, SeparateCritic};
-use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
+use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType, ImportanceSamplingLevel};
 use gradus::algorithm::nlpo::{Nlpo, NlpoConfig};
 use gradus::algorithm::ppo::{CriticTrunk, KlConfig, Ppo, PpoConfig};
+use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::trpo::TrpoConfig;
 use gradus::algorithm::{Actor, Algorithm, OnlineMethod, Parts};
 use gradus::batches::Order;
@@ -162,6 +163,41 @@ fn grpo_learns() {
         };
         let (before, after) = learn(&mut Grpo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
         assert!(before < 0.65 && after > 0.9, "seed {seed}: from {before} to {after}");
+    }
+}
+
+#[test]
+fn relatives_of_grpo_learn() {
+    let types = [GrpoLossType::Grpo, GrpoLossType::Luspo, GrpoLossType::Cispo, GrpoLossType::Sapo, GrpoLossType::Vespo];
+    for (seed, loss_type) in (1..).zip(types) {
+        let of_sequences = matches!(loss_type, GrpoLossType::Grpo | GrpoLossType::Luspo);
+        let level = if of_sequences { ImportanceSamplingLevel::Sequence } else { ImportanceSamplingLevel::Token };
+        let config = GrpoConfig {
+            max_new_tokens: 8,
+            mini_batches: 2,
+            importance_sampling_level: level,
+            clip_range_high: (loss_type == GrpoLossType::Cispo).then_some(5.0),
+            loss_type,
+            ..GrpoConfig::default()
+        };
+        let (before, after) = learn(&mut Grpo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
+        assert!(before < 0.65 && after > 0.9, "{loss_type:?}: from {before} to {after}");
+    }
+}
+
+#[test]
+fn rloo_learns() {
+    for seed in SEEDS {
+        let config = RlooConfig {
+            max_new_tokens: 8,
+            group_size: 4,
+            mini_batches: 2,
+            kl_coefficient: 0.001,
+            normalize_advantages: seed == 2,
+            ..RlooConfig::default()
+        };
+        let (before, after) = learn(&mut Rloo::new(&config), Actor { policy: policy(), value_head: None }, seed, 40);
+        assert!(before < 0.65 && after > 0.85, "seed {seed}: from {before} to {after}");
     }
 }
 
@@ -564,6 +600,38 @@ fn kto_resumes_with_the_same_bits() {
 fn grpo_resumes_with_the_same_bits() {
     let method = "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.05, mini_batches: 2}}\nreward: {rule: {length: {target: 3}}";
     resumes(method, questions());
+}
+
+#[test]
+fn relatives_of_grpo_resume_with_the_same_bits() {
+    resumes(
+        "grpo: {group_size: 4, max_new_tokens: 6, loss_type: grpo, importance_sampling_level: sequence, resample_rounds: 3}}\nreward: {rule: {regex: e}",
+        questions(),
+    );
+    resumes(
+        "rloo: {group_size: 4, max_new_tokens: 6, normalize_advantages: true, mini_batches: 2}}\nreward: {rule: {length: {target: 3}}",
+        questions(),
+    );
+}
+
+/// Groups without spread give way to other prompts, as long as there are any, and are counted.
+#[test]
+fn groups_that_teach_nothing_are_replaced() {
+    let place = Place::new(questions());
+    let train = |name: &str, rounds: usize| {
+        let rest = format!(
+            "method: {{grpo: {{group_size: 2, max_new_tokens: 6, resample_rounds: {rounds}}}}}\nreward: {{rule: {{regex: e}}}}\n\
+             train: {{max_steps: 3, batch_size: 4, learning_rate: 0, eval_steps: -1}}\n"
+        );
+        let outcome = gradus::train::run(&place.plan(name, "qwen3", &rest), &mut Silent).unwrap();
+        let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
+        let sum = |key: &str| rows.iter().map(|row| row.values.get(key).unwrap_or(f64::NAN)).sum::<f64>();
+        (sum("frac_reward_zero_std"), sum("sampling/replaced_groups"))
+    };
+    let (flat, _) = train("kept", 0);
+    let (left, replaced) = train("replaced", 4);
+    assert!(flat > 0.0 && left < flat, "{left} against {flat}");
+    assert!(replaced >= flat * 4.0, "{replaced} of at least {} groups", flat * 4.0);
 }
 
 #[test]

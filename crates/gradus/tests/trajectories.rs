@@ -15,6 +15,7 @@ use gradus::algorithm::critic::{Critic, SeparateCritic};
 use gradus::algorithm::fisher::Distributions;
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
+use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
 use gradus::algorithm::{Actor, Advantages, Algorithm, Experience, OnlineMethod, Parts, Update, actor};
 use gradus::config::{MethodConfig, Plan, RunConfig, Visitor};
@@ -22,6 +23,7 @@ use gradus::generate::{History, Masking};
 use gradus::learner::Learner;
 use gradus::learner::flat::Place;
 use gradus::learner::optimizer::Optimizer;
+use gradus::loss::surrogate::Level;
 use gradus::machine::Machine;
 use gradus::math::conjugate::dot;
 use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
@@ -313,6 +315,7 @@ fn grpo(run: &str) {
     let fixture = read(run);
     let given = &fixture["hyper_parameters"];
     let number = |key: &str, default: f64| given[key].as_f64().unwrap_or(default);
+    let level = given["importance_sampling_level"].as_str().unwrap_or("token");
     let config = GrpoConfig {
         group_size: 4,
         max_new_tokens: number("max_completion_length", f64::NAN) as usize,
@@ -320,37 +323,71 @@ fn grpo(run: &str) {
         clip_range: number("epsilon", 0.2),
         clip_range_high: given["epsilon_high"].as_f64(),
         kl_coefficient: number("beta", f64::NAN),
-        loss_type: if given["loss_type"] == "dapo" { GrpoLossType::Dapo } else { GrpoLossType::Grpo },
+        importance_sampling_level: serde_json::from_value(level.into()).unwrap(),
+        loss_type: serde_json::from_value(given["loss_type"].clone()).unwrap(),
         mask_truncated_completions: given["mask_truncated_completions"].as_bool().unwrap_or(false),
         ..GrpoConfig::default()
     };
-    let repeats = number("num_iterations", 1.0) as usize;
-    let temperature = config.temperature as f32;
+    let mut names = match config.loss_type {
+        GrpoLossType::Cispo => vec!["cispo_clip_ratio"],
+        GrpoLossType::Sapo => Vec::new(),
+        GrpoLossType::Vespo => vec!["vespo/phi_seq_mean"],
+        _ => vec!["clip_ratio/low_mean", "clip_ratio/region_mean"],
+    };
+    names.extend((config.kl_coefficient != 0.0).then_some("kl"));
+    grouped(run, &mut Grpo::new(&config), &names);
+}
+
+fn rloo(run: &str) {
+    let fixture = read(run);
+    let given = &fixture["hyper_parameters"];
+    let number = |key: &str, default: f64| given[key].as_f64().unwrap_or(default);
+    let config = RlooConfig {
+        group_size: 4,
+        max_new_tokens: number("max_completion_length", f64::NAN) as usize,
+        temperature: number("temperature", f64::NAN),
+        clip_range: number("epsilon", 0.2),
+        kl_coefficient: number("beta", f64::NAN),
+        normalize_advantages: given["normalize_advantages"].as_bool().unwrap_or(false),
+        reward_clip_range: serde_json::from_value(given["reward_clip_range"].clone()).unwrap(),
+        mask_truncated_completions: given["mask_truncated_completions"].as_bool().unwrap_or(false),
+        ..RlooConfig::default()
+    };
+    grouped(run, &mut Rloo::new(&config), &["kl", "clip_ratio/low_mean", "clip_ratio/region_mean"]);
+}
+
+/// Recorded groups of completions, each gone over as often as the run says.
+fn grouped(run: &str, algorithm: &mut dyn Algorithm, names: &[&str]) {
+    let fixture = read(run);
+    let given = &fixture["hyper_parameters"];
+    let temperature = algorithm.sampling().temperature;
+    let repeats = given["num_iterations"].as_u64().unwrap_or(1) as usize;
     // TRL's schedule moves with every update, so each update is a call of its own here.
-    let settings = settings(10, number("learning_rate", f64::NAN), 1.0);
+    let settings = settings(10, given["learning_rate"].as_f64().unwrap(), 1.0);
     let recorded = lines(&folder().join(run).join("rollouts.jsonl"));
-    let mut algorithm = Grpo::new(&config);
     let mut learner =
         Learner::new(Actor { policy: load("qwen3"), value_head: None }, Optimizer::new(settings.optimizer));
     let reference = learner.frozen().policy;
-    let mut experience = None;
+    let mut known = None;
     for (update, step) in fixture["steps"].as_array().unwrap().iter().enumerate() {
         let generation = update / repeats;
         if update % repeats == 0 {
             let rows: Vec<Value> = recorded.iter().filter(|row| row["generation"] == generation).cloned().collect();
             let rollouts = rollouts(&rows, &learner.frozen().policy, 4, temperature, &settings);
             let reference = actor::logprobs(&reference, &rollouts, temperature, settings.passes);
-            experience = Some(Experience { rollouts, rewards: rewards(&rows, "reward"), reference: Some(reference) });
+            let experience = Experience { rollouts, rewards: rewards(&rows, "reward"), reference: Some(reference) };
+            let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
+            known = Some((experience, advantages));
         }
-        let experience = experience.as_ref().unwrap();
-        let advantages = algorithm.advantages(&learner.frozen(), experience, &settings);
+        let (experience, advantages) = known.as_ref().unwrap();
         let at = Update { iteration: update, multiplier: settings.multiplier(update), settings: &settings };
-        let stats = algorithm.update(&mut learner, experience, &advantages, at).unwrap();
-        let mut names = vec!["loss", "grad_norm", "entropy", "clip_ratio/low_mean", "clip_ratio/region_mean"];
-        names.extend((config.kl_coefficient != 0.0).then_some("kl"));
-        for name in names {
-            let expected = step.get(name).unwrap_or(&step["metrics"][name]).as_f64().unwrap();
-            close(&format!("{run}, step {}, {name}", update + 1), stats.value(name).unwrap(), expected);
+        let stats = algorithm.update(&mut learner, experience, advantages, at).unwrap();
+        for name in ["loss", "grad_norm", "entropy"].iter().chain(names) {
+            let expected = step.get(name).unwrap_or(&step["metrics"][name]).as_f64();
+            // What was measured when completions were scored is logged once.
+            let Some(expected) = expected else { continue };
+            let found = stats.value(name).or_else(|| advantages.stats.value(name)).unwrap();
+            close(&format!("{run}, step {}, {name}", update + 1), found, expected);
         }
     }
     weights(run, &named_tensors(&learner.frozen().policy), &fixture["final_weights"]);
@@ -364,6 +401,24 @@ fn group_relative_policy_optimisation() {
 #[test]
 fn group_relative_policy_optimisation_twice_over_each_batch_with_kl() {
     grpo("grpo_two_iterations_kl");
+}
+
+#[test]
+fn group_sequence_policy_optimisation() {
+    grpo("grpo_gspo");
+}
+
+#[test]
+fn weights_and_gates_in_place_of_the_clip() {
+    for run in ["grpo_cispo", "grpo_sapo", "grpo_vespo"] {
+        grpo(run);
+    }
+}
+
+#[test]
+fn reinforce_that_leaves_one_out() {
+    rloo("rloo");
+    rloo("rloo_two_iterations");
 }
 
 fn ppo(run: &str) {
@@ -641,6 +696,7 @@ fn fisher_vector_products_without_a_second_derivative() {
     let loss = PolicyLoss {
         temperature: 1.0,
         surrogate: Surrogate::PolicyGradient,
+        level: Level::Token,
         denominator: Denominator::Tokens,
         kl: None,
         entropy_coefficient: 0.0,

@@ -97,7 +97,7 @@ error: `reward` is given, but `dpo` samples nothing to reward: it learns from it
    |
  2 |  \"reward\": {\"model\": \"rm\"}}
    |  ^^^^^^^^
-hint: leave it out, or use `ppo`, `nlpo`, `a2c`, `trpo` or `grpo`
+hint: leave it out, or use `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`
 ",
     );
 }

@@ -16,6 +16,7 @@ use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
+use crate::loss::surrogate::Level;
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{NEW_TOKENS, Stats};
@@ -139,7 +140,7 @@ impl Method for A2cConfig {
     fn preset(&self, preset: Preset) -> Option<&'static str> {
         match preset {
             Preset::Rl4lms => Some(RL4LMS),
-            Preset::FineGrained => None,
+            _ => None,
         }
     }
 
@@ -208,6 +209,7 @@ impl A2c {
         PolicyLoss {
             temperature: self.config.temperature as f32,
             surrogate: Surrogate::PolicyGradient,
+            level: Level::Token,
             denominator: Denominator::Tokens,
             kl: None,
             entropy_coefficient: self.config.entropy_coefficient,

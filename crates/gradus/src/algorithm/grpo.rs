@@ -7,20 +7,55 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::actor::{Actor, lengths};
+use super::actor::Actor;
 use super::advantage::of_groups;
-use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
-use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update, mini_batches};
+use super::grouped::Grouped;
+use super::step::{Denominator, PolicyLoss, Surrogate};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update};
 use crate::data::{Need, TooLong};
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::loss::kl::KlCorrection;
-use crate::loss::surrogate::{Clip, Statistics};
+use crate::loss::surrogate::{Clip, Level};
+use crate::loss::vespo::Gamma;
 use crate::math::{Baseline, Reduction, Scale};
-use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, Shared, Stay};
-use crate::rollout::StopReason;
+use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, Shared, Stay};
 use crate::settings::{Settings, TrainConfig};
-use crate::stats::{NEW_TOKENS, Stats};
+use crate::stats::Stats;
+
+/// Zheng et al. 2025, section 5.1: clip ranges; completions of an iteration are gone over in four mini-batches.
+const GSPO: &str = "\
+method:
+  grpo:
+    importance_sampling_level: sequence
+    loss_type: grpo
+    clip_range: 3e-4
+    clip_range_high: 4e-4
+    kl_coefficient: 0
+    mini_batches: 4
+";
+
+/// Yu et al. 2025, section 4.1: clip-higher, dynamic sampling, the token-level loss, overlong filtering.
+const DAPO: &str = "\
+method:
+  grpo:
+    group_size: 16
+    loss_type: dapo
+    clip_range: 0.2
+    clip_range_high: 0.28
+    kl_coefficient: 0
+    mask_truncated_completions: true
+    resample_rounds: 10
+";
+
+/// Liu et al. 2025, section 3.2: neither the length nor the spread of a group divides.
+const DR_GRPO: &str = "\
+method:
+  grpo:
+    loss_type: dr_grpo
+    scale_rewards: none
+    kl_coefficient: 0
+";
 
 /// Keys of `method.grpo`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,7 +77,7 @@ pub struct GrpoConfig {
     pub mini_batches: usize,
     /// Lower clip range of the ratio: 1 − clip_range. Default 0.2 (TRL).
     pub clip_range: f64,
-    /// Upper clip range: 1 + clip_range_high. Default: `clip_range`.
+    /// Upper clip range: 1 + clip_range_high; of `cispo` the bound of the ratio itself, which it needs. Default: `clip_range`.
     pub clip_range_high: Option<f64>,
     /// Upper bound of the ratio even where the advantage is negative (two-sided clipping). Default: none.
     pub delta: Option<f64>,
@@ -50,14 +85,32 @@ pub struct GrpoConfig {
     pub kl_coefficient: f64,
     /// Whether the KL term is multiplied by the importance ratio, which makes its gradient that of the reverse KL. Default true (TRL).
     pub kl_bias_correction: bool,
-    /// Reduction of the token losses. Default `dapo` (TRL).
+    /// What has an importance ratio: a token, or a sequence with the geometric mean of its tokens' (GSPO). Default `token` (TRL).
+    pub importance_sampling_level: ImportanceSamplingLevel,
+    /// The loss of tokens, and its reduction. Default `dapo` (TRL).
     pub loss_type: GrpoLossType,
+    /// Temperature of `sapo` where the advantage is positive. Default 1 (TRL).
+    pub sapo_temperature_pos: f64,
+    /// Temperature of `sapo` elsewhere. Default 1.05 (TRL).
+    pub sapo_temperature_neg: f64,
+    /// Exponent of the ratio in `vespo`'s weight where the advantage is not negative. Default 2 (TRL).
+    pub vespo_k_pos: f64,
+    /// Rate of `vespo`'s weight there. Default 3 (TRL).
+    pub vespo_lambda_pos: f64,
+    /// Exponent of the ratio in `vespo`'s weight where the advantage is negative. Default 3 (TRL).
+    pub vespo_k_neg: f64,
+    /// Rate of `vespo`'s weight there. Default 2 (TRL).
+    pub vespo_lambda_neg: f64,
     /// What a reward is compared with. Default `group_mean` (TRL).
     pub baseline: GroupBaseline,
     /// What advantages are divided by. Default `group` (TRL).
     pub scale_rewards: ScaleRewards,
     /// Leave completions without a stop id out of the loss. Default false (TRL).
     pub mask_truncated_completions: bool,
+    /// How often groups whose rewards are all alike give way to groups of prompts that the iteration has not had (dynamic
+    /// sampling, Yu et al. 2025). Default 0: they stay, and teach nothing.
+    #[schemars(range(max = 1_000))]
+    pub resample_rounds: usize,
     /// Weight of the entropy bonus. Default 0.
     pub entropy_coefficient: f64,
     /// Strings that end a completion.
@@ -81,10 +134,18 @@ impl Default for GrpoConfig {
             delta: None,
             kl_coefficient: 0.0,
             kl_bias_correction: true,
+            importance_sampling_level: ImportanceSamplingLevel::Token,
             loss_type: GrpoLossType::Dapo,
+            sapo_temperature_pos: 1.0,
+            sapo_temperature_neg: 1.05,
+            vespo_k_pos: 2.0,
+            vespo_lambda_pos: 3.0,
+            vespo_k_neg: 3.0,
+            vespo_lambda_neg: 2.0,
             baseline: GroupBaseline::GroupMean,
             scale_rewards: ScaleRewards::Group,
             mask_truncated_completions: false,
+            resample_rounds: 0,
             entropy_coefficient: 0.0,
             stop: Vec::new(),
             sampling: SamplingConfig::default(),
@@ -93,7 +154,17 @@ impl Default for GrpoConfig {
     }
 }
 
-/// How token losses become one number.
+/// What has an importance ratio of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ImportanceSamplingLevel {
+    /// Each token (Shao et al. 2024).
+    Token,
+    /// Each sequence, the geometric mean of its tokens' (Zheng et al. 2025, GSPO).
+    Sequence,
+}
+
+/// The loss of tokens, and how it becomes one number. The clipped surrogate unless said otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GrpoLossType {
@@ -105,6 +176,14 @@ pub enum GrpoLossType {
     Bnpo,
     /// Mean over the tokens of the step (Yu et al. 2025).
     Dapo,
+    /// Logprobs weighted by the bounded ratio, mean over the tokens of the step (MiniMax 2025).
+    Cispo,
+    /// A smooth gate in place of the clip, mean over each sequence, then over sequences (Gao et al. 2025).
+    Sapo,
+    /// Sum over each sequence, then mean over sequences (LUSPO; with `importance_sampling_level: sequence`).
+    Luspo,
+    /// Logprobs weighted by a gamma kernel of the sequence's ratio, mean over the tokens of the step (VESPO).
+    Vespo,
 }
 
 /// What a completion's reward is compared with.
@@ -155,6 +234,15 @@ impl Method for GrpoConfig {
         }
     }
 
+    fn preset(&self, preset: Preset) -> Option<&'static str> {
+        match preset {
+            Preset::Gspo => Some(GSPO),
+            Preset::Dapo => Some(DAPO),
+            Preset::DrGrpo => Some(DR_GRPO),
+            _ => None,
+        }
+    }
+
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         problems.unless(self.group_size >= 2, &["method.grpo.group_size"], || {
             let reason = "an advantage is the distance from the mean of the group, which is always 0 in a group of one";
@@ -162,12 +250,35 @@ impl Method for GrpoConfig {
             (message, Some("8 is usual; `gradus ppo` works with one completion a prompt".into()))
         });
         problems.between("method.grpo.clip_range", self.clip_range, 0.0, 1.0);
+        if self.loss_type == GrpoLossType::Cispo {
+            let fine = self.clip_range_high.is_some_and(|cap| cap >= 1.0);
+            problems.unless(fine, &["method.grpo.clip_range_high", "method.grpo.loss_type"], || {
+                let given = self.clip_range_high.map_or("not given".to_owned(), |cap| cap.to_string());
+                let message = format!(
+                    "`method.grpo.clip_range_high` is {given}, but `loss_type: cispo` bounds the ratio itself with it: it must be at least 1"
+                );
+                (message, Some("5 is usual (Khatri et al. 2025)".into()))
+            });
+        }
+        for (key, value) in [
+            ("method.grpo.sapo_temperature_pos", self.sapo_temperature_pos),
+            ("method.grpo.sapo_temperature_neg", self.sapo_temperature_neg),
+            ("method.grpo.vespo_lambda_pos", self.vespo_lambda_pos),
+            ("method.grpo.vespo_lambda_neg", self.vespo_lambda_neg),
+        ] {
+            problems.above_zero(key, value);
+        }
         problems.at_least("method.grpo.entropy_coefficient", self.entropy_coefficient, 0.0);
         self.iteration().rules(problems, self.name(), train);
         problems.at_least("method.grpo.kl_coefficient", self.kl_coefficient, 0.0);
         if let Some(high) = self.clip_range_high {
             problems.above_zero("method.grpo.clip_range_high", high);
         }
+        let clips = !matches!(self.loss_type, GrpoLossType::Cispo | GrpoLossType::Sapo | GrpoLossType::Vespo);
+        problems.unless(clips || self.delta.is_none(), &["method.grpo.delta", "method.grpo.loss_type"], || {
+            let message = "`method.grpo.delta` is given, but `cispo`, `sapo` and `vespo` have no clipped ratio that it could bound".into();
+            (message, Some("leave it out".into()))
+        });
         if let Some(delta) = self.delta {
             let least = 1.0 + self.clip_range_high.unwrap_or(self.clip_range);
             problems.unless(delta > least, &["method.grpo.delta", "method.grpo.clip_range_high"], || {
@@ -213,26 +324,33 @@ impl Grpo {
         Self { config: config.clone() }
     }
 
-    /// Whether the completion of a rollout carries loss.
-    fn counts(&self, stop: StopReason) -> bool {
-        !(self.config.mask_truncated_completions && stop == StopReason::Length)
-    }
-
     /// The loss of a step.
-    fn loss(&self) -> PolicyLoss {
+    pub fn loss(&self) -> PolicyLoss {
         let config = &self.config;
+        let high = config.clip_range_high.unwrap_or(config.clip_range);
         let correction = if config.kl_bias_correction { KlCorrection::ImportanceRatio } else { KlCorrection::None };
         PolicyLoss {
             temperature: config.temperature as f32,
-            surrogate: Surrogate::Clipped(Clip {
-                low: config.clip_range,
-                high: config.clip_range_high.unwrap_or(config.clip_range),
-                delta: config.delta,
-            }),
+            surrogate: match config.loss_type {
+                GrpoLossType::Cispo => Surrogate::Capped(high),
+                GrpoLossType::Sapo => Surrogate::Soft(config.sapo_temperature_pos, config.sapo_temperature_neg),
+                GrpoLossType::Vespo => Surrogate::Weighted(Gamma {
+                    k: [config.vespo_k_pos, config.vespo_k_neg],
+                    lambda: [config.vespo_lambda_pos, config.vespo_lambda_neg],
+                }),
+                _ => Surrogate::Clipped(Clip { low: config.clip_range, high, delta: config.delta }),
+            },
+            level: match config.importance_sampling_level {
+                ImportanceSamplingLevel::Token => Level::Token,
+                ImportanceSamplingLevel::Sequence => Level::SequenceMean,
+            },
             denominator: match config.loss_type {
-                GrpoLossType::Grpo => Denominator::Weights(Reduction::SequenceMean),
+                GrpoLossType::Grpo | GrpoLossType::Sapo => Denominator::Weights(Reduction::SequenceMean),
                 GrpoLossType::DrGrpo => Denominator::Weights(Reduction::FixedLength(config.max_new_tokens)),
-                GrpoLossType::Dapo => Denominator::Weights(Reduction::TokenMean),
+                GrpoLossType::Dapo | GrpoLossType::Cispo | GrpoLossType::Vespo => {
+                    Denominator::Weights(Reduction::TokenMean)
+                }
+                GrpoLossType::Luspo => Denominator::Weights(Reduction::SequenceSum),
                 GrpoLossType::Bnpo => Denominator::MicroBatches(Reduction::TokenMean),
             },
             kl: Some((config.kl_coefficient, correction)).filter(|(coefficient, _)| *coefficient != 0.0),
@@ -241,20 +359,15 @@ impl Grpo {
             clips_jointly: false,
         }
     }
-
-    /// The rollouts of a step that carry loss, groups together: their prompts are computed once. And how many do not.
-    fn split(&self, experience: &Experience, batch: &[usize]) -> (Vec<usize>, usize) {
-        let counts = |i: &usize| self.counts(experience.rollouts.rollouts[*i].stop);
-        let mut chosen: Vec<usize> = batch.iter().copied().filter(counts).collect();
-        chosen.sort_unstable();
-        let silent = batch.len() - chosen.len();
-        (chosen, silent)
-    }
 }
 
 impl Algorithm for Grpo {
     fn sampling(&self) -> Sampling {
         Sampling::of(&self.config.iteration())
+    }
+
+    fn resample_rounds(&self) -> usize {
+        self.config.resample_rounds
     }
 
     fn needs_reference(&self) -> bool {
@@ -281,43 +394,13 @@ impl Algorithm for Grpo {
         advantages: &Advantages,
         update: Update<'_>,
     ) -> Result<Stats, String> {
-        let GrpoConfig { update_epochs, mini_batches: count, entropy_coefficient, .. } = self.config;
-        let all: Vec<usize> = (0..experience.rollouts.len()).collect();
-        let (loss, mut learners) = (self.loss(), Learners { actor, critic: None });
-        let (mut stats, mut ratios) = (Stats::default(), Statistics::default());
-        for epoch in 0..update_epochs {
-            let order = update.order(&all, count, epoch);
-            for batch in mini_batches(&order, count) {
-                let (chosen, silent) = self.split(experience, batch);
-                if chosen.is_empty() {
-                    continue;
-                }
-                let (batch, mut seen) =
-                    (MiniBatch { experience, advantages, chosen: &chosen, silent }, Seen::default());
-                let (losses, norms) = loss.step(&mut learners, batch, update, &mut seen)?;
-                let tokens = seen.ratios.tokens as f64;
-                stats.mean("loss", losses.total, 1.0);
-                stats.mean("grad_norm", norms.actor, 1.0);
-                if let Some(kl) = seen.kl {
-                    stats.mean("kl", kl, tokens);
-                }
-                stats.mean("entropy", seen.entropy, tokens);
-                if entropy_coefficient != 0.0 {
-                    stats.mean("policy_loss", losses.policy, 1.0);
-                    stats.last("entropy_coef", entropy_coefficient);
-                }
-                ratios.add(&seen.ratios);
-            }
-        }
-        let tokens = ratios.tokens as f64;
-        stats.mean("clip_ratio/low_mean", ratios.low_fraction() * tokens, tokens);
-        stats.mean("clip_ratio/high_mean", ratios.high_fraction() * tokens, tokens);
-        stats.mean("clip_ratio/region_mean", ratios.clip_fraction() * tokens, tokens);
-        if let (Some(low), Some(high)) = (ratios.low_min, ratios.high_max) {
-            stats.min("clip_ratio/low_min", low);
-            stats.max("clip_ratio/high_max", high);
-        }
-        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &all).iter().sum::<usize>() as f64);
-        Ok(stats)
+        let config = &self.config;
+        let grouped = Grouped {
+            loss: self.loss(),
+            update_epochs: config.update_epochs,
+            mini_batches: config.mini_batches,
+            masks_truncated: config.mask_truncated_completions,
+        };
+        grouped.update(actor, experience, advantages, update)
     }
 }

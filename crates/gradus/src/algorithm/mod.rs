@@ -10,9 +10,11 @@ pub mod advantage;
 pub mod critic;
 pub mod estimator;
 pub mod fisher;
+pub mod grouped;
 pub mod grpo;
 pub mod nlpo;
 pub mod ppo;
+pub mod rloo;
 pub mod shaping;
 pub mod step;
 pub mod trpo;
@@ -172,6 +174,11 @@ pub trait Algorithm {
     /// A mask of its own over what is drawn, in iterations or in an evaluation.
     fn masking(&self, _in_evaluation: bool) -> Option<Masking<'_>> {
         None
+    }
+
+    /// How often groups whose rewards are all alike are replaced before anything is learned from them.
+    fn resample_rounds(&self) -> usize {
+        0
     }
 
     /// Whether [`Experience::reference`] is to be filled.

@@ -167,7 +167,7 @@ impl Method for NlpoConfig {
     fn preset(&self, preset: Preset) -> Option<&'static str> {
         match preset {
             Preset::Rl4lms => Some(RL4LMS),
-            Preset::FineGrained => None,
+            _ => None,
         }
     }
 

@@ -19,7 +19,7 @@ use crate::data::{Need, TooLong};
 use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
-use crate::loss::surrogate::Clip;
+use crate::loss::surrogate::{Clip, Level};
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
 use crate::rollout::StopReason;
 use crate::settings::{Settings, TrainConfig};
@@ -239,6 +239,7 @@ impl Method for PpoConfig {
         match preset {
             Preset::Rl4lms => Some(RL4LMS),
             Preset::FineGrained => Some(FINE_GRAINED),
+            _ => None,
         }
     }
 
@@ -332,6 +333,7 @@ impl Ppo {
         PolicyLoss {
             temperature: config.temperature as f32,
             surrogate: Surrogate::Clipped(Clip::symmetric(config.clip_range)),
+            level: Level::Token,
             denominator: match in_parts {
                 false => Denominator::Tokens,
                 true => Denominator::Parts {

@@ -12,13 +12,15 @@ use super::actor::{self, Actor, Forward, concat, gather, lengths};
 use super::critic::Critic;
 use super::{Advantages, Experience, Update};
 use crate::batches::MicroBatch;
-use crate::host::{constant, read_all};
+use crate::host::{constant, read, read_all};
 use crate::learner::Learner;
 use crate::loss::kl::{KlCorrection, kl_term};
 use crate::loss::policy_gradient::policy_gradient;
+use crate::loss::reduce::spread;
 use crate::loss::reduce::weighted_sum;
-use crate::loss::surrogate::{Clip, Statistics, clipped_surrogate};
-use crate::loss::value;
+use crate::loss::surrogate::{Clip, Level, Statistics, clipped_surrogate};
+use crate::loss::vespo::{self, Gamma};
+use crate::loss::{cispo, sapo, value};
 use crate::math::weights::{micro_mean_weights, part_weights, per_token};
 use crate::math::{Reduction, token_weights};
 
@@ -29,6 +31,8 @@ pub struct PolicyLoss {
     pub temperature: f32,
     /// What is made of advantages.
     pub surrogate: Surrogate,
+    /// What has an importance ratio of its own.
+    pub level: Level,
     /// Who divides by what.
     pub denominator: Denominator,
     /// The weight of a KL term in the loss, and its form; it needs the reference's logprobs.
@@ -46,6 +50,12 @@ pub struct PolicyLoss {
 pub enum Surrogate {
     /// Those times the clipped ratio to the policy that sampled.
     Clipped(Clip),
+    /// Those times the logprob, times the ratio without gradient where it is not above this (CISPO).
+    Capped(f64),
+    /// Those times a smooth gate of the ratio, with a temperature where they are positive and one where not (SAPO).
+    Soft(f64, f64),
+    /// Those times the logprob, times a weight of the sequence's whole ratio (VESPO).
+    Weighted(Gamma),
     /// Those times the logprob.
     PolicyGradient,
 }
@@ -55,15 +65,44 @@ impl Surrogate {
     fn clip(&self) -> Clip {
         match *self {
             Self::Clipped(clip) => clip,
-            Self::PolicyGradient => Clip { low: 1.0, high: f64::INFINITY, delta: None },
+            Self::Capped(cap) => Clip { low: 1.0, high: cap - 1.0, delta: None },
+            Self::Soft(..) | Self::Weighted(_) | Self::PolicyGradient => {
+                Clip { low: 1.0, high: f64::INFINITY, delta: None }
+            }
         }
     }
+}
 
-    fn losses(&self, logprobs_m: Tensor<1>, old_m: Tensor<1>, advantages_m: Tensor<1>) -> Tensor<1> {
-        match self {
-            Self::Clipped(clip) => clipped_surrogate(logprobs_m, old_m, advantages_m, clip),
-            Self::PolicyGradient => policy_gradient(logprobs_m, advantages_m),
-        }
+/// The tokens of one pass.
+struct Tokens<'a> {
+    logprobs_m: Tensor<1>,
+    /// At the level of the loss.
+    log_ratios_m: Tensor<1>,
+    old: &'a [f32],
+    advantages: &'a [f32],
+    counts_b: &'a [usize],
+}
+
+impl Tokens<'_> {
+    /// One value a token, and what each sequence was weighted with where it was.
+    fn losses(&self, surrogate: &Surrogate) -> (Tensor<1>, Vec<f32>) {
+        let device = self.logprobs_m.device();
+        let (logprobs_m, log_ratios_m) = (|| self.logprobs_m.clone(), || self.log_ratios_m.clone());
+        let advantages_m = constant(self.advantages.to_vec(), &device);
+        let losses_m = match surrogate {
+            Surrogate::Clipped(clip) => clipped_surrogate(log_ratios_m(), advantages_m, clip),
+            Surrogate::Capped(cap) => cispo::cispo(logprobs_m(), log_ratios_m(), advantages_m, *cap),
+            Surrogate::Soft(positive, negative) => sapo::sapo(log_ratios_m(), advantages_m, *positive, *negative),
+            Surrogate::Weighted(gamma) => {
+                let logprobs = read(&self.logprobs_m);
+                let log_ratios: Vec<f32> = logprobs.iter().zip(self.old).map(|(new, old)| new - old).collect();
+                let weights_b = gamma.weights(&log_ratios, self.advantages, self.counts_b);
+                let weights_m = spread(constant(weights_b.clone(), &device), self.counts_b);
+                return (vespo::vespo(logprobs_m(), advantages_m, weights_m), weights_b);
+            }
+            Surrogate::PolicyGradient => policy_gradient(logprobs_m(), advantages_m),
+        };
+        (losses_m, Vec::new())
     }
 }
 
@@ -152,8 +191,12 @@ pub struct Norms {
 /// What passes over tokens measured; several steps are added up in one.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Seen {
-    /// What the ratios were.
+    /// How many tokens there were.
+    pub tokens: usize,
+    /// What the ratios were, of tokens or of sequences.
     pub ratios: Statistics,
+    /// Σ of what sequences were weighted with, and how many there were; 0 where they were not.
+    pub weights: (f64, usize),
     /// Σ entropy.
     pub entropy: f64,
     /// Σ of the KL term, not yet weighted; `None` without one.
@@ -193,8 +236,8 @@ impl PolicyLoss {
     ) -> Result<(Losses, Option<Norms>), String> {
         let before = seen.ratios;
         let stepped = self.accumulate(learners, batch, update.settings.passes, seen).and_then(|losses| {
-            let tokens = seen.ratios.tokens - before.tokens;
-            let taken = takes((seen.ratios.k3_sum - before.k3_sum) / tokens.max(1) as f64);
+            let ratios = seen.ratios.tokens - before.tokens;
+            let taken = takes((seen.ratios.k3_sum - before.k3_sum) / ratios.max(1) as f64);
             Ok((losses, if taken { Some(learners.step(update, self.clips_jointly)?) } else { None }))
         });
         if !matches!(stepped, Ok((_, Some(_)))) {
@@ -232,15 +275,21 @@ impl PolicyLoss {
 
             // 2. The loss of each token, and its part of the step's.
             let old = actor::old_logprobs(rollouts, part);
-            let old_m = constant(old.clone(), &device);
             let advantages_m = concat(&advantages.advantages, part);
-            let own_m = constant(advantages_m.clone(), &device);
-            let losses_m = self.surrogate.losses(found.logprobs_m.clone(), old_m.clone(), own_m);
+            let of_level = |logprobs_m| self.level.log_ratios(logprobs_m, constant(old.clone(), &device), counts_b);
+            let own = Tokens {
+                logprobs_m: found.logprobs_m.clone(),
+                log_ratios_m: of_level(found.logprobs_m.clone()),
+                old: &old,
+                advantages: &advantages_m,
+                counts_b,
+            };
+            let (losses_m, weights_b) = own.losses(&self.surrogate);
             let mut policy = reducer.reduce(losses_m, &pass, counts_b);
             let mut kl_m = None;
             if let (Some((coefficient, correction)), Some(reference)) = (self.kl, &experience.reference) {
                 let reference_m = gather(reference, part, &device);
-                let term_m = kl_term(found.logprobs_m.clone(), reference_m, old_m, correction);
+                let term_m = kl_term(found.logprobs_m.clone(), reference_m, own.log_ratios_m.clone(), correction);
                 policy = policy + reducer.reduce(term_m.clone(), &pass, counts_b) * coefficient;
                 kl_m = Some(term_m);
             }
@@ -271,7 +320,10 @@ impl PolicyLoss {
             let mut next = || read.next().expect("one list per tensor");
             losses.policy += f64::from(next()[0]);
             losses.total += finite("policy loss", next()[0])?;
-            seen.ratios.add(&Statistics::new(&next(), &old, &advantages_m, counts_b, &self.surrogate.clip()));
+            let clip = self.surrogate.clip();
+            seen.ratios.add(&Statistics::at(self.level, &next(), &old, &advantages_m, counts_b, &clip));
+            seen.tokens += old.len();
+            seen.weights = (seen.weights.0 + sum(&weights_b), seen.weights.1 + weights_b.len());
             let entropy = sum(&next());
             (losses.entropy, seen.entropy) = (losses.entropy + entropy, seen.entropy + entropy);
             if kl_m.is_some() {

@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::host::{constant, read};
 use crate::learner::Learner;
-use crate::loss::surrogate::Clip;
+use crate::loss::surrogate::{Clip, Level};
 use crate::loss::value;
 use crate::math::conjugate::{add_scaled, conjugate_gradient, dot};
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
@@ -163,7 +163,7 @@ impl Method for TrpoConfig {
     fn preset(&self, preset: Preset) -> Option<&'static str> {
         match preset {
             Preset::Rl4lms => Some(RL4LMS),
-            Preset::FineGrained => None,
+            _ => None,
         }
     }
 
@@ -284,6 +284,7 @@ impl Trpo {
         PolicyLoss {
             temperature: self.config.temperature as f32,
             surrogate: Surrogate::Clipped(Clip { low: 1.0, high: f64::INFINITY, delta: None }),
+            level: Level::Token,
             denominator: Denominator::Tokens,
             kl: None,
             entropy_coefficient: 0.0,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::algorithm::{
-    OnlineMethod, a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, trpo::TrpoConfig,
+    OnlineMethod, a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, rloo::RlooConfig,
+    trpo::TrpoConfig,
 };
 use crate::method::{Head, Iteration, Method, Shared};
 use crate::objective::{
@@ -44,6 +45,8 @@ pub enum MethodConfig {
     Trpo(TrpoConfig),
     /// Group relative policy optimisation.
     Grpo(GrpoConfig),
+    /// REINFORCE with the mean of the other completions as its baseline (leave one out).
+    Rloo(RlooConfig),
 }
 
 impl MethodConfig {
@@ -63,6 +66,7 @@ impl MethodConfig {
             Self::A2c(keys) => visitor.online(keys),
             Self::Trpo(keys) => visitor.online(keys),
             Self::Grpo(keys) => visitor.online(keys),
+            Self::Rloo(keys) => visitor.online(keys),
         }
     }
 }
@@ -120,7 +124,7 @@ impl MethodConfig {
     }
 }
 
-/// The names of the methods for which `holds`, as in "`ppo`, `nlpo`, `a2c`, `trpo` or `grpo`".
+/// The names of the methods for which `holds`, as in "`ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`".
 pub(super) fn names(joined_by: &str, holds: impl Fn(&MethodConfig) -> bool) -> String {
     let names: Vec<String> = MethodConfig::all()
         .iter()
@@ -173,7 +177,7 @@ mod tests {
             assert_eq!(MethodConfig::named(method.name()).as_ref(), Some(method), "`{}`", method.name());
         }
         assert_eq!(MethodConfig::named("dppo"), None);
-        assert_eq!(names("or", MethodConfig::is_online), "`ppo`, `nlpo`, `a2c`, `trpo` or `grpo`");
+        assert_eq!(names("or", MethodConfig::is_online), "`ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`");
         assert_eq!(names("and", |method| method.name() == "dpo"), "`dpo`");
     }
 }

@@ -77,7 +77,7 @@ mod tests {
                 found += 1;
             }
         }
-        assert_eq!(found, 5);
+        assert_eq!(found, 8);
     }
 
     #[test]

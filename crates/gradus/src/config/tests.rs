@@ -190,7 +190,7 @@ fn wrong_types() {
     check(
         "method: [sft]\n",
         &[
-            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `classify`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` is needed",
+            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `classify`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo`, `rloo` is needed",
         ],
     );
 }
@@ -268,7 +268,7 @@ fn impossible_combinations() {
     check(
         "method: {dpo: {}}\nreward: {model: rm}\n",
         &[
-            "4:1+6 `reward` is given, but `dpo` samples nothing to reward: it learns from its data alone (leave it out, or use `ppo`, `nlpo`, `a2c`, `trpo` or `grpo`)",
+            "4:1+6 `reward` is given, but `dpo` samples nothing to reward: it learns from its data alone (leave it out, or use `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` or `rloo`)",
         ],
     );
     check(

@@ -55,19 +55,20 @@ pub enum KlCorrection {
 
 /// The KL term of GRPO, one value per token: k3 of the policy against the reference, times the ratio when corrected.
 ///
-/// All tensors are `[M]`; `logprobs_m` carries gradient, the others do not. Follows TRL 1.16.
+/// All tensors are `[M]`; `logprobs_m` and `log_ratios_m` (of [`super::surrogate::Level`]) carry gradient, the reference does
+/// not. Follows TRL 1.16.
 ///
 /// # Panics
 /// When the lengths differ.
 pub fn kl_term(
     logprobs_m: Tensor<1>,
     reference_m: Tensor<1>,
-    old_logprobs_m: Tensor<1>,
+    log_ratios_m: Tensor<1>,
     correction: KlCorrection,
 ) -> Tensor<1> {
-    let k3_m = k3(logprobs_m.clone(), reference_m);
+    let k3_m = k3(logprobs_m, reference_m);
     match correction {
-        KlCorrection::ImportanceRatio => k3_m * ratio(logprobs_m, old_logprobs_m),
+        KlCorrection::ImportanceRatio => k3_m * ratio(log_ratios_m),
         KlCorrection::None => k3_m,
     }
 }
@@ -103,7 +104,7 @@ mod tests {
         let reference_m = plain(&[-1.2, -0.6, -1.5, -0.4, -1.0]);
         for (correction, loss) in [(KlCorrection::ImportanceRatio, -0.392_023_53), (KlCorrection::None, -0.391_494_02)]
         {
-            let kl_m = kl_term(logprobs_m.clone(), reference_m.clone(), old_m.clone(), correction);
+            let kl_m = kl_term(logprobs_m.clone(), reference_m.clone(), logprobs_m.clone() - old_m.clone(), correction);
             let mean = values(&kl_m).iter().map(|&kl| f64::from(kl)).sum::<f64>() / 5.0;
             assert!((mean * 0.04 - 0.394_211_95 - loss).abs() < VALUE_TOLERANCE, "{correction:?}: {mean}");
         }

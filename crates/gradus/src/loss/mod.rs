@@ -4,6 +4,7 @@
 //! Tensors hold only what counts: `[M]` counted tokens of a packed micro-batch, `[P]` pairs, `[B]` sequences. Nothing
 //! that is masked out ever enters the arithmetic. A loss sees no model, no text and no configuration.
 
+pub mod cispo;
 pub mod classify;
 pub mod cpo;
 pub mod divergence;
@@ -15,9 +16,11 @@ pub mod orpo;
 pub mod policy_gradient;
 pub mod reduce;
 pub mod reward;
+pub mod sapo;
 pub mod sft;
 pub mod surrogate;
 pub mod value;
+pub mod vespo;
 
 #[cfg(test)]
 pub(crate) mod check;

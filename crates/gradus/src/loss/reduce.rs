@@ -36,6 +36,23 @@ pub fn segment_sum(values_m: Tensor<1>, counts_b: &[usize]) -> Tensor<1> {
     zeros_b.select_assign(0, sequences_m, values_m, IndexingUpdateOp::Add)
 }
 
+/// Each sequence's value at each of its places, `[B]` to `[M]`. Differentiable.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn spread(values_b: Tensor<1>, counts_b: &[usize]) -> Tensor<1> {
+    let [b] = values_b.dims();
+    assert_eq!(counts_b.len(), b, "one count per value");
+    let device = values_b.device();
+    let sequence = |(b, &count): (usize, &usize)| std::iter::repeat_n(b as i32, count);
+    let sequences_m: Vec<i32> = counts_b.iter().enumerate().flat_map(sequence).collect();
+    let m = sequences_m.len();
+    if m == 0 {
+        return Tensor::zeros([0], &device);
+    }
+    values_b.select(0, Tensor::<1, Int>::from_data(TensorData::new(sequences_m, [m]), &device))
+}
+
 /// The mean of each sequence's values, `[B]`; 0 for a sequence without any. Differentiable.
 ///
 /// # Panics
@@ -60,6 +77,15 @@ mod tests {
         assert_eq!(values(&segment_mean(x.clone(), &[3, 0, 1])), [3.0, 0.0, 5.0]);
         let weighted = segment_mean(x.clone(), &[3, 0, 1]) * plain(&[3.0, 7.0, 2.0]);
         assert_eq!(gradient(&weighted, &x), [1.0, 1.0, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn values_of_sequences_stand_at_each_of_their_places() {
+        let x = leaf(&[1.0, 7.0, 2.0]);
+        let spread_m = spread(x.clone(), &[2, 0, 1]);
+        assert_eq!(values(&spread_m), [1.0, 1.0, 2.0]);
+        assert_eq!(gradient(&(spread_m * plain(&[3.0, 4.0, 5.0])), &x), [7.0, 0.0, 5.0]);
+        assert_eq!(values(&spread(plain(&[1.0]), &[0])), [0.0f32; 0]);
     }
 
     #[test]

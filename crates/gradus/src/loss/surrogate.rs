@@ -2,6 +2,8 @@
 
 use burn::tensor::Tensor;
 
+use super::reduce::{segment_mean, segment_sum, spread};
+
 /// Bound of `logprob − old logprob` before it is exponentiated: `e^20` still fits an f32 with room for an advantage.
 /// As in verl; TRL has none.
 pub const LOG_RATIO_BOUND: f64 = 20.0;
@@ -25,40 +27,58 @@ impl Clip {
     }
 }
 
-/// `ρ = exp(logprob − old_logprob)`, the exponent bounded.
-///
-/// Both are `[M]`; `logprobs_m` carries gradient, `old_logprobs_m` does not.
-///
-/// # Panics
-/// When the lengths differ.
-pub fn ratio(logprobs_m: Tensor<1>, old_logprobs_m: Tensor<1>) -> Tensor<1> {
-    let [m] = logprobs_m.dims();
-    assert_eq!(old_logprobs_m.dims(), [m], "old_logprobs_m");
-    (logprobs_m - old_logprobs_m).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+/// What has an importance ratio of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Each token (PPO, GRPO).
+    Token,
+    /// Each sequence: the geometric mean of its tokens' (Zheng et al. 2025, GSPO, equation 7, <https://arxiv.org/abs/2507.18071>).
+    SequenceMean,
+    /// Each sequence: the product of its tokens' (RLOO).
+    SequenceProduct,
+}
+
+impl Level {
+    /// The log-ratios `x` of tokens, `logprob − old_logprob`, at this level: of sequences, theirs at each of their tokens.
+    ///
+    /// All are `[M]`; `logprobs_m` carries gradient, `old_logprobs_m` does not.
+    ///
+    /// # Panics
+    /// When the lengths differ, or the counts do not sum to `M`.
+    pub fn log_ratios(self, logprobs_m: Tensor<1>, old_logprobs_m: Tensor<1>, counts_b: &[usize]) -> Tensor<1> {
+        let [m] = logprobs_m.dims();
+        assert_eq!(old_logprobs_m.dims(), [m], "old_logprobs_m");
+        let log_ratios_m = logprobs_m - old_logprobs_m;
+        match self {
+            Self::Token => log_ratios_m,
+            Self::SequenceMean => spread(segment_mean(log_ratios_m, counts_b), counts_b),
+            Self::SequenceProduct => spread(segment_sum(log_ratios_m, counts_b), counts_b),
+        }
+    }
+}
+
+/// `ρ = eˣ`, the log-ratio `x` bounded; `[M]` both.
+pub fn ratio(log_ratios_m: Tensor<1>) -> Tensor<1> {
+    log_ratios_m.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 }
 
 /// The clipped surrogate, one value per token, not yet reduced.
 ///
-/// `Lₜ = −min(min(ρₜ, δ)·Âₜ, clip(ρₜ, 1−ε_low, 1+ε_high)·Âₜ)` with `ρₜ` of [`ratio`].
+/// `Lₜ = −min(min(ρₜ, δ)·Âₜ, clip(ρₜ, 1−ε_low, 1+ε_high)·Âₜ)` with `ρₜ` the [`ratio`] of a token or of its sequence ([`Level`]).
 /// Schulman et al. 2017, equation 7, <https://arxiv.org/abs/1707.06347>; Shao et al. 2024, equation 3,
 /// <https://arxiv.org/abs/2402.03300>, which differs in advantages, reduction and KL term alone.
 /// Follows TRL 1.12 (its last PPO trainer) and 1.16 (GRPO); differs in returning tokens where TRL returns a mean.
 ///
-/// All tensors are `[M]`; logprobs are in nats.
-/// `logprobs_m` carries gradient; `old_logprobs_m` and `advantages_m` do not.
+/// All tensors are `[M]`.
+/// `log_ratios_m` carries gradient; `advantages_m` does not.
 ///
 /// # Panics
-/// When the three lengths differ.
-pub fn clipped_surrogate(
-    logprobs_m: Tensor<1>,
-    old_logprobs_m: Tensor<1>,
-    advantages_m: Tensor<1>,
-    clip: &Clip,
-) -> Tensor<1> {
-    let [m] = logprobs_m.dims();
+/// When the lengths differ.
+pub fn clipped_surrogate(log_ratios_m: Tensor<1>, advantages_m: Tensor<1>, clip: &Clip) -> Tensor<1> {
+    let [m] = log_ratios_m.dims();
     assert_eq!(advantages_m.dims(), [m], "advantages_m");
 
-    let ratio_m = ratio(logprobs_m, old_logprobs_m);
+    let ratio_m = ratio(log_ratios_m);
     let clipped_m = ratio_m.clone().clamp(1.0 - clip.low, 1.0 + clip.high);
     let capped_m = match clip.delta {
         Some(delta) => ratio_m.clamp_max(delta),
@@ -123,6 +143,35 @@ impl Statistics {
             start += count;
         }
         sums
+    }
+
+    /// [`new`](Self::new) at `level`: of sequences, each counts as one token; those without any do not count.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn at(
+        level: Level,
+        logprobs_m: &[f32],
+        old_logprobs_m: &[f32],
+        advantages_m: &[f32],
+        counts_b: &[usize],
+        clip: &Clip,
+    ) -> Self {
+        if level == Level::Token {
+            return Self::new(logprobs_m, old_logprobs_m, advantages_m, counts_b, clip);
+        }
+        let (mut log_ratios_b, mut advantages_b, mut start) = (Vec::new(), Vec::new(), 0);
+        for &count in counts_b.iter().filter(|count| **count > 0) {
+            let tokens = start..start + count;
+            let of_token = |m: usize| f64::from(logprobs_m[m]) - f64::from(old_logprobs_m[m]);
+            let sum: f64 = tokens.clone().map(of_token).sum();
+            let sum = if level == Level::SequenceMean { sum / count as f64 } else { sum };
+            log_ratios_b.push(sum as f32);
+            advantages_b.push(advantages_m[start]);
+            start = tokens.end;
+        }
+        let (zeros_b, ones_b) = (vec![0.0; log_ratios_b.len()], vec![1; log_ratios_b.len()]);
+        Self::new(&log_ratios_b, &zeros_b, &advantages_b, &ones_b, clip)
     }
 
     fn add_token(&mut self, log_ratio: f64, advantage: f32, clip: &Clip) {
@@ -213,7 +262,7 @@ mod tests {
         let ratios: [f32; 5] = [1.1, 1.5, 1.5, 0.5, 0.5];
         let (logprobs_m, clip) = (leaf(&ratios.map(f32::ln)), Clip::symmetric(0.2));
         let (old_m, advantages_m) = ([0.0f32; 5], [2.0f32, 2.0, -2.0, 2.0, -2.0]);
-        let loss_m = clipped_surrogate(logprobs_m.clone(), plain(&old_m), plain(&advantages_m), &clip);
+        let loss_m = clipped_surrogate(logprobs_m.clone() - plain(&old_m), plain(&advantages_m), &clip);
         close(&values(&loss_m), &[-2.2, -2.4, 3.0, -1.0, 1.6], VALUE_TOLERANCE);
         close(&gradient(&loss_m, &logprobs_m), &[-2.2, 0.0, 3.0, -1.0, 0.0], GRADIENT_TOLERANCE);
 
@@ -228,7 +277,7 @@ mod tests {
     fn bounds_may_differ() {
         let logprobs_m = plain(&[1.25f32.ln(), 0.75f32.ln()]);
         let clip = Clip { high: 0.28, ..Clip::symmetric(0.2) };
-        let loss_m = clipped_surrogate(logprobs_m, plain(&[0.0, 0.0]), plain(&[1.0, -1.0]), &clip);
+        let loss_m = clipped_surrogate(logprobs_m, plain(&[1.0, -1.0]), &clip);
         close(&values(&loss_m), &[-1.25, 0.8], VALUE_TOLERANCE);
     }
 
@@ -238,7 +287,7 @@ mod tests {
         let (old_m, advantages_m) = (plain(&[-500.0, 0.0, -500.0, -500.0]), plain(&[1.0, 1.0, -1.0, 0.0]));
         for delta in [None, Some(2.0)] {
             let clip = Clip { delta, ..Clip::symmetric(0.2) };
-            let loss_m = clipped_surrogate(logprobs_m.clone(), old_m.clone(), advantages_m.clone(), &clip);
+            let loss_m = clipped_surrogate(logprobs_m.clone() - old_m.clone(), advantages_m.clone(), &clip);
             assert!(values(&loss_m).iter().chain(&gradient(&loss_m, &logprobs_m)).all(|v| v.is_finite()));
         }
     }
@@ -260,7 +309,7 @@ mod tests {
             (Reduction::TokenMean, capped, -0.399_197_83, None),
         ] {
             let (logprobs_m, clip) = (leaf(&LOGPROBS_M), Clip { delta, ..Clip::symmetric(0.2) });
-            let loss_m = clipped_surrogate(logprobs_m.clone(), plain(&OLD_M), plain(&ADVANTAGES_M), &clip);
+            let loss_m = clipped_surrogate(logprobs_m.clone() - plain(&OLD_M), plain(&ADVANTAGES_M), &clip);
             let weights_m = per_token(&token_weights(&COUNTS_B, reduction), &COUNTS_B);
             let reduced = weighted_sum(loss_m, plain(&weights_m));
             close(&values(&reduced), &[loss], VALUE_TOLERANCE);
@@ -281,6 +330,26 @@ mod tests {
     }
 
     #[test]
+    fn ratios_of_sequences_are_means_or_products() {
+        // Log-ratios 0.1, 0.3 and 0.2 of one sequence, none of the next, −0.4 of the last.
+        let (logprobs_m, old_m) = (leaf(&[0.1, 0.3, 0.2, -0.4]), plain(&[0.0; 4]));
+        let counts_b = [3, 0, 1];
+        let at = |level: Level| level.log_ratios(logprobs_m.clone(), old_m.clone(), &counts_b);
+        close(&values(&at(Level::SequenceMean)), &[0.2, 0.2, 0.2, -0.4], VALUE_TOLERANCE);
+        close(&values(&at(Level::SequenceProduct)), &[0.6, 0.6, 0.6, -0.4], VALUE_TOLERANCE);
+        close(&gradient(&at(Level::SequenceMean), &logprobs_m), &[1.0; 4], GRADIENT_TOLERANCE);
+        close(&gradient(&at(Level::SequenceProduct), &logprobs_m), &[3.0, 3.0, 3.0, 1.0], GRADIENT_TOLERANCE);
+
+        let (host, clip) = ([0.1f32, 0.3, 0.2, -0.4], Clip::symmetric(0.25));
+        let statistics = |level| Statistics::at(level, &host, &[0.0; 4], &[1.0, 1.0, 1.0, -1.0], &counts_b, &clip);
+        // e^0.2 < 1.25 < e^0.6, and e^−0.4 < 0.75.
+        let (mean, product) = (statistics(Level::SequenceMean), statistics(Level::SequenceProduct));
+        assert_eq!((mean.tokens, mean.low, mean.high), (2, 1, 0));
+        assert_eq!((product.tokens, product.low, product.high), (2, 1, 1));
+        assert_eq!((statistics(Level::Token).tokens, statistics(Level::Token).high), (4, 1));
+    }
+
+    #[test]
     fn micro_batches_add_up() {
         let clip = Clip::symmetric(0.2);
         let whole = Statistics::new(&LOGPROBS_M, &OLD_M, &ADVANTAGES_M, &COUNTS_B, &clip);
@@ -297,7 +366,7 @@ mod tests {
     #[test]
     fn no_advantage_no_gradient() {
         let logprobs_m = leaf(&LOGPROBS_M);
-        let loss_m = clipped_surrogate(logprobs_m.clone(), plain(&OLD_M), plain(&[0.0; 5]), &Clip::symmetric(0.2));
+        let loss_m = clipped_surrogate(logprobs_m.clone() - plain(&OLD_M), plain(&[0.0; 5]), &Clip::symmetric(0.2));
         assert!(gradient(&loss_m, &logprobs_m).iter().all(|g| *g == 0.0));
     }
 
@@ -308,7 +377,7 @@ mod tests {
         ) {
             let (logprobs, advantages): (Vec<f32>, Vec<f32>) = tokens.into_iter().unzip();
             let (logprobs_m, clip) = (leaf(&logprobs), Clip::symmetric(0.2));
-            let loss_m = clipped_surrogate(logprobs_m.clone(), plain(&logprobs), plain(&advantages), &clip);
+            let loss_m = clipped_surrogate(logprobs_m.clone() - plain(&logprobs), plain(&advantages), &clip);
             let minus: Vec<f32> = advantages.iter().map(|a| -a).collect();
             prop_assert_eq!(gradient(&loss_m, &logprobs_m), minus.clone());
             prop_assert_eq!(values(&loss_m), minus);

@@ -41,12 +41,22 @@ pub struct GroupAdvantages {
 }
 
 impl GroupAdvantages {
+    /// The groups that teach nothing: their rewards are all equal, or fewer than two were scored.
+    pub fn flat_groups(&self) -> Vec<usize> {
+        let is_flat = |(p, std): (usize, &Option<f64>)| std.is_none_or(is_zero).then_some(p);
+        self.stds_p.iter().enumerate().filter_map(is_flat).collect()
+    }
+
     /// The share of groups whose rewards are all equal: they teach nothing.
     pub fn zero_std_fraction(&self) -> f64 {
-        // TRL's `torch.isclose(std, 0)`: absolute tolerance 1e-8.
-        let equal = self.stds_p.iter().filter(|std| std.is_some_and(|std| std <= 1e-8)).count();
+        let equal = self.stds_p.iter().filter(|std| std.is_some_and(is_zero)).count();
         if self.stds_p.is_empty() { 0.0 } else { equal as f64 / self.stds_p.len() as f64 }
     }
+}
+
+/// TRL's `torch.isclose(std, 0)`: absolute tolerance 1e-8.
+fn is_zero(std: f64) -> bool {
+    std <= 1e-8
 }
 
 /// `Âᵢ = (rᵢ − bᵢ) / (std + 1e-4)`, the baseline `bᵢ` and the deviation over scored completions.
@@ -130,6 +140,7 @@ mod tests {
         let plain = group_advantages(&rewards, 2, Baseline::Mean, Scale::None);
         close(&plain.advantages_b, &[-1.0, 1.0, 0.0, 0.0]);
         assert_eq!(plain.zero_std_fraction(), 0.5);
+        assert_eq!(plain.flat_groups(), [1]);
     }
 
     #[test]
@@ -139,6 +150,7 @@ mod tests {
         close(&found.advantages_b, &[-1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         assert_eq!(found.means_p, [Some(2.0), Some(7.0), None]);
         assert_eq!(found.stds_p[1..], [None, None]);
+        assert_eq!(found.flat_groups(), [1, 2]);
         for scale in [Scale::Group, Scale::Batch] {
             let advantages_b = group_advantages(&rewards, 3, Baseline::Mean, scale).advantages_b;
             assert!(advantages_b.iter().all(|a| a.is_finite()), "{advantages_b:?}");

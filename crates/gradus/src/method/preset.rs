@@ -11,17 +11,26 @@ pub enum Preset {
     Rl4lms,
     /// FineGrainedRLHF (Wu et al. 2023), with the numbers of its fine-grained recipe.
     FineGrained,
+    /// GSPO (Zheng et al. 2025).
+    Gspo,
+    /// DAPO (Yu et al. 2025), without its penalty of long completions, which is a reward (`rule: { soft_overlong: … }`).
+    Dapo,
+    /// Dr. GRPO (Liu et al. 2025).
+    DrGrpo,
 }
 
 impl Preset {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Rl4lms, Self::FineGrained];
+    pub const ALL: [Self; 5] = [Self::Rl4lms, Self::FineGrained, Self::Gspo, Self::Dapo, Self::DrGrpo];
 
     /// The word that chooses it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rl4lms => "rl4lms",
             Self::FineGrained => "fine_grained",
+            Self::Gspo => "gspo",
+            Self::Dapo => "dapo",
+            Self::DrGrpo => "dr_grpo",
         }
     }
 

@@ -176,6 +176,8 @@ pub struct WeightedReward {
 pub enum RuleConfig {
     /// Closeness of the completion's length to a target.
     Length(LengthRule),
+    /// DAPO's penalty: 0, and from `max_length` − `cache` tokens on down to −1 at `max_length`.
+    SoftOverlong(SoftOverlongRule),
     /// 1 when the regular expression is found in the completion, else 0.
     Regex(String),
     /// 1 when the completion equals the named column, white space at the ends aside, else 0.
@@ -200,6 +202,16 @@ pub struct LengthRule {
     /// Half width of the triangle around the target: reward 1 at the target, 0 at this distance and beyond. Default: `target`.
     #[serde(default)]
     pub tolerance: Option<usize>,
+}
+
+/// Keys of the soft penalty of long completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SoftOverlongRule {
+    /// Tokens of a completion, its stop id included, from which on the penalty is whole.
+    pub max_length: usize,
+    /// Over how many tokens before that it grows.
+    pub cache: usize,
 }
 
 /// An external program that scores completions: `[program, args…]`, or a mapping with `program` and `timeout_s`.

@@ -18,6 +18,7 @@ mod matching;
 mod metric;
 mod mix;
 mod numeric;
+mod overlong;
 mod place;
 mod repeat;
 mod score;
@@ -45,6 +46,7 @@ pub use matching::{ExactMatchReward, RegexReward, SubstringReward};
 pub use metric::{MetricReward, measured_rows};
 pub use mix::MixReward;
 pub use numeric::{NumericAnswerReward, last_number};
+pub use overlong::SoftOverlong;
 pub use repeat::RepeatPenalty;
 pub use score::{Count, Part, Score};
 
@@ -127,6 +129,7 @@ pub fn build(
         RewardConfig::Rule(RuleConfig::Substring(text)) => Box::new(SubstringReward::new(text)),
         RewardConfig::Rule(RuleConfig::NumericAnswer(column)) => Box::new(NumericAnswerReward::new(column)),
         RewardConfig::Rule(RuleConfig::Lexicon(path)) => Box::new(LexiconReward::new(Lexicon::read(path)?)),
+        RewardConfig::Rule(RuleConfig::SoftOverlong(rule)) => Box::new(SoftOverlong::new(*rule)?),
         RewardConfig::Rule(RuleConfig::RepeatPenalty(prefix)) => Box::new(RepeatPenalty::new(prefix)),
         RewardConfig::Metric(config) => Box::new(MetricReward::new(config)?),
         RewardConfig::Command(command) => Box::new(CommandReward::start(command, interrupt)?),

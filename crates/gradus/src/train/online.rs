@@ -1,8 +1,9 @@
-//! The online loop: PPO, NLPO, A2C, TRPO and GRPO are this loop with another [`Algorithm`].
+//! The online loop: PPO, NLPO, A2C, TRPO, GRPO and RLOO are this loop with another [`Algorithm`].
 
 use std::path::Path;
 use std::time::Instant;
 
+use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
 use super::longest;
@@ -18,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Measuring, observe_rewards, observe_rollouts};
 use crate::generate::SamplingParams;
 use crate::learner::Learner;
+use crate::math::{Baseline, Scale, group_advantages};
 use crate::model::CausalLm;
 use crate::reward::{self, Reward, Score};
 use crate::rng::{Purpose, Stream};
@@ -146,16 +148,19 @@ fn steps(
             Some(weighted) => weighted.batch(iteration),
             None => task.order.full_batch(iteration),
         };
-        let prompts = rows.into_iter().map(|row| task.prompts[row].clone()).collect();
-        let stream = |i: usize| settings.seed.stream(Purpose::Rollout, iteration as u64, i as u64);
         let sampler = task.sampler(algorithm, &stop, false);
-        let rollouts = sample(settings, actor.frozen().policy, prompts, &sampler, &stream, &mut measured)?;
+        let round = Round { task, sampler: &sampler, iteration, size: rows.len() * sampler.group_size };
+        let mut rollouts = round.sample(0, &rows, actor.frozen().policy, &mut measured)?;
         lap(&mut measured, "sampling");
 
-        // 2. Score, per token.
-        let scores = reward::apply(reward, &rollouts)?;
+        // 2. Score, per token; what teaches nothing may give way to other prompts.
+        let mut scores = reward::apply(reward, &rollouts)?;
         if iteration == 0 {
             reward::check_judges(&reward.name(), &scores)?;
+        }
+        if algorithm.resample_rounds() > 0 {
+            let rounds = algorithm.resample_rounds();
+            round.replace(rounds, rows, actor, reward, (&mut rollouts, &mut scores), &mut measured)?;
         }
         observe_rewards(&reward.name(), &scores, &mut measured);
         observe_rollouts(&rollouts, &mut measured);
@@ -247,6 +252,67 @@ fn steps(
         }
     }
     Ok(())
+}
+
+/// The rounds of sampling of one iteration.
+struct Round<'a, 's> {
+    task: &'a Online<'a>,
+    sampler: &'a Sampler<'s>,
+    iteration: usize,
+    /// Completions of a whole round: each round has random streams of its own.
+    size: usize,
+}
+
+impl Round<'_, '_> {
+    /// Completions of the prompts in `rows`.
+    fn sample(&self, round: usize, rows: &[usize], policy: CausalLm, measured: &mut Stats) -> Result<Rollouts> {
+        let settings = self.task.settings;
+        let prompts = rows.iter().map(|&row| self.task.prompts[row].clone()).collect();
+        let index = |i: usize| (round * self.size + i) as u64;
+        let stream = |i: usize| settings.seed.stream(Purpose::Rollout, self.iteration as u64, index(i));
+        sample(settings, policy, prompts, self.sampler, &stream, measured)
+    }
+
+    /// Puts groups of prompts that the iteration has not had (`rows` are those it has) in the place of groups whose rewards
+    /// are all alike, in so many rounds. Which prompts they are follows from the seed and the iteration.
+    fn replace(
+        &self,
+        rounds: usize,
+        mut rows: Vec<usize>,
+        actor: &Learner<Actor>,
+        reward: &mut dyn Reward,
+        (rollouts, scores): (&mut Rollouts, &mut Vec<Score>),
+        measured: &mut Stats,
+    ) -> Result<()> {
+        let seed = self.task.settings.seed;
+        let mut replaced = 0;
+        for round in 1..=rounds {
+            let totals: Vec<Option<f32>> = scores.iter().map(Score::total).collect();
+            let flat = group_advantages(&totals, rollouts.group_size, Baseline::Mean, Scale::None).flat_groups();
+            let mut others: Vec<usize> = (0..self.task.prompts.len()).filter(|row| !rows.contains(row)).collect();
+            others.shuffle(&mut seed.stream(Purpose::Replacement, self.iteration as u64, round as u64));
+            others.truncate(flat.len());
+            if others.is_empty() {
+                break;
+            }
+            let again = self.sample(round, &others, actor.frozen().policy, measured)?;
+            let found = reward::apply(reward, &again)?;
+            replaced += others.len();
+            rows.extend(others);
+            let group_size = again.group_size;
+            let mut new = again.rollouts.into_iter().zip(found);
+            for (&group, prompt) in flat.iter().zip(again.prompts) {
+                rollouts.prompts[group] = prompt;
+                let places = group * group_size..(group + 1) * group_size;
+                let old = rollouts.rollouts[places.clone()].iter_mut().zip(&mut scores[places]);
+                for ((old, old_score), (rollout, score)) in old.zip(new.by_ref()) {
+                    (*old, *old_score) = (rollout::Rollout { prompt: group, ..rollout }, score);
+                }
+            }
+        }
+        measured.mean("sampling/replaced_groups", replaced as f64, 1.0);
+        Ok(())
+    }
 }
 
 /// Samples from `policy`, or faster from a copy of it with coarser weights. The copy's logprobs are then not those that

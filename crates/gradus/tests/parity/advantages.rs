@@ -1,5 +1,6 @@
 //! Host arithmetic against TRL, transformers and lm-human-preferences: advantages, GAE, whitening, schedules, KL control.
 
+use gradus::algorithm::rloo::RlooConfig;
 use gradus::math::kl::KlController;
 use gradus::math::stats::Variance;
 use gradus::math::{Baseline, Scale, Whiten, gae, group_advantages, returns, schedule, stats, whiten};
@@ -55,7 +56,26 @@ fn leave_one_out_advantages_of_trl() {
         let rewards_b: Vec<Option<f32>> =
             list(&case["rewards"]).iter().map(|reward| reward.as_f64().map(|reward| reward as f32)).collect();
         let group_size = number(&case["num_generations"]) as usize;
-        let found = group_advantages(&rewards_b, group_size, Baseline::LeaveOneOut, Scale::None);
+        let given = |key: &str| case["options"].get(key).cloned().unwrap_or_default();
+        let config = RlooConfig {
+            group_size,
+            kl_coefficient: given("beta").as_f64().unwrap_or(0.0),
+            normalize_advantages: given("normalize_advantages") == Value::Bool(true),
+            reward_clip_range: serde_json::from_value(given("reward_clip_range")).expect("two numbers or none"),
+            ..RlooConfig::default()
+        };
+        // Sums over two tokens each.
+        let kl_b: Vec<f64> = match case.get("logprobs") {
+            None => vec![0.0; rewards_b.len()],
+            Some(logprobs) => {
+                let sums = |rows: &Value| list(rows).iter().map(|row| flat(row).iter().sum()).collect::<Vec<f64>>();
+                sums(logprobs).iter().zip(sums(&case["reference"])).map(|(own, other)| own - other).collect()
+            }
+        };
+        let found = config.advantages(&rewards_b, &kl_b);
+        if case.get("options").is_none() {
+            assert_eq!(found, group_advantages(&rewards_b, group_size, Baseline::LeaveOneOut, Scale::None), "{name}");
+        }
         assert_all(name, &found.advantages_b, &flat(&case["advantages"]), VALUE, 1.0);
         assert_value(name, found.zero_std_fraction(), number(&case["metrics"]["frac_reward_zero_std"]));
     }

@@ -1,0 +1,98 @@
+//! Several passes over groups of completions without a critic: what GRPO and RLOO share.
+
+use super::actor::{Actor, lengths};
+use super::step::{Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
+use super::{Advantages, Experience, Update, mini_batches};
+use crate::learner::Learner;
+use crate::loss::surrogate::Statistics;
+use crate::rollout::StopReason;
+use crate::stats::{NEW_TOKENS, Stats};
+
+/// How rollouts are gone over.
+#[derive(Debug, Clone)]
+pub struct Grouped {
+    /// The loss of a step.
+    pub loss: PolicyLoss,
+    /// Passes over the rollouts.
+    pub update_epochs: usize,
+    /// Mini-batches (optimiser steps) of one pass.
+    pub mini_batches: usize,
+    /// Whether completions without a stop id carry no loss.
+    pub masks_truncated: bool,
+}
+
+impl Grouped {
+    /// The rollouts of a step that carry loss, groups together: their prompts are computed once. And how many do not.
+    fn split(&self, experience: &Experience, batch: &[usize]) -> (Vec<usize>, usize) {
+        let stop = |i: usize| experience.rollouts.rollouts[i].stop;
+        let counts = |i: &usize| !(self.masks_truncated && stop(*i) == StopReason::Length);
+        let mut chosen: Vec<usize> = batch.iter().copied().filter(counts).collect();
+        chosen.sort_unstable();
+        let silent = batch.len() - chosen.len();
+        (chosen, silent)
+    }
+
+    /// One or several passes over the rollouts.
+    ///
+    /// # Errors
+    /// What was not finite; the weights are those of the last good step.
+    pub fn update(
+        &self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<Stats, String> {
+        let all: Vec<usize> = (0..experience.rollouts.len()).collect();
+        let entropy_coefficient = self.loss.entropy_coefficient;
+        let mut learners = Learners { actor, critic: None };
+        let (mut stats, mut ratios) = (Stats::default(), Statistics::default());
+        for epoch in 0..self.update_epochs {
+            let order = update.order(&all, self.mini_batches, epoch);
+            for batch in mini_batches(&order, self.mini_batches) {
+                let (chosen, silent) = self.split(experience, batch);
+                if chosen.is_empty() {
+                    continue;
+                }
+                let (batch, mut seen) =
+                    (MiniBatch { experience, advantages, chosen: &chosen, silent }, Seen::default());
+                let (losses, norms) = self.loss.step(&mut learners, batch, update, &mut seen)?;
+                let tokens = seen.tokens as f64;
+                stats.mean("loss", losses.total, 1.0);
+                stats.mean("grad_norm", norms.actor, 1.0);
+                if let Some(kl) = seen.kl {
+                    stats.mean("kl", kl, tokens);
+                }
+                stats.mean("entropy", seen.entropy, tokens);
+                if entropy_coefficient != 0.0 {
+                    stats.mean("policy_loss", losses.policy, 1.0);
+                    stats.last("entropy_coef", entropy_coefficient);
+                }
+                let (weights, sequences) = seen.weights;
+                stats.mean("vespo/phi_seq_mean", weights, sequences as f64);
+                ratios.add(&seen.ratios);
+            }
+        }
+        observe(&self.loss.surrogate, &ratios, &mut stats);
+        stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &all).iter().sum::<usize>() as f64);
+        Ok(stats)
+    }
+}
+
+/// What is clipped, under TRL's names.
+fn observe(surrogate: &Surrogate, ratios: &Statistics, stats: &mut Stats) {
+    let count = ratios.tokens as f64;
+    match surrogate {
+        Surrogate::Clipped(_) => {
+            stats.mean("clip_ratio/low_mean", ratios.low_fraction() * count, count);
+            stats.mean("clip_ratio/high_mean", ratios.high_fraction() * count, count);
+            stats.mean("clip_ratio/region_mean", ratios.clip_fraction() * count, count);
+            if let (Some(low), Some(high)) = (ratios.low_min, ratios.high_max) {
+                stats.min("clip_ratio/low_min", low);
+                stats.max("clip_ratio/high_max", high);
+            }
+        }
+        Surrogate::Capped(_) => stats.mean("cispo_clip_ratio", ratios.high_fraction() * count, count),
+        Surrogate::Soft(..) | Surrogate::Weighted(_) | Surrogate::PolicyGradient => {}
+    }
+}

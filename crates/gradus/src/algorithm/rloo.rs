@@ -1,0 +1,254 @@
+//! REINFORCE leave-one-out: a completion is worth its reward less the mean reward of its prompt's other completions.
+//!
+//! Ahmadian et al. 2024, <https://arxiv.org/abs/2402.14740>. Follows TRL 1.16: the KL to the reference is part of the reward,
+//! the ratio is that of whole completions, clipped as in PPO; differs in that denominators belong to the optimiser step.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::actor::Actor;
+use super::grouped::Grouped;
+use super::step::{Denominator, PolicyLoss, Surrogate};
+use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update};
+use crate::data::{Need, TooLong};
+use crate::generate::{SamplingConfig, TrainedLogprobs};
+use crate::learner::Learner;
+use crate::loss::surrogate::{Clip, Level};
+use crate::math::{Baseline, GroupAdvantages, Reduction, Scale, group::SCALE_EPSILON, group_advantages, stats};
+use crate::method::{Cast, Defaults, Head, Iteration, Method, Problems, Shared, Stay};
+use crate::rollout::Rollout;
+use crate::settings::{Settings, TrainConfig};
+use crate::stats::Stats;
+
+/// Keys of `method.rloo`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RlooConfig {
+    /// Completions of each prompt, k. Default 2 (TRL).
+    #[schemars(range(max = 65_536))]
+    pub group_size: usize,
+    /// Longest completion in tokens. Default 512 (TRL).
+    #[schemars(range(max = 100_000_000))]
+    pub max_new_tokens: usize,
+    /// Sampling temperature, also that of the logprobs trained on. Default 1 (TRL).
+    pub temperature: f64,
+    /// Passes over one batch of rollouts. Default 1 (TRL).
+    #[schemars(range(max = 10_000))]
+    pub update_epochs: usize,
+    /// Mini-batches (optimiser steps) of one pass. Default 1.
+    #[schemars(range(max = 1_000_000))]
+    pub mini_batches: usize,
+    /// Lower clip range of a completion's ratio: 1 − clip_range. Default 0.2 (TRL).
+    pub clip_range: f64,
+    /// Upper clip range: 1 + clip_range_high. Default: `clip_range`.
+    pub clip_range_high: Option<f64>,
+    /// What the reward loses of the KL (k1, summed over the completion); 0 needs no reference. Default 0.05 (TRL).
+    pub kl_coefficient: f64,
+    /// Whether advantages are normalised over the batch. Default false (TRL).
+    pub normalize_advantages: bool,
+    /// Bounds of rewards, before the KL is taken off. Default: none.
+    pub reward_clip_range: Option<[f64; 2]>,
+    /// Leave completions without a stop id out of the loss. Default false (TRL).
+    pub mask_truncated_completions: bool,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// What else shapes the distribution that completions are drawn from.
+    pub sampling: SamplingConfig,
+    /// The reference: a model directory. Default: the model training starts from.
+    pub reference_model: Option<String>,
+}
+
+impl Default for RlooConfig {
+    fn default() -> Self {
+        Self {
+            group_size: 2,
+            max_new_tokens: 512,
+            temperature: 1.0,
+            update_epochs: 1,
+            mini_batches: 1,
+            clip_range: 0.2,
+            clip_range_high: None,
+            kl_coefficient: 0.05,
+            normalize_advantages: false,
+            reward_clip_range: None,
+            mask_truncated_completions: false,
+            stop: Vec::new(),
+            sampling: SamplingConfig::default(),
+            reference_model: None,
+        }
+    }
+}
+
+impl Method for RlooConfig {
+    fn name(&self) -> &'static str {
+        "rloo"
+    }
+
+    fn about(&self) -> &'static str {
+        "Train a policy on rewards, each completion beside the others of its prompt"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-6, too_long: TooLong::Skip, best_metric: "eval_reward" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Prompt
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        let cast = Cast::alone(shared, Head::Language).with_rewards(shared);
+        // Without a KL only evaluations ask the reference.
+        match self.kl_coefficient != 0.0 || shared.train.eval_steps >= 0 {
+            true => cast.with_reference(shared, self.reference_model.as_deref(), Stay::Whole),
+            false => cast,
+        }
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        problems.unless(self.group_size >= 2, &["method.rloo.group_size"], || {
+            let reason = "a completion is compared with the others of its prompt";
+            let message = format!("`method.rloo.group_size` is {}, but must be at least 2: {reason}", self.group_size);
+            (message, Some("2 and 4 are usual; `gradus ppo` works with one completion a prompt".into()))
+        });
+        problems.between("method.rloo.clip_range", self.clip_range, 0.0, 1.0);
+        if let Some(high) = self.clip_range_high {
+            problems.above_zero("method.rloo.clip_range_high", high);
+        }
+        problems.at_least("method.rloo.kl_coefficient", self.kl_coefficient, 0.0);
+        if let Some([low, high]) = self.reward_clip_range {
+            problems.unless(low < high, &["method.rloo.reward_clip_range"], || {
+                let message = format!(
+                    "`method.rloo.reward_clip_range` is [{low}, {high}], but its first number must be the smaller one"
+                );
+                (message, None)
+            });
+        }
+        self.iteration().rules(problems, self.name(), train);
+    }
+}
+
+impl OnlineMethod for RlooConfig {
+    fn iteration(&self) -> Iteration<'_> {
+        Iteration {
+            group_size: self.group_size,
+            max_new_tokens: self.max_new_tokens,
+            temperature: self.temperature,
+            stop: &self.stop,
+            sampling: &self.sampling,
+            update_epochs: self.update_epochs,
+            mini_batches: self.mini_batches,
+            among_supports: self.sampling.trained_logprobs == TrainedLogprobs::Processed,
+            vectors: None,
+            regroups: true,
+        }
+    }
+
+    fn algorithm(&self, _: Parts) -> Box<dyn Algorithm> {
+        Box::new(Rloo::new(self))
+    }
+}
+
+/// The algorithm. It has no state: everything it needs comes with the rollouts.
+#[derive(Debug, Clone)]
+pub struct Rloo {
+    config: RlooConfig,
+}
+
+impl Rloo {
+    /// The algorithm that `config` asks for.
+    pub fn new(config: &RlooConfig) -> Self {
+        Self { config: config.clone() }
+    }
+
+    /// The loss of a step.
+    pub fn loss(&self) -> PolicyLoss {
+        let config = &self.config;
+        let high = config.clip_range_high.unwrap_or(config.clip_range);
+        PolicyLoss {
+            temperature: config.temperature as f32,
+            surrogate: Surrogate::Clipped(Clip { low: config.clip_range, high, delta: None }),
+            level: Level::SequenceProduct,
+            // The ratio is the same for all tokens of a completion, and so is their loss: its mean is the completion's.
+            denominator: Denominator::Weights(Reduction::SequenceMean),
+            kl: None,
+            entropy_coefficient: 0.0,
+            value: None,
+            clips_jointly: false,
+        }
+    }
+}
+
+impl RlooConfig {
+    /// The advantage of each completion, from its reward (`None` where it was not scored) and its KL to the reference; groups
+    /// follow each other.
+    pub fn advantages(&self, rewards_b: &[Option<f32>], kl_b: &[f64]) -> GroupAdvantages {
+        let [low, high] = self.reward_clip_range.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+        let shaped = |(reward, kl): (&Option<f32>, &f64)| {
+            reward.map(|reward| (f64::from(reward).clamp(low, high) - self.kl_coefficient * kl) as f32)
+        };
+        let shaped_b: Vec<Option<f32>> = rewards_b.iter().zip(kl_b).map(shaped).collect();
+        let mut found = group_advantages(&shaped_b, self.group_size, Baseline::LeaveOneOut, Scale::None);
+        if self.normalize_advantages {
+            normalise(&mut found, &shaped_b, self.group_size);
+        }
+        found
+    }
+}
+
+/// Mean 0 and deviation 1 over the completions that have an advantage: of groups with two scored ones at least.
+fn normalise(found: &mut GroupAdvantages, rewards_b: &[Option<f32>], group_size: usize) {
+    let has_one = |i: usize| rewards_b[i].is_some() && found.stds_p[i / group_size].is_some();
+    let own: Vec<usize> = (0..rewards_b.len()).filter(|&i| has_one(i)).collect();
+    let values: Vec<f32> = own.iter().map(|&i| found.advantages_b[i]).collect();
+    let (Some(mean), Some(std)) = (stats::mean(&values), stats::std(&values, stats::Variance::Unbiased)) else {
+        return;
+    };
+    for i in own {
+        found.advantages_b[i] = ((f64::from(found.advantages_b[i]) - mean) / (std + SCALE_EPSILON)) as f32;
+    }
+}
+
+impl Algorithm for Rloo {
+    fn sampling(&self) -> Sampling {
+        Sampling::of(&self.config.iteration())
+    }
+
+    fn needs_reference(&self) -> bool {
+        self.config.kl_coefficient != 0.0
+    }
+
+    fn advantages(&mut self, _actor: &Actor, experience: &Experience, _settings: &Settings) -> Advantages {
+        let rollouts = &experience.rollouts.rollouts;
+        let mut stats = Stats::default();
+        let kl_b = experience.kls(self.has_raw_kl());
+        if let Some(kl_b) = &kl_b {
+            // TRL's unit: nats a token.
+            let tokens: usize = rollouts.iter().map(Rollout::counted).sum();
+            stats.mean("kl", kl_b.iter().sum(), tokens as f64);
+        }
+        let kl_b = kl_b.unwrap_or_else(|| vec![0.0; rollouts.len()]);
+        let found = self.config.advantages(&experience.totals(), &kl_b);
+        stats.mean("frac_reward_zero_std", found.zero_std_fraction(), 1.0);
+        let advantages = rollouts.iter().zip(&found.advantages_b);
+        let advantages = advantages.map(|(rollout, &advantage)| vec![advantage; rollout.counted()]).collect();
+        Advantages { advantages, stats, ..Advantages::default() }
+    }
+
+    fn update(
+        &mut self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<Stats, String> {
+        let config = &self.config;
+        let grouped = Grouped {
+            loss: self.loss(),
+            update_epochs: config.update_epochs,
+            mini_batches: config.mini_batches,
+            masks_truncated: config.mask_truncated_completions,
+        };
+        grouped.update(actor, experience, advantages, update)
+    }
+}
