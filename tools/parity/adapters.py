@@ -30,6 +30,8 @@ CAUSAL = {
                                              layers_to_transform=[1], layers_pattern="layers",
                                              exclude_modules=["k_proj"])),
     "qwen2": ("qwen2", dict(r=3, lora_alpha=9, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"])),
+    "gemma3-all-linear": ("gemma3", dict(r=2, lora_alpha=5, target_modules="all-linear")),
+    "phi3": ("phi3-window", dict(r=3, lora_alpha=6, target_modules=["qkv_proj", "o_proj", "gate_up_proj"])),
     "qwen3-dora": ("qwen3", dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "gate_proj"], use_dora=True,
                                  use_rslora=True)),
 }

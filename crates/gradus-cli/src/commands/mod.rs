@@ -19,6 +19,7 @@ mod data;
 mod demo;
 mod doctor;
 mod eval;
+mod export;
 mod generate;
 mod merge;
 mod plan;
@@ -160,6 +161,7 @@ fn others() -> Vec<Entry> {
             run: Box::new(eval::run),
         },
         entry!(Use, "merge", merge::MergeArgs, "Fold an adapter into its base"),
+        entry!(Use, "export", export::ExportArgs, "Write a model as GGUF, for llama.cpp"),
         entry!(
             Use,
             "quantize",

@@ -40,6 +40,19 @@ fn an_adapter_is_trained_used_and_merged() {
             .expect("JSON");
     assert!(report["largest_difference"].as_f64().expect("a number") <= 1e-4, "{report}");
 
+    // As GGUF an adapter is its base with it: the numbers, which come last, are those of the merged model.
+    let exported = |model: &str, output: &str| {
+        let said = test.succeeds(&["export", "--model", model, "--weights", "f32", "--output", output]);
+        assert!(said.starts_with(&format!("{output}: gpt2 in f32, ")), "{said}");
+        std::fs::read(test.path().join(output)).expect("a file")
+    };
+    let (one, other) = (exported("run/model", "one.gguf"), exported("merged", "other.gguf"));
+    let half = one.len() / 2;
+    assert_eq!(one[one.len() - half..], other[other.len() - half..]);
+    let run = test.run(&["export", "--model", "merged", "--output", "one.gguf"]);
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("error: `one.gguf` exists"), "{}", run.stderr);
+
     let sample =
         ["generate", "--model", &model, "--adapter", "run/model", "--prompts", "rows.jsonl", "--max-new-tokens", "3"];
     assert_eq!(test.succeeds(&sample).lines().count(), 2);

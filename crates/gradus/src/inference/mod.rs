@@ -4,6 +4,7 @@
 mod chat;
 mod classes;
 mod evaluate;
+mod export;
 mod merge;
 mod metrics;
 mod quantize;
@@ -16,6 +17,7 @@ pub use chat::{
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalOptions, Measured, Prediction, evaluate};
+pub use export::{ExportOptions, Exported, GgufWeights, export};
 pub use merge::{MergeOptions, Merged, merge};
 pub use metrics::{MetricOptions, MetricReport, MetricValue, measure};
 pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, Side, quantize};

@@ -34,7 +34,7 @@ impl NamePath {
 
 /// One parameter whose values stay where they are until they are asked for.
 #[derive(Debug, Clone)]
-pub(super) struct SharedTensor {
+pub(crate) struct SharedTensor {
     /// The path in the module.
     pub name: String,
     shape: Vec<usize>,
@@ -56,6 +56,22 @@ impl SharedTensor {
         let shape = tensor.dims().to_vec();
         let size = shape.iter().product::<usize>();
         Self { name, shape, values: Values::Shared(Box::new(tensor.reshape([size]))) }
+    }
+
+    /// Its shape.
+    pub fn dims(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// A copy of its numbers.
+    ///
+    /// # Panics
+    /// When it is of another type.
+    pub fn values(&self) -> Vec<f32> {
+        match &self.values {
+            Values::Shared(values) => values.as_ref().clone().into_data().try_into_vec().expect("f32 parameters"),
+            Values::Raw(dtype, _) => panic!("`{}` is {dtype:?}", self.name),
+        }
     }
 
     /// A tensor of another type, little-endian.
@@ -93,7 +109,7 @@ impl View for &SharedTensor {
 }
 
 /// Every parameter of `module`, in the order of its fields, without a copy.
-pub(super) fn shared_tensors<M: Module>(module: &M) -> Vec<SharedTensor> {
+pub(crate) fn shared_tensors<M: Module>(module: &M) -> Vec<SharedTensor> {
     let mut share = Share { path: NamePath::default(), tensors: Vec::new() };
     module.visit(&mut share);
     share.tensors

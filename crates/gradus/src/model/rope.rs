@@ -186,6 +186,26 @@ impl Rope {
         }
     }
 
+    /// The base of the frequencies.
+    pub(crate) fn base(&self) -> f64 {
+        self.base
+    }
+
+    /// What each frequency of the base is divided by, where that is all there is to it: nothing depends on the length of a
+    /// sequence, and nothing else is scaled.
+    pub(crate) fn divisors(&self) -> Option<Vec<f32>> {
+        if self.limit().is_some() || self.factor != 1.0 {
+            return None;
+        }
+        let plain = frequencies(self.base, self.dim).into_iter();
+        Some(plain.zip(&self.frequencies).map(|(plain, &f)| (plain / f64::from(f)) as f32).collect())
+    }
+
+    /// How many numbers of a head are turned.
+    pub(crate) fn dims(&self) -> usize {
+        self.dim
+    }
+
     /// cos and sin, `[N, dim / 2]` each, of tokens at `positions` in sequences of `lengths`.
     pub(crate) fn tables(&self, positions: &[u32], lengths: &[u32]) -> (Arc<[f32]>, Arc<[f32]>) {
         let half = self.dim / 2;

@@ -44,6 +44,7 @@ const WIDEST: usize = 1000;
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
     special_tokens: Vec<(String, String)>,
     marks_assistant: bool,
     path: PathBuf,
@@ -130,11 +131,17 @@ impl ChatTemplate {
         }
         let default = named.iter().find(|(name, _)| *name == "default").map_or("", |(_, source)| source);
         Ok(Self {
+            source: default.to_owned(),
             marks_assistant: GENERATION.is_match(default),
             environment,
             special_tokens: tokenizer.named_special_tokens().to_vec(),
             path,
         })
+    }
+
+    /// Its text.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Whether the template marks what the assistant said, which `assistant_only_loss` needs.

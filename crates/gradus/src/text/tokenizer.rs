@@ -240,6 +240,15 @@ impl Tokenizer {
         &self.special.named
     }
 
+    /// All of it, as `tokenizer.json` has it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn to_json(&self) -> Result<Value> {
+        let text = self.cross(|inner| inner.to_string(false))?;
+        serde_json::from_str(&text).map_err(|error| Error::model(&self.directory, error.to_string()))
+    }
+
     /// The directory it was read from.
     pub fn directory(&self) -> &Path {
         &self.directory

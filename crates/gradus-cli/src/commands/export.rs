@@ -1,0 +1,61 @@
+//! `gradus export`: a model in the file format of another program.
+
+use std::path::PathBuf;
+
+use gradus::inference::{ExportOptions, GgufWeights, export};
+
+use crate::output::Output;
+use crate::table::bytes;
+use crate::watch::fetch;
+
+/// Arguments of `gradus export`.
+#[derive(Debug, clap::Args)]
+pub struct ExportArgs {
+    /// The model: a Hugging Face directory or a hub name; or an adapter that names its base
+    #[arg(long, value_name = "DIR")]
+    model: String,
+    /// An adapter on the model, which is folded in
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<String>,
+    /// The file format: gguf, of llama.cpp and what stands on it
+    #[arg(long, value_name = "FORMAT", default_value = "gguf", value_parser = ["gguf"], hide_possible_values = true)]
+    format: String,
+    /// How the weights are held: f32, bf16 or q8_0
+    #[arg(long, value_name = "FORMAT", default_value = "bf16")]
+    weights: GgufWeights,
+    /// The file to write, which is not there yet
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// A chat template file that replaces the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+}
+
+/// Writes the file, and says what it is.
+pub fn run(args: ExportArgs, out: &Output) -> anyhow::Result<()> {
+    fetch(&args.model, out)?;
+    let options = ExportOptions {
+        model: args.model,
+        adapter: args.adapter,
+        weights: args.weights,
+        output: args.output,
+        chat_template: args.chat_template,
+    };
+    let spinner = out.spinner("exporting");
+    let exported = export(&options)?;
+    drop(spinner);
+    exported.notes.iter().for_each(|note| out.note(note));
+    if exported.kept_in_f32 > 0 {
+        out.note(format_args!("{} tensors stay in f32: their rows are no whole blocks of 32", exported.kept_in_f32));
+    }
+    out.result(&exported, || {
+        format!(
+            "{}: {} in {}, {} tensors, {}",
+            exported.output.display(),
+            exported.architecture,
+            exported.weights.name(),
+            exported.tensors,
+            bytes(exported.bytes)
+        )
+    })
+}

@@ -1,0 +1,304 @@
+//! What llama.cpp calls the families, the sizes of a model, and its tensors.
+//!
+//! Names and layouts are those that llama.cpp's own converter writes. What an architecture there does not compute is
+//! refused, so that a file gives the logits of the model that it was made of.
+
+use gradus_kernels::Mask;
+use serde_json::{Map, Value as Json};
+
+use super::gguf::{Tensor, Value};
+use crate::error::{Error, Result};
+use crate::model::decoder::{Anatomy, DecoderConfig, Norms};
+use crate::model::gpt2::Gpt2Config;
+use crate::model::{CausalLm, Family, ModelDir, SharedTensor, shared_tensors};
+
+/// A model as llama.cpp sees it.
+pub(super) struct Architecture {
+    /// `general.architecture`.
+    pub name: &'static str,
+    /// Keys and values that describe it.
+    pub facts: Vec<(String, Value)>,
+    /// What the reader of the result should know.
+    pub notes: Vec<String>,
+    layout: Layout,
+    /// By what rotary frequencies are divided, where by more than one number.
+    divisors: Option<Vec<f32>>,
+}
+
+#[derive(Clone, Copy)]
+enum Layout {
+    Gpt2,
+    Decoder {
+        /// Query and key heads, where the two halves of each head lie interleaved.
+        interleaved: Option<[usize; 2]>,
+        /// What is added to the weights of norms.
+        offset: f32,
+        /// Whether norms stand around attention and the feed-forward layer.
+        around: bool,
+    },
+}
+
+/// The families that can be written, for messages.
+const KNOWN: &str = "gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text";
+
+impl Architecture {
+    /// Of the model in `dir`; `tied` says whether its LM head is the embedding table.
+    ///
+    /// # Errors
+    /// When llama.cpp has no architecture for it, or its architecture computes something else.
+    pub fn of(dir: &ModelDir, tied: bool) -> Result<Self> {
+        let family = Family::of(dir)?;
+        let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
+        match family {
+            Family::Gpt2 => Self::gpt2(&dir.config).map_err(refuse),
+            Family::Llama | Family::Mistral => Self::decoder("llama", family, &dir.config, tied).map_err(refuse),
+            Family::Qwen2 => Self::decoder("qwen2", family, &dir.config, tied).map_err(refuse),
+            Family::Qwen3 => Self::decoder("qwen3", family, &dir.config, tied).map_err(refuse),
+            Family::Gemma2 => Self::decoder("gemma2", family, &dir.config, tied).map_err(refuse),
+            Family::Gemma3 => Self::decoder("gemma3", family, &dir.config, tied).map_err(refuse),
+            _ => {
+                let name = family.name();
+                Err(refuse(format!("`{name}` cannot be written as GGUF (possible: {KNOWN})")))
+            }
+        }
+    }
+
+    fn gpt2(config: &Map<String, Json>) -> Result<Self, String> {
+        let config: Gpt2Config =
+            serde_json::from_value(Json::Object(config.clone())).map_err(|error| error.to_string())?;
+        if config.scale_attn_by_inverse_layer_idx || !config.scale_attn_weights {
+            return Err("scores scaled as GPT-2 does not are unknown to llama.cpp".into());
+        }
+        if !["gelu_new", "gelu_pytorch_tanh"].contains(&config.activation_function.as_str()) {
+            let name = config.activation_function;
+            return Err(format!("`activation_function` `{name}`: llama.cpp's GPT-2 has gelu_new alone"));
+        }
+        let d = config.n_embd;
+        let counts = [
+            ("context_length", config.n_positions),
+            ("embedding_length", d),
+            ("feed_forward_length", config.n_inner.unwrap_or(4 * d)),
+            ("block_count", config.n_layer),
+            ("attention.head_count", config.n_head),
+            ("vocab_size", config.vocab_size),
+        ];
+        let mut facts = counts_of("gpt2", &counts);
+        facts.push(("gpt2.attention.layer_norm_epsilon".into(), Value::F32(config.layer_norm_epsilon as f32)));
+        Ok(Self { name: "gpt2", facts, notes: Vec::new(), layout: Layout::Gpt2, divisors: None })
+    }
+
+    fn decoder(name: &'static str, family: Family, config: &Map<String, Json>, tied: bool) -> Result<Self, String> {
+        let (config, anatomy) = Anatomy::of(family, config)?;
+        check(name, &config, &anatomy, tied)?;
+        let mut notes = Vec::new();
+        let windows: Vec<Option<usize>> = anatomy.layers.iter().map(|layer| window(layer.mask)).collect();
+        let window = windows.iter().flatten().copied().min();
+        let is_gemma = anatomy.norms == Norms::Around;
+        let mut positions = config.max_position_embeddings;
+        if let Some(window) = window.filter(|&window| !is_gemma && window < positions) {
+            notes.push(format!("llama.cpp has no windows for {name}: the context is the window, {window} tokens"));
+            positions = window;
+        }
+        let [heads, kv_heads] = [config.num_attention_heads, config.kv_heads()];
+        let head_dim = config.head_dim();
+        let mut counts = vec![
+            ("context_length", positions),
+            ("embedding_length", config.hidden_size),
+            ("feed_forward_length", config.intermediate_size),
+            ("block_count", config.num_hidden_layers),
+            ("attention.head_count", heads),
+            ("attention.head_count_kv", kv_heads),
+            ("attention.key_length", head_dim),
+            ("attention.value_length", head_dim),
+            ("rope.dimension_count", anatomy.ropes[0].dims()),
+            ("vocab_size", config.vocab_size),
+        ];
+        if is_gemma {
+            counts.push(("attention.sliding_window", window.unwrap_or(positions)));
+        }
+        let mut facts = counts_of(name, &counts);
+        let mut add = |key: &str, value: Value| facts.push((format!("{name}.{key}"), value));
+        add("attention.layer_norm_rms_epsilon", Value::F32(config.rms_norm_eps as f32));
+        add("rope.freq_base", Value::F32(anatomy.ropes[0].base() as f32));
+        if is_gemma {
+            if let Some(period) = period(&windows)? {
+                add("attention.sliding_window_pattern", Value::U32(period as u32));
+            }
+            let caps = [("attn", anatomy.score_cap), ("final", anatomy.logit_cap)];
+            for (what, cap) in caps.into_iter().filter_map(|(what, cap)| Some((what, cap?))) {
+                add(&format!("{what}_logit_softcapping"), Value::F32(cap));
+            }
+        }
+        if let [_, local] = &anatomy.ropes[..] {
+            add("rope.freq_base_swa", Value::F32(local.base() as f32));
+        }
+        let divisors = anatomy.ropes[0].divisors().expect("checked");
+        let (first, is_even) = (divisors[0], divisors.iter().all(|d| (d / divisors[0] - 1.0).abs() < 1e-6));
+        if is_even && (first - 1.0).abs() > 1e-6 {
+            add("rope.scaling.type", Value::Text("linear".into()));
+            add("rope.scaling.factor", Value::F32(first));
+        }
+        let layout = Layout::Decoder {
+            interleaved: (name == "llama").then_some([heads, kv_heads]),
+            offset: anatomy.norm_offset,
+            around: is_gemma,
+        };
+        Ok(Self { name, facts, notes, layout, divisors: (!is_even).then_some(divisors) })
+    }
+
+    /// The model's tensors under their names there.
+    pub fn tensors(&self, model: &CausalLm) -> Vec<Tensor> {
+        let mut tensors: Vec<Tensor> = shared_tensors(model).into_iter().map(|tensor| self.tensor(tensor)).collect();
+        if let Some(divisors) = self.divisors.clone() {
+            let (name, dims) = ("rope_freqs.weight".into(), vec![divisors.len()]);
+            tensors.push(Tensor { name, dims, values: Box::new(move || divisors.clone()) });
+        }
+        tensors
+    }
+
+    fn tensor(&self, tensor: SharedTensor) -> Tensor {
+        let dims = tensor.dims().to_vec();
+        let name = tensor.name.strip_prefix("trunk.").unwrap_or(&tensor.name);
+        let (module, kind) = name.rsplit_once('.').expect("a parameter of a module");
+        let (block, part) = match module.strip_prefix("layers.").or_else(|| module.strip_prefix("h.")) {
+            Some(rest) => rest.split_once('.').map_or((None, rest), |(layer, part)| (Some(layer), part)),
+            None => (None, module),
+        };
+        let renamed = self.part(part);
+        let name = match block {
+            Some(layer) => format!("blk.{layer}.{renamed}.{kind}"),
+            None => format!("{renamed}.{kind}"),
+        };
+        match self.layout {
+            Layout::Gpt2 if block.is_some() && dims.len() == 2 => {
+                let [rows, columns] = [dims[0], dims[1]];
+                let values = move || transposed(&tensor.values(), rows, columns);
+                Tensor { name, dims: vec![columns, rows], values: Box::new(values) }
+            }
+            Layout::Decoder { interleaved: Some([heads, kv_heads]), .. }
+                if ["self_attn.q_proj", "self_attn.k_proj"].contains(&part) =>
+            {
+                let heads = if part.ends_with("q_proj") { heads } else { kv_heads };
+                let width = dims[1..].iter().product();
+                Tensor { name, dims, values: Box::new(move || interleaved(&tensor.values(), heads, width)) }
+            }
+            Layout::Decoder { offset, .. } if offset != 0.0 && part.ends_with("norm") => {
+                let values = move || tensor.values().into_iter().map(|value| value + offset).collect();
+                Tensor { name, dims, values: Box::new(values) }
+            }
+            _ => Tensor { name, dims, values: Box::new(move || tensor.values()) },
+        }
+    }
+
+    /// What a module is called there.
+    fn part(&self, part: &str) -> &'static str {
+        let around = matches!(self.layout, Layout::Decoder { around: true, .. });
+        match part {
+            "wte" | "embed_tokens" => "token_embd",
+            "wpe" => "position_embd",
+            "ln_f" | "norm" => "output_norm",
+            "lm_head" => "output",
+            "ln_1" | "input_layernorm" => "attn_norm",
+            "attn.c_attn" => "attn_qkv",
+            "attn.c_proj" | "self_attn.o_proj" => "attn_output",
+            "self_attn.q_proj" => "attn_q",
+            "self_attn.k_proj" => "attn_k",
+            "self_attn.v_proj" => "attn_v",
+            "self_attn.q_norm" => "attn_q_norm",
+            "self_attn.k_norm" => "attn_k_norm",
+            "post_attention_layernorm" if around => "post_attention_norm",
+            "ln_2" | "post_attention_layernorm" | "pre_feedforward_layernorm" => "ffn_norm",
+            "post_feedforward_layernorm" => "post_ffw_norm",
+            "mlp.gate_proj" => "ffn_gate",
+            "mlp.c_fc" | "mlp.up_proj" => "ffn_up",
+            "mlp.c_proj" | "mlp.down_proj" => "ffn_down",
+            other => unreachable!("`{other}` is no module of these families"),
+        }
+    }
+}
+
+/// What llama.cpp's architecture `name` does not compute.
+fn check(name: &str, config: &DecoderConfig, anatomy: &Anatomy, tied: bool) -> Result<(), String> {
+    let is_gemma = anatomy.norms == Norms::Around;
+    let no = |what: &str| Err(format!("{what}, which llama.cpp does not compute for {name}"));
+    let scale = |of: f64| (f64::from(anatomy.score_scale) - of.powf(-0.5)).abs() < 1e-6;
+    // Its largest Gemmas are told by their layers.
+    let divisor = match (name, config.num_hidden_layers) {
+        ("gemma2", 46) | ("gemma3", 62) => (config.hidden_size / config.num_attention_heads) as f64,
+        _ => config.head_dim() as f64,
+    };
+    if anatomy.ropes.iter().any(|rope| rope.divisors().is_none()) {
+        return no("rotary positions are of the kind dynamic, yarn or longrope");
+    }
+    if anatomy.ropes[0].dims() != config.head_dim() {
+        return no("a part of each head is turned");
+    }
+    let divisors = anatomy.ropes[0].divisors().unwrap_or_default();
+    if name != "llama" && divisors.iter().any(|d| (d / divisors[0] - 1.0).abs() > 1e-6) {
+        return no("rotary positions are of the kind llama3");
+    }
+    if name != "llama" && (config.mlp_bias || anatomy.attention_biases[1]) {
+        return no("linear layers have biases");
+    }
+    if name == "qwen3" && anatomy.attention_biases[0] {
+        return no("queries, keys and values have biases");
+    }
+    if !scale(divisor) {
+        return no(&format!("scores are divided by the root of something else than {divisor}"));
+    }
+    if name == "gemma2" && (anatomy.score_cap.is_none() || anatomy.logit_cap.is_none()) {
+        return no("there is no soft cap");
+    }
+    if name == "gemma2" && !tied {
+        return no("the LM head is not the embedding table");
+    }
+    if name == "gemma3" && anatomy.logit_cap.is_some() {
+        return no("logits are capped");
+    }
+    if is_gemma != (config.hidden_act == "gelu_pytorch_tanh") || (!is_gemma && config.hidden_act != "silu") {
+        return no(&format!("the activation is `{}`", config.hidden_act));
+    }
+    Ok(())
+}
+
+fn window(mask: Mask) -> Option<usize> {
+    match mask {
+        Mask::CausalWindow(window) => Some(window.get()),
+        _ => None,
+    }
+}
+
+/// Every so manieth layer sees all; none where all do.
+fn period(windows: &[Option<usize>]) -> Result<Option<usize>, String> {
+    let Some(first) = windows.iter().position(Option::is_none) else { return Ok(Some(windows.len() + 1)) };
+    if windows.iter().all(Option::is_none) {
+        return Ok(Some(1));
+    }
+    let period = first + 1;
+    let fits = windows.iter().enumerate().all(|(i, window)| window.is_none() == (i + 1).is_multiple_of(period));
+    match fits {
+        true => Ok(Some(period)),
+        false => Err("layers with windows follow no period, which llama.cpp needs".into()),
+    }
+}
+
+fn counts_of(name: &str, counts: &[(&str, usize)]) -> Vec<(String, Value)> {
+    counts.iter().map(|&(key, count)| (format!("{name}.{key}"), Value::U32(count as u32))).collect()
+}
+
+/// `[rows, columns]` to `[columns, rows]`.
+fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|column| (0..rows).map(move |row| values[row * columns + column])).collect()
+}
+
+/// Rows, `width` wide, of each head from two halves to pairs: llama.cpp turns neighbours there.
+fn interleaved(values: &[f32], heads: usize, width: usize) -> Vec<f32> {
+    let mut found = Vec::with_capacity(values.len());
+    for head in values.chunks_exact(values.len() / heads) {
+        let (first, second) = head.split_at(head.len() / 2);
+        for (a, b) in first.chunks_exact(width).zip(second.chunks_exact(width)) {
+            found.extend([a, b].concat());
+        }
+    }
+    found
+}

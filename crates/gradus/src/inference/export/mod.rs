@@ -1,0 +1,116 @@
+//! A model in the file format of llama.cpp: GGUF, with its tokenizer, its chat template and what ends a completion.
+//!
+//! An adapter is folded into its base first.
+
+mod architecture;
+mod blocks;
+mod gguf;
+#[cfg(test)]
+mod tests;
+mod vocabulary;
+
+use std::path::PathBuf;
+
+pub use blocks::GgufWeights;
+use serde::Serialize;
+
+use super::open;
+use crate::device::DeviceChoice;
+use crate::error::{Error, Result};
+use crate::model::adapter::Adaptable;
+use crate::model::{CausalLm, ModelDir};
+use crate::pretrained::Pretrained;
+use crate::run::atomic;
+use architecture::Architecture;
+use gguf::Value;
+
+/// What to export.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExportOptions {
+    /// The model: a directory or a hub name; or an adapter's directory, which names its base itself.
+    pub model: String,
+    /// An adapter on it.
+    pub adapter: Option<String>,
+    /// How the weights are held.
+    pub weights: GgufWeights,
+    /// The file to write.
+    pub output: PathBuf,
+    /// A chat template file that replaces the model's own.
+    pub chat_template: Option<PathBuf>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Exported {
+    /// The file.
+    pub output: PathBuf,
+    /// What llama.cpp calls the family.
+    pub architecture: &'static str,
+    /// How the weights are held.
+    pub weights: GgufWeights,
+    /// Tensors in it.
+    pub tensors: usize,
+    /// Tensors of weights that stay in f32 because their rows are no whole blocks.
+    pub kept_in_f32: usize,
+    /// Its size.
+    pub bytes: u64,
+    /// What its reader should know.
+    pub notes: Vec<String>,
+}
+
+/// Files that a tokenizer is read from.
+const TOKENIZERS: [&str; 2] = ["tokenizer.json", "vocab.json"];
+
+/// Writes a language model as a GGUF file.
+///
+/// # Errors
+/// When the model is of another kind, its family or tokenizer cannot be written, or the file exists.
+pub fn export(options: &ExportOptions) -> Result<Exported> {
+    let dir = open(&options.model, options.adapter.as_deref())?;
+    if options.output.exists() {
+        return Err(
+            Error::input(format!("`{}` exists", options.output.display())).with_hint("choose another `--output`")
+        );
+    }
+    // Everything is refused before weights are read.
+    Architecture::of(&dir, true)?;
+    let (mut facts, mut notes) = (Vec::new(), Vec::new());
+    let mut add = |key: &str, value: Value| facts.push((key.to_owned(), value));
+    let tokenizer = tokenizer(&dir, options, &mut notes)?;
+    let model = CausalLm::load(&dir, &DeviceChoice::cpu().device())?.merged();
+    let architecture = Architecture::of(&dir, model.lm_head.is_none())?;
+    add("general.architecture", Value::Text(architecture.name.into()));
+    add("general.type", Value::Text("model".into()));
+    let name = dir.path.file_name().map(|name| name.to_string_lossy().into_owned());
+    add("general.name", Value::Text(name.unwrap_or_else(|| architecture.name.into())));
+    add("general.file_type", Value::U32(options.weights.file_type()));
+    add("general.quantization_version", Value::U32(2));
+    facts.extend(architecture.facts.clone());
+    facts.extend(tokenizer);
+    notes.extend(architecture.notes.clone());
+    let tensors = architecture.tensors(&model);
+    let kept_in_f32 =
+        tensors.iter().filter(|tensor| tensor.dims.len() > 1 && options.weights.of(&tensor.dims) != options.weights);
+    let kept_in_f32 = kept_in_f32.count();
+    atomic::write_file(&options.output, |file| gguf::write(&facts, &tensors, options.weights, file))?;
+    let bytes = std::fs::metadata(&options.output).map_err(|error| Error::io(&options.output, error))?.len();
+    Ok(Exported {
+        output: options.output.clone(),
+        architecture: architecture.name,
+        weights: options.weights,
+        tensors: tensors.len(),
+        kept_in_f32,
+        bytes,
+        notes,
+    })
+}
+
+/// The keys of the tokenizer; of a model without one, that there is none.
+fn tokenizer(dir: &ModelDir, options: &ExportOptions, notes: &mut Vec<String>) -> Result<Vec<(String, Value)>> {
+    if TOKENIZERS.iter().any(|name| dir.path.join(name).exists()) {
+        let size = dir.config.get("vocab_size").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
+        return vocabulary::facts(&Pretrained::of(dir.clone(), options.chat_template.as_deref())?, size);
+    }
+    notes.push("there is no tokenizer beside the model: the file reads and writes ids alone".into());
+    Ok(vec![("tokenizer.ggml.model".into(), Value::Text("no_vocab".into()))])
+}
