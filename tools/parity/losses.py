@@ -20,6 +20,7 @@ from torch.nn.functional import logsigmoid
 from transformers import TrainingArguments, get_scheduler
 from trl import DPOTrainer, GRPOTrainer, KTOTrainer, RewardTrainer, RLOOTrainer, SFTTrainer
 from trl.experimental.cpo import CPOTrainer
+from trl.experimental.gkd import GKDTrainer
 from trl.experimental.orpo import ORPOTrainer
 from trl.trainer.utils import FusedCausalLMOutput, add_fused_lm_head
 
@@ -451,6 +452,23 @@ def kto():
     return {"inputs": inputs, "cases": cases}
 
 
+# ---------------------------------------------------------------------------------------------------------- distillation
+
+
+def distill():
+    generator = torch.Generator().manual_seed(SEED + 24)
+    rows, vocabulary = 7, 11
+    student, teacher = (3 * torch.randn(rows, vocabulary, generator=generator) for _ in range(2))
+    cases = []
+    for beta in (0.0, 0.1, 0.5, 0.9, 1.0):
+        logits = student.to(DOUBLE).requires_grad_()
+        labels = torch.zeros(1, rows, dtype=torch.long)
+        loss = GKDTrainer.generalized_jsd_loss(logits[None], teacher.to(DOUBLE)[None], labels, beta=beta, num_items_in_batch=rows)
+        loss.backward()
+        cases.append(result(f"beta_{beta}", {"beta": beta}, loss, logits.grad))
+    return {"inputs": {"student": student, "teacher": teacher}, "cases": cases}
+
+
 # --------------------------------------------------------------------------------------------------------------- GRPO
 
 
@@ -796,7 +814,7 @@ def optimizer():
 
 def main():
     out = arguments("losses")
-    for build in (sft, head, reward, dpo, orpo, cpo, kto, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
+    for build in (sft, head, reward, dpo, orpo, cpo, kto, distill, grpo, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
         answer = build()
         write_json(out / f"{build.__name__}.json", {"meta": meta(SEED, "trl", accumulate="float64 from float32 inputs"), **answer})
         print(build.__name__, len(answer.get("cases", [])))

@@ -28,6 +28,7 @@ from trl import (
     SFTTrainer,
 )
 from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.gkd import GKDConfig, GKDTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 SEED = 11
@@ -159,6 +160,43 @@ def offline(root, name):
     finish(out, runs, start, options)
 
 
+DISTILL_RUNS = {
+    "distill": {"beta": 0.5},
+    "distill_reverse": {"beta": 1.0, "learning_rate": 3e-3},
+}
+
+
+def distill(root, name):
+    """A teacher of another family with the same vocabulary; completions of the rows, so nothing is sampled."""
+    options = {**BASE, **DISTILL_RUNS[name]}
+    out = root / name
+    out.mkdir(exist_ok=True)
+    rows = sft_rows()
+    replay.write_rows(out / "rows.jsonl", rows)
+    tokenizer = replay.tokenizer()
+
+    def collate(examples):
+        texts = [tokenizer(row["prompt"] + row["completion"] + tokenizer.eos_token)["input_ids"] for row in examples]
+        prompts = [len(tokenizer(row["prompt"])["input_ids"]) for row in examples]
+        width = max(map(len, texts))
+        pad = lambda row, fill: row + [fill] * (width - len(row))  # noqa: E731
+        return {"input_ids": torch.tensor([pad(text, 0) for text in texts]),
+                "attention_mask": torch.tensor([pad([1] * len(text), 0) for text in texts]),
+                "labels": torch.tensor([pad([-100] * n + text[n:], -100) for text, n in zip(texts, prompts)])}
+
+    runs = []
+    for dtype in (torch.float32, torch.float64):
+        recorder = replay.Recorder()
+        with tempfile.TemporaryDirectory() as scratch:
+            args = arguments_of(GKDConfig, scratch, {**options, "lmbda": 0.0, "train_sampling_strategy": "sequential"})
+            trainer = GKDTrainer(model=replay.load(root / "models", "qwen3", dtype), args=args, data_collator=collate,
+                                 teacher_model=replay.load(root / "models", "gpt2", dtype), processing_class=tokenizer,
+                                 train_dataset=Dataset.from_list(rows), callbacks=[recorder])
+            trainer.train()
+        runs.append((trainer, recorder))
+    finish(out, runs, "qwen3", options)
+
+
 GRPO_BASE = {"per_device_train_batch_size": 8, "num_generations": 4, "learning_rate": 5e-3, "lr_scheduler_type": "linear",
              "max_completion_length": 12, "temperature": 1.0}
 GRPO_RUNS = {
@@ -241,9 +279,11 @@ def main():
     replay.write_models(root / "models")
     for name in RUNS:
         offline(root, name)
+    for name in DISTILL_RUNS:
+        distill(root, name)
     for name in GRPO_RUNS:
         grpo(root, name)
-    write_json(root / "fixture.json", {"meta": meta(SEED, "trl"), "runs": [*RUNS, *GRPO_RUNS], "models": list(replay.MODELS)})
+    write_json(root / "fixture.json", {"meta": meta(SEED, "trl"), "runs": [*RUNS, *DISTILL_RUNS, *GRPO_RUNS], "models": list(replay.MODELS)})
 
 
 main()

@@ -47,6 +47,8 @@ pub enum Purpose {
     Resample = 16,
     /// Which prompts take the place of others in an iteration; `index` is the round.
     Replacement = 17,
+    /// Whether a step of distillation learns from completions that the student samples.
+    OnPolicy = 18,
     /// Points of a sweep; `index` is the point.
     Sweep = 32,
 }

@@ -40,7 +40,10 @@ const PARTS: &[(&str, &[&str])] = &[
     ("reward", &["batches", "data", "host", "metric", "model", "rollout", "text"]),
     // What a method says of itself, whatever it learns from.
     ("method", &["data", "generate", "memory", "model", "reward", "settings"]),
-    ("objective", &["batches", "data", "host", "loss", "math", "method", "model", "pretrained", "settings", "stats"]),
+    (
+        "objective",
+        &["batches", "data", "generate", "host", "loss", "math", "method", "model", "pretrained", "settings", "stats"],
+    ),
     (
         "algorithm",
         &[

@@ -513,6 +513,24 @@ fn kto_learns() {
     }
 }
 
+/// A student that learns nothing but what its teacher says of the student's own completions, of the teacher's, or of both.
+#[test]
+fn distill_learns() {
+    let place = Place::new(questions_with_answers());
+    let rest = "method: {sft: {}}\ntrain: {max_steps: 30, learning_rate: 5e-3, eval_fraction: 0.2}\n";
+    let teacher = gradus::train::run(&place.plan("teacher", "qwen3", rest), &mut Silent).unwrap().model;
+    for (seed, keys) in SEEDS.into_iter().zip(["lmbda: 1, beta: 1", "lmbda: 0, seq_kd: true, beta: 0", "lmbda: 0.5"]) {
+        let rest = format!(
+            "method: {{distill: {{teacher_model: {}, max_new_tokens: 10, {keys}}}}}\n\
+             train: {{max_steps: 30, learning_rate: 5e-3, seed: {seed}, eval_fraction: 0.2}}\n",
+            teacher.display()
+        );
+        let outcome = gradus::train::run(&place.plan(&format!("run{seed}"), "qwen3", &rest), &mut Silent).unwrap();
+        let (before, after) = (number(&outcome, "before", "eval_loss"), number(&outcome, "after", "eval_loss"));
+        assert!(after < 0.5 * before, "{keys}: from {before} to {after}");
+    }
+}
+
 /// Stops a run after some logged steps.
 struct Stopper(usize);
 
@@ -594,6 +612,17 @@ fn simpo_and_cpo_resume_with_the_same_bits() {
 fn kto_resumes_with_the_same_bits() {
     resumes("kto: {}", marked());
     resumes("kto: {loss_type: apo_zero_unpaired}", pairs());
+}
+
+#[test]
+fn distill_resumes_with_the_same_bits() {
+    let teacher = model("gpt2").path;
+    let method = format!("distill: {{teacher_model: {}, max_new_tokens: 5, seq_kd: true}}", teacher.display());
+    resumes(&method, questions_with_answers());
+}
+
+fn questions_with_answers() -> impl Iterator<Item = serde_json::Value> {
+    pairs().map(|pair| serde_json::json!({ "prompt": pair["prompt"], "completion": pair["chosen"] }))
 }
 
 #[test]

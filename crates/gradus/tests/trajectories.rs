@@ -252,6 +252,16 @@ fn kahneman_tversky_optimisation_on_pairs_without_a_point_of_reference() {
     );
 }
 
+/// Completions of the rows: nothing is sampled. The teacher is of another family.
+#[test]
+fn distillation() {
+    let teacher = model("gpt2");
+    let method = |rest: &str| format!("distill: {{teacher_model: {}, lmbda: 0, {rest}}}", teacher.display());
+    offline("distill", &method("beta: 0.5"), "", &[]);
+    offline("distill", &method("beta: 0.5"), "  micro_batch_size: 3\n", &[]);
+    offline("distill_reverse", &method("beta: 1"), "", &[]);
+}
+
 /// Recorded rollouts, scored by recorded rewards; logprobs are the policy's own.
 fn rollouts(rows: &[Value], policy: &CausalLm, group_size: usize, temperature: f32, settings: &Settings) -> Rollouts {
     let ids =

@@ -20,7 +20,7 @@ hint: `--methods dpo,ppo,grpo`, or `methods:` in the file
         "
 error: `reward` trains no policy, and only policies are compared
   --> flag `--methods`
-hint: the methods are `sft`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` and `rloo`
+hint: the methods are `sft`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `distill`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo` and `rloo`
 ",
     );
     CliTest::new().fails(

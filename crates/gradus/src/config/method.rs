@@ -10,8 +10,8 @@ use crate::algorithm::{
 };
 use crate::method::{Head, Iteration, Method, Shared};
 use crate::objective::{
-    OfflineMethod, classify::ClassifyConfig, cpo::CpoConfig, dpo::DpoConfig, kto::KtoConfig, orpo::OrpoConfig,
-    reward_model::RewardModelConfig, sft::SftConfig, simpo::SimpoConfig,
+    OfflineMethod, classify::ClassifyConfig, cpo::CpoConfig, distill::DistillConfig, dpo::DpoConfig, kto::KtoConfig,
+    orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig, simpo::SimpoConfig,
 };
 use crate::settings::TrainConfig;
 
@@ -35,6 +35,8 @@ pub enum MethodConfig {
     Simpo(SimpoConfig),
     /// Kahneman–Tversky optimisation of marked completions.
     Kto(KtoConfig),
+    /// Distillation of a teacher, on completions of the student.
+    Distill(DistillConfig),
     /// Proximal policy optimisation with a critic.
     Ppo(PpoConfig),
     /// Natural language policy optimisation: PPO under a mask of unlikely tokens.
@@ -61,6 +63,7 @@ impl MethodConfig {
             Self::Cpo(keys) => visitor.offline(keys),
             Self::Simpo(keys) => visitor.offline(keys),
             Self::Kto(keys) => visitor.offline(keys),
+            Self::Distill(keys) => visitor.offline(keys),
             Self::Ppo(keys) => visitor.online(keys),
             Self::Nlpo(keys) => visitor.online(keys),
             Self::A2c(keys) => visitor.online(keys),

@@ -190,7 +190,7 @@ fn wrong_types() {
     check(
         "method: [sft]\n",
         &[
-            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `classify`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo`, `rloo` is needed",
+            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `classify`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `distill`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo`, `rloo` is needed",
         ],
     );
 }
@@ -509,7 +509,7 @@ fn explains_keys() {
     assert_eq!(keys("method.ppo.kl.target").expect("a key"), ["method.ppo.kl.target"]);
     assert_eq!(
         keys("clip_range").expect("a name"),
-        ["method.ppo.clip_range", "method.nlpo.clip_range", "method.grpo.clip_range"]
+        ["method.ppo.clip_range", "method.nlpo.clip_range", "method.grpo.clip_range", "method.rloo.clip_range"]
     );
     let error = keys("clip_rnge").unwrap_err();
     assert_eq!(

@@ -3,6 +3,7 @@
 //! [`load`] reads and recognises rows; [`sft_examples`], [`preference_examples`], [`reward_examples`] and [`prompts`]
 //! tokenise them as TRL 1.16 does. Every row knows its file and line, and nothing is dropped without being counted.
 
+mod answered;
 mod apart;
 mod array;
 mod classified;
@@ -36,6 +37,7 @@ mod unpaired;
 mod write;
 mod write_parquet;
 
+pub use answered::answered;
 pub use classified::{Classified, Side, TextForm, classified, column_text};
 pub use convert::{Form, Target, convert};
 pub use example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong, UnpairedExample};

@@ -7,6 +7,7 @@
 pub mod cispo;
 pub mod classify;
 pub mod cpo;
+pub mod distill;
 pub mod divergence;
 pub mod dpo;
 pub mod kl;

@@ -33,6 +33,8 @@ pub struct Role {
     pub trainer: Trainer,
     /// How long it is held.
     pub stay: Stay,
+    /// What messages call it, where it is a reference.
+    pub called: &'static str,
 }
 
 /// Where weights come from.
@@ -82,6 +84,13 @@ impl Cast {
         Self { reference: Some(Role { stay, ..Role::frozen(source, shared) }), ..self }
     }
 
+    /// With a frozen teacher, the model `name`: a reference that the policy comes close to.
+    #[must_use]
+    pub fn with_teacher(self, shared: &Shared<'_>, name: &str) -> Self {
+        let role = Role::frozen(Source::Named(name.to_owned()), shared);
+        Self { reference: Some(Role { called: "the teacher", ..role }), ..self }
+    }
+
     /// With the reward models that the configuration names.
     #[must_use]
     pub fn with_rewards(self, shared: &Shared<'_>) -> Self {
@@ -111,7 +120,8 @@ impl Role {
     /// A language model that nobody trains.
     pub fn frozen(source: Source, shared: &Shared<'_>) -> Self {
         let weights = shared.train.frozen_weights.unwrap_or(shared.train.compute.into());
-        Self { source, head: Head::Language, weights, trainer: Trainer::Nobody, stay: Stay::Whole }
+        let called = "the reference";
+        Self { source, head: Head::Language, weights, trainer: Trainer::Nobody, stay: Stay::Whole, called }
     }
 }
 

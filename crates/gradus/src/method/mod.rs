@@ -40,6 +40,16 @@ pub trait Method {
     /// Notes what is wrong with its keys, and with those of `train` beside them.
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig);
 
+    /// The longest completion in tokens that it samples in training, where it learns from fixed examples and samples beside.
+    fn sampled_tokens(&self) -> Option<usize> {
+        None
+    }
+
+    /// How many blocks of logits a training pass holds beside the usual, where whole distributions are compared.
+    fn logit_blocks(&self) -> usize {
+        0
+    }
+
     /// What a preset sets, as a configuration file; `None` where it says nothing of this method.
     fn preset(&self, _preset: Preset) -> Option<&'static str> {
         None

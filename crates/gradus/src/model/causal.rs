@@ -1,10 +1,11 @@
 //! Language models: a trunk, with or without an encoder, and an LM head, tied to the embedding or its own.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, is_fused};
+use gradus_kernels::{FrozenWeight, Layout, LmHead, TokenLogprobs, branch, is_fused, recompute_of};
 
 use super::adapter::{self, Adaptable, AdapterTensors, Attached, Layers, TaskType};
 use super::batch::{Batch, Rows, Targets};
@@ -39,6 +40,9 @@ pub struct CausalLm {
     #[module(skip)]
     adapter: Attached,
 }
+
+/// Logits of a block of rows at most: 64 MiB.
+pub const BLOCK_LOGITS: usize = 16 << 20;
 
 /// A head without bias.
 #[derive(Module, Debug)]
@@ -229,6 +233,52 @@ impl CausalLm {
         self.token_logprobs(self.hidden(batch), batch.targets(), temperature)
     }
 
+    /// Final hidden states before the targets of a batch, `[M, D]`.
+    pub fn before_targets(&self, batch: &Batch) -> Tensor<2> {
+        select_rows(self.hidden(batch), &batch.targets().positions)
+    }
+
+    /// What `of_block` makes of the logits of each row of `hidden_md`, `[M]`: it is given the logits of a block of rows and
+    /// which rows they are, and answers with one value a row. The backward pass computes the logits of a block again, so that
+    /// those of one block are in memory at a time, whatever `of_block` does with them. Nothing else that it reads may carry
+    /// gradient.
+    pub fn over_logits<F>(&self, hidden_md: Tensor<2>, of_block: F) -> Tensor<1>
+    where
+        F: Fn(Tensor<2>, Range<usize>) -> Tensor<1> + Clone + Send + Sync + 'static,
+    {
+        self.over_blocks((BLOCK_LOGITS / self.vocab_size()).max(1), hidden_md, of_block)
+    }
+
+    /// [`over_logits`](Self::over_logits) with so many rows a block.
+    fn over_blocks<F>(&self, rows: usize, hidden_md: Tensor<2>, of_block: F) -> Tensor<1>
+    where
+        F: Fn(Tensor<2>, Range<usize>) -> Tensor<1> + Clone + Send + Sync + 'static,
+    {
+        let hidden_md = self.before_head(hidden_md);
+        let (m, cap, compute) = (hidden_md.dims()[0], self.trunk.logit_cap(), self.compute);
+        // Its only parameters are those it is given as inputs.
+        let nothing: Vec<Head> = Vec::new();
+        let weight_vd = self.frozen_head.is_none().then(|| branch(self.head_weight()));
+        let of_rows = |start: usize| {
+            let block = start..m.min(start + rows);
+            let rows_rd = hidden_md.clone().narrow(0, block.start, block.len());
+            let of_block = of_block.clone();
+            let one_column = move |logits_rv| of_block(logits_rv, block.clone()).unsqueeze_dim::<2>(1);
+            match (&weight_vd, &self.frozen_head) {
+                (Some(weight_vd), _) => {
+                    recompute_of(&nothing, [rows_rd, weight_vd.clone()], move |_, [x, weight_vd]| {
+                        one_column(LmHead::dense(weight_vd, compute).capped(cap).logits(x))
+                    })
+                }
+                (None, frozen) => {
+                    let head = LmHead::frozen(frozen.clone().expect("a head is dense or frozen")).capped(cap);
+                    recompute_of(&nothing, [rows_rd], move |_, [x]| one_column(head.logits(x)))
+                }
+            }
+        };
+        Tensor::cat((0..m).step_by(rows).map(of_rows).collect(), 0).squeeze_dim::<1>(1)
+    }
+
     /// Logits of every token (of the decoder), `[N, V]`: for tests and small models.
     pub fn logits(&self, batch: &Batch) -> Tensor<2> {
         self.logits_of(self.hidden(batch))
@@ -285,5 +335,54 @@ pub fn head_format(layers: WeightFormat) -> WeightFormat {
     match layers {
         WeightFormat::Quantised(Quantisation::Nf4) => WeightFormat::BF16,
         WeightFormat::Float(_) | WeightFormat::Quantised(Quantisation::Int8) => layers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::activation::log_softmax;
+
+    use super::*;
+    use crate::host::read;
+    use crate::model::ModelDir;
+
+    /// `Σ p²` of each row, a function of whole distributions.
+    fn of_rows(logits_rv: Tensor<2>, _: Range<usize>) -> Tensor<1> {
+        (log_softmax(logits_rv, 1) * 2.0).exp().sum_dim(1).squeeze_dim::<1>(1)
+    }
+
+    #[test]
+    fn blocks_of_logits_give_the_values_and_gradients_of_all_at_once() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
+        // Tied heads, and one of its own.
+        for name in ["gpt2", "llama-gqa", "gemma2"] {
+            let dir = ModelDir::open(&root.join(name)).expect("a fixture");
+            let model = CausalLm::load(&dir, &Device::flex().autodiff()).expect("a fixture");
+            let texts = [(1..20u32).collect::<Vec<_>>(), vec![5, 3, 9]];
+            let batch = model.batch(&Rows::texts(&texts));
+            let m = batch.targets().len();
+            let weights_m = Tensor::<1>::from_floats(
+                &*(0..m).map(|i| (i as f32).sin()).collect::<Vec<_>>(),
+                &model.head_weight().device(),
+            );
+            let gradients = |values_m: Tensor<1>| {
+                let mut gradients = (values_m.clone() * weights_m.clone()).sum().backward();
+                let of_head = model.head_weight().grad_remove(&mut gradients).expect("the head learns");
+                let of_table = model.trunk.embedding().grad_remove(&mut gradients);
+                (read(&values_m), read(&of_head.flatten::<1>(0, 1)), of_table.map(|g| read(&g.flatten::<1>(0, 1))))
+            };
+            let whole = gradients(of_rows(model.logits_of(model.before_targets(&batch)), 0..m));
+            for rows in [1, 4, m, 1000] {
+                let found = gradients(model.over_blocks(rows, model.before_targets(&batch), of_rows));
+                let near = |found: &[f32], whole: &[f32]| {
+                    let largest = whole.iter().fold(1e-6f32, |largest, x| largest.max(x.abs()));
+                    found.iter().zip(whole).all(|(a, b)| (a - b).abs() <= 1e-5 * largest)
+                };
+                assert!(near(&found.0, &whole.0), "{name}, {rows} rows: values");
+                assert!(near(&found.1, &whole.1), "{name}, {rows} rows: the head's gradient");
+                let (found, whole) = (found.2.unwrap_or_default(), whole.2.clone().unwrap_or_default());
+                assert!(found.len() == whole.len() && near(&found, &whole), "{name}, {rows} rows: what lies below");
+            }
+        }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) mod word;
 pub use crate::files::NamedTensor;
 pub use batch::{Batch, Counted, Input, Rows, Sequence, Sources, Targets};
 pub(crate) use causal::select_rows;
-pub use causal::{CausalLm, Head, head_format};
+pub use causal::{BLOCK_LOGITS, CausalLm, Head, head_format};
 pub use classifier::{Classifier, Reading, Scope, Task};
 pub use context::{Context, KvCache};
 pub use directory::{AdapterDir, ModelDir, Trained};

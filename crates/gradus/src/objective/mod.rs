@@ -2,6 +2,7 @@
 
 pub mod classify;
 pub mod cpo;
+pub mod distill;
 pub mod dpo;
 pub mod kto;
 pub mod orpo;
@@ -22,6 +23,7 @@ use crate::host::read;
 use crate::method::Method;
 use crate::model::{CausalLm, DropoutStream, Rows, Trained};
 use crate::pretrained::{LabelPlan, Pretrained, Trainable};
+use crate::rng::Seed;
 use crate::stats::Stats;
 
 /// A method that learns from fixed examples, by its keys.
@@ -73,6 +75,15 @@ pub struct Totals {
     pub weight: f64,
 }
 
+/// Which training step it is: what draws at random draws from a stream of the two.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moment {
+    /// The seed of the run.
+    pub seed: Seed,
+    /// Optimiser steps before this one.
+    pub step: u64,
+}
+
 /// What one forward pass is part of.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pass {
@@ -99,6 +110,21 @@ pub trait Objective {
     /// What they weigh together; 1 each unless a method weighs them.
     fn weight(&self, example: &Self::Example) -> f64 {
         self.targets(example) as f64
+    }
+
+    /// The examples of a training step as they are learned from, where a method makes some of them anew (completions that it
+    /// samples). `None`, which is usual: as they are.
+    ///
+    /// # Errors
+    /// What keeps them from being made.
+    fn renewed(
+        &self,
+        _model: &Self::Model,
+        _examples: &[&Self::Example],
+        _at: Moment,
+        _stats: &mut Stats,
+    ) -> Result<Option<Vec<Self::Example>>, String> {
+        Ok(None)
     }
 
     /// The examples of a step, each with what its loss must know of the others, where that takes a look at all of them

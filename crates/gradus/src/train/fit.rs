@@ -12,8 +12,11 @@ use crate::pretrained::Reader;
 
 /// What reads the policy's ids: each part with its name.
 fn readers(cast: &Cast<Player>) -> impl Iterator<Item = (&'static str, &Player)> {
-    let named = [("the policy", Some(&cast.policy)), ("the reference", cast.reference.as_ref())];
-    named.into_iter().chain([("the critic", cast.critic.as_ref())]).filter_map(|(part, player)| Some((part, player?)))
+    let reference = cast.reference.as_ref().map(|player| (player.role.called, player));
+    [("the policy", &cast.policy)]
+        .into_iter()
+        .chain(reference)
+        .chain(cast.critic.as_ref().map(|critic| ("the critic", critic)))
 }
 
 /// Checks that all of them mean the same by an id, and know every id that the policy may say.
@@ -60,6 +63,9 @@ fn way_out(part: &str) -> &'static str {
         "the critic" => {
             "name one with the policy's tokenizer as `critic.model` (the policy itself would do), or use \
              `critic.trunk: shared`; without either, the critic starts from the reward model"
+        }
+        "the teacher" => {
+            "name a `teacher_model` with the student's tokenizer: their distributions are compared id by id"
         }
         _ => "name a `reference_model` with the policy's tokenizer, or none: then it is the model training starts from",
     }

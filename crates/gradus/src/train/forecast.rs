@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
 use crate::method::{Cast, Iteration, Stay, Trainer};
-use crate::model::{Block, Rows, Support};
+use crate::model::{BLOCK_LOGITS, Block, Rows, Support};
 use crate::objective::OfflineMethod;
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
@@ -89,7 +89,10 @@ pub(crate) fn with_rows(
     }
     let train = plan.train();
     let tokens: usize = rows.iter().map(|row| row.tokens).sum();
-    let host_bytes = (tokens * BYTES_A_TOKEN + rows.len() * BYTES_A_ROW) as u64 + tokenizer_bytes(start);
+    let targets: usize = rows.iter().map(|row| row.targets).sum();
+    let block = BLOCK_LOGITS.min(targets.saturating_mul(shape.vocabulary)) * size_of::<f32>();
+    let blocks = (plan.method().method().logit_blocks() * block) as u64;
+    let host_bytes = (tokens * BYTES_A_TOKEN + rows.len() * BYTES_A_ROW) as u64 + tokenizer_bytes(start) + blocks;
     let order = Order {
         seed: plan.seed(),
         purpose: Purpose::DataOrder,
@@ -118,7 +121,10 @@ pub(crate) fn with_rows(
     let workload = with_critic(plan, start, cast, with_reference(cast, workload))?;
     let workload = match plan.method().iteration() {
         Some(iteration) => online(plan, workload, held_out, &iteration),
-        None => workload,
+        None => match plan.method().method().sampled_tokens() {
+            Some(new_tokens) => beside(workload, new_tokens),
+            None => workload,
+        },
     };
     let trained =
         |model: Model| Model { recompute: train.recompute, dropout: train.dropout, compute: train.compute, ..model };
@@ -231,6 +237,21 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
         vectors: iteration.vectors,
         ..workload
     }
+}
+
+/// What an offline method samples beside: a completion of each row of a step, which is then learned from.
+fn beside(mut workload: Workload, new_tokens: usize) -> Workload {
+    let prompt_tokens = workload.rows.iter().map(|row| row.tokens - row.targets).max().unwrap_or(0);
+    for row in &mut workload.rows {
+        let prompt = row.tokens - row.targets;
+        let (tokens, targets) = (row.tokens.max(prompt + new_tokens), row.targets.max(new_tokens));
+        let longer = tokens - row.tokens;
+        (row.computed, row.computed_after) = (row.computed + longer, row.computed_after + longer);
+        (row.tokens, row.targets) = (tokens, targets);
+    }
+    let prompts = workload.steps.order.batch_size;
+    let sampling = vec![Sampling { prompts, group_size: 1, prompt_tokens, new_tokens }];
+    Workload { sampling, ..workload }
 }
 
 /// What is kept at most of what one token could have been: a list of ids, or a bit for each; see [`Support`].

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::host::read;
 use crate::learner::Learner;
 use crate::model::DropoutStream;
-use crate::objective::{Objective, Pass, totals};
+use crate::objective::{Moment, Objective, Pass, totals};
 use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::{NEW_TOKENS, Stats};
@@ -142,12 +142,15 @@ pub fn optimise<O: Objective>(
     learning_rate: f64,
     settings: &Settings,
 ) -> Result<Stats, String> {
-    let totals = totals(objective, batch);
     let step = learner.optimizer().steps();
-    let acquainted = objective.acquainted(learner.module(), batch, settings.passes);
-    let batch: Vec<&O::Example> = acquainted.as_ref().map_or_else(|| batch.to_vec(), |batch| batch.iter().collect());
-    let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
     let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
+    let at = Moment { seed: settings.seed, step };
+    let renewed = objective.renewed(learner.module(), batch, at, &mut measured)?;
+    let batch: Vec<&O::Example> = renewed.as_ref().map_or_else(|| batch.to_vec(), |batch| batch.iter().collect());
+    let totals = totals(objective, &batch);
+    let acquainted = objective.acquainted(learner.module(), &batch, settings.passes);
+    let batch: Vec<&O::Example> = acquainted.as_ref().map_or(batch, |batch| batch.iter().collect());
+    let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
     for (index, pass) in settings.passes.split(&lengths).into_iter().enumerate() {
         let masks = DropoutStream::new(settings.seed, step, index as u64);
         let at = Pass { totals, dropout: Some(masks) };

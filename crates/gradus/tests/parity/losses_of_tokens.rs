@@ -6,7 +6,7 @@ use gradus::algorithm::step::Surrogate;
 use gradus::loss::kl::{KlCorrection, kl_term};
 use gradus::loss::surrogate::{Clip, Level, Statistics, clipped_surrogate};
 use gradus::loss::vespo::{Gamma, vespo};
-use gradus::loss::{cispo::cispo, kl, reduce, sapo::sapo, sft, value};
+use gradus::loss::{cispo::cispo, distill::jensen_shannon, kl, reduce, sapo::sapo, sft, value};
 use gradus::math::{Reduction, stats, token_weights, weights::per_token};
 use serde_json::Value;
 
@@ -169,6 +169,23 @@ fn grpo_losses_of_trl() {
     }
     name_skipped("grpo", &skipped);
     assert_eq!(list(&fixture["cases"]).len() - skipped.len(), 49, "all cases but one ran");
+}
+
+#[test]
+fn distillation_losses_of_trl() {
+    let fixture = read("losses/distill.json");
+    let inputs = &fixture["inputs"];
+    let (rows, vocabulary) = (list(&inputs["student"]).len(), list(&inputs["student"][0]).len());
+    let logits = |values_m: Tensor<1>| values_m.reshape([rows, vocabulary]);
+    for case in list(&fixture["cases"]) {
+        let student_m = leaf(&flat32(&inputs["student"]));
+        let teacher_rv = logits(tensor(&flat32(&inputs["teacher"])));
+        let loss = jensen_shannon(logits(student_m.clone()), teacher_rv, number(&case["options"]["beta"])).mean();
+        let name = text(&case["name"]);
+        assert_value(name, f64::from(values(&loss)[0]), number(&case["loss"]));
+        let [found] = gradients(&loss, [&student_m]);
+        assert_gradient(name, &found, &flat(&case["grad"]));
+    }
 }
 
 #[test]

@@ -1,0 +1,28 @@
+//! Rows as a prompt and its answer, for methods that write answers of their own.
+
+use super::row::{Row, RowData};
+use super::unpaired::split;
+use crate::Result;
+
+/// The rows, of which each has a prompt: conversations end with the answer that is looked at.
+///
+/// # Errors
+/// At the first row without a prompt.
+pub fn answered(rows: &[Row]) -> Result<Vec<Row>> {
+    let with_prompt = |row: &Row| {
+        let data = match &row.data {
+            RowData::Messages(messages) => {
+                let (prompt, completion) = split(messages.clone()).map_err(|message| row.place.error(message))?;
+                RowData::PromptCompletion { prompt, completion }
+            }
+            RowData::Text(_) => {
+                let message = "the row is a text without a prompt, which nothing can be sampled from";
+                let hint = "give `prompt` and `completion`, or `messages` that end with the assistant's";
+                return Err(row.place.error(message).with_hint(hint));
+            }
+            data => data.clone(),
+        };
+        Ok(Row { data, ..row.clone() })
+    };
+    rows.iter().map(with_prompt).collect()
+}
