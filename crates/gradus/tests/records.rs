@@ -156,7 +156,7 @@ fn trackers_get_what_was_logged_also_after_interruptions() {
     Trackers::open(&run, Wanted { tensorboard: true, wandb: true }).unwrap().finish().unwrap();
     assert!(tracked(&run) == found);
     let steps: Vec<usize> = gradus::run::read_metrics(&run.metrics()).unwrap().iter().map(|row| row.step).collect();
-    assert_eq!(steps, (1..=9).collect::<Vec<_>>());
+    assert_eq!(steps, (0..=9).collect::<Vec<_>>(), "the evaluation before training, and every step once");
 }
 
 #[cfg(unix)]

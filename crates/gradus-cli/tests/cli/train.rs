@@ -25,7 +25,7 @@ error: `method.ppo.clip_range` is the word `wide`, but a number is needed
         &["grpo", "--model", "m", "--data", "d", "--reward-model", "rm", "--loss-type", "gpro", "--no-shuffle"],
         2,
         "
-error: `method.grpo.loss_type` is the word `gpro`, but one of `grpo`, `dr_grpo`, `bnpo`, `dapo` is needed
+error: `method.grpo.loss_type` is the word `gpro`, but one of `grpo`, `dr_grpo`, `bnpo`, `dapo`, `cispo`, `sapo`, `luspo`, `vespo` is needed
   --> flag `--loss-type`
 hint: did you mean `grpo`?
 ",

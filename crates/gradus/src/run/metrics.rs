@@ -150,7 +150,8 @@ impl MetricsLog {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Opens for going on after `step`: rows of later steps are removed, so a resumed run writes them once.
+    /// Opens for going on after `step`: rows of later steps are removed, so a resumed run writes them once; one that goes on
+    /// from its very start writes all of them.
     ///
     /// # Errors
     /// [`Error::Io`], or [`Error::Data`] for a line that is no JSON object.
@@ -159,7 +160,7 @@ impl MetricsLog {
             // Lines are kept as they are, with the keys that this version does not know.
             let kept: String = parse(path)?
                 .into_iter()
-                .filter(|(row, _)| row.step <= step)
+                .filter(|(row, _)| row.step <= step && step > 0)
                 .flat_map(|(_, line)| [line, "\n".to_owned()])
                 .collect();
             atomic::write_bytes(path, kept.as_bytes())?;

@@ -26,7 +26,8 @@ pub fn history(path: &Path) -> Result<Vec<MetricsRow>> {
     let results = read_results(path).ok().flatten().unwrap_or_default();
     let before = results.get("before").and_then(serde_json::Value::as_object).into_iter().flatten();
     let values: Metrics = before.filter_map(|(key, value)| Some((key.clone(), value.as_f64()?))).collect();
-    if !values.is_empty() {
+    // A run of an earlier version says it there alone.
+    if !values.is_empty() && rows.first().is_none_or(|row| row.step > 0) {
         rows.insert(0, MetricsRow { step: 0, values });
     }
     Ok(rows)

@@ -78,7 +78,7 @@ fn steps<O: Objective>(
     }
     if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
         let before = evaluate(task, learner, 0)?;
-        recorder.baseline(&before);
+        recorder.baseline(&before, settings)?;
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
     for step in recorder.state.step..settings.steps {

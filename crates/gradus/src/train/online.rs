@@ -130,7 +130,7 @@ fn steps(
     }
     if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
         let before = evaluate(task, algorithm, reward, actor, &stop, log, (0, 0))?;
-        recorder.baseline(&before);
+        recorder.baseline(&before, settings)?;
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
     for iteration in recorder.state.step..settings.steps {

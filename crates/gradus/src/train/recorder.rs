@@ -150,10 +150,14 @@ impl<'a> Recorder<'a> {
         self.observer.should_stop()
     }
 
-    /// Keeps what was measured before the first step, for `results.json`.
-    pub fn baseline(&mut self, metrics: &Metrics) {
+    /// Keeps what was measured before the first step, for `results.json`, and as the row of step 0.
+    ///
+    /// # Errors
+    /// When `metrics.jsonl` cannot be written.
+    pub fn baseline(&mut self, metrics: &Metrics, settings: &Settings) -> Result<()> {
         self.state.method.insert("before".into(), Value::Object(metrics.to_json()));
         self.observer.event(&Event::Evaluated { step: 0, metrics, best: false });
+        self.append(0, settings, metrics)
     }
 
     /// A step begins: its time counts for the throughput, that of evaluations and checkpoints does not.
@@ -276,16 +280,24 @@ impl<'a> Recorder<'a> {
         if let Some(evaluation) = evaluation {
             metrics.extend("", evaluation);
         }
-        self.log.append(done, &metrics)?;
+        self.append(done, settings, &metrics)?;
         if self.is_gone() {
             return Ok(());
         }
-        self.track(done, settings, &metrics)?;
-        self.history.extend_history([&MetricsRow { step: done, values: metrics.clone() }]);
         self.history.epoch = epoch;
         self.observer.event(&Event::Step { step: done, total: settings.steps, metrics: &metrics });
         self.pending = Stats::default();
         self.busy_s = 0.0;
+        Ok(())
+    }
+
+    /// Appends a row to `metrics.jsonl`, to what experiment trackers read and to the history of checkpoints.
+    fn append(&mut self, step: usize, settings: &Settings, metrics: &Metrics) -> Result<()> {
+        self.log.append(step, metrics)?;
+        if !self.is_gone() {
+            self.track(step, settings, metrics)?;
+            self.history.extend_history([&MetricsRow { step, values: metrics.clone() }]);
+        }
         Ok(())
     }
 
