@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use burn::module::Module;
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::{
-    Batch, CausalLm, DropoutStream, ModelDir, RewardModel, Rows, Sequence, named_tensors, save_causal,
-    save_reward_model,
+    Batch, CausalLm, DropoutStream, ModelDir, Precision, RewardModel, Rows, Sequence, WeightFormat, named_tensors,
+    save_causal, save_reward_model,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
@@ -154,6 +154,33 @@ fn recomputed_blocks_keep_little_in_memory() {
         // 24 hidden states of 1 MiB, against all that lies between them.
         assert!(kept > 128 << 20, "{family}: {kept} bytes are held without recomputation");
         assert!(recomputed < kept / 2, "{family}: {recomputed} bytes are held with recomputation, {kept} without");
+    }
+}
+
+#[test]
+fn packed_weights_give_the_logits_of_their_format() {
+    for path in models(false) {
+        let name = path.file_name().expect("name").to_string_lossy().into_owned();
+        let model = CausalLm::load(&ModelDir::open(&path).expect("opens"), &device()).expect("loads");
+        let batch = model.batch(&Rows::texts(&sequences(&expected(&path))));
+        let plain = host(model.logits(&batch));
+        let largest = plain.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+        let off = |model: &CausalLm| {
+            let far = host(model.logits(&batch)).iter().zip(&plain).map(|(a, b)| (a - b).abs()).sum::<f32>();
+            far / plain.len() as f32 / largest
+        };
+        // Small models of large weights: these are means, far above those of real ones.
+        for (format, bound) in [
+            (WeightFormat::F32, 1e-6),
+            (WeightFormat::BF16, 0.01),
+            (WeightFormat::INT8, 0.02),
+            (WeightFormat::NF4, 0.15),
+        ] {
+            let found = off(&model.clone().into_frozen(format));
+            assert!(found <= bound, "{name}: {found} in {format:?}");
+        }
+        let found = off(&model.clone().with_compute(Precision::Bf16));
+        assert!(found <= 0.01, "{name}: {found} computed in bf16");
     }
 }
 

@@ -305,7 +305,13 @@ impl Model {
                 n * (3 * i + 2 * d) + matrix
             }
         };
-        let again = if self.recompute { n * self.block_numbers() } else { 0 };
+        // Where gate and up are one layer their gradients become one, by way of two as wide as both. What an adapter keeps of
+        // the block has gone by then.
+        let joined = match self.shape.block {
+            Block::Decoder { fused: true, .. } if self.recompute || self.adapter.is_none() => 3 * i * n + matrix,
+            _ => 0,
+        };
+        let again = if self.recompute { n * self.block_numbers() } else { 0 } + joined;
         (self.loss(pass, head) + NUMBER * m * d).max(head + NUMBER * (block + again))
     }
 
