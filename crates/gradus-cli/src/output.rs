@@ -72,6 +72,11 @@ impl Output {
         !self.json && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 
+    /// Whether what is printed is read at a terminal, and no JSON was asked for.
+    pub fn is_read_by_a_person(&self) -> bool {
+        !self.json && std::io::stdout().is_terminal()
+    }
+
     /// How many columns stdout has, where it is a terminal.
     pub fn data_width(&self) -> Option<usize> {
         let size = std::io::stdout().is_terminal().then(ratatui::crossterm::terminal::size)?;

@@ -1,14 +1,14 @@
 //! `gradus generate`: completions of prompts, one JSON object a line, in the order of the prompts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gradus::device::DeviceChoice;
 use gradus::generate::{BeamParams, EarlyStopping, SamplingParams};
-use gradus::inference::{ChatSettings, SampleOptions, sample};
+use gradus::inference::{ChatSettings, Prompts, SampleOptions, Sampled, sample};
 use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 
-use crate::output::Output;
+use crate::output::{Output, Paint};
 use crate::watch::{fetch, fetch_data};
 
 /// Arguments of `gradus generate`.
@@ -20,9 +20,12 @@ pub struct GenerateArgs {
     /// An adapter on the model, in peft's format
     #[arg(long, value_name = "DIR")]
     adapter: Option<String>,
-    /// Prompts: a file, a directory or a hub name; rows with `prompt`, or conversations
-    #[arg(long, value_name = "PATH")]
-    prompts: String,
+    /// Prompts: a file, a directory or a hub name; rows with `prompt`, or conversations; of a `.txt` file each line
+    #[arg(long, value_name = "PATH", required_unless_present = "prompt")]
+    prompts: Option<String>,
+    /// A prompt itself; `-` reads one from stdin; may be given several times
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompts", allow_hyphen_values = true)]
+    prompt: Vec<String>,
     /// Completions of each prompt, one after the other; of a search with beams the best ones
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "num-return-sequences", value_parser = group_size)]
     group_size: usize,
@@ -205,15 +208,35 @@ impl SamplingArgs {
     }
 }
 
-/// Samples, and prints each completion as soon as it is there.
+/// What the arguments name.
+fn prompts(args: &GenerateArgs, out: &Output) -> anyhow::Result<Prompts> {
+    let Some(data) = &args.prompts else {
+        let text = |text: &String| match text.as_str() {
+            "-" => Ok(std::io::read_to_string(std::io::stdin().lock())?.trim_end_matches(['\n', '\r']).to_owned()),
+            text => Ok(text.to_owned()),
+        };
+        return Ok(Prompts::Texts(args.prompt.iter().map(text).collect::<anyhow::Result<_>>()?));
+    };
+    let path = Path::new(data);
+    if path.extension().is_some_and(|extension| extension == "txt") && path.is_file() {
+        let lines = gradus::data::lines(path)?.map(|line| line.map(|(_, line)| line));
+        let lines = lines.filter(|line| !line.as_ref().is_ok_and(|line| line.trim().is_empty()));
+        return Ok(Prompts::Texts(lines.collect::<gradus::Result<_>>()?));
+    }
+    fetch_data(data, out)?;
+    Ok(Prompts::Data(data.clone()))
+}
+
+/// Samples, and prints each completion as soon as it is there: as JSON lines, or, where a person reads them, as text.
 pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
+    let prompts = prompts(&args, out)?;
     let options = SampleOptions {
         params: args.sampling.params(),
         seed: args.sampling.seed(),
         stop: args.sampling.stop,
         model: args.model,
         adapter: args.adapter,
-        prompts: args.prompts,
+        prompts,
         group_size: args.group_size,
         beams: args.beams.params(),
         max_rows: args.max_rows,
@@ -223,7 +246,14 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         device: args.device,
     };
     fetch(&options.model, out)?;
-    fetch_data(&options.prompts, out)?;
     let mut bar = out.counter("prompts");
-    sample(&options, &mut |done, total| bar.set(done, total), &mut |sampled| out.json_line(&sampled))
+    sample(&options, &mut |done, total| bar.set(done, total), &mut |sampled| match out.is_read_by_a_person() {
+        true => out.text(&shown(&sampled, out.data_paint())),
+        false => out.json_line(&sampled),
+    })
+}
+/// The prompt, faint, and what followed it; why it ended, where it was cut off.
+fn shown(sampled: &Sampled, paint: Paint) -> String {
+    let cut = if sampled.stop == "length" { paint.faint(" […]") } else { String::new() };
+    format!("{}{}{cut}\n", paint.faint(&sampled.prompt), sampled.completion)
 }

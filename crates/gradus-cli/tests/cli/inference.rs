@@ -148,6 +148,26 @@ fn generate_is_greedy_at_temperature_0_and_keeps_the_order() {
 }
 
 #[test]
+fn generate_takes_prompts_as_they_are_typed() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"-a cup\"}\n");
+    test.write("prompts.txt", "The tea is\r\n\n-a cup");
+    let model = fixture_model("gpt2");
+    let generate = |prompts: &[&str]| {
+        test.succeeds(&[&["generate", "--model", &model, "--max-new-tokens", "6"], prompts].concat())
+    };
+    let expected = generate(&["--prompts", "prompts.jsonl"]);
+    assert_eq!(lines(&expected).len(), 2);
+    assert_eq!(generate(&["--prompt", "The tea is", "--prompt", "-a cup"]), expected);
+    assert_eq!(generate(&["--prompts", "prompts.txt"]), expected);
+    let mut command = test.command(&["generate", "--model", &model, "--max-new-tokens", "6", "--prompt", "-", "-q"]);
+    command.stdin(std::fs::File::open(test.write("stdin", "The tea is\n")).expect("a file"));
+    let piped = command.output().expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&piped.stdout).lines().next(), expected.lines().next());
+    let run = test.run(&["generate", "--model", &model]);
+    assert!(run.stderr.contains("--prompts <PATH>"), "{}", run.stderr);
+}
+
+#[test]
 fn generate_repeats_itself_with_a_seed() {
     let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea is\"}\n");
     let model = fixture_model("gpt2");

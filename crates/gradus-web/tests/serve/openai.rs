@@ -2,7 +2,7 @@
 
 use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
-use gradus::inference::{SampleOptions, Sampled, sample};
+use gradus::inference::{Prompts, SampleOptions, Sampled, sample};
 use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn generated(model: &str, prompt: &str, n: usize, params: SamplingParams, stop: 
     let options = SampleOptions {
         model: fixture(model),
         adapter: None,
-        prompts: prompts.to_string_lossy().into_owned(),
+        prompts: Prompts::Data(prompts.to_string_lossy().into_owned()),
         params,
         group_size: n,
         beams: None,

@@ -21,7 +21,7 @@ pub use export::{ExportOptions, Exported, GgufWeights, export};
 pub use merge::{MergeOptions, Merged, merge};
 pub use metrics::{MetricOptions, MetricReport, MetricValue, measure};
 pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, RewardQuality, Side, quantize};
-pub use sample::{SampleOptions, Sampled, sample};
+pub use sample::{Prompts, SampleOptions, Sampled, sample};
 pub use score::{LogprobRow, RewardRow, ScoreOptions, Scored, logprobs, rewards};
 
 use std::path::Path;

@@ -1,12 +1,12 @@
 //! Completions of a data set's prompts, in the order of the prompts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::score::check_finite;
 use super::{check_formats, open_files};
-use crate::data::{self, LoadOptions, Need, TokeniseOptions};
+use crate::data::{self, Content, LoadOptions, Need, Place, Row, RowData, TokeniseOptions};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::{BeamParams, SamplingParams};
@@ -17,6 +17,34 @@ use crate::rollout::{self, Prompt, Sampler};
 /// Prompts that are sampled together; their completions are given out before the next are begun.
 const PROMPTS_AT_ONCE: usize = 64;
 
+/// What is completed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Prompts {
+    /// The prompts of a file, a directory or a hub name.
+    Data(String),
+    /// These texts.
+    Texts(Vec<String>),
+}
+
+impl Prompts {
+    fn rows(&self, max_rows: Option<usize>) -> Result<Vec<Row>, Error> {
+        let texts = match self {
+            Self::Data(name) => {
+                let load = LoadOptions { max_rows, ..LoadOptions::needing(Need::Prompt) };
+                return Ok(data::load(name, &load)?.rows);
+            }
+            Self::Texts(texts) => texts,
+        };
+        let row = |(index, text): (usize, &String)| Row {
+            place: Place { file: Path::new("--prompt").into(), line: index + 1, row_in_array: None },
+            index,
+            data: RowData::Prompt(Content::Text(text.clone())),
+            columns: serde_json::Map::new(),
+        };
+        Ok(texts.iter().take(max_rows.unwrap_or(usize::MAX)).enumerate().map(row).collect())
+    }
+}
+
 /// What to sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleOptions {
@@ -24,8 +52,8 @@ pub struct SampleOptions {
     pub model: String,
     /// An adapter on it: a directory in peft's format or a hub name.
     pub adapter: Option<String>,
-    /// The prompts: a file, a directory or a hub name.
-    pub prompts: String,
+    /// The prompts.
+    pub prompts: Prompts,
     /// The distribution and the limits; the model's own stop ids are added.
     pub params: SamplingParams,
     /// Completions of each prompt.
@@ -80,8 +108,7 @@ pub fn sample<E: From<Error>>(
     params.check()?;
     check_formats(&options.device, options.compute, options.weights)?;
     params.stop_ids.extend(files.stop_ids());
-    let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(Need::Prompt) };
-    let rows = data::load(&options.prompts, &load)?.rows;
+    let rows = options.prompts.rows(options.max_rows)?;
     let tokenise = TokeniseOptions { max_length: None, ..super::tokenise(&files)? };
     let prompts = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?.examples;
     let model = CausalLm::load_packed(&files.dir, options.weights, &options.device.device())?;

@@ -273,7 +273,7 @@ impl StopRule for Listeners<'_> {
 mod tests {
     use super::*;
     use crate::device::DeviceChoice;
-    use crate::inference::{SampleOptions, ScoreOptions, Scored, logprobs, sample};
+    use crate::inference::{Prompts, SampleOptions, ScoreOptions, Scored, logprobs, sample};
     use crate::model::{Precision, WeightFormat};
     use crate::rng::{Purpose, Seed};
 
@@ -336,7 +336,7 @@ mod tests {
                 stop: vec![" the".into()],
                 model: format!("{ROOT}{name}"),
                 adapter: None,
-                prompts: file.to_string_lossy().into_owned(),
+                prompts: Prompts::Data(file.to_string_lossy().into_owned()),
                 group_size: 2,
                 beams: None,
                 max_rows: None,
