@@ -30,6 +30,8 @@ CASES = {
     "gpt2": dict(embd_pdrop=0.1, attn_pdrop=0.2, resid_pdrop=0.3),
     "qwen3": dict(attention_dropout=0.25),
     "mistral-window": dict(attention_dropout=0.25),
+    "gemma2": dict(attention_dropout=0.25),
+    "phi3-window": dict(attention_dropout=0.2, resid_pdrop=0.15),
 }
 ACROSS = {
     "t5-gated": dict(dropout_rate=0.15),
@@ -85,6 +87,8 @@ def places(model):
     blocks = range(model.config.num_hidden_layers)
     if model.config.model_type == "gpt2":
         return [(EMBEDDING, 0)] + [(kind, i) for i in blocks for kind in (ATTENTION, ATTENDED, FED_FORWARD)]
+    if model.config.model_type == "phi3":
+        return [(kind, i) for i in blocks for kind in (ATTENTION, ATTENDED, FED_FORWARD)]
     return [(ATTENTION, i) for i in blocks]
 
 
@@ -111,7 +115,8 @@ def run(name, probabilities, out):
     loss.backward()
     tensors = {f"logits.{i}": z.detach().contiguous() for i, z in enumerate(logits)}
     for key, parameter in model.named_parameters():
-        if ".0.attn.c_attn" in key or ".0.self_attn.q_proj" in key or ".0.self_attn.v_proj" in key:
+        parts = (".0.attn.c_attn", ".0.self_attn.q_proj", ".0.self_attn.v_proj", ".0.self_attn.qkv_proj", ".0.mlp.gate_up")
+        if any(part in key for part in parts):
             tensors[f"grad.{key}"] = parameter.grad.contiguous()
     save_file(tensors, out / f"{name}.safetensors")
     return {"model": name, "probabilities": probabilities, "sequences": rows, "loss": loss}

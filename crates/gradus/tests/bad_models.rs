@@ -114,6 +114,12 @@ fn a_family_or_a_kind_that_is_not_known_is_refused() {
          blenderbot, blenderbot-small)",
         None,
     );
+    edit_config(dir.path(), "\"model_type\": \"mamba\"", "\"model_type\": \"gemma3\"");
+    fails(
+        dir.path(),
+        "[DIR]/config.json: model type `gemma3` reads images too; its text part alone is supported, `gemma3_text`",
+        Some("in transformers: `Gemma3ForCausalLM.from_pretrained(DIR).save_pretrained(TO)`"),
+    );
     let causal = copy("gpt2");
     let opened = ModelDir::open(causal.path()).expect("opens");
     let error = RewardModel::load(&opened, &Device::flex()).expect_err("no reward model");

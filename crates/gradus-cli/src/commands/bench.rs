@@ -17,7 +17,7 @@ pub struct BenchArgs {
     /// Measure this model: a Hugging Face directory or a hub name
     #[arg(long, value_name = "DIR", conflicts_with = "preset")]
     model: Option<String>,
-    /// Measure a built-in model with random weights: gpt2, gpt2-tiny or qwen3-0.6b
+    /// Measure a built-in model with random weights: gpt2, gpt2-tiny, gemma-3-270m, qwen2.5-0.5b or qwen3-0.6b
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// Rows of a training step; several are measured one after the other

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::model::ModelDir;
 
 /// The names of the built-in configurations.
-pub const PRESETS: [&str; 3] = ["gpt2", "gpt2-tiny", "qwen3-0.6b"];
+pub const PRESETS: [&str; 5] = ["gpt2", "gpt2-tiny", "gemma-3-270m", "qwen2.5-0.5b", "qwen3-0.6b"];
 
 /// A directory that does not exist, with the configuration of the preset `name`.
 ///
@@ -18,6 +18,38 @@ pub fn preset(name: &str) -> Result<ModelDir> {
         "gpt2" => gpt2(50257, 768, 12, 12),
         // 3.7 million parameters, most of them in matrices: where a step's fixed costs show.
         "gpt2-tiny" => gpt2(2048, 256, 4, 4),
+        // google/gemma-3-270m: 268 million parameters, of which 168 million are in the table.
+        "gemma-3-270m" => json!({
+            "architectures": ["Gemma3ForCausalLM"],
+            "model_type": "gemma3_text",
+            "vocab_size": 262_144,
+            "hidden_size": 640,
+            "intermediate_size": 2048,
+            "num_hidden_layers": 18,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 512,
+            "sliding_window_pattern": 6,
+            "max_position_embeddings": 32768,
+            "tie_word_embeddings": true
+        }),
+        // Qwen/Qwen2.5-0.5B: 494 million parameters.
+        "qwen2.5-0.5b" => json!({
+            "architectures": ["Qwen2ForCausalLM"],
+            "model_type": "qwen2",
+            "vocab_size": 151_936,
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32768,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1_000_000.0,
+            "tie_word_embeddings": true
+        }),
         // Qwen/Qwen3-0.6B: 596 million parameters.
         "qwen3-0.6b" => json!({
             "architectures": ["Qwen3ForCausalLM"],
@@ -68,9 +100,9 @@ mod tests {
 
     #[test]
     fn every_preset_has_the_size_it_is_known_by() {
-        // The first and the last as on their model cards, counted by transformers 5.23.0; the tiny one by hand:
+        // As on their model cards, counted by transformers 5.23.0; the tiny one by hand:
         // (2048 + 1024)·256 in tables, 4 · (12·256² + 13·256) in blocks, 2·256 in the last norm.
-        let expected = [124_439_808, 3_945_984, 596_049_920];
+        let expected = [124_439_808, 3_945_984, 268_098_176, 494_032_768, 596_049_920];
         for (name, parameters) in PRESETS.into_iter().zip(expected) {
             let shape = ModelShape::of(&preset(name).expect("a preset")).expect("a known family");
             assert_eq!(shape.parameters(), parameters, "{name}");

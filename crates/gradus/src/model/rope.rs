@@ -169,7 +169,11 @@ impl Rope {
             }
         };
         rope.frequencies = scaled.into_iter().map(|f| f as f32).collect();
-        let is_finite = rope.factor.is_finite() && rope.frequencies.iter().all(|f| f.is_finite());
+        let long: &[f32] = match &rope.variant {
+            Variant::Long { frequencies, .. } => frequencies,
+            _ => &[],
+        };
+        let is_finite = rope.factor.is_finite() && rope.frequencies.iter().chain(long).all(|f| f.is_finite());
         if is_finite {
             Ok(rope)
         } else {

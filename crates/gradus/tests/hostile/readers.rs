@@ -241,7 +241,20 @@ fn use_template(directory: &Path, bytes: &[u8]) -> Result<(), String> {
 }
 
 fn model_config() -> Vec<Vec<u8>> {
-    ["gpt2", "qwen3", "t5"].map(|model| fixture(model, "config.json")).to_vec()
+    let decoder = |name: &str| {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
+        std::fs::read(models.join(name)).expect("the fixture is part of the repository")
+    };
+    // Soft caps, two bases in both spellings, layers without positions, factors of long sequences.
+    let decoders = [
+        "gemma2/config",
+        "gemma3/config",
+        "gemma3-rope/config_legacy",
+        "smollm3-window/config",
+        "phi3-rope-longrope/config",
+    ];
+    let of_decoders = decoders.map(|name| decoder(&format!("{name}.json")));
+    ["gpt2", "qwen3", "t5"].map(|model| fixture(model, "config.json")).into_iter().chain(of_decoders).collect()
 }
 
 /// A model of a few hundred numbers.
