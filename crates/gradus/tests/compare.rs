@@ -42,6 +42,38 @@ fn compare(file: &str, existing: Existing, observer: &mut Messages) -> gradus::R
     run(&job, observer).map(|comparison| comparison.to_json())
 }
 
+/// One file of pairs is enough for all of them: sides come apart, prompts are sampled from, chosen answers are distilled.
+#[test]
+fn pairs_compare_every_method_that_can_learn_from_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("pairs.jsonl");
+    pairs(&data);
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/trajectories/models");
+    let file = format!(
+        "model: {}\ndata: {}\noutput_dir: {}\nreward: {{ rule: {{ length: {{ target: 4 }} }} }}\n\
+         methods:\n  simpo: {{}}\n  cpo: {{}}\n  kto: {{}}\n  distill: {{ teacher_model: {}, max_new_tokens: 6 }}\n  \
+         rloo: {{ max_new_tokens: 6 }}\n\
+         train: {{ max_steps: 2, batch_size: 4, eval_fraction: 0.25, learning_rate: 1e-3 }}\n",
+        models.join("qwen3").display(),
+        data.display(),
+        directory.path().join("all").display(),
+        models.join("gpt2").display()
+    );
+    let json = compare(&file, Existing::Refuse, &mut Messages::default()).unwrap();
+    let entries = json["entries"].as_array().unwrap();
+    let names: Vec<_> = entries.iter().map(|entry| entry["method"].as_str().unwrap()).collect();
+    assert_eq!(names, ["start", "simpo", "cpo", "kto", "distill", "rloo"]);
+    for entry in &entries[1..] {
+        assert!(["reward", "wins", "kl", "length"].iter().all(|key| entry[key].is_number()), "{entry}");
+        assert!(entry["kl"] != 0.0, "a trained policy differs from its start: {entry}");
+    }
+    assert_eq!(
+        json["budget"],
+        "simpo 2 steps of 4 pairs; cpo 2 steps of 4 pairs; kto 2 steps of 4 rows; distill 2 steps of 4 rows; \
+         rloo 2 iterations of 4 prompts × 2 completions; seed 42"
+    );
+}
+
 #[test]
 fn methods_are_trained_and_measured_alike() {
     let directory = tempfile::tempdir().unwrap();

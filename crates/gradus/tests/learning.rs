@@ -531,6 +531,49 @@ fn distill_learns() {
     }
 }
 
+/// A student with an adapter learns it alone, from a teacher in four bits.
+#[test]
+fn an_adapter_learns_from_a_quantised_teacher() {
+    let place = Place::new(questions_with_answers());
+    let rest = format!(
+        "method: {{distill: {{teacher_model: {}, lmbda: 0.5, max_new_tokens: 6}}}}\nlora: {{rank: 4}}\n\
+         train: {{max_steps: 20, learning_rate: 1e-2, frozen_weights: nf4, eval_fraction: 0.2}}\n",
+        model("gpt2").path.display()
+    );
+    let outcome = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap();
+    let (before, after) = (number(&outcome, "before", "eval_loss"), number(&outcome, "after", "eval_loss"));
+    assert!(after < 0.9 * before, "from {before} to {after}");
+    assert!(outcome.model.join("adapter_model.safetensors").is_file());
+}
+
+/// A teacher with other tokens, and rows that nothing can be sampled from.
+#[test]
+fn a_teacher_with_another_vocabulary_is_refused() {
+    let place = Place::new(questions_with_answers());
+    let other = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(model("gpt2").path).unwrap() {
+        let from = entry.unwrap().path();
+        std::fs::copy(&from, other.path().join(from.file_name().unwrap())).unwrap();
+    }
+    let file = other.path().join("tokenizer.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    let (a, b) = (vocabulary["a"].clone(), vocabulary["b"].clone());
+    (vocabulary["a"], vocabulary["b"]) = (b, a);
+    std::fs::write(&file, tokenizer.to_string()).unwrap();
+    let rest = format!("method: {{distill: {{teacher_model: {}}}}}\n", other.path().display());
+    let error = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap_err();
+    assert!(error.to_string().starts_with("the teacher `"), "{error}");
+    assert!(error.to_string().contains("has another tokenizer than the policy"), "{error}");
+    assert!(error.hint().unwrap().starts_with("name a `teacher_model`"), "{error:?}");
+
+    let place = Place::new(colours());
+    let rest = format!("method: {{distill: {{teacher_model: {}}}}}\n", model("gpt2").path.display());
+    let error = gradus::train::run(&place.plan("run", "qwen3", &rest), &mut Silent).unwrap_err();
+    assert!(error.to_string().contains("a text without a prompt"), "{error}");
+}
+
 /// Stops a run after some logged steps.
 struct Stopper(usize);
 

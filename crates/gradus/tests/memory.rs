@@ -131,8 +131,9 @@ fn rows(directory: &Path) -> String {
 fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let (model, rows) = (model(directory.path(), family), rows(directory.path()));
-    let samples = ["ppo", "nlpo", "a2c", "trpo", "grpo"].iter().any(|name| method.starts_with(name));
+    let samples = ["ppo", "nlpo", "a2c", "trpo", "grpo", "rloo"].iter().any(|name| method.starts_with(name));
     let reward = if samples { "reward: {rule: {regex: e}}\n" } else { "" };
+    let method = &*method.replace("MODEL", &model);
     let written = format!(
         "model: {model}\ndata: {rows}\noutput_dir: {}\nmethod: {{{method}}}\n{reward}train:\n  eval_steps: -1\n{train}",
         directory.path().join("run").display()
@@ -192,6 +193,15 @@ fn the_predicted_peak_is_the_measured_one() {
             ("reward: {}", "  max_steps: 2\n  batch_size: 8\n"),
             ("dpo: {}", "  max_steps: 2\n  batch_size: 8\n"),
             ("dpo: {reference: live}", "  max_steps: 2\n  batch_size: 8\n"),
+            ("cpo: {}", "  max_steps: 2\n  batch_size: 8\n"),
+            ("kto: {}", "  max_steps: 2\n  batch_size: 16\n"),
+            ("kto: {loss_type: apo_zero_unpaired}", "  max_steps: 2\n  batch_size: 16\n"),
+            ("distill: {teacher_model: MODEL, lmbda: 0}", "  max_steps: 2\n  batch_size: 16\n"),
+            (
+                "distill: {teacher_model: MODEL, lmbda: 1, max_new_tokens: 96}",
+                "  max_steps: 2\n  batch_size: 16\n  micro_batch_tokens: 512\n",
+            ),
+            ("rloo: {max_new_tokens: 32, group_size: 4}", "  max_steps: 2\n  batch_size: 8\n"),
             ("ppo: {max_new_tokens: 32}", "  max_steps: 2\n  batch_size: 8\n"),
             ("ppo: {max_new_tokens: 32}", "  max_steps: 2\n  batch_size: 8\n  compute: bf16\n"),
             (

@@ -4,7 +4,7 @@
 //! of all key heads, H query heads, I width of the feed-forward layer, L blocks, V vocabulary, P all weights. Numbers
 //! have four bytes. Buffers of a few numbers a token or a few megabytes in all are left out.
 
-use crate::model::{Block, HeadLayers, ModelShape, Precision, WeightFormat, head_format, logits_held};
+use crate::model::{BLOCK_LOGITS, Block, HeadLayers, ModelShape, Precision, WeightFormat, head_format, logits_held};
 
 /// Bytes of one number.
 const NUMBER: u64 = 4;
@@ -15,6 +15,10 @@ const NUMBER: u64 = 4;
 const WHOLE_RECORDED: u64 = 5;
 const WHOLE: u64 = 3;
 const WHOLE_BEFORE_HEAD: u64 = 2;
+
+/// Where distributions of student and teacher are compared, how many numbers there are at a time for each logit of a block:
+/// logits, logprobs and probabilities of both and of their mixture, and what goes back. See `loss/distill.rs`; measured.
+const COMPARED: u64 = 10;
 
 /// A model by its sizes and its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub struct Model {
     pub compute: Precision,
     /// Whether its logprobs are taken among what could be drawn (`trained_logprobs: processed`): rows of logits are whole.
     pub whole_logits: bool,
+    /// Whether its distributions are compared with a teacher's, of a block of tokens at a time.
+    pub compared_logits: bool,
     /// What alone is trained, where that is not the model itself.
     pub adapter: Option<Adapter>,
 }
@@ -79,8 +85,8 @@ impl Model {
     /// A language model.
     pub fn language(shape: ModelShape, weights: WeightFormat) -> Self {
         let (head, compute) = (Head::Language, Precision::F32);
-        let (recompute, dropout, whole_logits) = (false, false, false);
-        Self { shape, head, weights, recompute, dropout, compute, whole_logits, adapter: None }
+        let (recompute, dropout, whole_logits, compared_logits) = (false, false, false, false);
+        Self { shape, head, weights, recompute, dropout, compute, whole_logits, compared_logits, adapter: None }
     }
 
     /// A reward model or critic.
@@ -264,6 +270,10 @@ impl Model {
             Head::Language if self.whole_logits => {
                 let at_once = if recorded.is_some() { WHOLE_RECORDED } else { WHOLE };
                 at_once * self.row_of_logits(targets)
+            }
+            Head::Language if self.compared_logits => {
+                let block = (BLOCK_LOGITS / self.shape.vocabulary).max(1);
+                COMPARED * self.row_of_logits(targets.min(block))
             }
             Head::Language => NUMBER * logits_held(targets, self.shape.vocabulary, recorded) as u64,
             Head::Scalar(_) | Head::Labels => 0,

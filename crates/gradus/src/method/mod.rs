@@ -45,9 +45,9 @@ pub trait Method {
         None
     }
 
-    /// How many blocks of logits a training pass holds beside the usual, where whole distributions are compared.
-    fn logit_blocks(&self) -> usize {
-        0
+    /// Whether whole distributions are compared, of a block of tokens at a time.
+    fn compares_logits(&self) -> bool {
+        false
     }
 
     /// What a preset sets, as a configuration file; `None` where it says nothing of this method.

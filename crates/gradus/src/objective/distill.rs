@@ -78,9 +78,8 @@ impl Method for DistillConfig {
         self.samples().then_some(self.max_new_tokens)
     }
 
-    /// Logits, log-probabilities and probabilities of student, teacher and mixture, and what autodiff keeps of them.
-    fn logit_blocks(&self) -> usize {
-        12
+    fn compares_logits(&self) -> bool {
+        true
     }
 
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {

@@ -3,6 +3,7 @@
 //! Ethayarajh et al. 2024, <https://arxiv.org/abs/2402.01306>. Follows TRL 1.16; differs in that the point of reference
 //! belongs to the optimiser step and not to a micro-batch, so that a step does not depend on how it is split.
 
+use burn::module::Module;
 use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -233,6 +234,8 @@ impl Objective for Kto {
     /// last) as in TRL: their log-ratios are the step's point of reference.
     fn acquainted(&self, model: &CausalLm, examples: &[&KtoExample], passes: MicroBatch) -> Option<Vec<KtoExample>> {
         let reference = self.reference.as_ref()?;
+        // Nothing is kept for a backward pass.
+        let policy = if model.trunk.embedding().is_autodiff() { model.valid() } else { model.clone() };
         let n = examples.len();
         let others: Vec<Sequence<'_>> =
             (0..n).map(|i| mismatched(&examples[i].example, &examples[(i + n - 1) % n].example)).collect();
@@ -240,7 +243,7 @@ impl Objective for Kto {
             examples.iter().zip(&others).map(|(own, other)| self.tokens(own) + other.tokens()).collect();
         let (mut own, mut log_ratios) = (Vec::with_capacity(n), Vec::with_capacity(n));
         for pass in passes.split(&lengths) {
-            let of_policy = logprob_sums(model, &Rows::Alone(others[pass.clone()].to_vec()));
+            let of_policy = logprob_sums(&policy, &Rows::Alone(others[pass.clone()].to_vec()));
             let both = examples[pass.clone()].iter().zip(&others[pass.clone()]);
             let both = both.map(|(example, other)| [sequence(&example.example), *other]).collect();
             let of_reference = logprob_sums(reference, &Rows::Pairs(both));

@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
 use crate::method::{Cast, Iteration, Stay, Trainer};
-use crate::model::{BLOCK_LOGITS, Block, Rows, Support};
+use crate::model::{Block, Rows, Support};
 use crate::objective::OfflineMethod;
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
@@ -89,10 +89,7 @@ pub(crate) fn with_rows(
     }
     let train = plan.train();
     let tokens: usize = rows.iter().map(|row| row.tokens).sum();
-    let targets: usize = rows.iter().map(|row| row.targets).sum();
-    let block = BLOCK_LOGITS.min(targets.saturating_mul(shape.vocabulary)) * size_of::<f32>();
-    let blocks = (plan.method().method().logit_blocks() * block) as u64;
-    let host_bytes = (tokens * BYTES_A_TOKEN + rows.len() * BYTES_A_ROW) as u64 + tokenizer_bytes(start) + blocks;
+    let host_bytes = (tokens * BYTES_A_TOKEN + rows.len() * BYTES_A_ROW) as u64 + tokenizer_bytes(start);
     let order = Order {
         seed: plan.seed(),
         purpose: Purpose::DataOrder,
@@ -128,7 +125,9 @@ pub(crate) fn with_rows(
     };
     let trained =
         |model: Model| Model { recompute: train.recompute, dropout: train.dropout, compute: train.compute, ..model };
-    Ok(Workload { policy: trained(workload.policy), critic: workload.critic.map(trained), ..workload })
+    let compared_logits = plan.method().method().compares_logits();
+    let policy = Model { compared_logits, ..trained(workload.policy) };
+    Ok(Workload { policy, critic: workload.critic.map(trained), ..workload })
 }
 
 /// The frozen reference: a model of its own, or the policy as it was at the start.
