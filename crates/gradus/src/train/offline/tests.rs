@@ -10,7 +10,7 @@ use super::*;
 use crate::learner::optimizer::Optimizer;
 use crate::objective::Pass;
 use crate::rng::{Purpose, Seed};
-use crate::run::{Checkpoint, Existing, NamedTensor, RunDir, read_metrics, tensors};
+use crate::run::{Checkpoint, Existing, MetricsRow, NamedTensor, RunDir, read_metrics, tensors};
 use crate::settings::TrainConfig;
 use crate::stats::NEW_TOKENS;
 use crate::train::observer::Silent;
@@ -187,11 +187,17 @@ fn run(examples: &[Point], settings: &Settings) -> Run {
     run_in(tempfile::tempdir().unwrap(), examples, settings, &mut Silent)
 }
 
+/// What the steps logged, without the evaluation before the first.
+fn logged(run: &Run) -> Vec<MetricsRow> {
+    let rows = read_metrics(&run.dir().metrics()).unwrap();
+    rows.into_iter().filter(|row| row.step > 0).collect()
+}
+
 #[test]
 fn the_loss_falls_and_everything_is_recorded() {
     let run = run(&points(), &settings(60));
     run.outcome.as_ref().unwrap();
-    let rows = read_metrics(&run.dir().metrics()).unwrap();
+    let rows = logged(&run);
     let loss = |i: usize| rows[i].values.get("loss").unwrap();
     assert_eq!(rows.len(), 60);
     assert!(loss(0) > 3.0 && loss(59) < 0.1, "from {} to {}", loss(0), loss(59));
@@ -285,8 +291,7 @@ fn an_interrupted_run_that_goes_on_gives_the_same_bits() {
     second.outcome.as_ref().unwrap();
     assert_eq!(second.bits, whole.bits);
     let losses = |run: &Run| {
-        let rows = read_metrics(&run.dir().metrics()).unwrap();
-        rows.iter().map(|row| (row.step, row.values.get("loss").unwrap().to_bits())).collect::<Vec<_>>()
+        logged(run).iter().map(|row| (row.step, row.values.get("loss").unwrap().to_bits())).collect::<Vec<_>>()
     };
     assert_eq!(losses(&second), losses(&whole));
 }
@@ -345,7 +350,7 @@ fn training_stops_when_the_held_out_loss_no_longer_falls() {
     (settings.eval_steps, settings.early_stopping_patience, settings.learning_rate) = (1, 2, 0.0);
     let run = run(&points(), &settings);
     run.outcome.as_ref().unwrap();
-    let rows = read_metrics(&run.dir().metrics()).unwrap();
+    let rows = logged(&run);
     assert_eq!(rows.len(), 3, "the first is the best, and two do not improve on it");
     assert_eq!(run.dir().checkpoint_steps().unwrap(), [3]);
 }
