@@ -10,6 +10,7 @@ use crate::data::{self, Need};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation, Measuring};
 use crate::generate::{BeamParams, Record, SamplingParams};
+use crate::metric_models::MetricModels;
 use crate::model::open_model;
 use crate::model::{CausalLm, ModelDir, WeightFormat};
 use crate::reward::config::Learned;
@@ -119,7 +120,9 @@ impl<'a> Judge<'a> {
             return Err(Error::input("nothing is held out to measure the policies on")
                 .with_hint("give `--eval-data`, or an `--eval-fraction` above 0"));
         }
-        let measuring = Measuring::new(&plan.train().evaluation.metrics, plan.train().evaluation.post_process)?;
+        let evaluated = &plan.train().evaluation;
+        let models = MetricModels::new(device.clone(), passes(plan));
+        let measuring = Measuring::new(&evaluated.metrics, evaluated.post_process, &models)?;
         let params = SamplingParams {
             temperature: temperature as f32,
             max_new_tokens,
@@ -176,12 +179,12 @@ impl<'a> Judge<'a> {
     /// A reward of its own for every policy: an external program may keep state.
     fn reward(&self) -> Result<Option<Box<dyn Reward>>> {
         let Some(config) = self.plan.config().reward.as_ref().filter(|_| self.has_reward) else { return Ok(None) };
-        let passes =
-            MicroBatch { tokens: self.plan.train().micro_batch_tokens, rows: self.plan.train().micro_batch_size };
+        let passes = passes(self.plan);
+        let models = MetricModels::new(self.device.clone(), passes);
         let load = |learned: Learned<'_>| {
             reward::load_learned(learned, &open_model(learned.name())?, &self.device, WeightFormat::F32, passes)
         };
-        reward::build(config, &load, &self.interrupt).map(Some)
+        reward::build(config, &load, &models, &self.interrupt).map(Some)
     }
 
     fn describe(&self) -> String {
@@ -192,6 +195,11 @@ impl<'a> Judge<'a> {
             self.params.temperature
         )
     }
+}
+
+/// How large a forward pass of a model beside the policy may be.
+fn passes(plan: &Plan) -> MicroBatch {
+    MicroBatch { tokens: plan.train().micro_batch_tokens, rows: plan.train().micro_batch_size }
 }
 
 fn samples(found: &Evaluated, step: usize) -> Vec<Sample> {

@@ -4,7 +4,7 @@ use crate::algorithm::actor::logprobs;
 use crate::error::{Error, Result};
 use crate::math::kl;
 use crate::math::stats::{Variance, std};
-use crate::metric::{Measure, Metric, MetricConfig, Row};
+use crate::metric::{Measure, Metric, MetricConfig, Models, Row};
 use crate::model::CausalLm;
 use crate::reward::{self, Count, Reward, Score, measured_rows};
 use crate::rng::Purpose;
@@ -21,12 +21,12 @@ pub struct Measuring {
 }
 
 impl Measuring {
-    /// With the metrics of `configs`.
+    /// With the metrics of `configs`, which open what they ask with `models`.
     ///
     /// # Errors
-    /// A file named in their options that cannot be read.
-    pub fn new(configs: &[MetricConfig], post_process: Option<PostProcess>) -> Result<Self> {
-        let metrics = configs.iter().map(|config| Ok((config.name(), config.build()?))).collect::<Result<_>>()?;
+    /// A file or a model named in their options that cannot be read.
+    pub fn new(configs: &[MetricConfig], post_process: Option<PostProcess>, models: &dyn Models) -> Result<Self> {
+        let metrics = configs.iter().map(|config| Ok((config.name(), config.build(models)?))).collect::<Result<_>>()?;
         Ok(Self { metrics, post_process })
     }
 

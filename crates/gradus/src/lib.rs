@@ -29,6 +29,7 @@ pub mod math;
 pub mod memory;
 pub mod method;
 pub mod metric;
+pub mod metric_models;
 pub mod model;
 pub mod objective;
 pub mod pretrained;

@@ -32,6 +32,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ("rollout", &["generate", "model", "text", "data"]),
     // What objectives and algorithms take a step with.
     ("batches", &[]),
+    // Metrics ask models through a trait of their own, and know none.
+    ("metric_models", &["batches", "host", "metric", "model", "text"]),
     ("memory", &["model", "batches"]),
     ("stats", &["run"]),
     ("learner", &["model", "gradus_kernels"]),

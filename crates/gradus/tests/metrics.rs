@@ -9,13 +9,19 @@ mod skip;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use gradus::metric::{Measure, Row, configure};
+use gradus::batches::MicroBatch;
+use gradus::device::DeviceChoice;
+use gradus::metric::{Measure, NoModels, Row, configure};
+use gradus::metric_models::MetricModels;
 use serde_json::{Value, json};
 
 use material::material;
 
 /// Values of metrics agree within this, whatever their size: most lie between 0 and 1.
 const METRIC: f64 = 1e-6;
+
+/// Those that ask models agree within this.
+const MODEL_METRIC: f64 = 1e-4;
 
 /// The folder that `tools/parity/metrics.py` writes.
 fn folder() -> PathBuf {
@@ -47,13 +53,14 @@ fn measured(words: &str, rows: &[Row]) -> Vec<(String, Measure)> {
     let name = words.next().expect("a name");
     let options: Vec<String> = words.map(|option| option.replace("FIXTURES", &folder().to_string_lossy())).collect();
     let config = configure(std::slice::from_ref(&name), &options).expect("known");
-    let measures = config[0].build().expect("readable").measure(rows).expect("measurable");
+    let models = MetricModels::new(DeviceChoice::cpu().device(), MicroBatch { tokens: 64, rows: None });
+    let measures = config[0].build(&models).expect("readable").measure(rows).expect("measurable");
     let key = |part: &str| if part.is_empty() { name.clone() } else { format!("{name}/{part}") };
     measures.into_iter().map(|measure| (key(&measure.part), measure)).collect()
 }
 
-/// Compares every case of a fixture; how many rows were compared.
-fn check(file: &str, fixture: &Value, rows: &[Row]) -> usize {
+/// Compares every case of a fixture within `tolerance`; how many rows were compared.
+fn check_within(tolerance: f64, file: &str, fixture: &Value, rows: &[Row]) -> usize {
     let mut compared = 0;
     let mut wrong = Vec::new();
     for case in list(&fixture["cases"]) {
@@ -63,7 +70,7 @@ fn check(file: &str, fixture: &Value, rows: &[Row]) -> usize {
         for (key, expected) in case["values"].as_object().expect("values by key") {
             let measure =
                 &found.iter().find(|(name, _)| name == key).unwrap_or_else(|| panic!("{words}: no `{key}`")).1;
-            let close = |found: f64, expected: f64| (found - expected).abs() <= METRIC * expected.abs().max(1.0);
+            let close = |found: f64, expected: f64| (found - expected).abs() <= tolerance * expected.abs().max(1.0);
             let mut compare = |what: String, found: f64, expected: &Value| {
                 if let Some(expected) = expected.as_f64() {
                     compared += 1;
@@ -74,13 +81,17 @@ fn check(file: &str, fixture: &Value, rows: &[Row]) -> usize {
             };
             compare("all rows".into(), measure.value(), &expected["value"]);
             let of_rows = measure.row_values().unwrap_or_default();
-            for (i, expected) in list(&expected["rows"]).iter().enumerate() {
+            for (i, expected) in expected["rows"].as_array().into_iter().flatten().enumerate() {
                 compare(format!("row {i}"), of_rows[i], expected);
             }
         }
     }
     assert!(wrong.is_empty(), "{} of {compared} differ:\n{}", wrong.len(), wrong[..wrong.len().min(40)].join("\n"));
     compared
+}
+
+fn check(file: &str, fixture: &Value, rows: &[Row]) -> usize {
+    check_within(METRIC, file, fixture, rows)
 }
 
 fn check_file(name: &str, least: usize) {
@@ -123,6 +134,21 @@ fn gzip_lines(path: &Path) -> Vec<String> {
     let file = std::fs::File::open(path).expect("readable");
     flate2::read::GzDecoder::new(file).read_to_string(&mut text).expect("UTF-8");
     text.split('\n').map(str::to_owned).collect()
+}
+
+/// Against `bert-score`, `summac`, `transformers`, and the loops of `evaluate` and RL4LMs.
+#[test]
+fn metrics_that_ask_models_are_those_of_the_tools() {
+    let fixture = read("../metric_models/rows");
+    let of_row = |row: &Value| Row {
+        prompt: text(&row["prompt"]).into(),
+        prediction: text(&row["prediction"]).into(),
+        references: list(&row["references"]).iter().map(|reference| text(reference).into()).collect(),
+        metadata: serde_json::Map::from_iter([("intent".to_owned(), row["intent"].clone())]),
+    };
+    let rows: Vec<Row> = list(&fixture["rows"]).iter().map(of_row).collect();
+    let compared = check_within(MODEL_METRIC, "metric_models", &fixture, &rows);
+    assert!(compared >= 350, "only {compared} values were compared");
 }
 
 #[test]
@@ -348,7 +374,7 @@ fn totto_is_measured_by_its_protocol() {
     let metadata = serde_json::Map::from_iter([("raw_table".to_owned(), Value::Object(columns))]);
     let empty = [Row { metadata, ..Row::default() }];
     assert!(measured("parent_totto", &empty)[2].1.value() < 0.1);
-    let error = configure(&["parent_totto".to_owned()], &[]).expect("known")[0].build().expect("built");
+    let error = configure(&["parent_totto".to_owned()], &[]).expect("known")[0].build(&NoModels).expect("built");
     let error = error.measure(&[row("a", &["a"])]).expect_err("no table").to_string();
     assert!(error.starts_with("row 1: expected a column `table`"), "{error}");
 }

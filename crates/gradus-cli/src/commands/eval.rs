@@ -146,6 +146,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
         metrics: configure(&args.metrics, &args.metric_option)?,
         max_rows: args.max_rows,
         resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed() },
+        device: args.device.clone(),
     };
     fetch_data(&options.data, out)?;
     let spinner = out.spinner("measuring");

@@ -170,7 +170,7 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
     });
     for (i, metric) in evaluation.metrics.iter().enumerate() {
         let key = key(&format!("metrics[{i}]"));
-        if let Err(error) = metric.build() {
+        if let Err(error) = metric.check_without_model() {
             problems.unless(false, &[&key], || (format!("`{key}`: {error}"), None));
         }
     }

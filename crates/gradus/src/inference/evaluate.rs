@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::evaluation::{Evaluation, Measuring};
 use crate::generate::{BeamParams, SamplingParams};
 use crate::metric::{MetricConfig, Resampling, Row};
+use crate::metric_models::MetricModels;
 use crate::model::open_model;
 use crate::model::{CausalLm, Classifier, ModelShape, Ranker, Task, WeightFormat};
 use crate::objective::classify::{Classify, ClassifyConfig};
@@ -191,15 +192,16 @@ fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
 
 fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
     let device = options.device.device();
+    let models = MetricModels::new(device.clone(), PASSES);
     let load = |learned: Learned<'_>| {
         reward::load_learned(learned, &open_model(learned.name())?, &device, WeightFormat::F32, PASSES)
     };
-    let reward = options.reward.as_ref().map(|reward| reward::build(reward, &load, interrupt)).transpose()?;
+    let reward = options.reward.as_ref().map(|reward| reward::build(reward, &load, &models, interrupt)).transpose()?;
     let metrics = match (&options.data.task, options.metrics.as_slice()) {
         (Some(task), []) if reward.is_none() => task.task().metrics(),
         (_, asked) => asked.to_vec(),
     };
-    let measuring = Measuring::new(&metrics, options.post_process)?;
+    let measuring = Measuring::new(&metrics, options.post_process, &models)?;
     let rows = rows(options, Need::Prompt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.room().within(options.max_length).too_long(options.params.max_new_tokens);

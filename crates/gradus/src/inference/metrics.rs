@@ -1,12 +1,15 @@
-//! Metrics of rows that hold predictions and references: no model is asked.
+//! Metrics of rows that hold predictions and references: no model is asked but by the metrics themselves.
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use super::PASSES;
 use crate::data::{Place, open, resolve};
+use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::metric::{Interval, Measure, MetricConfig, Resampling, Row, intervals};
+use crate::metric_models::MetricModels;
 
 /// What to measure.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +22,8 @@ pub struct MetricOptions {
     pub max_rows: Option<usize>,
     /// How intervals are drawn.
     pub resampling: Resampling,
+    /// Where the models of metrics compute.
+    pub device: DeviceChoice,
 }
 
 /// What was measured.
@@ -69,7 +74,8 @@ impl MetricReport {
 /// # Errors
 /// What is wrong with the rows, or with a file that an option names.
 pub fn measure(options: &MetricOptions) -> Result<MetricReport> {
-    let metrics = options.metrics.iter().map(|config| Ok((config.name(), config.build()?)));
+    let models = MetricModels::new(options.device.device(), PASSES);
+    let metrics = options.metrics.iter().map(|config| Ok((config.name(), config.build(&models)?)));
     let metrics = metrics.collect::<Result<Vec<_>>>()?;
     let (places, rows): (Vec<Place>, Vec<Row>) = read(&options.data, options.max_rows)?.into_iter().unzip();
     let mut measured: Vec<(String, Measure)> = Vec::new();

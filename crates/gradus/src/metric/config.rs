@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Bleu, BleuOptions, BleuTotto, BleuTottoOptions, Chrf, ChrfOptions, Cider, CiderOptions, Dates, Diversity,
-    DiversityOptions, ExactMatch, IncreasingNumbers, IncreasingNumbersOptions, Meteor, MeteorOptions, Metric, Parent,
-    ParentOptions, Rouge, RougeLMax, RougeLMaxOptions, RougeOptions, SacreBleu, SacreBleuOptions, Spice, SpiceOptions,
-    Ter, TerOptions, TokenF1,
+    BertScore, BertScoreOptions, Bleu, BleuOptions, BleuTotto, BleuTottoOptions, Bleurt, BleurtOptions, Chrf,
+    ChrfOptions, Cider, CiderOptions, Dates, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers,
+    IncreasingNumbersOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions, Meteor,
+    MeteorOptions, Metric, Models, NoModels, Parent, ParentOptions, Perplexity, PerplexityOptions, Rouge, RougeLMax,
+    RougeLMaxOptions, RougeOptions, SacreBleu, SacreBleuOptions, Spice, SpiceOptions, SummacConv, SummacConvOptions,
+    SummacZs, SummacZsOptions, Ter, TerOptions, TokenF1,
 };
 use crate::error::{Error, Result};
 use crate::suggest::nearest;
@@ -53,6 +55,20 @@ pub enum MetricConfig {
     Dates(NoOptions),
     /// How far the numbers of the prediction go up.
     IncreasingNumbers(IncreasingNumbersOptions),
+    /// Perplexity under a language model: less is better, from 1.
+    Perplexity(PerplexityOptions),
+    /// BERTScore: tokens matched by the states that an encoder gives them.
+    BertScore(BertScoreOptions),
+    /// BLEURT: the number that a regression model gives to a reference and a prediction.
+    Bleurt(BleurtOptions),
+    /// SummaC without training: whether a model of inference finds the prediction entailed by its document.
+    SummacZs(SummacZsOptions),
+    /// SummaC with a learned convolution over what a model of inference finds.
+    SummacConv(SummacConvOptions),
+    /// 1 where a classifier finds the row's intent in the prediction, else 0.
+    IntentAccuracy(IntentAccuracyOptions),
+    /// The probability of a classifier's label.
+    LearnedReward(LearnedRewardOptions),
 }
 
 /// The metric has no options.
@@ -61,11 +77,11 @@ pub enum MetricConfig {
 pub struct NoOptions {}
 
 impl MetricConfig {
-    /// The metric.
+    /// The metric, which opens what it asks with `models`.
     ///
     /// # Errors
-    /// An option out of its bounds, or a file named in the options that cannot be read.
-    pub fn build(&self) -> Result<Box<dyn Metric>> {
+    /// An option out of its bounds, or a file or a model named in the options that cannot be read.
+    pub fn build(&self, models: &dyn Models) -> Result<Box<dyn Metric>> {
         self.check()?;
         Ok(match self {
             Self::Bleu(options) => Box::new(Bleu::new(*options)),
@@ -84,7 +100,36 @@ impl MetricConfig {
             Self::TokenF1(NoOptions {}) => Box::new(TokenF1),
             Self::Dates(NoOptions {}) => Box::new(Dates),
             Self::IncreasingNumbers(options) => Box::new(IncreasingNumbers::new(*options)),
+            Self::Perplexity(options) => Box::new(Perplexity::new(options.clone(), models)?),
+            Self::BertScore(options) => Box::new(BertScore::new(options, models)?),
+            Self::Bleurt(options) => Box::new(Bleurt::new(options.clone(), models)?),
+            Self::SummacZs(options) => Box::new(SummacZs::new(options.clone(), models)?),
+            Self::SummacConv(options) => Box::new(SummacConv::new(options, models)?),
+            Self::IntentAccuracy(options) => Box::new(IntentAccuracy::new(options, models)?),
+            Self::LearnedReward(options) => Box::new(LearnedReward::new(options, models)?),
         })
+    }
+
+    /// The directory or hub name of the model that it asks.
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::Perplexity(options) => Some(&options.model),
+            Self::BertScore(options) => Some(&options.model),
+            Self::Bleurt(options) => Some(&options.model),
+            Self::SummacZs(options) => Some(&options.model),
+            Self::SummacConv(options) => Some(&options.model),
+            Self::IntentAccuracy(options) => Some(&options.model),
+            Self::LearnedReward(options) => Some(&options.model),
+            _ => None,
+        }
+    }
+
+    /// Refuses what is wrong whatever its model is: [`build`](Self::build) of a metric without one, of another its options.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn check_without_model(&self) -> Result<()> {
+        if self.model().is_some() { self.check() } else { self.build(&NoModels).map(drop) }
     }
 
     /// Refuses options that no type rules out.
@@ -103,6 +148,13 @@ impl MetricConfig {
             Self::Chrf(options) => {
                 let orders = options.char_order.saturating_add(options.word_order);
                 order("char_order` plus `word_order", orders)
+            }
+            Self::Perplexity(PerplexityOptions { stride: Some(0), .. }) => {
+                Err(Error::input("the option `stride` of `perplexity` is 0, but must be at least 1"))
+            }
+            Self::Perplexity(PerplexityOptions { max_length: Some(found @ 0..=1), .. }) => {
+                let message = format!("the option `max_length` of `perplexity` is {found}, but must be at least 2");
+                Err(Error::input(message))
             }
             Self::RougeLMax(options) if options.weight_factor <= 0.0 => {
                 let found = options.weight_factor;
@@ -281,11 +333,16 @@ mod tests {
             let options = match name.as_str() {
                 "increasing_numbers" => words("min_tokens=20"),
                 "spice" => vec![format!("scene_graphs={}", file.path().display())],
+                "learned_reward" => words("model=none label=good"),
+                "bert_score" => words("model=none layer=1"),
+                "summac_conv" => vec!["model=none".into(), format!("weights={}", file.path().display())],
+                "perplexity" | "bleurt" | "summac_zs" | "intent_accuracy" => words("model=none"),
                 _ => Vec::new(),
             };
             let found = configure(std::slice::from_ref(&name), &options).expect("known");
             assert_eq!(found[0].name(), name);
-            found[0].build().expect("it can be built");
+            assert_eq!(found[0].build(&NoModels).is_ok(), found[0].model().is_none(), "{name}");
+            found[0].check_without_model().expect("nothing is wrong with its options");
         }
     }
 
@@ -316,7 +373,7 @@ mod tests {
         check("chrf", "beta", "the metric option `beta` is not of the form KEY=VALUE", "");
         let built = |names: &str, options: &str| {
             let found = configure(&words(names), &words(options)).expect("known");
-            found[0].build().err().expect("refused").to_string()
+            found[0].build(&NoModels).err().expect("refused").to_string()
         };
         let expected = "the option `char_order` plus `word_order` of `chrf` is 0, but must be from 1 to 64";
         assert_eq!(built("chrf", "char_order=0"), expected);

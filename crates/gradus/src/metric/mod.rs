@@ -4,14 +4,18 @@
 //! interval. [`MetricConfig`] is the registry: it names every metric and its options. A new metric is one file here, one
 //! variant and one arm of [`MetricConfig::build`]; library users implement [`Metric`].
 //!
+//! A metric that needs a model asks [`Models`] for it, which whoever measures hands in.
+//!
 //! Every value equals that of the tool its file names, and rows are measured side by side on all threads.
 
 mod answer;
+mod bert_score;
 mod bleu;
 mod bleu_totto;
 mod characters;
 mod chrf;
 mod cider;
+mod classified;
 mod config;
 mod dates;
 mod detokenise;
@@ -21,10 +25,12 @@ mod increasing_numbers;
 mod lcs;
 mod measure;
 mod meteor;
+mod models;
 mod mteval;
 mod ngrams;
 mod nltk;
 mod parent;
+mod perplexity;
 mod punkt;
 mod references;
 mod rouge;
@@ -32,6 +38,7 @@ mod rouge_l_max;
 mod sacre_bleu;
 mod spice;
 mod stem;
+mod summac;
 mod ter;
 mod token_f1;
 mod totto;
@@ -40,10 +47,14 @@ mod wordnet;
 
 use serde_json::{Map, Value};
 
+pub use bert_score::{BertScore, BertScoreOptions};
 pub use bleu::{Bleu, BleuOptions, BleuTokeniser};
 pub use bleu_totto::{BleuTotto, BleuTottoOptions};
 pub use chrf::{Chrf, ChrfOptions};
 pub use cider::{Cider, CiderOptions, CiderTokeniser, CiderVariant};
+pub use classified::{
+    Bleurt, BleurtOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions,
+};
 pub use config::{MetricConfig, MetricOption, configure};
 pub(crate) use config::{read_list, schema_of_list};
 pub use dates::Dates;
@@ -52,15 +63,18 @@ pub use exact_match::ExactMatch;
 pub use increasing_numbers::{IncreasingNumbers, IncreasingNumbersOptions};
 pub use measure::{Interval, Measure, Resampling, intervals};
 pub use meteor::{Meteor, MeteorOptions};
+pub use models::{ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, Models, NoModels, TextError};
 pub use mteval::Tokeniser;
 pub(crate) use nltk::WordTokeniser;
 pub use parent::{Parent, ParentOptions};
+pub use perplexity::{Perplexity, PerplexityOf, PerplexityOptions};
 pub(crate) use punkt::Punkt;
 pub use references::References;
 pub use rouge::{Aggregate, Rouge, RougeOptions, RougeType};
 pub use rouge_l_max::{LengthUnit, RougeLMax, RougeLMaxOptions};
 pub use sacre_bleu::{SacreBleu, SacreBleuOptions, Smoothing};
 pub use spice::{Spice, SpiceOptions};
+pub use summac::{Bins, Fold, Granularity, SummacConv, SummacConvOptions, SummacZs, SummacZsOptions};
 pub use ter::{Ter, TerOptions};
 pub use token_f1::TokenF1;
 pub(crate) use treebank::Rules as WordRules;

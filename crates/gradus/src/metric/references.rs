@@ -32,13 +32,16 @@ impl References {
     }
 }
 
+/// What is said of a row without references.
+pub const NONE: &str = "no references to compare with (column `references` or `reference`)";
+
 /// One value a row, in parallel, of its prediction and its references, of which there is at least one.
 ///
 /// # Errors
 /// The first row without references.
 pub fn each<T: Send>(rows: &[Row], of: impl Fn(&Row, &[String]) -> T + Sync) -> Result<Vec<T>, RowError> {
     let of_row = |(i, row): (usize, &Row)| match row.references.as_slice() {
-        [] => Err(RowError::new(i, "no references to compare with (column `references` or `reference`)")),
+        [] => Err(RowError::new(i, NONE)),
         references => Ok(of(row, references)),
     };
     rows.par_iter().enumerate().map(of_row).collect()

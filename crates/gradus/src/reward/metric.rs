@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{Reward, RewardError, Score};
-use crate::metric::{Metric, MetricConfig, Row};
+use crate::metric::{Metric, MetricConfig, Models, Row};
 use crate::rollout::{Prompt, Rollouts};
 
 /// A metric as a reward: its value of each completion alone. References are the row's column `references`, `reference`,
@@ -14,12 +14,12 @@ pub struct MetricReward {
 }
 
 impl MetricReward {
-    /// The reward that is this metric.
+    /// The reward that is this metric, which opens what it asks with `models`.
     ///
     /// # Errors
-    /// A file named in the options that cannot be read, and a metric that says nothing of single completions.
-    pub fn new(config: &MetricConfig) -> crate::Result<Self> {
-        let (name, metric) = (config.name(), config.build()?);
+    /// A file or a model named in the options that cannot be read, and a metric that says nothing of single completions.
+    pub fn new(config: &MetricConfig, models: &dyn Models) -> crate::Result<Self> {
+        let (name, metric) = (config.name(), config.build(models)?);
         if !metric.is_reward() {
             let message = format!("`{name}` cannot be a reward: it says nothing of a single new completion");
             return Err(super::config_error(message, None));
@@ -88,7 +88,7 @@ mod tests {
     fn reward(yaml: &str) -> crate::Result<Box<dyn Reward>> {
         let config: RewardConfig = serde_saphyr::from_str(yaml).expect("a reward");
         let no_model = |_: super::super::config::Learned<'_>| Err(crate::Error::input("no model here"));
-        super::super::build(&config, &no_model, &super::super::Interrupt::default())
+        super::super::build(&config, &no_model, &crate::metric::NoModels, &super::super::Interrupt::default())
     }
 
     #[track_caller]

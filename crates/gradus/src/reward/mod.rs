@@ -30,6 +30,7 @@ use burn::tensor::Device;
 
 use crate::batches::MicroBatch;
 use crate::error::{Diagnostic, Error};
+use crate::metric::Models;
 use crate::model::{ModelDir, WeightFormat};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use config::{Learned, RewardConfig, RuleConfig};
@@ -110,7 +111,7 @@ impl Interrupt {
 
 /// The reward that a configuration names: the only `match` on the reward in the program.
 ///
-/// `load_model` opens learned rewards; it knows the device and the batch sizes. Who waits for an answer stops at an
+/// `load_model` opens learned rewards, and `models` what metrics ask; they know the device and the batch sizes. Who waits for an answer stops at an
 /// `interrupt`.
 ///
 /// # Errors
@@ -118,6 +119,7 @@ impl Interrupt {
 pub fn build(
     config: &RewardConfig,
     load_model: &dyn Fn(Learned<'_>) -> crate::Result<Box<dyn Reward>>,
+    models: &dyn Models,
     interrupt: &Interrupt,
 ) -> crate::Result<Box<dyn Reward>> {
     Ok(match config {
@@ -131,7 +133,7 @@ pub fn build(
         RewardConfig::Rule(RuleConfig::Lexicon(path)) => Box::new(LexiconReward::new(Lexicon::read(path)?)),
         RewardConfig::Rule(RuleConfig::SoftOverlong(rule)) => Box::new(SoftOverlong::new(*rule)?),
         RewardConfig::Rule(RuleConfig::RepeatPenalty(prefix)) => Box::new(RepeatPenalty::new(prefix)),
-        RewardConfig::Metric(config) => Box::new(MetricReward::new(config)?),
+        RewardConfig::Metric(config) => Box::new(MetricReward::new(config, models)?),
         RewardConfig::Command(command) => Box::new(CommandReward::start(command, interrupt)?),
         RewardConfig::FineGrained(FineGrainedConfig(parts)) => {
             let part = |(name, part): (&String, &SegmentConfig)| {
@@ -141,7 +143,7 @@ pub fn build(
             Box::new(MixReward::of_named("fine_grained", parts))
         }
         RewardConfig::Mix(parts) => {
-            let parts = parts.iter().map(|part| Ok((part.weight, build(&part.reward, load_model, interrupt)?)));
+            let parts = parts.iter().map(|part| Ok((part.weight, build(&part.reward, load_model, models, interrupt)?)));
             Box::new(MixReward::new(parts.collect::<crate::Result<Vec<_>>>()?)?)
         }
     })
@@ -298,7 +300,7 @@ mod tests {
           - { weight: 2, reward: { rule: { substring: good } } }
           - { weight: -1, reward: { rule: { length: { target: 4 } } } }";
         let config: RewardConfig = serde_saphyr::from_str(yaml).expect("a mix");
-        let mut reward = build(&config, &no_model, &Interrupt::default()).expect("buildable");
+        let mut reward = build(&config, &no_model, &crate::metric::NoModels, &Interrupt::default()).expect("buildable");
         // A length of 2 words with target and tolerance 4 is worth 1 − 2/4.
         assert_eq!(totals(&mut *reward, &completions(["good kettle", "a plain grey kettle"])), [1.5, -1.0]);
     }

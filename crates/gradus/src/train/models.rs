@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::learner::optimizer::{Optimizer, OptimizerConfig};
 use crate::method::{Cast, Head, Trainer};
+use crate::metric_models::MetricModels;
 use crate::model::adapter::{Adaptable, Layers, PeftConfig, TaskType};
 use crate::model::{CausalLm, ModelDir, RewardModel};
 use crate::pretrained::Trainable;
@@ -146,7 +147,7 @@ impl Models<'_> {
             let Player { dir, role, .. } = player.expect("the cast has every reward model");
             reward::load_learned(learned, dir, &device, role.weights, passes)
         };
-        reward::build(config, &load, interrupt)
+        reward::build(config, &load, &MetricModels::new(device.clone(), passes), interrupt)
     }
 
     /// A fresh optimiser of `module`, or as the checkpoint left the one of this prefix.

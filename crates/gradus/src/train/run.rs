@@ -34,6 +34,7 @@ use crate::learner::Learner;
 use crate::machine::Machine;
 use crate::memory::Row;
 use crate::method::Cast;
+use crate::metric_models::MetricModels;
 use crate::model::{CausalLm, ModelShape, Trained};
 use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::Trainable;
@@ -314,7 +315,8 @@ impl Job<'_> {
     /// What evaluations measure completions with.
     fn measuring(&self) -> Result<Measuring> {
         let evaluation = &self.plan.train().evaluation;
-        Measuring::new(&evaluation.metrics, evaluation.post_process)
+        let models = MetricModels::new(self.device.clone().inner(), self.passes());
+        Measuring::new(&evaluation.metrics, evaluation.post_process, &models)
     }
 
     /// Completions of held-out prompts by a policy that does not sample in training, always from the same streams.

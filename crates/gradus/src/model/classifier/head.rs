@@ -144,6 +144,11 @@ pub(super) fn is_foreign(name: &str) -> bool {
 }
 
 impl Head {
+    /// Whether a tensor belongs to a head, or to a pooler, and not to an encoder of this family.
+    pub fn is_of_any(name: &str, family: EncoderFamily) -> bool {
+        is_foreign(name) || Self::is_part(family, name)
+    }
+
     pub(super) fn build(b: &mut Builder<'_>, dir: &ModelDir, task: &Task, d: usize, deviation: f32) -> Result<Self> {
         let (family, config): (_, HeadConfig) = (EncoderFamily::of(dir)?, read_config(dir)?);
         let refuse = |message: String| Error::model(dir.path.join("config.json"), message);

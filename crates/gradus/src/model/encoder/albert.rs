@@ -66,6 +66,9 @@ pub struct AlbertModel {
     facts: Facts,
     #[module(skip)]
     running: Running,
+    /// How many blocks are computed.
+    #[module(skip)]
+    kept: usize,
 }
 
 #[derive(Module, Debug)]
@@ -148,14 +151,15 @@ impl AlbertModel {
             types: config.type_vocab_size,
             initializer_range: std,
         };
-        Ok(Self { embeddings, encoder, config, activation, facts, running: Running::default() })
+        let kept = config.num_hidden_layers;
+        Ok(Self { embeddings, encoder, config, activation, facts, running: Running::default(), kept })
     }
 
     /// The blocks in the order in which they are computed: each group's serve as many times as fall to it.
     fn order(&self) -> impl Iterator<Item = &Block> {
         let (blocks, groups) = (self.config.num_hidden_layers, self.encoder.albert_layer_groups.len());
         let group = move |i: usize| (i as f64 / (blocks as f64 / groups as f64)) as usize;
-        (0..blocks).flat_map(move |i| &self.encoder.albert_layer_groups[group(i)].albert_layers)
+        (0..self.kept).flat_map(move |i| &self.encoder.albert_layer_groups[group(i)].albert_layers)
     }
 }
 
@@ -204,6 +208,12 @@ impl Body for AlbertModel {
             }
         }
         linears
+    }
+
+    fn keep(&mut self, layers: usize) -> usize {
+        let all = self.config.num_hidden_layers;
+        self.kept = all.min(layers);
+        all
     }
 
     fn facts(&self) -> &Facts {

@@ -335,6 +335,12 @@ impl Body for BertModel {
         linears
     }
 
+    fn keep(&mut self, layers: usize) -> usize {
+        let all = self.encoder.layer.len();
+        self.encoder.layer.truncate(layers);
+        all
+    }
+
     fn facts(&self) -> &Facts {
         &self.facts
     }

@@ -203,6 +203,12 @@ impl Body for DistilBertModel {
         linears
     }
 
+    fn keep(&mut self, layers: usize) -> usize {
+        let all = self.transformer.layer.len();
+        self.transformer.layer.truncate(layers);
+        all
+    }
+
     fn facts(&self) -> &Facts {
         &self.facts
     }

@@ -15,6 +15,7 @@ mod texts;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use gradus_kernels::WeightFormat;
 
 pub use albert::AlbertModel;
 pub use bert::BertModel;
@@ -25,7 +26,10 @@ pub(crate) use family::EncoderFamily;
 pub use modernbert::ModernBertModel;
 pub use texts::{Text, TextBatch};
 
+use super::adapter::Layers as _;
 use super::build::Builder;
+use super::checkpoint::Checkpoint;
+use super::classifier::Head;
 use super::directory::ModelDir;
 use super::layers::Linear;
 use super::quant;
@@ -56,6 +60,9 @@ trait Body {
 
     /// All linear layers with their names in the encoder, such as `encoder.layer.0.output.dense`.
     fn linears_mut(&mut self) -> Vec<(String, &mut Linear)>;
+
+    /// Leaves all layers out but the first `layers`; how many there were.
+    fn keep(&mut self, layers: usize) -> usize;
 
     /// What its configuration says of it.
     fn facts(&self) -> &Facts;
@@ -111,6 +118,35 @@ impl Encoder {
             EncoderFamily::Deberta => DebertaModel::build(b, dir).map(Self::Deberta),
         };
         built.map_err(|problem| problem.of(dir))
+    }
+
+    /// The encoder in `dir`, whatever stands on it, for a model that is not trained: its linear layers are packed as `weights`
+    /// says, one by one.
+    ///
+    /// # Errors
+    /// When `dir` holds another kind of model, or weights are missing, misshapen, unexpected or damaged.
+    pub fn load_packed(dir: &ModelDir, weights: WeightFormat, device: &Device) -> Result<Self> {
+        let mut checkpoint = Checkpoint::open(&dir.path, EncoderFamily::of(dir)?.base_prefix())?;
+        let mut model = Self::build(&mut Builder::new(&mut checkpoint, device).packing(Some(weights)), dir)?.valid();
+        let family = EncoderFamily::of(dir)?;
+        checkpoint.ignore_where(|name| Head::is_of_any(name, family));
+        checkpoint.finish()?;
+        model.freeze_weights(weights);
+        Ok(model)
+    }
+
+    /// Leaves all layers out but the first `layers`, so that [`forward`](Self::forward) gives the states after them (of
+    /// ModernBERT under its last norm); how many there were. Fewer than `layers` all stay.
+    pub fn keep(&mut self, layers: usize) -> usize {
+        self.body_mut().keep(layers)
+    }
+
+    /// What is computed of `texts`, of which no token is global unless its text says so.
+    ///
+    /// # Panics
+    /// When there is no text, or one cannot be read ([`Self::check`]).
+    pub fn batch(&self, texts: &[Text<'_>]) -> TextBatch {
+        TextBatch::new(texts, false)
     }
 
     /// The sizes that `dir`'s configuration describes.

@@ -325,6 +325,12 @@ impl Body for ModernBertModel {
         linears
     }
 
+    fn keep(&mut self, layers: usize) -> usize {
+        let all = self.layers.len();
+        self.layers.truncate(layers);
+        all
+    }
+
     fn facts(&self) -> &Facts {
         &self.facts
     }

@@ -159,7 +159,7 @@ fn changes_add_up_to_the_number_of_the_whole_text() {
         let dir = ModelDir::open(Path::new(learned.name())).expect("a fixture");
         load_learned(learned, &dir, &Device::flex(), WeightFormat::F32, PASSES)
     };
-    let mut reward = build(&config, &open, &Interrupt::default()).expect("buildable");
+    let mut reward = build(&config, &open, &crate::metric::NoModels, &Interrupt::default()).expect("buildable");
     let scores = apply(&mut *reward, &made).expect("scored");
     for (i, score) in scores.iter().enumerate() {
         let expected = if i == 2 { 0.0 } else { -whole[i] };

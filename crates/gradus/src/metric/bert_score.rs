@@ -1,0 +1,226 @@
+//! BERTScore: tokens of two texts matched by the cosine of their states.
+//!
+//! Zhang et al. 2020, <https://arxiv.org/abs/1904.09675>. Checked against `bert-score` 0.3.13.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::models::{Encoded, EncoderModel, Models, TextError};
+use super::{Measure, Metric, Row, RowError};
+use crate::error::{Error, Result};
+
+/// Texts whose states are held at once.
+const TEXTS: usize = 256;
+
+/// The layers that agree best with people, by the end of the model's name (`bert-score`'s table).
+const LAYERS: &[(&str, usize)] = &[
+    ("bert-base-uncased", 9),
+    ("bert-large-uncased", 18),
+    ("bert-base-cased-finetuned-mrpc", 9),
+    ("bert-base-multilingual-cased", 9),
+    ("bert-base-chinese", 8),
+    ("bert-base-turkish-cased", 10),
+    ("roberta-base", 10),
+    ("roberta-large", 17),
+    ("roberta-large-mnli", 19),
+    ("distilbert-base-uncased", 5),
+    ("distilbert-base-multilingual-cased", 5),
+    ("albert-base-v1", 10),
+    ("albert-large-v1", 17),
+    ("albert-xlarge-v1", 16),
+    ("albert-xxlarge-v1", 8),
+    ("albert-base-v2", 9),
+    ("albert-large-v2", 14),
+    ("albert-xlarge-v2", 13),
+    ("albert-xxlarge-v2", 8),
+    ("xlm-roberta-base", 9),
+    ("xlm-roberta-large", 17),
+];
+
+/// Options of [`BertScore`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BertScoreOptions {
+    /// The encoder: a directory or a hub name, such as `FacebookAI/roberta-large` (RL4LMs' for English).
+    pub model: String,
+    /// The layer whose states are compared, counted from 1. Default: `bert-score`'s, for the models that it knows.
+    #[serde(default)]
+    pub layer: Option<usize>,
+    /// Whether a token weighs as much as it is rare in the references.
+    #[serde(default)]
+    pub idf: bool,
+    /// A file of baselines (`LAYER,P,R,F`), which become 0: `bert-score`'s `rescale_baseline` folder has those of many models.
+    #[serde(default)]
+    pub baseline: Option<PathBuf>,
+}
+
+/// How well the tokens of the prediction and of the best reference match.
+pub struct BertScore {
+    model: Box<dyn EncoderModel>,
+    idf: bool,
+    /// Of precision, recall and F1.
+    baseline: [f64; 3],
+}
+
+/// A text that is compared: its states of length 1, and what each token weighs.
+struct Weighed {
+    states: Vec<f32>,
+    weights: Vec<f64>,
+    width: usize,
+}
+
+impl BertScore {
+    /// The metric with these options.
+    ///
+    /// # Errors
+    /// A model that cannot be opened, a layer that nobody names, or a file of baselines that has none of it.
+    pub fn new(options: &BertScoreOptions, models: &dyn Models) -> Result<Self> {
+        let layer = layer(options)?;
+        let baseline = options.baseline.as_deref().map_or(Ok([0.0; 3]), |path| baseline(path, layer))?;
+        Ok(Self { model: models.encoder(&options.model, layer)?, idf: options.idf, baseline })
+    }
+
+    /// What each id weighs: `ln((N + 1)/(n + 1))`, where n of N references have it; without `idf` 1, and 0 around a text.
+    fn weigh(&self, references: &[Vec<u32>]) -> impl Fn(u32) -> f64 + Sync + use<> {
+        let mut weights: HashMap<u32, f64> = HashMap::new();
+        let mut unseen = 1.0;
+        if self.idf {
+            let all = references.len() as f64 + 1.0;
+            for ids in references {
+                for id in ids.iter().collect::<BTreeSet<_>>() {
+                    *weights.entry(*id).or_insert(1.0) += 1.0;
+                }
+            }
+            weights.values_mut().for_each(|count| *count = (all / *count).ln());
+            unseen = all.ln();
+        } else {
+            weights.extend(self.model.around().iter().map(|&id| (id, 0.0)));
+        }
+        move |id| weights.get(&id).copied().unwrap_or(unseen)
+    }
+
+    /// Precision, recall and F1 of every row.
+    fn scores(&self, rows: &[Row]) -> Result<Vec<[f64; 3]>, RowError> {
+        // Every text once, with the first row that has it.
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut texts: Vec<(&str, usize)> = Vec::new();
+        let mut add = |text, row| {
+            *numbers.entry(text).or_insert_with(|| {
+                texts.push((text, row));
+                texts.len() - 1
+            })
+        };
+        let mut pairs: Vec<(usize, Vec<usize>)> = Vec::with_capacity(rows.len());
+        for (i, row) in rows.iter().enumerate() {
+            if row.references.is_empty() {
+                return Err(RowError::new(i, super::references::NONE));
+            }
+            let references = row.references.iter().map(|text| add(text.trim(), i)).collect();
+            pairs.push((add(row.prediction.trim(), i), references));
+        }
+        let of_row = |error: TextError, first: usize| RowError::new(texts[first + error.text].1, error.message);
+        let words: Vec<&str> = texts.iter().map(|&(text, _)| text).collect();
+        let ids = self.model.ids(&words).map_err(|error| of_row(error, 0))?;
+        let references: Vec<Vec<u32>> =
+            pairs.iter().flat_map(|(_, references)| references).map(|&text| ids[text].clone()).collect();
+        let weigh = self.weigh(&references);
+        let mut weighed: Vec<Weighed> = Vec::with_capacity(ids.len());
+        for (chunk, ids) in ids.chunks(TEXTS).enumerate() {
+            let encoded = self.model.states(ids.to_vec()).map_err(|error| of_row(error, chunk * TEXTS))?;
+            weighed.extend(encoded.into_iter().map(|text| Weighed::new(text, &weigh)));
+        }
+        let around = self.model.around().len();
+        let score = |(prediction, references): &(usize, Vec<usize>)| {
+            let of = |reference: &usize| compare(&weighed[*prediction], &weighed[*reference], around);
+            let best = references.iter().map(of).fold([f64::NEG_INFINITY; 3], |best, found| {
+                [0, 1, 2].map(|i| if found[i].is_nan() { found[i] } else { best[i].max(found[i]) })
+            });
+            [0, 1, 2].map(|i| (best[i] - self.baseline[i]) / (1.0 - self.baseline[i]))
+        };
+        Ok(pairs.par_iter().map(score).collect())
+    }
+}
+
+impl Weighed {
+    fn new(text: Encoded, weigh: impl Fn(u32) -> f64) -> Self {
+        let width = text.states.len() / text.ids.len().max(1);
+        let mut states = text.states;
+        for state in states.chunks_exact_mut(width.max(1)) {
+            let length = state.iter().map(|x| x * x).sum::<f32>().sqrt();
+            state.iter_mut().for_each(|x| *x /= length);
+        }
+        Self { states, weights: text.ids.into_iter().map(weigh).collect(), width }
+    }
+
+    fn state(&self, i: usize) -> &[f32] {
+        &self.states[i * self.width..][..self.width]
+    }
+}
+
+/// Precision, recall and F1 of two texts: the cosines of tokens with the token most like them on the other side, weighed. An
+/// empty text is like nothing.
+fn compare(prediction: &Weighed, reference: &Weighed, around: usize) -> [f64; 3] {
+    let (n, m) = (prediction.weights.len(), reference.weights.len());
+    if n <= around || m <= around {
+        return [0.0; 3];
+    }
+    let (mut best_n, mut best_m) = (vec![f32::NEG_INFINITY; n], vec![f32::NEG_INFINITY; m]);
+    for (i, best) in best_n.iter_mut().enumerate() {
+        for (j, other) in best_m.iter_mut().enumerate() {
+            let cosine = prediction.state(i).iter().zip(reference.state(j)).map(|(a, b)| a * b).sum::<f32>();
+            *best = best.max(cosine);
+            *other = other.max(cosine);
+        }
+    }
+    let mean = |best: &[f32], weights: &[f64]| {
+        let sum: f64 = weights.iter().sum();
+        best.iter().zip(weights).map(|(&best, weight)| f64::from(best) * weight).sum::<f64>() / sum
+    };
+    let (precision, recall) = (mean(&best_n, &prediction.weights), mean(&best_m, &reference.weights));
+    let f1 = 2.0 * precision * recall / (precision + recall);
+    [precision, recall, if f1.is_nan() { 0.0 } else { f1 }]
+}
+
+fn layer(options: &BertScoreOptions) -> Result<usize> {
+    let name = options.model.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let known = LAYERS.iter().find(|(known, _)| *known == name).map(|&(_, layer)| layer);
+    options.layer.or(known).ok_or_else(|| {
+        Error::input(format!("`bert_score` knows no layer for the model `{}`", options.model))
+            .with_hint("give the option `layer`, counted from 1: for most models one in the upper half")
+    })
+}
+
+/// The baselines of a layer.
+fn baseline(path: &Path, layer: usize) -> Result<[f64; 3]> {
+    let text = crate::files::read_text(path, 1 << 20).map_err(|error| Error::io(path, error))?;
+    for (i, line) in text.lines().enumerate().skip(1).filter(|(_, line)| !line.trim().is_empty()) {
+        let numbers: Vec<Option<f64>> = line.split(',').map(|number| number.trim().parse().ok()).collect();
+        match numbers.as_slice() {
+            [Some(of), Some(p), Some(r), Some(f)] if [p, r, f].iter().all(|&&value| value < 1.0) => {
+                if *of == layer as f64 {
+                    return Ok([*p, *r, *f]);
+                }
+            }
+            _ => {
+                let message = format!("expected a layer and three numbers below 1, `LAYER,P,R,F` (found `{line}`)");
+                return Err(Error::data(path, Some(i + 1), message));
+            }
+        }
+    }
+    Err(Error::data(path, None, format!("no baseline of layer {layer}")))
+}
+
+impl Metric for BertScore {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let scores = self.scores(rows)?;
+        let part = |part: &str, i: usize| {
+            let of: Vec<f64> = scores.iter().map(|score| score[i]).collect();
+            Measure::mean(part, &of)
+        };
+        Ok(vec![part("f1", 2), part("precision", 0), part("recall", 1)])
+    }
+}

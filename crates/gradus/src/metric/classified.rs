@@ -1,0 +1,178 @@
+//! What a classifier says of predictions: RL4LMs' intent accuracy and learned metric, and BLEURT.
+//!
+//! Sellam et al. 2020, <https://arxiv.org/abs/2004.04696>: BLEURT is a BERT that a number is read off (`transformers`'
+//! `…ForSequenceClassification` of one label, as its checkpoints are published for PyTorch). Checked against `transformers` 5.23.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::models::{ClassifierModel, Longest, Models, TextError, largest, softmax};
+use super::references::{NONE, References};
+use super::{Measure, Metric, Row, RowError};
+use crate::error::{Error, Result};
+
+/// What ends an utterance in DailyDialog's prompts.
+const END: &str = "<EOU>";
+
+/// Options of [`IntentAccuracy`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IntentAccuracyOptions {
+    /// The classifier of intents: a directory or a hub name (RL4LMs': `rajkumarrrk/roberta-daily-dialog-intent-classifier`).
+    pub model: String,
+}
+
+/// 1 where the last utterance of the prompt, followed by the prediction, is of the intent in the row's column `intent` (from
+/// 1, or a list that begins with it), else 0.
+pub struct IntentAccuracy(Box<dyn ClassifierModel>);
+
+impl IntentAccuracy {
+    /// The metric by this classifier.
+    ///
+    /// # Errors
+    /// A model that cannot be opened.
+    pub fn new(options: &IntentAccuracyOptions, models: &dyn Models) -> Result<Self> {
+        models.classifier(&options.model).map(Self)
+    }
+}
+
+impl Metric for IntentAccuracy {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let labels = self.0.labels().len() as u64;
+        let wanted = |(i, row): (usize, &Row)| {
+            let column = row.metadata.get("intent");
+            let first = column.map(|value| value.as_array().map_or(Some(value), |list| list.first()));
+            let number = first.flatten().and_then(Value::as_u64).filter(|number| (1..=labels).contains(number));
+            number.map(|number| number as usize - 1).ok_or_else(|| {
+                let found = column.map_or("nothing".into(), Value::to_string);
+                let message = format!("column `intent` holds {found}, expected a number from 1 to {labels}");
+                RowError::new(i, message)
+            })
+        };
+        let wanted: Vec<usize> = rows.iter().enumerate().map(wanted).collect::<Result<_, _>>()?;
+        let text = |row: &Row| {
+            let last = row.prompt.rsplit(END).find(|utterance| !utterance.trim().is_empty()).unwrap_or_default();
+            format!("{last}{}", row.prediction)
+        };
+        let texts: Vec<String> = rows.iter().map(text).collect();
+        let texts: Vec<(&str, Option<&str>)> = texts.iter().map(|text| (text.as_str(), None)).collect();
+        let logits = self.0.logits(&texts, Longest::Left(None)).map_err(of_row)?;
+        let score = |(logits, wanted): (&Vec<f32>, &usize)| f64::from(u8::from(largest(logits) == *wanted));
+        let scores: Vec<f64> = logits.iter().zip(&wanted).map(score).collect();
+        Ok(vec![Measure::mean("", &scores)])
+    }
+}
+
+/// Options of [`LearnedReward`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LearnedRewardOptions {
+    /// The classifier: a directory or a hub name.
+    pub model: String,
+    /// The label whose probability is measured, by name or number.
+    pub label: String,
+    /// Whether the prompt is read before the prediction.
+    #[serde(default = "yes")]
+    pub include_prompt: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The probability of a label.
+pub struct LearnedReward {
+    model: Box<dyn ClassifierModel>,
+    label: usize,
+    include_prompt: bool,
+}
+
+impl LearnedReward {
+    /// The metric with these options.
+    ///
+    /// # Errors
+    /// A model that cannot be opened, or that does not know the label.
+    pub fn new(options: &LearnedRewardOptions, models: &dyn Models) -> Result<Self> {
+        let model = models.classifier(&options.model)?;
+        let label =
+            model.label(&options.label).map_err(|message| Error::input(format!("`learned_reward`: {message}")))?;
+        Ok(Self { model, label, include_prompt: options.include_prompt })
+    }
+}
+
+impl Metric for LearnedReward {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let before = |row: &Row| if self.include_prompt { row.prompt.clone() } else { String::new() };
+        let texts: Vec<String> = rows.iter().map(|row| before(row) + &row.prediction).collect();
+        let texts: Vec<(&str, Option<&str>)> = texts.iter().map(|text| (text.as_str(), None)).collect();
+        let logits = self.model.logits(&texts, Longest::Left(None)).map_err(of_row)?;
+        let scores: Vec<f64> = logits.iter().map(|logits| softmax(logits)[self.label]).collect();
+        Ok(vec![Measure::mean("", &scores)])
+    }
+}
+
+/// Options of [`Bleurt`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BleurtOptions {
+    /// The regression model: a directory or a hub name, such as `Elron/bleurt-base-128`.
+    pub model: String,
+    /// How several references are used.
+    #[serde(default)]
+    pub references: References,
+    /// Ids that are read of a reference and a prediction together, the longer one cut first. Default: the model's positions.
+    #[serde(default)]
+    pub max_length: Option<usize>,
+}
+
+/// A number that a model gives to a reference and a prediction.
+pub struct Bleurt {
+    model: Box<dyn ClassifierModel>,
+    options: BleurtOptions,
+}
+
+impl Bleurt {
+    /// The metric with these options.
+    ///
+    /// # Errors
+    /// A model that cannot be opened, or that gives other than one number.
+    pub fn new(options: BleurtOptions, models: &dyn Models) -> Result<Self> {
+        let model = models.classifier(&options.model)?;
+        match model.labels().len() {
+            1 => Ok(Self { model, options }),
+            labels => {
+                let message = format!("`bleurt` reads one number, but `{}` gives {labels}", options.model);
+                Err(Error::input(message).with_hint("take a model with a regression head of one label"))
+            }
+        }
+    }
+}
+
+impl Metric for Bleurt {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let references = |(i, row): (usize, &Row)| match row.references.as_slice() {
+            [] => Err(RowError::new(i, NONE)),
+            references => Ok(self.options.references.of(references)),
+        };
+        let references: Vec<Vec<String>> = rows.iter().enumerate().map(references).collect::<Result<_, _>>()?;
+        let (mut pairs, mut of) = (Vec::new(), Vec::new());
+        for (i, (row, references)) in rows.iter().zip(&references).enumerate() {
+            for reference in references {
+                pairs.push((reference.as_str(), Some(row.prediction.as_str())));
+                of.push(i);
+            }
+        }
+        let logits = self.model.logits(&pairs, Longest::Right(self.options.max_length));
+        let logits = logits.map_err(|error| RowError::new(of[error.text], error.message))?;
+        let mut scores = vec![f64::NEG_INFINITY; rows.len()];
+        for (logits, row) in logits.iter().zip(of) {
+            scores[row] = scores[row].max(f64::from(logits[0]));
+        }
+        Ok(vec![Measure::mean("", &scores)])
+    }
+}
+
+fn of_row(error: TextError) -> RowError {
+    RowError::new(error.text, error.message)
+}

@@ -1,0 +1,165 @@
+//! Perplexity of texts under a language model.
+//!
+//! Jelinek et al. 1977. Without a `stride` it is `evaluate`'s `perplexity`: every text alone after the id that texts begin
+//! with, and the mean over texts. With one it is RL4LMs' `causal_perplexity`: all texts as one, read through a window that moves
+//! on by so many ids (`transformers`' guide on perplexity of fixed-length models). Checked against `evaluate` 0.4.6 and that loop.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::models::{LanguageModel, Models};
+use super::{Measure, Metric, Row, RowError};
+use crate::error::{Error, Result};
+
+/// What stands between texts that are read as one.
+const BETWEEN: &str = "\n\n";
+
+/// Options of [`Perplexity`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PerplexityOptions {
+    /// The language model: a directory or a hub name.
+    pub model: String,
+    /// What is read.
+    #[serde(default)]
+    pub of: PerplexityOf,
+    /// All texts are read as one, through a window that moves on by so many ids. Default: each text alone.
+    #[serde(default)]
+    pub stride: Option<usize>,
+    /// Ids of a window; without a `stride`, ids that are kept of a text. Default: the model's positions.
+    #[serde(default)]
+    pub max_length: Option<usize>,
+    /// Whether texts follow the tokenizer's beginning-of-sequence token, which then predicts their first id. With a `stride`, the
+    /// tokenizer says what stands around a text.
+    #[serde(default = "yes")]
+    pub add_start_token: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Which texts are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PerplexityOf {
+    /// Predictions: how fluent they are.
+    #[default]
+    Prediction,
+    /// References: how far a model went from them (RL4LMs).
+    References,
+}
+
+/// `exp` of the mean `−ln p` of the ids of a text.
+pub struct Perplexity {
+    options: PerplexityOptions,
+    model: Box<dyn LanguageModel>,
+    longest: Option<usize>,
+}
+
+impl Perplexity {
+    /// The metric with these options.
+    ///
+    /// # Errors
+    /// A model that cannot be opened, and a window that does not fit it.
+    pub fn new(options: PerplexityOptions, models: &dyn Models) -> Result<Self> {
+        let model = models.language(&options.model)?;
+        let longest = match (options.max_length, model.positions()) {
+            (Some(asked), Some(limit)) if asked > limit => {
+                let message = format!("the option `max_length` of `perplexity` is {asked}");
+                return Err(Error::input(format!("{message}, but `{}` has {limit} positions", options.model)));
+            }
+            (asked, limit) => asked.or(limit),
+        };
+        match (options.stride, longest) {
+            (Some(stride), Some(longest)) if stride > longest => {
+                let message = format!("the option `stride` of `perplexity` is {stride}");
+                return Err(Error::input(format!("{message}, which is more than a window of {longest} ids")));
+            }
+            // A window without end would read everything before it again and again.
+            (Some(_), None) => {
+                let message =
+                    format!("`{}` has no limit to its positions: how long a window is must be said", options.model);
+                return Err(
+                    Error::input(message).with_hint("give the option `max_length` of `perplexity`, such as 1024")
+                );
+            }
+            _ => {}
+        }
+        if options.stride.is_none() && options.add_start_token && model.start().is_none() {
+            let message = format!("the tokenizer of `{}` has no token that texts begin with", options.model);
+            return Err(Error::input(message).with_hint("set the option `add_start_token` of `perplexity` to false"));
+        }
+        Ok(Self { options, model, longest })
+    }
+
+    fn texts<'a>(&self, row: &'a Row) -> Vec<&'a str> {
+        match self.options.of {
+            PerplexityOf::Prediction => vec![&row.prediction],
+            PerplexityOf::References => row.references.iter().map(String::as_str).collect(),
+        }
+    }
+
+    /// Each text alone; `None` where nothing is predicted.
+    fn alone(&self, texts: &[String]) -> Result<Vec<Option<f64>>, RowError> {
+        let start = self.model.start().filter(|_| self.options.add_start_token);
+        let room = self.longest.map_or(usize::MAX, |longest| longest - usize::from(start.is_some()));
+        let ids = |(row, text): (usize, &String)| {
+            let mut ids = self.model.ids(text, false).map_err(|message| RowError::new(row, message))?;
+            ids.truncate(room);
+            Ok(start.into_iter().chain(ids).collect())
+        };
+        let ids: Vec<Vec<u32>> = texts.iter().enumerate().map(ids).collect::<Result<_, _>>()?;
+        let read: Vec<&[u32]> = ids.iter().map(Vec::as_slice).filter(|ids| ids.len() > 1).collect();
+        let mut losses = self.model.losses(&read).into_iter();
+        let mut value = |ids: &Vec<u32>| {
+            let losses = (ids.len() > 1).then(|| losses.next().expect("losses of every text"))?;
+            Some((losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / losses.len() as f64).exp())
+        };
+        Ok(ids.iter().map(&mut value).collect())
+    }
+
+    /// A text through a window that moves on by `stride`. A window's mean counts as often as the window has new ids, of which
+    /// the first of the text is not predicted: so does the loop that this is checked against.
+    fn through(&self, text: &str, stride: usize) -> Result<f64, String> {
+        let ids = self.model.ids(text, true)?;
+        let longest = self.longest.unwrap_or(usize::MAX);
+        let window = |i: usize| {
+            let end = ids.len().min(i + stride);
+            (&ids[(i + stride).saturating_sub(longest).min(i)..end], end - i)
+        };
+        // What predicts nothing has no mean.
+        let windows = (0..ids.len()).step_by(stride).map(window).filter(|(ids, _)| ids.len() > 1);
+        let windows: Vec<(&[u32], usize)> = windows.collect();
+        let losses = self.model.losses(&windows.iter().map(|&(ids, _)| ids).collect::<Vec<_>>());
+        let (mut sum, mut counted) = (0.0, 0.0);
+        for ((_, new), losses) in windows.iter().zip(losses) {
+            let new_losses = &losses[losses.len().saturating_sub(*new)..];
+            let mean = new_losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / new_losses.len() as f64;
+            sum += mean * *new as f64;
+            counted += *new as f64;
+        }
+        Ok((sum / counted).exp())
+    }
+}
+
+impl Metric for Perplexity {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let Some(stride) = self.options.stride else {
+            let texts: Vec<String> = rows.iter().map(|row| self.texts(row).join(BETWEEN)).collect();
+            return Ok(vec![Measure::mean_of_some("", &self.alone(&texts)?)]);
+        };
+        let through =
+            |row: usize, text: &str| self.through(text, stride).map_err(|message| RowError::new(row, message));
+        let of_row = |(i, row): (usize, &Row)| through(i, &self.texts(row).join(BETWEEN));
+        let each: Vec<f64> = rows.iter().enumerate().map(of_row).collect::<Result<_, _>>()?;
+        let each: Vec<Option<f64>> =
+            each.into_iter().map(|value| Some(value).filter(|value| !value.is_nan())).collect();
+        let all: Vec<&str> = rows.iter().flat_map(|row| self.texts(row)).collect();
+        Ok(vec![Measure::whole("", through(0, &all.join(BETWEEN))?), Measure::mean_of_some("rows", &each)])
+    }
+
+    fn is_reward(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,458 @@
+//! SummaC: whether a summary follows from its document, by what a model of inference says of pairs of their sentences.
+//!
+//! Laban et al. 2022, <https://aclanthology.org/2022.tacl-1.10>. Checked against `summac` 0.0.4 in f32 on a CPU.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::characters::is_space;
+use super::models::{ClassifierModel, Longest, Models, softmax};
+use super::punkt::Punkt;
+use super::{Measure, Metric, Row, RowError};
+use crate::error::{Error, Result};
+
+/// Ids of a pair at most, and characters that a chunk must exceed.
+const IDS: usize = 500;
+const CHARACTERS: usize = 10;
+/// Chunks of a document that are read.
+const CHUNKS: usize = 100;
+/// Chunks of a summary that the convolution sees.
+const SEEN: usize = 10;
+/// Pairs that are asked at once.
+const PAIRS: usize = 512;
+/// What names of labels begin with, in lower case: entailment, contradiction (`vitc` has its own).
+const ENTAILMENT: [&str; 2] = ["entail", "support"];
+const CONTRADICTION: [&str; 2] = ["contradict", "refute"];
+
+/// How texts are cut into chunks: one word, or two with a `-` between for document and summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Granularity {
+    /// The whole text.
+    #[serde(rename = "document")]
+    Document,
+    /// What blank lines part, or where there is none, lines.
+    #[serde(rename = "paragraph")]
+    Paragraph,
+    /// Sentences.
+    #[serde(rename = "sentence")]
+    Sentence,
+    /// Every sentence with the one after it.
+    #[serde(rename = "2sents")]
+    TwoSentences,
+    /// Sentences, and paragraphs.
+    #[serde(rename = "mixed")]
+    Mixed,
+}
+
+/// What makes one of several values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Fold {
+    /// The largest.
+    Max,
+    /// The mean.
+    Mean,
+    /// The least.
+    Min,
+}
+
+impl Fold {
+    fn of(self, values: impl Iterator<Item = f64>) -> f64 {
+        let values: Vec<f64> = values.collect();
+        match self {
+            Self::Max => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
+            Self::Min => values.into_iter().fold(f64::INFINITY, f64::min),
+            Self::Mean => values.iter().sum::<f64>() / values.len() as f64,
+        }
+    }
+}
+
+/// Options of [`SummacZs`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SummacZsOptions {
+    /// The model of inference: a directory or a hub name, such as `tals/albert-xlarge-vitaminc-mnli`.
+    pub model: String,
+    /// The column that holds the document. Default: the prompt.
+    #[serde(default)]
+    pub document: Option<String>,
+    /// How documents are cut.
+    #[serde(default = "paragraph")]
+    pub granularity: Granularity,
+    /// How summaries are cut. Default: as documents.
+    #[serde(default)]
+    pub summary_granularity: Option<Granularity>,
+    /// What is made of the chunks of the document.
+    #[serde(default = "max")]
+    pub op1: Fold,
+    /// What is made of the chunks of the summary.
+    #[serde(default = "mean")]
+    pub op2: Fold,
+    /// Whether entailment counts.
+    #[serde(default = "yes")]
+    pub use_ent: bool,
+    /// Whether contradiction counts.
+    #[serde(default = "yes")]
+    pub use_con: bool,
+    /// The label of entailment, by name or number. Default: the one whose name says so.
+    #[serde(default)]
+    pub entailment: Option<String>,
+    /// The label of contradiction.
+    #[serde(default)]
+    pub contradiction: Option<String>,
+    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for sentences. Without it, a list of abbreviations.
+    #[serde(default)]
+    pub punkt: Option<PathBuf>,
+}
+
+fn paragraph() -> Granularity {
+    Granularity::Paragraph
+}
+fn sentence() -> Granularity {
+    Granularity::Sentence
+}
+fn max() -> Fold {
+    Fold::Max
+}
+fn mean() -> Fold {
+    Fold::Mean
+}
+fn yes() -> bool {
+    true
+}
+
+/// Which bins probabilities are counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Bins {
+    /// Fifty of one width.
+    Even50,
+    /// Those of the published weights, which are narrow where probabilities are frequent.
+    Percentile,
+}
+
+impl Bins {
+    fn edges(self) -> Vec<f64> {
+        match self {
+            Self::Even50 => (0..50).map(|i| f64::from(i) * 0.02).chain([1.0]).collect(),
+            Self::Percentile => vec![
+                0.0, 0.01, 0.02, 0.03, 0.04, 0.07, 0.13, 0.37, 0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.955, 0.96, 0.965,
+                0.97, 0.975, 0.98, 0.985, 0.99, 0.995, 1.0,
+            ],
+        }
+    }
+}
+
+/// Options of [`SummacConv`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SummacConvOptions {
+    /// The model of inference.
+    pub model: String,
+    /// The convolution's weights: a JSON object of `mlp.weight`, `mlp.bias`, `layer_final.weight` and `layer_final.bias` as
+    /// nested lists.
+    pub weights: PathBuf,
+    /// The bins that the weights were learned with.
+    #[serde(default = "percentile")]
+    pub bins: Bins,
+    /// Which probabilities are counted: `e`, `c` and `n` for entailment, contradiction, neither.
+    #[serde(default = "entailed")]
+    pub nli_labels: String,
+    /// What is made of the chunks of the summary.
+    #[serde(default = "mean")]
+    pub agg: Fold,
+    /// The column that holds the document. Default: the prompt.
+    #[serde(default)]
+    pub document: Option<String>,
+    /// How documents are cut.
+    #[serde(default = "sentence")]
+    pub granularity: Granularity,
+    /// How summaries are cut. Default: as documents.
+    #[serde(default)]
+    pub summary_granularity: Option<Granularity>,
+    /// The label of entailment, by name or number. Default: the one whose name says so.
+    #[serde(default)]
+    pub entailment: Option<String>,
+    /// The label of contradiction.
+    #[serde(default)]
+    pub contradiction: Option<String>,
+    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for sentences. Without it, a list of abbreviations.
+    #[serde(default)]
+    pub punkt: Option<PathBuf>,
+}
+
+fn percentile() -> Bins {
+    Bins::Percentile
+}
+fn entailed() -> String {
+    "e".into()
+}
+
+/// What a model of inference says of every chunk of a document with every chunk of its summary.
+struct Inference {
+    model: Box<dyn ClassifierModel>,
+    /// Entailment, contradiction, and of three labels the other.
+    labels: [Option<usize>; 3],
+    document: Option<String>,
+    granularity: [Granularity; 2],
+    punkt: Punkt,
+}
+
+/// Of each chunk of a summary, of each chunk of the document: entailment, contradiction, neither.
+type Image = Vec<Vec<[f64; 3]>>;
+
+impl Inference {
+    fn new(
+        model: Box<dyn ClassifierModel>,
+        [entailment, contradiction]: [Option<&str>; 2],
+        document: Option<String>,
+        granularity: [Granularity; 2],
+        punkt: Option<&Path>,
+    ) -> Result<Self> {
+        let find = |what: &str, given: Option<&str>, starts: [&str; 2]| match given {
+            Some(name) => model.label(name).map_err(|message| Error::input(format!("`summac`: {message}"))),
+            None => {
+                let says = |label: &String| starts.iter().any(|start| label.to_lowercase().starts_with(start));
+                model.labels().iter().position(says).ok_or_else(|| {
+                    let known = model.labels().iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+                    Error::input(format!("no label of the model of inference says {what}: it knows {known}"))
+                        .with_hint(format!("give the option `{what}` its name or number"))
+                })
+            }
+        };
+        let labels =
+            [find("entailment", entailment, ENTAILMENT)?, find("contradiction", contradiction, CONTRADICTION)?];
+        let other =
+            (0..model.labels().len()).find(|label| !labels.contains(label)).filter(|_| model.labels().len() == 3);
+        let labels = [Some(labels[0]), Some(labels[1]), other];
+        let punkt = punkt.map_or_else(|| Ok(Punkt::plain()), Punkt::read)?;
+        Ok(Self { model, labels, document, granularity, punkt })
+    }
+
+    fn chunks(&self, text: &str, granularity: Granularity) -> Vec<String> {
+        let is_long = |chunk: &&str| chunk.chars().count() > CHARACTERS;
+        let sentences = || self.punkt.sentences(text).into_iter().filter(is_long).collect::<Vec<_>>();
+        let owned = |chunks: Vec<&str>| chunks.into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let paragraphs = || {
+            let between = if text.contains("\n\n") { "\n\n" } else { "\n" };
+            text.split(between).map(|part| part.trim_matches(is_space)).filter(is_long).map(str::to_owned)
+        };
+        match granularity {
+            Granularity::Document => vec![text.to_owned()],
+            Granularity::Paragraph => paragraphs().collect(),
+            Granularity::Sentence => owned(sentences()),
+            Granularity::Mixed => owned(sentences()).into_iter().chain(paragraphs()).collect(),
+            Granularity::TwoSentences => {
+                let sentences = sentences();
+                (0..sentences.len()).map(|i| sentences[i..sentences.len().min(i + 2)].join(" ")).collect()
+            }
+        }
+    }
+
+    /// Every row's image; zeros where document or summary has no chunks.
+    fn images(&self, rows: &[Row]) -> Result<Vec<Image>, RowError> {
+        let [of_document, of_summary] = self.granularity;
+        let (mut chunks, mut pairs) = (Vec::new(), Vec::new());
+        for (i, row) in rows.iter().enumerate() {
+            let document = match &self.document {
+                None => row.prompt.as_str(),
+                Some(column) => row.metadata.get(column).and_then(Value::as_str).ok_or_else(|| {
+                    RowError::new(i, format!("no text in the column `{column}`, which is to hold the document"))
+                })?,
+            };
+            let mut premises = self.chunks(document, of_document);
+            premises.truncate(CHUNKS);
+            let hypotheses = self.chunks(&row.prediction, of_summary);
+            pairs.extend((0..hypotheses.len()).flat_map(|h| (0..premises.len()).map(move |p| (i, h, p))));
+            chunks.push((premises, hypotheses));
+        }
+        let empty = |(premises, hypotheses): &(Vec<String>, Vec<String>)| match premises.len() * hypotheses.len() {
+            0 => vec![vec![[0.0; 3]]],
+            _ => vec![vec![[0.0; 3]; premises.len()]; hypotheses.len()],
+        };
+        let mut images: Vec<Image> = chunks.iter().map(empty).collect();
+        for pairs in pairs.chunks(PAIRS) {
+            let text = |&(i, h, p): &(usize, usize, usize)| {
+                let (premises, hypotheses) = &chunks[i];
+                (premises[p].as_str(), Some(hypotheses[h].as_str()))
+            };
+            let texts: Vec<(&str, Option<&str>)> = pairs.iter().map(text).collect();
+            let logits = self.model.logits(&texts, Longest::Right(Some(IDS)));
+            let logits = logits.map_err(|error| RowError::new(pairs[error.text].0, error.message))?;
+            for (&(i, h, p), logits) in pairs.iter().zip(logits) {
+                let probabilities = softmax(&logits);
+                images[i][h][p] = self.labels.map(|label| label.map_or(0.0, |label| probabilities[label]));
+            }
+        }
+        Ok(images)
+    }
+}
+
+/// Of each chunk of the summary how much the document entails it, less how much it contradicts it (ZS).
+pub struct SummacZs {
+    inference: Inference,
+    options: SummacZsOptions,
+}
+
+impl SummacZs {
+    /// The metric with these options.
+    ///
+    /// # Errors
+    /// A model that cannot be opened or has other labels.
+    pub fn new(options: SummacZsOptions, models: &dyn Models) -> Result<Self> {
+        if !options.use_ent && !options.use_con {
+            return Err(Error::input(
+                "`use_ent` and `use_con` of `summac_zs` are both false: nothing is left to count",
+            ));
+        }
+        let granularity = [options.granularity, options.summary_granularity.unwrap_or(options.granularity)];
+        let inference = Inference::new(
+            models.classifier(&options.model)?,
+            [options.entailment.as_deref(), options.contradiction.as_deref()],
+            options.document.clone(),
+            granularity,
+            options.punkt.as_deref(),
+        )?;
+        Ok(Self { inference, options })
+    }
+
+    fn score(&self, image: &Image) -> f64 {
+        let SummacZsOptions { op1, op2, use_ent, use_con, .. } = self.options;
+        let of_chunk = |chunk: &Vec<[f64; 3]>| {
+            let of = |label: usize| op1.of(chunk.iter().map(|pair| pair[label]));
+            match (use_ent, use_con) {
+                (true, true) => of(0) - of(1),
+                (true, false) => of(0),
+                _ => 1.0 - of(1),
+            }
+        };
+        op2.of(image.iter().map(of_chunk))
+    }
+}
+
+impl Metric for SummacZs {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let images = self.inference.images(rows)?;
+        let scores: Vec<f64> = images.iter().map(|image| self.score(image)).collect();
+        Ok(vec![Measure::mean("", &scores)])
+    }
+}
+
+/// The probability that a summary is consistent, by what a small convolution makes of the histogram of each of its chunks.
+pub struct SummacConv {
+    inference: Inference,
+    edges: Vec<f64>,
+    /// Which probabilities are counted, in the order of an [`Image`].
+    counted: Vec<usize>,
+    agg: Fold,
+    weights: Weights,
+}
+
+/// The convolution: a value of a histogram, and two of what is made of the values.
+struct Weights {
+    mlp: Vec<f64>,
+    mlp_bias: f64,
+    /// Of each label: the weights of the three values added up, which are one value three times; and its bias.
+    last: [(f64, f64); 2],
+}
+
+impl SummacConv {
+    /// The metric with these options.
+    ///
+    /// # Errors
+    /// A model that cannot be opened or has other labels, and weights of other shapes.
+    pub fn new(options: &SummacConvOptions, models: &dyn Models) -> Result<Self> {
+        let letters: Vec<Option<usize>> = options.nli_labels.chars().map(|letter| "ecn".find(letter)).collect();
+        let counted = letters
+            .iter()
+            .copied()
+            .collect::<Option<Vec<usize>>>()
+            .filter(|of| !of.is_empty() && of.is_sorted_by(|a, b| a < b));
+        let counted = counted.ok_or_else(|| {
+            let found = &options.nli_labels;
+            let message = format!("the option `nli_labels` of `summac_conv` is `{found}`");
+            Error::input(format!("{message}, but must be letters of `ecn` in this order"))
+        })?;
+        let granularity = [options.granularity, options.summary_granularity.unwrap_or(options.granularity)];
+        let edges = options.bins.edges();
+        let weights = Weights::read(&options.weights, counted.len() * (edges.len() - 1))?;
+        let inference = Inference::new(
+            models.classifier(&options.model)?,
+            [options.entailment.as_deref(), options.contradiction.as_deref()],
+            options.document.clone(),
+            granularity,
+            options.punkt.as_deref(),
+        )?;
+        Ok(Self { inference, edges, counted, agg: options.agg, weights })
+    }
+
+    /// How many probabilities lie in each bin, one label after the other. A bin has its lower edge, the last one both.
+    fn histogram(&self, chunk: &[[f64; 3]]) -> Vec<f64> {
+        let bins = self.edges.len() - 1;
+        let mut counts = vec![0.0; self.counted.len() * bins];
+        for (i, &label) in self.counted.iter().enumerate() {
+            for pair in chunk {
+                // Probabilities reach the bins as f32.
+                let value = f64::from(pair[label] as f32);
+                let bin = self.edges.partition_point(|&edge| edge <= value).saturating_sub(1).min(bins - 1);
+                counts[i * bins + bin] += 1.0;
+            }
+        }
+        counts
+    }
+
+    fn score(&self, image: &Image) -> f64 {
+        let value = |chunk: &Vec<[f64; 3]>| {
+            let sum: f64 =
+                self.histogram(chunk).iter().zip(&self.weights.mlp).map(|(count, weight)| count * weight).sum();
+            sum + self.weights.mlp_bias
+        };
+        let value = self.agg.of(image.iter().take(SEEN).map(value));
+        let [no, yes] = self.weights.last.map(|(weight, bias)| weight * value + bias);
+        1.0 / (1.0 + (no - yes).exp())
+    }
+}
+
+impl Weights {
+    fn read(path: &Path, inputs: usize) -> Result<Self> {
+        let text =
+            crate::files::read_text(path, crate::files::SETTINGS_BYTES).map_err(|error| Error::io(path, error))?;
+        let tensors: BTreeMap<String, Value> =
+            serde_json::from_str(&text).map_err(|error| Error::data(path, Some(error.line()), error.to_string()))?;
+        let tensor = |name: &str, size: usize| {
+            let mut values = Vec::new();
+            match tensors.get(name).map(|value| flatten(value, &mut values)) {
+                Some(true) if values.len() == size => Ok(values),
+                _ => {
+                    let found = values.len();
+                    let message = format!("expected `{name}` as lists of {size} numbers in all (found {found})");
+                    Err(Error::data(path, None, message)
+                        .with_hint("the number of bins follows from `bins` and `nli_labels`"))
+                }
+            }
+        };
+        let (last, bias) = (tensor("layer_final.weight", 6)?, tensor("layer_final.bias", 2)?);
+        let label = |i: usize| (last[3 * i..][..3].iter().sum(), bias[i]);
+        Ok(Self { mlp: tensor("mlp.weight", inputs)?, mlp_bias: tensor("mlp.bias", 1)?[0], last: [label(0), label(1)] })
+    }
+}
+
+/// The numbers of nested lists; whether there is nothing else.
+fn flatten(value: &Value, into: &mut Vec<f64>) -> bool {
+    match value {
+        Value::Array(values) => values.iter().all(|value| flatten(value, into)),
+        value => value.as_f64().filter(|number| number.is_finite()).map(|number| into.push(number)).is_some(),
+    }
+}
+
+impl Metric for SummacConv {
+    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        let images = self.inference.images(rows)?;
+        let scores: Vec<f64> = images.iter().map(|image| self.score(image)).collect();
+        Ok(vec![Measure::mean("", &scores)])
+    }
+}

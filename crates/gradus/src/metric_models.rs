@@ -1,0 +1,198 @@
+//! The models that metrics ask, as [`crate::model`] has them.
+
+use burn::tensor::Device;
+
+use crate::batches::MicroBatch;
+use crate::error::{Error, Result};
+use crate::host::read;
+use crate::metric::{ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, Models, TextError};
+use crate::model::{CausalLm, Classifier, Encoder, ModelDir, Rows, Scope, Text, WeightFormat, open_model};
+use crate::text::{Cut, Joined, Tokenizer};
+
+/// Opens models for metrics by their directories and hub names.
+#[derive(Debug, Clone)]
+pub struct MetricModels {
+    /// Where they compute; it tracks no gradients.
+    pub device: Device,
+    /// How their weights are held.
+    pub weights: WeightFormat,
+    /// How large a forward pass may be.
+    pub passes: MicroBatch,
+}
+
+impl MetricModels {
+    /// In f32.
+    pub fn new(device: Device, passes: MicroBatch) -> Self {
+        Self { device, weights: WeightFormat::F32, passes }
+    }
+}
+
+/// The tokenizer of a model.
+fn tokenizer(dir: &ModelDir) -> Result<Tokenizer> {
+    let tokenizer = Tokenizer::from_dir(&dir.path)?;
+    dir.check_vocabulary(tokenizer.vocab_size())?;
+    Ok(tokenizer)
+}
+
+impl Models for MetricModels {
+    fn language(&self, name: &str) -> Result<Box<dyn LanguageModel>> {
+        let dir = open_model(name)?;
+        if dir.has_encoder()? {
+            let message =
+                "a model with an encoder has no likelihood of a text alone: perplexity needs a causal language model";
+            return Err(Error::model(&dir.path, message));
+        }
+        let model = CausalLm::load_packed(&dir, self.weights, &self.device)?.into_frozen(self.weights);
+        Ok(Box::new(Language { model, tokenizer: tokenizer(&dir)?, passes: self.passes }))
+    }
+
+    fn encoder(&self, name: &str, layer: usize) -> Result<Box<dyn EncoderModel>> {
+        let dir = open_model(name)?;
+        let mut model = Encoder::load_packed(&dir, self.weights, &self.device)?;
+        let layers = model.keep(layer);
+        if !(1..=layers).contains(&layer) {
+            let message = format!("layer {layer} is asked for, but the encoder has layers 1 to {layers}");
+            return Err(Error::model(&dir.path, message));
+        }
+        let tokenizer = tokenizer(&dir)?;
+        let around = tokenizer.encode("", true)?;
+        // As `bert-score` has it: RoBERTa's words begin with a blank, the first of a text too.
+        let before = if dir.model_type() == "roberta" { " " } else { "" };
+        Ok(Box::new(Encoding { model, tokenizer, around, before, passes: self.passes }))
+    }
+
+    fn classifier(&self, name: &str) -> Result<Box<dyn ClassifierModel>> {
+        let dir = open_model(name)?;
+        let model = Classifier::load_packed(&dir, self.weights, &self.device)?.into_frozen(self.weights);
+        if model.task().scope == Scope::Token {
+            let message = "it says something of tokens, but a metric needs a classifier of texts";
+            return Err(Error::model(&dir.path, message).with_hint("take a `…ForSequenceClassification` model"));
+        }
+        Ok(Box::new(Classifying { model, tokenizer: tokenizer(&dir)?, passes: self.passes }))
+    }
+}
+
+struct Language {
+    model: CausalLm,
+    tokenizer: Tokenizer,
+    passes: MicroBatch,
+}
+
+impl LanguageModel for Language {
+    fn ids(&self, text: &str, special: bool) -> Result<Vec<u32>, String> {
+        self.tokenizer.encode(text, special).map_err(|error| error.to_string())
+    }
+
+    fn start(&self) -> Option<u32> {
+        self.tokenizer.bos_id()
+    }
+
+    fn positions(&self) -> Option<usize> {
+        self.model.max_positions()
+    }
+
+    fn losses(&self, texts: &[&[u32]]) -> Vec<Vec<f32>> {
+        let lengths: Vec<usize> = texts.iter().map(|ids| ids.len()).collect();
+        let mut losses = Vec::with_capacity(texts.len());
+        for pass in self.passes.split(&lengths) {
+            let batch = self.model.batch(&Rows::texts(&texts[pass]));
+            let logprobs = read(&self.model.logprobs(&batch, 1.0).logprobs_m);
+            let mut rest = logprobs.as_slice();
+            for &count in batch.counts_b() {
+                let (own, others) = rest.split_at(count);
+                losses.push(own.iter().map(|logprob| -logprob).collect());
+                rest = others;
+            }
+        }
+        losses
+    }
+}
+
+struct Encoding {
+    model: Encoder,
+    tokenizer: Tokenizer,
+    around: Vec<u32>,
+    /// What stands before every text.
+    before: &'static str,
+    passes: MicroBatch,
+}
+
+impl EncoderModel for Encoding {
+    fn around(&self) -> &[u32] {
+        &self.around
+    }
+
+    fn ids(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, TextError> {
+        let cut = self.model.max_positions().map(Cut::Right);
+        let ids = |(i, text): (usize, &&str)| {
+            // What is empty stays empty.
+            let text = if text.is_empty() { String::new() } else { format!("{}{text}", self.before) };
+            let joined = self.tokenizer.encode_joined(&text, None, cut);
+            joined.map(|joined| joined.ids).map_err(|error| TextError { text: i, message: error.to_string() })
+        };
+        texts.iter().enumerate().map(ids).collect()
+    }
+
+    fn states(&self, texts: Vec<Vec<u32>>) -> Result<Vec<Encoded>, TextError> {
+        let read_of: Vec<Text<'_>> = texts.iter().map(|ids| Text::new(ids)).collect();
+        for (i, text) in read_of.iter().enumerate() {
+            self.model.check(text).map_err(|message| TextError { text: i, message })?;
+        }
+        let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
+        let mut states = Vec::with_capacity(texts.len());
+        for pass in self.passes.split(&lengths) {
+            let hidden_nd = self.model.forward(&self.model.batch(&read_of[pass.clone()]));
+            let width = hidden_nd.dims()[1];
+            let values = read(&hidden_nd.flatten(0, 1));
+            let mut rest = values.as_slice();
+            for &length in &lengths[pass] {
+                let (own, others) = rest.split_at(length * width);
+                states.push(own.to_vec());
+                rest = others;
+            }
+        }
+        Ok(texts.into_iter().zip(states).map(|(ids, states)| Encoded { ids, states }).collect())
+    }
+}
+
+struct Classifying {
+    model: Classifier,
+    tokenizer: Tokenizer,
+    passes: MicroBatch,
+}
+
+impl ClassifierModel for Classifying {
+    fn labels(&self) -> &[String] {
+        &self.model.task().labels
+    }
+
+    fn label(&self, name: &str) -> Result<usize, String> {
+        self.model.task().label(name)
+    }
+
+    fn logits(&self, texts: &[(&str, Option<&str>)], longest: Longest) -> Result<Vec<Vec<f32>>, TextError> {
+        let limit = |asked: Option<usize>| [asked, self.model.encoder.max_positions()].into_iter().flatten().min();
+        let cut = match longest {
+            Longest::Left(asked) => limit(asked).map(Cut::Left),
+            Longest::Right(asked) => limit(asked).map(Cut::Right),
+        };
+        let joined = |(i, (first, second)): (usize, &(&str, Option<&str>))| {
+            let joined = self.tokenizer.encode_joined(first, *second, cut).map_err(|error| error.to_string());
+            let checked = joined.and_then(|joined| self.model.encoder.check(&text(&joined)).map(|()| joined));
+            checked.map_err(|message| TextError { text: i, message })
+        };
+        let joined: Vec<Joined> = texts.iter().enumerate().map(joined).collect::<Result<_, _>>()?;
+        let read_of: Vec<Text<'_>> = joined.iter().map(text).collect();
+        let lengths: Vec<usize> = read_of.iter().map(|text| text.ids.len()).collect();
+        let mut logits = Vec::with_capacity(texts.len());
+        for pass in self.passes.split(&lengths) {
+            let values = read(&self.model.logits(&self.model.batch(&read_of[pass])).flatten(0, 1));
+            logits.extend(values.chunks_exact(self.labels().len()).map(<[f32]>::to_vec));
+        }
+        Ok(logits)
+    }
+}
+
+fn text(joined: &Joined) -> Text<'_> {
+    Text { ids: &joined.ids, types: &joined.types, global: None }
+}
