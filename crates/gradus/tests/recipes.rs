@@ -143,3 +143,117 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     let error = imported(&ORIGINAL.replace("learned_reward", "my_reward")).expect_err("unknown").to_string();
     assert_eq!(error, "the reward `my_reward` has no equal");
 }
+
+/// A file in the form of FineGrainedRLHF's own, with its values.
+const FINE_GRAINED: &str = "\
+model:
+  policy_model:
+    ckpt: ./tasks/qa_feedback/model_outputs/t5-large-1k-train
+    input_padding_side: right
+    train_generation_kwargs: { do_sample: True, top_k: 20, top_p: null, temperature: 0.7 }
+    eval_generation_kwargs: { do_sample: False, num_beams: 1 }
+  value_model: { ckpt: t5-base, freeze_value_model: False, policy_value_sharing: False }
+reward:
+  relevance_model: { ckpt: rel_rm, positive_reward: 0.3, negative_reward: -0.3 }
+  factuality_model: { ckpt: fact_rm, positive_reward: 0.5, negative_reward: -0.5 }
+  completeness_model: { ckpt: comp_rm, mean: -0.25, std: 8.5, bias: 0.0, scale: 0.3 }
+env: { max_input_len: 1024, max_generated_len: 200, train_num_samples_per_input: 4 }
+ppo: { kl_coef: 0.3, lam: 0.95, gamma: 1.0, pg_coef: 1.0, vf_coef: 1.0, cliprange: 0.2, cliprange_value: 0.2, whiten_rewards: True }
+train:
+  total_episodes: 80000
+  eval_interval: 50
+  sampling_batch_size_per_card: 8
+  training_batch_size_per_card: 4
+  lr: 0.00001
+  n_warmup_steps: 100
+  n_ppo_epoch_per_rollout: 4
+  kl_threshold: 10.0
+  clip_grad: False
+  max_grad_norm: 0.5
+  seed: 42
+  cuda_deterministic: True
+logging: { run_name: finegrained, wandb_log: True, log_interval: 1, save_dir: outputs/fine_grained }
+";
+
+/// What a plan made of a file or of text has below a key.
+fn part(plan: &Plan, key: &str) -> serde_json::Value {
+    serde_json::to_value(plan.config()).expect("plain data").pointer(key).cloned().unwrap_or_default()
+}
+
+#[test]
+fn fine_grained_rlhfs_files_become_the_recipes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("theirs.yml");
+    let imported = |text: &str| {
+        std::fs::write(&file, text).expect("written");
+        import(System::FineGrained, &file)
+    };
+    let machine = Machine::detect();
+    let recipe = |name: &str| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/qa_feedback").join(name);
+        let written = RunConfig::load(&Request { file: Some(&file), ..Request::default() }).expect("a recipe");
+        Plan::check(&written, &machine).expect("it can run")
+    };
+    let plan = |yaml: &str| {
+        let written = RunConfig::parse(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        Plan::check(&written, &machine).unwrap_or_else(|error| panic!("{error}\n{yaml}"))
+    };
+    let Imported { yaml, notes } = imported(FINE_GRAINED).expect("it is read");
+    let (ours, wanted) = (plan(&yaml), recipe("fine_grained.yml"));
+    // All keys of method and training, those of the preset and those left alone, are the recipe's, but what it does not say.
+    for key in ["/method", "/train"] {
+        let (mut ours, mut wanted) = (part(&ours, key), part(&wanted, key));
+        for kept in [&mut ours, &mut wanted] {
+            kept.as_object_mut().expect("keys").retain(|name, _| name != "seed" && name != "logging_steps");
+        }
+        assert_eq!(ours, wanted, "{key}\n{yaml}");
+    }
+    for (part_of, key) in [
+        ("relevance", "values"),
+        ("relevance", "segments"),
+        ("relevance", "prompt"),
+        ("factuality", "values"),
+        ("factuality", "segments"),
+        ("factuality", "prompt"),
+        ("completeness", "text"),
+        ("completeness", "scale"),
+    ] {
+        let key = format!("/reward/fine_grained/{part_of}/{key}");
+        assert_eq!(part(&ours, &key), part(&wanted, &key), "{key}");
+    }
+    assert_eq!(part(&ours, "/reward/fine_grained/completeness/std"), 8.5);
+    assert_eq!(part(&ours, "/train/seed"), 42);
+    let said: Vec<&str> = notes.iter().map(|note| note.message.as_str()).collect();
+    let begins = [
+        "the data are read from",
+        "`train.sampling_batch_size_per_card` is of each of the 2 cards",
+        "`logging.wandb_log` has no equal",
+    ];
+    assert_eq!(said.len(), begins.len(), "{said:#?}");
+    for (said, begins) in said.iter().zip(begins) {
+        assert!(said.starts_with(begins), "{said}\n{begins}");
+    }
+
+    let baseline = FINE_GRAINED
+        .replace("positive_reward: 0.3, negative_reward: -0.3", "")
+        .replace("env:", "  baseline_model: { ckpt: baseline_rm, mean: 0.5, std: 1.5, bias: 0.0, scale: 1.0 }\nenv:")
+        .replace("kl_coef: 0.3, lam: 0.95", "kl_coef: 0.2, lam: 0.99")
+        .replace("clip_grad: False", "clip_grad: True")
+        .replace("n_warmup_steps: 100", "n_warmup_steps: 7");
+    let Imported { yaml, notes } = imported(&baseline).expect("it is read");
+    let (ours, wanted) = (plan(&yaml), recipe("holistic.yml"));
+    assert_eq!(part(&ours, "/method"), part(&wanted, "/method"));
+    assert_eq!(part(&ours, "/train/max_grad_norm"), 0.5);
+    assert_eq!(part(&ours, "/train/warmup_steps"), part(&wanted, "/train/warmup_steps"));
+    for part_of in ["relevance", "factuality", "completeness"] {
+        assert_eq!(part(&ours, &format!("/reward/fine_grained/{part_of}/weight")), 0.0);
+    }
+    assert_eq!(
+        part(&ours, "/reward/fine_grained/relevance/values"),
+        part(&wanted, "/reward/fine_grained/relevance/values")
+    );
+    assert_eq!(notes.len(), 5, "{notes:#?}");
+
+    let error = imported("model: { policy_model: {} }").expect_err("no policy").to_string();
+    assert_eq!(error, "`model.policy_model.ckpt` is missing");
+}

@@ -37,7 +37,7 @@ enum Verb {
     },
     /// Read another system's configuration file and print it as one of ours, saying what changed
     Import {
-        /// The system: rl4lms
+        /// The system: rl4lms or fine_grained
         #[arg(value_name = "SYSTEM")]
         system: System,
         /// Its file

@@ -1,5 +1,6 @@
 //! Configurations of other systems as ours, saying what changed on the way.
 
+mod fine_grained;
 mod rl4lms;
 
 use std::cell::RefCell;
@@ -17,6 +18,8 @@ use crate::error::{Diagnostic, Error, Result};
 pub enum System {
     /// RL4LMs (Ramamurthy et al. 2023).
     Rl4lms,
+    /// FineGrainedRLHF (Wu et al. 2023).
+    FineGrained,
 }
 
 impl std::str::FromStr for System {
@@ -25,7 +28,8 @@ impl std::str::FromStr for System {
     fn from_str(name: &str) -> std::result::Result<Self, String> {
         match name {
             "rl4lms" => Ok(Self::Rl4lms),
-            _ => Err("configurations are read of `rl4lms`".into()),
+            "fine_grained" => Ok(Self::FineGrained),
+            _ => Err("configurations are read of `rl4lms` and `fine_grained`".into()),
         }
     }
 }
@@ -49,6 +53,7 @@ pub fn import(system: System, path: &Path) -> Result<Imported> {
     let original = Original { root, seen: RefCell::default(), notes: RefCell::default() };
     let config = match system {
         System::Rl4lms => rl4lms::convert(&original),
+        System::FineGrained => fine_grained::convert(&original),
     };
     let config = config.map_err(|problem| Error::Config(vec![problem]))?;
     original.note_unread();

@@ -1,0 +1,183 @@
+//! FineGrainedRLHF's YAML files (`fine_grained_config.yml`, `baseline_config.yml`). What its scripts have in their code stands in
+//! `preset: fine_grained`; here is what a file says, and what a launch on two cards makes of numbers a card.
+
+use serde_json::{Value as Json, json};
+
+use super::{Original, Written};
+use crate::error::Diagnostic;
+
+/// The cards that its launch script names.
+const CARDS: usize = 2;
+/// Rollouts of warm-up, whatever `n_warmup_steps` says.
+const WARMUP: usize = 100;
+/// The questions that evaluations see: all.
+const HELD_OUT: usize = 500;
+/// What classifiers of tokens and reward models read before the segments, and of whole answers.
+const QUESTION: &str = "question: {question} answer:";
+const PASSAGES: &str = "{reward_prompt} answer:";
+const WHOLE: &str = "{reward_prompt} answer: {completion}";
+
+pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
+    let mut to = Written::default();
+    let policy = "model.policy_model.ckpt";
+    to.set("model", from.text(policy).ok_or_else(|| Original::missing(policy))?);
+    to.set("data", "data/train.json");
+    to.set("eval_data", "data/dev.json");
+    from.note(
+        policy,
+        "the data are read from `tasks/qa_feedback/data` there; put them into `data/`, or change the paths",
+    );
+    to.set_some("output_dir", from.text("logging.save_dir"));
+    to.set("preset", "fine_grained");
+    for key in ["model.policy_model.input_padding_side", "train.cuda_deterministic", "logging.run_name"] {
+        from.see_all(key); // there is no padding, everything is deterministic, and a run is called as its directory
+    }
+    critic(from, &mut to);
+    sampling(from, &mut to);
+    ppo(from, &mut to)?;
+    reward(from, &mut to)?;
+    train(from, &mut to)?;
+    Ok(to)
+}
+
+fn critic(from: &Original, to: &mut Written) {
+    if from.flag("model.value_model.policy_value_sharing") == Some(true) {
+        let key = "model.value_model.policy_value_sharing";
+        from.note(key, format!("`{key}` ends in an error there; here the critic shares the policy's trunk"));
+        to.set("method.ppo.critic.trunk", "shared");
+        from.see_all("model.value_model.ckpt");
+    } else {
+        to.set_some("method.ppo.critic.model", from.text("model.value_model.ckpt"));
+    }
+    let frozen = "model.value_model.freeze_value_model";
+    if from.flag(frozen) == Some(true) {
+        from.note(frozen, format!("`{frozen}` has no equal: the critic is trained"));
+    }
+}
+
+fn sampling(from: &Original, to: &mut Written) {
+    let theirs = |key: &str| format!("model.policy_model.train_generation_kwargs.{key}");
+    to.set_some("method.ppo.sampling.top_k", from.json(&theirs("top_k")));
+    to.set_some("method.ppo.sampling.top_p", from.json(&theirs("top_p")));
+    to.set_some("method.ppo.temperature", from.json(&theirs("temperature")));
+    if from.flag(&theirs("do_sample")) == Some(false) {
+        from.note(
+            &theirs("do_sample"),
+            "rollouts are greedy there; here they are drawn, or there is nothing to learn from",
+        );
+    }
+    let theirs = |key: &str| format!("model.policy_model.eval_generation_kwargs.{key}");
+    match from.count(&theirs("num_beams")).filter(|beams| *beams > 1) {
+        Some(beams) => to.set("train.evaluation.beams.num_beams", beams),
+        None if from.flag(&theirs("do_sample")) == Some(true) => {
+            let temperature = from.json(&theirs("temperature")).unwrap_or_else(|| json!(1.0));
+            to.set("train.evaluation.temperature", temperature);
+            to.set_some("train.evaluation.top_k", from.json(&theirs("top_k")));
+            to.set_some("train.evaluation.top_p", from.json(&theirs("top_p")));
+        }
+        None => to.set("train.evaluation.temperature", 0),
+    }
+    from.see_all(&theirs("do_sample"));
+}
+
+fn ppo(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+    for (theirs, ours) in [
+        ("env.max_generated_len", "max_new_tokens"),
+        ("env.train_num_samples_per_input", "group_size"),
+        ("ppo.kl_coef", "kl.coefficient"),
+        ("ppo.lam", "gae_lambda"),
+        ("ppo.gamma", "discount"),
+        ("ppo.vf_coef", "value_coefficient"),
+        ("ppo.cliprange", "clip_range"),
+        ("ppo.cliprange_value", "value_clip_range"),
+        ("ppo.whiten_rewards", "whiten_rewards"),
+        ("train.kl_threshold", "kl.stop_above"),
+        ("train.n_ppo_epoch_per_rollout", "update_epochs"),
+        ("train.training_batch_size_per_card", "part_size"),
+    ] {
+        to.set_some(&format!("method.ppo.{ours}"), from.json(theirs));
+    }
+    if from.number("ppo.pg_coef").is_some_and(|weight| weight != 1.0) {
+        let message = "`ppo.pg_coef` has no equal: divide `value_coefficient` by it and multiply the learning rate";
+        from.note("ppo.pg_coef", message);
+    }
+    let new = from.count("env.max_generated_len").ok_or_else(|| Original::missing("env.max_generated_len"))?;
+    to.set_some("train.max_length", from.count("env.max_input_len").map(|read| read.saturating_add(new)));
+    Ok(())
+}
+
+/// The parts of the reward. Beside a preference model the others are measured and reward nothing.
+fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+    let theirs = |part: &str, key: &str| format!("reward.{part}.{key}");
+    let whole = from.text(&theirs("baseline_model", "ckpt"));
+    let mut parts = serde_json::Map::new();
+    for (model, name, label, segments, prompt, usual) in [
+        ("relevance_model", "relevance", "NF-ERR", "sub_sentence", QUESTION, 0.3),
+        ("factuality_model", "factuality", "F-ERR", "sentence", PASSAGES, 0.5),
+    ] {
+        let Some(ckpt) = from.text(&theirs(model, "ckpt")) else { continue };
+        let worth = |key: &str, usual: f64| from.json(&theirs(model, key)).unwrap_or_else(|| json!(usual));
+        let values = json!({ "O": worth("positive_reward", usual), label: worth("negative_reward", -usual) });
+        parts.insert(name.into(), json!({ "model": ckpt, "segments": segments, "prompt": prompt, "values": values }));
+    }
+    for (model, name) in [("completeness_model", "completeness"), ("baseline_model", "preference")] {
+        let Some(ckpt) = from.text(&theirs(model, "ckpt")) else { continue };
+        let mut part = json!({ "model": ckpt, "text": WHOLE });
+        for key in ["mean", "std", "bias", "scale"] {
+            if let Some(value) = from.json(&theirs(model, key)) {
+                part[key] = value;
+            }
+        }
+        parts.insert(name.into(), part);
+    }
+    if parts.is_empty() {
+        return Err(Original::missing("reward.relevance_model.ckpt"));
+    }
+    if whole.is_some() && parts.len() > 1 {
+        from.note(
+            "reward.baseline_model",
+            "beside `baseline_model` the others are measured and reward nothing: their weight is 0",
+        );
+        for (_, part) in parts.iter_mut().filter(|(name, _)| *name != "preference") {
+            part["weight"] = json!(0);
+        }
+    }
+    to.set("reward.fine_grained", Json::Object(parts));
+    Ok(())
+}
+
+fn train(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
+    let key = "train.sampling_batch_size_per_card";
+    let prompts = from.count(key).ok_or_else(|| Original::missing(key))?.saturating_mul(CARDS);
+    from.note(
+        key,
+        format!("`{key}` is of each of the {CARDS} cards of its launch script: {prompts} prompts an iteration"),
+    );
+    to.set("train.batch_size", prompts);
+    let samples = from.count("env.train_num_samples_per_input").unwrap_or(1);
+    let episodes =
+        from.count("train.total_episodes").map(|episodes| episodes.div_ceil(prompts.saturating_mul(samples).max(1)));
+    to.set_some("train.max_steps", episodes);
+    to.set_some("train.learning_rate", from.json("train.lr"));
+    if let Some(steps) = from.count("train.n_warmup_steps").filter(|&steps| steps != WARMUP) {
+        from.note(
+            "train.n_warmup_steps",
+            format!("`train.n_warmup_steps` is {steps}, but {WARMUP} are in force there: so here"),
+        );
+    }
+    to.set("train.warmup_steps", WARMUP);
+    let norm = from.json("train.max_grad_norm");
+    if from.flag("train.clip_grad") == Some(true) {
+        to.set_some("train.max_grad_norm", norm);
+    } else {
+        to.set("train.max_grad_norm", 0);
+    }
+    to.set_some("train.seed", from.json("train.seed"));
+    to.set_some("train.eval_steps", from.count("train.eval_interval"));
+    to.set_some("train.save_steps", from.count("train.eval_interval"));
+    to.set_some("train.logging_steps", from.count("logging.log_interval"));
+    to.set("train.max_eval_rows", HELD_OUT);
+    to.set("train.compute", "bf16");
+    to.set("train.evaluation.metrics", json!([{ "rouge": { "rouge_type": "rougeLsum", "split_sentences": true } }]));
+    Ok(())
+}
