@@ -126,11 +126,9 @@ fn every_tensor_is_there_under_its_name() {
         ("gemma3-rope", "gemma3", 1.0),
     ] {
         let path = fixture("models").join(name);
-        let dir = match name {
-            // Its scores are divided by the root of another number than llama.cpp divides by.
-            "gemma3" | "gemma3-rope" => scaled(&path),
-            _ => path.clone(),
-        };
+        // Its scores are divided by the root of another number than llama.cpp divides by.
+        let folder = name.starts_with("gemma3").then(|| scaled(&path));
+        let dir = folder.as_ref().map_or(path, |folder| folder.path().into());
         let model =
             CausalLm::load(&ModelDir::open(&dir).expect("opens"), &DeviceChoice::cpu().device()).expect("loads");
         let [plain, bf16, q8] = GgufWeights::ALL.map(|weights| {
@@ -168,18 +166,14 @@ fn every_tensor_is_there_under_its_name() {
 }
 
 /// The same model with scores divided by the root of a head's width.
-fn scaled(path: &Path) -> PathBuf {
-    let to = std::env::temp_dir().join(format!(
-        "gradus-export-{}-{}",
-        std::process::id(),
-        path.file_name().expect("a name").display()
-    ));
-    std::fs::create_dir_all(&to).expect("a folder");
+fn scaled(path: &Path) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let to = folder.path();
     std::fs::copy(path.join("model.safetensors"), to.join("model.safetensors")).expect("copied");
     let config = std::fs::read_to_string(path.join("config.json")).expect("a configuration");
     let config = config.replace("\"query_pre_attn_scalar\": 7", "\"query_pre_attn_scalar\": 10");
     std::fs::write(to.join("config.json"), config).expect("written");
-    to
+    folder
 }
 
 #[test]
@@ -209,13 +203,12 @@ fn queries_lie_in_pairs_and_norms_count_from_0() {
         assert_eq!(file.facts[key], value, "{key}");
     }
     let gemma = scaled(&fixture("models/gemma3"));
-    let (file, _) = exported(&gemma, GgufWeights::F32).expect("can be written");
+    let (file, _) = exported(gemma.path(), GgufWeights::F32).expect("can be written");
     assert_eq!(file.facts["gemma3.attention.sliding_window_pattern"], "3");
     assert_eq!(
         [&file.facts["gemma3.rope.freq_base"][..], &file.facts["gemma3.rope.freq_base_swa"]],
         ["1000000", "10000"]
     );
-    let _ = std::fs::remove_dir_all(gemma);
     let (_, result) = exported(&fixture("models/mistral-window"), GgufWeights::Q8).expect("can be written");
     assert!(result.notes.join(" ").contains("the context is the window, 5 tokens"), "{:?}", result.notes);
 }
