@@ -24,11 +24,26 @@ impl std::fmt::Display for NotResumed {
     }
 }
 
+/// Something was found, and said: the exit code of a command that looks for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Found(pub u8);
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "finding {}", self.0)
+    }
+}
+
+impl std::error::Error for Found {}
+
 /// Shows the error, if there is one, and returns the exit code.
 pub fn finish(result: anyhow::Result<()>, out: &Output) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if error.is::<ClosedPipe>() {
         return ExitCode::SUCCESS;
+    }
+    if let Some(Found(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
     }
     let error = match error.downcast::<clap::Error>() {
         Ok(error) => return crate::output::usage(error),

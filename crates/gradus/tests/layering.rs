@@ -71,7 +71,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "task",
         ],
     ),
-    ("runs", &["run", "suggest"]),
+    ("runs", &["math", "run", "suggest"]),
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
     ("train", &[ALL_BELOW]),

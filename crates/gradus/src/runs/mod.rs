@@ -3,6 +3,7 @@
 //! A run is a directory with a `config.yml`, a `metrics.jsonl` or a `state.json`. Nothing in it is trusted: what cannot
 //! be read is a [`Entry::problems`] of that run, and no reason not to list the others.
 
+mod audit;
 mod curves;
 mod entry;
 mod labels;
@@ -14,6 +15,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+pub use audit::{Audit, Finding, Suspicion, audit};
 pub use curves::{Series, history, metric_keys, series, sparkline};
 pub use entry::{Entry, Figure, Status, last_warnings, log_tail};
 pub use labels::Labels;

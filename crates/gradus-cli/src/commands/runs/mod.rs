@@ -8,6 +8,7 @@ use gradus::runs::{Library, Status};
 use crate::browser;
 use crate::output::{Output, Paint};
 
+mod audit;
 pub mod compare;
 mod export;
 mod list;
@@ -63,6 +64,8 @@ enum Verb {
     Export(export::ExportArgs),
     /// Browse, filter and sort the completions of a run, or diff two of its steps
     Rollouts(rollouts::RolloutsArgs),
+    /// Look for signs that a run's reward is gamed; the exit code says what was found
+    Audit(audit::AuditArgs),
 }
 
 /// Adds the arguments of `gradus runs`.
@@ -87,6 +90,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         Some(Verb::Resume(args)) => resume::run(&args, &library, out),
         Some(Verb::Export(args)) => export::run(&args, &library, out),
         Some(Verb::Rollouts(args)) => rollouts::run(&args, &library, out),
+        Some(Verb::Audit(args)) => audit::run(&args, &library, out),
     }
 }
 
