@@ -57,6 +57,10 @@ ROWS = [
          references=["she poured the water slowly", "", "tea"], intent=[2]),
     dict(prompt="First line of a page\n\nSecond part of that page\n\nthird", prediction="One long enough line\nAnother long enough line\nno",
          references=[""], intent=[1]),
+    dict(prompt="Nobody sings before breakfast. <EOU> <EOU>tea<EOU> ", prediction="the cup is cold", references=["the cup is cold", "a warm cup"],
+         intent=[1]),
+    dict(prompt="the tea is warm and the cup is full<EOU>no<EOU>", prediction="more water", references=["tea", "more water, please"], intent=[3]),
+    dict(prompt="no<EOU>she poured the water slowly", prediction="more water", references=["more water, please", "tea"], intent=[2]),
 ]
 PREDICTIONS = [row["prediction"] for row in ROWS]
 PROMPTS = [row["prompt"] for row in ROWS]
