@@ -14,6 +14,7 @@ use crate::watch::fetch_rows;
 mod check;
 mod convert;
 mod show;
+mod split;
 
 /// Arguments of `gradus data`.
 #[derive(Debug, clap::Args)]
@@ -30,6 +31,8 @@ enum Verb {
     Check(check::CheckArgs),
     /// Write the rows in another format or form
     Convert(convert::ConvertArgs),
+    /// Write some rows to one file and the others to another: at random, by a column's values, or stratified
+    Split(split::SplitArgs),
 }
 
 /// Runs the verb.
@@ -38,6 +41,7 @@ pub fn run(args: DataArgs, out: &Output) -> anyhow::Result<()> {
         Verb::Show(args) => show::run(args, out),
         Verb::Check(args) => check::run(args, out),
         Verb::Convert(args) => convert::run(args, out),
+        Verb::Split(args) => split::run(args, out),
     }
 }
 
@@ -112,18 +116,17 @@ impl RowArgs {
     }
 
     fn load(&self, bad_rows: BadRows, out: &Output) -> anyhow::Result<Dataset> {
+        self.load_as(Need::Any, bad_rows, out)
+    }
+
+    fn load_as(&self, need: Need, bad_rows: BadRows, out: &Output) -> anyhow::Result<Dataset> {
         let rename = self
             .columns
             .iter()
             .map(|pair| parse_rename(pair).map_err(|message| usage(format!("`--column {pair}`: {message}"))))
             .collect::<Result<Vec<_>, _>>()?;
-        let options = LoadOptions {
-            need: Need::Any,
-            text_column: self.text_column.clone(),
-            rename,
-            max_rows: self.max_rows,
-            bad_rows,
-        };
+        let options =
+            LoadOptions { need, text_column: self.text_column.clone(), rename, max_rows: self.max_rows, bad_rows };
         let named = self.data.as_deref().or(self.named.as_deref());
         let data = flags::data(named, self.task.as_deref(), self.split.as_deref())?;
         fetch_rows(&data, out)?;

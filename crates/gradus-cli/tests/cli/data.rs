@@ -238,3 +238,32 @@ fn feedback_is_shown_checked_and_converted() {
          hint: `r1`, `r2` and `r3` are made of rows with `prediction 1`, `feedback` and `preference`\n",
     );
 }
+
+#[test]
+fn rows_are_parted_as_they_are() {
+    let row = |i: usize| format!("{{\"question\":\"q{}\",\"answer\":\"a{i}\",\"n\":{i}}}\n", i / 3);
+    let all: Vec<String> = (0..30).map(row).collect();
+    let test = CliTest::with("rows.jsonl", &all.concat());
+    let split = |more: &[&str]| {
+        let files = ["--train", "train.jsonl", "--test", "test.jsonl", "--overwrite"];
+        test.succeeds(&[&["data", "split", "rows.jsonl"], &files[..], more].concat());
+        let lines = |name: &str| test.read(name).lines().map(|line| format!("{line}\n")).collect::<Vec<_>>();
+        (lines("train.jsonl"), lines("test.jsonl"))
+    };
+    let (train, held_out) = split(&[]);
+    assert_eq!((train.len(), held_out.len()), (27, 3));
+    assert!(held_out.iter().all(|row| all.contains(row) && !train.contains(row)), "rows are written as they were");
+    assert_eq!(split(&[]), (train, held_out.clone()), "the same seed parts the same way");
+    assert_ne!(split(&["--seed", "7"]).1, held_out);
+    let (train, held_out) = split(&["--by", "question", "--test-size", "6"]);
+    assert_eq!(held_out.len(), 6);
+    let question = |row: &String| row.split('"').nth(3).map(str::to_owned);
+    assert!(held_out.iter().all(|row| train.iter().all(|other| question(row) != question(other))));
+    let run = test.run(&["data", "split", "rows.jsonl", "--train", "train.jsonl", "--test", "test.jsonl"]);
+    assert!(run.stderr.contains("`train.jsonl` exists; `--overwrite` replaces it"), "{}", run.stderr);
+    test.fails(
+        &["data", "split", "rows.jsonl", "--train", "a.jsonl", "--test", "b.jsonl", "--stratify", "kind"],
+        1,
+        "error: rows.jsonl:1: no column `kind` to split by\n",
+    );
+}

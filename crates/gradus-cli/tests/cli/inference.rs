@@ -104,6 +104,11 @@ fn rewards_are_read_where_training_read_them_and_pairs_as_pairs() {
         }
         assert!(!measured.is_empty());
     }
+    // A run stands for its model.
+    let of_run = lines(&test.succeeds(&["score", "--reward-model", "whole", "--data", "pairs.jsonl"]));
+    assert_eq!(of_run, lines(&test.succeeds(&["score", "--reward-model", "whole/model", "--data", "pairs.jsonl"])));
+    let evaluated = |model: &str| test.succeeds(&["eval", "--model", model, "--data", "pairs.jsonl", "--json"]);
+    assert_eq!(evaluated("whole"), evaluated("whole/model"));
     let rows = lines(&test.succeeds(&["score", "--model", &base, "--data", "pairs.jsonl"]));
     test.write("one.jsonl", "{\"prompt\": \"Question 3: \", \"completion\": \"no 3\"}\n");
     let one = lines(&test.succeeds(&["score", "--model", &base, "--data", "one.jsonl"]));

@@ -29,6 +29,7 @@ mod recognise;
 mod report;
 mod row;
 mod source;
+mod split;
 mod stats;
 mod tokenise;
 mod toxicity;
@@ -53,6 +54,7 @@ pub use recognise::{Need, recognise};
 pub use report::RowErrors;
 pub use row::{Asked, Content, Labels, Row, RowData, RowKind};
 pub use source::{Source, resolve, resolve_split, text_files};
+pub use split::{HeldOut, SplitBy, split};
 pub use stats::{Field, Histogram, Quantiles, Stats, TokenStats, measure, parts};
 pub use tokenise::{
     Trained, as_trained, preference_examples, prompts, reward_examples, score_examples, sft_examples, unpaired_examples,

@@ -36,11 +36,15 @@ use crate::pretrained::Pretrained;
 /// Tokens of one forward pass.
 const PASSES: MicroBatch = MicroBatch { tokens: 4096, rows: None };
 
-/// The directory of the model `name`, with `adapter` on it.
+/// The directory of the model `name`, which may be a run, with `adapter`, which may be one too, on it.
 fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {
-    let dir = open_model(name)?;
+    let path = model_of(Path::new(name))?;
+    let dir = open_model(&path.to_string_lossy())?;
     match adapter {
-        Some(adapter) => dir.with_adapter(&resolve(adapter, &mut |_, _, _| {})?),
+        Some(adapter) => {
+            let adapter = model_of(Path::new(adapter))?;
+            dir.with_adapter(&resolve(&adapter.to_string_lossy(), &mut |_, _, _| {})?)
+        }
         None => Ok(dir),
     }
 }

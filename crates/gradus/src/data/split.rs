@@ -1,0 +1,167 @@
+//! Rows apart into those that are trained on and those that are held out.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::Row;
+use crate::error::{Error, Result};
+
+/// How many rows are held out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum HeldOut {
+    /// A share of all rows, rounded to the nearest number.
+    Share(f64),
+    /// So many.
+    Rows(usize),
+}
+
+/// What rows of one value of a column have to do with each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SplitBy {
+    /// Nothing: each row goes where it falls.
+    Rows,
+    /// They stay together: of a question that has several answers, none is held out while another is trained on.
+    Together(String),
+    /// Both sides have the same share of them, as near as whole rows allow.
+    Stratified(String),
+}
+
+/// The places of the rows that are trained on, and of those held out, each in the order of the data; rows are [`Need::Columns`](super::Need)'s.
+/// `shuffle` puts a list into random order. Rows that stay together may make the held-out side smaller than asked for, never larger.
+///
+/// # Errors
+/// When a row lacks the column, or one of the sides would be empty.
+pub fn split(
+    rows: &[Row],
+    held_out: HeldOut,
+    by: &SplitBy,
+    shuffle: &mut dyn FnMut(&mut Vec<Vec<usize>>),
+) -> Result<[Vec<usize>; 2]> {
+    let wanted = match held_out {
+        HeldOut::Share(share) => (share * rows.len() as f64).round() as usize,
+        HeldOut::Rows(count) => count,
+    };
+    let of_value = |column: &str| -> Result<Vec<Vec<usize>>> {
+        let mut known: BTreeMap<String, usize> = BTreeMap::new();
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (index, row) in rows.iter().enumerate() {
+            let value = row.columns.get(column).filter(|value| **value != Value::Null);
+            let value = value.ok_or_else(|| row.place.error(format!("no column `{column}` to split by")))?;
+            let place = *known.entry(value.to_string()).or_insert_with(|| {
+                groups.push(Vec::new());
+                groups.len() - 1
+            });
+            groups[place].push(index);
+        }
+        Ok(groups)
+    };
+    let alone = |rows: Vec<usize>| rows.into_iter().map(|row| vec![row]).collect::<Vec<_>>();
+    // Each stratum gives as many rows as its share says; what whole rows leave over comes from the largest remainders.
+    let strata: Vec<Vec<Vec<usize>>> = match by {
+        SplitBy::Rows => vec![alone((0..rows.len()).collect())],
+        SplitBy::Together(column) => vec![of_value(column)?],
+        SplitBy::Stratified(column) => of_value(column)?.into_iter().map(alone).collect(),
+    };
+    let exact = |stratum: &Vec<Vec<usize>>| {
+        let count: usize = stratum.iter().map(Vec::len).sum();
+        wanted as f64 * count as f64 / rows.len().max(1) as f64
+    };
+    let mut counts: Vec<usize> = strata.iter().map(|stratum| exact(stratum) as usize).collect();
+    let mut by_remainder: Vec<usize> = (0..strata.len()).collect();
+    by_remainder.sort_by(|&a, &b| exact(&strata[b]).fract().total_cmp(&exact(&strata[a]).fract()).then(a.cmp(&b)));
+    let left = wanted.saturating_sub(counts.iter().sum());
+    by_remainder.iter().take(left).for_each(|&stratum| counts[stratum] += 1);
+    let mut taken = vec![false; rows.len()];
+    for (mut stratum, count) in strata.into_iter().zip(counts) {
+        shuffle(&mut stratum);
+        let mut room = count;
+        for group in stratum.into_iter().filter(|group| !group.is_empty()) {
+            if group.len() <= room {
+                room -= group.len();
+                group.into_iter().for_each(|row| taken[row] = true);
+            }
+        }
+    }
+    let side = |is_held_out: bool| (0..rows.len()).filter(|&row| taken[row] == is_held_out).collect::<Vec<_>>();
+    let sides = [side(false), side(true)];
+    if let Some(empty) = sides.iter().position(Vec::is_empty) {
+        let which = ["trained on", "held out"][empty];
+        let message = format!("of {} rows {wanted} are to be held out: none would be {which}", rows.len());
+        let hint = match by {
+            SplitBy::Together(column) => format!("give another size; rows with one value of `{column}` stay together"),
+            _ => "give another size".into(),
+        };
+        return Err(Error::input(message).with_hint(hint));
+    }
+    Ok(sides)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::super::{Place, RowData};
+    use super::*;
+
+    fn rows(values: &[u8]) -> Vec<Row> {
+        let file: Arc<Path> = Path::new("rows.jsonl").into();
+        let row = |(index, value): (usize, &u8)| Row {
+            place: Place { file: file.clone(), line: index + 1, row_in_array: None },
+            index,
+            data: RowData::Columns,
+            columns: json!({ "kind": value }).as_object().cloned().unwrap_or_default(),
+        };
+        values.iter().enumerate().map(row).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_is_on_one_side_and_values_are_as_asked(values in prop::collection::vec(0u8..5, 8..80), share in 0.2..0.8f64) {
+            let rows = rows(&values);
+            let wanted = (share * rows.len() as f64).round() as usize;
+            let mut reverse = |groups: &mut Vec<Vec<usize>>| groups.reverse();
+            for by in [SplitBy::Rows, SplitBy::Together("kind".into()), SplitBy::Stratified("kind".into())] {
+                let Ok([train, test]) = split(&rows, HeldOut::Share(share), &by, &mut reverse) else {
+                    prop_assert!(matches!(by, SplitBy::Together(_)), "only groups may leave nothing");
+                    continue;
+                };
+                let mut all = [&train[..], &test].concat();
+                all.sort_unstable();
+                prop_assert_eq!(all, (0..rows.len()).collect::<Vec<_>>());
+                let of = |side: &[usize], value: u8| side.iter().filter(|&&row| values[row] == value).count();
+                match by {
+                    SplitBy::Rows => prop_assert_eq!(test.len(), wanted),
+                    SplitBy::Together(_) => {
+                        prop_assert!(test.len() <= wanted);
+                        prop_assert!((0..5).all(|value| of(&train, value) == 0 || of(&test, value) == 0));
+                    }
+                    SplitBy::Stratified(_) => {
+                        prop_assert_eq!(test.len(), wanted);
+                        for value in 0..5 {
+                            let all = of(&train, value) + of(&test, value);
+                            let exact = wanted as f64 * all as f64 / rows.len() as f64;
+                            prop_assert!((of(&test, value) as f64 - exact).abs() < 1.0);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_split_is_told() {
+        let mut keep = |_: &mut Vec<Vec<usize>>| {};
+        let mut some = rows(&[1, 1, 2]);
+        let none = split(&some, HeldOut::Rows(3), &SplitBy::Rows, &mut keep).unwrap_err().to_string();
+        assert!(none.contains("of 3 rows 3 are to be held out: none would be trained on"), "{none}");
+        some[1].columns.clear();
+        let by = SplitBy::Stratified("kind".into());
+        let missing = split(&some, HeldOut::Rows(1), &by, &mut keep).unwrap_err().to_string();
+        assert!(missing.contains("rows.jsonl:2: no column `kind` to split by"), "{missing}");
+    }
+}
