@@ -26,7 +26,7 @@ use gradus::model::{CausalLm, ModelDir, Precision, RewardModel, named_tensors, s
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rng::{Purpose, Seed};
 use gradus::rollout::{Prompt, Rollouts};
-use gradus::run::{Existing, RunDir, read_metrics};
+use gradus::run::{Existing, MetricsRow, RunDir, read_metrics};
 use gradus::settings::Settings;
 use gradus::settings::TrainConfig;
 use gradus::text::Tokenizer;
@@ -45,6 +45,13 @@ fn model(name: &str) -> ModelDir {
 
 fn device() -> Device {
     Device::flex().autodiff()
+}
+
+/// The rows of the steps, without that of the evaluation before them.
+fn rows_of_steps(path: &Path) -> Vec<MetricsRow> {
+    let mut rows = read_metrics(path).unwrap();
+    rows.retain(|row| row.step > 0);
+    rows
 }
 
 /// The share of a completion's ids that lie in the lower half of the vocabulary; about a half for a fresh model.
@@ -118,7 +125,7 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
     let mut recorder = Recorder::start(run.clone(), &mut silent).unwrap();
     train(&task, algorithm, &mut LowerHalf, &mut learner, &mut recorder).unwrap();
 
-    let rows = read_metrics(&run.metrics()).unwrap();
+    let rows = rows_of_steps(&run.metrics());
     assert_eq!(rows.len(), steps);
     let first = &rows[0].values;
     for name in
@@ -425,7 +432,7 @@ fn sft_learns() {
             &format!("method: {{sft: {{}}}}\ntrain: {{max_steps: 30, learning_rate: 5e-3, seed: {seed}, eval_fraction: 0.2}}\n"),
         );
         let outcome = gradus::train::run(&plan, &mut Silent).unwrap();
-        let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
+        let rows = rows_of_steps(&outcome.directory.join("metrics.jsonl"));
         let (before, after) = (rows[0].values.get("loss").unwrap(), number(&outcome, "after", "eval_loss"));
         assert!(before > 4.0 && after < 1.0, "seed {seed}: from {before} to {after}");
     }
@@ -470,7 +477,7 @@ fn dpo_learns() {
         assert!(number(&outcome, "after", "eval_rewards/margins") > 0.1, "seed {seed}: {}", outcome.results);
         assert!(number(&outcome, "after", "eval_rewards/accuracies") > 0.9, "seed {seed}: {}", outcome.results);
         if loss_type == "sigmoid" {
-            let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
+            let rows = rows_of_steps(&outcome.directory.join("metrics.jsonl"));
             assert!((rows[0].values.get("loss").unwrap() - std::f64::consts::LN_2).abs() < 1e-6);
         }
     }
@@ -597,7 +604,7 @@ fn bits(directory: &Path) -> Vec<u32> {
 /// Everything logged but the timings.
 fn logged(run: &Path) -> Vec<(usize, Vec<(String, u64)>)> {
     let timing = |key: &str| key.starts_with("time/") || key == "tokens_per_s";
-    let rows = read_metrics(&run.join("metrics.jsonl")).unwrap();
+    let rows = rows_of_steps(&run.join("metrics.jsonl"));
     let values = |row: &gradus::run::MetricsRow| {
         row.values
             .iter()
@@ -696,7 +703,7 @@ fn groups_that_teach_nothing_are_replaced() {
              train: {{max_steps: 3, batch_size: 4, learning_rate: 0, eval_steps: -1}}\n"
         );
         let outcome = gradus::train::run(&place.plan(name, "qwen3", &rest), &mut Silent).unwrap();
-        let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
+        let rows = rows_of_steps(&outcome.directory.join("metrics.jsonl"));
         let sum = |key: &str| rows.iter().map(|row| row.values.get(key).unwrap_or(f64::NAN)).sum::<f64>();
         (sum("frac_reward_zero_std"), sum("sampling/replaced_groups"))
     };
@@ -800,8 +807,8 @@ fn training_starts_from_the_policy_that_sampled() {
     for family in ["qwen3", "gpt2", "t5"] {
         for (i, method) in methods.iter().enumerate() {
             let outcome = train_online(&place, &format!("{family}-{i}"), (family, 1), method);
-            let first = &read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap()[0].values;
-            let kl = first.get("kl").unwrap();
+            let first = &rows_of_steps(&outcome.directory.join("metrics.jsonl"))[0].values;
+            let kl = first.get("objective/kl").unwrap();
             assert!(kl.abs() < 1e-4, "{family}, {method}: KL {kl} at the first step");
             match first.get("val/ratio") {
                 Some(ratio) => assert!((ratio - 1.0).abs() < 1e-5, "{family}, {method}: ratio {ratio}"),
@@ -815,7 +822,7 @@ fn training_starts_from_the_policy_that_sampled() {
 fn trpo_stays_within_its_bound() {
     let place = Place::new(questions());
     let outcome = train_online(&place, "free", START, "trpo: {max_new_tokens: 6, target_kl: 0.02, critic_updates: 1}");
-    let rows = read_metrics(&outcome.directory.join("metrics.jsonl")).unwrap();
+    let rows = rows_of_steps(&outcome.directory.join("metrics.jsonl"));
     let (mut accepted, mut moved) = (0.0, 0.0f64);
     for row in &rows {
         let value = |key: &str| row.values.get(key).unwrap();

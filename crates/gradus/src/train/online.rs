@@ -179,13 +179,12 @@ fn steps(
         };
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
         let experience = Experience { rollouts, rewards, reference };
-        // Every method's KL in one unit under one name.
         let kls = experience.kls(algorithm.has_raw_kl());
-        let mean_kl = kls.as_ref().map(|kls| kls.iter().sum::<f64>() / kls.len().max(1) as f64);
-        if let Some(kl) = mean_kl {
-            measured.mean("objective/kl", kl, 1.0);
+        let mut advantages = algorithm.advantages(&actor.frozen(), &experience, settings);
+        // Every method's KL in one unit under one name; where it is part of the reward, by the estimator that is used there.
+        if let Some(kls) = kls.as_ref().filter(|_| advantages.stats.value("objective/kl").is_none()) {
+            advantages.stats.mean("objective/kl", kls.iter().sum(), kls.len() as f64);
         }
-        let advantages = algorithm.advantages(&actor.frozen(), &experience, settings);
         lap(&mut measured, "advantages");
 
         // 5. Update: several passes over the rollouts.
@@ -212,7 +211,9 @@ fn steps(
         let epoch = done as f64 / per_epoch;
         (recorder.state.step, recorder.state.epoch) = (done, epoch as usize);
         recorder.state.kl_coefficient = algorithm.kl_coefficient();
-        let limit = algorithm.kl_limit().filter(|limit| mean_kl.is_some_and(|kl| kl > limit.above));
+        let limit = algorithm
+            .kl_limit()
+            .filter(|limit| advantages.stats.value("objective/kl").is_some_and(|kl| kl > limit.above));
         recorder.state.above_kl_limit += usize::from(limit.is_some());
         recorder.gather(&stats);
 
