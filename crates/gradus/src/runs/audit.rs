@@ -78,14 +78,14 @@ struct Quarter {
 
 impl Quarter {
     fn of(db: &RolloutDb, steps: &[usize]) -> Result<Self> {
-        let query = |limit| Query {
+        let query = Query {
             table: Table::Train,
             first_step: steps.first().copied(),
             last_step: steps.last().copied(),
-            limit,
+            limit: Some(MOST),
             ..Query::default()
         };
-        let mut records = db.query(&query(Some(MOST)))?;
+        let mut records = db.query(&query)?;
         records.retain(|record| record.reward.is_some_and(f64::is_finite));
         let rewards = records.iter().filter_map(|record| record.reward).map(|reward| reward as f32).collect();
         Ok(Self { records, rewards })

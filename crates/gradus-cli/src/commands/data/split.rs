@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use gradus::data::{BadRows, HeldOut, Need, Row, SplitBy, split, write_rows};
+use gradus::data::{BadRows, HeldOut, Need, SplitBy, split, write_rows};
 use gradus::rng::{Purpose, Seed};
 use rand::seq::SliceRandom;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::{RowArgs, rows, usage};
 use crate::output::Output;
@@ -63,8 +63,8 @@ pub fn run(args: SplitArgs, out: &Output) -> anyhow::Result<()> {
     let mut stream = Seed(args.seed).stream(Purpose::Split, 0, 0);
     let sides = split(&dataset.rows, args.test_size, &by, &mut |groups| groups.shuffle(&mut stream))?;
     for (file, side) in files.iter().zip(&sides) {
-        let columns = |&row: &usize| -> Map<String, Value> { Row::clone(&dataset.rows[row]).columns };
-        write_rows(file, &side.iter().map(columns).collect::<Vec<_>>())?;
+        let columns: Vec<_> = side.iter().map(|&row| dataset.rows[row].columns.clone()).collect();
+        write_rows(file, &columns)?;
     }
     let counts = sides.map(|side| side.len());
     let value = json!({ "train": args.train, "test": args.test, "train_rows": counts[0], "test_rows": counts[1] });
