@@ -17,6 +17,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "parity"))
 import metric_rows  # noqa: E402
+from common import FIXTURES  # noqa: E402
 
 SEED = 7
 REPETITIONS = 3
@@ -42,13 +43,13 @@ def rouge(rows):
 
 
 def meteor(rows):
-    from nltk.tokenize.destructive import NLTKWordTokenizer
+    from metrics import nltk_words
     from nltk.translate.meteor_score import meteor_score
 
     class NoSynonyms:
         def synsets(self, word):
             return []
-    words = NLTKWordTokenizer().tokenize
+    words = nltk_words()
     scores = [meteor_score([words(text) for text in row["references"]], words(row["prediction"]), wordnet=NoSynonyms()) for row in rows]
     return sum(scores) / len(scores)
 
@@ -68,7 +69,7 @@ SIDES = [
     ("chrf", [], "chrf", sacrebleu("chrf")),
     ("ter", [], "ter", sacrebleu("ter")),
     ("rouge", [], "rouge/rougeL", rouge),
-    ("meteor", [], "meteor", meteor),
+    ("meteor", [f"punkt={FIXTURES / 'metrics/punkt'}"], "meteor", meteor),
     ("cider", ["tokenizer=whitespace"], "cider", cider),
 ]
 

@@ -108,7 +108,8 @@ impl<'a> Judge<'a> {
         };
         let new = plan.train().evaluation.max_new_tokens.unwrap_or(max_new_tokens);
         let room = reference.room().within(plan.train().max_length).too_long(new);
-        let held_out = rows(plan, Need::Prompt)?.held_out;
+        // Rows that every method holds out: one that puts others in the place of what it cannot use holds out more.
+        let held_out = rows(plan, Need::Prompt, &|_| true)?.held_out;
         let found = data::prompts(
             &held_out,
             &start.model.tokenizer,

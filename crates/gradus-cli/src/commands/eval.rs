@@ -62,7 +62,7 @@ struct EvalArgs {
     /// Resamples of rows for the 95 % intervals of metrics; 0 for none
     #[arg(long, value_name = "N", default_value_t = 1000)]
     bootstrap: usize,
-    /// A model that the KL of samples is measured against
+    /// A model that the KL of samples is measured against, or of pairs the implicit rewards (as DPO has them)
     #[arg(long, value_name = "DIR", requires = "model")]
     reference_model: Option<String>,
     /// Use at most this many rows
@@ -182,7 +182,9 @@ fn reward(given: &[Flag]) -> anyhow::Result<Option<RewardConfig>> {
 fn table(found: &Measured) -> String {
     let mut text = format!("{:<24} {}\n", "rows", found.rows);
     for (name, value) in found.metrics.iter().filter(|(name, _)| !found.values.iter().any(|of| of.key == *name)) {
-        let _ = writeln!(text, "{name:<24} {}", short(value));
+        let error = found.errors.get(name).and_then(serde_json::Value::as_f64);
+        let error = error.map_or_else(String::new, |error| format!(" ± {}", short(error)));
+        let _ = writeln!(text, "{name:<24} {}{error}", short(value));
     }
     if !found.values.is_empty() {
         text += &values_table(found.rows, &found.values);

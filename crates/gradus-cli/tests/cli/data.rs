@@ -115,7 +115,7 @@ fn bad_input_is_named() {
         &["data", "convert", "good.jsonl", "-o", "out.txt"],
         1,
         "error: the name `out.txt` says no format\n\
-         hint: end it in .jsonl, .json, .csv, .tsv or .parquet; .gz behind that compresses\n",
+         hint: end it in .jsonl, .json, .csv, .tsv, .parquet or, for texts, .txt; .gz behind that compresses\n",
     );
 }
 

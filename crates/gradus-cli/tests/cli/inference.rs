@@ -2,7 +2,7 @@
 
 mod quantize;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{CliTest, fixture_model};
 
@@ -242,6 +242,51 @@ fn eval_measures_texts_preferences_and_samples() {
         eval(&[&["--model", &model, "--data", "pairs.jsonl", "--reference-model", &model], &rule[..]].concat());
     assert!(samples["reward"].is_number(), "{samples}");
     assert_eq!(samples["kl"].as_f64(), Some(0.0), "a model is no distance from itself");
+}
+
+#[test]
+fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
+    let test = CliTest::with(
+        "texts.jsonl",
+        "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle\"}\n{\"text\": \"A cup of it, warm.\"}\n",
+    );
+    let pairs = "{\"prompt\": \"The tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}\n\
+                 {\"prompt\": \"The cup is\", \"chosen\": \" warm.\", \"rejected\": \" full of it.\"}\n";
+    test.write("pairs.jsonl", pairs);
+    let model = fixture_model("gpt2");
+    let eval = |arguments: &[&str]| -> Value {
+        let text = test.succeeds(&[&["eval", "--json", "--quiet"], arguments].concat());
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let texts = eval(&["--model", &model, "--data", "texts.jsonl"]);
+    // By hand from the log-probabilities of every row.
+    test.write("whole.jsonl", "{\"prompt\": \"\", \"completion\": \"The tea is good.\"}\n{\"prompt\": \"\", \"completion\": \"The kettle\"}\n{\"prompt\": \"\", \"completion\": \"A cup of it, warm.\"}\n");
+    let rows: Vec<(f64, f64)> =
+        lines(&test.succeeds(&["score", "--model", &model, "--data", "whole.jsonl", "--add-eos"]))
+            .iter()
+            .map(|row| {
+                (-row["sum"].as_f64().expect("a number"), row["logprobs"].as_array().expect("a list").len() as f64)
+            })
+            .collect();
+    let weight: f64 = rows.iter().map(|row| row.1).sum();
+    let mean = rows.iter().map(|row| row.0).sum::<f64>() / weight;
+    let squares: f64 = rows.iter().map(|(sum, own)| (sum - mean * own).powi(2)).sum();
+    assert_close(&texts["loss"], mean);
+    assert_close(&texts["standard_errors"]["loss"], (1.5 * squares).sqrt() / weight);
+    assert_close(&texts["standard_errors"]["perplexity"], (1.5 * squares).sqrt() / weight * mean.exp());
+
+    // A model beside itself has no implicit reward; an equal one is no right choice.
+    let same = eval(&["--model", &model, "--data", "pairs.jsonl", "--reference-model", &model]);
+    assert_eq!([&same["rewards/margins"], &same["rewards/accuracies"]], [&json!(0.0), &json!(0.0)]);
+    assert_eq!(same["standard_errors"]["rewards/margins"], 0.0);
+    assert!(
+        same["loss"].is_number() && eval(&["--model", &model, "--data", "pairs.jsonl"])["rewards/margins"].is_null()
+    );
+
+    let reward = eval(&["--model", &fixture_model("qwen3-reward"), "--data", "pairs.jsonl"]);
+    assert!(reward["standard_errors"]["accuracy"].is_number(), "{reward}");
+    let table = test.succeeds(&["eval", "--model", &model, "--data", "texts.jsonl", "--quiet"]);
+    assert!(table.lines().any(|line| line.starts_with("loss") && line.contains(" ± ")), "{table}");
 }
 
 #[test]

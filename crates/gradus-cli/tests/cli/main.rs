@@ -19,6 +19,7 @@ mod metrics;
 mod mistakes;
 mod plan;
 mod resume;
+mod rows;
 mod runs;
 mod seq2seq;
 mod serve;

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Message;
+use super::load::BadRows;
+use super::{Message, SkippedRow};
 
 /// One sequence to learn from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +126,8 @@ pub struct TokeniseOptions {
     /// Whether an encoder reads the prompt and a decoder writes the completion: both are tokenised alone, each with what
     /// the tokenizer puts around a text, and `max_length` bounds each of them. Default false.
     pub apart: bool,
+    /// What happens to rows that cannot be tokenised. Default: they are an error.
+    pub bad_rows: BadRows,
 }
 
 impl Default for TokeniseOptions {
@@ -141,6 +144,7 @@ impl Default for TokeniseOptions {
             implicit_prompt: super::ImplicitPrompt::default(),
             prompt_cut: None,
             apart: false,
+            bad_rows: BadRows::Fail,
         }
     }
 }
@@ -169,6 +173,8 @@ pub struct Counts {
     /// Rows whose prompt, tokenised alone, is not how prompt and completion together begin: the differing end of the
     /// prompt counts as completion.
     pub prompt_mismatches: usize,
+    /// Blocks that the kept rows were joined and cut into; 0 where every row stays alone.
+    pub blocks: usize,
     /// Tokens in all examples.
     pub tokens: usize,
     /// Tokens with loss in all examples.
@@ -182,6 +188,8 @@ pub struct Examples<E> {
     pub examples: Vec<E>,
     /// What happened to the rows.
     pub counts: Counts,
+    /// The bad rows, where they were to be left out.
+    pub skipped: Vec<SkippedRow>,
 }
 
 impl Counts {

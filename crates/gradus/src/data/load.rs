@@ -16,7 +16,7 @@ pub enum BadRows {
     /// Loading fails, with the first ten.
     #[default]
     Fail,
-    /// They are left out; [`Dataset::bad`] holds the first ten and the count.
+    /// They are left out; [`Dataset::bad`] and [`Examples::skipped`](super::Examples) say which.
     Skip,
 }
 
@@ -89,7 +89,7 @@ pub struct Dataset {
 pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
     let source = resolve(name, &mut |_, _, _| {})?;
     let mut found: Option<(RowKind, (Format, bool))> = None;
-    let (mut rows, mut bad, mut read) = (Vec::new(), RowErrors::default(), 0usize);
+    let (mut rows, mut bad, mut read) = (Vec::new(), RowErrors::new(options.bad_rows), 0usize);
     'files: for file in &source.files {
         let reader = open(file)?;
         let format = (reader.format, reader.gzip);

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::array::JsonArray;
 use super::delimited::Delimited;
+use super::documents::Documents;
 use super::message::kind_name;
 use super::parquet::ParquetRows;
 use super::place::Place;
@@ -38,6 +39,8 @@ pub enum Format {
     Tsv,
     /// Parquet.
     Parquet,
+    /// Plain text.
+    Text,
 }
 
 impl Format {
@@ -49,6 +52,7 @@ impl Format {
             Self::Csv => "CSV",
             Self::Tsv => "TSV",
             Self::Parquet => "Parquet",
+            Self::Text => "plain text",
         }
     }
 }
@@ -99,13 +103,14 @@ pub fn open(path: &Path) -> Result<Rows> {
     let format = match (extension(path).as_deref(), first) {
         (Some("csv"), _) => Format::Csv,
         (Some("tsv"), _) => Format::Tsv,
+        (Some("txt"), _) => Format::Text,
         (_, Some(b'[')) => Format::JsonArray,
         (_, Some(b'{') | None) | (Some("jsonl" | "ndjson" | "json"), _) => Format::JsonLines,
         (_, Some(_)) => {
             let start: String = String::from_utf8_lossy(&head[..head.len().min(12)]).escape_debug().collect();
             let message = format!("not a data file: it begins with `{start}`");
             return Err(Error::data(path, None, message).with_hint(
-                "gradus reads JSON lines, JSON arrays, CSV (named .csv or .tsv) and Parquet, plain or gzipped",
+                "gradus reads JSON lines, JSON arrays, CSV (named .csv or .tsv), Parquet and text (named .txt), plain or gzipped",
             ));
         }
     };
@@ -113,6 +118,7 @@ pub fn open(path: &Path) -> Result<Rows> {
         Format::JsonArray => Box::new(JsonArray::new(origin, input)),
         Format::Csv => Box::new(Delimited::open(origin, input, b',')?),
         Format::Tsv => Box::new(Delimited::open(origin, input, b'\t')?),
+        Format::Text => Box::new(Documents::new(origin, input)),
         _ => Box::new(JsonLines { origin, input, line: 0, buffer: Vec::new(), done: false }),
     };
     Ok(Rows { format, gzip, rows })

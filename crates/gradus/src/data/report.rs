@@ -1,29 +1,67 @@
-//! Bad rows: the first ten and how many there are.
+//! Bad rows: the first of them and how many there are.
 
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::load::BadRows;
 use crate::Error;
 
 /// How many bad rows are shown.
 const SHOWN: usize = 10;
 
-/// The first ten bad rows, and how many there were.
+/// How many bad rows are listed that are left out: a data set with more of them is another kind of data set.
+const LISTED: usize = 100_000;
+
+/// The first bad rows, and how many there were.
 #[derive(Debug, Default)]
 pub struct RowErrors {
-    first: Vec<Error>,
+    kept: Vec<Error>,
     count: usize,
+    bad_rows: BadRows,
+}
+
+/// A row that was left out, and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SkippedRow {
+    /// The file, as the user named it.
+    pub file: PathBuf,
+    /// Its line, or its number in the file, from 1.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub problem: String,
 }
 
 impl RowErrors {
+    /// None yet; as many are kept as what happens to them needs.
+    pub fn new(bad_rows: BadRows) -> Self {
+        Self { bad_rows, ..Self::default() }
+    }
+
     /// Takes note of a bad row.
     pub fn push(&mut self, error: Error) {
         self.count += 1;
-        if self.first.len() < SHOWN {
-            self.first.push(error);
+        let most = match self.bad_rows {
+            BadRows::Fail => SHOWN,
+            BadRows::Skip => LISTED,
+        };
+        if self.kept.len() < most {
+            self.kept.push(error);
         }
     }
 
     /// The first ten.
     pub fn first(&self) -> &[Error] {
-        &self.first
+        &self.kept[..self.kept.len().min(SHOWN)]
+    }
+
+    /// The rows that were left out, the first hundred thousand of them.
+    pub fn into_skipped(self) -> Vec<SkippedRow> {
+        let row = |error| match error {
+            Error::Data { file, line, message, .. } => SkippedRow { file, line, problem: message },
+            other => SkippedRow { file: PathBuf::new(), line: None, problem: other.to_string() },
+        };
+        self.kept.into_iter().map(row).collect()
     }
 
     /// How many there were.
@@ -39,7 +77,7 @@ impl RowErrors {
     /// All of it as one error, `None` when every row was good. `rows` is how many rows were read, good and bad.
     pub fn into_error(self, rows: usize) -> Option<Error> {
         let count = self.count;
-        let mut errors = self.first.into_iter();
+        let mut errors = self.kept.into_iter().take(SHOWN);
         let mut first = errors.next()?;
         if count == 1 {
             return Some(first);
@@ -71,5 +109,17 @@ mod tests {
         assert!(message.starts_with("a.jsonl:1: bad\na.jsonl:2: bad\n"));
         assert!(message.ends_with("a.jsonl:10: bad\n… and 2 more\n12 of 20 rows are bad"));
         assert!(RowErrors::default().into_error(3).is_none());
+    }
+
+    #[test]
+    fn rows_that_are_left_out_are_all_listed() {
+        let mut errors = RowErrors::new(BadRows::Skip);
+        for line in 1..=12 {
+            errors.push(Error::data("a.jsonl", Some(line), "bad"));
+        }
+        assert_eq!((errors.first().len(), errors.count()), (10, 12));
+        let skipped = errors.into_skipped();
+        assert_eq!(skipped.len(), 12);
+        assert_eq!(skipped[11], SkippedRow { file: "a.jsonl".into(), line: Some(12), problem: "bad".into() });
     }
 }

@@ -21,7 +21,7 @@ pub struct Source {
 /// Finds the files of `name`: a path, a hub name, or either with `:split` behind it. What is downloaded tells
 /// `on_progress`.
 ///
-/// A directory stands for its data files in name order. Where file or folder names carry a split (`train`, `test`,
+/// A directory stands for its data files in name order, or for its text files where it has no other. Where file or folder names carry a split (`train`, `test`,
 /// `validation`), only one split is read: the one asked for, else `train`, else the only one.
 ///
 /// # Errors
@@ -95,7 +95,10 @@ fn looks_like_hub_name(name: &str) -> bool {
             && part.starts_with(|c: char| c.is_ascii_alphanumeric())
     };
     let parts: Vec<&str> = name.split('/').collect();
-    parts.len() <= 2 && parts.iter().all(|p| legal(p)) && !is_data_file(Path::new(name))
+    parts.len() <= 2
+        && parts.iter().all(|p| legal(p))
+        && !is_data_file(Path::new(name))
+        && !is_text_file(Path::new(name))
 }
 
 fn local(path: &Path, split: Option<&str>) -> Result<Source> {
@@ -105,6 +108,9 @@ fn local(path: &Path, split: Option<&str>) -> Result<Source> {
     }
     let mut files = Vec::new();
     collect(path, &mut Vec::new(), &is_data_file, &mut files)?;
+    if files.is_empty() {
+        collect(path, &mut Vec::new(), &is_text_file, &mut files)?;
+    }
     files.sort();
     let relative = files
         .iter()
@@ -153,6 +159,11 @@ pub(super) fn is_data_file(path: &Path) -> bool {
     data && !described
 }
 
+/// Whether a file's name says that it is a text; beside other data files it is a description of them.
+fn is_text_file(path: &Path) -> bool {
+    extension(path).as_deref() == Some("txt")
+}
+
 /// Which of the data files (relative paths) are read.
 pub(super) fn choose(root: &Path, files: &[String], split: Option<&str>) -> Result<Source> {
     let splits: Vec<Option<String>> = files.iter().map(|f| split_of(f)).collect();
@@ -189,7 +200,7 @@ pub(super) fn choose(root: &Path, files: &[String], split: Option<&str>) -> Resu
     kept.sort();
     if kept.is_empty() {
         return Err(Error::data(root, None, "no data file in it")
-            .with_hint("data files are named .jsonl, .json, .csv, .tsv or .parquet, with or without .gz"));
+            .with_hint("data files are named .jsonl, .json, .csv, .tsv, .parquet or .txt, with or without .gz"));
     }
     known.retain(|s| Some(s) != chosen.as_ref());
     Ok(Source { files: kept, split: chosen, other_splits: known })

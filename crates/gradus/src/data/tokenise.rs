@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 
 use super::example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, UnpairedExample};
+use super::load::BadRows;
 use super::maker::{Failure, Made, Maker, Outcome, Sequence};
 use super::reading;
 use super::report::RowErrors;
@@ -286,7 +287,7 @@ pub(super) fn run<E: Send + Measured>(
             made
         })
         .collect();
-    let mut errors = RowErrors::default();
+    let mut errors = RowErrors::new(options.bad_rows);
     let mut counts = Counts { rows: rows.len(), ..Counts::default() };
     let mut examples = Vec::with_capacity(rows.len() - failures.into_inner());
     let mut shortest = usize::MAX;
@@ -320,7 +321,9 @@ pub(super) fn run<E: Send + Measured>(
             None => shortest = shortest.min(made.length),
         }
     }
-    if let Some(error) = errors.into_error(rows.len()) {
+    if (options.bad_rows == BadRows::Fail || examples.is_empty())
+        && let Some(error) = std::mem::take(&mut errors).into_error(rows.len())
+    {
         return Err(error);
     }
     counts.kept = examples.len();
@@ -342,5 +345,5 @@ pub(super) fn run<E: Send + Measured>(
         };
         return Err(Error::data(&*first.place.file, None, message).with_hint("raise `max_length`"));
     }
-    Ok(Examples { examples, counts })
+    Ok(Examples { examples, counts, skipped: errors.into_skipped() })
 }

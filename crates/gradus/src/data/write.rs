@@ -8,6 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value};
 
+use super::documents::DOCUMENT_END;
 use super::reader::{Format, extension};
 use super::write_parquet::write_parquet;
 use crate::{Error, Result};
@@ -23,10 +24,16 @@ pub fn write_rows(path: &Path, rows: &[Map<String, Value>]) -> Result<Format> {
         Some("csv") => Format::Csv,
         Some("tsv") => Format::Tsv,
         Some("parquet") => Format::Parquet,
+        Some("txt") if rows.iter().all(|row| row.len() == 1 && row.contains_key("text")) => Format::Text,
+        Some("txt") => {
+            let message = format!("`{}` can hold texts alone, but the rows have other columns", path.display());
+            return Err(Error::input(message).with_hint("turn them into texts (`--to text`), or write .jsonl"));
+        }
         _ => {
             let message = format!("the name `{}` says no format", path.display());
-            return Err(Error::input(message)
-                .with_hint("end it in .jsonl, .json, .csv, .tsv or .parquet; .gz behind that compresses"));
+            return Err(Error::input(message).with_hint(
+                "end it in .jsonl, .json, .csv, .tsv, .parquet or, for texts, .txt; .gz behind that compresses",
+            ));
         }
     };
     let gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
@@ -82,6 +89,14 @@ fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut (impl Write +
         Format::Parquet => {
             let bytes = write_parquet(rows).map_err(|e| std::io::Error::other(e.to_string()))?;
             out.write_all(&bytes)?;
+        }
+        Format::Text => {
+            for (i, row) in rows.iter().enumerate() {
+                if i > 0 {
+                    writeln!(out, "{DOCUMENT_END}")?;
+                }
+                writeln!(out, "{}", row["text"].as_str().unwrap_or_default())?;
+            }
         }
     }
     out.flush()

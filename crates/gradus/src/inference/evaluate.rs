@@ -5,24 +5,27 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::means::Means;
 use super::metrics::{MetricValue, values};
 use super::{PASSES, open_files};
-use crate::data::{self, LoadOptions, Need, Side, TokeniseOptions, TooLong};
+use crate::data::{self, LoadOptions, Need, PreferenceExample, Side, TokeniseOptions, TooLong};
 use crate::device::DeviceChoice;
 use crate::error::Result;
 use crate::evaluation::{Evaluation, Measuring};
 use crate::generate::{BeamParams, SamplingParams};
+use crate::host::read;
 use crate::metric::{MetricConfig, Resampling, Row};
 use crate::metric_models::MetricModels;
 use crate::model::open_model;
-use crate::model::{CausalLm, Classifier, ModelShape, Ranker, Task, WeightFormat};
+use crate::model::{CausalLm, Classifier, ModelShape, Ranker, Rows, Task, WeightFormat};
 use crate::objective::classify::{Classify, ClassifyConfig};
+use crate::objective::dpo::DpoConfig;
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
-use crate::objective::sft::{Sft, SftConfig};
+use crate::objective::sft;
 use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::{LabelPlan, Pretrained, Reader};
 use crate::reward::config::{Learned, RewardConfig};
-use crate::reward::{self, Interrupt};
+use crate::reward::{self, Interrupt, Score};
 use crate::rng::Seed;
 use crate::rollout::Sampler;
 use crate::run::Metrics;
@@ -80,6 +83,8 @@ pub struct Measured {
     pub remarks: Vec<String>,
     /// The numbers.
     pub metrics: Metrics,
+    /// Standard errors of those that are means over rows.
+    pub errors: Map<String, Value>,
     /// What metrics say of samples, with intervals.
     pub values: Vec<MetricValue>,
     /// The samples, where there are any.
@@ -104,13 +109,26 @@ pub struct Prediction {
 
 impl Measured {
     fn new(rows: usize, remarks: Vec<String>, metrics: Metrics) -> Self {
-        Self { rows, remarks, metrics, values: Vec::new(), samples: Vec::new() }
+        Self { rows, remarks, metrics, errors: Map::new(), values: Vec::new(), samples: Vec::new() }
     }
 
-    /// `{"rows": …, metric: …}`; with metrics of samples also `"intervals": {metric: [low, high]}`.
+    /// With `means` beside what is measured: they are numbers too, and say their standard errors.
+    fn with(mut self, means: &Means) -> Self {
+        for (name, value) in means.metrics().iter() {
+            self.metrics.set(name, value);
+        }
+        self.errors.extend(means.errors());
+        self
+    }
+
+    /// `{"rows": …, metric: …, "standard_errors": {metric: …}}`; with metrics of samples also
+    /// `"intervals": {metric: [low, high]}`.
     pub fn to_json(&self) -> Map<String, Value> {
         let mut object = Map::from_iter([("rows".to_owned(), self.rows.into())]);
         object.extend(self.metrics.to_json());
+        if !self.errors.is_empty() {
+            object.insert("standard_errors".into(), self.errors.clone().into());
+        }
         let interval =
             |of: &MetricValue| Some((of.key.clone(), Value::from(vec![of.interval?.low, of.interval?.high])));
         let intervals: Map<String, Value> = self.values.iter().filter_map(interval).collect();
@@ -129,8 +147,7 @@ impl Measured {
 pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     // One that gives a number is a reward model to rows with pairs.
-    let pairs = LoadOptions { max_rows: Some(1), ..LoadOptions::needing(Need::Preference) };
-    if files.dir.ranks() && task::load(&options.data, &pairs).is_ok() {
+    if files.dir.ranks() && are_pairs(options) {
         return preferences(options, &files);
     }
     if files.dir.is_classifier() {
@@ -173,12 +190,70 @@ fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let rows = rows(options, Need::Sft)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
-    let stats = Sft::new(&SftConfig::default()).evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
-    let mut metrics = stats.without(NEW_TOKENS).metrics("");
-    if let Some(loss) = metrics.get("loss") {
-        metrics.set("perplexity", loss.exp());
+    let mut means = Means::default();
+    let lengths: Vec<usize> = made.examples.iter().map(|example| example.ids.len()).collect();
+    for pass in PASSES.split(&lengths) {
+        let batch = model.batch(&Rows::Alone(made.examples[pass].iter().map(sft::sequence).collect()));
+        if batch.targets().is_empty() {
+            continue;
+        }
+        let found = model.logprobs(&batch, 1.0);
+        let parts = [found.entropies_m, found.correct_m, -found.logprobs_m].map(|values_m| read(&values_m));
+        let mut begin = 0;
+        for &count in batch.counts_b() {
+            for (name, values) in ["entropy", "mean_token_accuracy", "loss"].into_iter().zip(&parts) {
+                means.values(name, &values[begin..begin + count]);
+            }
+            begin += count;
+        }
     }
-    Ok(Measured::new(made.examples.len(), made.counts.remarks(), metrics))
+    let mut measured = Measured::new(made.examples.len(), made.counts.remarks(), Metrics::default()).with(&means);
+    if let Some(loss) = measured.metrics.get("loss") {
+        measured.metrics.set("perplexity", loss.exp());
+        // The exponential's slope times the error of what it is of.
+        if let Some(error) = measured.errors.get("loss").and_then(Value::as_f64) {
+            measured.errors.insert("perplexity".into(), (error * loss.exp()).into());
+        }
+    }
+    match options.reference.is_some() && are_pairs(options) {
+        true => Ok(measured.with(&implicit(options, files, &model)?)),
+        false => Ok(measured),
+    }
+}
+
+/// What the logprobs of pairs say beside those of a reference: their implicit rewards, as DPO has them with its default `beta`.
+fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm) -> Result<Means> {
+    let dpo = DpoConfig::default();
+    let made = dpo.examples(&rows(options, Need::Preference)?, files, tokenise(options, files)?)?;
+    let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).longest()).max().unwrap_or(0);
+    let Some(reference) = reference(options, files, longest)? else { return Ok(Means::default()) };
+    let lengths: Vec<usize> = made.examples.iter().map(|pair| DpoConfig::rows(pair).tokens()).collect();
+    let mut means = Means::default();
+    for pass in PASSES.split(&lengths) {
+        let pairs: Vec<&PreferenceExample> = made.examples[pass].iter().collect();
+        let [policy, reference] = [model, &reference].map(|model| dpo.ask(model, &pairs));
+        for (own, others) in policy.as_chunks::<2>().0.iter().zip(reference.as_chunks::<2>().0) {
+            let [chosen, rejected] = [0, 1].map(|side| dpo.beta * f64::from(own[side] - others[side]));
+            means.row("rewards/chosen", chosen, 1.0);
+            means.row("rewards/rejected", rejected, 1.0);
+            means.row("rewards/accuracies", f64::from(u8::from(chosen > rejected)), 1.0);
+            means.row("rewards/margins", chosen - rejected, 1.0);
+        }
+    }
+    Ok(means)
+}
+
+/// The model that the policy is compared with, which reads ids as it does and has room for `longest` of them.
+fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Result<Option<CausalLm>> {
+    let Some(name) = &options.reference else { return Ok(None) };
+    let dir = open_model(name)?;
+    let shape = ModelShape::of(&dir)?;
+    let reader = Reader { part: "the reference", name, dir: &dir, shape: &shape };
+    reader
+        .check(files, &options.model, true)
+        .map_err(|error| error.with_hint("a KL between models that read ids differently means nothing"))?;
+    reader.check_positions(longest).map_err(|error| error.with_hint("lower `--max-new-tokens` or `--max-length`"))?;
+    Ok(Some(CausalLm::load(&dir, &options.device.device())?))
 }
 
 fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
@@ -186,8 +261,21 @@ fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
-    let stats = objective.evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
-    Ok(Measured::new(made.examples.len(), made.counts.remarks(), stats.metrics("")))
+    let examples: Vec<&PreferenceExample> = made.examples.iter().collect();
+    let (stats, scores) = objective.judged(&model, &examples, PASSES);
+    let mut means = Means::default();
+    for score in scores {
+        means.row("accuracy", f64::from(u8::from(score.is_right())), 1.0);
+        means.row("margin", f64::from(score.chosen) - f64::from(score.rejected), 1.0);
+    }
+    let measured = Measured::new(examples.len(), made.counts.remarks(), stats.metrics(""));
+    Ok(Measured { errors: means.errors(), ..measured })
+}
+
+/// Whether the rows are pairs.
+fn are_pairs(options: &EvalOptions) -> bool {
+    let pairs = LoadOptions { max_rows: Some(1), ..LoadOptions::needing(Need::Preference) };
+    task::load(&options.data, &pairs).is_ok()
 }
 
 fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
@@ -210,21 +298,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
     let longest =
         made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0) + options.params.max_new_tokens;
-    let reference = match &options.reference {
-        Some(name) => {
-            let dir = open_model(name)?;
-            let shape = ModelShape::of(&dir)?;
-            let reader = Reader { part: "the reference", name, dir: &dir, shape: &shape };
-            reader
-                .check(files, &options.model, true)
-                .map_err(|error| error.with_hint("a KL between models that read ids differently means nothing"))?;
-            reader
-                .check_positions(longest)
-                .map_err(|error| error.with_hint("lower `--max-new-tokens` or `--max-length`"))?;
-            Some(CausalLm::load(&dir, &device)?)
-        }
-        None => None,
-    };
+    let reference = reference(options, files, longest)?;
     let params = options.params.clone().forcing(files.dir.forced_ids());
     let params = SamplingParams { stop_ids: files.stop_ids(), ..params };
     let sampler = Sampler {
@@ -259,6 +333,16 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         metrics: values.iter().filter_map(|of| Some((of.key.clone(), of.rows.as_ref()?[i].into()))).collect(),
     };
     let samples = rows.map(of_row).collect();
-    let metrics = found.stats.metrics("");
-    Ok(Measured { rows: made.examples.len(), remarks: made.counts.remarks(), metrics, values, samples })
+    let mut means = Means::default();
+    for total in found.scores.iter().filter_map(Score::total) {
+        means.row("reward", f64::from(total), 1.0);
+    }
+    for &kl in found.kls.iter().flatten() {
+        means.row("kl", kl, 1.0);
+    }
+    for rollout in &found.rollouts.rollouts {
+        means.row("length", rollout.completion_ids.len() as f64, 1.0);
+    }
+    let measured = Measured::new(made.examples.len(), made.counts.remarks(), found.stats.metrics(""));
+    Ok(Measured { errors: means.errors(), values, samples, ..measured })
 }

@@ -5,6 +5,7 @@ mod chat;
 mod classes;
 mod evaluate;
 mod export;
+mod means;
 mod merge;
 mod metrics;
 mod quantize;

@@ -142,6 +142,19 @@ pub fn expected_calibration_error(bins: &[CalibrationBin]) -> Option<f64> {
     (n > 0).then(|| bins.iter().map(gap).sum::<f64>() / n as f64)
 }
 
+/// The standard error of Σ sum / Σ weight over rows that were drawn independently, each a `(sum, weight)`:
+/// `√(n/(n−1) · Σ(sum − m·weight)²) / Σ weight`, the linearised variance of a ratio (Cochran 1977, section 6.4). With weights of 1
+/// it is the standard error of the mean. `None` with fewer than two rows, or without weight.
+pub fn ratio_error(rows: &[(f64, f64)]) -> Option<f64> {
+    let (n, weight) = (rows.len() as f64, rows.iter().map(|row| row.1).sum::<f64>());
+    if rows.len() < 2 || weight <= 0.0 {
+        return None;
+    }
+    let mean = rows.iter().map(|row| row.0).sum::<f64>() / weight;
+    let squares: f64 = rows.iter().map(|(sum, own)| (sum - mean * own).powi(2)).sum();
+    Some((n / (n - 1.0) * squares).sqrt() / weight)
+}
+
 /// The mean of `values`, and half the width of its 95 % interval by Student's distribution; no width with one value, nothing at all
 /// with none.
 ///
@@ -171,6 +184,17 @@ mod tests {
     fn close(found: Option<f64>, expected: f64) {
         let found = found.expect("defined");
         assert!((found - expected).abs() < 1e-6, "{found} against {expected}");
+    }
+
+    #[test]
+    fn the_error_of_a_ratio_is_that_of_the_mean_where_rows_weigh_alike() {
+        // std([1, 2, 3, 4], ddof=1) / √4
+        close(ratio_error(&[(1.0, 1.0), (2.0, 1.0), (3.0, 1.0), (4.0, 1.0)]), 0.645_497_2);
+        // As large when every row weighs ten: the ratio is a tenth, and so is its error.
+        close(ratio_error(&[(1.0, 10.0), (2.0, 10.0), (3.0, 10.0), (4.0, 10.0)]), 0.064_549_7);
+        // By hand: m = 10/6, and both rows are 2/3 off.
+        close(ratio_error(&[(1.0, 1.0), (9.0, 5.0)]), (2.0f64 * 2.0 * (2.0f64 / 3.0).powi(2)).sqrt() / 6.0);
+        assert_eq!((ratio_error(&[(1.0, 1.0)]), ratio_error(&[(0.0, 0.0), (0.0, 0.0)])), (None, None));
     }
 
     #[test]

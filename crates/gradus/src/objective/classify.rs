@@ -249,16 +249,6 @@ impl OfflineMethod for ClassifyConfig {
         Rows::Alone(vec![Sequence::scored(&example.ids)])
     }
 
-    fn prepare(
-        &self,
-        examples: Vec<LabelledExample>,
-        _reference: Option<&CausalLm>,
-        _passes: MicroBatch,
-        _progress: &mut dyn FnMut(usize),
-    ) -> Vec<LabelledExample> {
-        examples
-    }
-
     fn objective(&self, _reference: Option<CausalLm>) -> Classify {
         Classify { negative_label: self.negative_label.clone() }
     }

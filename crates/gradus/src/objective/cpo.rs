@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::dpo::{batch, observe, sequences, tokens};
 use super::{Objective, OfflineMethod, Pass, Totals};
-use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, PreferenceExample, Row, TokeniseOptions, TooLong};
 use crate::error::Result;
 use crate::host::{constant, read};
@@ -184,16 +183,6 @@ impl OfflineMethod for CpoConfig {
 
     fn rows(pair: &PreferenceExample) -> Rows<'_> {
         Rows::Pairs(vec![sequences(pair)])
-    }
-
-    fn prepare(
-        &self,
-        examples: Vec<PreferenceExample>,
-        _reference: Option<&CausalLm>,
-        _passes: MicroBatch,
-        _progress: &mut dyn FnMut(usize),
-    ) -> Vec<PreferenceExample> {
-        examples
     }
 
     fn objective(&self, _reference: Option<CausalLm>) -> Cpo {

@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Moment, Objective, OfflineMethod, Pass};
-use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, Row, SftExample, TokeniseOptions, TooLong};
 use crate::error::{Error, Result};
 use crate::generate::{NoStopRule, SamplingParams, generate};
@@ -162,21 +161,11 @@ impl OfflineMethod for DistillConfig {
                 format!("no row has a prompt that leaves room for `max_new_tokens` ({})", self.max_new_tokens);
             return Err(Error::input(message).with_hint("lower it, or raise `train.max_length`"));
         }
-        Ok(Examples { examples, counts })
+        Ok(Examples { examples, counts, skipped: made.skipped })
     }
 
     fn rows(example: &DistillExample) -> Rows<'_> {
         Rows::Alone(vec![sequence(example)])
-    }
-
-    fn prepare(
-        &self,
-        examples: Vec<DistillExample>,
-        _reference: Option<&CausalLm>,
-        _passes: MicroBatch,
-        _progress: &mut dyn FnMut(usize),
-    ) -> Vec<DistillExample> {
-        examples
     }
 
     fn objective(&self, reference: Option<CausalLm>) -> Distill {

@@ -69,18 +69,21 @@ impl OfflineMethod for DpoConfig {
         Rows::Pairs(vec![sequences(pair)])
     }
 
-    fn prepare(
-        &self,
-        examples: Vec<PreferenceExample>,
-        reference: Option<&CausalLm>,
-        passes: MicroBatch,
-        progress: &mut dyn FnMut(usize),
-    ) -> Vec<DpoPair> {
-        pairs(self, reference.expect("its cast has a reference"), examples, passes, progress)
+    /// The summed logprobs of both completions, unless they are to be live.
+    fn asked(&self) -> usize {
+        if self.is_live() { 0 } else { 2 }
+    }
+
+    fn ask(&self, reference: &CausalLm, pairs: &[&PreferenceExample]) -> Vec<f32> {
+        sums_of_pairs(reference, pairs, self.ld_alpha).concat()
+    }
+
+    fn learnt(&self, pair: PreferenceExample, said: &[f32]) -> DpoPair {
+        DpoPair { reference: said.try_into().ok(), ..pair.into() }
     }
 
     fn objective(&self, reference: Option<CausalLm>) -> Dpo {
-        Dpo::new(self, reference.expect("its cast has a reference"))
+        Dpo { config: self.clone(), reference: reference.filter(|_| self.is_live()) }
     }
 }
 
@@ -95,9 +98,9 @@ pub struct DpoPair {
     pub beside: Option<Beside>,
 }
 
-impl DpoPair {
-    fn new(pair: PreferenceExample, reference: Option<[f32; 2]>) -> Self {
-        Self { pair, reference, beside: None }
+impl From<PreferenceExample> for DpoPair {
+    fn from(pair: PreferenceExample) -> Self {
+        Self { pair, reference: None, beside: None }
     }
 }
 
@@ -110,41 +113,14 @@ pub struct Dpo {
 }
 
 impl Dpo {
-    /// The objective over pairs that [`pairs`] prepared; `reference` is kept only where its logprobs are to be live.
-    pub fn new(config: &DpoConfig, reference: CausalLm) -> Self {
-        let live = config.reference == ReferenceLogprobs::Live;
-        Self { config: config.clone(), reference: live.then_some(reference) }
-    }
-
     /// Summed logprobs of both completions of each pair under the reference.
     fn reference_of(&self, examples: &[&DpoPair], pairs: &[&PreferenceExample]) -> Vec<[f32; 2]> {
         if let Some(known) = examples.iter().map(|example| example.reference).collect() {
             return known;
         }
-        let reference = self.reference.as_ref().expect("`pairs` asked it before training unless it is kept");
+        let reference = self.reference.as_ref().expect("it was asked before training, unless it is kept");
         sums_of_pairs(reference, pairs, self.config.ld_alpha)
     }
-}
-
-/// Completes `examples` with the reference's logprobs, unless they are to be live. `progress` is told how many are done.
-pub fn pairs(
-    config: &DpoConfig,
-    reference: &CausalLm,
-    examples: Vec<PreferenceExample>,
-    passes: MicroBatch,
-    mut progress: impl FnMut(usize),
-) -> Vec<DpoPair> {
-    if config.reference == ReferenceLogprobs::Live {
-        return examples.into_iter().map(|pair| DpoPair::new(pair, None)).collect();
-    }
-    let lengths: Vec<usize> = examples.iter().map(tokens).collect();
-    let mut sums = Vec::with_capacity(examples.len());
-    for pass in passes.split(&lengths) {
-        let batch: Vec<&PreferenceExample> = examples[pass.clone()].iter().collect();
-        sums.extend(sums_of_pairs(reference, &batch, config.ld_alpha));
-        progress(pass.end);
-    }
-    examples.into_iter().zip(sums).map(|(pair, sums)| DpoPair::new(pair, Some(sums))).collect()
 }
 
 /// Summed logprobs of both completions of each pair, without gradient.

@@ -149,25 +149,17 @@ impl OfflineMethod for KtoConfig {
         Rows::Alone(vec![sequence(example)])
     }
 
-    fn prepare(
-        &self,
-        examples: Vec<UnpairedExample>,
-        reference: Option<&CausalLm>,
-        passes: MicroBatch,
-        progress: &mut dyn FnMut(usize),
-    ) -> Vec<KtoExample> {
-        let mut sums = Vec::with_capacity(examples.len());
-        if !self.has_reference_point() {
-            let reference = reference.expect("its cast has a reference");
-            let lengths: Vec<usize> = examples.iter().map(|example| example.ids.len()).collect();
-            for pass in passes.split(&lengths) {
-                let rows = Rows::Alone(examples[pass.clone()].iter().map(sequence).collect());
-                sums.extend(logprob_sums(reference, &rows).into_iter().map(|sum| Some((sum, 0.0))));
-                progress(pass.end);
-            }
-        }
-        sums.resize(examples.len(), None);
-        examples.into_iter().zip(sums).map(|(example, known)| KtoExample { example, known }).collect()
+    /// The summed logprobs of the completion, unless every step asks.
+    fn asked(&self) -> usize {
+        if self.has_reference_point() { 0 } else { 1 }
+    }
+
+    fn ask(&self, reference: &CausalLm, examples: &[&UnpairedExample]) -> Vec<f32> {
+        logprob_sums(reference, &Rows::Alone(examples.iter().map(|example| sequence(example)).collect()))
+    }
+
+    fn learnt(&self, example: UnpairedExample, said: &[f32]) -> KtoExample {
+        KtoExample { known: said.first().map(|&sum| (sum, 0.0)), ..example.into() }
     }
 
     fn objective(&self, reference: Option<CausalLm>) -> Kto {
@@ -182,6 +174,12 @@ pub struct KtoExample {
     pub example: UnpairedExample,
     /// Its summed logprobs under the reference, and the point of reference of its step; `None` until the step is known.
     pub known: Option<(f32, f64)>,
+}
+
+impl From<UnpairedExample> for KtoExample {
+    fn from(example: UnpairedExample) -> Self {
+        Self { example, known: None }
+    }
 }
 
 /// The objective.

@@ -28,8 +28,8 @@ use crate::stats::Stats;
 
 /// A method that learns from fixed examples, by its keys.
 pub trait OfflineMethod: Method {
-    /// What its rows become.
-    type Example;
+    /// What its rows become, which is what its objective learns from or becomes it.
+    type Example: Into<Learnt<Self>>;
     /// What it minimises.
     type Objective: Objective<Model: Trainable>;
 
@@ -50,18 +50,28 @@ pub trait OfflineMethod: Method {
     /// One example as it is handed over to the model.
     fn rows(example: &Self::Example) -> Rows<'_>;
 
-    /// What is learned from: `examples`, and what the reference says of them. `progress` is told how many are done.
-    fn prepare(
-        &self,
-        examples: Vec<Self::Example>,
-        reference: Option<&CausalLm>,
-        passes: MicroBatch,
-        progress: &mut dyn FnMut(usize),
-    ) -> Vec<<Self::Objective as Objective>::Example>;
+    /// How many numbers the reference is asked for of every example, once and before the first step. Default: it is not asked.
+    fn asked(&self) -> usize {
+        0
+    }
 
-    /// The objective, with the reference where it goes on asking it.
+    /// What `reference` says of examples that pass through it together: [`asked`](Self::asked) numbers of each, one example
+    /// after the other.
+    fn ask(&self, _reference: &CausalLm, _examples: &[&Self::Example]) -> Vec<f32> {
+        Vec::new()
+    }
+
+    /// What is learnt from: an example with what the reference said of it, which is nothing where it was not asked.
+    fn learnt(&self, example: Self::Example, _said: &[f32]) -> Learnt<Self> {
+        example.into()
+    }
+
+    /// The objective, with the reference where it goes on asking it; there may be none where it was asked before.
     fn objective(&self, reference: Option<CausalLm>) -> Self::Objective;
 }
+
+/// What the objective of a method learns from.
+pub type Learnt<M> = <<M as OfflineMethod>::Objective as Objective>::Example;
 
 /// How much one optimiser step holds. Every denominator comes from here, so a step's gradient does not depend on how it
 /// is split into forward passes.

@@ -95,16 +95,6 @@ impl OfflineMethod for RewardModelConfig {
         Rows::Pairs(vec![sequences(pair)])
     }
 
-    fn prepare(
-        &self,
-        examples: Vec<PreferenceExample>,
-        _reference: Option<&CausalLm>,
-        _passes: MicroBatch,
-        _progress: &mut dyn FnMut(usize),
-    ) -> Vec<PreferenceExample> {
-        examples
-    }
-
     fn objective(&self, _reference: Option<CausalLm>) -> BradleyTerry {
         BradleyTerry::new(self)
     }
@@ -155,6 +145,14 @@ impl BradleyTerry {
         Self { center_rewards_coefficient: config.center_rewards_coefficient, score_pairs: config.score_pairs }
     }
 
+    /// Everything measured on held-out pairs, and the scores that it was measured on.
+    pub fn judged(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> (Stats, Vec<PairScore>) {
+        let mut stats = evaluate_loss(self, model, pairs, passes);
+        let scores = self.scores(model, pairs, passes);
+        judge(&scores, &mut stats);
+        (stats, scores)
+    }
+
     /// Rewards of the chosen and the rejected texts, `[P]` each, from one forward pass over both.
     fn rewards(model: &Ranker, pairs: &[&PreferenceExample], dropout: Option<DropoutStream>) -> [Tensor<1>; 2] {
         let rows = Rows::Pairs(pairs.iter().map(|pair| sequences(pair)).collect());
@@ -199,9 +197,7 @@ impl Objective for BradleyTerry {
     /// Besides what training logs: a 95 % interval for the accuracy, the expected calibration error, the accuracy of
     /// "the longer one wins", and the correlation of the reward with the length.
     fn evaluate(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Result<Stats> {
-        let mut stats = evaluate_loss(self, model, pairs, passes);
-        judge(&self.scores(model, pairs, passes), &mut stats);
-        Ok(stats)
+        Ok(self.judged(model, pairs, passes).0)
     }
 
     fn scores(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Vec<PairScore> {

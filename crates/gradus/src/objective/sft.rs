@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Objective, OfflineMethod, Pass};
-use crate::batches::MicroBatch;
 use crate::data::{self, Examples, Need, Row, SftExample, TokeniseOptions, TooLong};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::read;
 use crate::loss::sft;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
@@ -29,6 +28,10 @@ pub struct SftConfig {
     pub assistant_only_loss: bool,
     /// Mix this share of the uniform distribution into the target (`nll` only). Default 0.
     pub label_smoothing: f64,
+    /// Join all rows, each with its end-of-text token, and cut them into blocks of `train.max_length` tokens (TRL's packing strategy
+    /// `wrapped`): for continued pre-training, where no text is to be lost. Default false: every row is a sequence of its own, and
+    /// nothing is padded either way.
+    pub packing: bool,
 }
 
 impl Default for SftConfig {
@@ -38,6 +41,7 @@ impl Default for SftConfig {
             completion_only_loss: None,
             assistant_only_loss: false,
             label_smoothing: 0.0,
+            packing: false,
         }
     }
 }
@@ -100,21 +104,27 @@ impl OfflineMethod for SftConfig {
             assistant_only_loss: self.assistant_only_loss,
             ..options
         };
-        data::sft_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
+        let length = match (self.packing, options.max_length) {
+            (true, Some(length)) => length,
+            _ => return data::sft_examples(rows, &from.tokenizer, from.template.as_ref(), &options),
+        };
+        if options.apart {
+            return Err(Error::input(
+                "`method.sft.packing` joins texts, but this model's encoder reads each source alone",
+            )
+            .with_hint("leave it out: nothing is padded either way"));
+        }
+        let uncut = TokeniseOptions { max_length: None, ..options };
+        let made = data::sft_examples(rows, &from.tokenizer, from.template.as_ref(), &uncut)?;
+        let made = data::wrapped(made, length);
+        if made.examples.is_empty() {
+            return Err(Error::input("the rows hold too few tokens for one block: nothing is predicted"));
+        }
+        Ok(made)
     }
 
     fn rows(text: &SftExample) -> Rows<'_> {
         Rows::Alone(vec![sequence(text)])
-    }
-
-    fn prepare(
-        &self,
-        examples: Vec<SftExample>,
-        _reference: Option<&CausalLm>,
-        _passes: MicroBatch,
-        _progress: &mut dyn FnMut(usize),
-    ) -> Vec<SftExample> {
-        examples
     }
 
     fn objective(&self, _reference: Option<CausalLm>) -> Sft {

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::OfflineMethod;
 use super::cpo::{Cpo, CpoConfig, CpoLossType, DEFAULTS};
-use crate::batches::MicroBatch;
 use crate::data::{Examples, Need, PreferenceExample, Row, TokeniseOptions};
 use crate::error::Result;
 use crate::method::{Cast, Defaults, Method, Problems, Shared};
@@ -87,16 +86,6 @@ impl OfflineMethod for SimpoConfig {
 
     fn rows(pair: &PreferenceExample) -> Rows<'_> {
         <CpoConfig as OfflineMethod>::rows(pair)
-    }
-
-    fn prepare(
-        &self,
-        examples: Vec<PreferenceExample>,
-        reference: Option<&CausalLm>,
-        passes: MicroBatch,
-        progress: &mut dyn FnMut(usize),
-    ) -> Vec<PreferenceExample> {
-        self.cpo().prepare(examples, reference, passes, progress)
     }
 
     fn objective(&self, reference: Option<CausalLm>) -> Cpo {

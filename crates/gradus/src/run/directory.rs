@@ -24,7 +24,7 @@ pub enum Existing {
 pub const WRITTEN_BY: &str = "# Written by gradus ";
 
 /// What a run writes; nothing else is ever removed from its directory.
-const ENTRIES: [&str; 23] = [
+const ENTRIES: [&str; 26] = [
     "config.yml",
     "state.json",
     "metrics.jsonl",
@@ -48,6 +48,9 @@ const ENTRIES: [&str; 23] = [
     "bad_batches",
     "comparison",
     "evaluation",
+    "reference.safetensors",
+    "held_out_rows.jsonl",
+    "skipped_rows.jsonl",
 ];
 
 /// The directory of one run: `runs/<name>/`.
@@ -263,6 +266,21 @@ impl RunDir {
     /// `evaluation/`: what a reward model makes of the held-out pairs.
     pub fn evaluation(&self) -> PathBuf {
         self.path.join("evaluation")
+    }
+
+    /// `reference.safetensors`: what the reference said of the examples before the first step.
+    pub fn reference(&self) -> PathBuf {
+        self.path.join("reference.safetensors")
+    }
+
+    /// `held_out_rows.jsonl`: where the rows stand that are never trained on.
+    pub fn held_out_rows(&self) -> PathBuf {
+        self.path.join("held_out_rows.jsonl")
+    }
+
+    /// `skipped_rows.jsonl`: where the bad rows stand that were left out, and what is wrong with them.
+    pub fn skipped_rows(&self) -> PathBuf {
+        self.path.join("skipped_rows.jsonl")
     }
 
     /// `comparison/`: several methods side by side.

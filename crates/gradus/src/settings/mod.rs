@@ -65,6 +65,9 @@ pub struct TrainConfig {
     pub max_prompt_length: Option<usize>,
     /// At which side such prompts are cut. Default `left` (RL4LMs).
     pub prompt_truncation: Side,
+    /// Leave bad rows out instead of ending the run: their number is said, and `skipped_rows.jsonl` in the run directory lists them
+    /// with what is wrong. Default false.
+    pub skip_bad_rows: bool,
     /// Use at most this many training rows.
     pub max_rows: Option<usize>,
     /// Draw those `max_rows` rows at random by the seed, instead of taking the first of the file. Default false.
@@ -168,6 +171,7 @@ impl Default for TrainConfig {
             max_prompt_length: None,
             prompt_truncation: Side::Left,
             too_long: None,
+            skip_bad_rows: false,
             max_rows: None,
             max_rows_at_random: false,
             max_eval_rows: 1000,

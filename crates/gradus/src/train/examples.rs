@@ -1,27 +1,67 @@
 //! From the rows of a plan to the examples of its method: those that are trained on, and those held out.
 
+use serde_json::json;
+
 use super::cast::Player;
 use super::fit;
 use super::observer::{Event, Observer};
 use super::prepare::{MAX_EVAL_PROMPTS, Split, Start, report, tokenise_options};
 use crate::config::Plan;
-use crate::data::{self, Examples, Need, Row, RowData};
+use crate::data::{self, Examples, Need, Place, Row, RowData, SkippedRow};
 use crate::error::{Error, Result};
 use crate::generate::SamplingParams;
 use crate::method::Cast;
 use crate::model::ModelShape;
 use crate::objective::OfflineMethod;
 use crate::rollout::Prompt;
+use crate::run::{RunDir, atomic};
 
-/// Examples to train on, and examples held out.
-pub type Parts<E> = (Vec<E>, Vec<E>);
-
-/// What an offline method learns from and is looked at with.
-pub struct Fixed<E> {
+/// What rows became, in two parts.
+pub struct Parts<E> {
     /// Examples to train on.
     pub train: Vec<E>,
     /// Examples held out.
     pub held_out: Vec<E>,
+    /// Which rows they are not.
+    pub apart: Apart,
+}
+
+/// The rows that are not trained on.
+pub struct Apart {
+    /// Those held out: the number in its data, and the place.
+    pub held_out: Vec<(usize, Place)>,
+    /// Those that are bad and left out.
+    pub skipped: Vec<SkippedRow>,
+}
+
+impl Apart {
+    /// Writes `held_out_rows.jsonl` and `skipped_rows.jsonl`; what is empty is not there.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self, run: &RunDir) -> Result<()> {
+        let of_row = |(index, place): &(usize, Place)| {
+            let mut row = json!({ "row": index + 1, "file": place.file.display().to_string(), "line": place.line });
+            if let Some(number) = place.row_in_array {
+                row["row_in_array"] = number.into();
+            }
+            format!("{row}\n")
+        };
+        let held_out: String = self.held_out.iter().map(of_row).collect();
+        let skipped: String = self.skipped.iter().map(|row| format!("{}\n", json!(row))).collect();
+        for (path, lines) in [(run.held_out_rows(), held_out), (run.skipped_rows(), skipped)] {
+            if !lines.is_empty() {
+                atomic::write_bytes(&path, lines.as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an offline method learns from and is looked at with.
+pub struct Fixed<E> {
+    /// The examples.
+    pub parts: Parts<E>,
     /// Prompts of the rows held out with their answers as references, where metrics of completions are asked for.
     pub prompts: Vec<Prompt>,
 }
@@ -37,20 +77,20 @@ pub fn fixed<M: OfflineMethod>(
     cast: &Cast<Player>,
     observer: &mut dyn Observer,
 ) -> Result<Fixed<M::Example>> {
-    let split = start.rows(plan, method.need())?;
+    let split = start.rows(plan, method.need(), &|_| true)?;
     if let Some(labels) = method.labels(&split.train, &start.model)? {
         // Rows are read once a run; a second reading gives the same.
         let _ = start.model.labels.set(labels);
     }
     let options = tokenise_options(plan, &start.model, Some(plan.train().max_length))?;
-    let (train, held_out) = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
-    let lengths = train.iter().chain(&held_out).map(|example| M::rows(example).longest());
+    let parts = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
+    let lengths = parts.train.iter().chain(&parts.held_out).map(|example| M::rows(example).longest());
     fit::check_positions(cast, lengths.max().unwrap_or(0), observer)?;
     let prompts = match plan.train().evaluation.metrics.is_empty() || split.held_out.is_empty() {
         true => Vec::new(),
         false => answered_prompts(plan, start, &split.held_out, observer)?,
     };
-    Ok(Fixed { train, held_out, prompts })
+    Ok(Fixed { parts, prompts })
 }
 
 /// Prompts of rows with answers, which become the references of metrics. Rows that share a prompt and everything beside it are one.
@@ -122,16 +162,17 @@ pub fn prompts(
     max_new_tokens: usize,
     observer: &mut dyn Observer,
 ) -> Result<Parts<Prompt>> {
-    let split = start.rows(plan, Need::Prompt)?;
     // What leaves no room for a whole completion is left out, in training or in evaluations.
     let max_new_tokens = max_new_tokens.max(plan.train().evaluation.max_new_tokens.unwrap_or(0));
     let room = room(plan, start, max_new_tokens)?;
     let options = tokenise_options(plan, &start.model, Some(room))?;
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
-    let (train, held_out) = parts(&split, make, observer)?;
-    let lengths = train.iter().chain(&held_out).map(|prompt| prompt.ids.len() + max_new_tokens);
+    let is_usable = |row: &Row| make(std::slice::from_ref(row)).is_ok();
+    let split = start.rows(plan, Need::Prompt, &is_usable)?;
+    let parts = parts(&split, make, observer)?;
+    let lengths = parts.train.iter().chain(&parts.held_out).map(|prompt| prompt.ids.len() + max_new_tokens);
     fit::check_positions(cast, lengths.max().unwrap_or(0), observer)?;
-    Ok((train, held_out))
+    Ok(parts)
 }
 
 /// Examples of both parts of the rows. Held-out rows of which nothing is left turn evaluation off.
@@ -142,16 +183,30 @@ fn parts<E>(
 ) -> Result<Parts<E>> {
     let train = make(&split.train)?;
     report("training", &train.counts, observer);
-    if split.held_out.is_empty() {
-        return Ok((train.examples, Vec::new()));
-    }
-    let held_out = match make(&split.held_out) {
-        Ok(held_out) => held_out,
-        Err(error) => {
-            observer.event(&Event::Warning(&format!("there is no evaluation: no held-out row is usable: {error}")));
-            return Ok((train.examples, Vec::new()));
+    let mut skipped = split.skipped.clone();
+    skipped.extend(train.skipped);
+    let mut held_out = Vec::new();
+    if !split.held_out.is_empty() {
+        match make(&split.held_out) {
+            Ok(made) => {
+                report("held out", &made.counts, observer);
+                skipped.extend(made.skipped);
+                held_out = made.examples;
+            }
+            Err(error) => {
+                observer.event(&Event::Warning(&format!("there is no evaluation: no held-out row is usable: {error}")))
+            }
         }
-    };
-    report("held out", &held_out.counts, observer);
-    Ok((train.examples, held_out.examples))
+    }
+    if let Some(first) = skipped.first() {
+        let place = first.line.map_or(String::new(), |line| format!(":{line}"));
+        observer.event(&Event::Warning(&format!(
+            "{} bad rows are left out, the first {}{place}: {}; `skipped_rows.jsonl` lists them",
+            skipped.len(),
+            first.file.display(),
+            first.problem
+        )));
+    }
+    let rows = split.held_out.iter().map(|row| (row.index, row.place.clone())).collect();
+    Ok(Parts { train: train.examples, held_out, apart: Apart { held_out: rows, skipped } })
 }

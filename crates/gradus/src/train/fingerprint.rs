@@ -13,6 +13,7 @@ use super::cast::Player;
 use crate::data::{Asked, Content, Message, Row, RowData};
 use crate::error::{Error, Result};
 use crate::method::{Cast, Trainer};
+use crate::model::Rows;
 use crate::run::{DataPrint, RowsPrint};
 
 /// The print of both parts of the rows.
@@ -63,6 +64,30 @@ pub(crate) fn check_models(expected: &BTreeMap<String, String>, found: &BTreeMap
     Err(Error::model(name, "its files hold something else than before the checkpoint").with_hint(
         "bring the old files back to go on exactly, or start a new run with the model as it is now (`--output-dir`)",
     ))
+}
+
+/// The print of what a reference is asked about: the ids of all examples, the models, and the settings that its answers follow
+/// from.
+pub(crate) fn of_question<'a>(
+    examples: impl Iterator<Item = Rows<'a>>,
+    models: &BTreeMap<String, String>,
+    settings: &str,
+) -> String {
+    let mut hash = Fnv::default();
+    for sequence in examples.flat_map(|rows| rows.sequences()) {
+        hash.ids(sequence.source);
+        hash.ids(sequence.target);
+    }
+    models.iter().flat_map(|(name, print)| [name, print]).for_each(|text| hash.text(text));
+    hash.text(settings);
+    format!("{:016x}", hash.0)
+}
+
+/// A print of numbers, by their bits.
+pub(crate) fn of_numbers(numbers: &[f32]) -> String {
+    let mut hash = Fnv::default();
+    numbers.iter().for_each(|number| hash.bytes(&number.to_bits().to_le_bytes()));
+    format!("{:016x}", hash.0)
 }
 
 /// How many stretches of a file of weights are looked at, evenly spread, and how long each is.

@@ -44,13 +44,14 @@ impl<'m> Visitor<'m> for Sizes<'_> {
     type Output = Result<(Vec<Row>, Vec<Row>)>;
 
     fn offline<M: OfflineMethod>(self, method: &'m M) -> Self::Output {
-        let train = examples::fixed(method, self.plan, self.start, self.cast, self.observer)?.train;
+        let train = examples::fixed(method, self.plan, self.start, self.cast, self.observer)?.parts.train;
         Ok((train.iter().map(|example| of_example(&M::rows(example))).collect(), Vec::new()))
     }
 
     fn online<M: OnlineMethod>(self, method: &'m M) -> Self::Output {
         let new = method.iteration().max_new_tokens;
-        let (train, held_out) = examples::prompts(self.plan, self.start, self.cast, new, self.observer)?;
+        let examples::Parts { train, held_out, .. } =
+            examples::prompts(self.plan, self.start, self.cast, new, self.observer)?;
         Ok((of_prompts(&train, new), of_prompts(&held_out, new)))
     }
 }

@@ -1,5 +1,6 @@
 //! Training: the two loops ([`offline`] and [`online`]) and what surrounds them; [`run`] is the way in.
 
+mod asked;
 mod beginning;
 pub(crate) mod cast;
 mod claimed;

@@ -7,13 +7,13 @@ use rand::seq::SliceRandom;
 use super::fingerprint;
 use super::observer::{Event, Observer};
 use crate::config::{MixedData, Plan};
-use crate::data::{self, Counts, ImplicitPrompt, LoadOptions, Need, Row, TokeniseOptions};
+use crate::data::{BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, Row, SkippedRow, TokeniseOptions};
 use crate::error::{Error, Result};
 use crate::model::{self, open_model};
 use crate::pretrained::Pretrained;
 use crate::rng::{Purpose, Stream};
 use crate::run::DataPrint;
-use crate::task;
+use crate::task::{self, DataConfig};
 
 /// The start model's directory with what turns text into ids.
 #[derive(Debug)]
@@ -56,8 +56,8 @@ impl Start {
     ///
     /// # Errors
     /// When they cannot be read, or are others.
-    pub fn rows(&self, plan: &Plan, need: Need) -> Result<Split> {
-        let split = rows(plan, need)?;
+    pub fn rows(&self, plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool) -> Result<Split> {
+        let split = rows(plan, need, is_usable)?;
         let found = fingerprint::of(&split.train, &split.held_out);
         if let Some(expected) = &self.expected_data {
             fingerprint::check(expected, &found)?;
@@ -99,42 +99,65 @@ pub struct Split {
     pub train: Vec<Row>,
     /// Held-out rows; never trained on.
     pub held_out: Vec<Row>,
+    /// Bad rows that were left out.
+    pub skipped: Vec<SkippedRow>,
 }
 
-/// Reads the rows and holds some out, unless `eval_data` or a task names others.
+/// Reads the rows and holds some out, unless `eval_data` or a task names others. Held out is what `is_usable`: others leave their
+/// places to those that follow.
 ///
 /// # Errors
 /// When they cannot be read.
-pub fn rows(plan: &Plan, need: Need) -> Result<Split> {
+pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool) -> Result<Split> {
     let (config, train) = (plan.config(), plan.train());
     let options = LoadOptions {
         text_column: train.text_column.clone(),
         rename: train.renames().map_err(Error::input)?,
+        bad_rows: bad_rows(plan),
         ..LoadOptions::needing(need)
+    };
+    let load = |data: &DataConfig, options: &LoadOptions| {
+        let Dataset { rows, bad, .. } = task::load(data, options)?;
+        Ok::<_, Error>((rows, bad.into_skipped()))
     };
     let drawn_from_all = train.max_rows.filter(|_| train.max_rows_at_random);
     let first = if drawn_from_all.is_some() { None } else { train.max_rows };
-    let mut rows = task::load(&config.data, &LoadOptions { max_rows: first, ..options.clone() })?.rows;
+    let (mut rows, mut skipped) = load(&config.data, &LoadOptions { max_rows: first, ..options.clone() })?;
     if let Some(most) = drawn_from_all {
         rows = draw(rows, most, plan.seed().stream(Purpose::Rows, 0, 0));
     }
     for (i, source) in config.mix.iter().enumerate() {
-        let more = data::load(&source.data, &options)?.rows;
+        let (more, bad) = load(&DataConfig::from(source.data.as_str()), &options)?;
+        skipped.extend(bad);
         rows.extend(drawn(more, source, plan.seed().stream(Purpose::Mix, 0, i as u64))?);
     }
     // Rows of several sources are counted through.
     rows.iter_mut().enumerate().for_each(|(index, row)| row.index = index);
     let most = most_held_out(plan, need);
     let named = config.held_out();
-    let mut held_out = match &named {
-        Some(data) if train.eval_steps >= 0 => task::load(data, &LoadOptions { max_rows: Some(most), ..options })?.rows,
-        _ => Vec::new(),
-    };
-    if named.is_none() && train.eval_steps >= 0 {
-        let count = held_out_rows(plan, rows.len()).min(most);
-        held_out = hold_out(&mut rows, count, plan);
+    let mut held_out = Vec::new();
+    match &named {
+        _ if train.eval_steps < 0 => {}
+        Some(data) => {
+            let mut bad;
+            (held_out, bad) = load(data, &LoadOptions { max_rows: Some(most), ..options.clone() })?;
+            if held_out.len() + bad.len() >= most && !(bad.is_empty() && held_out.iter().all(is_usable)) {
+                (held_out, bad) = load(data, &options)?;
+                held_out.retain(is_usable);
+                held_out.truncate(most);
+            }
+            skipped.extend(bad);
+        }
+        None => {
+            let count = held_out_rows(plan, rows.len()).min(most);
+            held_out = hold_out(&mut rows, count, plan, is_usable);
+        }
     }
-    Ok(Split { train: rows, held_out })
+    Ok(Split { train: rows, held_out, skipped })
+}
+
+fn bad_rows(plan: &Plan) -> BadRows {
+    if plan.train().skip_bad_rows { BadRows::Skip } else { BadRows::Fail }
 }
 
 /// As many of `rows` as `source` asks for, in the order of the file.
@@ -182,14 +205,16 @@ fn held_out_rows(plan: &Plan, rows: usize) -> usize {
     }
 }
 
-/// Takes `count` rows out: at random, or without shuffling the last ones. Both parts keep the file's order.
-fn hold_out(rows: &mut Vec<Row>, count: usize, plan: &Plan) -> Vec<Row> {
+/// Takes `count` rows out: at random, or without shuffling the last ones. Both parts keep the file's order. Where some are not
+/// usable others take their places, as long as no more than a quarter of all was looked at.
+fn hold_out(rows: &mut Vec<Row>, count: usize, plan: &Plan, is_usable: &dyn Fn(&Row) -> bool) -> Vec<Row> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     if plan.train().shuffle {
         order.shuffle(&mut plan.seed().stream(Purpose::Split, 0, 0));
     }
+    let looked_at = order.iter().rev().take(count.max(rows.len() / 4));
     let mut chosen = vec![false; rows.len()];
-    order[rows.len() - count..].iter().for_each(|&row| chosen[row] = true);
+    looked_at.filter(|&&row| is_usable(&rows[row])).take(count).for_each(|&row| chosen[row] = true);
     let mut index = 0;
     let taken = rows.extract_if(.., |_| {
         index += 1;
@@ -211,13 +236,18 @@ pub fn tokenise_options(plan: &Plan, model: &Pretrained, max_length: Option<usiz
         transcripts_as_messages: plan.train().transcripts_as_messages,
         system_prompt: plan.train().system_prompt.clone(),
         implicit_prompt: ImplicitPrompt::default(),
+        bad_rows: bad_rows(plan),
         ..TokeniseOptions::default()
     })
 }
 
 /// Says what became of the rows.
 pub fn report(what: &str, counts: &Counts, observer: &mut dyn Observer) {
-    let message = format!("{what}: {} of {} rows, {} tokens", counts.kept, counts.rows, counts.tokens);
+    let blocks = match counts.blocks {
+        0 => String::new(),
+        blocks => format!(" in {blocks} blocks"),
+    };
+    let message = format!("{what}: {} of {} rows, {} tokens{blocks}", counts.kept, counts.rows, counts.tokens);
     observer.event(&Event::Message(&message));
     for remark in counts.remarks() {
         observer.event(&Event::Warning(&format!("{what}: {remark}")));
@@ -227,6 +257,7 @@ pub fn report(what: &str, counts: &Counts, observer: &mut dyn Observer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data;
 
     #[test]
     fn rows_drawn_from_all_keep_the_order_of_the_file_and_are_never_too_many() {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
+use super::asked::{self, Asked};
 use super::beginning::Beginning;
 use super::cast::{self, Player};
 use super::claimed::Claimed;
@@ -196,25 +197,26 @@ impl Job<'_> {
 
     /// Offline methods: examples and models, the loop, then what it leaves behind.
     fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
-        let Fixed { train, held_out, prompts } = examples::fixed(method, self.plan, self.start, self.cast, observer)?;
+        let Fixed { parts, prompts } = examples::fixed(method, self.plan, self.start, self.cast, observer)?;
+        let examples::Parts { train, held_out, apart } = parts;
         let measuring = self.measuring()?;
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: <M::Objective as Objective>::Model = self.models().policy()?;
-        let reference = match model.language() {
-            Some(policy) => self.models().reference(policy)?,
-            None => None,
+        let about = self.asked_about(method, [&train, &held_out])?;
+        let kept = about.as_ref().and_then(|about| Asked::read(self.directory, about));
+        let reference = match (model.language(), &kept) {
+            (Some(policy), None) => self.models().reference(policy)?,
+            _ => None,
         };
-        if reference.is_some() {
-            let total = Some(train.len() + held_out.len());
-            observer.event(&Event::Phase { name: "reference", total, done: 0 });
-        }
-        let mut prepare = |examples: Vec<M::Example>, before: usize| {
-            let mut progress = |done| observer.event(&Event::Progress { done: before + done });
-            method.prepare(examples, reference.as_ref(), self.passes(), &mut progress)
+        let is_new = kept.is_none();
+        let asked = match (kept, &reference) {
+            (Some(kept), _) => kept,
+            (None, Some(reference)) => Asked::ask(method, reference, [&train, &held_out], self.passes(), observer),
+            (None, None) => Asked::default(),
         };
-        let before = train.len();
-        let (train, held_out) = (prepare(train, 0), prepare(held_out, before));
+        let train = asked::learnt(method, train, &asked.train);
+        let held_out = asked::learnt(method, held_out, &asked.held_out);
         let objective = method.objective(reference);
 
         let order = self.order(Purpose::DataOrder, train.len());
@@ -223,6 +225,8 @@ impl Job<'_> {
         let mut learner = Learner::new(model, optimizer);
         let save = |model: &<M::Objective as Objective>::Model, path: &Path| model.save(&self.start.model, path);
         let mut recorder = self.recorder(observer)?;
+        apart.write(self.directory)?;
+        about.filter(|_| is_new).map_or(Ok(()), |about| asked.write(self.directory, &about))?;
         // Evaluations that complete prompts keep what they sampled, as those of online methods do.
         let log = match prompts.is_empty() {
             true => None,
@@ -267,7 +271,8 @@ impl Job<'_> {
     /// Online methods: prompts, models and reward, the loop, then what it leaves behind.
     fn online<M: OnlineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let new = method.iteration().max_new_tokens;
-        let (train, held_out) = examples::prompts(self.plan, self.start, self.cast, new, observer)?;
+        let parts = examples::prompts(self.plan, self.start, self.cast, new, observer)?;
+        let examples::Parts { train, held_out, apart } = parts;
         self.check_memory(forecast::of_prompts(&train, new), &forecast::of_prompts(&held_out, new), observer)?;
         let policy: CausalLm = self.models().policy()?;
         let reference = self.models().reference(&policy)?;
@@ -292,6 +297,7 @@ impl Job<'_> {
         let save = |policy: &CausalLm, path: &Path| policy.save(&self.start.model, path);
         let stop_ids = self.start.model.stop_ids();
         let mut recorder = self.recorder(observer)?;
+        apart.write(self.directory)?;
         let task = Online {
             prompts: &train,
             held_out: &held_out,
@@ -310,6 +316,18 @@ impl Job<'_> {
         atomic::write_dir(&self.directory.model(), |path| save(&frozen.policy, path))?;
         algorithm.save(&frozen, self.directory.path())?;
         self.finish(&mut recorder, &settings)
+    }
+
+    /// The print of everything that the answers of a reference follow from; none where it is not asked before training.
+    fn asked_about<M: OfflineMethod>(&self, method: &M, parts: [&[M::Example]; 2]) -> Result<Option<String>> {
+        if method.asked() == 0 {
+            return Ok(None);
+        }
+        let keys = serde_json::to_string(self.plan.method()).expect("keys are JSON");
+        let role = self.cast.reference.as_ref().map(|player| player.role.clone());
+        let settings = format!("{keys} {role:?} {:?}", self.plan.train().compute);
+        let rows = parts.into_iter().flatten().map(M::rows);
+        Ok(Some(fingerprint::of_question(rows, &self.models, &settings)))
     }
 
     /// What evaluations measure completions with.

@@ -60,6 +60,11 @@ impl DpoConfig {
         self.loss_type.0.iter().enumerate().map(move |(i, &loss)| (loss, weight(i)))
     }
 
+    /// Whether the reference is asked beside every step.
+    pub fn is_live(&self) -> bool {
+        self.reference == ReferenceLogprobs::Live
+    }
+
     /// Whether a loss sorts the pairs of a step, and so needs to know all of them.
     pub fn sorts(&self) -> bool {
         self.loss_type.0.iter().any(|loss| matches!(loss, DpoLossType::Aot | DpoLossType::AotUnpaired))

@@ -1,0 +1,164 @@
+//! What becomes of rows on their way into a run: bad ones, those held out, plain text in blocks, and what a reference said of them.
+
+use serde_json::{Value, json};
+
+use crate::harness::{CliTest, fixture_model};
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+/// Twenty good rows with two bad ones between.
+fn rows() -> String {
+    let row = |i: usize| match i {
+        7 => "{\"text\": 7}\n".to_owned(),
+        12 => "{\"text\": \"cut off\n".to_owned(),
+        _ => format!("{{\"text\": \"The tea is number {i}.\"}}\n"),
+    };
+    (0..22).map(row).collect()
+}
+
+#[test]
+fn bad_rows_end_a_run_or_are_left_out_and_listed() {
+    let test = CliTest::with("texts.jsonl", &rows());
+    let model = fixture_model("gpt2");
+    let run = |more: &[&str]| {
+        let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", "run", "--max-steps", "1"];
+        test.run(&[&arguments[..], more].concat())
+    };
+    let refused = run(&[]);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("texts.jsonl:8: column `text` is a number, expected a string"),
+        "{}",
+        refused.stderr
+    );
+    assert!(refused.stderr.contains("2 of 22 rows are bad"), "{}", refused.stderr);
+
+    let run = run(&["--skip-bad-rows", "--overwrite"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let warning = "2 bad rows are left out, the first texts.jsonl:8: column `text` is a number, expected a string; \
+                   `skipped_rows.jsonl` lists them";
+    assert!(run.stderr.contains(warning), "{}", run.stderr);
+    let skipped = lines(&test.read("run/skipped_rows.jsonl"));
+    assert_eq!(
+        skipped[0],
+        json!({ "file": "texts.jsonl", "line": 8, "problem": "column `text` is a number, expected a string" })
+    );
+    assert_eq!((skipped.len(), &skipped[1]["line"]), (2, &json!(13)));
+
+    // A fifth of the twenty that are left, each with where it stands.
+    let held_out = lines(&test.read("run/held_out_rows.jsonl"));
+    assert_eq!(held_out.len(), 4);
+    for row in &held_out {
+        let (number, line) = (row["row"].as_u64().expect("a number"), row["line"].as_u64().expect("a number"));
+        let before = [8, 13].iter().filter(|bad| **bad < line).count() as u64;
+        assert_eq!((number + before, &row["file"]), (line, &json!("texts.jsonl")));
+    }
+}
+
+#[test]
+fn a_row_that_no_template_renders_is_a_bad_one() {
+    let good =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n";
+    let bad = "{\"messages\": [{\"role\": \"nobody\", \"content\": \"a\"}]}\n";
+    let test = CliTest::with("talk.jsonl", &format!("{good}{good}{bad}{good}"));
+    let template = "{% for m in messages %}{% if m.role == 'nobody' %}{{ raise_exception('who is that?') }}{% endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    test.write("template.jinja", template);
+    let model = fixture_model("gpt2");
+    let arguments = ["sft", "--model", &model, "--data", "talk.jsonl", "--output-dir", "run", "--max-steps", "1"];
+    let template = ["--chat-template", "template.jinja", "--eval-fraction", "0"];
+    assert_eq!(test.run(&[&arguments[..], &template].concat()).code, 1);
+    let run = test.run(&[&arguments[..], &template, &["--skip-bad-rows", "--overwrite"]].concat());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let skipped = lines(&test.read("run/skipped_rows.jsonl"));
+    assert_eq!((skipped.len(), &skipped[0]["line"]), (1, &json!(3)));
+    assert!(skipped[0]["problem"].as_str().expect("a text").contains("who is that?"), "{skipped:?}");
+}
+
+#[test]
+fn plain_text_is_packed_into_blocks() {
+    let story = "The tea is good. The kettle is warm.\n\nA cup of it stands on the table.\n";
+    let test = CliTest::with("book.txt", &format!("{story}<|endoftext|>\n{story}"));
+    let model = fixture_model("gpt2");
+    let shown = test.succeeds(&["data", "show", "book.txt", "--json"]);
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!((&shown["stats"]["rows"], &shown["kind"]), (&json!(2), &json!("text")), "{shown}");
+    let arguments = ["sft", "--model", &model, "--data", "book.txt", "--output-dir", "run", "--packing"];
+    let run = test.run(&[&arguments[..], &["--max-length", "16", "--max-steps", "2", "--eval-fraction", "0"]].concat());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let said = run.stderr.lines().find(|line| line.contains("training: 2 of 2 rows")).expect("what became of the rows");
+    let numbers: Vec<usize> = said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    let (tokens, blocks) = (numbers[numbers.len() - 2], numbers[numbers.len() - 1]);
+    assert!(said.ends_with("blocks") && blocks == tokens.div_ceil(16), "{said}");
+    // A directory of texts is data; beside other data files they are descriptions.
+    std::fs::create_dir(test.path().join("books")).expect("a directory");
+    test.write("books/one.txt", story);
+    let rows = |test: &CliTest| {
+        let shown: Value = serde_json::from_str(&test.succeeds(&["data", "show", "books", "--json"])).expect("JSON");
+        shown["stats"]["rows"].as_u64().expect("a number")
+    };
+    assert_eq!(rows(&test), 1);
+    test.write("books/rows.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"c\"}\n");
+    assert_eq!(rows(&test), 3);
+    // And back: rows of texts as one file.
+    test.succeeds(&["data", "convert", "book.txt", "--to", "text", "--output", "again.txt", "--quiet"]);
+    assert_eq!(test.read("again.txt"), format!("{story}<|endoftext|>\n{story}"));
+}
+
+#[test]
+fn a_run_that_goes_on_does_not_ask_its_reference_again() {
+    let pairs: String = (0..8)
+        .map(|i| format!("{{\"prompt\": \"The tea {i} is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}}\n"))
+        .collect();
+    let test = CliTest::with("pairs.jsonl", &pairs);
+    let model = fixture_model("gpt2");
+    let begin = |out: &str, steps: &str| {
+        let arguments = ["dpo", "--model", &model, "--data", "pairs.jsonl", "--output-dir", out, "--batch-size", "2"];
+        let more = ["--max-steps", steps, "--save-steps", "1", "--learning-rate", "0.01", "--lr-schedule", "constant"];
+        test.succeeds(&[&arguments[..], &more, &["--quiet"]].concat())
+    };
+    begin("whole", "3");
+    begin("halves", "2");
+    let file = test.path().join("halves/reference.safetensors");
+    let state = || {
+        let written = std::fs::metadata(&file).and_then(|about| about.modified()).expect("it is there");
+        (std::fs::read(&file).expect("it is there"), written)
+    };
+    let go_on = |steps| test.succeeds(&["dpo", "--output-dir", "halves", "--resume", "--max-steps", steps, "--quiet"]);
+    let before = state();
+    go_on("3");
+    assert!(state() == before, "nothing was asked");
+    let weights = |out: &str| std::fs::read(test.path().join(out).join("model/model.safetensors")).expect("weights");
+    assert!(weights("whole") == weights("halves"), "to the bit");
+    std::fs::write(&file, b"broken").expect("written");
+    go_on("4");
+    assert!(state().0 == before.0, "it was asked, and said the same");
+}
+
+#[test]
+fn prompts_that_leave_no_room_give_their_places_to_others() {
+    // Every third prompt is far too long for a completion.
+    let row = |i: usize| match i % 3 {
+        0 => format!("{{\"prompt\": \"{}\"}}\n", "The tea is good and warm. ".repeat(40)),
+        _ => format!("{{\"prompt\": \"The tea {i} is\"}}\n"),
+    };
+    let test = CliTest::with("prompts.jsonl", &(0..120).map(row).collect::<String>());
+    test.write("held_out.jsonl", &(0..30).map(row).collect::<String>());
+    let model = fixture_model("gpt2");
+    let held_out = |more: &[&str]| {
+        let reward = ["--reward-rule-length-target", "4", "--max-new-tokens", "3", "--max-length", "24"];
+        let short =
+            ["--max-steps", "1", "--batch-size", "2", "--group-size", "2", "--overwrite", "--output-dir", "run"];
+        let arguments = ["grpo", "--model", &model, "--data", "prompts.jsonl", "--max-eval-rows", "12"];
+        let run = test.run(&[&arguments[..], &reward, &short, more].concat());
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let said = run.stderr.lines().find(|line| line.contains("held out: ")).expect("what became of the rows");
+        assert!(said.contains("held out: 12 of 12 rows"), "{said}");
+        let rows = lines(&test.read("run/held_out_rows.jsonl"));
+        assert!(rows.iter().all(|row| row["row"].as_u64().expect("a number") % 3 != 1), "{rows:?}");
+        rows.len()
+    };
+    assert_eq!(held_out(&[]), 12);
+    assert_eq!(held_out(&["--eval-data", "held_out.jsonl"]), 12);
+}

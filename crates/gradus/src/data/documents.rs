@@ -1,0 +1,125 @@
+//! Plain text: a file is a document, or several with `<|endoftext|>` on lines of their own between them.
+
+use std::io::{BufRead, Read};
+
+use serde_json::{Map, Value};
+
+use super::place::Place;
+use super::reader::{Origin, ROW_BYTES, RawRow};
+use crate::Result;
+
+/// The line between two documents, as in the text files of GPT-2's kin.
+pub(super) const DOCUMENT_END: &str = "<|endoftext|>";
+
+/// The documents of a file as rows with one column, `text`. Empty ones are none.
+pub(super) struct Documents {
+    origin: Origin,
+    input: Box<dyn BufRead>,
+    line: usize,
+    done: bool,
+}
+
+impl Documents {
+    pub fn new(origin: Origin, input: Box<dyn BufRead>) -> Self {
+        Self { origin, input, line: 0, done: false }
+    }
+
+    /// The next document and the line it begins on; `None` behind the last.
+    fn read(&mut self) -> Result<Option<(Place, String)>> {
+        let mut bytes = Vec::new();
+        let place = Place::new(&self.origin.file, self.line + 1);
+        while !self.done {
+            let begin = bytes.len();
+            let room = (ROW_BYTES + 1 - begin) as u64;
+            match self.input.by_ref().take(room).read_until(b'\n', &mut bytes) {
+                Ok(0) => {
+                    self.done = true;
+                    break;
+                }
+                Ok(_) => self.line += 1,
+                Err(error) => {
+                    self.done = true;
+                    return Err(self.origin.failed(self.line, &error));
+                }
+            }
+            if bytes.len() > ROW_BYTES {
+                self.done = true;
+                let message = format!("the document has more than {ROW_BYTES} bytes, the most that one may have");
+                return Err(place
+                    .error(message)
+                    .with_hint(format!("put lines with `{DOCUMENT_END}` into it, or split the file")));
+            }
+            if bytes[begin..].trim_ascii() == DOCUMENT_END.as_bytes() {
+                bytes.truncate(begin);
+                break;
+            }
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            place.error(format!("not valid UTF-8 at byte {} of the document", error.utf8_error().valid_up_to() + 1))
+        })?;
+        let text = text.trim_end_matches(['\n', '\r']);
+        Ok((!self.done || !text.is_empty()).then(|| (place, text.to_owned())))
+    }
+}
+
+impl Iterator for Documents {
+    type Item = Result<RawRow>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.read() {
+                Ok(Some((_, text))) if text.trim().is_empty() => {}
+                Ok(Some((place, text))) => {
+                    return Some(Ok(RawRow {
+                        place,
+                        columns: Map::from_iter([("text".to_owned(), Value::from(text))]),
+                    }));
+                }
+                Ok(None) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    fn documents(text: &[u8]) -> Vec<Result<(usize, String), String>> {
+        let origin = Origin { file: std::path::Path::new("a.txt").into(), gzip: false };
+        let documents = Documents::new(origin, Box::new(std::io::Cursor::new(text.to_vec())));
+        let read = |row: Result<RawRow>| match row {
+            Ok(row) => Ok((row.place.line, row.columns["text"].as_str().expect("a text").to_owned())),
+            Err(Error::Data { line, message, .. }) => Err(format!("{line:?} {message}")),
+            Err(other) => Err(other.to_string()),
+        };
+        documents.map(read).collect()
+    }
+
+    #[test]
+    fn a_file_is_a_document_or_several() {
+        let doc = |line, text: &str| Ok((line, text.to_owned()));
+        assert_eq!(documents(b"One.\n\n  Two.\n"), [doc(1, "One.\n\n  Two.")]);
+        assert_eq!(
+            documents(b"One\n<|endoftext|>\nTwo\nlines <|endoftext|>\r\n<|endoftext|>\r\n\n<|endoftext|>\nThree"),
+            [doc(1, "One"), doc(3, "Two\nlines <|endoftext|>"), doc(8, "Three")]
+        );
+        assert_eq!(documents(b""), []);
+        assert_eq!(documents(b"\n<|endoftext|>\n\n"), []);
+        assert_eq!(
+            documents(b"a\n<|endoftext|>\nb\xff\n<|endoftext|>\nc"),
+            [doc(1, "a"), Err("Some(3) not valid UTF-8 at byte 2 of the document".into()), doc(5, "c")]
+        );
+    }
+
+    #[test]
+    fn an_endless_document_ends_the_file() {
+        let found = documents(&vec![b'x'; ROW_BYTES + 2]);
+        assert_eq!(
+            found,
+            [Err("Some(1) the document has more than 67108864 bytes, the most that one may have".into())]
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! Means over rows, with how far chance may have moved them.
+
+use serde_json::{Map, Value};
+
+use crate::math::stats::ratio_error;
+use crate::run::Metrics;
+
+/// Named means: of each row a sum and what it weighs (tokens, or 1).
+#[derive(Debug, Default)]
+pub(super) struct Means(Vec<(&'static str, Vec<(f64, f64)>)>);
+
+impl Means {
+    /// Adds a row of so many observations that sum to `sum`.
+    pub fn row(&mut self, name: &'static str, sum: f64, weight: f64) {
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, rows)) => rows.push((sum, weight)),
+            None => self.0.push((name, vec![(sum, weight)])),
+        }
+    }
+
+    /// Adds a row of values.
+    pub fn values(&mut self, name: &'static str, values: &[f32]) {
+        self.row(name, values.iter().map(|&value| f64::from(value)).sum(), values.len() as f64);
+    }
+
+    /// The means, where there is anything to take one of.
+    pub fn metrics(&self) -> Metrics {
+        let mean = |(name, rows): &(&str, Vec<(f64, f64)>)| {
+            let (sum, weight) = rows.iter().fold((0.0, 0.0), |(s, w), (sum, weight)| (s + sum, w + weight));
+            (weight > 0.0).then(|| ((*name).to_owned(), sum / weight))
+        };
+        self.0.iter().filter_map(mean).collect()
+    }
+
+    /// Their standard errors; none with fewer than two rows.
+    pub fn errors(&self) -> Map<String, Value> {
+        let error = |(name, rows): &(&str, Vec<(f64, f64)>)| Some(((*name).to_owned(), ratio_error(rows)?.into()));
+        self.0.iter().filter_map(error).collect()
+    }
+}

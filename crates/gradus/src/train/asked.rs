@@ -1,0 +1,123 @@
+//! What the reference says of the examples before the first step, kept beside the run: one that goes on does not ask again.
+
+use std::collections::HashMap;
+use std::fs;
+
+use safetensors::SafeTensors;
+
+use super::fingerprint;
+use super::observer::{Event, Observer};
+use crate::batches::MicroBatch;
+use crate::error::Result;
+use crate::files::{NamedTensor, write_safetensors};
+use crate::model::CausalLm;
+use crate::objective::{Learnt, OfflineMethod};
+use crate::run::{RunDir, atomic};
+
+/// The key of the file's metadata: the prints of what was asked and of what was answered.
+const PRINTS: &str = "prints";
+
+/// The answers, as many numbers an example as its method asks for, one example after the other.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Asked {
+    /// Of the examples to train on.
+    pub train: Vec<f32>,
+    /// Of those held out.
+    pub held_out: Vec<f32>,
+}
+
+impl Asked {
+    /// Asks `reference` about the examples to train on and those held out; the observer is told how many are done.
+    pub fn ask<M: OfflineMethod>(
+        method: &M,
+        reference: &CausalLm,
+        parts: [&[M::Example]; 2],
+        passes: MicroBatch,
+        observer: &mut dyn Observer,
+    ) -> Self {
+        let mut done = 0;
+        if method.asked() > 0 {
+            let total = Some(parts.iter().map(|part| part.len()).sum());
+            observer.event(&Event::Phase { name: "reference", total, done });
+        }
+        let [train, held_out] = parts.map(|examples| {
+            if method.asked() == 0 {
+                return Vec::new();
+            }
+            let lengths: Vec<usize> = examples.iter().map(|example| M::rows(example).tokens()).collect();
+            let mut said = Vec::with_capacity(method.asked() * examples.len());
+            for pass in passes.split(&lengths) {
+                done += pass.len();
+                said.extend(method.ask(reference, &examples[pass].iter().collect::<Vec<_>>()));
+                observer.event(&Event::Progress { done });
+            }
+            said
+        });
+        Self { train, held_out }
+    }
+
+    /// What the run in `directory` was answered before, where it asked the same: `question` is the print of what is asked. A file
+    /// that is broken, or about something else, is none.
+    pub fn read(directory: &RunDir, question: &str) -> Option<Self> {
+        let bytes = fs::read(directory.reference()).ok()?;
+        let (_, header) = SafeTensors::read_metadata(&bytes).ok()?;
+        let file = SafeTensors::deserialize(&bytes).ok()?;
+        let numbers = |name: &str| {
+            let bytes = file.tensor(name).ok()?.data().as_chunks().0;
+            Some(bytes.iter().map(|&bytes: &[u8; 4]| f32::from_le_bytes(bytes)).collect::<Vec<_>>())
+        };
+        let asked = Self { train: numbers("train")?, held_out: numbers("held_out")? };
+        (header.metadata().as_ref()?.get(PRINTS)? == &asked.prints(question)).then_some(asked)
+    }
+
+    /// Keeps the answers in `directory`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, directory: &RunDir, question: &str) -> Result<()> {
+        // One key: several would stand in another order each time.
+        let metadata = HashMap::from([(PRINTS.into(), self.prints(question))]);
+        let tensors = [("train", &self.train), ("held_out", &self.held_out)]
+            .map(|(name, values)| NamedTensor::new(name, [values.len()], values.as_slice()));
+        atomic::write_path(&directory.reference(), |path| {
+            write_safetensors(tensors.iter().map(|tensor| (tensor.name.as_ref(), tensor)), Some(metadata), path)
+        })
+    }
+
+    fn prints(&self, question: &str) -> String {
+        format!("{question} {}", fingerprint::of_numbers(&[&self.train[..], &self.held_out].concat()))
+    }
+}
+
+/// Examples with what was said of them.
+pub(super) fn learnt<M: OfflineMethod>(method: &M, examples: Vec<M::Example>, said: &[f32]) -> Vec<Learnt<M>> {
+    let count = method.asked().min(said.len());
+    let of = |(i, example)| method.learnt(example, &said[i * count..(i + 1) * count]);
+    examples.into_iter().enumerate().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Existing;
+
+    #[test]
+    fn answers_come_back_to_the_bit_for_the_same_question_and_never_when_changed() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let run = RunDir::create(directory.path().join("dpo"), Existing::Refuse).expect("created");
+        assert_eq!(Asked::read(&run, "q"), None);
+        let asked = Asked { train: vec![0.1, -3.5, f32::MIN_POSITIVE], held_out: vec![-0.0] };
+        asked.write(&run, "q").expect("written");
+        let found = Asked::read(&run, "q").expect("kept");
+        assert_eq!(found.prints(""), asked.prints(""));
+        assert!(found.held_out[0].is_sign_negative());
+        assert_eq!(Asked::read(&run, "another"), None);
+        let mut bytes = fs::read(run.reference()).expect("there");
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(run.reference(), &bytes).expect("changed");
+        assert_eq!(Asked::read(&run, "q"), None);
+        fs::write(run.reference(), &bytes[..last - 6]).expect("cut off");
+        assert_eq!(Asked::read(&run, "q"), None);
+    }
+}
