@@ -235,6 +235,25 @@ pub fn is_held(directory: &Path) -> bool {
     }
 }
 
+/// Asks whoever is at work in a run directory to end, as Ctrl-C does: after the step and a checkpoint. It does not wait for
+/// that; asked a second time, the trainer ends at once.
+///
+/// # Errors
+/// [`Error::Input`] when nobody is at work there, or it is on another machine.
+pub fn interrupt(directory: &Path) -> Result<()> {
+    let shown = directory.display();
+    let process = match read_state(directory)? {
+        Some(StateFile { state: Stage::Running, process, .. }) if is_held(directory) => process,
+        _ => return Err(Error::input(format!("nobody is at work in `{shown}`"))),
+    };
+    let elsewhere = || {
+        let host = process.host.clone().unwrap_or_else(|| "another machine".into());
+        Error::input(format!("the trainer in `{shown}` is on {host}")).with_hint("stop it there, with Ctrl-C")
+    };
+    // A number alone may be that of any other program.
+    if !process.is_alive() { Err(elsewhere()) } else { process.interrupt(directory) }
+}
+
 /// What `state.json` says; nothing for a run without one.
 ///
 /// # Errors
@@ -264,6 +283,20 @@ impl Process {
     pub fn current() -> Self {
         let pid = std::process::id();
         Self { pid, start_ticks: start_ticks(pid), boot_id: boot_id(), host: host() }
+    }
+
+    /// Sends it what Ctrl-C sends.
+    #[cfg(unix)]
+    fn interrupt(&self, directory: &Path) -> Result<()> {
+        use nix::sys::signal::{Signal, kill};
+        let pid = nix::unistd::Pid::from_raw(self.pid.cast_signed());
+        kill(pid, Signal::SIGINT).map_err(|error| Error::io(directory, error.into()))
+    }
+
+    #[cfg(not(unix))]
+    fn interrupt(&self, directory: &Path) -> Result<()> {
+        let message = format!("this system has no way to stop the trainer in `{}` from here", directory.display());
+        Err(Error::input(message).with_hint("press Ctrl-C where it was started"))
     }
 
     /// Whether it lives on this machine. What the system does not tell counts as a match.

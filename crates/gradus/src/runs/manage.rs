@@ -7,7 +7,7 @@ use super::settings::Settings;
 use super::{Library, is_run};
 use crate::error::{Error, Result};
 use crate::run::RunDir;
-use crate::run::claim::{Claim, is_held};
+use crate::run::claim::{Claim, interrupt, is_held};
 
 impl Library {
     /// Gives the run `old` the name `new`; returns its new path.
@@ -51,6 +51,18 @@ impl Library {
         let removed = fs::remove_dir_all(&path).map_err(|source| Error::io(&path, source));
         drop(claim);
         removed
+    }
+
+    /// Asks the trainer at work in a run to end after its step and a checkpoint, as Ctrl-C does, and does not wait for it.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when nobody is at work in it, or on another machine.
+    pub fn stop(&self, name: &str) -> Result<()> {
+        let (name, path) = self.find(name)?;
+        if !is_held(&path) {
+            return Err(Error::input(format!("`{name}` is not running")));
+        }
+        interrupt(&path)
     }
 
     /// Refuses to remove a directory that others may have written: files named `config.yml` or `metrics.jsonl` are
@@ -109,7 +121,7 @@ impl Library {
 fn claimed(name: &str, path: &Path, what: &str) -> Result<Claim> {
     if is_held(path) {
         return Err(Error::input(format!("`{name}` is running and cannot be {what}"))
-            .with_hint("stop it with Ctrl-C first; it writes a checkpoint"));
+            .with_hint("`gradus runs stop` ends it after a checkpoint"));
     }
     Claim::take(path)
 }

@@ -1,4 +1,4 @@
-//! `gradus runs tag`, `rename` and `rm`.
+//! `gradus runs tag`, `rename`, `stop` and `rm`.
 
 use gradus::Error;
 use gradus::runs::{Entry, Labels, Library, Snapshot, SnapshotKind, snapshots, without_checkpoint};
@@ -68,6 +68,22 @@ pub fn rename(args: &RenameArgs, library: &Library, out: &Output) -> anyhow::Res
         out.warn(format_args!("the configuration of {} names {}", quoted(&users), old.display()));
     }
     out.result(&json!({ "name": args.new, "path": path }), || path.display().to_string())
+}
+
+/// Arguments of `gradus runs stop`.
+#[derive(Debug, clap::Args)]
+pub struct StopArgs {
+    /// The run
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+/// Asks its trainer to end.
+pub fn stop(args: &StopArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
+    library.stop(&args.name)?;
+    out.result(&json!({ "stopping": args.name }), || {
+        format!("`{}` ends after its step and a checkpoint; asked again, it ends at once", args.name)
+    })
 }
 
 /// Arguments of `gradus runs rm`.

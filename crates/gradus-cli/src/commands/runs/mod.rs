@@ -56,6 +56,8 @@ enum Verb {
     Tag(manage::TagArgs),
     /// Give a run another name
     Rename(manage::RenameArgs),
+    /// Ask the trainer at work in a run to end after a checkpoint, as Ctrl-C does
+    Stop(manage::StopArgs),
     /// Remove runs with everything in their directories
     Rm(manage::RmArgs),
     /// Go on with a run from its last checkpoint
@@ -86,6 +88,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         Some(Verb::Compare(args)) => compare::run(&args, &library, out),
         Some(Verb::Tag(args)) => manage::tag(&args, &library, out),
         Some(Verb::Rename(args)) => manage::rename(&args, &library, out),
+        Some(Verb::Stop(args)) => manage::stop(&args, &library, out),
         Some(Verb::Rm(args)) => manage::remove(&args, &library, out),
         Some(Verb::Resume(args)) => resume::run(&args, &library, out),
         Some(Verb::Export(args)) => export::run(&args, &library, out),
