@@ -25,18 +25,16 @@ impl Cache {
         // What is half done when a thread panics is only less.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|path, _| names.iter().any(|(_, own)| own == path));
-        let mut entry = |(name, path): (String, PathBuf)| {
-            let stamp = stamp(&path);
-            match known.get(&path) {
-                Some((before, entry)) if *before == stamp && entry.state != Status::Running => entry.clone(),
-                _ => {
-                    let entry = Entry::read(name, &path);
-                    known.insert(path, (stamp, entry.clone()));
-                    entry
-                }
-            }
+        let stamps: Vec<Stamp> = names.iter().map(|(_, path)| stamp(path)).collect();
+        let is_known = |(path, stamp): (&PathBuf, &Stamp)| {
+            known.get(path).is_some_and(|(before, entry)| before == stamp && entry.state != Status::Running)
         };
-        names.into_iter().map(&mut entry).collect()
+        let fresh = names.iter().zip(&stamps).filter(|((_, path), stamp)| !is_known((path, stamp)));
+        let (fresh, stamps): (Vec<_>, Vec<_>) = fresh.map(|(run, stamp)| (run.clone(), *stamp)).unzip();
+        for (entry, stamp) in Entry::read_all(fresh).into_iter().zip(stamps) {
+            known.insert(entry.path.clone(), (stamp, entry));
+        }
+        names.iter().filter_map(|(_, path)| known.get(path).map(|(_, entry)| entry.clone())).collect()
     }
 }
 

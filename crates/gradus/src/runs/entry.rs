@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -13,7 +14,7 @@ use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::run::claim::{Stage, is_held, read_state};
 use crate::run::metrics::is_better;
-use crate::run::{Checkpoint, MetricsRow, RunDir, read_metrics};
+use crate::run::{Checkpoint, RunDir, scan_metrics};
 
 /// How a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -116,11 +117,11 @@ impl Entry {
             }
         };
         let metrics = path.join("metrics.jsonl");
-        let rows = match metrics.is_file().then(|| read_metrics(&metrics)).transpose() {
-            Ok(rows) => rows.unwrap_or_default(),
+        let (logged, figure) = match metrics.is_file().then(|| reached(&metrics, &settings)).transpose() {
+            Ok(found) => found.unwrap_or_default(),
             Err(error) => {
                 keep(error);
-                Vec::new()
+                (None, None)
             }
         };
         let results = read_results(path).unwrap_or_else(|error| {
@@ -132,7 +133,7 @@ impl Entry {
             Labels::default()
         });
         let count = |key: &str| results.as_ref()?.get(key)?.as_u64().map(|count| count as usize);
-        let done = rows.last().map(|row| row.step).or_else(|| count("steps")).unwrap_or(0);
+        let done = logged.or_else(|| count("steps")).unwrap_or(0);
         let (stage, reason) = standing(path, held, state.as_ref().map(|state| (state.state, state.started)));
         let failure = state.as_ref().and_then(|state| state.error.clone()).filter(|_| stage == Status::Failed);
         let text = |key: &str| settings.text(key);
@@ -145,7 +146,7 @@ impl Entry {
             data: text("data"),
             step: done,
             steps: state.as_ref().and_then(|state| state.steps).or_else(|| total(path, &settings)),
-            figure: figure(&rows, settings.get("train.best_metric")),
+            figure,
             started: state.as_ref().map(|state| state.started).or_else(|| seconds(&path.join("config.yml"))),
             changed: newest.iter().filter_map(|name| seconds(&path.join(name))).max(),
             size_bytes: size(path),
@@ -155,6 +156,11 @@ impl Entry {
             name,
             path: path.to_owned(),
         }
+    }
+
+    /// Reads several runs side by side.
+    pub fn read_all(runs: Vec<(String, PathBuf)>) -> Vec<Self> {
+        runs.into_par_iter().map(|(name, path)| Self::read(name, &path)).collect()
     }
 
     /// Steps done of all, 0 to 1.
@@ -190,28 +196,31 @@ fn total(path: &Path, settings: &Settings) -> Option<usize> {
     newest.map(|checkpoint| checkpoint.trainer_state.max_steps).filter(|&steps| steps > 0).or_else(asked)
 }
 
-/// The deciding metric; without held-out rows, its training counterpart, else the loss.
-fn figure(rows: &[MetricsRow], deciding: Option<&str>) -> Option<Figure> {
-    let deciding = deciding.unwrap_or("eval_loss");
+/// The last step of a `metrics.jsonl`, and its deciding metric; without held-out rows, its training counterpart, else the loss.
+fn reached(metrics: &Path, settings: &Settings) -> Result<(Option<usize>, Option<Figure>)> {
+    let deciding = settings.get("train.best_metric").unwrap_or("eval_loss");
     let own = deciding.strip_prefix("eval_").unwrap_or(deciding);
     let others: &[&str] = match own {
         "reward" => &["objective/scores"],
         "accuracy" => &["rewards/accuracies"],
         _ => &[],
     };
-    let keys = [deciding, own].into_iter().chain(others.iter().copied()).chain(["loss"]);
-    keys.map(|key| (key, values(rows, key))).find(|(_, values)| !values.is_empty()).map(|(key, values)| {
-        let first = values[0];
-        let (best_step, best) =
-            values.iter().fold(first, |best, &next| if is_better(key, next.1, best.1) { next } else { best });
-        let last = values.last().map_or(first.1, |value| value.1);
-        Figure { key: key.to_owned(), last, best, best_step }
-    })
-}
-
-fn values(rows: &[MetricsRow], key: &str) -> Vec<(usize, f64)> {
-    let value = |row: &MetricsRow| Some((row.step, row.values.get(key).filter(|value| value.is_finite())?));
-    rows.iter().filter_map(value).collect()
+    let keys: Vec<&str> = [deciding, own].into_iter().chain(others.iter().copied()).chain(["loss"]).collect();
+    let mut figures: Vec<Option<Figure>> = vec![None; keys.len()];
+    let mut logged = None;
+    scan_metrics(metrics, &keys, &mut |step, values| {
+        logged = Some(step);
+        for ((figure, key), value) in figures.iter_mut().zip(&keys).zip(values) {
+            let Some(last) = *value else { continue };
+            let first = || Figure { key: (*key).to_owned(), last, best: last, best_step: step };
+            let figure = figure.get_or_insert_with(first);
+            figure.last = last;
+            if is_better(key, last, figure.best) {
+                (figure.best, figure.best_step) = (last, step);
+            }
+        }
+    })?;
+    Ok((logged, figures.into_iter().flatten().next()))
 }
 
 /// The object in `results.json`; nothing where there is none yet.

@@ -57,7 +57,7 @@ impl Library {
 
     /// All runs, by name.
     pub fn entries(&self) -> Vec<Entry> {
-        self.names().into_iter().map(|(name, path)| Entry::read(name, &path)).collect()
+        Entry::read_all(self.names())
     }
 
     /// The run that `name` means: a name here, the end of one (`ppo` for `demo/ppo`), or the path of a run.
