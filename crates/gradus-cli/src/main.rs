@@ -6,6 +6,7 @@ mod cli;
 mod commands;
 mod flags;
 mod output;
+mod process;
 mod progress;
 mod report;
 mod table;

@@ -18,6 +18,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/assets/page.js", JS, include_str!("assets/page.js")),
     ("/assets/annotate.js", JS, include_str!("assets/annotate.js")),
     ("/assets/curves.js", JS, include_str!("assets/curves.js")),
+    ("/assets/run.js", JS, include_str!("assets/run.js")),
     ("/assets/chat.js", JS, include_str!("assets/chat.js")),
 ];
 

@@ -21,13 +21,19 @@ mod html;
 mod models;
 mod openai;
 mod page;
+mod passing;
 mod runs;
 mod server;
 mod store;
+mod training;
 
 pub use annotate::export::Form;
+pub use annotate::foreign::Tool;
 pub use annotate::stats::{Agreement, Number, Stats, Strength, Work};
-pub use annotate::terminal::{NewProject, export_project, invite, new_project, project_stats};
+pub use annotate::terminal::{
+    Answering, NewProject, export_project, import_project, invite, new_project, project_stats,
+};
 pub use models::Computing;
 pub use server::{Address, Options, serve};
 pub use store::projects::Role;
+pub use training::{Comparison, Going, Job, Trainer};

@@ -16,7 +16,8 @@ use crate::app::App;
 use crate::guard::{BODY_BYTES, Guard, secret, stand};
 use crate::models::{Computing, Models};
 use crate::store::Store;
-use crate::{annotate, assets, chat, home, openai, page, runs};
+use crate::training::{Trainer, Training};
+use crate::{annotate, assets, chat, home, openai, page, runs, training};
 
 /// How often the server looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -36,6 +37,8 @@ pub struct Options {
     pub models: Vec<String>,
     /// How models are computed.
     pub computing: Computing,
+    /// Who starts runs; without one, pages start and change none.
+    pub trainer: Option<Arc<dyn Trainer>>,
 }
 
 /// Where the server can be reached.
@@ -72,6 +75,9 @@ pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dy
         let socket = listener.local_addr().map_err(|error| taken(socket, &error))?;
         let app = Arc::new(app(options, socket)?);
         let address = Address { socket, token: app.guard.token.clone() };
+        // Read before anyone asks: many runs take a moment the first time.
+        let early = Arc::clone(&app);
+        tokio::task::spawn_blocking(move || drop(early.runs.entries(&early.folder)));
         let served = axum::serve(listener, routes(app));
         ready(&address);
         let ended = async {
@@ -104,8 +110,9 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
     let mut names = options.names;
     names.push("localhost".into());
     let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret) };
+    let training = Training::new(options.trainer, options.computing.device.to_string());
     let models = Models::new(&folder, &options.models, options.computing)?;
-    Ok(App { guard, store: Store::open(&folder)?, models, runs: runs::Cache::default(), folder })
+    Ok(App { guard, store: Store::open(&folder)?, models, runs: runs::Cache::default(), training, folder })
 }
 
 fn routes(app: Arc<App>) -> Router {
@@ -115,6 +122,7 @@ fn routes(app: Arc<App>) -> Router {
         .merge(chat::routes())
         .merge(openai::routes())
         .merge(runs::routes())
+        .merge(training::routes())
         .merge(assets::routes())
         .fallback(page::missing)
         .layer(from_fn_with_state(Arc::clone(&app), stand))

@@ -4,11 +4,16 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use gradus::data::write_rows;
-use gradus_web::{Form, NewProject, Number, Role, Stats, export_project, invite, new_project, project_stats};
+use gradus::device::DeviceChoice;
+use gradus::inference::model_of;
+use gradus_web::{
+    Answering, Form, NewProject, Number, Role, Stats, Tool, export_project, import_project, invite, new_project,
+    project_stats,
+};
 use serde_json::{Value, json};
 
 use crate::output::Output;
-use crate::watch::fetch_data;
+use crate::watch::{fetch, fetch_data};
 
 /// Arguments of `gradus annotate`.
 #[derive(Debug, clap::Args)]
@@ -23,7 +28,9 @@ pub struct AnnotateArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     /// Make a project of the rows of a data file
-    New(NewArgs),
+    New(Box<NewArgs>),
+    /// Make a project of another tool's file, with what people said there
+    Import(ImportArgs),
     /// Give someone a name and a token to sign in with; again, a new token
     Invite(InviteArgs),
     /// Write what people said as training rows
@@ -39,7 +46,7 @@ struct NewArgs {
     /// Rows with `question` or `prompt`, and answers: `prediction 1`…, `completions`, `completion`, or `chosen` and `rejected`
     #[arg(long, value_name = "FILE")]
     data: String,
-    /// What is asked: a YAML file, or one of fine-grained, comparison, likert-imdb, likert-commongen, likert-dialogue,
+    /// What is asked: a YAML file, or one of fine-grained, comparison, comparison-strength, likert-imdb, likert-commongen, likert-dialogue,
     /// likert-summarisation, likert-totto
     #[arg(long, value_name = "FILE")]
     labels: String,
@@ -49,6 +56,56 @@ struct NewArgs {
     /// Take at most this many rows
     #[arg(long, value_name = "N")]
     max_tasks: Option<usize>,
+    /// Have this model answer the questions, in place of answers of the data: a directory, a run or a hub name. May be given several
+    /// times
+    #[arg(long, value_name = "DIR")]
+    model: Vec<String>,
+    /// Answers of each model
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8), requires = "model")]
+    answers: u16,
+    /// The longest answer in tokens
+    #[arg(long, value_name = "N", default_value_t = 128, requires = "model")]
+    max_new_tokens: usize,
+    /// The sampling temperature; 0 is greedy
+    #[arg(long, value_name = "X", default_value_t = 0.8, requires = "model")]
+    temperature: f32,
+    /// The seed of every random stream
+    #[arg(long, value_name = "N", default_value_t = 42, requires = "model")]
+    seed: u64,
+    /// The order of the queue: as `given`, or by `uncertainty`, those first of which the reward model can least tell which answer is
+    /// better
+    #[arg(long, value_name = "given|uncertainty", default_value = "given", hide_possible_values = true)]
+    order: Order,
+    /// The reward model whose uncertainty orders the queue
+    #[arg(long, value_name = "DIR", required_if_eq("order", "uncertainty"))]
+    reward_model: Option<String>,
+    /// Where models compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Order {
+    Given,
+    Uncertainty,
+}
+
+#[derive(Debug, clap::Args)]
+struct ImportArgs {
+    /// The project's name
+    name: String,
+    /// Whose file it is: label-studio (its JSON export) or argilla (records as `to_dict` has them)
+    #[arg(long, value_name = "TOOL", value_parser = tool)]
+    from: Tool,
+    /// The file
+    #[arg(long, value_name = "FILE")]
+    data: String,
+    /// What was asked: a YAML file, or one of those that come along
+    #[arg(long, value_name = "FILE")]
+    labels: String,
+    /// How many people look at each task
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    annotators: u16,
 }
 
 #[derive(Debug, clap::Args)]
@@ -67,7 +124,8 @@ struct ExportArgs {
     /// The file: .jsonl, .json, .csv or .parquet
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// feedback (spans, missing information, corrections, preferences of one task), preference (chosen and rejected), raw
+    /// preference (chosen and rejected, with the margin; TRL's form), feedback (spans, missing information, corrections, preferences of
+    /// one task), r1, r2, r3 (FineGrainedRLHF's files for reward models), prompt, label-studio, argilla, raw
     #[arg(long, value_name = "FORM", default_value = "preference", value_parser = form)]
     form: Form,
 }
@@ -83,20 +141,55 @@ fn role(text: &str) -> Result<Role, String> {
 }
 
 fn form(text: &str) -> Result<Form, String> {
-    Form::of(text).ok_or_else(|| "one of `feedback`, `preference`, `raw` is needed".into())
+    let names: Vec<String> = Form::ALL.iter().map(|form| format!("`{}`", form.name())).collect();
+    Form::of(text).ok_or_else(|| format!("one of {} is needed", names.join(", ")))
+}
+
+fn tool(text: &str) -> Result<Tool, String> {
+    Tool::of(text).ok_or_else(|| "`label-studio` or `argilla` is needed".into())
 }
 
 /// Does what the verb says.
 pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
     let folder = &args.folder;
     match args.verb {
-        Verb::New(NewArgs { name, data, labels, annotators, max_tasks }) => {
+        Verb::New(args) => {
+            let NewArgs { name, data, labels, annotators, max_tasks, model, order, reward_model, device, .. } = *args;
             fetch_data(&data, out)?;
-            let new = NewProject { name, data, labels, annotators: annotators.into(), max_tasks };
+            let uncertain_to = reward_model.filter(|_| order == Order::Uncertainty);
+            for model in model.iter().chain(&uncertain_to) {
+                fetch(&model_of(model.as_ref())?.to_string_lossy(), out)?;
+            }
+            let sampled = (!model.is_empty()).then_some(Answering {
+                models: model,
+                each: args.answers.into(),
+                max_new_tokens: args.max_new_tokens,
+                temperature: args.temperature,
+                seed: args.seed,
+            });
+            let new = NewProject {
+                name,
+                data,
+                labels,
+                annotators: annotators.into(),
+                max_tasks,
+                sampled,
+                uncertain_to,
+                device,
+            };
             let tasks = new_project(folder, &new)?;
             out.result(&json!({ "project": new.name, "tasks": tasks }), || {
                 let many = if tasks == 1 { "" } else { "s" };
                 format!("`{}` has {tasks} task{many}; `gradus annotate invite NAME` lets people in", new.name)
+            })
+        }
+        Verb::Import(ImportArgs { name, from, data, labels, annotators }) => {
+            let (tasks, annotations, open) = import_project(folder, &name, from, (&data, &labels), annotators.into())?;
+            let value = json!({ "project": name, "tasks": tasks, "annotations": annotations, "unfinished": open });
+            out.result(&value, || {
+                format!(
+                    "`{name}` has {tasks} tasks and {annotations} annotations, {open} of them unfinished by its rules"
+                )
             })
         }
         Verb::Invite(InviteArgs { name, role }) => {
@@ -131,9 +224,13 @@ fn shown(stats: &Stats) -> String {
     let mut text = format!("{} of {} tasks have all their annotations\n", stats.complete, stats.tasks);
     for work in &stats.people {
         let (median, fast) = (number(&work.median_seconds), work.fast);
+        let known = match &work.right {
+            Number::Value(right) => format!(", {right:.3} of what is known right, {} not attentive", work.inattentive),
+            Number::Undefined(_) => String::new(),
+        };
         let _ = writeln!(
             text,
-            "{}: {} done, {} skipped, median {median} s, {fast} too fast",
+            "{}: {} done, {} skipped, median {median} s, {fast} too fast{known}",
             work.name, work.done, work.skipped
         );
     }

@@ -1,14 +1,17 @@
 //! `gradus serve`: the web application over a folder.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Computing, Options, serve};
+use gradus_web::{Comparison, Computing, Going, Job, Options, Trainer, serve};
 use serde_json::json;
 
 use crate::output::Output;
+use crate::process;
 use crate::watch::{catch_interrupts, fetch, is_interrupted};
 
 /// Arguments of `gradus serve`.
@@ -38,6 +41,66 @@ pub struct ServeArgs {
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
+    /// Let pages start runs, stop, resume, export and delete them; where others reach the server, only owners may
+    #[arg(long)]
+    allow_training: bool,
+}
+
+/// Runs that pages begin: each is this program again, and outlives the server.
+#[derive(Debug)]
+struct Itself;
+
+struct Begun(Child);
+
+impl Going for Begun {
+    fn has_ended(&mut self) -> bool {
+        // What cannot be asked any more is over.
+        self.0.try_wait().map_or(true, |status| status.is_some())
+    }
+}
+
+/// An error of this crate as one of the library's.
+fn plain(error: anyhow::Error) -> gradus::Error {
+    error.downcast().unwrap_or_else(|error| gradus::Error::input(format!("{error:#}")))
+}
+
+impl Trainer for Itself {
+    fn forecast(&self, config: &Path) -> gradus::Result<serde_json::Value> {
+        let mut command = process::gradus().map_err(plain)?;
+        command.arg("plan").arg(config).args(["--json", "--quiet"]);
+        let output = command.output().map_err(|error| gradus::Error::io(config, error))?;
+        // A run that does not fit is shown too, though the command fails.
+        serde_json::from_slice(&output.stdout).map_err(|_| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.trim().trim_start_matches("error: ");
+            gradus::Error::input(if said.is_empty() { "the forecast ended without a word" } else { said })
+        })
+    }
+
+    fn begin(&self, work: &Job<'_>, log: &Path) -> gradus::Result<Box<dyn Going>> {
+        let mut command = process::gradus().map_err(plain)?;
+        match work {
+            Job::Train { config } => {
+                command.arg("train").arg(config);
+            }
+            Job::Resume { run, max_steps } => {
+                command.args(["runs", "resume"]).arg(run);
+                if let Some(steps) = max_steps {
+                    command.args(["--max-steps", &steps.to_string()]);
+                }
+            }
+            Job::Compare(Comparison { folder, name, prompts: (prompts, most), models }) => {
+                command.args(["annotate", "new", name, "--labels", "comparison", "--folder"]).arg(folder);
+                command.arg("--data").arg(prompts).args(["--max-tasks", &most.to_string()]);
+                for model in *models {
+                    command.arg("--model").arg(model);
+                }
+            }
+        }
+        command.arg("--quiet");
+        process::stands_alone(&mut command);
+        Ok(Box::new(Begun(process::begin(command, log).map_err(plain)?)))
+    }
 }
 
 /// Serves until Ctrl-C.
@@ -45,9 +108,10 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
     for model in &args.model {
         fetch(model, out)?;
     }
-    let ServeArgs { folder, model, host, port, name, weights, places, device } = args;
+    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training } = args;
     let computing = Computing { device, weights, places: places.into() };
-    let options = Options { folder, host, port, names: name, models: model, computing };
+    let trainer = allow_training.then(|| Arc::new(Itself) as Arc<dyn Trainer>);
+    let options = Options { folder, host, port, names: name, models: model, computing, trainer };
     catch_interrupts();
     let mut said = Ok(());
     let mut ready = |address: &gradus_web::Address| {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,6 +11,7 @@ use gradus::machine::Machine;
 use gradus::sweep::{Outcome, Outcomes, is_finished, value};
 
 use crate::output::Output;
+use crate::process;
 use crate::table::aligned;
 use crate::watch::{catch_interrupts, is_interrupted};
 
@@ -135,8 +136,7 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
 
 /// Begins a run, or goes on with it.
 fn start(run: &Run, threads: usize, shares: bool) -> anyhow::Result<Child> {
-    let log = fs::File::create(&run.log).with_context(|| run.log.display().to_string())?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = process::gradus()?;
     command.arg("train").arg(&run.config).arg("--quiet");
     if shares {
         command.args(["--threads", &threads.to_string()]);
@@ -144,8 +144,7 @@ fn start(run: &Run, threads: usize, shares: bool) -> anyhow::Result<Child> {
     if run.directory.is_dir() {
         command.arg("--resume");
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    command.spawn().with_context(|| "the program cannot be started again".to_owned())
+    process::begin(command, &run.log)
 }
 
 /// The table and its numbers, in the directory of the sweep.

@@ -11,6 +11,9 @@ mod config;
 mod data;
 mod demo;
 mod documents;
+#[path = "../../../gradus-web/tests/browser/driver.rs"]
+#[allow(dead_code, reason = "the pages' own tests press keys and take pictures")]
+mod driver;
 mod fine_grained;
 mod frame;
 mod hub;
@@ -28,3 +31,4 @@ mod skip;
 mod sweep;
 mod tasks;
 mod train;
+mod training;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::harness::{CliTest, fixture_model};
 
 /// A server that is killed when the test ends, as by the system: without a word.
-struct Server(Child, String);
+pub struct Server(Child, String);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -18,7 +18,7 @@ impl Drop for Server {
     }
 }
 
-fn serve(test: &CliTest, arguments: &[&str]) -> (Server, Value) {
+pub fn serve(test: &CliTest, arguments: &[&str]) -> (Server, Value) {
     let mut command = test.command(&[&["serve", ".", "--port", "0", "--json"], arguments].concat());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
     let mut line = String::new();

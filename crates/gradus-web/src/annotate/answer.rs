@@ -30,6 +30,8 @@ pub struct Answer {
     pub no_passage_helps: bool,
     /// Who is better of each pair that was decided, by `1v2` and so on.
     pub ranks: BTreeMap<String, Rank>,
+    /// How much better the preferred answer of a pair is, by the pair's name, where that is asked.
+    pub strengths: BTreeMap<String, String>,
     /// What was chosen on each scale.
     pub questions: BTreeMap<String, u8>,
     /// Anything else.
@@ -74,6 +76,8 @@ pub enum Rank {
     First,
     /// Neither.
     Tie,
+    /// Neither, and both are bad.
+    Bad,
     /// The second.
     Second,
 }
@@ -82,7 +86,7 @@ impl Rank {
     fn sign(self) -> i8 {
         match self {
             Self::First => 1,
-            Self::Tie => 0,
+            Self::Tie | Self::Bad => 0,
             Self::Second => -1,
         }
     }
@@ -91,9 +95,14 @@ impl Rank {
     pub fn number(self) -> u8 {
         match self {
             Self::First => 1,
-            Self::Tie => 0,
+            Self::Tie | Self::Bad => 0,
             Self::Second => 2,
         }
+    }
+
+    /// Whether one of the two is preferred.
+    pub fn prefers(self) -> bool {
+        matches!(self, Self::First | Self::Second)
     }
 }
 
@@ -162,6 +171,15 @@ impl Answer {
             let left: Vec<String> = left.map(pair_name).collect();
             if !left.is_empty() {
                 problems.push(format!("Compare {}.", left.join(", ")));
+            }
+            let weak = |pair: &(usize, usize)| {
+                let name = pair_name(*pair);
+                let prefers = self.ranks.get(&name).is_some_and(|rank| rank.prefers());
+                !set.strengths.is_empty() && prefers && !self.strengths.contains_key(&name)
+            };
+            let weak: Vec<String> = pairs(task.answers.len()).into_iter().filter(weak).map(pair_name).collect();
+            if !weak.is_empty() {
+                problems.push(format!("Say how much better the preferred answer is: {}.", weak.join(", ")));
             }
             for (a, b, c) in self.conflicting(task.answers.len()) {
                 let (a, b, c) = (a + 1, b + 1, c + 1);
@@ -241,8 +259,13 @@ impl Answer {
             }
         }
         let names: Vec<String> = pairs(task.answers.len()).into_iter().map(pair_name).collect();
-        if self.ranks.keys().any(|name| !names.contains(name)) {
+        if self.ranks.keys().chain(self.strengths.keys()).any(|name| !names.contains(name)) {
             problems.push("A pair is not of this task.".into());
+        }
+        for strength in self.strengths.values() {
+            if !set.strengths.iter().any(|known| known.name == *strength) {
+                problems.push(format!("There is no strength {strength}."));
+            }
         }
         for (name, value) in &self.questions {
             let asked = set.questions.iter().find(|question| question.name == *name);
@@ -285,6 +308,8 @@ mod tests {
             reference: "R".into(),
             answers: ["the tea is warm the tea", "b", "c", "d"].map(str::to_owned).to_vec(),
             models: Vec::new(),
+            expected: None,
+            attention: false,
         }
     }
 
@@ -321,6 +346,24 @@ mod tests {
         assert_eq!(found, expected);
         // A tie that does not carry over is allowed.
         assert!(!contradict(1, 0, 0) && !contradict(0, 0, 1));
+    }
+
+    #[test]
+    fn how_much_better_is_said_where_it_is_asked() {
+        let set = LabelSet::open("comparison-strength").expect("a label set");
+        let task = Task { answers: vec!["a".into(), "b".into()], ..task() };
+        let ranked = |rank| Answer { ranks: [("1v2".to_owned(), rank)].into(), ..Answer::default() };
+        let problems = |answer: &Answer| answer.problems(&set, &task);
+        assert_eq!(problems(&ranked(Rank::First)), ["Say how much better the preferred answer is: 1v2."]);
+        assert!(problems(&ranked(Rank::Tie)).is_empty() && problems(&ranked(Rank::Bad)).is_empty());
+        let with = |strength: &str| Answer {
+            strengths: [("1v2".to_owned(), strength.to_owned())].into(),
+            ..ranked(Rank::Second)
+        };
+        assert!(problems(&with("much")).is_empty());
+        assert_eq!(problems(&with("vastly")), ["There is no strength vastly."]);
+        let other = Answer { strengths: [("1v3".to_owned(), "much".to_owned())].into(), ..ranked(Rank::Tie) };
+        assert_eq!(other.broken(&set, &task), ["A pair is not of this task."]);
     }
 
     #[test]

@@ -1,9 +1,14 @@
 //! What people said, as rows that train and as rows that tell all.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use gradus::Result;
+use gradus::data::feedback::{ANSWERS, Feedback, PAIRS, SegmentForm, coverage_preferences, segment_row};
+use gradus::text::RuleSplitter;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Rank, pair_name, pairs};
+use super::foreign::{argilla, label_studio};
 use super::labels::{Asks, LabelSet};
 use super::task::Task;
 use crate::store::Store;
@@ -14,21 +19,50 @@ use crate::store::projects::{Annotation, Project, State};
 pub enum Form {
     /// FineGrainedRLHF's feedback files: spans, missing information, correction, preferences; of each annotation one row.
     Feedback,
-    /// `prompt`, `chosen`, `rejected`: of each preferred answer one row.
+    /// `prompt`, `chosen`, `rejected`, and `margin` where people said how much better: of each preferred answer one row. It is TRL's
+    /// form as it is.
     Preference,
+    /// Segments with labels of relevance, for FineGrainedRLHF's first reward model.
+    R1,
+    /// Segments with labels of factuality, for its second.
+    R2,
+    /// Answers compared by the information that they cover, for its third.
+    R3,
+    /// `prompt` alone, each once: what policies are trained and compared on.
+    Prompt,
+    /// Label Studio's tasks with annotations, as its JSON export has them.
+    LabelStudio,
+    /// Argilla's records with responses, as `Dataset.records.to_dict` has them.
+    Argilla,
     /// Everything that was said, by whom, in what time.
     Raw,
 }
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Feedback, Self::Preference, Self::Raw];
+    pub const ALL: [Self; 9] = [
+        Self::Feedback,
+        Self::Preference,
+        Self::R1,
+        Self::R2,
+        Self::R3,
+        Self::Prompt,
+        Self::LabelStudio,
+        Self::Argilla,
+        Self::Raw,
+    ];
 
     /// Its word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Feedback => "feedback",
             Self::Preference => "preference",
+            Self::R1 => "r1",
+            Self::R2 => "r2",
+            Self::R3 => "r3",
+            Self::Prompt => "prompt",
+            Self::LabelStudio => "label-studio",
+            Self::Argilla => "argilla",
             Self::Raw => "raw",
         }
     }
@@ -39,23 +73,85 @@ impl Form {
     }
 }
 
-/// The rows of a project: of what was handed in, and with [`Form::Raw`] also of what was skipped or begun.
+/// The rows of a project: of what was handed in, and with [`Form::Raw`] also of what was skipped or begun. Where a reviewer has
+/// decided, that alone counts.
 ///
 /// # Errors
 /// When the file cannot be read.
 pub fn rows(store: &Store, project: &Project, form: Form) -> Result<Vec<Map<String, Value>>> {
     let tasks = store.projects().tasks(project.id)?;
+    let verdicts = store.projects().verdicts(project.id)?;
+    let said = store.projects().annotations(project.id)?;
+    if form == Form::Raw {
+        let said = said.iter().map(|said| raw(said, &tasks[said.task - 1], false));
+        return Ok(said.chain(verdicts.values().map(|said| raw(said, &tasks[said.task - 1], true))).collect());
+    }
+    let decided = |number: usize| verdicts.get(&number).filter(|said| said.state == State::Done);
+    if form == Form::Prompt {
+        let mut seen = BTreeSet::new();
+        let prompts = tasks.iter().filter(|task| !task.attention && seen.insert(&task.question));
+        return Ok(prompts.map(|task| object(json!({ "prompt": task.question }))).collect());
+    }
+    // By task: of each what counts, in the order of names.
+    let mut counted: BTreeMap<usize, Vec<&Annotation>> = BTreeMap::new();
+    for said in said.iter().filter(|said| said.state == State::Done && !tasks[said.task - 1].attention) {
+        let of = counted.entry(said.task).or_default();
+        match decided(said.task) {
+            Some(verdict) if of.is_empty() => of.push(verdict),
+            Some(_) => {}
+            None => of.push(said),
+        }
+    }
+    let labels = &project.labels;
     let mut rows = Vec::new();
-    for said in store.projects().annotations(project.id)? {
-        let task = &tasks[said.task - 1];
+    for (number, all) in counted {
+        let task = &tasks[number - 1];
         match form {
-            Form::Raw => rows.push(raw(&said, task)),
-            _ if said.state != State::Done => {}
-            Form::Feedback => rows.push(feedback(&said.answer, &project.labels, task)),
-            Form::Preference => rows.extend(preferences(&said.answer, task)),
+            Form::LabelStudio => rows.push(label_studio::task(project, number, task, &all)),
+            Form::Argilla => rows.push(argilla::record(project, number, task, &all)),
+            _ => {}
+        }
+        for said in all {
+            match form {
+                Form::Feedback => rows.push(feedback(&said.answer, labels, task)),
+                Form::Preference => rows.extend(preferences(&said.answer, labels, task)),
+                Form::R1 | Form::R2 | Form::R3 => rows.extend(segments(form, rows.len(), &said.answer, labels, task)),
+                Form::Prompt | Form::LabelStudio | Form::Argilla | Form::Raw => {}
+            }
         }
     }
     Ok(rows)
+}
+
+/// What a reward model of FineGrainedRLHF learns of an annotation, by the builders of `gradus data convert`; nothing where there is
+/// nothing to learn, or the annotation is of another kind.
+fn segments(form: Form, id: usize, answer: &Answer, labels: &LabelSet, task: &Task) -> Option<Map<String, Value>> {
+    let known = as_feedback(&feedback(answer, labels, task), task)?;
+    match form {
+        Form::R1 => segment_row(&known, id, &SegmentForm::R1, &RuleSplitter),
+        Form::R2 => segment_row(&known, id, &SegmentForm::R2, &RuleSplitter),
+        _ if task.answers.len() < ANSWERS => None,
+        _ => {
+            let preferences = coverage_preferences(&known, &RuleSplitter)?;
+            Some(Feedback { preferences, ..known }.to_columns())
+        }
+    }
+}
+
+/// An annotation as the library reads it. Answers that a task does not have are blank, and compared with nothing.
+fn as_feedback(row: &Map<String, Value>, task: &Task) -> Option<Feedback> {
+    let mut row = row.clone();
+    let found = row.get("preference").and_then(Value::as_array).cloned().unwrap_or_default();
+    let of = |pair: &(usize, usize)| {
+        let at = pairs(task.answers.len()).iter().position(|known| known == pair)?;
+        found.get(at).cloned()
+    };
+    let preferences: Vec<Value> = PAIRS.iter().map(|pair| of(pair).unwrap_or(json!(0))).collect();
+    row.insert("preference".into(), Value::Array(preferences));
+    for at in task.answers.len()..ANSWERS {
+        row.insert(format!("prediction {}", at + 1), json!(""));
+    }
+    Feedback::from_columns(row).ok()
 }
 
 fn object(value: Value) -> Map<String, Value> {
@@ -65,23 +161,28 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-fn raw(said: &Annotation, task: &Task) -> Map<String, Value> {
+fn raw(said: &Annotation, task: &Task, is_verdict: bool) -> Map<String, Value> {
     object(json!({
-        "task": said.task, "person": said.person, "state": said.state, "reason": said.reason, "seconds": said.seconds,
+        "verdict": is_verdict, "expected": task.expected, "attention": task.attention, "task": said.task, "person": said.person, "state": said.state, "reason": said.reason, "seconds": said.seconds,
         "question": task.question, "answers": task.answers, "models": task.models, "answer": said.answer,
     }))
 }
 
-fn preferences(answer: &Answer, task: &Task) -> Vec<Map<String, Value>> {
+fn preferences(answer: &Answer, labels: &LabelSet, task: &Task) -> Vec<Map<String, Value>> {
     let row = |(one, other): (usize, usize)| {
         let (chosen, rejected) = match answer.ranks.get(&pair_name((one, other)))? {
             Rank::First => (one, other),
             Rank::Second => (other, one),
-            Rank::Tie => return None,
+            Rank::Tie | Rank::Bad => return None,
         };
+        let strength = answer.strengths.get(&pair_name((one, other)));
+        let strength = strength.and_then(|name| labels.strengths.iter().find(|known| known.name == *name));
         let mut row = object(json!({
             "prompt": task.question, "chosen": task.answers[chosen], "rejected": task.answers[rejected],
         }));
+        if let Some(strength) = strength {
+            row.insert("margin".into(), json!(strength.margin));
+        }
         if let (Some(chosen), Some(rejected)) = (task.models.get(chosen), task.models.get(rejected)) {
             row.extend([("chosen_model".to_owned(), json!(chosen)), ("rejected_model".to_owned(), json!(rejected))]);
         }
@@ -90,7 +191,7 @@ fn preferences(answer: &Answer, task: &Task) -> Vec<Map<String, Value>> {
     pairs(task.answers.len()).into_iter().filter_map(row).collect()
 }
 
-fn feedback(answer: &Answer, labels: &LabelSet, task: &Task) -> Map<String, Value> {
+pub(super) fn feedback(answer: &Answer, labels: &LabelSet, task: &Task) -> Map<String, Value> {
     let asks = |name: &str| labels.spans.iter().find(|kind| kind.name == name).map_or(Asks::Nothing, |kind| kind.asks);
     let errors = answer.spans.iter().map(|span| {
         let explanation = match asks(&span.kind) {
@@ -150,6 +251,8 @@ mod tests {
             reference: "G".into(),
             answers: vec!["a b a".into(), "c".into()],
             models: vec!["x".into(), "y".into()],
+            expected: None,
+            attention: false,
         };
         let marked = |kind: &str, start, end| Marked { kind: kind.into(), start, end, ..Marked::default() };
         let answer = Answer {
@@ -178,10 +281,14 @@ mod tests {
             "preference": [2],
         });
         assert_eq!(Value::Object(feedback(&answer, &labels, &task)), expected);
-        let rows = preferences(&answer, &task);
+        let rows = preferences(&answer, &labels, &task);
         let expected = json!({
             "prompt": "Q?", "chosen": "c", "rejected": "a b a", "chosen_model": "y", "rejected_model": "x",
         });
         assert_eq!(rows.into_iter().map(Value::Object).collect::<Value>(), json!([expected]));
+        // How much better is the margin that reward models keep.
+        let labels = LabelSet::open("comparison-strength").expect("a label set");
+        let answer = Answer { strengths: [("1v2".to_owned(), "much".to_owned())].into(), ..answer };
+        assert_eq!(preferences(&answer, &labels, &task)[0]["margin"], json!(1.0));
     }
 }

@@ -16,6 +16,7 @@ const MOST: usize = 50;
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("fine-grained", include_str!("sets/fine-grained.yml")),
     ("comparison", include_str!("sets/comparison.yml")),
+    ("comparison-strength", include_str!("sets/comparison-strength.yml")),
     ("likert-imdb", include_str!("sets/likert-imdb.yml")),
     ("likert-commongen", include_str!("sets/likert-commongen.yml")),
     ("likert-dialogue", include_str!("sets/likert-dialogue.yml")),
@@ -44,9 +45,24 @@ pub struct LabelSet {
     /// Whether all pairs of answers are compared.
     #[serde(default)]
     pub comparison: bool,
+    /// How much better one of two answers can be, from the least; without any, only which is better is asked.
+    #[serde(default)]
+    pub strengths: Vec<Strength>,
     /// Questions about the first answer, each with a scale.
     #[serde(default)]
     pub questions: Vec<Question>,
+}
+
+/// How much better one answer is than another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Strength {
+    /// What files call it.
+    pub name: String,
+    /// What people read.
+    pub label: String,
+    /// By how much a reward model is to tell the two apart at least: the `margin` of preference rows.
+    pub margin: f32,
 }
 
 /// A type of spans, or of missing information.
@@ -152,7 +168,17 @@ impl LabelSet {
         {
             return Some(format!("the scale of `{}` goes from {} to {}", wrong.name, wrong.from, wrong.to));
         }
-        if names.len() > MOST {
+        let mut seen = HashSet::new();
+        if let Some(twice) = self.strengths.iter().find(|strength| !seen.insert(strength.name.as_str())) {
+            return Some(format!("the strength `{}` is there twice", twice.name));
+        }
+        if let Some(wrong) = self.strengths.iter().find(|of| !(of.margin.is_finite() && of.margin >= 0.0)) {
+            return Some(format!("the margin of `{}` is {}, but 0 or more is needed", wrong.name, wrong.margin));
+        }
+        if !self.strengths.is_empty() && !self.comparison {
+            return Some("`strengths` are of comparisons, but `comparison` is not there".into());
+        }
+        if names.len() + self.strengths.len() > MOST {
             return Some(format!("{} types and questions are more than {MOST}", names.len()));
         }
         let asks_nothing = names.is_empty() && !self.correction && !self.comparison;
@@ -189,6 +215,12 @@ mod tests {
             (
                 "name: x\nmissing:\n  - { name: a, label: A, colour: \"#000000\" }\n  - { name: a, label: B, colour: \"#000000\" }",
                 "`a` is there twice",
+            ),
+            ("name: x\nstrengths: [{ name: a, label: A, margin: 1 }]", "`comparison` is not there"),
+            ("name: x\ncomparison: true\nstrengths: [{ name: a, label: A, margin: -1 }]", "the margin of `a` is -1"),
+            (
+                "name: x\ncomparison: true\nstrengths: [{ name: a, label: A, margin: 1 }, { name: a, label: B, margin: 1 }]",
+                "the strength `a` is there twice",
             ),
             ("name: x\nquestions:\n  - { name: a, question: A, from: 5, to: 1 }", "from 5 to 1"),
             ("name: x\ncolour: red", "colour"),

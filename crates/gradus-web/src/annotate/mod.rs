@@ -3,13 +3,16 @@
 //! The rules are [`answer`]'s. A page sends everything after every change and shows what comes back: what is still to do, and
 //! that it is kept.
 
+pub mod adjudicate;
 pub mod answer;
 pub mod export;
+pub mod foreign;
 pub mod labels;
 mod page;
 pub mod stats;
 pub mod task;
 pub mod terminal;
+mod train;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::{Path, State as Extracted};
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Redirect};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use serde::Deserialize;
@@ -26,12 +29,23 @@ use serde_json::{Value, json};
 use self::answer::{Answer, pairs};
 use crate::app::App;
 use crate::failed::{Done, Failed, read};
+use crate::guard::secret;
 use crate::page::{Page, Place};
+use crate::passing::Passing;
+use crate::runs::apart;
 use crate::store::projects::{Person, Project, Role, State};
 use crate::store::sessions::Session;
 
 /// The longest time that one change can add, in seconds: whoever leaves the page open is not at work.
 const SECONDS_MAX: f64 = 300.0;
+
+/// What downloads end in, and what they are.
+const DOWNLOADS: [(&str, &str); 4] = [
+    ("jsonl", "application/jsonl; charset=utf-8"),
+    ("json", "application/json"),
+    ("csv", "text/csv; charset=utf-8"),
+    ("parquet", "application/vnd.apache.parquet"),
+];
 
 /// The routes below `/annotate`.
 pub fn routes() -> Router<Arc<App>> {
@@ -42,6 +56,12 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/annotate/{project}", get(next))
         .route("/annotate/{project}/colours.css", get(colours))
         .route("/annotate/{project}/results", get(results))
+        .route("/annotate/{project}/adjudicate", get(adjudicate::next))
+        .route("/annotate/{project}/adjudicate/{number}", get(adjudicate::show))
+        .route("/annotate/{project}/adjudicate/{number}/state", get(adjudicate::state))
+        .route("/annotate/{project}/adjudicate/{number}/keep", post(adjudicate::keep))
+        .route("/annotate/{project}/train", post(train::train))
+        .route("/annotate/{project}/compare", post(train::compare))
         .route("/annotate/{project}/{form}", get(download))
         .route("/annotate/{project}/task/{number}", get(show))
         .route("/annotate/{project}/task/{number}/state", get(state))
@@ -65,7 +85,9 @@ async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension
         let progress = person.as_ref().map(|person| projects.progress(project.id, person.id)).transpose()?;
         rows.push((project, progress));
     }
-    Ok(page::list(&session, person.as_ref(), &rows).into_response())
+    let mut made = app.training.projects();
+    made.retain(|(name, _)| rows.iter().all(|(project, _)| project.name != *name));
+    Ok(page::list(&session, person.as_ref(), &rows, &made).into_response())
 }
 
 #[derive(Deserialize)]
@@ -136,8 +158,35 @@ fn is_turned(person: &str, number: usize, pair: usize) -> bool {
     hasher.finish() % 2 == 1
 }
 
-fn judged(project: &Project, task: &task::Task, answer: &Answer) -> Value {
+fn in_words(project: &Project, task: &task::Task, answer: &Answer) -> Value {
     json!({ "problems": answer.problems(&project.labels, task), "warnings": answer.warnings(&project.labels, task) })
+}
+
+/// What is still to do, for the page. What no page sends, and what is handed in unfinished, is refused.
+fn judged(project: &Project, task: &task::Task, answer: &Answer, state: State) -> Result<Response, Failed> {
+    if let Some(problem) = answer.broken(&project.labels, task).first() {
+        return Err(Failed::request(problem));
+    }
+    let judged = in_words(project, task, answer);
+    if state == State::Done && judged["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
+        return Err(Failed::request("It is not finished: the page says what is to do."));
+    }
+    Ok(([(header::CONTENT_TYPE, "application/json")], judged.to_string()).into_response())
+}
+
+/// What a task asks of someone, for the page's script.
+fn asked(project: &Project, person: &Person, number: usize, task: &task::Task, answer: &Answer) -> Response {
+    let turned: Vec<bool> =
+        (0..pairs(task.answers.len()).len()).map(|pair| is_turned(&person.name, number, pair)).collect();
+    let all = json!({
+        "labels": project.labels,
+        "answers": task.answers,
+        "passages": task.passages.iter().map(|passage| passage.sentences.len()).collect::<Vec<_>>(),
+        "turned": turned,
+        "answer": answer,
+        "judged": in_words(project, task, answer),
+    });
+    ([(header::CONTENT_TYPE, "application/json")], all.to_string()).into_response()
 }
 
 async fn state(
@@ -149,17 +198,7 @@ async fn state(
     let projects = app.store.projects();
     let found = projects.annotation(project.id, number, person.id)?.zip(projects.task(project.id, number)?);
     let (annotation, task) = found.ok_or_else(|| Failed::missing("There is no such task of yours."))?;
-    let turned: Vec<bool> =
-        (0..pairs(task.answers.len()).len()).map(|pair| is_turned(&person.name, number, pair)).collect();
-    let all = json!({
-        "labels": project.labels,
-        "answers": task.answers,
-        "passages": task.passages.iter().map(|passage| passage.sentences.len()).collect::<Vec<_>>(),
-        "turned": turned,
-        "answer": annotation.answer,
-        "judged": judged(&project, &task, &annotation.answer),
-    });
-    Ok(([(header::CONTENT_TYPE, "application/json")], all.to_string()).into_response())
+    Ok(asked(&project, &person, number, &task, &annotation.answer))
 }
 
 #[derive(Deserialize)]
@@ -182,19 +221,13 @@ async fn keep(
     let Kept { answer, state, reason, seconds } = read(&body)?;
     let projects = app.store.projects();
     let task = projects.task(project.id, number)?.ok_or_else(|| Failed::missing("There is no such task."))?;
-    if let Some(problem) = answer.broken(&project.labels, &task).first() {
-        return Err(Failed::request(problem));
-    }
-    let judged = judged(&project, &task, &answer);
-    if state == State::Done && judged["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
-        return Err(Failed::request("It is not finished: the page says what is to do."));
-    }
+    let judged = judged(&project, &task, &answer, state)?;
     if state == State::Skipped && reason.trim().is_empty() {
         return Err(Failed::request("Say why you skip it."));
     }
     let seconds = if seconds.is_finite() { seconds.clamp(0.0, SECONDS_MAX) } else { 0.0 };
     match projects.keep(project.id, number, person.id, (&answer, state, reason.trim()), seconds)? {
-        true => Ok(([(header::CONTENT_TYPE, "application/json")], judged.to_string()).into_response()),
+        true => Ok(judged),
         false => Err(Failed::forbidden("This task is not yours.")),
     }
 }
@@ -209,7 +242,10 @@ async fn results(
         return Err(Failed::forbidden("What others said is for reviewers: annotators are blind to each other."));
     }
     let stats = stats::stats(&app.store, &project)?;
-    Ok(page::results(&session, &project, &stats).into_response())
+    let waiting = adjudicate::queue(&app.store, &project)?.len();
+    let models = if person.role == Role::Owner { Some(train::models(&app).await) } else { None };
+    let train = models.map(|models| train::section(&app, &session, &project, &models));
+    Ok(page::results(&session, &project, &stats, waiting, train).into_response())
 }
 
 async fn download(
@@ -221,9 +257,16 @@ async fn download(
     if person.role != Role::Owner {
         return Err(Failed::forbidden("Exports are for the owner of the project."));
     }
-    let form = form.strip_suffix(".jsonl").and_then(export::Form::of);
-    let form = form.ok_or_else(|| Failed::missing("There is no page at this address."))?;
+    let missing = || Failed::missing("There is no page at this address.");
+    let (form, ending) = form.rsplit_once('.').ok_or_else(missing)?;
+    let form = export::Form::of(form).ok_or_else(missing)?;
+    let kind = DOWNLOADS.iter().find(|(known, _)| *known == ending).ok_or_else(missing)?.1;
     let rows = export::rows(&app.store, &project, form)?;
-    let text: String = rows.into_iter().map(|row| format!("{}\n", Value::Object(row))).collect();
-    Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/jsonl; charset=utf-8")], text).into_response())
+    let (of, ending) = (app.folder.clone(), ending.to_owned());
+    let bytes = apart(move || -> gradus::Result<Vec<u8>> {
+        let passing = Passing(of.join(format!(".{}.{ending}", secret())));
+        gradus::data::write_rows(&passing.0, &rows)?;
+        std::fs::read(&passing.0).map_err(|error| gradus::Error::io(&passing.0, error))
+    });
+    Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], bytes.await??).into_response())
 }

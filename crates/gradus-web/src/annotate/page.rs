@@ -2,6 +2,7 @@
 
 use axum::response::Html as Body;
 
+use super::answer::{Answer, Rank, pair_name, pairs};
 use super::export::Form;
 use super::labels::LabelSet;
 use super::stats::{Number, Stats};
@@ -9,8 +10,9 @@ use super::task::Task;
 use crate::html;
 use crate::html::Html;
 use crate::page::{Page, Place};
-use crate::store::projects::{Person, Project, Role, State};
+use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
+use crate::training::Standing;
 
 /// The address of something of a project, whose name has no character that an address would escape.
 pub fn path(project: &Project, rest: &str) -> String {
@@ -31,6 +33,7 @@ pub fn list(
     session: &Session,
     person: Option<&Person>,
     projects: &[(Project, Option<(usize, usize)>)],
+    made: &[(String, Standing)],
 ) -> Body<String> {
     let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"];
     let who = match person {
@@ -71,7 +74,17 @@ pub fn list(
             "<th scope=\"col\">All</th></tr></thead>\n<tbody>\n" (projects.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
         ],
     };
-    page(session, "Annotate", html![(who) "<h2>Projects</h2>\n" (projects)])
+    let row = |(name, standing): &(String, Standing)| match standing {
+        Standing::Going => html!["<li role=\"status\">" (name) ": models answer …</li>\n"],
+        Standing::Ended(said) => {
+            html!["<li class=\"bad\">" (name) " was not made:<pre tabindex=\"0\">" (said.join("\n")) "</pre></li>\n"]
+        }
+    };
+    let made = match made.is_empty() {
+        true => Html::new(),
+        false => html!["<ul class=\"list\" id=\"made\">\n" (made.iter().map(row).collect::<Vec<_>>()) "</ul>\n"],
+    };
+    page(session, "Annotate", html![(who) "<h2>Projects</h2>\n" (made) (projects)])
 }
 
 /// Everything is done.
@@ -84,7 +97,6 @@ pub fn nothing_left(session: &Session, project: &Project) -> Body<String> {
 
 /// A task: what is given is here, what is asked is made by the script from the label set.
 pub fn task(project: &Project, number: usize, task: &Task, state: State, (done, skipped): (usize, usize)) -> Html {
-    let labels = &project.labels;
     let before = match state {
         State::Open => Html::new(),
         State::Done => {
@@ -92,6 +104,21 @@ pub fn task(project: &Project, number: usize, task: &Task, state: State, (done, 
         }
         State::Skipped => html!["<p>You have skipped this. It can still be done.</p>\n"],
     };
+    let before = html![
+        (before) "<p class=\"soft small\">Task " (number) " of " (project.tasks) " · " (done) " done, " (skipped) " skipped by you</p>\n"
+    ];
+    let skip = html![
+        "<details class=\"skip-task\"><summary>Skip this task</summary>\n<div class=\"field\"><label for=\"reason\">Why?</label><input id=\"reason\"></div>\n"
+        "<button type=\"button\" id=\"skip\">Skip</button>\n</details>\n"
+    ];
+    let places = (task_path(project, number), format!("/annotate/{}", project.name));
+    frame(project, task, &places, before, &Html::new(), &skip)
+}
+
+/// What all pages of a task have: what is given, `said` by others, and the place for what is asked. `places` are where its script
+/// asks, and where it goes when all is said.
+fn frame(project: &Project, task: &Task, places: &(String, String), before: Html, said: &Html, skip: &Html) -> Html {
+    let labels = &project.labels;
     let passages: Vec<Html> = task.passages.iter().enumerate().map(|(i, passage)| {
         let sentence = |(s, text): (usize, &String)| html!["<li><span class=\"soft small\">S" (s) "</span> " (text) "</li>\n"];
         let sentences: Vec<Html> = std::iter::once(&passage.title).chain(&passage.sentences).enumerate().map(sentence).collect();
@@ -107,20 +134,81 @@ pub fn task(project: &Project, number: usize, task: &Task, state: State, (done, 
         }
     };
     html![
-        (before) "<p class=\"soft small\">Task " (number) " of " (project.tasks) " · " (done) " done, " (skipped) " skipped by you</p>\n"
-        (instructions(labels))
-        "<div class=\"work\" data-task=\"" (task_path(project, number)) "\" data-next=\"/annotate/" (project.name) "\">\n"
-        "<section class=\"given\" aria-label=\"What is given\">\n<h2>Question</h2>\n<p class=\"text\">" (task.question) "</p>\n" (reference) (passages) "</section>\n"
+        (before) (instructions(labels))
+        "<div class=\"work\" data-task=\"" (places.0) "\" data-next=\"" (places.1) "\">\n"
+        "<section class=\"given\" aria-label=\"What is given\">\n<h2>Question</h2>\n<p class=\"text\">" (task.question) "</p>\n" (reference) (passages) (said) "</section>\n"
         "<section aria-label=\"What you say\">\n<div id=\"asked\"></div>\n"
         "<div class=\"field\"><label for=\"feedback\">Anything else (optional)</label><textarea id=\"feedback\" rows=\"2\"></textarea></div>\n"
         "<ul id=\"todo\" class=\"small\" aria-live=\"polite\"></ul>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
         "<div class=\"row\"><button type=\"button\" id=\"submit\" class=\"main\" disabled>Hand in</button>"
         "<button type=\"button\" id=\"undo\" disabled>Undo</button></div>\n"
-        "<details class=\"skip-task\"><summary>Skip this task</summary>\n<div class=\"field\"><label for=\"reason\">Why?</label><input id=\"reason\"></div>\n"
-        "<button type=\"button\" id=\"skip\">Skip</button>\n</details>\n"
-        "<p class=\"small soft\">" (keys(labels)) "</p>\n</section>\n</div>\n"
+        (skip) "<p class=\"small soft\">" (keys(labels)) "</p>\n</section>\n</div>\n"
         "<noscript><p>Annotating needs the script of this page.</p></noscript>\n"
     ]
+}
+
+/// A task on which people differ, with what each said, for the reviewer who decides.
+pub fn decision(
+    project: &Project,
+    number: usize,
+    task: &Task,
+    said: &[Annotation],
+    verdict: Option<&Annotation>,
+    left: usize,
+) -> Html {
+    let before = match verdict {
+        Some(verdict) if verdict.state == State::Done => {
+            html!["<p class=\"good\">" (verdict.person) " has decided this. It can still be changed and handed in again.</p>\n"]
+        }
+        _ => Html::new(),
+    };
+    let before = html![(before) "<p class=\"soft small\">Task " (number) " of " (project.tasks) " · " (left) " wait for a decision, which is final in every export. It begins with what the first said.</p>\n"];
+    let one = |said: &Annotation| {
+        let parts: Vec<Html> =
+            in_words(project, task, &said.answer).iter().map(|part| html!["<li>" (part) "</li>\n"]).collect();
+        html!["<details open class=\"said\"><summary>" (said.person) " said</summary>\n<ul>\n" (parts) "</ul>\n</details>\n"]
+    };
+    let said = html!["<h2>What people said</h2>\n"(said.iter().map(one).collect::<Vec<_>>())];
+    let places = (path(project, &format!("adjudicate/{number}")), path(project, "adjudicate"));
+    frame(project, task, &places, before, &said, &Html::new())
+}
+
+/// An annotation, a line for each part.
+fn in_words(project: &Project, task: &Task, answer: &Answer) -> Vec<String> {
+    let labels = &project.labels;
+    let label = |kind: &str| {
+        let known = labels.spans.iter().chain(&labels.missing).find(|known| known.name == kind);
+        known.map_or(kind.to_owned(), |known| known.label.clone())
+    };
+    let mut lines = Vec::new();
+    if answer.no_error {
+        lines.push("No error".to_owned());
+    }
+    for span in &answer.spans {
+        let text: String = task.answers[0].chars().skip(span.start).take(span.end.saturating_sub(span.start)).collect();
+        lines.push(format!("{}: “{text}”", label(&span.kind)));
+    }
+    lines.extend(answer.missing.iter().map(|missing| {
+        format!("{}, passage {}, sentences {:?}", label(&missing.kind), missing.passage, missing.sentences)
+    }));
+    lines.extend(answer.correction.iter().map(|text| format!("Corrected: {text}")));
+    for pair in pairs(task.answers.len()) {
+        let name = pair_name(pair);
+        let Some(rank) = answer.ranks.get(&name) else { continue };
+        let words = match rank {
+            Rank::First => format!("{} is better", pair.0 + 1),
+            Rank::Second => format!("{} is better", pair.1 + 1),
+            Rank::Tie => "as good".to_owned(),
+            Rank::Bad => "both bad".to_owned(),
+        };
+        let strength = answer.strengths.get(&name).map_or(String::new(), |strength| format!(" ({strength})"));
+        lines.push(format!("{} and {}: {words}{strength}", pair.0 + 1, pair.1 + 1));
+    }
+    lines.extend(answer.questions.iter().map(|(name, value)| format!("{name}: {value}")));
+    if !answer.feedback.is_empty() {
+        lines.push(answer.feedback.clone());
+    }
+    lines
 }
 
 fn instructions(labels: &LabelSet) -> Html {
@@ -157,9 +245,18 @@ fn table(name: &'static str, heads: &[&'static str], rows: Vec<Html>) -> Html {
 }
 
 /// How a project stands.
-pub fn results(session: &Session, project: &Project, stats: &Stats) -> Body<String> {
+///
+/// `waiting` are tasks on which a reviewer has to decide; `train` is what leads on.
+pub fn results(
+    session: &Session,
+    project: &Project,
+    stats: &Stats,
+    waiting: usize,
+    train: Option<Html>,
+) -> Body<String> {
     let people = stats.people.iter().map(|work| html![
-        "<tr><td>" (work.name) "</td><td>" (work.done) "</td><td>" (work.skipped) "</td><td>" (number(&work.median_seconds)) "</td><td>" (work.fast) "</td></tr>\n"
+        "<tr><td>" (work.name) "</td><td>" (work.done) "</td><td>" (work.skipped) "</td><td>" (number(&work.median_seconds)) "</td><td>" (work.fast)
+        "</td><td>" (number(&work.right)) "</td><td>" (work.inattentive) "</td></tr>\n"
     ]);
     let agreement = stats.agreement.iter().map(|of| html![
         "<tr><td>" (of.of) "</td><td>" (of.items) "</td><td>" (number(&of.raw)) "</td><td>" (number(&of.cohen)) "</td><td>" (number(&of.fleiss))
@@ -189,11 +286,21 @@ pub fn results(session: &Session, project: &Project, stats: &Stats) -> Body<Stri
         ),
         false => Html::new(),
     };
-    let forms = Form::ALL.iter().map(|form| html!["<li><a href=\"" (path(project, &format!("{}.jsonl", form.name()))) "\" download>" (form.name()) "</a></li>\n"]);
+    let links = |form: &Form| -> Vec<Html> {
+        let one = |ending: &&str| html!["<a href=\"" (path(project, &format!("{}.{ending}", form.name()))) "\" download>" (*ending) "</a> "];
+        ["jsonl", "json", "csv", "parquet"].iter().map(one).collect()
+    };
+    let forms = Form::ALL.iter().map(|form| html!["<li>" (form.name()) ": " (links(form)) "</li>\n"]);
+    let decide = match waiting {
+        0 => html!["<p>Nobody disagrees about a task that waits for a decision.</p>\n"],
+        _ => {
+            html!["<p><a href=\"" (path(project, "adjudicate")) "\">Decide where people disagree</a>: " (waiting) " tasks wait, those first on which they differ most.</p>\n"]
+        }
+    };
     let body = html![
-        "<p>" (stats.complete) " of " (stats.tasks) " tasks have all their annotations.</p>\n"
-        (table("People", &["Name", "Done", "Skipped", "Median seconds", "Too fast"], people.collect()))
-        (table("Agreement", &["On", "Items", "Same", "Cohen’s κ", "Fleiss’ κ", "Krippendorff’s α"], agreement.collect())) (spans) (models) (bias)
+        "<p>" (stats.complete) " of " (stats.tasks) " tasks have all their annotations.</p>\n" (decide)
+        (table("People", &["Name", "Done", "Skipped", "Median seconds", "Too fast", "Known right", "Not attentive"], people.collect()))
+        (table("Agreement", &["On", "Items", "Same", "Cohen’s κ", "Fleiss’ κ", "Krippendorff’s α"], agreement.collect())) (spans) (models) (bias) (train)
         "<h2>Download</h2>\n<p>For the owner:</p>\n<ul>\n" (forms.collect::<Vec<_>>()) "</ul>\n"
     ];
     page(session, &project.name, body)

@@ -72,6 +72,10 @@ pub struct Work {
     pub median_seconds: Number,
     /// Handed in within a third of the median of all.
     pub fast: usize,
+    /// The share that is right of what is known, over the tasks that have something known.
+    pub right: Number,
+    /// Tasks that ask for attention, and did not get it.
+    pub inattentive: usize,
 }
 
 /// How far people agree on one thing.
@@ -116,7 +120,7 @@ pub fn stats(store: &Store, project: &Project) -> Result<Stats> {
     Ok(Stats {
         tasks: project.tasks,
         complete: (1..=project.tasks).filter(|number| per_task(*number) >= project.annotators).count(),
-        people: people(&all),
+        people: people(&all, &tasks),
         agreement: agreement(project, &done, &tasks),
         span_f1: marks.then(|| spans(&done).into()),
         models,
@@ -143,14 +147,25 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-fn people(all: &[Annotation]) -> Vec<Work> {
+fn people(all: &[Annotation], tasks: &[Task]) -> Vec<Work> {
     let names: BTreeSet<&String> = all.iter().map(|said| &said.person).collect();
     let seconds = |name: Option<&String>| -> Vec<f64> {
         let of = all.iter().filter(|said| said.state == State::Done && name.is_none_or(|name| said.person == *name));
         of.map(|said| said.seconds).collect()
     };
     let bound = median(seconds(None)).unwrap_or(0.0) * FAST;
+    let measured = |name: &String, attention: bool| -> Vec<(usize, usize)> {
+        let done = all.iter().filter(|said| said.state == State::Done && said.person == *name);
+        let known = done.filter(|said| !attention || tasks[said.task - 1].attention);
+        known.filter_map(|said| Some(tasks[said.task - 1].expected.as_ref()?.right(&said.answer))).collect()
+    };
+    let right = |name: &String| {
+        let (right, of) = measured(name, false).into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        if of == 0 { Err("no task with a known answer was handed in") } else { Ok(right as f64 / of as f64) }
+    };
     let of = |name: &String| Work {
+        right: right(name).into(),
+        inattentive: measured(name, true).into_iter().filter(|(right, of)| right < of).count(),
         name: name.clone(),
         done: seconds(Some(name)).len(),
         skipped: all.iter().filter(|said| said.person == *name && said.state == State::Skipped).count(),
@@ -204,7 +219,7 @@ fn agreement(project: &Project, done: &[&Annotation], tasks: &[Task]) -> Vec<Agr
             let rank = said.answer.ranks.get(&pair_name(*pairs(task.answers.len()).get(pair)?))?;
             Some(match rank {
                 Rank::Second => 0,
-                Rank::Tie => 1,
+                Rank::Tie | Rank::Bad => 1,
                 Rank::First => 2,
             })
         };
@@ -256,7 +271,7 @@ fn strengths(done: &[&Annotation], tasks: &[Task]) -> (Vec<Strength>, Option<&'s
             met = true;
             let share = match rank {
                 Rank::First => 1.0,
-                Rank::Tie => 0.5,
+                Rank::Tie | Rank::Bad => 0.5,
                 Rank::Second => 0.0,
             };
             wins[one][other] += share;
@@ -290,7 +305,7 @@ fn preferred(done: &[&Annotation], tasks: &[Task], holds: impl Fn(&Annotation, &
             let first = match said.answer.ranks.get(&pair_name(pair)) {
                 Some(Rank::First) => true,
                 Some(Rank::Second) => false,
-                Some(Rank::Tie) | None => continue,
+                Some(Rank::Tie | Rank::Bad) | None => continue,
             };
             all += 1;
             held += usize::from(holds(said, task, i, first));
@@ -320,6 +335,8 @@ mod tests {
             reference: String::new(),
             answers: vec!["long".into(), "s".into()],
             models: vec!["x".into(), "y".into()],
+            expected: None,
+            attention: false,
         };
         let labels = LabelSet::open("comparison").expect("a label set");
         projects.begin("p", &labels, 2, &vec![task; 4]).expect("kept");

@@ -1,13 +1,17 @@
 //! What people look at: a question, passages, a reference, answers.
 
+use std::collections::BTreeMap;
+
 use gradus::data::{self, RawRow};
 use gradus::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::answer::{Answer, Rank};
+
 /// The most tasks of a project, and answers of a task.
 const TASKS: usize = 1_000_000;
-const ANSWERS: usize = 8;
+pub const ANSWERS: usize = 8;
 
 /// A task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,6 +29,48 @@ pub struct Task {
     /// Who said them, where that is known.
     #[serde(default)]
     pub models: Vec<String>,
+    /// What is known to be right, of a task that measures people; they do not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
+    /// Whether the task asks only whether people attend; nothing of it is exported as a row that trains.
+    #[serde(default)]
+    pub attention: bool,
+}
+
+/// What is known to be right of a task: parts of an annotation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Expected {
+    /// Who is better of pairs, by `1v2` and so on.
+    pub ranks: BTreeMap<String, Rank>,
+    /// What is right on scales.
+    pub questions: BTreeMap<String, u8>,
+    /// Whether nothing is wrong.
+    pub no_error: Option<bool>,
+}
+
+impl Expected {
+    /// How many of its parts an annotation has right, and of how many.
+    pub fn right(&self, answer: &Answer) -> (usize, usize) {
+        let ranks = self.ranks.iter().map(|(pair, rank)| answer.ranks.get(pair) == Some(rank));
+        let questions = self.questions.iter().map(|(name, value)| answer.questions.get(name) == Some(value));
+        let no_error = self.no_error.iter().map(|expected| answer.no_error == *expected);
+        let all: Vec<bool> = ranks.chain(questions).chain(no_error).collect();
+        (all.iter().filter(|is_right| **is_right).count(), all.len())
+    }
+
+    /// The same as an annotation, to check it like one.
+    pub fn as_answer(&self) -> Answer {
+        let no_error = self.no_error == Some(true);
+        Answer { ranks: self.ranks.clone(), questions: self.questions.clone(), no_error, ..Answer::default() }
+    }
+}
+
+impl Task {
+    /// Whether everyone gets it, however many people look at a task: it measures each of them.
+    pub fn is_for_everyone(&self) -> bool {
+        self.expected.is_some()
+    }
 }
 
 /// A passage. Its title is sentence 0.
@@ -39,11 +85,13 @@ pub struct Passage {
 /// The tasks of a data file, in its order.
 ///
 /// Questions are `question` or `prompt`; answers `prediction 1` and so on, `completions`, `answers`, `completion`, or `chosen`
-/// and `rejected`; references `gold` or `reference`; passages lists of sentences that begin with a title.
+/// and `rejected`; references `gold` or `reference`; passages lists of sentences that begin with a title. What is known to be
+/// right is in `expected`, and `attention` says that a task has no other purpose. Without `has_answers` the answers of the file
+/// are left, and rows need none.
 ///
 /// # Errors
 /// When the file cannot be read, or a row has no question or no answer.
-pub fn tasks(file: &str, most: Option<usize>) -> Result<Vec<Task>> {
+pub fn tasks(file: &str, most: Option<usize>, has_answers: bool) -> Result<Vec<Task>> {
     let source = data::resolve(file, &mut |_, _, _| {})?;
     let mut tasks = Vec::new();
     'files: for path in &source.files {
@@ -52,7 +100,7 @@ pub fn tasks(file: &str, most: Option<usize>) -> Result<Vec<Task>> {
                 break 'files;
             }
             let RawRow { place, columns } = row?;
-            tasks.push(task(&columns).map_err(|message| place.error(message))?);
+            tasks.push(task(&columns, has_answers).map_err(|message| place.error(message))?);
         }
     }
     if tasks.is_empty() { Err(Error::input(format!("`{file}` has no rows"))) } else { Ok(tasks) }
@@ -74,13 +122,16 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-fn task(columns: &Map<String, Value>) -> Result<Task, String> {
+fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String> {
     let first = |names: &[&str]| names.iter().find_map(|name| columns.get(*name).and_then(text));
     let Some(question) = first(&["question", "prompt"]) else {
         return Err("the row has neither `question` nor `prompt`".into());
     };
     let predictions = (1..=ANSWERS).map_while(|i| columns.get(&format!("prediction {i}")).and_then(text));
     let mut answers: Vec<String> = predictions.collect();
+    if !has_answers {
+        answers = vec![String::new()];
+    }
     for name in ["completions", "answers"] {
         if let Some(Value::Array(list)) = columns.get(name).filter(|_| answers.is_empty()) {
             answers = list.iter().filter_map(text).collect();
@@ -107,7 +158,21 @@ fn task(columns: &Map<String, Value>) -> Result<Task, String> {
         _ => Vec::new(),
     };
     let models = if models.len() == answers.len() { models } else { Vec::new() };
-    Ok(Task { question, passages, reference: first(&["gold", "reference"]).unwrap_or_default(), answers, models })
+    let expected = match columns.get("expected") {
+        None | Some(Value::Null) => None,
+        Some(expected) => {
+            let read = serde_json::from_value(expected.clone());
+            Some(read.map_err(|error| {
+                format!("`expected` is no annotation with `ranks`, `questions` or `no_error`: {error}")
+            })?)
+        }
+    };
+    let attention = columns.get("attention").and_then(Value::as_bool).unwrap_or(false);
+    if attention && expected.is_none() {
+        return Err("`attention` is set, but `expected` does not say what is right".into());
+    }
+    let reference = first(&["gold", "reference"]).unwrap_or_default();
+    Ok(Task { question, passages, reference, answers, models, expected, attention })
 }
 
 /// A list whose first sentence is the title.
@@ -124,7 +189,7 @@ mod tests {
     use super::*;
 
     fn of(row: &Value) -> Result<Task, String> {
-        task(row.as_object().expect("an object"))
+        task(row.as_object().expect("an object"), true)
     }
 
     #[test]

@@ -2,13 +2,22 @@
 
 use std::path::Path;
 
+use gradus::device::DeviceChoice;
+use gradus::generate::SamplingParams;
+use gradus::inference::{Prompts, SampleOptions, ScoreOptions, Scored, model_of, rewards, sample};
+use gradus::model::{Precision, WeightFormat};
+use gradus::rng::Seed;
 use gradus::{Error, Result};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use super::answer::pairs;
 use super::export::{self, Form};
+use super::foreign::{self, Tool};
 use super::labels::LabelSet;
 use super::stats::{self, Stats};
-use super::task::tasks;
+use super::task::{ANSWERS, Expected, Task, tasks};
+use crate::guard::secret;
+use crate::passing::Passing;
 use crate::store::Store;
 use crate::store::projects::{Project, Role};
 
@@ -25,6 +34,27 @@ pub struct NewProject {
     pub annotators: usize,
     /// At most so many tasks.
     pub max_tasks: Option<usize>,
+    /// Models that answer the questions in place of the answers of the data.
+    pub sampled: Option<Answering>,
+    /// A reward model whose uncertainty orders the queue; without one it is as the data.
+    pub uncertain_to: Option<String>,
+    /// Where models are computed.
+    pub device: DeviceChoice,
+}
+
+/// How models answer.
+#[derive(Debug, Clone)]
+pub struct Answering {
+    /// The models: directories, runs or hub names.
+    pub models: Vec<String>,
+    /// Answers of each.
+    pub each: usize,
+    /// The longest answer in tokens.
+    pub max_new_tokens: usize,
+    /// The sampling temperature.
+    pub temperature: f32,
+    /// The seed of every random stream.
+    pub seed: u64,
 }
 
 /// Makes a project in `folder`; how many tasks it has.
@@ -32,27 +62,175 @@ pub struct NewProject {
 /// # Errors
 /// When the data or the label set is wrong, or the name is taken.
 pub fn new_project(folder: &Path, new: &NewProject) -> Result<usize> {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-    if new.name.is_empty()
-        || !new.name.chars().all(is_plain)
-        || new.name.starts_with('.')
-        || new.name == "enter"
-        || new.name == "leave"
-    {
-        let error = Error::input(format!("`{}` is no name for a project", new.name));
-        return Err(error.with_hint("letters, digits, `-`, `_` and `.` make one"));
-    }
+    check_name(&new.name)?;
     let labels = LabelSet::open(&new.labels)?;
-    let tasks = tasks(&new.data, new.max_tasks)?;
+    // Before models are asked, which takes long.
+    let store = Store::open(folder)?;
+    if store.projects().find(&new.name)?.is_some() {
+        return Err(taken(&new.name));
+    }
+    let mut tasks = tasks(&new.data, new.max_tasks, new.sampled.is_none())?;
+    if let Some(answering) = &new.sampled {
+        answered(&mut tasks, new, answering)?;
+    }
     if labels.comparison
         && let Some(at) = tasks.iter().position(|task| task.answers.len() < 2)
     {
         return Err(Error::input(format!("row {} of `{}` has one answer, but comparisons need two", at + 1, new.data)));
     }
-    match Store::open(folder)?.projects().begin(&new.name, &labels, new.annotators, &tasks)? {
-        true => Ok(tasks.len()),
-        false => Err(Error::input(format!("there is a project `{}` already", new.name))),
+    for (at, task) in tasks.iter().enumerate() {
+        let expected = task.expected.as_ref().map(Expected::as_answer).unwrap_or_default();
+        if let Some(problem) = expected.broken(&labels, task).first() {
+            return Err(Error::input(format!("row {} of `{}`, `expected`: {problem}", at + 1, new.data)));
+        }
     }
+    if let Some(judge) = &new.uncertain_to {
+        tasks = by_uncertainty(tasks, judge, folder, &new.device)?;
+    }
+    match store.projects().begin(&new.name, &labels, new.annotators, &tasks)? {
+        true => Ok(tasks.len()),
+        false => Err(taken(&new.name)),
+    }
+}
+
+/// Makes a project in `folder` of another tool's file, with what people said there; how many tasks and annotations it has, and how
+/// many of these are not finished by the rules of the label set.
+///
+/// # Errors
+/// When the file or the label set is wrong, they do not fit, or the name is taken.
+pub fn import_project(
+    folder: &Path,
+    name: &str,
+    tool: Tool,
+    (file, labels): (&str, &str),
+    annotators: usize,
+) -> Result<(usize, usize, usize)> {
+    check_name(name)?;
+    let labels = LabelSet::open(labels)?;
+    let items = foreign::read(tool, file, &labels)?;
+    let annotations = items.iter().map(|item| item.said.len()).sum();
+    match Store::open(folder)?.projects().import(name, &labels, annotators, &items)? {
+        Some(open) => Ok((items.len(), annotations, open)),
+        None => Err(taken(name)),
+    }
+}
+
+fn taken(name: &str) -> Error {
+    Error::input(format!("there is a project `{name}` already"))
+}
+
+/// Has each model answer each question.
+fn answered(tasks: &mut [Task], new: &NewProject, answering: &Answering) -> Result<()> {
+    let total = answering.models.len() * answering.each;
+    if total == 0 || total > ANSWERS {
+        return Err(Error::input(format!("{total} answers a task, but 1 to {ANSWERS} are needed")));
+    }
+    tasks.iter_mut().for_each(|task| task.answers.clear());
+    for model in &answering.models {
+        let options = SampleOptions {
+            model: model_of(Path::new(model))?.to_string_lossy().into_owned(),
+            adapter: None,
+            prompts: Prompts::Data(new.data.clone()),
+            params: SamplingParams {
+                temperature: answering.temperature,
+                max_new_tokens: answering.max_new_tokens,
+                ..SamplingParams::default()
+            },
+            group_size: answering.each,
+            beams: None,
+            stop: Vec::new(),
+            seed: Seed(answering.seed),
+            max_rows: Some(tasks.len()),
+            compute: Precision::F32,
+            weights: WeightFormat::F32,
+            chat_template: None,
+            device: new.device.clone(),
+        };
+        let mut said = Vec::new();
+        sample::<Error>(&options, &mut |_, _| {}, &mut |sampled| {
+            said.push(sampled.completion.trim().to_owned());
+            Ok(())
+        })?;
+        if said.len() != tasks.len() * answering.each {
+            let (found, rows) = (said.len(), tasks.len());
+            return Err(Error::input(format!("`{model}` gave {found} answers to the {rows} rows of `{}`", new.data)));
+        }
+        for (task, said) in tasks.iter_mut().zip(said.chunks(answering.each)) {
+            task.answers.extend_from_slice(said);
+            task.models.extend(vec![model.clone(); answering.each]);
+        }
+    }
+    Ok(())
+}
+
+/// The tasks, those first of which a reward model can least tell which answer is better: there a person says most.
+///
+/// Of two answers that is σ(d) (1 − σ(d)) of the difference d of their rewards, the variance of the Bradley–Terry model; of several the
+/// largest of all pairs.
+fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceChoice) -> Result<Vec<Task>> {
+    if let Some(at) = tasks.iter().position(|task| task.answers.len() < 2) {
+        return Err(Error::input(format!("task {} has one answer, but uncertainty is between two", at + 1)));
+    }
+    let rows = tasks.iter().flat_map(|task| {
+        task.answers.iter().map(|answer| {
+            Map::from_iter([("prompt".to_owned(), json!(task.question)), ("completion".to_owned(), json!(answer))])
+        })
+    });
+    let rows: Vec<Map<String, Value>> = rows.collect();
+    let passing = Passing(folder.join(format!(".{}.jsonl", secret())));
+    gradus::data::write_rows(&passing.0, &rows)?;
+    let options = ScoreOptions {
+        model: model_of(Path::new(judge))?.to_string_lossy().into_owned(),
+        adapter: None,
+        data: passing.0.to_string_lossy().into_owned(),
+        add_eos: None,
+        max_rows: None,
+        chat_template: None,
+        device: device.clone(),
+    };
+    let mut scores: Vec<f64> = Vec::new();
+    rewards::<Error>(&options, &mut |_, _| {}, &mut |scored| {
+        match scored {
+            Scored::One(row) => scores.push(f64::from(row.reward)),
+            Scored::Pair { .. } => return Err(Error::input("a row became a pair")),
+        }
+        Ok(())
+    })?;
+    let mut rest = scores.as_slice();
+    let mut ranked: Vec<(f64, Task)> = Vec::new();
+    for task in tasks {
+        let (own, others) = rest.split_at(task.answers.len());
+        rest = others;
+        ranked.push((uncertainty(own), task));
+    }
+    // A stable sort: those alike stay in the order of the data.
+    ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+    Ok(ranked.into_iter().map(|(_, task)| task).collect())
+}
+
+fn uncertainty(rewards: &[f64]) -> f64 {
+    let of = |(one, other): (usize, usize)| {
+        let better = 1.0 / (1.0 + (rewards[other] - rewards[one]).exp());
+        better * (1.0 - better)
+    };
+    pairs(rewards.len()).into_iter().map(of).fold(0.0, f64::max)
+}
+
+/// Whether a project can be called so.
+///
+/// # Errors
+/// When it cannot.
+pub fn check_name(name: &str) -> Result<()> {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    if name.is_empty()
+        || !name.chars().all(is_plain)
+        || name.starts_with('.')
+        || ["enter", "leave", "compare"].contains(&name)
+    {
+        let error = Error::input(format!("`{name}` is no name for a project"));
+        return Err(error.with_hint("letters, digits, `-`, `_` and `.` make one"));
+    }
+    Ok(())
 }
 
 /// Invites someone into the projects of `folder`, or gives them a new token; the token.
@@ -95,4 +273,17 @@ pub fn export_project(folder: &Path, name: &str, form: Form) -> Result<Vec<Map<S
 pub fn project_stats(folder: &Path, name: &str) -> Result<Stats> {
     let store = Store::open(folder)?;
     stats::stats(&store, &find(&store, name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_are_as_good_are_the_least_certain() {
+        assert_eq!(uncertainty(&[1.0, 1.0]), 0.25);
+        assert!(uncertainty(&[0.0, 9.0]) < 1e-3);
+        assert_eq!(uncertainty(&[-9.0, 2.0, 9.0, 2.0]), 0.25, "one pair is enough");
+        assert_eq!(uncertainty(&[1.0]), 0.0);
+    }
 }

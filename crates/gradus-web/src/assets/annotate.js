@@ -439,16 +439,35 @@ function comparing() {
       list.append(element("legend", "", "Better"));
       const values = [["first", `Answer ${one + 1}`], ["second", `Answer ${other + 1}`]];
       if (turned) values.reverse();
-      values.splice(1, 0, ["tie", "As good"]);
+      values.splice(1, 0, ["tie", "As good"], ["bad", "Both bad"]);
+      const much = element("fieldset", "row much");
+      much.append(element("legend", "", "How much better"));
+      const prefers = () => ["first", "second"].includes(answer.ranks[name]);
+      const weigh = () => {
+        much.hidden = !task.labels.strengths.length || !prefers();
+        much.querySelectorAll("input").forEach((field) => {
+          field.checked = answer.strengths[name] === field.value;
+        });
+      };
       for (const [value, words] of values) {
-        list.append(radio(name, value, words, answer.ranks[name] === value, () => change((said) => {
-          said.ranks[name] = value;
+        list.append(radio(name, value, words, answer.ranks[name] === value, () => {
+          change((said) => {
+            said.ranks[name] = value;
+            if (value === "tie" || value === "bad") delete said.strengths[name];
+          }, false);
+          weigh();
+        }));
+      }
+      for (const strength of task.labels.strengths) {
+        much.append(radio(`${name}-much`, strength.name, strength.label, false, () => change((said) => {
+          said.strengths[name] = strength.name;
         }, false)));
       }
+      weigh();
       list.addEventListener("change", () => {
         details.querySelector("summary").textContent = `${one + 1} and ${other + 1} ✓`;
       });
-      details.append(sides, list);
+      details.append(sides, list, much);
       section.append(details);
       pair += 1;
     }
@@ -499,7 +518,7 @@ undo.addEventListener("click", takeBack);
 submit.addEventListener("click", async () => {
   if (await keep("done")) location.assign(work.dataset.next);
 });
-document.getElementById("skip").addEventListener("click", async () => {
+document.getElementById("skip")?.addEventListener("click", async () => {
   if (await keep("skipped", document.getElementById("reason").value)) location.assign(work.dataset.next);
 });
 document.addEventListener("keydown", (event) => {

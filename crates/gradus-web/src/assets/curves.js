@@ -160,6 +160,8 @@ async function renew() {
   if (keys.includes(chosen)) metric.value = chosen;
   const step = document.getElementById("step");
   if (step && found.length === 1) step.textContent = found[0].step;
+  const progress = document.getElementById("progress");
+  if (progress) progress.value = found[0].step;
   draw();
   return found.some((one) => one.state === "running");
 }

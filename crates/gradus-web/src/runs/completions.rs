@@ -1,5 +1,6 @@
 //! The completions of an online run, step by step.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -8,6 +9,7 @@ use axum::response::IntoResponse;
 use gradus::run::database::{Query, Record, Sort, Table};
 use gradus::run::{RolloutDb, RunDir};
 
+use super::difference::{Change, differences};
 use super::page::address;
 use super::{Asked, apart, find, first};
 use crate::app::App;
@@ -47,18 +49,25 @@ pub async fn show(
         ..Query::default()
     };
     let sought = query.clone();
+    let before = number("before").zip(query.first_step).filter(|(before, step)| before != step);
     let found = apart(move || -> gradus::Result<_> {
         let database = RolloutDb::open(&RunDir::open(&path)?)?;
-        Ok((database.query(&sought)?, database.count(&sought)?, database.steps(sought.table)?))
+        let steps = database.steps(sought.table)?;
+        let both = before.map(|(before, step)| database.diff(sought.table, before, step)).transpose()?;
+        Ok((database.query(&sought)?, database.count(&sought)?, steps, both))
     });
-    let (records, count, steps) = found.await?.map_err(Failed::from)?;
-    let body = body(&name, &asked, &query, &records, count, &steps);
+    let (records, count, steps, both) = found.await?.map_err(Failed::from)?;
+    let shown = match both {
+        Some(both) => beside(&query, both),
+        None => list(&name, &asked, &query, &records, count),
+    };
+    let body = html![(filter(&name, &asked, &query, &steps))(shown)];
     let title = format!("Completions of {name}");
     let page = Page { title: &title, place: Place::Runs, scripts: &[], styles: &[], body };
     Ok(page.framed(&session).into_response())
 }
 
-fn body(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usize, steps: &[usize]) -> Html {
+fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize]) -> Html {
     let option = |value: &str, words: &str, chosen: bool| {
         let chosen = if chosen { html![" selected"] } else { Html::new() };
         html!["<option value=\"" (value) "\"" (chosen) ">" (words) "</option>"]
@@ -71,10 +80,29 @@ fn body(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
     let sorted = first(asked, "sort").unwrap_or("step");
     let sorts: Vec<Html> = sorts.iter().map(|(value, words)| option(value, words, *value == sorted)).collect();
     let orders = [option("up", "Smallest first", !query.descending), option("down", "Largest first", query.descending)];
+    let before = first(asked, "before").and_then(|text| text.parse::<usize>().ok());
+    let earlier = |step: &usize| option(&step.to_string(), &step.to_string(), before == Some(*step));
+    html![
+        "<p><a href=\"" (address("show", name)) "\">The run</a></p>\n"
+        "<form method=\"get\" action=\"/runs/completions\" class=\"filter\">\n<input type=\"hidden\" name=\"run\" value=\"" (name) "\">\n"
+        "<div><label for=\"table\">Of</label><select id=\"table\" name=\"table\">" (tables) "</select></div>\n"
+        "<div><label for=\"step\">Step</label><select id=\"step\" name=\"step\">" (option("", "All", query.first_step.is_none()))
+        (steps.iter().map(step).collect::<Vec<_>>()) "</select></div>\n"
+        "<div><label for=\"before\">Beside step</label><select id=\"before\" name=\"before\">" (option("", "None", before.is_none()))
+        (steps.iter().map(earlier).collect::<Vec<_>>()) "</select></div>\n"
+        "<div><label for=\"text\">With the text</label><input id=\"text\" name=\"text\" value=\"" (query.text.clone().unwrap_or_default()) "\"></div>\n"
+        "<div><label for=\"sort\">By</label><select id=\"sort\" name=\"sort\">" (sorts) "</select></div>\n"
+        "<div><label for=\"order\">Order</label><select id=\"order\" name=\"order\">" (orders.to_vec()) "</select></div>\n"
+        "<button type=\"submit\">Show</button>\n</form>\n"
+    ]
+}
+
+/// Completions one below the other.
+fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usize) -> Html {
     let row = |record: &Record| {
         let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
         html![
-            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\">" (record.prompt) "</td><td class=\"said\">" (record.completion)
+            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\">" (record.prompt) "</td><td class=\"said\">" (coloured(record))
             "</td><td class=\"number\">" (number(record.reward)) "</td><td class=\"number\">" (number(record.advantage)) "</td><td class=\"number\">"
             (number(record.kl)) "</td><td class=\"number\">" (record.length) "</td><td>" (record.stop_reason) "</td></tr>\n"
         ]
@@ -91,19 +119,112 @@ fn body(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
     let before = if query.offset > 0 { to(query.offset.saturating_sub(SHOWN), "Those before") } else { Html::new() };
     let after = if last < count { to(query.offset + SHOWN, "Those after") } else { Html::new() };
     html![
-        "<p><a href=\"" (address("show", name)) "\">The run</a></p>\n"
-        "<form method=\"get\" action=\"/runs/completions\" class=\"filter\">\n<input type=\"hidden\" name=\"run\" value=\"" (name) "\">\n"
-        "<div><label for=\"table\">Of</label><select id=\"table\" name=\"table\">" (tables) "</select></div>\n"
-        "<div><label for=\"step\">Step</label><select id=\"step\" name=\"step\">" (option("", "All", query.first_step.is_none()))
-        (steps.iter().map(step).collect::<Vec<_>>()) "</select></div>\n"
-        "<div><label for=\"text\">With the text</label><input id=\"text\" name=\"text\" value=\"" (query.text.clone().unwrap_or_default()) "\"></div>\n"
-        "<div><label for=\"sort\">By</label><select id=\"sort\" name=\"sort\">" (sorts) "</select></div>\n"
-        "<div><label for=\"order\">Order</label><select id=\"order\" name=\"order\">" (orders.to_vec()) "</select></div>\n"
-        "<button type=\"submit\">Show</button>\n</form>\n"
         "<p class=\"soft small\">" (if count == 0 { 0 } else { query.offset + 1 }) " to " (last) " of " (count) " " (before) (after) "</p>\n"
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Completions\"><table>\n<thead><tr><th scope=\"col\" class=\"number\">Step</th>"
         "<th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th><th scope=\"col\" class=\"number\">Reward</th><th scope=\"col\" class=\"number\">Advantage</th>"
         "<th scope=\"col\" class=\"number\">KL</th><th scope=\"col\" class=\"number\">Tokens</th><th scope=\"col\">End</th></tr></thead>\n<tbody>\n"
         (records.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
     ]
+}
+
+/// The completion; where parts of its reward stand on several of its tokens, each stretch in the colour of what it is worth.
+///
+/// A value belongs to the text since the one before: a sentence's reward stands on its last token.
+fn coloured(record: &Record) -> Html {
+    let mut by_end: BTreeMap<usize, f64> = BTreeMap::new();
+    for segment in record.segments.iter().flat_map(|(_, segments)| segments) {
+        *by_end.entry(segment.characters.end).or_default() += segment.value;
+    }
+    let most = by_end.values().fold(0.0f64, |most, value| most.max(value.abs()));
+    if by_end.is_empty() || most == 0.0 {
+        return html![(record.completion)];
+    }
+    let characters: Vec<char> = record.completion.chars().collect();
+    let (mut html, mut start) = (Html::new(), 0);
+    for (end, value) in by_end {
+        let text: String = characters.get(start..end.min(characters.len())).unwrap_or_default().iter().collect();
+        start = end.min(characters.len()).max(start);
+        html.add(&worth(&text, value, most));
+    }
+    let rest: String = characters[start..].iter().collect();
+    html![(html)(rest)]
+}
+
+/// A stretch of text in the colour of its value, of which the largest has the size `most`.
+fn worth(text: &str, value: f64, most: f64) -> Html {
+    let step = ((value.abs() / most) * 3.0).ceil().min(3.0) as usize;
+    let sign = if value < 0.0 { "worse" } else { "better" };
+    html!["<span class=\"worth " (sign) "-" (step) "\" title=\"" (format!("{value:+.4}")) "\">" (text) "</span>"]
+}
+
+/// The same prompts at two steps, with what differs in the texts; those first whose reward changed most.
+fn beside(query: &Query, mut pairs: Vec<(Record, Record)>) -> Html {
+    let has = |record: &Record, text: &str| {
+        [&record.prompt, &record.completion].iter().any(|own| own.to_lowercase().contains(&text.to_lowercase()))
+    };
+    pairs.retain(|(old, new)| query.text.as_deref().is_none_or(|text| has(old, text) || has(new, text)));
+    let change = |(old, new): &(Record, Record)| Some(new.reward? - old.reward?);
+    if query.sort == Sort::Reward {
+        pairs.sort_by(|a, b| change(a).unwrap_or(0.0).total_cmp(&change(b).unwrap_or(0.0)));
+        if query.descending {
+            pairs.reverse();
+        }
+    }
+    let all = pairs.len();
+    let row = |pair: &(Record, Record)| {
+        let (old, new) = pair;
+        let part = |(change, text): (Change, String)| match change {
+            Change::Same => html![(text)],
+            Change::Gone => html!["<del>" (text) "</del>"],
+            Change::New => html!["<ins>" (text) "</ins>"],
+        };
+        let texts: Vec<Html> = differences(&old.completion, &new.completion).into_iter().map(part).collect();
+        let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
+        html![
+            "<tr><td class=\"said\">" (new.prompt) "</td><td class=\"said\">" (texts) "</td><td class=\"number\">" (number(old.reward)) "</td><td class=\"number\">"
+            (number(new.reward)) "</td><td class=\"number\">" (change(pair).map(|change| format!("{change:+.3}"))) "</td></tr>\n"
+        ]
+    };
+    let shown: Vec<Html> = pairs.iter().skip(query.offset).take(SHOWN).map(row).collect();
+    let note = match all {
+        0 => html![
+            "<p>No prompt is of both steps: training draws others each time, and evaluations ask the same ones.</p>\n"
+        ],
+        _ => {
+            html!["<p class=\"soft small\">" (shown.len()) " of " (all) " prompts of both steps. <del>Gone</del>, <ins>new</ins>.</p>\n"]
+        }
+    };
+    html![
+        (note) "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"What differs\"><table>\n<thead><tr><th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th>"
+        "<th scope=\"col\" class=\"number\">Reward before</th><th scope=\"col\" class=\"number\">Reward</th><th scope=\"col\" class=\"number\">Change</th></tr></thead>\n<tbody>\n"
+        (shown) "</tbody></table></div>\n"
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use gradus::run::database::Segment;
+
+    use super::*;
+
+    #[test]
+    fn a_stretch_has_the_colour_of_the_value_at_its_end() {
+        let segment = |characters, value| Segment { characters, value };
+        let record = Record {
+            completion: "Grün <b>. Nein! Ja".into(),
+            segments: vec![
+                ("facts".into(), vec![segment(8..9, 2.0), segment(14..15, -0.5)]),
+                ("tone".into(), vec![segment(8..9, 1.0)]),
+            ],
+            ..Record::default()
+        };
+        let expected = "<span class=\"worth better-3\" title=\"+3.0000\">Grün &lt;b&gt;.</span>\
+                        <span class=\"worth worse-1\" title=\"-0.5000\"> Nein!</span> Ja";
+        assert_eq!(coloured(&record).into_string(), expected);
+        let plain = Record { segments: Vec::new(), ..record.clone() };
+        assert_eq!(coloured(&plain).into_string(), "Grün &lt;b&gt;. Nein! Ja");
+        // Places beyond the text are no reason to fail.
+        let beyond = Record { segments: vec![("x".into(), vec![segment(40..50, 1.0)])], ..record };
+        assert!(coloured(&beyond).into_string().contains("Ja</span>"));
+    }
 }

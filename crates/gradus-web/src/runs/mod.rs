@@ -1,13 +1,15 @@
 //! The pages of runs: a list, one run, several compared, completions browsed. They read what training appends, and change
-//! nothing but tags.
+//! nothing but tags; what begins and ends runs is `training`.
 //!
 //! A run is named by its place in the list of those below the folder, so nothing outside is reached.
 
 mod cache;
 mod completions;
+mod difference;
 mod page;
 
 pub use cache::Cache;
+pub use page::address;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +19,9 @@ use axum::http::header;
 use axum::response::{IntoResponse, Redirect};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
-use gradus::runs::{Entry, Labels, Library, Settings, differences, history, last_warnings, metric_keys, series};
+use gradus::runs::{
+    Entry, Labels, Library, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -25,6 +29,7 @@ use crate::app::App;
 use crate::failed::{Done, Failed};
 use crate::page::{Page, Place};
 use crate::store::sessions::Session;
+use crate::training;
 
 /// Points of a curve that a page gets: more than a screen has columns are of no use.
 const POINTS: usize = 2000;
@@ -41,6 +46,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/runs", get(list))
         .route("/runs/show", get(show))
         .route("/runs/series", get(curves))
+        .route("/runs/state", get(state))
         .route("/runs/tag", post(tag))
         .route("/runs/completions", get(completions::show))
 }
@@ -49,17 +55,17 @@ pub fn routes() -> Router<Arc<App>> {
 pub type Asked = Vec<(String, String)>;
 
 /// The first value of a name that is not empty.
-fn first<'a>(asked: &'a Asked, name: &str) -> Option<&'a str> {
+pub fn first<'a>(asked: &'a Asked, name: &str) -> Option<&'a str> {
     asked.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
 }
 
 /// Does what takes a while without holding up the server.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
+pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Failed::request("The page could not be made."))
 }
 
 /// The directory of the run `name`, which is below the folder.
-fn find(app: &App, name: &str) -> Result<PathBuf, Failed> {
+pub fn find(app: &App, name: &str) -> Result<PathBuf, Failed> {
     let names = Library::new(&app.folder).names();
     let found = names.into_iter().find(|(known, _)| known == name).map(|(_, path)| path);
     found.ok_or_else(|| Failed::missing("There is no such run; it may have been renamed or removed."))
@@ -82,7 +88,8 @@ async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session
     let known = page::Known::of(&entries);
     entries.retain(fits);
     entries.sort_by(|a, b| b.changed.cmp(&a.changed).then_with(|| a.name.cmp(&b.name)));
-    let body = page::list(&entries, all, &known, &asked);
+    let bare = app.training.without_directory();
+    let body = page::list(&entries, all, &known, &asked, app.training.is_allowed().then_some(&bare));
     Ok(Page { title: "Runs", place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }
 
@@ -92,22 +99,43 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
     if names.is_empty() || names.len() > COMPARED {
         return Err(Failed::request(&format!("Choose 1 to {COMPARED} runs.")));
     }
+    // A run that was begun just now has nothing to read yet.
+    if let [name] = &names[..]
+        && let Some((_, standing)) = app.training.without_directory().into_iter().find(|(known, _)| known == name)
+    {
+        let body = training::bare(&standing);
+        let page = Page { title: name, place: Place::Runs, scripts: &["page.js", "run.js"], styles: &[], body };
+        return Ok(page.framed(&session).into_response());
+    }
     let paths = names.iter().map(|name| find(&app, name)).collect::<Result<Vec<_>, _>>()?;
     let of = names.clone();
-    let (entries, settings, warnings) = apart(move || {
+    let is_allowed = app.training.is_allowed();
+    let (entries, settings, warnings, models) = apart(move || {
         let entries: Vec<Entry> = of.into_iter().zip(&paths).map(|(name, path)| Entry::read(name, path)).collect();
         let settings: Vec<Settings> =
             paths.iter().map(|path| Settings::read(&path.join("config.yml")).unwrap_or_default()).collect();
         let warnings: Vec<Vec<String>> =
             paths.iter().map(|path| last_warnings(&path.join("log.txt"), WARNINGS)).collect();
-        (entries, settings, warnings)
+        let models = entries.iter().filter(|_| is_allowed).filter_map(|entry| {
+            let key = entry.figure.as_ref().map(|figure| figure.key.as_str());
+            snapshots(&entry.directory().ok()?, key).ok()
+        });
+        let models: Vec<Vec<Snapshot>> = models.collect();
+        (entries, settings, warnings, models)
     })
     .await?;
     let (title, body) = match &entries[..] {
-        [one] => (one.name.clone(), page::one(&session, one, &settings[0], &warnings[0])),
+        [one] => {
+            let standing = app.training.standing(&one.name);
+            let actions = models.first().map(|models| {
+                training::actions(&session, one, models, standing.as_ref(), app.training.is_stopping(one))
+            });
+            (one.name.clone(), page::one(&session, one, &settings[0], &warnings[0], actions))
+        }
         several => (format!("{} runs", several.len()), page::several(several, &differences(&settings))),
     };
-    let page = Page { title: &title, place: Place::Runs, scripts: &["page.js", "curves.js"], styles: &[], body };
+    let page =
+        Page { title: &title, place: Place::Runs, scripts: &["page.js", "curves.js", "run.js"], styles: &[], body };
     Ok(page.framed(&session).into_response())
 }
 
@@ -129,6 +157,16 @@ async fn curves(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done
     });
     let found = found.await??;
     Ok(([(header::CONTENT_TYPE, "application/json")], found.to_string()).into_response())
+}
+
+/// How a run stands, for a page that waits: its state, where it has one, and whether a process that was begun here goes on.
+async fn state(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done {
+    let name = first(&asked, "run").unwrap_or_default().to_owned();
+    let going = app.training.standing(&name) == Some(training::Standing::Going);
+    let path = find(&app, &name).ok();
+    let state = apart(move || path.map(|path| Entry::read(name, &path).state.name())).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json!({ "state": state, "going": going }).to_string())
+        .into_response())
 }
 
 #[derive(Deserialize)]

@@ -10,6 +10,7 @@ use crate::html;
 use crate::html::{Html, percent};
 use crate::store::now;
 use crate::store::sessions::Session;
+use crate::training::Standing;
 
 /// The address of a page about a run.
 pub fn address(what: &str, run: &str) -> String {
@@ -62,7 +63,15 @@ fn age(changed: Option<u64>) -> Option<String> {
 }
 
 /// The list.
-pub fn list(entries: &[Entry], all: usize, known: &Known, asked: &Asked) -> Html {
+///
+/// `bare` are runs that were begun here and have nothing to show yet; `None` where pages begin none.
+pub fn list(
+    entries: &[Entry],
+    all: usize,
+    known: &Known,
+    asked: &Asked,
+    bare: Option<&Vec<(String, Standing)>>,
+) -> Html {
     let row = |entry: &Entry| {
         let figure = entry.figure.as_ref().map(|figure| html![(figure.key) " " (short(figure.last))]);
         let steps = entry.steps.map(|steps| html![" of "(steps)]);
@@ -82,10 +91,22 @@ pub fn list(entries: &[Entry], all: usize, known: &Known, asked: &Asked) -> Html
         html!["<option value=\"\">All</option>"(values.iter().map(option).collect::<Vec<_>>())]
     };
     let states = Status::ALL.iter().map(|state| state.name()).collect();
+    let begin = bare.map(|bare| {
+        let row = |(name, standing): &(String, Standing)| {
+            let words = match standing {
+                Standing::Going => html!["is about to begin"],
+                Standing::Ended(_) => html!["<span class=\"bad\">did not begin</span>"],
+            };
+            html!["<li><a href=\"" (address("show", name)) "\">" (name) "</a> " (words) "</li>\n"]
+        };
+        let rows: Vec<Html> = bare.iter().map(row).collect();
+        html!["<p><a class=\"button\" href=\"/runs/new\">New run</a></p>\n<ul class=\"list\">" (rows) "</ul>\n"]
+    });
     if all == 0 {
-        return html!["<p>There is no run in this folder yet.</p>\n"];
+        return html![(begin) "<p>There is no run in this folder yet.</p>\n"];
     }
     html![
+        (begin)
         "<form method=\"get\" action=\"/runs\" class=\"filter\">\n"
         "<div><label for=\"text\">With the text</label><input id=\"text\" name=\"text\" value=\"" (first(asked, "text").unwrap_or_default()) "\"></div>\n"
         "<div><label for=\"state\">State</label><select id=\"state\" name=\"state\">" (options("state", states)) "</select></div>\n"
@@ -117,8 +138,18 @@ fn curves(runs: &[&Entry]) -> Html {
     ]
 }
 
+/// How far a run at work has come.
+fn progress(entry: &Entry) -> Html {
+    match entry.steps {
+        Some(steps) if entry.state == Status::Running => html![
+            "<progress id=\"progress\" max=\"" (steps) "\" value=\"" (entry.step) "\" aria-label=\"Steps done\"></progress>\n"
+        ],
+        _ => Html::new(),
+    }
+}
+
 /// One run.
-pub fn one(session: &Session, entry: &Entry, settings: &Settings, warnings: &[String]) -> Html {
+pub fn one(session: &Session, entry: &Entry, settings: &Settings, warnings: &[String], actions: Option<Html>) -> Html {
     let steps = entry.steps.map(|steps| html![" of "(steps)]);
     let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\"><input type=\"hidden\" name=\"run\" value=\"" (entry.name) "\">"];
     let tag = |tag: &String| {
@@ -140,8 +171,8 @@ pub fn one(session: &Session, entry: &Entry, settings: &Settings, warnings: &[St
         })
         .collect();
     html![
-        "<p>" (state(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
-        "</p>\n" (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
+        "<p data-state=\"" (entry.state.name()) "\">" (state(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
+        "</p>\n" (progress(entry)) (actions) (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
         "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>())
         "<form method=\"post\" action=\"/runs/tag\" class=\"row\">" (csrf)
         "<label for=\"add\">New tag</label><input id=\"add\" name=\"add\" size=\"12\" required><button type=\"submit\">Add</button></form></div>\n"

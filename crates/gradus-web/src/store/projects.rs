@@ -1,11 +1,14 @@
 //! Projects of annotations: what is asked, the tasks, the people, what they said.
 
+use std::collections::BTreeMap;
+
 use gradus::Result;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 
 use super::{Store, now};
 use crate::annotate::answer::Answer;
+use crate::annotate::foreign::Imported;
 use crate::annotate::labels::LabelSet;
 use crate::annotate::task::Task;
 use crate::guard::{same, secret};
@@ -48,6 +51,19 @@ pub(super) const TABLES: &str = "
         PRIMARY KEY (task, person)
     );
     CREATE INDEX annotations_of ON annotations (person, state);
+";
+
+/// What reviewers decide, and tasks that everyone gets.
+pub(super) const VERDICTS: &str = "
+    ALTER TABLE tasks ADD COLUMN everyone INTEGER NOT NULL DEFAULT 0;
+    CREATE TABLE verdicts (
+        task INTEGER PRIMARY KEY REFERENCES tasks (id) ON DELETE CASCADE,
+        person INTEGER NOT NULL REFERENCES people (id) ON DELETE CASCADE,
+        answer TEXT NOT NULL,
+        -- open, done
+        state TEXT NOT NULL,
+        changed INTEGER NOT NULL
+    );
 ";
 
 /// What someone may do.
@@ -171,8 +187,7 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("numbers and texts are JSON")
 }
 
-const PROJECT: &str =
-    "SELECT id, name, labels, annotators, (SELECT count(*) FROM tasks WHERE project = projects.id) FROM projects";
+const PROJECT: &str = "SELECT id, name, labels, annotators, (SELECT coalesce(max(number), 0) FROM tasks WHERE project = projects.id) FROM projects";
 
 fn project(row: &Row<'_>) -> rusqlite::Result<Project> {
     Ok(Project {
@@ -210,19 +225,39 @@ impl Projects<'_> {
     /// # Errors
     /// When it cannot be kept.
     pub fn begin(&self, name: &str, labels: &LabelSet, annotators: usize, tasks: &[Task]) -> Result<bool> {
+        self.0.change(|open| Ok(begin(open, name, labels, annotators, tasks)?.is_some()))
+    }
+
+    /// A new project with what people said elsewhere; how many annotations are not finished by its rules, or nothing where the
+    /// name is taken. Who is not known here gets a name without a way in.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn import(
+        &self,
+        name: &str,
+        labels: &LabelSet,
+        annotators: usize,
+        items: &[Imported],
+    ) -> Result<Option<usize>> {
+        let tasks: Vec<Task> = items.iter().map(|item| item.task.clone()).collect();
         self.0.change(|open| {
-            let row = params![name, json(labels), annotators as i64];
-            let made =
-                open.execute("INSERT OR IGNORE INTO projects (name, labels, annotators) VALUES (?1, ?2, ?3)", row)?;
-            if made == 0 {
-                return Ok(false);
+            let Some(id) = begin(open, name, labels, annotators, &tasks)? else { return Ok(None) };
+            let mut unfinished = 0;
+            for (i, item) in items.iter().enumerate() {
+                let sought = "SELECT id FROM tasks WHERE project = ?1 AND number = ?2";
+                let task = open.query_row(sought, params![id, (i + 1) as i64], |row| row.get(0))?;
+                for (name, answer, seconds) in &item.said {
+                    let stranger = params![name, secret(), Role::Annotator.name()];
+                    open.execute("INSERT OR IGNORE INTO people (name, token, role) VALUES (?1, ?2, ?3)", stranger)?;
+                    let by = open.query_row("SELECT id FROM people WHERE name = ?1", [name], |row| row.get(0))?;
+                    let is_done = answer.problems(labels, &item.task).is_empty();
+                    unfinished += usize::from(!is_done);
+                    let state = if is_done { State::Done } else { State::Open };
+                    keep(open, task, by, answer, state, "", *seconds)?;
+                }
             }
-            let id = open.last_insert_rowid();
-            let mut insert = open.prepare("INSERT INTO tasks (project, number, given) VALUES (?1, ?2, ?3)")?;
-            for (i, task) in tasks.iter().enumerate() {
-                insert.execute(params![id, (i + 1) as i64, json(task)])?;
-            }
-            Ok(true)
+            Ok(Some(unfinished))
         })
     }
 
@@ -307,7 +342,7 @@ impl Projects<'_> {
             }
             let fresh = "SELECT id, number FROM tasks WHERE project = ?1
                  AND NOT EXISTS (SELECT 1 FROM annotations WHERE task = tasks.id AND person = ?2)
-                 AND (SELECT count(*) FROM annotations WHERE task = tasks.id AND state <> 'skipped') < ?3
+                 AND (everyone OR (SELECT count(*) FROM annotations WHERE task = tasks.id AND state <> 'skipped') < ?3)
                  ORDER BY number LIMIT 1";
             let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, count(row, 1)?));
             let Some((id, number)) =
@@ -341,6 +376,38 @@ impl Projects<'_> {
             };
             keep(open, id, by, answer, state, reason, seconds)?;
             Ok(true)
+        })
+    }
+
+    /// What reviewers decided or began to, by task.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn verdicts(&self, project: i64) -> Result<BTreeMap<usize, Annotation>> {
+        self.0.change(|open| {
+            let mut found = open.prepare(
+                "SELECT tasks.number, people.name, answer, state, '', 0.0 FROM verdicts
+                 JOIN tasks ON tasks.id = task JOIN people ON people.id = person WHERE project = ?1",
+            )?;
+            let found = found.query_map([project], annotation)?;
+            found.map(|said| said.map(|said| (said.task, said))).collect()
+        })
+    }
+
+    /// Keeps what a reviewer decides of a task. Whether there is such a task.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn decide(&self, project: i64, number: usize, by: i64, answer: &Answer, state: State) -> Result<bool> {
+        self.0.change(|open| {
+            let kept = open.execute(
+                "INSERT INTO verdicts (task, person, answer, state, changed)
+                 SELECT id, ?3, ?4, ?5, ?6 FROM tasks WHERE project = ?1 AND number = ?2
+                 ON CONFLICT (task) DO UPDATE SET person = excluded.person, answer = excluded.answer,
+                 state = excluded.state, changed = excluded.changed",
+                params![project, number as i64, by, json(answer), state.name(), now()],
+            )?;
+            Ok(kept > 0)
         })
     }
 
@@ -410,6 +477,27 @@ impl Projects<'_> {
     }
 }
 
+/// A new project with its tasks; nothing where the name is taken.
+fn begin(
+    open: &Transaction<'_>,
+    name: &str,
+    labels: &LabelSet,
+    annotators: usize,
+    tasks: &[Task],
+) -> rusqlite::Result<Option<i64>> {
+    let row = params![name, json(labels), annotators as i64];
+    let made = open.execute("INSERT OR IGNORE INTO projects (name, labels, annotators) VALUES (?1, ?2, ?3)", row)?;
+    if made == 0 {
+        return Ok(None);
+    }
+    let id = open.last_insert_rowid();
+    let mut insert = open.prepare("INSERT INTO tasks (project, number, given, everyone) VALUES (?1, ?2, ?3, ?4)")?;
+    for (i, task) in tasks.iter().enumerate() {
+        insert.execute(params![id, (i + 1) as i64, json(task), task.is_for_everyone()])?;
+    }
+    Ok(Some(id))
+}
+
 fn keep(
     open: &Transaction<'_>,
     task: i64,
@@ -440,6 +528,8 @@ mod tests {
             reference: String::new(),
             answers: vec!["a".into(), "b".into()],
             models: Vec::new(),
+            expected: None,
+            attention: false,
         }
     }
 

@@ -1,7 +1,9 @@
 //! No page has a fault that axe-core finds, light or dark. The script is not part of the repository: `tools/serve/fetch-axe`
 //! gets it from npm, and without it this test is left out, visibly.
 
+use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use gradus_web::Role;
 use serde_json::Value;
@@ -10,6 +12,7 @@ use crate::annotate;
 use crate::chat::{begin, speak};
 use crate::client::{Server, folder};
 use crate::driver::Browser;
+use crate::recorder::Recorder;
 use crate::runs;
 use crate::skip::skipped;
 
@@ -32,7 +35,7 @@ fn no_page_has_a_fault_that_axe_finds() {
     };
     let Some(mut browser) = Browser::open() else { return };
     let folder = folder(&["gpt2", "qwen3", "qwen3-reward"]);
-    let server = Server::over(folder.path());
+    let server = Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::new(Recorder::default())));
     begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward")]);
     speak(&mut browser, "The tea");
     runs::run(folder.path(), "tea/a", "dpo", 2.0, "1e-5");
@@ -41,6 +44,7 @@ fn no_page_has_a_fault_that_axe_finds() {
     annotate::project(folder.path(), "fine", "fine-grained", 1);
     annotate::project(folder.path(), "pairs", "comparison", 1);
     annotate::project(folder.path(), "likert", "likert-imdb", 1);
+    annotate::differ(folder.path(), "differ");
     annotate::sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
     let mut found = Vec::new();
     for is_dark in [false, true] {
@@ -55,10 +59,15 @@ fn no_page_has_a_fault_that_axe_finds() {
             "/annotate/pairs",
             "/annotate/likert",
             "/annotate/pairs/results",
+            "/annotate/differ/adjudicate/1",
             "/runs",
+            "/runs/new",
+            "/runs/new?method=grpo",
+            "/runs/delete?run=tea/a",
             "/runs/show?run=tea/a",
             "/runs/show?run=tea/a&run=tea/b",
             "/runs/completions?run=tea/a",
+            "/runs/completions?run=tea/a&step=2&before=1",
         ] {
             browser.go(&format!("http://{}{path}", server.host()));
             browser.eval("document.querySelectorAll('details').forEach(e => { e.open = true })");

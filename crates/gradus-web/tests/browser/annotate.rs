@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use gradus_web::{Form, NewProject, Number, Role, export_project, invite, new_project, project_stats};
+use gradus::device::DeviceChoice;
+use gradus_web::{
+    Form, NewProject, Number, Role, Tool, export_project, import_project, invite, new_project, project_stats,
+};
 use serde_json::{Value, json};
 
 use crate::client::Server;
@@ -28,8 +31,31 @@ pub fn project(folder: &Path, name: &str, labels: &str, annotators: usize) {
         labels: labels.into(),
         annotators,
         max_tasks: None,
+        sampled: None,
+        uncertain_to: None,
+        device: DeviceChoice::cpu(),
     };
     assert_eq!(new_project(folder, &new).expect("a project"), 2);
+}
+
+/// Makes a project with strengths that two people have annotated, who differ: what another tool has kept.
+pub fn differ(folder: &Path, name: &str) {
+    let said = |who: &str, rank: &str, strength: &str| {
+        let choice =
+            |of: &str, word: &str| json!({ "from_name": of, "type": "choices", "value": { "choices": [word] } });
+        json!({ "completed_by": { "email": who }, "result": [choice("1v2", rank), choice("1v2-strength", strength)] })
+    };
+    let task = |question: &str| {
+        json!({
+            "data": { "question": question, "answer1": PREDICTION, "answer2": "Warm.", "model1": "x", "model2": "y" },
+            "annotations": [said("eve", "first", "much"), said("tom", "second", "slightly")],
+        })
+    };
+    let data = folder.join(format!("{name}.json"));
+    std::fs::write(&data, json!([task("Is the tea warm?"), task("What is blue?")]).to_string()).expect("written");
+    let found = import_project(folder, name, Tool::LabelStudio, (&data.to_string_lossy(), "comparison-strength"), 2)
+        .expect("a project");
+    assert_eq!(found, (2, 4, 0));
 }
 
 /// Signs in through the form.
@@ -337,5 +363,55 @@ fn a_text_is_judged_on_scales() {
     browser.loaded();
     let rows = export_project(folder.path(), "likert", Form::Feedback).expect("rows");
     assert_eq!((&rows[0]["coherence"], &rows[0]["quality"]), (&json!(4), &json!(2)));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn how_much_better_is_said_and_a_reviewer_decides_in_the_end() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "strong", "comparison-strength", 1);
+    differ(folder.path(), "differ");
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Reviewer);
+    next(&mut browser, &server, "strong");
+    browser.click("[data-pair='1v2'] input[value=bad]");
+    assert_eq!(browser.eval("document.querySelector('[data-pair=\"1v2\"] .much').hidden"), true, "neither is better");
+    browser.click("[data-pair='1v2'] input[value=first]");
+    browser.wait(
+        "document.getElementById('todo').textContent.includes('Say how much better the preferred answer is: 1v2')",
+    );
+    browser.click("[data-pair='1v2'] .much input[value=better]");
+    browser.wait("!document.getElementById('todo').textContent.includes('how much better')");
+    browser.reload();
+    ready(&mut browser);
+    assert_eq!(browser.eval("document.querySelector('[data-pair=\"1v2\"] .much input:checked').value"), "better");
+    assert_eq!(kept(folder.path(), "strong")[0]["answer"]["strengths"], json!({ "1v2": "better" }));
+
+    // Where two differ, what both said is there, and the decision is the only answer.
+    browser.go(&format!("http://{}/annotate/differ/results", server.host()));
+    browser.eval("window.isLeft = true");
+    browser.click("a[href='/annotate/differ/adjudicate']");
+    browser.loaded();
+    ready(&mut browser);
+    let page = browser.text("main");
+    assert!(
+        page.contains("eve said") && page.contains("tom said") && page.contains("2 is better (slightly)"),
+        "{page}"
+    );
+    browser.click("[data-pair='1v2'] input[value=second]");
+    browser.click("[data-pair='1v2'] .much input[value=slightly]");
+    browser.wait(
+        "document.getElementById('status').textContent === 'Kept.' && !document.getElementById('submit').disabled",
+    );
+    browser.eval("window.isLeft = true");
+    browser.click("#submit");
+    browser.loaded();
+    ready(&mut browser);
+    assert!(browser.text("main").contains("Task 2 of 2"), "the next on which they differ");
+    let rows = export_project(folder.path(), "differ", Form::Preference).expect("rows");
+    let first: Vec<&Value> =
+        rows.iter().filter(|row| row["prompt"] == "Is the tea warm?").map(|row| &row["chosen"]).collect();
+    assert_eq!(first, ["Warm."]);
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }

@@ -9,6 +9,9 @@ mod chat;
 mod client;
 mod driver;
 mod pictures;
+#[path = "../serve/recorder.rs"]
+#[allow(dead_code, reason = "what was asked is looked at by the tests without a browser")]
+mod recorder;
 mod runs;
 #[path = "../../../gradus/tests/support/skip.rs"]
 mod skip;

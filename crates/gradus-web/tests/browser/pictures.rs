@@ -1,6 +1,8 @@
 //! Pictures of the pages, for docs and for eyes: with `GRADUS_PICTURES=FOLDER` they are written there.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use gradus_web::Role;
 
@@ -8,6 +10,7 @@ use crate::annotate;
 use crate::chat::{begin, speak};
 use crate::client::{Server, folder};
 use crate::driver::Browser;
+use crate::recorder::Recorder;
 use crate::runs;
 use crate::skip::skipped;
 
@@ -19,7 +22,7 @@ fn pictures_of_all_pages() {
     let Some(mut browser) = Browser::open() else { return };
     std::fs::create_dir_all(&to).expect("a folder");
     let folder = folder(&["gpt2", "qwen3", "qwen3-reward"]);
-    let server = Server::over(folder.path());
+    let server = Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::new(Recorder::default())));
     begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "qwen3-reward"), ("system", "Be kind.")]);
     speak(&mut browser, "Which tea is good in the morning?");
     speak(&mut browser, "And which cup?");
@@ -34,6 +37,7 @@ fn pictures_of_all_pages() {
     runs::run(folder.path(), "tea/a", "dpo", 2.0, "1e-5");
     runs::run(folder.path(), "tea/b", "sft", 3.0, "2e-5");
     runs::completions(folder.path(), "tea/a");
+    annotate::differ(folder.path(), "differ");
     annotate::sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
     let pages = [
         ("overview", "/"),
@@ -45,17 +49,21 @@ fn pictures_of_all_pages() {
         ("comparison", "/annotate/pairs"),
         ("scales", "/annotate/likert"),
         ("results", "/annotate/pairs/results"),
+        ("decide", "/annotate/differ/adjudicate/1"),
         ("runs", "/runs"),
+        ("new-run", "/runs/new?method=grpo"),
+        ("delete", "/runs/delete?run=tea/a"),
         ("run", "/runs/show?run=tea/a"),
         ("compare", "/runs/show?run=tea/a&run=tea/b"),
         ("completions", "/runs/completions?run=tea/a"),
+        ("beside", "/runs/completions?run=tea/a&step=2&before=1&sort=reward&order=down"),
     ];
     for (name, path) in pages {
         for (look, width, is_dark) in [("", 1280, false), ("-dark", 1280, true), ("-narrow", 390, false)] {
             browser.dark(is_dark);
             browser.size(width, 800, false);
             browser.go(&format!("http://{}{path}", server.host()));
-            if ["spans", "comparison", "scales"].contains(&name) {
+            if ["spans", "comparison", "scales", "decide"].contains(&name) {
                 browser.wait("document.querySelector('#asked section')");
             }
             if ["run", "compare"].contains(&name) {

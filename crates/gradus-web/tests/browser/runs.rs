@@ -122,6 +122,11 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.go(&at("/runs/completions?run=tea/first&text=Is+tea+3+"));
     assert!(browser.text("main").contains("<b>no</b>\\u{1b}[2J") && browser.text("main").contains("1 to 2 of 2"));
     assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
+    // Beside an earlier step, what differs in the texts.
+    browser.go(&at("/runs/completions?run=tea/first&step=2&before=1"));
+    assert_eq!(browser.text("tbody tr:first-child del").trim(), "1");
+    assert_eq!(browser.text("tbody tr:first-child ins").trim(), "2");
+    assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
     assert_eq!(browser.complaints(), Vec::<String>::new());
 
     // What is outside is not reached.

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
-use gradus_web::{Address, Computing, Options, serve};
+use gradus_web::{Address, Computing, Options, Trainer, serve};
 use serde_json::Value;
 
 /// A server over a folder.
@@ -58,9 +58,14 @@ impl Server {
 
     /// Serves `folder` at `host`.
     pub fn at(folder: &Path, host: IpAddr) -> Self {
+        Self::with(folder, host, None)
+    }
+
+    /// Serves `folder` at `host`; runs are begun by `trainer`.
+    pub fn with(folder: &Path, host: IpAddr, trainer: Option<Arc<dyn Trainer>>) -> Self {
         let computing = Computing { device: DeviceChoice::cpu(), weights: WeightFormat::F32, places: 4 };
         let (folder, names, models) = (folder.to_owned(), Vec::new(), Vec::new());
-        let options = Options { folder, host, port: 0, names, models, computing };
+        let options = Options { folder, host, port: 0, names, models, computing, trainer };
         let stop = Arc::new(AtomicBool::new(false));
         let (say, heard) = channel();
         let asked = Arc::clone(&stop);
@@ -151,6 +156,50 @@ impl Answer {
     /// The name and value of the cookie that is set.
     pub fn cookie(&self) -> Option<&str> {
         self.header("set-cookie")?.split(';').next()
+    }
+}
+
+/// Someone who looks at pages: a session with the token that its pages send.
+pub struct Visitor<'a> {
+    server: &'a Server,
+    cookie: String,
+    csrf: String,
+}
+
+impl<'a> Visitor<'a> {
+    /// A new session.
+    pub fn of(server: &'a Server) -> Self {
+        let token = server.address.token.as_ref().map(|token| format!("/?token={token}"));
+        let entered = token.map(|path| server.get(&path).cookie().expect("a cookie").to_owned());
+        let headers: Vec<(&str, &str)> = entered.iter().map(|cookie| ("Cookie", cookie.as_str())).collect();
+        let page = server.ask("GET", "/annotate", &headers, "");
+        let csrf = page.body.split("name=\"csrf\" content=\"").nth(1).and_then(|rest| rest.split('"').next());
+        let csrf = csrf.expect("the page knows its token").to_owned();
+        let session = page.cookie().expect("a session").to_owned();
+        let cookie = entered.into_iter().chain([session]).collect::<Vec<_>>().join("; ");
+        Self { server, cookie, csrf }
+    }
+
+    /// A page.
+    pub fn get(&self, path: &str) -> Answer {
+        self.server.ask("GET", path, &[("Cookie", &self.cookie)], "")
+    }
+
+    /// A filled form.
+    pub fn form(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
+        let plain = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
+        let fields: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{}={}", plain(name), plain(value))).collect();
+        let body = format!("csrf={}&{}", self.csrf, fields.join("&"));
+        let kind = ("Content-Type", "application/x-www-form-urlencoded");
+        self.server.ask("POST", path, &[("Cookie", &self.cookie), kind], &body)
+    }
+
+    /// What a script sends.
+    pub fn script(&self, path: &str, body: &Value) -> Answer {
+        let headers =
+            [("Cookie", self.cookie.as_str()), ("X-CSRF-Token", &self.csrf), ("Content-Type", "application/json")];
+        self.server.ask("POST", path, &headers, &body.to_string())
     }
 }
 

@@ -1,5 +1,8 @@
 //! The server as programs and browsers meet it: over TCP, friendly and hostile.
 
+mod annotate;
 mod client;
 mod openai;
+mod recorder;
 mod security;
+mod training;

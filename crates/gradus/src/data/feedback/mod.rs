@@ -185,6 +185,14 @@ impl Feedback {
         reward_prompt(&self.question, &passages)
     }
 
+    /// From the columns of a file, with every rule of the annotation checked.
+    ///
+    /// # Errors
+    /// What is missing or wrong, in words.
+    pub fn from_columns(mut columns: Map<String, Value>) -> Result<Self, String> {
+        read(&mut columns)
+    }
+
     /// As columns of a file, in the data set's own order.
     pub fn to_columns(&self) -> Map<String, Value> {
         let first = &self.answers[0];

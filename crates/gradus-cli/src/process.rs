@@ -1,0 +1,29 @@
+//! The program, started by itself: a run that must not share its process with others has one of its own.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context as _;
+
+/// The program itself, with no arguments yet. Whatever they become, no shell reads them.
+pub fn gradus() -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.stdin(Stdio::null());
+    Ok(command)
+}
+
+/// Begins it; what it says of itself goes to `log`.
+pub fn begin(mut command: Command, log: &Path) -> anyhow::Result<Child> {
+    let log = fs::File::create(log).with_context(|| log.display().to_string())?;
+    command.stdout(Stdio::null()).stderr(log);
+    command.spawn().with_context(|| "the program cannot be started again".to_owned())
+}
+
+/// Lets it go on when what started it ends: Ctrl-C on a terminal reaches a whole group of processes.
+pub fn stands_alone(command: &mut Command) {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    #[cfg(not(unix))]
+    let _ = command;
+}

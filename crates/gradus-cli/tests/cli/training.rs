@@ -1,0 +1,141 @@
+//! Runs from pages, in a browser, with the program itself: planned, begun, stopped, gone on with after the server was killed,
+//! exported, deleted.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::driver::Browser;
+use crate::harness::{CliTest, fixture_model};
+use crate::serve::serve;
+
+/// What of the rows is long enough that a run of many steps goes on while somebody looks at it.
+const TEXTS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
+
+fn test() -> CliTest {
+    let test = CliTest::with("tea.jsonl", TEXTS);
+    let from = fixture_model("gpt2");
+    for entry in fs::read_dir(&from).expect("a fixture") {
+        let path = entry.expect("a file").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+        fs::create_dir_all(test.path().join("gpt2")).expect("a folder");
+        fs::copy(&path, test.path().join("gpt2").join(name)).expect("copied");
+    }
+    test
+}
+
+/// Fills fields of a form, and sends it with the button that fits.
+fn fill(browser: &mut Browser, fields: &[(&str, &str)], button: &str) {
+    for (name, value) in fields {
+        let set = format!(
+            "(() => {{ const e = document.querySelector('main [name=' + {} + ']:not([type=hidden])'); \
+             e.closest('details')?.setAttribute('open', ''); e.value = {}; return e.value }})()",
+            json!(json!(name).to_string()),
+            json!(value)
+        );
+        assert_eq!(browser.eval(&set), *value, "{name} takes {value}");
+    }
+    browser.eval("window.isLeft = true");
+    browser.click(button);
+    browser.loaded();
+}
+
+fn state(test: &CliTest, run: &str) -> Value {
+    let text = fs::read_to_string(test.path().join(run).join("state.json")).unwrap_or_default();
+    serde_json::from_str::<Value>(&text).unwrap_or_default()["state"].clone()
+}
+
+fn becomes(test: &CliTest, run: &str, wanted: &str) {
+    let begun = Instant::now();
+    while state(test, run) != wanted {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{run} is {} and never {wanted}", state(test, run));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
+    let Some(mut browser) = Browser::open() else { return };
+    let test = test();
+    let (server, said) = serve(&test, &["--allow-training"]);
+    let at =
+        |said: &Value, path: &str| format!("{}{path}", said["url"].as_str().expect("an address").trim_end_matches('/'));
+    browser.go(&at(&said, "/runs"));
+    browser.eval("window.isLeft = true");
+    browser.click("a[href='/runs/new']");
+    browser.loaded();
+    browser.eval("window.isLeft = true");
+    browser.click("a[href='/runs/new?method=sft']");
+    browser.loaded();
+
+    // A mistake is said beside its field, and what was filled in stays.
+    let fields = [("model", "gpt2"), ("data", "tea.jsonl"), ("learning-rate", "-1"), ("name", "tea")];
+    fill(&mut browser, &fields, ".run-form button");
+    assert!(
+        browser.text("[role=alert]").contains("learning-rate: `train.learning_rate` is -1"),
+        "{}",
+        browser.text("main")
+    );
+    assert_eq!(browser.eval("document.getElementById('model').value"), "gpt2");
+    let fields = [("learning-rate", "1e-4"), ("max-steps", "100000"), ("batch-size", "1"), ("logging-steps", "1")];
+    fill(&mut browser, &fields, ".run-form button");
+    let page = browser.text("main");
+    assert!(page.contains("At its most it needs") && page.contains("gradus sft --model"), "{page}");
+    picture(&mut browser, "plan");
+    browser.eval("window.isLeft = true");
+    browser.click("form[action='/runs/start'] button");
+    browser.loaded();
+
+    // It appears by itself, and grows.
+    browser.wait("document.querySelector('[data-state=running]')");
+    browser.wait(
+        "Number(document.getElementById('step').textContent) > 3 && document.getElementById('progress').value > 3",
+    );
+    assert!(test.read("tea/config.yml").contains("max_steps: 100000 # set"));
+    picture(&mut browser, "training");
+
+    // The server is killed: the run goes on, and another server finds it and stops it.
+    drop(server);
+    assert_eq!(state(&test, "tea"), "running");
+    let (_server, said) = serve(&test, &["--allow-training"]);
+    browser.go(&at(&said, "/runs/show?run=tea"));
+    assert!(browser.text("[data-state]").contains("running"));
+    browser.eval("window.isLeft = true");
+    browser.click("form[action='/runs/stop'] button");
+    browser.loaded();
+    becomes(&test, "tea", "interrupted");
+    browser.wait("document.querySelector('[data-state=interrupted]')");
+    let steps = fs::read_dir(test.path().join("tea/checkpoints")).expect("a folder").count();
+    assert!(steps > 0, "it left a checkpoint");
+
+    // It goes on to the end, which is near by now.
+    let step: usize = browser.text("#step").parse().expect("a step");
+    fill(&mut browser, &[("max_steps", &(step + 5).to_string())], "form[action='/runs/resume'] button");
+    becomes(&test, "tea", "finished");
+    browser.wait("document.querySelector('[data-state=finished]')");
+    assert_eq!(browser.text("#step"), (step + 5).to_string());
+
+    // Its model becomes one of the folder, which answers.
+    fill(&mut browser, &[("snapshot", "model"), ("name", "warm")], "form[action='/runs/export'] button");
+    assert!(browser.text("main").contains("models/warm"));
+    assert!(test.path().join("models/warm/config.json").is_file());
+
+    browser.go(&at(&said, "/runs/show?run=tea"));
+    browser.eval("window.isLeft = true");
+    browser.click("a[href='/runs/delete?run=tea']");
+    browser.loaded();
+    fill(&mut browser, &[("confirm", "tea")], "form[action='/runs/delete'] button");
+    assert!(!test.path().join("tea").exists() && test.path().join("models/warm").is_dir());
+    // What the page asked of the server while that was killed has failed, and nothing else.
+    let complaints: Vec<String> =
+        browser.complaints().into_iter().filter(|said| !said.contains("net::ERR_CONNECTION")).collect();
+    assert_eq!(complaints, Vec::<String>::new());
+}
+
+/// Writes a picture where `GRADUS_PICTURES` says.
+fn picture(browser: &mut Browser, name: &str) {
+    let Some(to) = std::env::var_os("GRADUS_PICTURES") else { return };
+    let path = std::path::PathBuf::from(to).join(format!("{name}.png"));
+    fs::write(path, browser.picture()).expect("written");
+}

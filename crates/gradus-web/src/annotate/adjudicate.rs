@@ -1,0 +1,213 @@
+//! Where people disagree, a reviewer decides: tasks that two or more have handed in, those first on which they differ most. What a
+//! reviewer hands in is the task's answer in every export.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::{Path, State as Extracted};
+use axum::response::{IntoResponse, Redirect};
+use gradus::Result;
+
+use super::answer::{Answer, pairs};
+use super::labels::LabelSet;
+use super::task::Task;
+use super::{Kept, asked, judged, page, project, who};
+use crate::agreement::{Span, span_f1};
+use crate::app::App;
+use crate::failed::{Done, Failed, read};
+use crate::page::{Page, Place};
+use crate::store::Store;
+use crate::store::projects::{Annotation, Person, Project, Role, State};
+use crate::store::sessions::Session;
+
+/// How far two annotations of a task differ, 0 to 1: the mean over the parts that the label set asks for.
+pub fn difference(labels: &LabelSet, task: &Task, one: &Answer, other: &Answer) -> f64 {
+    let mut parts: Vec<f64> = Vec::new();
+    if !labels.spans.is_empty() || !labels.missing.is_empty() {
+        let spans = |answer: &Answer| -> Vec<Span> {
+            let span =
+                |span: &super::answer::Marked| Span { characters: span.start..span.end, kind: span.kind.clone() };
+            answer.spans.iter().map(span).collect()
+        };
+        let (a, b) = (spans(one), spans(other));
+        // Where neither has marked anything, the F1 is not defined, and they do not differ.
+        parts.push(1.0 - span_f1(vec![(&a[..], &b[..])]).unwrap_or(1.0));
+        parts.push(f64::from(u8::from(one.no_error != other.no_error)));
+    }
+    if labels.comparison {
+        let all = pairs(task.answers.len());
+        let differ = |pair: &&(usize, usize)| {
+            let name = super::answer::pair_name(**pair);
+            one.ranks.get(&name) != other.ranks.get(&name)
+        };
+        parts.push(all.iter().filter(differ).count() as f64 / all.len().max(1) as f64);
+    }
+    for question in &labels.questions {
+        let of = |answer: &Answer| answer.questions.get(&question.name).map(|value| f64::from(*value));
+        let range = f64::from(question.to - question.from);
+        parts.push(match (of(one), of(other)) {
+            (Some(a), Some(b)) => (a - b).abs() / range,
+            (None, None) => 0.0,
+            _ => 1.0,
+        });
+    }
+    if labels.correction && parts.is_empty() {
+        parts.push(f64::from(u8::from(one.correction != other.correction)));
+    }
+    if parts.is_empty() { 0.0 } else { parts.iter().sum::<f64>() / parts.len() as f64 }
+}
+
+/// Tasks that wait for a reviewer with how far people differ, the most first: those that two or more have handed in, not all alike,
+/// and that nobody has decided.
+pub fn queue(store: &Store, project: &Project) -> Result<Vec<(usize, f64)>> {
+    let projects = store.projects();
+    let verdicts = projects.verdicts(project.id)?;
+    let said = projects.annotations(project.id)?;
+    let mut waiting = Vec::new();
+    for all in said.chunk_by(|a, b| a.task == b.task) {
+        let done: Vec<&Annotation> = all.iter().filter(|said| said.state == State::Done).collect();
+        let number = all[0].task;
+        if done.len() < 2 || verdicts.get(&number).is_some_and(|said| said.state == State::Done) {
+            continue;
+        }
+        let Some(task) = projects.task(project.id, number)?.filter(|task| !task.attention) else { continue };
+        let both = pairs(done.len());
+        let of = |(a, b): &(usize, usize)| difference(&project.labels, &task, &done[*a].answer, &done[*b].answer);
+        let mean = both.iter().map(of).sum::<f64>() / both.len() as f64;
+        if mean > 0.0 {
+            waiting.push((number, mean));
+        }
+    }
+    waiting.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    Ok(waiting)
+}
+
+/// The reviewer who asks.
+fn reviewer(app: &App, session: &Session) -> std::result::Result<Person, Failed> {
+    let person = who(app, session)?;
+    match person.role {
+        Role::Annotator => Err(Failed::forbidden("Only reviewers decide: annotators are blind to each other.")),
+        Role::Reviewer | Role::Owner => Ok(person),
+    }
+}
+
+/// Goes to the task on which people differ most.
+pub async fn next(
+    Extracted(app): Extracted<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(name): Path<String>,
+) -> Done {
+    reviewer(&app, &session)?;
+    let project = project(&app, &name)?;
+    match queue(&app.store, &project)?.first() {
+        Some((number, _)) => Ok(Redirect::to(&page::path(&project, &format!("adjudicate/{number}"))).into_response()),
+        None => Ok(page::nothing_left(&session, &project).into_response()),
+    }
+}
+
+/// What people said of a task; nothing where fewer than two have.
+fn said(app: &App, project: &Project, number: usize) -> std::result::Result<(Task, Vec<Annotation>), Failed> {
+    let all = app.store.projects().annotations(project.id)?;
+    let done: Vec<Annotation> =
+        all.into_iter().filter(|said| said.task == number && said.state == State::Done).collect();
+    let task = app.store.projects().task(project.id, number)?.filter(|_| done.len() > 1);
+    Ok((task.ok_or_else(|| Failed::missing("No two people have handed this task in."))?, done))
+}
+
+/// A task with what people said of it.
+pub async fn show(
+    Extracted(app): Extracted<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path((name, number)): Path<(String, usize)>,
+) -> Done {
+    reviewer(&app, &session)?;
+    let project = project(&app, &name)?;
+    let (task, said) = said(&app, &project, number)?;
+    let left = queue(&app.store, &project)?.len();
+    let verdict = app.store.projects().verdicts(project.id)?.remove(&number);
+    let body = page::decision(&project, number, &task, &said, verdict.as_ref(), left);
+    let (styles, scripts) = (page::path(&project, "colours.css"), ["page.js", "annotate.js"]);
+    let page = Page { title: "Decide", place: Place::Annotate, scripts: &scripts, styles: &[&styles], body };
+    Ok(page.framed(&session).into_response())
+}
+
+/// What the script of the page needs: the decision as far as it has come, which begins with what the first person said.
+pub async fn state(
+    Extracted(app): Extracted<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path((name, number)): Path<(String, usize)>,
+) -> Done {
+    let person = reviewer(&app, &session)?;
+    let project = project(&app, &name)?;
+    let (task, said) = said(&app, &project, number)?;
+    let verdict = app.store.projects().verdicts(project.id)?.remove(&number);
+    let answer = verdict.map_or_else(|| said[0].answer.clone(), |verdict| verdict.answer);
+    Ok(asked(&project, &person, number, &task, &answer))
+}
+
+/// Keeps a decision.
+pub async fn keep(
+    Extracted(app): Extracted<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path((name, number)): Path<(String, usize)>,
+    body: Bytes,
+) -> Done {
+    let person = reviewer(&app, &session)?;
+    let project = project(&app, &name)?;
+    let Kept { answer, state, .. } = read(&body)?;
+    let (task, _) = said(&app, &project, number)?;
+    let judged = judged(&project, &task, &answer, state)?;
+    if state == State::Skipped {
+        return Err(Failed::request("A task that waits for a decision is not skipped: leave it."));
+    }
+    app.store.projects().decide(project.id, number, person.id, &answer, state)?;
+    Ok(judged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::answer::{Marked, Rank};
+    use super::*;
+
+    #[test]
+    fn how_far_two_differ_is_a_share() {
+        let task = Task {
+            question: "Q".into(),
+            passages: Vec::new(),
+            reference: String::new(),
+            answers: vec!["a b c".into(), "d".into(), "e".into()],
+            models: Vec::new(),
+            expected: None,
+            attention: false,
+        };
+        let of = |set: &str, one: &Answer, other: &Answer| {
+            let labels = LabelSet::open(set).expect("a label set");
+            let (there, back) = (difference(&labels, &task, one, other), difference(&labels, &task, other, one));
+            assert_eq!(there, back);
+            there
+        };
+        let ranked = |ranks: &[(&str, Rank)]| Answer {
+            ranks: ranks.iter().map(|(name, rank)| ((*name).to_owned(), *rank)).collect(),
+            ..Answer::default()
+        };
+        let one = ranked(&[("1v2", Rank::First), ("1v3", Rank::First), ("2v3", Rank::Tie)]);
+        let other = ranked(&[("1v2", Rank::First), ("1v3", Rank::Second), ("2v3", Rank::Bad)]);
+        assert_eq!(of("comparison", &one, &one), 0.0);
+        assert_eq!(of("comparison", &one, &other), 2.0 / 3.0);
+        let rated = |value| Answer {
+            questions: [("coherence".to_owned(), value), ("sentiment".to_owned(), 1)].into(),
+            ..Answer::default()
+        };
+        assert_eq!(of("likert-imdb", &rated(1), &rated(5)), 0.5, "one of two scales from end to end");
+        let marked = |start, end| Answer {
+            spans: vec![Marked { kind: "Irrelevant".into(), start, end, ..Marked::default() }],
+            ..Answer::default()
+        };
+        let none = Answer { no_error: true, ..Answer::default() };
+        assert_eq!(of("fine-grained", &marked(0, 1), &marked(0, 1)), 0.0);
+        assert_eq!(of("fine-grained", &marked(0, 1), &marked(2, 3)), 0.5);
+        assert_eq!(of("fine-grained", &marked(0, 1), &none), 1.0);
+        assert_eq!(of("fine-grained", &none, &none), 0.0);
+    }
+}

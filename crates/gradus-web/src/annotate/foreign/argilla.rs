@@ -1,0 +1,116 @@
+//! Argilla's records: `fields`, `metadata`, and of each question its `responses` with a value and a user
+//! (<https://docs.argilla.io/latest/how_to_guides/import_export/>).
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde_json::{Map, Value, json};
+
+use super::{Imported, beside, missing, parts, put, read_missing, shown, span, task as read_task};
+use crate::annotate::answer::Answer;
+use crate::annotate::labels::LabelSet;
+use crate::annotate::task::Task;
+use crate::store::projects::{Annotation, Project};
+
+/// Before a user's number in the metadata, which has the name.
+const PERSON: &str = "person-";
+
+/// A number of the form that users have, made of the name.
+fn user(name: &str) -> String {
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, name).hash(&mut hasher);
+        hasher.finish()
+    };
+    let digits = format!("{:016x}{:016x}", half(0), half(1));
+    // A random UUID, by its version and variant.
+    format!("{}-{}-4{}-8{}-{}", &digits[..8], &digits[8..12], &digits[13..16], &digits[17..20], &digits[20..])
+}
+
+/// A task of a project with what was said of it.
+pub fn record(project: &Project, number: usize, task: &Task, said: &[&Annotation]) -> Map<String, Value> {
+    let mut responses: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    let mut metadata = Map::new();
+    for said in said {
+        let (user, answer) = (user(&said.person), &said.answer);
+        metadata.insert(format!("{PERSON}{user}"), json!(said.person));
+        let mut add = |name: &str, value: Value| {
+            let response = json!({ "value": value, "user_id": user, "status": "submitted" });
+            responses.entry(name.to_owned()).or_default().push(response);
+        };
+        if !project.labels.spans.is_empty() {
+            let spans =
+                answer.spans.iter().map(|span| json!({ "start": span.start, "end": span.end, "label": span.kind }));
+            add("spans", spans.collect());
+            let more: Vec<Option<String>> = answer.spans.iter().map(beside).collect();
+            if more.iter().any(Option::is_some) {
+                add("spans_more", json!(json!(more).to_string()));
+            }
+        }
+        if let Some(text) = missing(answer) {
+            add("missing", json!(text));
+        }
+        for (name, value) in parts(&project.labels, task, answer) {
+            add(&name, value);
+        }
+    }
+    let row = json!({
+        "id": number.to_string(), "status": "completed", "fields": shown(task), "metadata": metadata, "suggestions": {},
+        "responses": responses, "vectors": {},
+    });
+    row.as_object().cloned().unwrap_or_default()
+}
+
+/// A record with its responses; drafts and what was discarded are none.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, String> {
+    let fields = row.get("fields").and_then(Value::as_object).ok_or("the record has no `fields`")?;
+    let task = read_task(fields)?;
+    let metadata = row.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    let name = |user: &str| {
+        let known = metadata.get(&format!("{PERSON}{user}")).and_then(Value::as_str);
+        known.map_or_else(|| format!("argilla-{user}"), str::to_owned)
+    };
+    let mut by_person: BTreeMap<String, Answer> = BTreeMap::new();
+    let mut more: Vec<(String, Vec<Option<String>>)> = Vec::new();
+    let responses = row.get("responses").and_then(Value::as_object).ok_or("the record has no `responses`")?;
+    for (question, all) in responses {
+        for response in all.as_array().ok_or_else(|| format!("the responses to `{question}` are no list"))? {
+            if response.get("status").is_some_and(|status| !status.is_null() && status != "submitted") {
+                continue;
+            }
+            let person = name(response["user_id"].as_str().unwrap_or("somebody"));
+            let (value, answer) = (&response["value"], by_person.entry(person.clone()).or_default());
+            match (question.as_str(), value) {
+                ("spans_more", Value::String(text)) => {
+                    let found =
+                        serde_json::from_str(text).map_err(|error| format!("`spans_more` is no list: {error}"))?;
+                    more.push((person, found));
+                }
+                ("missing", Value::String(text)) => answer.missing = read_missing(text)?,
+                (_, Value::Array(spans)) => {
+                    for one in spans {
+                        let place = |key: &str| {
+                            one[key]
+                                .as_u64()
+                                .map(|place| place as usize)
+                                .ok_or_else(|| format!("a span has no `{key}`"))
+                        };
+                        let label = one["label"].as_str().ok_or("a span has no `label`")?;
+                        answer.spans.push(span(&task.answers[0], label, (place("start")?, place("end")?), None)?);
+                    }
+                }
+                _ => put(answer, labels, &task, question, value)?,
+            }
+        }
+    }
+    for (person, more) in more {
+        let answer = by_person.entry(person).or_default();
+        for (known, beside) in answer.spans.iter_mut().zip(more) {
+            *known = span(&task.answers[0], &known.kind, (known.start, known.end), beside.as_deref())?;
+        }
+    }
+    Ok(Imported { task, said: by_person.into_iter().map(|(person, answer)| (person, answer, 0.0)).collect() })
+}

@@ -1,0 +1,135 @@
+//! Label Studio's JSON: a list of tasks with `data` and `annotations`, whose `result` has a region or a control each
+//! (<https://labelstud.io/guide/export#Label-Studio-JSON-format-of-annotated-tasks>).
+
+use serde_json::{Map, Value, json};
+
+use super::{Imported, beside, missing, parts, put, read_missing, shown, span, task as read_task};
+use crate::annotate::answer::{Answer, pair_name};
+use crate::annotate::labels::LabelSet;
+use crate::annotate::task::Task;
+use crate::store::projects::{Annotation, Project};
+
+/// What spans and other parts are of.
+const TEXT: &str = "answer1";
+
+/// A task of a project with what was said of it.
+pub fn task(project: &Project, number: usize, task: &Task, said: &[&Annotation]) -> Map<String, Value> {
+    let annotations: Vec<Value> =
+        said.iter().enumerate().map(|(i, said)| annotation(project, number, i, task, said)).collect();
+    let row = json!({
+        "id": number, "data": shown(task), "annotations": annotations, "predictions": [], "meta": {},
+        "total_annotations": said.len(), "cancelled_annotations": 0, "total_predictions": 0,
+    });
+    row.as_object().cloned().unwrap_or_default()
+}
+
+fn annotation(project: &Project, number: usize, i: usize, task: &Task, said: &Annotation) -> Value {
+    let answer = &said.answer;
+    let text: Vec<char> = task.answers[0].chars().collect();
+    let mut result: Vec<Value> = Vec::new();
+    let mut add = |mut region: Value, from: &str, kind: &str| {
+        let at = json!({ "id": format!("r{}", result.len() + 1), "from_name": from, "to_name": TEXT, "type": kind });
+        for (name, value) in at.as_object().into_iter().flatten() {
+            region[name] = value.clone();
+        }
+        result.push(region);
+    };
+    for span in &answer.spans {
+        let own: String = text.get(span.start..span.end).unwrap_or_default().iter().collect();
+        let mut region =
+            json!({ "value": { "start": span.start, "end": span.end, "text": own, "labels": [span.kind] } });
+        if let Some(more) = beside(span) {
+            region["meta"] = json!({ "text": [more] });
+        }
+        add(region, "spans", "labels");
+    }
+    if let Some(text) = missing(answer) {
+        add(json!({ "value": { "text": [text] } }), "missing", "textarea");
+    }
+    for (name, value) in parts(&project.labels, task, answer) {
+        let is_text = ["correction", "feedback"].contains(&name.as_str());
+        match &value {
+            Value::Number(number) => add(json!({ "value": { "rating": number } }), &name, "rating"),
+            _ if is_text => add(json!({ "value": { "text": [value] } }), &name, "textarea"),
+            _ => add(json!({ "value": { "choices": [value] } }), &name, "choices"),
+        }
+    }
+    json!({
+        "id": number * 1000 + i, "completed_by": { "id": i + 1, "email": said.person }, "result": result, "was_cancelled": false,
+        "ground_truth": false, "lead_time": said.seconds,
+    })
+}
+
+/// Whose annotation it is: an email, a name, or a number.
+fn person(of: &Value) -> String {
+    match of {
+        Value::Object(person) => ["email", "username", "id"]
+            .iter()
+            .find_map(|name| person.get(*name))
+            .map_or_else(|| "somebody".into(), person_of),
+        other => person_of(other),
+    }
+}
+
+fn person_of(value: &Value) -> String {
+    match value {
+        Value::String(name) => name.clone(),
+        Value::Null => "somebody".into(),
+        other => format!("label-studio-{other}"),
+    }
+}
+
+/// A task with its annotations; those that were cancelled are none.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn read(row: &Map<String, Value>, labels: &LabelSet) -> Result<Imported, String> {
+    let data = row.get("data").and_then(Value::as_object).ok_or("the task has no `data`")?;
+    let task = read_task(data)?;
+    let annotations = row.get("annotations").or_else(|| row.get("completions")).and_then(Value::as_array);
+    let mut said = Vec::new();
+    for annotation in annotations.ok_or("the task has no `annotations`")? {
+        if annotation["was_cancelled"] == true {
+            continue;
+        }
+        let mut answer = Answer::default();
+        for region in annotation["result"].as_array().ok_or("an annotation has no `result`")? {
+            take(&mut answer, labels, &task, region)?;
+        }
+        let seconds = annotation["lead_time"].as_f64().filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+        said.push((person(&annotation["completed_by"]), answer, seconds.unwrap_or(0.0)));
+    }
+    Ok(Imported { task, said })
+}
+
+fn take(answer: &mut Answer, labels: &LabelSet, task: &Task, region: &Value) -> Result<(), String> {
+    let (value, name) = (&region["value"], region["from_name"].as_str().unwrap_or_default());
+    let first = |key: &str| match &value[key] {
+        Value::Array(all) => all.first().cloned().unwrap_or_default(),
+        one => one.clone(),
+    };
+    let place =
+        |key: &str| value[key].as_u64().map(|place| place as usize).ok_or_else(|| format!("a span has no `{key}`"));
+    match region["type"].as_str().unwrap_or_default() {
+        kind @ ("labels" | "hypertextlabels") => {
+            let label = match first(kind) {
+                Value::String(label) => label,
+                _ => return Err(format!("a span has no `{kind}`")),
+            };
+            let beside = region["meta"]["text"].as_array().and_then(|texts| texts.first()).and_then(Value::as_str);
+            answer.spans.push(span(&task.answers[0], &label, (place("start")?, place("end")?), beside)?);
+        }
+        "textarea" if name == "missing" => answer.missing = read_missing(first("text").as_str().unwrap_or_default())?,
+        "textarea" => put(answer, labels, task, name, &first("text"))?,
+        "choices" => put(answer, labels, task, name, &first("choices"))?,
+        "rating" => put(answer, labels, task, name, &value["rating"])?,
+        "number" => put(answer, labels, task, name, &value["number"])?,
+        // Two answers side by side, the left one first.
+        "pairwise" => {
+            let rank = if value["selected"] == "left" { "first" } else { "second" };
+            put(answer, labels, task, &pair_name((0, 1)), &json!(rank))?;
+        }
+        other => return Err(format!("`{name}` is of type {other}, which has no place in an annotation")),
+    }
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! Annotations in the forms of other tools, and from them.
+//!
+//! Each part of an annotation has a name, which both tools keep: `spans`, `missing`, `correction`, `no_error`, `feedback`, `1v2` and
+//! `1v2-strength` for a pair, and the questions' own. What a tool cannot say of a span (what it repeats, where the passages say
+//! otherwise) stands beside it as JSON, so that what is exported comes back as it was.
+
+pub mod argilla;
+pub mod label_studio;
+
+use gradus::{Error, Result};
+use serde_json::{Map, Value, json};
+
+use super::answer::{Answer, Marked, Missing, Rank, pair_name, pairs, whole_words};
+use super::labels::LabelSet;
+use super::task::{Passage, Task};
+
+/// Whose file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// Label Studio's JSON export.
+    LabelStudio,
+    /// Argilla's records.
+    Argilla,
+}
+
+impl Tool {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::LabelStudio, Self::Argilla];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LabelStudio => "label-studio",
+            Self::Argilla => "argilla",
+        }
+    }
+
+    /// The tool of a word.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|tool| tool.name() == name)
+    }
+}
+
+/// A task and what was said of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Imported {
+    /// The task.
+    pub task: Task,
+    /// Who said what, in how many seconds.
+    pub said: Vec<(String, Answer, f64)>,
+}
+
+/// The tasks of another tool's file; each must fit the label set.
+///
+/// # Errors
+/// When the file cannot be read, or a row is not in the tool's form or does not fit.
+pub fn read(tool: Tool, file: &str, labels: &LabelSet) -> Result<Vec<Imported>> {
+    let source = gradus::data::resolve(file, &mut |_, _, _| {})?;
+    let mut found = Vec::new();
+    for path in &source.files {
+        for row in gradus::data::open(path)? {
+            let row = row?;
+            let item = match tool {
+                Tool::LabelStudio => label_studio::read(&row.columns, labels),
+                Tool::Argilla => argilla::read(&row.columns, labels),
+            };
+            let item = item.map_err(|message| row.place.error(message))?;
+            for (name, answer, _) in &item.said {
+                if let Some(problem) = answer.broken(labels, &item.task).first() {
+                    return Err(row.place.error(format!("what {name} said does not fit the label set: {problem}")));
+                }
+            }
+            found.push(item);
+        }
+    }
+    if found.is_empty() { Err(Error::input(format!("`{file}` has no tasks"))) } else { Ok(found) }
+}
+
+/// What a task shows, by names that both tools take as they are.
+fn shown(task: &Task) -> Map<String, Value> {
+    let mut data = Map::from_iter([("question".to_owned(), json!(task.question))]);
+    if !task.reference.is_empty() {
+        data.insert("reference".into(), json!(task.reference));
+    }
+    if !task.passages.is_empty() {
+        let lines = task.passages.iter().map(|passage| {
+            let sentences: Vec<&str> =
+                std::iter::once(&passage.title).chain(&passage.sentences).map(String::as_str).collect();
+            Value::from(sentences).to_string()
+        });
+        data.insert("passages".into(), json!(lines.collect::<Vec<_>>().join("\n")));
+    }
+    for (i, answer) in task.answers.iter().enumerate() {
+        data.insert(format!("answer{}", i + 1), json!(answer));
+    }
+    for (i, model) in task.models.iter().enumerate() {
+        data.insert(format!("model{}", i + 1), json!(model));
+    }
+    data
+}
+
+/// The task that is shown so.
+fn task(data: &Map<String, Value>) -> Result<Task, String> {
+    let text = |name: &str| data.get(name).and_then(Value::as_str).map(str::to_owned);
+    let numbered = |name: &str| (1..).map_while(|i| text(&format!("{name}{i}"))).collect::<Vec<String>>();
+    let mut answers = numbered("answer");
+    if answers.is_empty() {
+        answers = ["answer", "response", "completion", "text"].iter().find_map(|name| text(name)).into_iter().collect();
+    }
+    if answers.is_empty() {
+        return Err("it shows no answer: `answer1` and so on, `answer`, `response`, `completion` or `text`".into());
+    }
+    let passage = |line: &str| {
+        let sentences: Vec<String> = serde_json::from_str(line).ok()?;
+        let mut sentences = sentences.into_iter();
+        Some(Passage { title: sentences.next()?, sentences: sentences.collect() })
+    };
+    let lines = text("passages").unwrap_or_default();
+    let passages: Option<Vec<Passage>> = lines.lines().map(passage).collect();
+    let models = numbered("model");
+    Ok(Task {
+        question: ["question", "prompt", "instruction"].iter().find_map(|name| text(name)).unwrap_or_default(),
+        passages: passages
+            .unwrap_or_else(|| vec![Passage { title: "Passages".into(), sentences: vec![lines.clone()] }]),
+        reference: text("reference").unwrap_or_default(),
+        models: if models.len() == answers.len() { models } else { Vec::new() },
+        answers,
+        expected: None,
+        attention: false,
+    })
+}
+
+/// What a span has besides its place and its type; nothing where that is all.
+fn beside(span: &Marked) -> Option<String> {
+    let bare = Marked { kind: span.kind.clone(), start: span.start, end: span.end, ..Marked::default() };
+    (*span != bare)
+        .then(|| json!({ "repeats": span.repeats, "passage": span.passage, "sentences": span.sentences }).to_string())
+}
+
+/// A span with what stands beside it; other tools mark parts of words.
+fn span(text: &str, kind: &str, (start, end): (usize, usize), beside: Option<&str>) -> Result<Marked, String> {
+    let (start, end) = whole_words(text, start, end).ok_or_else(|| format!("characters {start} to {end} are blank"))?;
+    let place = Marked { kind: kind.to_owned(), start, end, ..Marked::default() };
+    let Some(beside) = beside else { return Ok(place) };
+    let known: Value =
+        serde_json::from_str(beside).map_err(|error| format!("what stands beside a span is no JSON: {error}"))?;
+    let mut whole = serde_json::to_value(&place).expect("plain data");
+    for (name, value) in known.as_object().into_iter().flatten() {
+        whole[name] = value.clone();
+    }
+    serde_json::from_value(whole).map_err(|error| format!("what stands beside a span is wrong: {error}"))
+}
+
+/// The names of all parts but spans and missing information, with their values as texts or numbers.
+fn parts(labels: &LabelSet, task: &Task, answer: &Answer) -> Vec<(String, Value)> {
+    let mut parts = Vec::new();
+    if !(labels.spans.is_empty() && labels.missing.is_empty()) {
+        parts.push(("no_error".to_owned(), json!(if answer.no_error { "yes" } else { "no" })));
+    }
+    if let Some(correction) = &answer.correction {
+        parts.push(("correction".to_owned(), json!(correction)));
+    }
+    if answer.no_passage_helps {
+        parts.push(("no_passage_helps".to_owned(), json!("yes")));
+    }
+    for pair in pairs(task.answers.len()) {
+        let name = pair_name(pair);
+        if let Some(rank) = answer.ranks.get(&name) {
+            parts.push((name.clone(), json!(rank)));
+        }
+        if let Some(strength) = answer.strengths.get(&name) {
+            parts.push((format!("{name}-strength"), json!(strength)));
+        }
+    }
+    for (name, value) in &answer.questions {
+        parts.push((name.clone(), json!(value)));
+    }
+    if !answer.feedback.is_empty() {
+        parts.push(("feedback".to_owned(), json!(answer.feedback)));
+    }
+    parts
+}
+
+/// Puts a part into an annotation. A choice may be the word of a rank, or a number on a scale.
+fn put(answer: &mut Answer, labels: &LabelSet, task: &Task, name: &str, value: &Value) -> Result<(), String> {
+    let text = value.as_str().map(str::to_owned).or_else(|| value.as_i64().map(|number| number.to_string()));
+    let text = text.ok_or_else(|| format!("`{name}` is neither a text nor a number"))?;
+    let is_pair = |name: &str| pairs(task.answers.len()).into_iter().any(|pair| pair_name(pair) == name);
+    let pair_of_strength = name.strip_suffix("-strength").filter(|pair| is_pair(pair));
+    match name {
+        "no_error" => answer.no_error = text == "yes",
+        "no_passage_helps" => answer.no_passage_helps = text == "yes",
+        "correction" => answer.correction = Some(text),
+        "feedback" => answer.feedback = text,
+        _ if is_pair(name) => {
+            let rank: Rank = serde_json::from_value(json!(text))
+                .map_err(|_| format!("`{name}` is {text}, but first, second, tie or bad is needed"))?;
+            answer.ranks.insert(name.to_owned(), rank);
+        }
+        _ if labels.questions.iter().any(|question| question.name == name) => {
+            let number =
+                text.parse().map_err(|_| format!("`{name}` is {text}, but a number of its scale is needed"))?;
+            answer.questions.insert(name.to_owned(), number);
+        }
+        _ => match pair_of_strength {
+            Some(pair) => drop(answer.strengths.insert(pair.to_owned(), text)),
+            None => return Err(format!("the label set asks for no `{name}`")),
+        },
+    }
+    Ok(())
+}
+
+/// What is missing, as the text that both tools keep.
+fn missing(answer: &Answer) -> Option<String> {
+    (!answer.missing.is_empty()).then(|| serde_json::to_string(&answer.missing).expect("plain data"))
+}
+
+fn read_missing(text: &str) -> Result<Vec<Missing>, String> {
+    serde_json::from_str(text).map_err(|error| format!("`missing` is no list of what is missing: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::annotate::export::{Form, rows};
+    use crate::store::Store;
+    use crate::store::projects::{Role, State};
+
+    /// A project in which two people have said everything that can be said.
+    fn project(folder: &std::path::Path, labels: &LabelSet) -> Store {
+        let store = Store::open(folder).expect("a file");
+        let task = Task {
+            question: "Q?\nWell?".into(),
+            passages: vec![Passage { title: "T".into(), sentences: vec!["One \"1\".".into(), "Two.".into()] }],
+            reference: "R".into(),
+            answers: ["größer 世界 is größer", "b", "c", "d"].map(str::to_owned).to_vec(),
+            models: ["w", "x", "y", "z"].map(str::to_owned).to_vec(),
+            expected: None,
+            attention: false,
+        };
+        store.projects().begin("p", labels, 2, &[task]).expect("kept");
+        let project = store.projects().find("p").expect("read").expect("a project");
+        let span = |kind: &str, start, end| Marked { kind: kind.into(), start, end, ..Marked::default() };
+        let full = Answer {
+            spans: vec![
+                span("Irrelevant", 7, 9),
+                Marked { passage: 1, sentences: vec![0, 2], ..span("Wrong-Grounding", 0, 6) },
+                Marked { repeats: "größer".into(), ..span("Redundant", 13, 19) },
+            ],
+            missing: vec![Missing { kind: "Missing-Answer".into(), passage: 1, sentences: vec![1] }],
+            correction: Some("größer".into()),
+            ranks: [("1v2", Rank::First), ("1v3", Rank::Tie), ("2v4", Rank::Bad), ("3v4", Rank::Second)]
+                .map(|(name, rank)| (name.to_owned(), rank))
+                .into(),
+            strengths: [("1v2".to_owned(), "much".to_owned())].into(),
+            questions: [("tone".to_owned(), 5)].into(),
+            feedback: "Fine, \"but\" long.\n世".into(),
+            ..Answer::default()
+        };
+        let none = Answer { no_error: true, no_passage_helps: true, ..Answer::default() };
+        for (name, answer) in [("ada", full), ("bob <b>", none)] {
+            let token = store.projects().invite(name, Role::Annotator).expect("kept");
+            let session = store.sessions().begin();
+            store.projects().sign_in(&session.id, name, &token).expect("kept");
+            let id = store.projects().who(&session.id).expect("read").expect("somebody").id;
+            store.projects().next(&project, id).expect("read");
+            assert!(store.projects().keep(project.id, 1, id, (&answer, State::Done, ""), 2.5).expect("kept"));
+        }
+        store
+    }
+
+    fn labels() -> LabelSet {
+        let mut labels = LabelSet::open("fine-grained").expect("a label set");
+        let strengths = LabelSet::open("comparison-strength").expect("a label set").strengths;
+        labels.comparison = true;
+        labels.strengths = strengths;
+        labels.questions =
+            vec![crate::annotate::labels::Question { name: "tone".into(), question: "Good?".into(), from: 1, to: 7 }];
+        labels
+    }
+
+    #[test]
+    fn what_is_exported_comes_back_as_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let labels = labels();
+        let store = project(folder.path(), &labels);
+        let project = store.projects().find("p").expect("read").expect("a project");
+        let said = store.projects().annotations(project.id).expect("read");
+        let tasks = store.projects().tasks(project.id).expect("read");
+        for (tool, form) in [(Tool::LabelStudio, Form::LabelStudio), (Tool::Argilla, Form::Argilla)] {
+            let rows = rows(&store, &project, form).expect("rows");
+            assert_eq!(rows.len(), 1);
+            let path = folder.path().join(format!("{}.json", form.name()));
+            gradus::data::write_rows(&path, &rows).expect("written");
+            let found = read(tool, &path.to_string_lossy(), &labels).expect("read");
+            assert_eq!(found[0].task, tasks[0], "{}", form.name());
+            let names: Vec<&str> = found[0].said.iter().map(|(name, ..)| name.as_str()).collect();
+            assert_eq!(names, ["ada", "bob <b>"], "{}", form.name());
+            for (back, before) in found[0].said.iter().zip(&said) {
+                assert_eq!(back.1, before.answer, "{}", form.name());
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_with_its_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let labels = labels();
+        for (row, word) in [
+            (json!({ "data": { "question": "Q" }, "annotations": [] }), "shows no answer"),
+            (json!({ "data": { "text": "a b" } }), "`annotations`"),
+            (
+                json!({ "data": { "text": "a b" }, "annotations": [{ "completed_by": 3, "result": [
+                    { "type": "labels", "value": { "start": 0, "end": 1, "labels": ["Odd"] } }] }] }),
+                "There is no type Odd",
+            ),
+            (
+                json!({ "data": { "text": "a b" }, "annotations": [{ "completed_by": 3, "result": [
+                    { "type": "brush", "from_name": "x", "value": {} }] }] }),
+                "brush",
+            ),
+        ] {
+            let path = folder.path().join("x.json");
+            std::fs::write(&path, json!([row]).to_string()).expect("written");
+            let message = read(Tool::LabelStudio, &path.to_string_lossy(), &labels).expect_err("wrong").to_string();
+            assert!(message.contains(word) && message.contains("x.json"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! From annotations to models and back to people: a reward model on what people said, a policy against it, and a blind comparison of
+//! the two policies. Each step is a file in the folder and a run or a project like any other, and stands beside its command.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::extract::{Path as Named, State as Extracted};
+use axum::response::{IntoResponse, Redirect};
+use axum::{Extension, Form as Filled};
+use gradus::Error;
+use gradus::config::MethodConfig;
+use gradus::data::{Need, write_rows};
+use serde::Deserialize;
+
+use super::export::{Form, rows};
+use super::{project, terminal};
+use crate::app::App;
+use crate::failed::{Done, Failed};
+use crate::html;
+use crate::html::{Html, percent};
+use crate::models::{Found, Kind};
+use crate::runs::apart;
+use crate::store::projects::Project;
+use crate::store::sessions::Session;
+use crate::training::{Comparison, may_train, quoted};
+
+/// The folder, below that which is served, of rows for training.
+const DATA: &str = "data";
+
+/// The most prompts of a comparison.
+const PROMPTS: usize = 1000;
+
+/// The models that can be asked.
+pub async fn models(app: &Arc<App>) -> Vec<Found> {
+    let of = Arc::clone(app);
+    apart(move || of.models.list()).await.unwrap_or_default()
+}
+
+/// What can be trained on the annotations of a project: the form of rows, what is made of them, and the method.
+fn steps(project: &Project) -> Vec<(Form, &'static str, String)> {
+    let find = |fits: &dyn Fn(&MethodConfig) -> bool| {
+        MethodConfig::all().into_iter().find(|method| fits(method)).map(|method| method.name().to_owned())
+    };
+    let labels = &project.labels;
+    let mut steps = Vec::new();
+    if labels.comparison {
+        let rewards = find(&|method| method.method().need() == Need::Preference && !method.makes_policy());
+        steps.extend(rewards.map(|name| (Form::Preference, "a reward model on these annotations", name)));
+    }
+    if !labels.spans.is_empty() {
+        let classifiers = find(&|method| method.method().need() == Need::Columns);
+        for (form, words) in [(Form::R1, "a reward model of relevance"), (Form::R2, "a reward model of factuality")] {
+            steps.extend(classifiers.clone().map(|name| (form, words, name)));
+        }
+    }
+    steps
+}
+
+/// Methods that train a policy against a reward.
+fn policies() -> Vec<&'static str> {
+    MethodConfig::all().iter().filter(|method| method.is_online()).map(MethodConfig::name).collect()
+}
+
+/// Where rows of a project go: the name below the folder.
+fn file(project: &Project, form: Form) -> String {
+    format!("{DATA}/{}-{}.jsonl", project.name, form.name())
+}
+
+fn options(names: &[&str]) -> Vec<Html> {
+    names.iter().map(|name| html!["<option value=\"" (*name) "\">" (*name) "</option>"]).collect()
+}
+
+/// The part of a project's page that leads on, for its owner.
+pub fn section(app: &App, session: &Session, project: &Project, models: &[Found]) -> Html {
+    let folder = quoted(&app.folder.to_string_lossy());
+    let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"];
+    let is_allowed = app.training.is_allowed();
+    let button = |words: Html| match is_allowed {
+        true => html!["<button type=\"submit\">" (words) "</button>"],
+        false => html!["<button type=\"submit\" disabled>" (words) "</button>"],
+    };
+    let export = |form: Form| {
+        format!(
+            "gradus annotate export {} --folder {folder} --form {} --output {folder}/{}",
+            project.name,
+            form.name(),
+            file(project, form)
+        )
+    };
+    let step = |(form, words, method): &(Form, &'static str, String)| {
+        html![
+            "<form method=\"post\" action=\"/annotate/" (project.name) "/train\" class=\"loop\">" (csrf) "<input type=\"hidden\" name=\"form\" value=\"" (form.name()) "\">"
+            "<input type=\"hidden\" name=\"method\" value=\"" (method) "\">" (button(html!["Train " (*words)]))
+            "<pre tabindex=\"0\">" (export(*form)) "\ngradus " (method) " --model MODEL --data " (folder) "/" (file(project, *form)) "</pre></form>\n"
+        ]
+    };
+    let first: Vec<Html> = steps(project).iter().map(step).collect();
+    let names = |kind: Kind| -> Vec<&str> {
+        models.iter().filter(|found| found.kind == kind).map(|found| found.name.as_str()).collect()
+    };
+    let (languages, judges) = (names(Kind::Language), names(Kind::Reward));
+    let prompts = file(project, Form::Prompt);
+    let policy = html![
+        "<form method=\"post\" action=\"/annotate/" (project.name) "/train\" class=\"loop\">" (csrf) "<input type=\"hidden\" name=\"form\" value=\"" (Form::Prompt.name()) "\">"
+        "<div class=\"row\"><label for=\"method\">By</label><select id=\"method\" name=\"method\">" (options(&policies())) "</select>"
+        "<label for=\"judge\">against</label><select id=\"judge\" name=\"reward-model\">" (options(&judges)) "</select>" (button(html!["Train a policy against it"])) "</div>"
+        "<pre tabindex=\"0\">" (export(Form::Prompt)) "\ngradus METHOD --model MODEL --reward-model REWARD_MODEL --data " (folder) "/" (prompts) "</pre></form>\n"
+    ];
+    let compare = html![
+        "<form method=\"post\" action=\"/annotate/" (project.name) "/compare\" class=\"loop\">" (csrf)
+        "<div class=\"row\"><label for=\"one\">Of</label><select id=\"one\" name=\"one\">" (options(&languages)) "</select><label for=\"other\">and</label><select id=\"other\" name=\"other\">"
+        (options(&languages)) "</select><label for=\"prompts\">on at most</label><input id=\"prompts\" name=\"prompts\" value=\"50\" size=\"5\" inputmode=\"numeric\" required>"
+        "<label for=\"to\">questions, as</label><input id=\"to\" name=\"name\" value=\"" (project.name) "-blind\" size=\"16\" required>"
+        (button(html!["Open a blind comparison of the two"])) "</div>"
+        "<pre tabindex=\"0\">gradus annotate new " (project.name) "-blind --folder " (folder) " --data " (folder) "/" (prompts) " --labels comparison --model ONE --model OTHER</pre></form>\n"
+    ];
+    let leave = match is_allowed {
+        true => Html::new(),
+        false => html![
+            "<p class=\"small soft\">The buttons need a server that was started with <code>--allow-training</code>; the commands do the same.</p>\n"
+        ],
+    };
+    html!["<section class=\"steps\" aria-labelledby=\"loop\">\n<h2 id=\"loop\">Train on it</h2>\n" (leave) (first) (policy) (compare) "</section>\n"]
+}
+
+/// Writes rows of a project into the folder; their path.
+fn write(app: &App, project: &Project, form: Form) -> gradus::Result<PathBuf> {
+    let found = rows(&app.store, project, form)?;
+    if found.is_empty() {
+        return Err(Error::input(format!("`{}` has no {} rows yet", project.name, form.name())));
+    }
+    let data = app.folder.join(DATA);
+    std::fs::create_dir_all(&data).map_err(|error| Error::io(&data, error))?;
+    if !data.canonicalize().is_ok_and(|real| real.starts_with(&app.folder)) {
+        return Err(Error::input(format!("`{}` leads out of the folder that is served", data.display())));
+    }
+    let path = app.folder.join(file(project, form));
+    write_rows(&path, &found)?;
+    Ok(path)
+}
+
+#[derive(Deserialize)]
+pub struct Step {
+    form: String,
+    method: String,
+    #[serde(default, rename = "reward-model")]
+    judge: String,
+}
+
+/// Writes the rows and goes to the form of the run, which is filled with them.
+pub async fn train(
+    Extracted(app): Extracted<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Named(name): Named<String>,
+    Filled(Step { form, method, judge }): Filled<Step>,
+) -> Done {
+    let project = owned(&app, &session, &name)?;
+    let form = Form::of(&form).ok_or_else(|| Failed::request("There is no such form of rows."))?;
+    let method = MethodConfig::named(&method).ok_or_else(|| Failed::request("There is no such method."))?;
+    let (of, at) = (Arc::clone(&app), project.clone());
+    apart(move || write(&of, &at, form)).await??;
+    let mut to = format!("/runs/new?method={}&data={}", method.name(), percent(&file(&project, form)));
+    if !judge.is_empty() {
+        to += &format!("&reward-model={}", percent(&judge));
+    }
+    Ok(Redirect::to(&to).into_response())
+}
+
+/// The project, for its owner, where training is allowed.
+fn owned(app: &App, session: &Session, name: &str) -> Result<Project, Failed> {
+    may_train(app, session)?;
+    let person = super::who(app, session)?;
+    if person.role != crate::store::projects::Role::Owner {
+        return Err(Failed::forbidden("What people said is for the owner of the project."));
+    }
+    project(app, name)
+}
+
+#[derive(Deserialize)]
+pub struct Compared {
+    one: String,
+    other: String,
+    prompts: String,
+    name: String,
+}
+
+/// Has both models answer the questions of a project, in a process of its own, and makes a project of the answers.
+pub async fn compare(
+    Extracted(app): Extracted<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Named(name): Named<String>,
+    Filled(asked): Filled<Compared>,
+) -> Done {
+    let project = owned(&app, &session, &name)?;
+    let prompts = asked.prompts.trim().parse::<usize>().ok().filter(|count| (1..=PROMPTS).contains(count));
+    let prompts = prompts.ok_or_else(|| Failed::request(&format!("1 to {PROMPTS} questions can be asked.")))?;
+    terminal::check_name(&asked.name)?;
+    if app.store.projects().find(&asked.name)?.is_some() {
+        return Err(Failed::request(&format!("There is a project {} already.", asked.name)));
+    }
+    let found = models(&app).await;
+    let path = |name: &str| {
+        let known = found.iter().find(|found| found.kind == Kind::Language && found.name == name);
+        known.map(|found| found.path.clone()).ok_or_else(|| Failed::request(&format!("There is no such model: {name}")))
+    };
+    let models = [path(&asked.one)?, path(&asked.other)?];
+    let of = Arc::clone(&app);
+    let file = apart(move || write(&of, &project, Form::Prompt)).await??;
+    let models: Vec<&Path> = models.iter().map(PathBuf::as_path).collect();
+    app.training.compare(
+        &app.folder,
+        &Comparison { folder: &app.folder, name: &asked.name, prompts: (&file, prompts), models: &models },
+    )?;
+    Ok(Redirect::to("/annotate").into_response())
+}

@@ -1,0 +1,253 @@
+//! The form of a run, generated from the configuration's schema: the fields are the flags of the method's command, and what
+//! they hold is read as flags are, so a mistake on the page reads like one on the command line.
+//!
+//! A field is offered only where its value is a number, a word, a choice, or text that nobody opens or runs. Keys that hold
+//! paths are choices from lists, and those that hold commands, addresses or nested configuration are not offered at all.
+
+use std::path::{Path, PathBuf};
+
+use gradus::config::{Flag, FlagKind, FlagSpec, Schema, Scope, flags};
+use gradus::inference::model_of;
+
+use crate::models::{Found, Kind};
+use crate::training::data_files;
+
+/// The most bytes of a value.
+const BYTES: usize = 1 << 14;
+
+/// Keys whose value is plain text, besides names of columns and metrics and regular expressions.
+const TEXTS: [&str; 3] = ["reward.rule.substring", "reward.rule.regex", "train.system_prompt"];
+
+/// What a field takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// Yes, no, or the default.
+    Switch,
+    /// A number.
+    Number,
+    /// One of the words of the flag.
+    Word,
+    /// Text.
+    Text,
+    /// A language model of the list.
+    Model,
+    /// A reward model of the list.
+    Reward,
+    /// A data file of the list.
+    Data,
+}
+
+/// What a flag takes as a field; `None` where it is not offered.
+pub fn takes(spec: &FlagSpec) -> Option<Takes> {
+    match spec.name.as_str() {
+        "model" | "reference-model" => return Some(Takes::Model),
+        "reward-model" => return Some(Takes::Reward),
+        "data" | "eval-data" => return Some(Takes::Data),
+        _ => {}
+    }
+    match &spec.kind {
+        FlagKind::Switch => Some(Takes::Switch),
+        FlagKind::Words(_) | FlagKind::WordList(_) => Some(Takes::Word),
+        FlagKind::Value("N" | "X") | FlagKind::Numbers => Some(Takes::Number),
+        FlagKind::Value("COLUMN" | "METRIC" | "REGEX") => Some(Takes::Text),
+        FlagKind::Value(_) if TEXTS.contains(&spec.key.as_str()) => Some(Takes::Text),
+        FlagKind::Value(_) | FlagKind::Repeated | FlagKind::Arguments | FlagKind::Yaml => None,
+    }
+}
+
+/// What fields choose among.
+pub struct Lists {
+    /// Models.
+    pub models: Vec<Found>,
+    /// Data files: name and path.
+    pub data: Vec<(String, PathBuf)>,
+}
+
+impl Lists {
+    /// What lies below `folder`, and the models that can be asked.
+    pub fn look(folder: &Path, models: Vec<Found>) -> Self {
+        Self { models, data: data_files(folder) }
+    }
+
+    /// The names for a field.
+    pub fn names(&self, takes: Takes) -> Vec<&str> {
+        let of =
+            |kind: Kind| self.models.iter().filter(move |found| found.kind == kind).map(|found| found.name.as_str());
+        match takes {
+            Takes::Model => of(Kind::Language).collect(),
+            Takes::Reward => of(Kind::Reward).collect(),
+            Takes::Data => self.data.iter().map(|(name, _)| name.as_str()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The path of what is called so in a list.
+    fn path(&self, takes: Takes, name: &str) -> Option<PathBuf> {
+        let kind = match takes {
+            Takes::Data => return self.data.iter().find(|(known, _)| known == name).map(|(_, path)| path.clone()),
+            Takes::Reward => Kind::Reward,
+            _ => Kind::Language,
+        };
+        let found = self.models.iter().find(|found| found.kind == kind && found.name == name)?;
+        model_of(&found.path).ok()
+    }
+}
+
+/// The fields of a method: its flags that are offered.
+pub fn fields(method: &str) -> Vec<(FlagSpec, Takes)> {
+    let all = flags(&Schema::run_config(), Scope::Method(method));
+    all.into_iter().filter_map(|spec| takes(&spec).map(|takes| (spec, takes))).collect()
+}
+
+/// The flags that a filled form means, or what is wrong with it. Names that are no fields are refused: no page sends them.
+pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result<Vec<Flag>, Vec<String>> {
+    let fields = fields(method);
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    for (name, value) in filled.iter().filter(|(_, value)| !value.trim().is_empty()) {
+        let Some((spec, takes)) = fields.iter().find(|(spec, _)| spec.name == *name) else {
+            problems.push(format!("There is no field {name}."));
+            continue;
+        };
+        if value.len() > BYTES {
+            problems.push(format!("{name} has {} bytes, but at most {BYTES} are taken.", value.len()));
+            continue;
+        }
+        let mut written = format!("--{name}");
+        let value = match takes {
+            Takes::Switch if value == "false" => {
+                written = format!("--no-{name}");
+                value.clone()
+            }
+            Takes::Switch if value == "true" => value.clone(),
+            Takes::Switch => {
+                problems.push(format!("{name} is neither yes nor no."));
+                continue;
+            }
+            Takes::Number | Takes::Word => value.trim().to_owned(),
+            // Forms end lines as the wire does.
+            Takes::Text => value.replace("\r\n", "\n"),
+            Takes::Model | Takes::Reward | Takes::Data => match lists.path(*takes, value) {
+                Some(path) => path.to_string_lossy().into_owned(),
+                None => {
+                    problems.push(format!("{name}: there is no {value} in the list."));
+                    continue;
+                }
+            },
+        };
+        found.push(Flag { spec: spec.clone(), written, values: vec![value] });
+    }
+    if problems.is_empty() { Ok(found) } else { Err(problems) }
+}
+
+/// A flag that the server sets itself.
+pub fn set(method: &str, key: &str, value: &str) -> Option<Flag> {
+    let spec = flags(&Schema::run_config(), Scope::Method(method)).into_iter().find(|spec| spec.key == key)?;
+    Some(Flag { written: format!("--{}", spec.name), values: vec![value.to_owned()], spec })
+}
+
+/// The command that does the same, for a terminal.
+pub fn command(method: &str, flags: &[Flag]) -> String {
+    let mut words = vec!["gradus".to_owned(), method.to_owned()];
+    for flag in flags {
+        words.push(flag.written.clone());
+        if flag.spec.kind != FlagKind::Switch {
+            words.extend(flag.values.iter().map(|value| quoted(value)));
+        }
+    }
+    words.join(" ")
+}
+
+/// A word as shells read it.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gradus::config::MethodConfig;
+
+    use super::*;
+
+    fn lists() -> Lists {
+        let found = |name: &str, kind| Found { name: name.into(), path: format!("/m/{name}").into(), kind };
+        let models = vec![found("gpt2", Kind::Language), found("judge", Kind::Reward)];
+        Lists { models, data: vec![("tea.jsonl".into(), "/d/tea.jsonl".into())] }
+    }
+
+    fn filled(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn no_field_of_any_method_takes_a_path_a_command_or_nested_configuration() {
+        for method in MethodConfig::all() {
+            let all = flags(&Schema::run_config(), Scope::Method(method.name()));
+            assert!(fields(method.name()).len() > 20, "{}", method.name());
+            for spec in all {
+                let is_open = matches!(&spec.kind, FlagKind::Arguments | FlagKind::Yaml | FlagKind::Repeated)
+                    || matches!(&spec.kind, FlagKind::Value("DIR" | "FILE" | "PATH" | "DEVICE"));
+                let offered = takes(&spec);
+                let is_list = matches!(offered, Some(Takes::Model | Takes::Reward | Takes::Data));
+                assert!(!is_open || offered.is_none() || is_list, "{}: {offered:?}", spec.key);
+                for word in ["command", "lexicon", "output_dir", "http", "url", "chat_template", "server"] {
+                    assert!(
+                        !spec.key.contains(word) || matches!(offered, None | Some(Takes::Number)),
+                        "{}: {offered:?}",
+                        spec.key
+                    );
+                }
+                // A text is one that somebody looked at.
+                if offered == Some(Takes::Text) {
+                    let known =
+                        ["text_column", "column", "best_metric", "target_pattern", "exact_match", "numeric_answer"];
+                    let own = spec.key.rsplit('.').next().unwrap_or_default();
+                    assert!(known.contains(&own) || TEXTS.contains(&spec.key.as_str()), "{} is text", spec.key);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_form_is_read_as_flags_and_lists_have_the_last_word() {
+        let lists = lists();
+        let form = filled(&[
+            ("model", "gpt2"),
+            ("data", "tea.jsonl"),
+            ("learning-rate", " 1e-5 "),
+            ("shuffle", "false"),
+            ("beta", ""),
+        ]);
+        let flags = given("dpo", &lists, &form).expect("flags");
+        let command = command("dpo", &flags);
+        assert_eq!(command, "gradus dpo --model /m/gpt2 --data /d/tea.jsonl --learning-rate 1e-5 --no-shuffle");
+        for (name, value) in [
+            ("model", "/etc"),
+            ("model", "../gpt2"),
+            ("model", "judge"),
+            ("data", "/etc/passwd"),
+            ("output-dir", "/tmp/x"),
+            ("reward-command", "sh -c id"),
+            ("chat-template", "/etc/passwd"),
+            ("mix", "[{data: /etc/passwd}]"),
+            ("shuffle", "maybe"),
+            ("nonsense", "1"),
+        ] {
+            assert!(given("grpo", &lists, &filled(&[(name, value)])).is_err(), "{name} {value}");
+        }
+        assert_eq!(
+            given("sft", &lists, &filled(&[("system-prompt", &"x".repeat(BYTES + 1))])).map_err(|p| p.len()),
+            Err(1)
+        );
+    }
+
+    #[test]
+    fn words_are_quoted_for_shells() {
+        assert_eq!(quoted("runs/a-1"), "runs/a-1");
+        assert_eq!(quoted("it's $(x)"), "'it'\\''s $(x)'");
+        assert_eq!(quoted(""), "''");
+    }
+}

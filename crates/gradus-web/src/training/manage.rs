@@ -1,0 +1,166 @@
+//! What becomes of a run: it is stopped, gone on with, exported, deleted. All of it is the library's; here is who may, and which.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Redirect};
+use axum::{Extension, Form};
+use gradus::Error;
+use gradus::runs::{Entry, Library, Status, export as copy, snapshots};
+use serde::Deserialize;
+
+use super::start::{configs, files};
+use super::{AT_ONCE, Begun, Job, is_plain, library, may_train, own, page};
+use crate::app::App;
+use crate::failed::{Done, Failed};
+use crate::page::{Page, Place};
+use crate::runs::{Asked, address, apart, first};
+use crate::store::sessions::Session;
+
+/// The folder, below that which is served, of exported models.
+const MODELS: &str = "models";
+
+#[derive(Deserialize)]
+pub struct Named {
+    run: String,
+}
+
+/// Asks the trainer of a run to end after a checkpoint.
+pub async fn stop(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(Named { run }): Form<Named>,
+) -> Done {
+    may_train(&app, &session)?;
+    let path = own(&app, &run)?;
+    let name = run.clone();
+    let entry = apart(move || Entry::read(name, &path)).await?;
+    let stretch = (entry.path.clone(), entry.started);
+    let mut kept = app.training.kept();
+    if kept.stopping.contains(&stretch) {
+        return Err(Failed::request("It was asked to end already, and does so after its step and a checkpoint."));
+    }
+    library(&app).stop(&run)?;
+    kept.stopping.retain(|(path, _)| *path != stretch.0);
+    kept.stopping.push(stretch);
+    Ok(Redirect::to(&address("show", &run)).into_response())
+}
+
+#[derive(Deserialize)]
+pub struct Resumed {
+    run: String,
+    #[serde(default)]
+    max_steps: String,
+}
+
+/// Goes on with a run from its last checkpoint.
+pub async fn resume(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(Resumed { run, max_steps }): Form<Resumed>,
+) -> Done {
+    let trainer = may_train(&app, &session)?;
+    let path = own(&app, &run)?;
+    let max_steps = match max_steps.trim() {
+        "" => None,
+        steps => Some(
+            steps
+                .parse::<usize>()
+                .ok()
+                .filter(|steps| *steps > 0)
+                .ok_or_else(|| Failed::request(&format!("{steps} is no number of steps.")))?,
+        ),
+    };
+    let (of, at) = (run.clone(), path.clone());
+    let entry = apart(move || Entry::read(of, &at)).await?;
+    if entry.state == Status::Running {
+        return Err(Failed::request("It is at work already."));
+    }
+    if entry.state == Status::Finished && max_steps.is_none_or(|steps| steps <= entry.step) {
+        return Err(Failed::request("It has done all of its steps: say how many it is to have."));
+    }
+    let mut kept = app.training.kept();
+    let going = kept.begun.iter().filter(|begun| !begun.has_ended).count();
+    if going >= AT_ONCE {
+        return Err(Failed::request(&format!("{going} runs are at work, and no more are begun: stop one, or wait.")));
+    }
+    if kept.begun.iter().any(|begun| begun.name == run && !begun.has_ended) {
+        return Err(Failed::request("It is at work already."));
+    }
+    let (_, log) = files(&configs(&app.folder)?, &run);
+    let going = trainer.begin(&Job::Resume { run: &path, max_steps }, &log)?;
+    kept.begun.retain(|before| before.name != run);
+    kept.begun.push(Begun { name: run.clone(), directory: path, log, going, has_ended: false });
+    Ok(Redirect::to(&address("show", &run)).into_response())
+}
+
+#[derive(Deserialize)]
+pub struct Exported {
+    run: String,
+    snapshot: String,
+    name: String,
+}
+
+/// Copies a model of a run to a folder of its own.
+pub async fn export(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(Exported { run, snapshot, name }): Form<Exported>,
+) -> Done {
+    may_train(&app, &session)?;
+    let path = own(&app, &run)?;
+    if !is_plain(&name) {
+        return Err(Failed::request("That is no name for a model: letters, digits, -, _ and . make one."));
+    }
+    let models = app.folder.join(MODELS);
+    let done = apart(move || -> gradus::Result<()> {
+        std::fs::create_dir_all(&models).map_err(|error| Error::io(&models, error))?;
+        let entry = Entry::read(run, &path);
+        let found = snapshots(&entry.directory()?, None)?;
+        let chosen = found.iter().find(|found| found.name() == snapshot);
+        let chosen = chosen.ok_or_else(|| Error::input(format!("the run has no model `{snapshot}`")))?;
+        copy(chosen, &models.join(name)).map(drop)
+    });
+    done.await??;
+    Ok(Redirect::to("/").into_response())
+}
+
+/// What would be lost, and the question.
+pub async fn ask(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Query(asked): Query<Asked>,
+) -> Done {
+    may_train(&app, &session)?;
+    let run = first(&asked, "run").unwrap_or_default().to_owned();
+    let path = own(&app, &run)?;
+    Library::check_removable(&path)?;
+    let (of, name) = (library(&app), run.clone());
+    let (entry, users) = apart(move || (Entry::read(name, &path), of.users_of(&path))).await?;
+    let title = format!("Delete {run}?");
+    let body = page::delete(&session, &entry, &users);
+    Ok(Page { title: &title, place: Place::Runs, scripts: &[], styles: &[], body }.framed(&session).into_response())
+}
+
+#[derive(Deserialize)]
+pub struct Deleted {
+    run: String,
+    #[serde(default)]
+    confirm: String,
+}
+
+/// Deletes a run with everything in its directory, where its name was typed.
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(Deleted { run, confirm }): Form<Deleted>,
+) -> Done {
+    may_train(&app, &session)?;
+    own(&app, &run)?;
+    if confirm.trim() != run {
+        return Err(Failed::request("Nothing was deleted: the name that was typed is another one."));
+    }
+    let of = library(&app);
+    apart(move || of.remove(&run)).await??;
+    Ok(Redirect::to("/runs").into_response())
+}

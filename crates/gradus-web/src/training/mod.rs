@@ -1,0 +1,310 @@
+//! Runs from pages: begun from a form, stopped, gone on with, exported, deleted. Nothing of it is there unless the server was
+//! started with a [`Trainer`].
+//!
+//! No page names a path or a command. Models and data are places in lists that are made by looking below the folder; a run's
+//! directory is made here of a plain name; and what begins is the program itself with a configuration that was checked. A run
+//! belongs to nobody here: it outlives the server, and how it stands is read from its directory like that of any other.
+
+mod choices;
+mod fields;
+mod manage;
+mod page;
+mod start;
+
+pub use choices::data_files;
+pub use fields::quoted;
+pub use page::{actions, bare};
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Router;
+use axum::routing::{get, post};
+use gradus::runs::{Entry, Library};
+use gradus::{Error, Result};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::failed::Failed;
+use crate::store::projects::Role;
+use crate::store::sessions::Session;
+
+/// Who starts runs: the program, which starts itself.
+pub trait Trainer: Send + Sync + std::fmt::Debug {
+    /// What a run of this configuration file will need in memory, as `gradus plan --json` says it.
+    ///
+    /// # Errors
+    /// What is wrong with the models or the rows.
+    fn forecast(&self, config: &Path) -> Result<Value>;
+
+    /// Begins a process that does `work`; what it says of itself goes to `log`.
+    ///
+    /// # Errors
+    /// When no process can be started.
+    fn begin(&self, work: &Job<'_>, log: &Path) -> Result<Box<dyn Going>>;
+}
+
+/// What a process is to do.
+#[derive(Debug, Clone, Copy)]
+pub enum Job<'a> {
+    /// Train what a configuration file says.
+    Train {
+        /// The file.
+        config: &'a Path,
+    },
+    /// Go on with a run from its last checkpoint.
+    Resume {
+        /// Its directory.
+        run: &'a Path,
+        /// How many steps it is to have, where that changes.
+        max_steps: Option<usize>,
+    },
+    /// Make a project of annotations of what models answer.
+    Compare(&'a Comparison<'a>),
+}
+
+/// A project that compares models.
+#[derive(Debug, Clone, Copy)]
+pub struct Comparison<'a> {
+    /// The folder that is served.
+    pub folder: &'a Path,
+    /// The project's name.
+    pub name: &'a str,
+    /// A file of prompts, and how many of them are asked at most.
+    pub prompts: (&'a Path, usize),
+    /// The models.
+    pub models: &'a [&'a Path],
+}
+
+/// A process that was begun.
+pub trait Going: Send {
+    /// Whether it has ended.
+    fn has_ended(&mut self) -> bool;
+}
+
+/// Configurations that were shown and not begun; the oldest goes.
+const DRAFTS: usize = 100;
+
+/// Runs that pages have begun and that are at work, at once.
+const AT_ONCE: usize = 4;
+
+/// The folder, below that which is served, of configurations and what processes said.
+const CONFIGS: &str = "configs";
+
+/// Lines of a process that failed which a page shows.
+const SAID: usize = 12;
+
+/// What was begun since the server started.
+pub struct Training {
+    trainer: Option<Arc<dyn Trainer>>,
+    device: String,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    drafts: VecDeque<(String, Draft)>,
+    begun: Vec<Begun>,
+    /// Projects that are made: of each its name, what its process says, and the process.
+    projects: Vec<(String, PathBuf, Box<dyn Going>)>,
+    /// Stretches of work that were asked to end: directory and beginning. Asked twice, a trainer ends without its checkpoint.
+    stopping: Vec<(PathBuf, Option<u64>)>,
+}
+
+/// A run that was checked and can be begun.
+#[derive(Debug, Clone)]
+struct Draft {
+    /// Its name among the runs of the folder.
+    name: String,
+    /// Its directory.
+    directory: PathBuf,
+    /// Its configuration.
+    yaml: String,
+}
+
+/// A process for a run.
+struct Begun {
+    name: String,
+    directory: PathBuf,
+    log: PathBuf,
+    going: Box<dyn Going>,
+    has_ended: bool,
+}
+
+/// How the process of a run stands that was begun here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It is at work, or about to be.
+    Going,
+    /// It has ended, and said this.
+    Ended(Vec<String>),
+}
+
+impl Training {
+    /// Nothing was begun yet. `device` is where runs are computed.
+    pub fn new(trainer: Option<Arc<dyn Trainer>>, device: String) -> Self {
+        Self { trainer, device, kept: Mutex::default() }
+    }
+
+    /// Whether pages may start runs.
+    pub fn is_allowed(&self) -> bool {
+        self.trainer.is_some()
+    }
+
+    /// What is kept, with every process asked whether it goes on. A panic leaves nothing half done.
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        for begun in kept.begun.iter_mut().filter(|begun| !begun.has_ended) {
+            begun.has_ended = begun.going.has_ended();
+            if begun.has_ended {
+                // Where nothing came of it, the name is free again; what is not empty stays.
+                let _ = std::fs::remove_dir(&begun.directory);
+            }
+        }
+        kept
+    }
+
+    /// How the process of a run stands, where one was begun here.
+    pub fn standing(&self, name: &str) -> Option<Standing> {
+        let kept = self.kept();
+        let begun = kept.begun.iter().rfind(|begun| begun.name == name)?;
+        Some(match begun.has_ended {
+            false => Standing::Going,
+            true => Standing::Ended(said(&begun.log)),
+        })
+    }
+
+    /// Whether a run's trainer was asked to end.
+    pub fn is_stopping(&self, entry: &Entry) -> bool {
+        self.kept().stopping.iter().any(|(path, started)| *path == entry.path && *started == entry.started)
+    }
+
+    /// Has models answer, and a project made of that.
+    ///
+    /// # Errors
+    /// When nothing may be started here, or cannot be.
+    pub fn compare(&self, folder: &Path, of: &Comparison<'_>) -> Result<()> {
+        let trainer =
+            self.trainer.as_ref().ok_or_else(|| Error::input("the server was started without --allow-training"))?;
+        let log = start::configs(folder)?.join(format!("project-{}.log", of.name));
+        let mut kept = self.kept();
+        if kept.projects.iter_mut().any(|(name, _, going)| name == of.name && !going.has_ended()) {
+            return Err(Error::input(format!("`{}` is being made already", of.name)));
+        }
+        kept.projects.retain(|(name, ..)| name != of.name);
+        let going = trainer.begin(&Job::Compare(of), &log)?;
+        kept.projects.push((of.name.to_owned(), log, going));
+        Ok(())
+    }
+
+    /// Projects that are being made, and those of which nothing came.
+    pub fn projects(&self) -> Vec<(String, Standing)> {
+        let mut kept = self.kept();
+        let standing = |(name, log, going): &mut (String, PathBuf, Box<dyn Going>)| {
+            let standing = if going.has_ended() { Standing::Ended(said(log)) } else { Standing::Going };
+            (name.clone(), standing)
+        };
+        kept.projects.iter_mut().map(standing).collect()
+    }
+
+    /// Runs that have nothing to show yet, or never had: name and how their process stands.
+    pub fn without_directory(&self) -> Vec<(String, Standing)> {
+        let names: Vec<String> = {
+            let kept = self.kept();
+            let bare = kept.begun.iter().filter(|begun| !gradus::runs::is_run(&begun.directory));
+            bare.map(|begun| begun.name.clone()).collect()
+        };
+        names.into_iter().filter_map(|name| self.standing(&name).map(|standing| (name, standing))).collect()
+    }
+}
+
+/// What a process said at its end: the file has nothing else in it.
+fn said(log: &Path) -> Vec<String> {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(SAID)..].iter().map(|line| (*line).to_owned()).collect()
+}
+
+/// Refuses who may not act on runs: where others reach the server, owners alone may.
+pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Trainer>, Failed> {
+    let Some(trainer) = &app.training.trainer else {
+        return Err(Failed::forbidden(
+            "Pages start and change no runs here: the server was started without --allow-training.",
+        ));
+    };
+    if !app.guard.is_loopback {
+        let person = app.store.projects().who(&session.id)?;
+        if person.is_none_or(|person| person.role != Role::Owner) {
+            return Err(Failed::forbidden(
+                "Others reach this server, so only an owner who has signed in starts and changes runs: the page Annotate has the form.",
+            ));
+        }
+    }
+    Ok(Arc::clone(trainer))
+}
+
+/// The directory of the run `name`, which lies in the folder itself and not behind a link.
+fn own(app: &App, name: &str) -> std::result::Result<PathBuf, Failed> {
+    let path = crate::runs::find(app, name)?;
+    let real = path.canonicalize().ok().filter(|real| real.starts_with(&app.folder) && *real != app.folder);
+    real.ok_or_else(|| Failed::missing("The run lies outside the folder that is served: it is only shown."))
+}
+
+/// Where new runs go, and what their names begin with: a folder `runs`, where there is one.
+fn place(folder: &Path) -> (PathBuf, &'static str) {
+    let runs = folder.join("runs");
+    match runs.is_dir() && !runs.is_symlink() && !gradus::runs::is_run(&runs) {
+        true => (runs, "runs/"),
+        false => (folder.to_owned(), ""),
+    }
+}
+
+/// Whether a text can be a name of a directory: letters, digits, `-`, `_` and `.`, the last not in front.
+pub fn is_plain(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=80).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.') && !name.starts_with('-')
+}
+
+/// The first name `stem-N` that no run has.
+fn free(app: &App, stem: &str) -> String {
+    let stem: String =
+        stem.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    let stem = stem.trim_start_matches(['.', '-']).chars().take(60).collect::<String>();
+    let (above, _) = place(&app.folder);
+    let is_free = |name: &String| above.join(name).symlink_metadata().is_err();
+    (1..).map(|n| format!("{stem}-{n}")).find(is_free).expect("some number is free")
+}
+
+/// The library of the folder.
+fn library(app: &App) -> Library {
+    Library::new(&app.folder)
+}
+
+/// The routes of what changes runs.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/runs/new", get(start::choose).post(start::plan))
+        .route("/runs/start", post(start::start))
+        .route("/runs/stop", post(manage::stop))
+        .route("/runs/resume", post(manage::resume))
+        .route("/runs/export", post(manage::export))
+        .route("/runs/delete", get(manage::ask).post(manage::delete))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_names_and_nothing_else() {
+        for name in ["sft-1", "a", "A_b.c-2"] {
+            assert!(is_plain(name), "{name}");
+        }
+        let long = "x".repeat(81);
+        for name in ["", ".", "..", ".a", "-rf", "a/b", "a\\b", "a b", "ä", "a\n", "$(x)", "`x`", "a;b", &long] {
+            assert!(!is_plain(name), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! A run is described, checked, shown with what it will need in memory, and begun.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Redirect};
+use axum::{Extension, Form};
+use gradus::Error;
+use gradus::config::{MethodConfig, Plan, Request, RunConfig};
+use gradus::error::Place as Where;
+use gradus::machine::Machine;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::fields::{Lists, command, given, set};
+use super::{AT_ONCE, Begun, CONFIGS, DRAFTS, Draft, Job, Trainer, free, is_plain, may_train, page, place};
+use crate::app::App;
+use crate::failed::{Done, Failed};
+use crate::guard::secret;
+use crate::html::Html;
+use crate::page::{Page, Place};
+use crate::passing::Passing;
+use crate::runs::{Asked, apart, first};
+use crate::store::sessions::Session;
+
+fn framed(session: &Session, title: &str, body: Html) -> Done {
+    Ok(Page { title, place: Place::Runs, scripts: &[], styles: &[], body }.framed(session).into_response())
+}
+
+async fn lists(app: &Arc<App>) -> Result<Lists, Failed> {
+    let of = Arc::clone(app);
+    apart(move || Lists::look(&of.folder, of.models.list())).await
+}
+
+/// The methods; and of one, its form. What the address has fills it.
+pub async fn choose(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Query(asked): Query<Asked>,
+) -> Done {
+    may_train(&app, &session)?;
+    let Some(method) = first(&asked, "method").and_then(MethodConfig::named) else {
+        return framed(&session, "New run", page::methods(&MethodConfig::all()));
+    };
+    let filled: Asked = asked.iter().filter(|(name, _)| name != "method").cloned().collect();
+    let lists = lists(&app).await?;
+    framed(&session, &format!("New {} run", method.name()), page::form(&session, &method, &lists, &filled, &[]))
+}
+
+/// Checks what the form says; shows what the run will need, or the form again with what is wrong.
+pub async fn plan(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(filled): Form<Asked>,
+) -> Done {
+    let trainer = may_train(&app, &session)?;
+    let method = first(&filled, "method").and_then(MethodConfig::named);
+    let method = method.ok_or_else(|| Failed::request("There is no such method."))?;
+    let filled: Asked = filled.into_iter().filter(|(name, _)| name != "csrf" && name != "method").collect();
+    let lists = lists(&app).await?;
+    let (of, read) = (Arc::clone(&app), filled.clone());
+    let name = method.name();
+    let (lists, checked) = apart(move || {
+        let checked = checked(&of, name, &lists, &read);
+        (lists, checked)
+    })
+    .await?;
+    let again = |problems: &[String]| {
+        framed(&session, &format!("New {name} run"), page::form(&session, &method, &lists, &filled, problems))
+    };
+    let (draft, line) = match checked {
+        Ok(checked) => checked,
+        Err(problems) => return again(&problems),
+    };
+    let (of, yaml) = (Arc::clone(&app), draft.yaml.clone());
+    let forecast = apart(move || forecast(trainer.as_ref(), &of.folder, &yaml)).await?;
+    let forecast = match forecast {
+        Ok(forecast) => forecast,
+        Err(error) => return again(&in_words(&error)),
+    };
+    let id = secret();
+    let shown = page::planned(&session, (&id, &draft.name), &forecast, &draft.yaml, &line);
+    {
+        let mut kept = app.training.kept();
+        kept.drafts.push_back((id, draft));
+        while kept.drafts.len() > DRAFTS {
+            kept.drafts.pop_front();
+        }
+    }
+    framed(&session, &format!("New {name} run"), shown)
+}
+
+/// The run that a filled form means, and its command.
+fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Draft, String), Vec<String>> {
+    let plain: Asked = filled.iter().filter(|(name, _)| name != "name").cloned().collect();
+    let mut flags = given(method, lists, &plain)?;
+    let model = first(filled, "model").unwrap_or("model").rsplit('/').next().unwrap_or("model").to_owned();
+    let name = first(filled, "name").map_or_else(|| free(app, &format!("{method}-{model}")), str::to_owned);
+    if !is_plain(&name) || [CONFIGS, "models", "data"].contains(&name.as_str()) {
+        return Err(vec![format!("{name} is no name for a run: letters, digits, -, _ and . make one.")]);
+    }
+    let (above, before) = place(&app.folder);
+    let directory = above.join(&name);
+    if directory.symlink_metadata().is_ok() {
+        return Err(vec![format!("There is a {before}{name} already: choose another name.")]);
+    }
+    flags.extend(set(method, "output_dir", &directory.to_string_lossy()));
+    let line = command(method, &flags);
+    flags.extend(set(method, "train.device", &app.training.device));
+    let request = Request { file: None, method: Some(method), flags: &flags };
+    let plan = RunConfig::load(&request).and_then(|written| Plan::check(&written, &Machine::detect()));
+    let plan = plan.map_err(|error| in_words(&error))?;
+    Ok((Draft { name: format!("{before}{name}"), directory, yaml: plan.to_yaml() }, line))
+}
+
+/// Every problem with the field that it is about.
+fn in_words(error: &Error) -> Vec<String> {
+    let Error::Config(problems) = error else {
+        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
+        return vec![format!("{error}{hint}")];
+    };
+    let one = |problem: &gradus::error::Diagnostic| {
+        let fields = problem.places.iter().filter_map(|place| match place {
+            Where::Flag(flag) => Some(flag.trim_start_matches('-')),
+            Where::File { .. } => None,
+        });
+        let fields: Vec<&str> = fields.collect();
+        let of = if fields.is_empty() { String::new() } else { format!("{}: ", fields.join(", ")) };
+        let hint = problem.hint.as_ref().map_or(String::new(), |hint| format!(" ({hint})"));
+        format!("{of}{problem}{hint}")
+    };
+    problems.iter().map(one).collect()
+}
+
+/// The folder of configurations, made where it is not there.
+pub(super) fn configs(folder: &Path) -> gradus::Result<PathBuf> {
+    let configs = folder.join(CONFIGS);
+    std::fs::create_dir_all(&configs).map_err(|error| Error::io(&configs, error))?;
+    match configs.canonicalize() {
+        Ok(real) if real.starts_with(folder) => Ok(configs),
+        _ => Err(Error::input(format!("`{}` leads out of the folder that is served", configs.display()))),
+    }
+}
+
+fn write(path: &Path, text: &str) -> gradus::Result<()> {
+    std::fs::write(path, text).map_err(|error| Error::io(path, error))
+}
+
+/// What a run will need: asked of a process of its own, because the rows are read for it.
+fn forecast(trainer: &dyn Trainer, folder: &Path, yaml: &str) -> gradus::Result<Value> {
+    let passing = Passing(configs(folder)?.join(format!(".{}.yml", secret())));
+    write(&passing.0, yaml)?;
+    trainer.forecast(&passing.0)
+}
+
+#[derive(Deserialize)]
+pub struct Starting {
+    draft: String,
+}
+
+/// Begins a run that was shown.
+pub async fn start(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(Starting { draft }): Form<Starting>,
+) -> Done {
+    let trainer = may_train(&app, &session)?;
+    let mut kept = app.training.kept();
+    let at = kept.drafts.iter().position(|(id, _)| *id == draft);
+    let at = at.ok_or_else(|| Failed::missing("This plan is no longer there: fill in the form again."))?;
+    let going = kept.begun.iter().filter(|begun| !begun.has_ended).count();
+    if going >= AT_ONCE {
+        return Err(Failed::request(&format!("{going} runs are at work, and no more are begun: stop one, or wait.")));
+    }
+    let (_, draft) = kept.drafts.remove(at).expect("it was just there");
+    let Draft { name, directory, yaml } = draft;
+    // Whoever makes the directory has the name.
+    std::fs::create_dir(&directory).map_err(|error| Error::io(&directory, error))?;
+    let begun = configs(&app.folder).and_then(|configs| {
+        let (config, log) = files(&configs, &name);
+        write(&config, &yaml)?;
+        let going = trainer.begin(&Job::Train { config: &config }, &log)?;
+        Ok(Begun { name: name.clone(), directory: directory.clone(), log, going, has_ended: false })
+    });
+    match begun {
+        Ok(begun) => {
+            kept.begun.retain(|before| before.name != name);
+            kept.begun.push(begun);
+            Ok(Redirect::to(&crate::runs::address("show", &name)).into_response())
+        }
+        Err(error) => {
+            let _ = std::fs::remove_dir(&directory);
+            Err(error.into())
+        }
+    }
+}
+
+/// The configuration of a run, and what its process says.
+pub(super) fn files(configs: &Path, name: &str) -> (PathBuf, PathBuf) {
+    // Behind a word of its own, so that no run's name makes a file here that means something.
+    let name = format!("run-{}", name.replace('/', "-"));
+    (configs.join(format!("{name}.yml")), configs.join(format!("{name}.log")))
+}

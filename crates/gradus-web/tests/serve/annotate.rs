@@ -1,0 +1,348 @@
+//! Annotation over HTTP: known answers, attention, decisions, and what leads from annotations to training.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use gradus::device::DeviceChoice;
+use gradus_web::{
+    Answering, Form, NewProject, Number, Role, Tool, Trainer, export_project, import_project, invite, new_project,
+    project_stats,
+};
+use serde_json::{Value, json};
+
+use crate::client::{Server, Visitor, fixture, folder};
+use crate::recorder::Recorder;
+
+fn project(folder: &Path, labels: &str, rows: &[Value], annotators: usize) -> NewProject {
+    let data = folder.join("rows.jsonl");
+    fs::write(&data, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).expect("written");
+    NewProject {
+        name: "tea".into(),
+        data: data.to_string_lossy().into_owned(),
+        labels: labels.into(),
+        annotators,
+        max_tasks: None,
+        sampled: None,
+        uncertain_to: None,
+        device: DeviceChoice::cpu(),
+    }
+}
+
+fn pair(question: &str) -> Value {
+    json!({ "prompt": question, "completions": ["a b", "c d"], "models": ["x", "y"] })
+}
+
+/// Someone who has signed in.
+fn person<'a>(server: &'a Server, folder: &Path, name: &str, role: Role) -> Visitor<'a> {
+    let token = invite(folder, name, role).expect("a token");
+    let visitor = Visitor::of(server);
+    assert_eq!(visitor.form("/annotate/enter", &[("name", name), ("token", &token)]).status, 303);
+    visitor
+}
+
+/// Hands in the next task, or what is asked first; its number.
+fn hand_in(visitor: &Visitor<'_>, rank: &str) -> usize {
+    let next = visitor.get("/annotate/tea");
+    let path = next.header("location").unwrap_or_else(|| panic!("{next:?}")).to_owned();
+    let answer = visitor.script(
+        &format!("{path}/keep"),
+        &json!({ "answer": { "ranks": { "1v2": rank } }, "state": "done", "seconds": 9.0 }),
+    );
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    path.rsplit('/').next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+#[test]
+fn known_answers_measure_everyone_and_nobody_sees_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let known =
+        json!({ "prompt": "Known?", "completions": ["right", "wrong"], "expected": { "ranks": { "1v2": "first" } } });
+    let attention = json!({ "prompt": "Choose the second.", "completions": ["no", "yes"], "expected": { "ranks": { "1v2": "second" } }, "attention": true });
+    new_project(folder.path(), &project(folder.path(), "comparison", &[known, attention, pair("Q?")], 1))
+        .expect("a project");
+    let server = Server::over(folder.path());
+    let (ada, bob) = (
+        person(&server, folder.path(), "ada", Role::Annotator),
+        person(&server, folder.path(), "bob", Role::Annotator),
+    );
+    let page = ada.get("/annotate/tea/task/1");
+    assert_eq!(page.status, 403, "not before it is theirs");
+    // One person a task, but these two go to everyone.
+    assert_eq!([hand_in(&ada, "first"), hand_in(&bob, "second")], [1, 1]);
+    assert_eq!([hand_in(&ada, "second"), hand_in(&bob, "first")], [2, 2]);
+    assert_eq!(hand_in(&ada, "first"), 3);
+    assert!(bob.get("/annotate/tea").body.contains("nothing left"));
+    for path in ["/annotate/tea/task/1", "/annotate/tea/task/1/state", "/annotate/tea/task/2/state"] {
+        let shown = ada.get(path);
+        assert!(
+            shown.status == 200 && !shown.body.contains("expected") && !shown.body.contains("attention"),
+            "{}",
+            shown.body
+        );
+    }
+    let stats = project_stats(folder.path(), "tea").expect("stats");
+    let of = |name: &str| stats.people.iter().find(|work| work.name == name).expect("somebody").clone();
+    assert_eq!((of("ada").right, of("ada").inattentive), (Number::Value(1.0), 0));
+    assert_eq!((of("bob").right, of("bob").inattentive), (Number::Value(0.0), 1));
+    let rows = export_project(folder.path(), "tea", Form::Preference).expect("rows");
+    let prompts: Vec<&Value> = rows.iter().map(|row| &row["prompt"]).collect();
+    assert_eq!(prompts, ["Known?", "Known?", "Q?"], "what asks for attention trains nothing");
+    // What is known must be an annotation.
+    let wrong = json!({ "prompt": "Q", "completions": ["a", "b"], "expected": { "ranks": { "1v9": "first" } } });
+    let other = NewProject { name: "other".into(), ..project(folder.path(), "comparison", &[wrong], 1) };
+    let message = new_project(folder.path(), &other).expect_err("wrong").to_string();
+    assert!(message.contains("`expected`: A pair is not of this task."), "{message}");
+}
+
+#[test]
+fn a_reviewer_decides_where_people_differ_and_that_is_final() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows = [pair("Alike?"), pair("Apart?"), pair("Far?")];
+    let three = json!({ "prompt": "Far?", "completions": ["a b", "c d", "e f"] });
+    new_project(folder.path(), &project(folder.path(), "comparison", &[rows[0].clone(), rows[1].clone(), three], 2))
+        .expect("a project");
+    let server = Server::over(folder.path());
+    let (ada, bob) = (
+        person(&server, folder.path(), "ada", Role::Annotator),
+        person(&server, folder.path(), "bob", Role::Annotator),
+    );
+    for (who, second) in [(&ada, "first"), (&bob, "second")] {
+        assert_eq!([hand_in(who, "first"), hand_in(who, second)], [1, 2]);
+    }
+    let keep = |who: &Visitor<'_>, ranks: Value| {
+        who.get("/annotate/tea");
+        who.script(
+            "/annotate/tea/task/3/keep",
+            &json!({ "answer": { "ranks": ranks }, "state": "done", "seconds": 1.0 }),
+        )
+        .status
+    };
+    assert_eq!(keep(&ada, json!({ "1v2": "first", "1v3": "first", "2v3": "first" })), 200);
+    assert_eq!(keep(&bob, json!({ "1v2": "first", "1v3": "first", "2v3": "second" })), 200);
+    for path in ["adjudicate", "adjudicate/2", "adjudicate/2/state"] {
+        assert_eq!(ada.get(&format!("/annotate/tea/{path}")).status, 403, "{path}");
+    }
+    let eve = person(&server, folder.path(), "eve <b>", Role::Reviewer);
+    // They differ on all of the second, on a third of the third, and not on the first.
+    assert_eq!(eve.get("/annotate/tea/adjudicate").header("location"), Some("/annotate/tea/adjudicate/2"));
+    let page = eve.get("/annotate/tea/adjudicate/2").body;
+    assert!(page.contains("ada said") && page.contains("2 is better") && page.contains("2 wait"), "{page}");
+    assert_eq!(
+        eve.get("/annotate/tea/adjudicate/2/state").json()["answer"]["ranks"]["1v2"],
+        "first",
+        "it begins with ada's"
+    );
+    let decide = |ranks: Value, state: &str| {
+        eve.script(
+            "/annotate/tea/adjudicate/2/keep",
+            &json!({ "answer": { "ranks": ranks }, "state": state, "seconds": 1.0 }),
+        )
+        .status
+    };
+    assert_eq!(decide(json!({}), "done"), 400, "unfinished");
+    assert_eq!(decide(json!({ "1v9": "first" }), "open"), 400);
+    assert_eq!(decide(json!({ "1v2": "second" }), "skipped"), 400);
+    assert_eq!(
+        ada.script("/annotate/tea/adjudicate/2/keep", &json!({ "answer": {}, "state": "open", "seconds": 1.0 })).status,
+        403
+    );
+    let chosen = || -> Vec<String> {
+        let rows = export_project(folder.path(), "tea", Form::Preference).expect("rows");
+        let of = rows.iter().filter(|row| row["prompt"] == "Apart?");
+        of.map(|row| row["chosen"].as_str().expect("a text").to_owned()).collect()
+    };
+    assert_eq!(decide(json!({ "1v2": "second" }), "open"), 200);
+    assert_eq!(chosen(), ["a b", "c d"], "not decided yet");
+    assert_eq!(decide(json!({ "1v2": "second" }), "done"), 200);
+    assert_eq!(chosen(), ["c d"]);
+    assert_eq!(eve.get("/annotate/tea/adjudicate").header("location"), Some("/annotate/tea/adjudicate/3"));
+    let raw = export_project(folder.path(), "tea", Form::Raw).expect("rows");
+    assert_eq!(raw.iter().filter(|row| row["verdict"] == true).count(), 1);
+    assert_eq!(eve.get("/annotate/tea/adjudicate/1").status, 200, "also what they agree on can be looked at");
+    assert_eq!(eve.get("/annotate/tea/adjudicate/9").status, 404);
+}
+
+#[test]
+fn models_answer_in_place_and_a_reward_model_orders_the_queue() {
+    let folder = folder(&[]);
+    let rows: Vec<Value> = ["The tea", "A cup of", "Warm"].iter().map(|text| json!({ "prompt": text })).collect();
+    let new = project(folder.path(), "comparison", &rows, 1);
+    let (one, other) = (fixture("gpt2"), fixture("qwen3"));
+    let sampled =
+        Answering { models: vec![one.clone(), other.clone()], each: 1, max_new_tokens: 6, temperature: 1.0, seed: 3 };
+    let new = NewProject { sampled: Some(sampled), ..new };
+    assert_eq!(new_project(folder.path(), &new).expect("a project"), 3);
+    let raw = |name: &str| -> Vec<Value> {
+        let server = Server::over(folder.path());
+        let ada = person(&server, folder.path(), "ada", Role::Annotator);
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let path = ada.get(&format!("/annotate/{name}")).header("location").expect("a task").to_owned();
+            seen.push(ada.get(&format!("{path}/state")).json()["answers"].clone());
+            ada.script(
+                &format!("{path}/keep"),
+                &json!({ "answer": { "ranks": { "1v2": "first" } }, "state": "done", "seconds": 1.0 }),
+            );
+        }
+        seen
+    };
+    let answers = raw("tea");
+    assert!(answers.iter().all(|pair| pair.as_array().is_some_and(|pair| pair.len() == 2)), "{answers:?}");
+    let models = export_project(folder.path(), "tea", Form::Raw).expect("rows");
+    assert_eq!(models[0]["models"], json!([one, other]));
+
+    // The same rows by uncertainty are the same tasks in the order of how little a reward model tells the two apart.
+    let again = NewProject { name: "ordered".into(), uncertain_to: Some(fixture("qwen3-reward")), ..new };
+    assert_eq!(new_project(folder.path(), &again).expect("a project"), 3);
+    let ordered = raw("ordered");
+    let mut sorted = (answers.clone(), ordered.clone());
+    sorted.0.sort_by_key(Value::to_string);
+    sorted.1.sort_by_key(Value::to_string);
+    assert_eq!(sorted.0, sorted.1);
+    let rows = export_project(folder.path(), "ordered", Form::Raw).expect("rows");
+    let apart: Vec<f32> = rows.iter().map(|row| rewards(folder.path(), row)).map(|r| (r[0] - r[1]).abs()).collect();
+    assert!(apart.is_sorted() && apart[0] < apart[2], "{apart:?}");
+    let leftover = fs::read_dir(folder.path()).expect("a folder").flatten();
+    assert!(leftover.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with('.')));
+}
+
+/// What the reward model says of the answers of a row, as `gradus score` does.
+fn rewards(folder: &Path, row: &serde_json::Map<String, Value>) -> Vec<f32> {
+    let answers = row["answers"].as_array().expect("answers").iter();
+    let text: String =
+        answers.map(|answer| format!("{}\n", json!({ "prompt": row["question"], "completion": answer }))).collect();
+    let data = folder.join("scored.jsonl");
+    fs::write(&data, text).expect("written");
+    let options = gradus::inference::ScoreOptions {
+        model: fixture("qwen3-reward"),
+        adapter: None,
+        data: data.to_string_lossy().into_owned(),
+        add_eos: None,
+        max_rows: None,
+        chat_template: None,
+        device: DeviceChoice::cpu(),
+    };
+    let mut found = Vec::new();
+    gradus::inference::rewards::<gradus::Error>(&options, &mut |_, _| {}, &mut |scored| {
+        if let gradus::inference::Scored::One(row) = scored {
+            found.push(row.reward);
+        }
+        Ok(())
+    })
+    .expect("scored");
+    found
+}
+
+#[test]
+fn what_another_tool_has_kept_becomes_a_project() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("export.json");
+    // As Label Studio writes it: two answers side by side, and one that was cancelled.
+    let result = |selected: &str| json!([{ "id": "a1", "from_name": "pw", "to_name": "answer1", "type": "pairwise", "value": { "selected": selected } }]);
+    let task = json!([{
+        "id": 7, "data": { "prompt": "Which tea?", "answer1": "Green.", "answer2": "Black." }, "total_annotations": 2, "predictions": [],
+        "annotations": [
+            { "id": 1, "completed_by": 4, "result": result("right"), "was_cancelled": false, "lead_time": 3.5 },
+            { "id": 2, "completed_by": { "id": 5, "email": "ada@example.org" }, "result": result("left"), "was_cancelled": false },
+            { "id": 3, "completed_by": 6, "result": [], "was_cancelled": true },
+        ],
+    }]);
+    fs::write(&file, task.to_string()).expect("written");
+    let file = file.to_string_lossy().into_owned();
+    let import = |name: &str| import_project(folder.path(), name, Tool::LabelStudio, (&file, "comparison"), 2);
+    assert_eq!(import("tea").expect("imported"), (1, 2, 0));
+    assert!(import("tea").expect_err("taken").to_string().contains("already"));
+    let rows = export_project(folder.path(), "tea", Form::Preference).expect("rows");
+    let chosen: Vec<&Value> = rows.iter().map(|row| &row["chosen"]).collect();
+    assert_eq!(chosen, ["Green.", "Black."]);
+    let raw = export_project(folder.path(), "tea", Form::Raw).expect("rows");
+    assert_eq!((&raw[1]["person"], &raw[1]["seconds"]), (&json!("label-studio-4"), &json!(3.5)));
+}
+
+#[test]
+fn annotations_lead_to_runs_and_back_to_people() {
+    let folder = folder(&["gpt2", "qwen3", "qwen3-reward"]);
+    new_project(folder.path(), &project(folder.path(), "comparison-strength", &[pair("Q?"), pair("R?")], 1))
+        .expect("a project");
+    let recorder = Arc::new(Recorder::default());
+    let server =
+        Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::clone(&recorder) as Arc<dyn Trainer>));
+    let ada = person(&server, folder.path(), "ada", Role::Owner);
+    let train = |fields: &[(&str, &str)]| ada.form("/annotate/tea/train", fields);
+    assert_eq!(train(&[("form", "preference"), ("method", "reward")]).status, 422, "nothing was said yet");
+    let path = ada.get("/annotate/tea").header("location").expect("a task").to_owned();
+    let said = json!({ "answer": { "ranks": { "1v2": "second" }, "strengths": { "1v2": "better" } }, "state": "done", "seconds": 1.0 });
+    assert_eq!(ada.script(&format!("{path}/keep"), &said).status, 200);
+
+    let page = ada.get("/annotate/tea/results").body;
+    assert!(page.contains("gradus annotate export tea") && page.contains("gradus reward --model MODEL"), "{page}");
+    let to = train(&[("form", "preference"), ("method", "reward")]);
+    assert_eq!(to.header("location"), Some("/runs/new?method=reward&data=data/tea-preference.jsonl"));
+    let rows = fs::read_to_string(folder.path().join("data/tea-preference.jsonl")).expect("a file");
+    let row: Value = serde_json::from_str(rows.trim()).expect("a row");
+    assert_eq!((&row["chosen"], row["margin"].as_f64().map(|m| (m * 3.0).round())), (&json!("c d"), Some(2.0)));
+    let form = ada.get("/runs/new?method=reward&data=data/tea-preference.jsonl").body;
+    assert!(form.contains("<option value=\"data/tea-preference.jsonl\" selected>"), "{form}");
+
+    let to = train(&[("form", "prompt"), ("method", "grpo"), ("reward-model", "qwen3-reward")]);
+    assert_eq!(
+        to.header("location"),
+        Some("/runs/new?method=grpo&data=data/tea-prompt.jsonl&reward-model=qwen3-reward")
+    );
+    assert_eq!(fs::read_to_string(folder.path().join("data/tea-prompt.jsonl")).expect("a file").lines().count(), 2);
+
+    let compare = |fields: &[(&str, &str)]| ada.form("/annotate/tea/compare", fields);
+    let good = [("one", "gpt2"), ("other", "qwen3"), ("prompts", "2"), ("name", "blind")];
+    for (name, value) in [
+        ("one", "/etc"),
+        ("one", "qwen3-reward"),
+        ("other", "../qwen3"),
+        ("prompts", "0"),
+        ("prompts", "1; id"),
+        ("name", "../x"),
+        ("name", "tea"),
+        ("name", ""),
+    ] {
+        let fields: Vec<(&str, &str)> =
+            good.iter().map(|(key, own)| (*key, if *key == name { value } else { *own })).collect();
+        let status = compare(&fields).status;
+        assert!([400, 422].contains(&status), "{name}={value}: {status}");
+    }
+    assert!(recorder.asked().is_empty());
+    assert_eq!(compare(&good).status, 303);
+    let asked = recorder.asked().remove(0);
+    assert!(
+        asked.starts_with("compare blind") && asked.contains("gpt2") && asked.contains("tea-prompt.jsonl\", 2"),
+        "{asked}"
+    );
+    assert!(ada.get("/annotate").body.contains("blind: models answer"));
+    // Who is no owner, and a server without leave, do none of it.
+    let bob = person(&server, folder.path(), "bob", Role::Reviewer);
+    assert_eq!(bob.form("/annotate/tea/train", &[("form", "prompt"), ("method", "grpo")]).status, 403);
+    let server = Server::over(folder.path());
+    let ada = person(&server, folder.path(), "ada", Role::Owner);
+    assert_eq!(ada.form("/annotate/tea/train", &[("form", "prompt"), ("method", "grpo")]).status, 403);
+    assert!(ada.get("/annotate/tea/results").body.contains("--allow-training"));
+}
+
+#[test]
+fn downloads_have_the_form_that_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    new_project(folder.path(), &project(folder.path(), "comparison", &[pair("Q?")], 1)).expect("a project");
+    let server = Server::over(folder.path());
+    let ada = person(&server, folder.path(), "ada", Role::Owner);
+    hand_in(&ada, "first");
+    let csv = ada.get("/annotate/tea/preference.csv");
+    assert!(
+        csv.body.starts_with("prompt,chosen,rejected") && csv.header("content-type") == Some("text/csv; charset=utf-8"),
+        "{csv:?}"
+    );
+    assert!(ada.get("/annotate/tea/preference.parquet").body.starts_with("PAR1"));
+    assert_eq!(ada.get("/annotate/tea/label-studio.json").json()[0]["data"]["answer1"], "a b");
+    assert_eq!(ada.get("/annotate/tea/argilla.json").json()[0]["responses"]["1v2"][0]["value"], "first");
+    for path in ["preference.xlsx", "preference", "nothing.jsonl", "..%2frows.jsonl"] {
+        assert_eq!(ada.get(&format!("/annotate/tea/{path}")).status, 404, "{path}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Who is asked to start runs, in tests.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gradus_web::{Going, Job, Trainer};
+use serde_json::{Value, json};
+
+/// Starts nothing, and remembers what it was asked for.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    asked: Mutex<Vec<String>>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Recorder {
+    /// Everything that was begun has ended.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+    }
+
+    /// What it was asked for.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().expect("it").clone()
+    }
+}
+
+struct Begun(Arc<AtomicBool>);
+
+impl Going for Begun {
+    fn has_ended(&mut self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Trainer for Recorder {
+    fn forecast(&self, config: &Path) -> gradus::Result<Value> {
+        let text = fs::read_to_string(config).expect("the configuration is there");
+        self.asked.lock().expect("it").push(format!("plan {text}"));
+        let phase = json!({ "name": "update", "weights": 3_000_000, "gradients": 1_000_000, "moments": 0, "activations": 0, "working": 0, "pages": 0, "program": 0 });
+        Ok(json!({ "phases": [phase], "peak_bytes": 4_000_000, "memory_bytes": 8_000_000_000u64, "fits": true }))
+    }
+
+    fn begin(&self, work: &Job<'_>, log: &Path) -> gradus::Result<Box<dyn Going>> {
+        let said = match work {
+            Job::Train { config } => format!("train {}", fs::read_to_string(config).expect("it is there")),
+            Job::Resume { run, max_steps } => format!("resume {} {max_steps:?}", run.display()),
+            Job::Compare(of) => format!("compare {} {:?} {:?}", of.name, of.prompts, of.models),
+        };
+        fs::write(log, "error: <b>no</b> tea\n").expect("written");
+        self.asked.lock().expect("it").push(said);
+        Ok(Box::new(Begun(Arc::clone(&self.has_ended))))
+    }
+}

@@ -1,0 +1,221 @@
+//! Runs from pages: what is begun is what was shown, and no page names a path or a command.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use gradus_web::{Role, Trainer, invite};
+use serde_json::json;
+
+use crate::client::{Server, Visitor, folder};
+use crate::recorder::Recorder;
+
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+fn training(folder: &Path) -> (Server, Arc<Recorder>) {
+    let recorder = Arc::new(Recorder::default());
+    (Server::with(folder, HERE, Some(Arc::clone(&recorder) as Arc<dyn Trainer>)), recorder)
+}
+
+/// A folder with a model, a reward model, rows and a run.
+fn full() -> tempfile::TempDir {
+    let folder = folder(&["gpt2", "qwen3-reward"]);
+    fs::write(folder.path().join("tea.jsonl"), "{\"prompt\": \"The tea\"}\n").expect("written");
+    run(&folder.path().join("old"), "# Written by gradus 0.1.0.\n");
+    folder
+}
+
+fn run(path: &Path, head: &str) {
+    fs::create_dir_all(path).expect("a folder");
+    fs::write(path.join("config.yml"), format!("{head}model: gpt2\nmethod:\n  sft: {{}}\n")).expect("written");
+    fs::write(path.join("metrics.jsonl"), "{\"step\": 1, \"loss\": 2.0}\n").expect("written");
+}
+
+const FORM: [(&str, &str); 4] =
+    [("method", "grpo"), ("model", "gpt2"), ("data", "tea.jsonl"), ("reward-model", "qwen3-reward")];
+
+fn draft(page: &str) -> String {
+    let draft = page.split("name=\"draft\" value=\"").nth(1).and_then(|rest| rest.split('"').next());
+    draft.unwrap_or_else(|| panic!("no plan: {page}")).to_owned()
+}
+
+#[test]
+fn without_leave_nothing_is_begun_or_changed() {
+    let folder = full();
+    let server = Server::over(folder.path());
+    let visitor = Visitor::of(&server);
+    for path in ["/runs/new", "/runs/new?method=sft", "/runs/delete?run=old"] {
+        assert_eq!(visitor.get(path).status, 403, "{path}");
+    }
+    for path in ["new", "start", "stop", "resume", "export", "delete"] {
+        let fields = [("draft", "x"), ("run", "old"), ("snapshot", "model"), ("name", "x"), ("confirm", "old")];
+        let answer = visitor.form(&format!("/runs/{path}"), &fields);
+        assert_eq!(answer.status, 403, "{path}: {}", answer.body);
+    }
+    assert!(!visitor.get("/runs").body.contains("/runs/new") && folder.path().join("old").is_dir());
+}
+
+#[test]
+fn what_was_shown_is_what_begins_and_only_once() {
+    let folder = full();
+    let (server, recorder) = training(folder.path());
+    let visitor = Visitor::of(&server);
+    let form = visitor.get("/runs/new?method=grpo").body;
+    assert!(
+        form.contains("tea.jsonl") && form.contains("qwen3-reward") && form.contains("name=\"group-size\""),
+        "{form}"
+    );
+    let filled = [&FORM[..], &[("name", "first"), ("group-size", "4"), ("max-steps", "3")]].concat();
+    let page = visitor.form("/runs/new", &filled).body;
+    assert!(page.contains("4.0 MB") && page.contains("--group-size 4") && page.contains("Begin first"), "{page}");
+    let draft = draft(&page);
+    assert!(!folder.path().join("first").exists(), "nothing has begun");
+    assert_eq!(visitor.form("/runs/start", &[("draft", &draft)]).status, 303);
+    let asked = recorder.asked();
+    let (plan, train) =
+        (asked[0].strip_prefix("plan ").expect("a plan"), asked[1].strip_prefix("train ").expect("a run"));
+    assert_eq!(plan, train);
+    assert!(
+        train.contains("group_size: 4 # set") && train.contains(&folder.path().join("first").display().to_string())
+    );
+    assert_eq!(visitor.form("/runs/start", &[("draft", &draft)]).status, 404, "once");
+    assert_eq!(asked.len(), 2);
+    // Only what is kept lies there: the file of the plan is gone.
+    let names = fs::read_dir(folder.path().join("configs")).expect("a folder").count();
+    assert_eq!(names, 2);
+    assert!(visitor.get("/runs/show?run=first").body.contains("about to begin"));
+    assert!(visitor.get("/runs").body.contains("about to begin"));
+    assert_eq!(visitor.get("/runs/state?run=first").json(), json!({ "state": null, "going": true }));
+
+    // The name is taken, also by a second plan that was made before.
+    assert!(visitor.form("/runs/new", &filled).body.contains("There is a first already"));
+
+    // It ends without having begun: what its process said is shown and not obeyed, and the name is free.
+    recorder.end();
+    let page = visitor.get("/runs/show?run=first").body;
+    assert!(page.contains("error: &lt;b&gt;no&lt;/b&gt; tea") && !folder.path().join("first").exists(), "{page}");
+    assert_eq!(visitor.get("/runs/state?run=first").json()["going"], false);
+}
+
+#[test]
+fn no_page_names_a_path_a_command_or_a_key_that_is_not_offered() {
+    let folder = full();
+    let outside = full();
+    let (server, recorder) = training(folder.path());
+    let visitor = Visitor::of(&server);
+    let absolute = outside.path().join("gpt2").display().to_string();
+    let data = outside.path().join("tea.jsonl").display().to_string();
+    for (name, value) in [
+        ("model", absolute.as_str()),
+        ("model", "../gpt2"),
+        ("model", "gpt2/"),
+        ("model", "hub/name"),
+        ("data", &data),
+        ("data", "../tea.jsonl"),
+        ("data", "config.json"),
+        ("reward-model", "gpt2"),
+        ("output-dir", "/tmp/x"),
+        ("reward-command", "touch /tmp/x"),
+        ("mix", "[{data: /etc/passwd}]"),
+        ("chat-template", "/etc/passwd"),
+        ("device", "gpu"),
+        ("name", "../x"),
+        ("name", "/tmp/x"),
+        ("name", ".hidden"),
+        ("name", "configs"),
+        ("name", "-rf"),
+        ("group-size", "4\nreward: {command: [touch, /tmp/x]}"),
+        ("learning-rate", "{command: x}"),
+        ("loss-type", "[a]"),
+    ] {
+        let mut form: Vec<(&str, &str)> = FORM.iter().filter(|(known, _)| *known != name).copied().collect();
+        form.push((name, value));
+        let answer = visitor.form("/runs/new", &form);
+        assert!(
+            answer.status == 200 && answer.body.contains("The run was not begun"),
+            "{name}={value}: {}",
+            answer.body
+        );
+    }
+    assert_eq!(recorder.asked(), Vec::<String>::new());
+    for method in ["", "nothing", "../sft"] {
+        assert_eq!(visitor.form("/runs/new", &[("method", method)]).status, 400, "{method}");
+    }
+    // A text goes into the file as a text.
+    let form = [&FORM[..], &[("reward-rule-substring", "a\"\nmodel: /etc # $(id)")]].concat();
+    let form: Vec<(&str, &str)> = form.into_iter().filter(|(name, _)| *name != "reward-model").collect();
+    let page = visitor.form("/runs/new", &form).body;
+    assert!(page.contains("Begin grpo-gpt2-1"), "{page}");
+    let asked = recorder.asked().remove(0);
+    assert_eq!(asked.lines().filter(|line| line.starts_with("model:")).count(), 1, "{asked}");
+}
+
+#[test]
+fn only_what_is_surely_a_run_of_the_folder_is_deleted_and_only_by_its_name() {
+    let folder = full();
+    let outside = tempfile::tempdir().expect("a folder");
+    run(&outside.path().join("theirs"), "# Written by gradus 0.1.0.\n");
+    run(&folder.path().join("foreign"), "");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(outside.path(), folder.path().join("link")).expect("a link");
+    let (server, _) = training(folder.path());
+    let visitor = Visitor::of(&server);
+    let delete = |run: &str, confirm: &str| visitor.form("/runs/delete", &[("run", run), ("confirm", confirm)]).status;
+    assert_eq!(delete("old", ""), 400);
+    assert_eq!(delete("old", "old2"), 400);
+    for name in ["link/theirs", "../theirs", "", ".", "gpt2", "/etc", "tea.jsonl"] {
+        assert_eq!(delete(name, name), 404, "{name}");
+        for (path, fields) in [
+            ("stop", vec![("run", name)]),
+            ("resume", vec![("run", name), ("max_steps", "3")]),
+            ("export", vec![("run", name), ("snapshot", "model"), ("name", "x")]),
+        ] {
+            assert_eq!(visitor.form(&format!("/runs/{path}"), &fields).status, 404, "{path} {name}");
+        }
+    }
+    assert_eq!(delete("foreign", "foreign"), 422, "nothing shows that it is ours");
+    assert!(outside.path().join("theirs/config.yml").is_file() && folder.path().join("foreign/config.yml").is_file());
+    let page = visitor.get("/runs/delete?run=old").body;
+    assert!(page.contains("is lost") && folder.path().join("old").is_dir(), "{page}");
+    assert_eq!(delete("old", "old"), 303);
+    assert!(!folder.path().join("old").exists() && folder.path().join("gpt2").is_dir());
+}
+
+#[test]
+fn a_run_goes_on_by_its_place_in_the_list() {
+    let folder = full();
+    let (server, recorder) = training(folder.path());
+    let visitor = Visitor::of(&server);
+    for steps in ["x", "-1", "0", "1; id"] {
+        assert_eq!(visitor.form("/runs/resume", &[("run", "old"), ("max_steps", steps)]).status, 400, "{steps}");
+    }
+    assert_eq!(visitor.form("/runs/stop", &[("run", "old")]).status, 422, "nobody is at work in it");
+    assert_eq!(visitor.form("/runs/resume", &[("run", "old"), ("max_steps", "7")]).status, 303);
+    let path = folder.path().canonicalize().expect("a path").join("old");
+    assert_eq!(recorder.asked(), [format!("resume {} Some(7)", path.display())]);
+    assert_eq!(visitor.form("/runs/resume", &[("run", "old"), ("max_steps", "")]).status, 400, "it is at work");
+    assert!(visitor.get("/runs/show?run=old").body.contains("about to go on"));
+    for name in ["../x", "a/b", "", ".x", "x y"] {
+        let fields = [("run", "old"), ("snapshot", "model"), ("name", name)];
+        assert_eq!(visitor.form("/runs/export", &fields).status, 400, "{name}");
+    }
+}
+
+#[test]
+fn where_others_reach_the_server_only_owners_train() {
+    let folder = full();
+    let recorder = Arc::new(Recorder::default());
+    let server = Server::with(folder.path(), IpAddr::from([0, 0, 0, 0]), Some(recorder as Arc<dyn Trainer>));
+    let visitor = Visitor::of(&server);
+    let sign_in = |name: &str, role: Role| {
+        let token = invite(folder.path(), name, role).expect("a token");
+        assert_eq!(visitor.form("/annotate/enter", &[("name", name), ("token", &token)]).status, 303);
+    };
+    assert_eq!(visitor.get("/runs/new").status, 403, "nobody has signed in");
+    sign_in("ada", Role::Reviewer);
+    assert_eq!(visitor.form("/runs/delete", &[("run", "old"), ("confirm", "old")]).status, 403);
+    sign_in("eve", Role::Owner);
+    assert_eq!(visitor.get("/runs/new").status, 200);
+    assert_eq!(visitor.form("/runs/delete", &[("run", "old"), ("confirm", "old")]).status, 303);
+}
