@@ -224,3 +224,33 @@ fn what_cannot_be_learnt_is_said() {
         assert_eq!(says("broken", "rows.jsonl", words), 1);
     }
 }
+
+#[test]
+fn methods_are_compared_on_one() {
+    let pairs = |i: usize| {
+        let prompt = ["the sun rises", "a warm sea", "sea the sun"][i % 3];
+        format!("{{\"prompt\": \"{prompt}\", \"chosen\": \"sun {}\", \"rejected\": \"warm\"}}\n", ["the", "sea"][i % 2])
+    };
+    let test = CliTest::with("pairs.jsonl", &(0..16).map(pairs).collect::<String>());
+    let model = fixture_model("t5");
+    let shared = ["--model", &model, "--data", "pairs.jsonl", "--reward-rule-length-target", "4", "--max-steps", "1"];
+    let own = ["--methods", "dpo,ppo,grpo", "--max-new-tokens", "4", "--group-size", "2", "--eval-fraction", "0.25"];
+    let table = test
+        .succeeds(&[&["compare", "--quiet", "--batch-size", "2", "--output-dir", "three"][..], &shared, &own].concat());
+    let first: Vec<&str> = table.lines().filter_map(|line| line.split('|').nth(1)).map(str::trim).collect();
+    assert_eq!(first, ["method", "------", "start", "dpo", "ppo", "grpo"], "{table}");
+    let samples = lines(&test.read("three/comparison/samples.jsonl"));
+    assert!(samples.iter().all(|row| row["completions"].as_object().is_some_and(|all| all.len() == 4)), "{samples:?}");
+}
+
+#[test]
+fn tokens_are_counted_as_they_are_bounded() {
+    // Sources of 4 and 7 ids, targets of 4 and 3: `max_length` bounds each alone.
+    let rows = "{\"prompt\": \"the sun rises\", \"completion\": \"rises sun the\"}\n\
+                {\"prompt\": \"a warm sea a warm sea\", \"completion\": \"sea warm\"}\n";
+    let test = CliTest::with("rows.jsonl", rows);
+    let shown = test.succeeds(&["data", "show", "rows.jsonl", "--model", &fixture_model("t5"), "--json"]);
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    let lengths = &shown["stats"]["tokens"]["quantiles"];
+    assert_eq!([&lengths["min"], &lengths["max"]], [&json!(4), &json!(7)], "{lengths}");
+}

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::feedback::Tally;
 use super::implicit::split_shared_prompt;
 use super::row::{Asked, Content, Row, RowData};
-use super::tokenise::row_sequences;
+use super::tokenise::{RowSequence, row_sequences};
 use super::{Dataset, TokeniseOptions};
 use crate::text::{ChatTemplate, Tokenizer};
 
@@ -36,7 +36,7 @@ pub struct TokenStats {
     pub failed: usize,
     /// Why the first of those could not be.
     pub failure: Option<String>,
-    /// Quantiles of the lengths.
+    /// Quantiles of the lengths: of both texts of a pair the longer one, and with an encoder of source and target.
     pub quantiles: Quantiles,
     /// How many rows have which length.
     pub histogram: Histogram,
@@ -163,7 +163,7 @@ fn token_stats(
         .map(|i| {
             let row = &rows[i * rows.len() / sampled];
             let sequences = row_sequences(row, tokenizer, template, options)?;
-            Ok(sequences.iter().map(|s| s.ids.len()).max().unwrap_or(0))
+            Ok(sequences.iter().map(RowSequence::bounded).max().unwrap_or(0))
         })
         .collect();
     let failure = made.iter().find_map(|m| m.as_ref().err().cloned());

@@ -154,6 +154,15 @@ pub(super) struct RowSequence {
     pub mismatch: bool,
     /// Whether anything is learnt from it; prompts are only sampled from.
     pub learns: bool,
+    /// How many of the ids, from the first, an encoder reads.
+    pub source_len: usize,
+}
+
+impl RowSequence {
+    /// What `max_length` bounds: all ids; with an encoder the longer one of source and target.
+    pub fn bounded(&self) -> usize {
+        self.source_len.max(self.ids.len() - self.source_len)
+    }
 }
 
 /// The sequences of a row, uncut: two for a pair, one for anything else.
@@ -174,6 +183,7 @@ pub(super) fn row_sequences(
             let side = |name, ids: Vec<u32>| RowSequence {
                 name: Some(name),
                 loss_mask: (0..ids.len()).map(|i| i >= pair.prompt_len).collect(),
+                source_len: if options.apart { pair.prompt_len } else { 0 },
                 ids,
                 mismatch,
                 learns: true,
@@ -182,10 +192,11 @@ pub(super) fn row_sequences(
         }),
         RowData::Prompt(_) => maker.prompt(row).map(|prompt| {
             let loss_mask = vec![false; prompt.ids.len()];
-            vec![RowSequence { name: None, ids: prompt.ids, loss_mask, mismatch: false, learns: false }]
+            let source_len = if options.apart { prompt.ids.len() } else { 0 };
+            vec![RowSequence { name: None, ids: prompt.ids, loss_mask, mismatch: false, learns: false, source_len }]
         }),
-        _ => maker.sft(row).map(|Sequence { ids, loss_mask, mismatch, .. }| {
-            vec![RowSequence { name: None, ids, loss_mask, mismatch, learns: true }]
+        _ => maker.sft(row).map(|Sequence { ids, loss_mask, mismatch, source_len }| {
+            vec![RowSequence { name: None, ids, loss_mask, mismatch, learns: true, source_len }]
         }),
     };
     made.map_err(|failure| match failure {

@@ -107,6 +107,7 @@ readers!(
     json_lines,
     json_array,
     csv,
+    text,
     gzip,
     parquet,
     tokenizer,

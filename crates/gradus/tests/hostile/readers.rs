@@ -33,6 +33,7 @@ pub fn all() -> Vec<Reader> {
         reader("json_lines", json_lines, |at, bytes| rows(at, "rows.jsonl", bytes)),
         reader("json_array", json_array, |at, bytes| rows(at, "rows.json", bytes)),
         reader("csv", csv, |at, bytes| rows(at, "rows.csv", bytes)),
+        reader("text", text, |at, bytes| rows(at, "rows.txt", bytes)),
         reader("gzip", gzip, |at, bytes| rows(at, "rows.jsonl.gz", bytes)),
         reader("parquet", parquet, |at, bytes| rows(at, "rows.parquet", bytes)),
         reader("tokenizer", tokenizer, |at, bytes| {
@@ -178,6 +179,12 @@ fn json_array() -> Vec<Vec<u8>> {
 
 fn csv() -> Vec<Vec<u8>> {
     let texts = ["text\nThe tea is good.\n\"a, \"\"b\"\"\nc\"\n", "prompt,chosen,rejected\nTea?,Yes.,No.\n"];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn text() -> Vec<Vec<u8>> {
+    let texts =
+        ["The tea is good.\n\nA cup of it.\n", "One\n<|endoftext|>\nTwo\r\n<|endoftext|>\r\n<|endoftext|>\nThree"];
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
