@@ -35,6 +35,9 @@ CASES = {
 }
 ACROSS = {
     "t5-gated": dict(dropout_rate=0.15),
+    # Norms after and before what a block adds.
+    "bart": dict(dropout=0.15, attention_dropout=0.2, activation_dropout=0.1),
+    "blenderbot": dict(dropout=0.15, attention_dropout=0.2, activation_dropout=0.1),
 }
 HIDDEN = dict(hidden_dropout_prob=0.15, attention_probs_dropout_prob=0.2)
 CLASSIFIERS = {
@@ -123,13 +126,17 @@ def run(name, probabilities, out):
 
 
 def places_across(model, source, target):
-    """The places of a T5 in the order in which a forward pass comes by them, each with the first packed row."""
+    """The places of a T5 or a BART in the order in which a forward pass comes by them, each with the first packed row."""
     config = model.config
-    encoder, decoder = range(config.num_layers), range(config.num_layers, config.num_layers + config.num_decoder_layers)
+    is_t5 = hasattr(config, "num_decoder_layers")
+    layers, others = (config.num_layers, config.num_decoder_layers) if is_t5 else (config.encoder_layers, config.decoder_layers)
+    encoder, decoder = range(layers), range(layers, layers + others)
+    # The states that leave a stack are dropped by T5 alone.
+    end = lambda place: [(place, 0)] if is_t5 else []
     fed = (ACTIVATION, FED_FORWARD)
-    of_encoder = [(EMBEDDING, 0)] + [(kind, i) for i in encoder for kind in (ATTENTION, ATTENDED, *fed)] + [(ENCODED, 0)]
+    of_encoder = [(EMBEDDING, 0)] + [(kind, i) for i in encoder for kind in (ATTENTION, ATTENDED, *fed)] + end(ENCODED)
     own = (ATTENTION, ATTENDED, CROSS_ATTENTION, CROSSED)
-    of_decoder = [(DECODER_EMBEDDING, 0)] + [(kind, i) for i in decoder for kind in (*own, *fed)] + [(DECODED, 0)]
+    of_decoder = [(DECODER_EMBEDDING, 0)] + [(kind, i) for i in decoder for kind in (*own, *fed)] + end(DECODED)
     return [(place, source) for place in of_encoder] + [(place, target) for place in of_decoder]
 
 
@@ -158,7 +165,8 @@ def run_across(name, probabilities, out):
     loss.backward()
     tensors = {f"logits.{i}": z.detach().contiguous() for i, z in enumerate(logits)}
     for key, parameter in model.named_parameters():
-        if ".block.0." in key and (".q." in key or ".v." in key or "relative" in key):
+        is_first = ".block.0." in key or ".layers.0." in key and key.endswith("weight")
+        if is_first and any(part in key for part in (".q.", ".v.", "relative", ".q_proj.", ".v_proj.")):
             tensors[f"grad.{key}"] = parameter.grad.contiguous()
     save_file(tensors, out / f"{name}.safetensors")
     sources, targets = zip(*pairs)

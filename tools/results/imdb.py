@@ -44,7 +44,8 @@ def encoder(reviews, out):
 
 
 def reviews(path):
-    """The rows of a file in which some texts hold line ends that JSON would escape: what does not begin a row goes on with one."""
+    """The rows of a file in which some texts hold line ends that JSON would escape: what does not begin a row goes on with one. A row that
+    is cut off is left out."""
     rows = []
     with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
         for line in lines:
@@ -52,7 +53,11 @@ def reviews(path):
                 rows.append(line)
             else:
                 rows[-1] += line
-    return [json.loads(row, strict=False) for row in rows]
+    for row in rows:
+        try:
+            yield json.loads(row, strict=False)
+        except json.JSONDecodeError:
+            pass
 
 
 class Study:

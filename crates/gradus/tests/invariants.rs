@@ -484,6 +484,18 @@ fn an_adapter_starts_at_the_reference_whether_new_or_gone_on_with() {
 }
 
 #[test]
+fn prompts_drawn_with_replacement_are_the_same_after_an_interruption() {
+    let method =
+        Method { name: "grpo", model: "qwen3", written: "grpo: {group_size: 2, max_new_tokens: 4}", rows: "sft" };
+    let run = |drawn: &str| Run::new(&method, true, &format!("  max_steps: 4\n{drawn}"));
+    let (in_turn, drawn, broken) =
+        (run("").train(), run("  priority_scale: 1\n").train(), run("  priority_scale: 1\n"));
+    assert_ne!(metric(&in_turn, 1, "reward"), metric(&drawn, 1, "reward"), "other prompts");
+    broken.interrupt(2);
+    assert_same("drawn", &broken.finish(Existing::Resume), &drawn, 0.0);
+}
+
+#[test]
 fn dropout_of_an_adapter_changes_training_and_is_the_same_after_an_interruption() {
     let sft = Method { name: "sft", model: "qwen3", written: "sft: {}", rows: "sft" };
     let run = |dropout: &str| {
