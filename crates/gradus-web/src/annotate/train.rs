@@ -66,8 +66,13 @@ fn file(project: &Project, form: Form) -> String {
     format!("{DATA}/{}-{}.jsonl", project.name, form.name())
 }
 
-fn options(names: &[&str]) -> Vec<Html> {
-    names.iter().map(|name| html!["<option value=\"" (*name) "\">" (*name) "</option>"]).collect()
+/// Options, of which the one at `chosen` is.
+fn options(names: &[&str], chosen: usize) -> Vec<Html> {
+    let one = |(at, name): (usize, &&str)| match at == chosen {
+        true => html!["<option value=\"" (*name) "\" selected>" (*name) "</option>"],
+        false => html!["<option value=\"" (*name) "\">" (*name) "</option>"],
+    };
+    names.iter().enumerate().map(one).collect()
 }
 
 /// The part of a project's page that leads on, for its owner.
@@ -102,14 +107,14 @@ pub fn section(app: &App, session: &Session, project: &Project, models: &[Found]
     let prompts = file(project, Form::Prompt);
     let policy = html![
         "<form method=\"post\" action=\"/annotate/" (project.name) "/train\" class=\"loop\">" (csrf) "<input type=\"hidden\" name=\"form\" value=\"" (Form::Prompt.name()) "\">"
-        "<div class=\"row\"><label for=\"method\">By</label><select id=\"method\" name=\"method\">" (options(&policies())) "</select>"
-        "<label for=\"judge\">against</label><select id=\"judge\" name=\"reward-model\">" (options(&judges)) "</select>" (button(html!["Train a policy against it"])) "</div>"
+        "<div class=\"row\"><label for=\"method\">By</label><select id=\"method\" name=\"method\">" (options(&policies(), 0)) "</select>"
+        "<label for=\"judge\">against</label><select id=\"judge\" name=\"reward-model\">" (options(&judges, 0)) "</select>" (button(html!["Train a policy against it"])) "</div>"
         "<pre tabindex=\"0\">" (export(Form::Prompt)) "\ngradus METHOD --model MODEL --reward-model REWARD_MODEL --data " (folder) "/" (prompts) "</pre></form>\n"
     ];
     let compare = html![
         "<form method=\"post\" action=\"/annotate/" (project.name) "/compare\" class=\"loop\">" (csrf)
-        "<div class=\"row\"><label for=\"one\">Of</label><select id=\"one\" name=\"one\">" (options(&languages)) "</select><label for=\"other\">and</label><select id=\"other\" name=\"other\">"
-        (options(&languages)) "</select><label for=\"prompts\">on at most</label><input id=\"prompts\" name=\"prompts\" value=\"50\" size=\"5\" inputmode=\"numeric\" required>"
+        "<div class=\"row\"><label for=\"one\">Of</label><select id=\"one\" name=\"one\">" (options(&languages, 0)) "</select><label for=\"other\">and</label><select id=\"other\" name=\"other\">"
+        (options(&languages, 1)) "</select><label for=\"prompts\">on at most</label><input id=\"prompts\" name=\"prompts\" value=\"50\" size=\"5\" inputmode=\"numeric\" required>"
         "<label for=\"to\">questions, as</label><input id=\"to\" name=\"name\" value=\"" (project.name) "-blind\" size=\"16\" required>"
         (button(html!["Open a blind comparison of the two"])) "</div>"
         "<pre tabindex=\"0\">gradus annotate new " (project.name) "-blind --folder " (folder) " --data " (folder) "/" (prompts) " --labels comparison --model ONE --model OTHER</pre></form>\n"

@@ -11,11 +11,12 @@ use gradus::run::{RolloutDb, RunDir};
 
 use super::difference::{Change, differences};
 use super::page::address;
-use super::{Asked, apart, find, first};
+use super::{Asked, apart, find, first, tokens};
 use crate::app::App;
 use crate::failed::{Done, Failed};
 use crate::html;
 use crate::html::{Html, percent};
+use crate::models::Kind;
 use crate::page::{Page, Place};
 use crate::store::sessions::Session;
 
@@ -50,24 +51,27 @@ pub async fn show(
     };
     let sought = query.clone();
     let before = number("before").zip(query.first_step).filter(|(before, step)| before != step);
+    let of = Arc::clone(&app);
     let found = apart(move || -> gradus::Result<_> {
+        let models = of.models.list().into_iter().filter(|found| found.kind == Kind::Language);
+        let models: Vec<String> = models.map(|found| found.name).collect();
         let database = RolloutDb::open(&RunDir::open(&path)?)?;
         let steps = database.steps(sought.table)?;
         let both = before.map(|(before, step)| database.diff(sought.table, before, step)).transpose()?;
-        Ok((database.query(&sought)?, database.count(&sought)?, steps, both))
+        Ok((database.query(&sought)?, database.count(&sought)?, steps, both, models))
     });
-    let (records, count, steps, both) = found.await?.map_err(Failed::from)?;
+    let (records, count, steps, both, models) = found.await?.map_err(Failed::from)?;
     let shown = match both {
-        Some(both) => beside(&query, both),
+        Some(both) => beside(&name, &asked, &query, both),
         None => list(&name, &asked, &query, &records, count),
     };
-    let body = html![(filter(&name, &asked, &query, &steps))(shown)];
+    let body = html![(filter(&name, &asked, &query, &steps, &models))(shown)];
     let title = format!("Completions of {name}");
-    let page = Page { title: &title, place: Place::Runs, scripts: &[], styles: &[], body };
+    let page = Page { title: &title, place: Place::Runs, scripts: &["page.js", "tokens.js"], styles: &[], body };
     Ok(page.framed(&session).into_response())
 }
 
-fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize]) -> Html {
+fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[String]) -> Html {
     let option = |value: &str, words: &str, chosen: bool| {
         let chosen = if chosen { html![" selected"] } else { Html::new() };
         html!["<option value=\"" (value) "\"" (chosen) ">" (words) "</option>"]
@@ -82,6 +86,11 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize]) -> Html {
     let orders = [option("up", "Smallest first", !query.descending), option("down", "Largest first", query.descending)];
     let before = first(asked, "before").and_then(|text| text.parse::<usize>().ok());
     let earlier = |step: &usize| option(&step.to_string(), &step.to_string(), before == Some(*step));
+    let choices = |key: &str, nothing: &str| -> Vec<Html> {
+        let chosen = first(asked, key).unwrap_or_default();
+        let all = models.iter().map(|model| option(model, model, model == chosen));
+        std::iter::once(option("", nothing, chosen.is_empty())).chain(all).collect()
+    };
     html![
         "<p><a href=\"" (address("show", name)) "\">The run</a></p>\n"
         "<form method=\"get\" action=\"/runs/completions\" class=\"filter\">\n<input type=\"hidden\" name=\"run\" value=\"" (name) "\">\n"
@@ -93,21 +102,15 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize]) -> Html {
         "<div><label for=\"text\">With the text</label><input id=\"text\" name=\"text\" value=\"" (query.text.clone().unwrap_or_default()) "\"></div>\n"
         "<div><label for=\"sort\">By</label><select id=\"sort\" name=\"sort\">" (sorts) "</select></div>\n"
         "<div><label for=\"order\">Order</label><select id=\"order\" name=\"order\">" (orders.to_vec()) "</select></div>\n"
-        "<button type=\"submit\">Show</button>\n</form>\n"
+        "<div><label for=\"model\">Tokens, by the model</label><select id=\"model\" name=\"model\">" (choices("model", "None")) "</select></div>\n"
+        "<div><label for=\"against\">compared with</label><select id=\"against\" name=\"against\">" (choices("against", "None")) "</select></div>\n"
+        "<button type=\"submit\">Show</button>\n</form>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
     ]
 }
 
-/// Completions one below the other.
-fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usize) -> Html {
-    let row = |record: &Record| {
-        let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
-        html![
-            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\">" (record.prompt) "</td><td class=\"said\">" (coloured(record))
-            "</td><td class=\"number\">" (number(record.reward)) "</td><td class=\"number\">" (number(record.advantage)) "</td><td class=\"number\">"
-            (number(record.kl)) "</td><td class=\"number\">" (record.length) "</td><td>" (record.stop_reason) "</td></tr>\n"
-        ]
-    };
-    let last = (query.offset + records.len()).min(count);
+/// Which of how many are shown, and the way to the others.
+fn pages(name: &str, asked: &Asked, query: &Query, shown: usize, count: usize) -> Html {
+    let last = (query.offset + shown).min(count);
     let to = |from: usize, words: &'static str| {
         let rest: String = asked
             .iter()
@@ -118,9 +121,34 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
     };
     let before = if query.offset > 0 { to(query.offset.saturating_sub(SHOWN), "Those before") } else { Html::new() };
     let after = if last < count { to(query.offset + SHOWN, "Those after") } else { Html::new() };
+    let begin = if count == 0 { 0 } else { query.offset + 1 };
+    html!["<p class=\"soft small\">" (begin) " to " (last) " of " (count) " " (before) (after) "</p>\n"]
+}
+
+/// Completions one below the other.
+fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usize) -> Html {
+    let model = first(asked, "model");
+    // What the script adds to the place of a completion.
+    let asks = [("run", Some(name)), ("model", model), ("against", first(asked, "against"))];
+    let asks: Vec<String> =
+        asks.iter().filter_map(|(key, value)| Some(format!("{key}={}", percent((*value)?)))).collect();
+    let tokens = |record: &Record| match model {
+        None => Html::new(),
+        Some(_) => {
+            html!["<p><button type=\"button\" class=\"small\" aria-pressed=\"false\" data-which=\"" (tokens::query(record, query.table)) "\">Tokens</button></p>"]
+        }
+    };
+    let row = |record: &Record| {
+        let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
+        html![
+            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\">" (record.prompt) "</td><td class=\"said\"><div class=\"completion\">" (coloured(record)) "</div>" (tokens(record))
+            "</td><td class=\"number\">" (number(record.reward)) "</td><td class=\"number\">" (number(record.advantage)) "</td><td class=\"number\">"
+            (number(record.kl)) "</td><td class=\"number\">" (record.length) "</td><td>" (record.stop_reason) "</td></tr>\n"
+        ]
+    };
     html![
-        "<p class=\"soft small\">" (if count == 0 { 0 } else { query.offset + 1 }) " to " (last) " of " (count) " " (before) (after) "</p>\n"
-        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Completions\"><table>\n<thead><tr><th scope=\"col\" class=\"number\">Step</th>"
+        (pages(name, asked, query, records.len(), count))
+        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Completions\" data-tokens-of=\"" (asks.join("&")) "\"><table>\n<thead><tr><th scope=\"col\" class=\"number\">Step</th>"
         "<th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th><th scope=\"col\" class=\"number\">Reward</th><th scope=\"col\" class=\"number\">Advantage</th>"
         "<th scope=\"col\" class=\"number\">KL</th><th scope=\"col\" class=\"number\">Tokens</th><th scope=\"col\">End</th></tr></thead>\n<tbody>\n"
         (records.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
@@ -158,7 +186,7 @@ fn worth(text: &str, value: f64, most: f64) -> Html {
 }
 
 /// The same prompts at two steps, with what differs in the texts; those first whose reward changed most.
-fn beside(query: &Query, mut pairs: Vec<(Record, Record)>) -> Html {
+fn beside(name: &str, asked: &Asked, query: &Query, mut pairs: Vec<(Record, Record)>) -> Html {
     let has = |record: &Record, text: &str| {
         [&record.prompt, &record.completion].iter().any(|own| own.to_lowercase().contains(&text.to_lowercase()))
     };
@@ -190,9 +218,13 @@ fn beside(query: &Query, mut pairs: Vec<(Record, Record)>) -> Html {
         0 => html![
             "<p>No prompt is of both steps: training draws others each time, and evaluations ask the same ones.</p>\n"
         ],
-        _ => {
-            html!["<p class=\"soft small\">" (shown.len()) " of " (all) " prompts of both steps. <del>Gone</del>, <ins>new</ins>.</p>\n"]
-        }
+        _ => html!["<p class=\"soft small\">Prompts of both steps; <del>gone</del>, <ins>new</ins>.</p>\n"(pages(
+            name,
+            asked,
+            query,
+            shown.len(),
+            all
+        ))],
     };
     html![
         (note) "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"What differs\"><table>\n<thead><tr><th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th>"

@@ -7,6 +7,7 @@ mod cache;
 mod completions;
 mod difference;
 mod page;
+mod tokens;
 
 pub use cache::Cache;
 pub use page::address;
@@ -49,6 +50,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/runs/state", get(state))
         .route("/runs/tag", post(tag))
         .route("/runs/completions", get(completions::show))
+        .route("/runs/tokens", get(tokens::show))
 }
 
 /// The names and values of an address; names may be there several times.

@@ -18,6 +18,9 @@ const BYTES: usize = 1 << 14;
 /// Keys whose value is plain text, besides names of columns and metrics and regular expressions.
 const TEXTS: [&str; 3] = ["reward.rule.substring", "reward.rule.regex", "train.system_prompt"];
 
+/// Mappings of which a part that they need is not offered, so that the others would be of no use.
+const LEFT: [&str; 2] = ["reward.command.", "reward.classifier."];
+
 /// What a field takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
@@ -39,6 +42,9 @@ pub enum Takes {
 
 /// What a flag takes as a field; `None` where it is not offered.
 pub fn takes(spec: &FlagSpec) -> Option<Takes> {
+    if LEFT.iter().any(|left| spec.key.starts_with(left)) {
+        return None;
+    }
     match spec.name.as_str() {
         "model" | "reference-model" => return Some(Takes::Model),
         "reward-model" => return Some(Takes::Reward),

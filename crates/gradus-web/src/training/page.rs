@@ -113,7 +113,8 @@ pub fn form(session: &Session, method: &MethodConfig, lists: &Lists, filled: &As
 pub fn bytes(bytes: u64) -> String {
     match bytes {
         0 => "–".into(),
-        1..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        1..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.2} GB", bytes as f64 / 1e9),
     }
 }

@@ -68,6 +68,7 @@ fn no_page_has_a_fault_that_axe_finds() {
             "/runs/show?run=tea/a&run=tea/b",
             "/runs/completions?run=tea/a",
             "/runs/completions?run=tea/a&step=2&before=1",
+            "/runs/completions?run=tea/a&model=gpt2",
         ] {
             browser.go(&format!("http://{}{path}", server.host()));
             browser.eval("document.querySelectorAll('details').forEach(e => { e.open = true })");

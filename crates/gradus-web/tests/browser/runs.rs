@@ -8,12 +8,12 @@ use gradus::run::RolloutWriter;
 use gradus::run::database::{Record, Table};
 use serde_json::{Value, json};
 
-use crate::client::Server;
+use crate::client::{Server, folder};
 use crate::driver::Browser;
 
 /// A run of some steps; its loss falls from `loss`.
-pub fn run(folder: &Path, name: &str, method: &str, loss: f64, rate: &str) {
-    let path = folder.join(name);
+pub fn run(at: &Path, name: &str, method: &str, loss: f64, rate: &str) {
+    let path = at.join(name);
     fs::create_dir_all(&path).expect("a folder");
     let config = format!(
         "# Written by gradus 0.1.0.\nmodel: gpt2 # set\ndata: tea.jsonl # set\nmethod:\n  {method}:\n    beta: 0.1\ntrain:\n  \
@@ -52,7 +52,7 @@ pub fn completions(folder: &Path, name: &str) {
 #[test]
 fn runs_are_listed_filtered_tagged_compared_and_followed() {
     let Some(mut browser) = Browser::open() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder(&["gpt2", "qwen3"]);
     run(folder.path(), "tea/first", "dpo", 2.0, "1e-5");
     run(folder.path(), "tea/second <b>", "sft", 3.0, "2e-5");
     completions(folder.path(), "tea/first");
@@ -122,6 +122,37 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.go(&at("/runs/completions?run=tea/first&text=Is+tea+3+"));
     assert!(browser.text("main").contains("<b>no</b>\\u{1b}[2J") && browser.text("main").contains("1 to 2 of 2"));
     assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
+    // The tokens of a completion, as models see them.
+    browser.go(&at("/runs/completions?run=tea/first&step=2&model=gpt2"));
+    browser.click("button[data-which]");
+    browser.wait("document.querySelector('.completion .token')");
+    assert_eq!(browser.text("td .completion"), "It is warm, 2 times.");
+    let titles = browser.eval("[...document.querySelectorAll('.completion .token')].map(e => e.title)");
+    let titles: Vec<String> = serde_json::from_value(titles).expect("titles");
+    let ids = server.post("/v1/completions", &json!({ "model": "gpt2", "prompt": "Is tea 0 warm?It is warm, 2 times.", "max_tokens": 0, "echo": true, "logprobs": 0 }));
+    let all = ids.json()["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("values").clone();
+    let own: Vec<String> = all[all.len() - titles.len()..]
+        .iter()
+        .map(|value| format!("log-probability {:.3},", value.as_f64().expect("a number")))
+        .collect();
+    assert!(titles.iter().zip(&own).all(|(title, own)| title.starts_with(own)), "{titles:?} {own:?}");
+    browser.click("button[data-which]");
+    browser.wait("!document.querySelector('.completion .token') && document.querySelector('button[data-which][aria-pressed=false]')");
+    // Compared with itself nothing differs; what another tokenizer cuts otherwise is said.
+    let which = "run=tea/first&table=training&step=2&prompt=0&place=0&model=gpt2";
+    let same = server.get(&format!("/runs/tokens?{which}&against=gpt2")).json();
+    assert!(
+        same.as_array()
+            .is_some_and(|tokens| tokens.len() == titles.len() && tokens.iter().all(|token| token[1] == token[2]))
+    );
+    assert_eq!(server.get(&format!("/runs/tokens?{which}&against=/etc")).status, 422);
+    for wrong in [
+        "run=tea/first&step=2",
+        "run=tea/first&table=training&step=7&prompt=0&place=0&model=gpt2",
+        "run=../x&model=gpt2",
+    ] {
+        assert_eq!(server.get(&format!("/runs/tokens?{wrong}")).status, 404, "{wrong}");
+    }
     // Beside an earlier step, what differs in the texts.
     browser.go(&at("/runs/completions?run=tea/first&step=2&before=1"));
     assert_eq!(browser.text("tbody tr:first-child del").trim(), "1");

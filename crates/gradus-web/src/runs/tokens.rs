@@ -1,0 +1,74 @@
+//! The tokens of a completion, and what models think of them: log-probabilities, and their difference to those of another model,
+//! which is what `kl` is the sum of where the other is the reference.
+//!
+//! The models are asked when somebody looks; nothing of it is stored. The completion is cut into tokens anew.
+
+use std::sync::Arc;
+
+use axum::extract::{Query as Address, State};
+use axum::http::header;
+use axum::response::IntoResponse;
+use gradus::run::database::{Query, Record, Table};
+use gradus::run::{RolloutDb, RunDir};
+use serde_json::{Value, json};
+
+use super::{Asked, apart, find, first};
+use crate::app::App;
+use crate::desk::{Desk, Token};
+use crate::failed::{Done, Failed};
+
+/// Which completion is meant, as the page's address has it.
+pub fn query(record: &Record, table: Table) -> String {
+    let table = if table == Table::Eval { "evaluations" } else { "training" };
+    format!("table={table}&step={}&prompt={}&place={}", record.step, record.prompt_index, record.rollout_index)
+}
+
+/// The tokens of a completion: text, log-probability, and that of the model which it is compared with.
+pub async fn show(State(app): State<Arc<App>>, Address(asked): Address<Asked>) -> Done {
+    let path = find(&app, first(&asked, "run").unwrap_or_default())?;
+    let number = |name: &str| first(&asked, name).and_then(|text| text.parse::<usize>().ok());
+    let missing = || Failed::missing("There is no such completion.");
+    let (step, prompt, place) = (number("step"), number("prompt"), number("place"));
+    let (Some(step), Some(prompt), Some(place)) = (step, prompt, place) else { return Err(missing()) };
+    let query = Query {
+        table: if first(&asked, "table") == Some("evaluations") { Table::Eval } else { Table::Train },
+        first_step: Some(step),
+        last_step: Some(step),
+        prompt_index: Some(prompt),
+        ..Query::default()
+    };
+    let found = apart(move || -> gradus::Result<Vec<Record>> { RolloutDb::open(&RunDir::open(&path)?)?.query(&query) });
+    let record = found.await??.into_iter().find(|record| record.rollout_index == place).ok_or_else(missing)?;
+    let model = first(&asked, "model").ok_or_else(|| Failed::request("Say which model is to be asked."))?;
+    let own = thoughts(&app, model, &record).await?;
+    let other = match first(&asked, "against") {
+        Some(model) => thoughts(&app, model, &record).await?,
+        None => Vec::new(),
+    };
+    if !other.is_empty() && other.iter().map(|token| token.id).ne(own.iter().map(|token| token.id)) {
+        return Err(Failed::request(
+            "The two models cut the completion into other tokens, so there is nothing to compare.",
+        ));
+    }
+    let token =
+        |(i, token): (usize, &Token)| json!([token.text, token.logprob, other.get(i).and_then(|other| other.logprob)]);
+    let tokens: Value = own.iter().enumerate().map(token).collect();
+    Ok(([(header::CONTENT_TYPE, "application/json")], tokens.to_string()).into_response())
+}
+
+/// What a model thinks of the tokens of a completion.
+async fn thoughts(app: &App, model: &str, record: &Record) -> gradus::Result<Vec<Token>> {
+    let desk = app.models.desk(model).await?;
+    let (prompt, completion) = (record.prompt.clone(), record.completion.clone());
+    desk.ask(move |desk| scored(desk, &prompt, &completion)).await?
+}
+
+fn scored(desk: &Desk, prompt: &str, completion: &str) -> gradus::Result<Vec<Token>> {
+    let tokenizer = desk.session.tokenizer();
+    let (bare, whole) = (tokenizer.encode(prompt, false)?, tokenizer.encode(prompt, true)?);
+    // A template may have written the token that texts begin with; it is not added twice.
+    let mut ids = if bare.first() == whole.first() { bare } else { whole };
+    let before = ids.len();
+    ids.extend(tokenizer.encode(completion, false)?);
+    Ok(desk.score(&ids, 0)?.split_off(before))
+}
