@@ -66,8 +66,11 @@ def classifier(folder, rows):
 
 
 def bert_score(folder, rows):
+    import bert_score.utils
     from bert_score import BERTScorer
 
+    # It asks RoBERTa's tokenizer for a space before the text by a keyword that transformers 5 no longer heeds.
+    bert_score.utils.sent_encode = lambda tokenizer, text: tokenizer.encode(" " + text.strip(), max_length=512, truncation=True)
     scorer = BERTScorer(model_type=str(folder), num_layers=SIZES["num_hidden_layers"], batch_size=BATCH, nthreads=0)
     predictions, references = ([row[name] for row in rows] for name in ("prediction", "reference"))
     return lambda: [[value] for value in scorer.score(predictions, references)[2].tolist()]
