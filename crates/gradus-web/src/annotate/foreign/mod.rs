@@ -302,6 +302,37 @@ mod tests {
         }
     }
 
+    /// Files that Argilla's and Label Studio's own packages wrote: `tools/parity/annotation_tools.py`.
+    #[test]
+    fn what_the_tools_write_is_read() {
+        let fixture: Value =
+            serde_json::from_str(include_str!("../../../tests/fixtures/annotation-tools.json")).expect("a fixture");
+        let folder = tempfile::tempdir().expect("a folder");
+        let labels = labels();
+        let imported = |tool: Tool, name: &str| {
+            let path = folder.path().join(format!("{name}.json"));
+            std::fs::write(&path, json!([fixture[name]]).to_string()).expect("written");
+            read(tool, &path.to_string_lossy(), &labels).expect("read").remove(0)
+        };
+        let full = Answer {
+            spans: vec![Marked { kind: "Irrelevant".into(), start: 7, end: 9, ..Marked::default() }],
+            correction: Some("größer".into()),
+            ranks: [("1v2".to_owned(), Rank::Second)].into(),
+            questions: [("tone".to_owned(), 5)].into(),
+            ..Answer::default()
+        };
+        let tied = Answer { no_error: true, ranks: [("1v2".to_owned(), Rank::Tie)].into(), ..Answer::default() };
+        let found = imported(Tool::LabelStudio, "label_studio");
+        assert_eq!((found.task.question.as_str(), found.task.answers.len()), ("Q?", 2));
+        assert_eq!(found.said, [("label-studio-3".to_owned(), full.clone(), 2.5)]);
+        let found = imported(Tool::Argilla, "argilla");
+        assert_eq!((found.task.question.as_str(), found.task.answers.len()), ("Q?", 2));
+        let person = |number: u8| format!("argilla-00000000-0000-4000-8000-00000000000{number}");
+        // `to_dict` does not say which responses are drafts.
+        let draft = Answer { questions: [("tone".to_owned(), 1)].into(), ..Answer::default() };
+        assert_eq!(found.said, [(person(1), full, 0.0), (person(2), tied, 0.0), (person(9), draft, 0.0)]);
+    }
+
     #[test]
     fn what_does_not_fit_is_said_with_its_place() {
         let folder = tempfile::tempdir().expect("a folder");
