@@ -10,8 +10,7 @@ async function paint(button) {
   if (isShown) {
     cell.replaceChildren(...cell.before);
   } else {
-    const response = await fetch(`/runs/tokens?${table.dataset.tokensOf}&${button.dataset.which}`);
-    if (!response.ok) throw new Error(await why(response));
+    const response = await send(`/runs/tokens?${table.dataset.tokensOf}&${button.dataset.which}`, {});
     const tokens = await response.json();
     const most = Math.max(1e-6, ...tokens.map(([, own, other]) => (other === null ? 0 : Math.abs(own - other))));
     cell.before = [...cell.childNodes];

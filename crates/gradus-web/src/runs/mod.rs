@@ -50,7 +50,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/runs/state", get(state))
         .route("/runs/tag", post(tag))
         .route("/runs/completions", get(completions::show))
-        .route("/runs/tokens", get(tokens::show))
+        .route("/runs/tokens", post(tokens::show))
 }
 
 /// The names and values of an address; names may be there several times.

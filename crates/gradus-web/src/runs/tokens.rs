@@ -1,7 +1,8 @@
 //! The tokens of a completion, and what models think of them: log-probabilities, and their difference to those of another model,
 //! which is what `kl` is the sum of where the other is the reference.
 //!
-//! The models are asked when somebody looks; nothing of it is stored. The completion is cut into tokens anew.
+//! The models are asked when somebody looks; nothing of it is stored. The completion is cut into tokens anew. It is asked for by a
+//! request that no page of another site can make, since a model is loaded for it.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use gradus::run::RolloutWriter;
 use gradus::run::database::{Record, Table};
 use serde_json::{Value, json};
 
-use crate::client::{Server, folder};
+use crate::client::{Server, Visitor, folder};
 use crate::driver::Browser;
 
 /// A run of some steps; its loss falls from `loss`.
@@ -138,20 +138,23 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     assert!(titles.iter().zip(&own).all(|(title, own)| title.starts_with(own)), "{titles:?} {own:?}");
     browser.click("button[data-which]");
     browser.wait("!document.querySelector('.completion .token') && document.querySelector('button[data-which][aria-pressed=false]')");
+    let visitor = Visitor::of(&server);
+    let ask = |path: &str| visitor.script(path, &json!({}));
     // Compared with itself nothing differs; what another tokenizer cuts otherwise is said.
     let which = "run=tea/first&table=training&step=2&prompt=0&place=0&model=gpt2";
-    let same = server.get(&format!("/runs/tokens?{which}&against=gpt2")).json();
+    assert_eq!(server.get(&format!("/runs/tokens?{which}")).status, 405, "no link of another site loads a model");
+    let same = ask(&format!("/runs/tokens?{which}&against=gpt2")).json();
     assert!(
         same.as_array()
             .is_some_and(|tokens| tokens.len() == titles.len() && tokens.iter().all(|token| token[1] == token[2]))
     );
-    assert_eq!(server.get(&format!("/runs/tokens?{which}&against=/etc")).status, 422);
+    assert_eq!(ask(&format!("/runs/tokens?{which}&against=/etc")).status, 422);
     for wrong in [
         "run=tea/first&step=2",
         "run=tea/first&table=training&step=7&prompt=0&place=0&model=gpt2",
         "run=../x&model=gpt2",
     ] {
-        assert_eq!(server.get(&format!("/runs/tokens?{wrong}")).status, 404, "{wrong}");
+        assert_eq!(ask(&format!("/runs/tokens?{wrong}")).status, 404, "{wrong}");
     }
     // Beside an earlier step, what differs in the texts.
     browser.go(&at("/runs/completions?run=tea/first&step=2&before=1"));

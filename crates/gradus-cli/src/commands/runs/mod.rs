@@ -27,6 +27,7 @@ Examples:
   gradus runs list --state interrupted --sort started
   gradus runs show grpo-1
   gradus runs compare ppo-1 grpo-1 dpo-1
+  gradus runs stop grpo-1
   gradus runs resume grpo-1 --max-steps 400
   gradus runs rollouts grpo-1 --diff 1,100 --sort reward
   gradus runs export grpo-1 --best --output models/happy
