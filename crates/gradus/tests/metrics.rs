@@ -309,6 +309,14 @@ fn spice_is_the_f_score_of_tuples_of_all_references_together() {
     assert_eq!(spice(" wordnet=FIXTURES/wordnet"), 0.75);
 }
 
+/// By `rouge_score` 0.1.2, with its first two arguments in either order.
+#[test]
+fn rouge_may_look_for_the_lines_of_the_prediction() {
+    let rows = [row("warm warm\ncup kettle", &["cup tea\nkettle tea kettle cup"])];
+    let value = |options: &str| measured(&format!("rouge rouge_type=rougeLsum{options}"), &rows)[0].1.value();
+    assert!((value("") - 0.4).abs() < 1e-12 && (value(" swapped=true") - 0.2).abs() < 1e-12);
+}
+
 #[test]
 fn plain_cider_neither_clips_nor_minds_lengths() {
     let rows = [row("a b c d", &["a b c d"]), row("e e e e", &["e f"]), row("g", &["h"])];

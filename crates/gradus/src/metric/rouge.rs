@@ -29,12 +29,15 @@ pub struct RougeOptions {
     /// Put each sentence on a line of its own for ROUGE-Lsum, as scripts of Hugging Face and FineGrainedRLHF do: by NLTK's Punkt with
     /// its list of English abbreviations. Default false.
     pub split_sentences: bool,
+    /// Take the prediction for the reference and the other way round, as FineGrainedRLHF does while training: ROUGE-Lsum then looks for
+    /// the lines of the prediction. Default false.
+    pub swapped: bool,
 }
 
 impl Default for RougeOptions {
     fn default() -> Self {
         let (references, aggregate) = (References::Max, Aggregate::Mean);
-        Self { use_stemmer: true, references, aggregate, rouge_type: None, split_sentences: false }
+        Self { use_stemmer: true, references, aggregate, rouge_type: None, split_sentences: false, swapped: false }
     }
 }
 
@@ -118,7 +121,8 @@ impl Rouge {
         for reference in 1..whole.len() {
             let common = lcs::length(&whole[reference], &whole[0]);
             best[2] = best[2].max(f_measure(common, whole[0].len(), whole[reference].len()));
-            let hits = union_hits(&lines[reference], &lines[0], kinds);
+            let (wanted, found) = if self.options.swapped { (0, reference) } else { (reference, 0) };
+            let hits = union_hits(&lines[wanted], &lines[found], kinds);
             best[3] = best[3].max(f_measure(hits, whole[0].len(), whole[reference].len()));
         }
         best

@@ -178,6 +178,9 @@ fn train(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     to.set_some("train.logging_steps", from.count("logging.log_interval"));
     to.set("train.max_eval_rows", HELD_OUT);
     to.set("train.compute", "bf16");
-    to.set("train.evaluation.metrics", json!([{ "rouge": { "rouge_type": "rougeLsum", "split_sentences": true } }]));
+    to.set(
+        "train.evaluation.metrics",
+        json!([{ "rouge": { "rouge_type": "rougeLsum", "split_sentences": true, "swapped": true } }]),
+    );
     Ok(())
 }

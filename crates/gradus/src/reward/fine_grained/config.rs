@@ -50,6 +50,9 @@ pub struct SegmentConfig {
     /// text before it, and 0 before the first. Default false.
     #[serde(default)]
     pub change: bool,
+    /// Which token has the worth of a segment.
+    #[serde(default)]
+    pub segment_end: SegmentEnd,
     /// A number s becomes ((s − mean) / std) · scale + bias. Default: the mean of scores that the model's directory knows
     /// from its training, else 0.
     #[serde(default)]
@@ -70,6 +73,18 @@ pub struct SegmentConfig {
     /// length that the model was trained with, where its directory says so, else its positions.
     #[serde(default)]
     pub max_length: Option<usize>,
+}
+
+/// Which token has the worth of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SegmentEnd {
+    /// The one that writes its last character that is no white space.
+    #[default]
+    Text,
+    /// The one whose number is that of the tokens of the text up to its end, tokenised anew (FineGrainedRLHF). A blank at the end of a
+    /// part of a sentence may be a token of its own, and the worth then stands on the first token of the next part.
+    Retokenised,
 }
 
 fn one() -> f64 {

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use burn::tensor::Device;
 
-pub use config::{FineGrainedConfig, SegmentConfig};
+pub use config::{FineGrainedConfig, SegmentConfig, SegmentEnd};
 use judge::{Judge, Worth};
 
 use super::learned::reward_error;
@@ -22,7 +22,7 @@ use super::score::Count;
 use super::{Reward, RewardError, Score, config_error};
 use crate::batches::MicroBatch;
 use crate::data::column_text;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{ModelDir, WeightFormat};
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::text::{Joined, Level, RuleSplitter, SentenceSplitter, segments};
@@ -38,6 +38,7 @@ pub struct SegmentReward {
     worth: Worth,
     /// Whether a number counts by how much it changed.
     change: bool,
+    end: SegmentEnd,
     passes: MicroBatch,
 }
 
@@ -85,7 +86,7 @@ impl SegmentReward {
                 Some("train it anew on files of this version's `gradus data convert`".into()),
             ));
         }
-        Ok(Self { judge, splitter, level, worth, change: config.change, passes })
+        Ok(Self { judge, splitter, level, worth, change: config.change, end: config.segment_end, passes })
     }
 
     /// The segments of a completion. A completion that is judged as a whole is one, whatever it says.
@@ -131,27 +132,42 @@ impl SegmentReward {
         Ok(Reading { segments, questions, cut })
     }
 
+    /// The tokens of rollout `i` that have the worth of its segments.
+    fn places(&self, rollouts: &Rollouts, i: usize, segments: &[Range<usize>]) -> Result<Vec<usize>> {
+        let Rollout { completion, completion_ids, .. } = &rollouts.rollouts[i];
+        let last = completion_ids.len() - 1;
+        match self.end {
+            SegmentEnd::Text => {
+                let ranges_t = rollouts.ranges(i)?;
+                let end = |segment: &Range<usize>| segment.start + completion[segment.clone()].trim_end().len();
+                Ok(segments.iter().map(|segment| last_token(&ranges_t, end(segment)).unwrap_or(last)).collect())
+            }
+            SegmentEnd::Retokenised => {
+                let tokenizer = rollouts.tokenizer.as_ref().ok_or_else(|| {
+                    Error::input("these rollouts have no tokenizer that could tokenise their text anew")
+                })?;
+                let place = |segment: &Range<usize>| {
+                    let count = tokenizer.encode(&completion[..segment.end], false)?.len();
+                    Ok(count.saturating_sub(1).min(last))
+                };
+                segments.iter().map(place).collect()
+            }
+        }
+    }
+
     /// What the segments of a completion are worth, from what the model said of those that it read.
     fn judged(
         &self,
         reading: &Reading,
         said: &[Vec<f32>],
         rollout: &Rollout,
-        ranges: impl FnOnce() -> Result<Vec<Range<usize>>>,
+        places: impl FnOnce(&[Range<usize>]) -> Result<Vec<usize>>,
     ) -> std::result::Result<Score, RewardError> {
         let tokens = rollout.completion_ids.len();
         let places: Vec<usize> = match self.level {
             Level::Whole => vec![tokens - 1],
             _ if said.is_empty() => Vec::new(),
-            _ => {
-                let ranges_t = ranges().map_err(|error| reward_error(&error))?;
-                let end = |segment: &Range<usize>| segment.start + rollout.completion[segment.clone()].trim_end().len();
-                reading
-                    .segments
-                    .iter()
-                    .map(|segment| last_token(&ranges_t, end(segment)).unwrap_or(tokens - 1))
-                    .collect()
-            }
+            _ => places(&reading.segments).map_err(|error| reward_error(&error))?,
         };
         let mut values: Vec<f32> = said.iter().map(|logits| self.worth.raw(logits)).collect();
         if self.change {
@@ -195,7 +211,7 @@ impl Reward for SegmentReward {
             let reading = reading?;
             let asked = reading.questions.iter().map(|question| question.asked.len()).sum();
             let said: Vec<Vec<f32>> = said.by_ref().take(asked).collect();
-            self.judged(&reading, &said, &rollouts.rollouts[i], || rollouts.ranges(i))
+            self.judged(&reading, &said, &rollouts.rollouts[i], |segments| self.places(rollouts, i, segments))
         };
         readings.into_iter().enumerate().map(score).collect()
     }

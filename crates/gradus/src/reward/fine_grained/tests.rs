@@ -83,7 +83,7 @@ fn load(model: &Path, yaml: &str) -> crate::Result<SegmentReward> {
 }
 
 fn count(score: &Score, name: &str) -> (f64, f64) {
-    let found = score.counts.iter().find(|count| count.name == name).expect("counted");
+    let found = score.counts.iter().find(|count| count.name.ends_with(name)).expect("counted");
     (found.sum, found.of)
 }
 
@@ -177,7 +177,8 @@ fn two_segments_in_one_token_are_counted() {
     let mut made = rollouts(&[json!({ "question": "", "completion": "a. b.", "completion_ids": [1, 2, 3] })]);
     let rollout = made.rollouts.remove(0);
     let said = [vec![0.0, 1.0], vec![0.0, 2.0], vec![0.0, 0.0]];
-    let score = reward.judged(&reading, &said, &rollout, || Ok(vec![0..4, 4..5, 5..5, 5..5])).expect("scored");
+    // The tokens are the bytes 0..4 and 4..5, and two without text.
+    let score = reward.judged(&reading, &said, &rollout, |_| Ok(vec![0, 0, 1])).expect("scored");
     let p = |z: f32| z.exp() / (1.0 + z.exp());
     let found = score.rewards_t().expect("scored");
     let expected = [p(2.0), p(0.0), 0.0, 0.0];
@@ -186,6 +187,30 @@ fn two_segments_in_one_token_are_counted() {
         "the later stands: {found:?}"
     );
     assert_eq!((count(&score, "collided"), count(&score, "unread")), ((1.0, 3.0), (0.0, 3.0)));
+}
+
+#[test]
+fn the_original_counts_the_tokens_of_the_text_so_far() {
+    let tokenizer = Tokenizer::from_dir(&sequence_model()).expect("a tokenizer");
+    let text = "The kettle sings, the tea is poured and warm. The cup is cold.";
+    let ids = tokenizer.encode(text, false).expect("ids");
+    let made = rollouts(&[json!({ "question": "", "completion": text, "completion_ids": ids })]);
+    let places = |yaml: &str| {
+        let reward = load(&sequence_model(), &format!("label: 1\n{yaml}")).expect("loads");
+        reward.places(&made, 0, &reward.segments(text)).expect("placed")
+    };
+    for level in ["sentence", "sub_sentence"] {
+        // A prefix has as many tokens as it has; the last place is at most the last token.
+        let reward = load(&sequence_model(), &format!("label: 1\nsegments: {level}")).expect("loads");
+        let counts = reward
+            .segments(text)
+            .into_iter()
+            .map(|segment| tokenizer.encode(&text[..segment.end], false).expect("ids").len() - 1);
+        let expected: Vec<usize> = counts.map(|place| place.min(ids.len())).collect();
+        assert_eq!(places(&format!("segments: {level}\nsegment_end: retokenised")), expected, "{level}");
+    }
+    // Without blanks at their ends, sentences end where they do by the text.
+    assert_eq!(places("segments: sentence\nsegment_end: retokenised"), places("segments: sentence"));
 }
 
 #[test]
