@@ -156,7 +156,7 @@ impl<'a> Judge<'a> {
     fn measure(&self, policy: &CausalLm) -> Result<Evaluated> {
         let sampler = Sampler {
             tokenizer: &self.start.model.tokenizer,
-            group_size: 1,
+            group_size: self.settings.evaluation.samples(),
             params: self.params.clone(),
             beams: self.beams,
             stop: &self.stop,

@@ -64,7 +64,7 @@ impl Measuring {
     }
 }
 
-/// An evaluation on held-out prompts: one completion each, from streams that never change.
+/// An evaluation on held-out prompts: as many completions of each as the sampler takes, from streams that never change.
 pub struct Evaluation<'a> {
     /// The prompts.
     pub prompts: &'a [Prompt],

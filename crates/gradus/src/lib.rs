@@ -46,6 +46,7 @@ pub mod task;
 #[cfg(test)]
 mod test_support;
 pub mod text;
+pub mod toxicity;
 pub mod train;
 
 pub use error::{Error, Result};

@@ -170,6 +170,10 @@ impl ClassifierModel for Classifying {
         self.model.task().label(name)
     }
 
+    fn values(&self, logits: &[f32]) -> Vec<f32> {
+        self.model.task().probabilities(logits).unwrap_or_else(|| logits.to_vec())
+    }
+
     fn logits(&self, texts: &[(&str, Option<&str>)], longest: Longest) -> Result<Vec<Vec<f32>>, TextError> {
         let limit = |asked: Option<usize>| [asked, self.model.encoder.max_positions()].into_iter().flatten().min();
         let cut = match longest {

@@ -20,7 +20,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ("suggest", &[]),
     ("calendar", &[]),
     ("text", &["calendar"]),
-    ("metric", &["suggest", "text"]),
+    ("toxicity", &[]),
+    ("metric", &["suggest", "text", "toxicity"]),
     ("loss", &[]),
     // A model larger than the machine's memory is refused before any of it is read.
     ("model", &["hub", "machine", "gradus_kernels"]),
@@ -39,7 +40,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("learner", &["model", "gradus_kernels"]),
     ("settings", &["batches", "data", "generate", "learner", "math", "metric", "model", "run", "task"]),
     // What is learned from: rewards, fixed examples, rollouts.
-    ("reward", &["batches", "data", "host", "metric", "model", "rollout", "text"]),
+    ("reward", &["batches", "data", "host", "metric", "model", "rollout", "text", "toxicity"]),
     // What a method says of itself, whatever it learns from.
     ("method", &["data", "generate", "memory", "model", "reward", "settings"]),
     (

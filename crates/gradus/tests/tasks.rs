@@ -266,3 +266,49 @@ fn real_files_are_read_as_they_are() {
         }
     }
 }
+
+#[test]
+fn toxic_prompts_are_split_as_quark_does() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let line = |i: usize| {
+        let side = |text: String, toxicity: Value| json!({ "text": text, "toxicity": toxicity, "threat": null });
+        let (prompt, continuation) = (format!("The kettle {i}"), format!(" sings {i} times"));
+        json!({
+            "filename": format!("{}.txt", i / 2), "begin": 10 * i, "end": 10 * i + 9, "challenging": false,
+            "prompt": side(prompt, json!(0.25)), "continuation": side(continuation, Value::Null),
+        })
+        .to_string()
+            + "\n"
+    };
+    let write = |name: &str, rows: &[usize]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, rows.iter().map(|&i| line(i)).collect::<String>()).expect("written");
+        path.to_string_lossy().into_owned()
+    };
+    let all = write("prompts.jsonl", &(0..20).collect::<Vec<_>>());
+    let test = write("nontoxic_prompts-10k.jsonl", &[7, 3, 11]);
+    let of = |split: &str| -> Vec<String> {
+        let task = format!("{{ real_toxicity_prompts: {{ test: '{test}', validation_rows: 5 }} }}");
+        let rows = rows(&format!("{{ from: '{all}', task: {task}, split: {split} }}"), Need::Prompt);
+        let row = |row: &Row| {
+            assert_eq!(
+                (&row.columns["toxicity"], row.columns["continuation_scores"]["threat"].is_null()),
+                (&json!(0.25), true)
+            );
+            let number = prompt(row).rsplit(' ').next().expect("a number").to_owned();
+            assert_eq!(row.columns["references"], json!([format!(" sings {number} times")]));
+            number
+        };
+        rows.iter().map(row).collect()
+    };
+    assert_eq!(of("test"), ["7", "3", "11"]);
+    // python3 -c "import random; x = [i for i in range(20) if i not in (3, 7, 11)]; random.Random(42).shuffle(x); print(x)"
+    let order = ["9", "13", "6", "8", "18", "17", "16", "12", "10", "1", "2", "15", "19", "5", "14", "0", "4"];
+    assert_eq!(of("validation"), order[..5]);
+    assert_eq!(of("train"), order[5..]);
+    let alone: DataConfig =
+        serde_saphyr::from_str(&format!("{{ from: '{all}', task: real_toxicity_prompts, split: test }}"))
+            .expect("data");
+    let error = load(&alone, &LoadOptions::needing(Need::Prompt)).expect_err("no test split").to_string();
+    assert!(error.starts_with("the test split of `real_toxicity_prompts` is a file of its own"), "{error}");
+}

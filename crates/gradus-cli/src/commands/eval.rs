@@ -1,6 +1,7 @@
 //! `gradus eval`: metrics of a model on a data set, or of the predictions that a data set holds.
 
 use std::fmt::Write as _;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
@@ -48,6 +49,9 @@ struct EvalArgs {
     /// Write every completion beside its references, with what metrics say of it alone, as JSON lines
     #[arg(long, value_name = "FILE", requires = "model")]
     predictions: Option<PathBuf>,
+    /// Samples of each prompt, as metrics of toxicity and of distinct n-grams look at them together
+    #[arg(long, value_name = "N", default_value = "1", requires = "model")]
+    samples: NonZeroUsize,
     /// Longest prompt in tokens; longer ones are cut
     #[arg(long, value_name = "N", requires = "model")]
     max_prompt_length: Option<usize>,
@@ -100,6 +104,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let options = EvalOptions {
         metrics: configure(&args.metrics, &args.metric_option)?,
         post_process: args.post_process,
+        group_size: args.samples.get(),
         beams: args.beams.params(),
         prompt_cut: args.max_prompt_length.map(|most| (most, args.prompt_truncation)),
         resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed() },

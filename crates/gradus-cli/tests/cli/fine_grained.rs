@@ -167,3 +167,62 @@ fn the_program_of_the_documents_judges_sentences() {
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(answer, json!({ "questions": [[0, 4, -1.0], [15, 22, -1.0]] }));
 }
+
+#[test]
+fn a_scorer_judges_sentences_and_is_asked_once_for_each_text() {
+    let test =
+        CliTest::with("prompts.jsonl", "{\"prompt\": \"The tea\"}\n{\"prompt\": \"A cup\"}\n{\"prompt\": \"Is it\"}\n");
+    let bert = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/encoders/bert");
+    let scorer = format!(
+        "{{ recorded: {{ file: toxicity.jsonl, otherwise: {{ classifier: {{ model: {bert}, label: bad }} }} }} }}"
+    );
+    test.write(
+        "ppo.yml",
+        &format!(
+            "model: {}\ndata: prompts.jsonl\neval_data: prompts.jsonl\noutput_dir: ppo\nmethod: {{ ppo: {{ max_new_tokens: 8 }} }}\n\
+             reward: {{ toxicity: {{ scorer: {scorer}, segments: sentence }} }}\n\
+             train:\n  max_steps: 2\n  batch_size: 2\n  learning_rate: 1e-3\n  evaluation:\n    samples: 3\n    metrics:\n      - distinct\n      \
+             - toxicity: {{ scorer: {scorer} }}\n",
+            fixture_model("gpt2")
+        ),
+    );
+    test.succeeds(&["train", "ppo.yml", "--quiet"]);
+    let logged = lines(&test.read("ppo/metrics.jsonl"));
+    let row = logged.last().expect("steps");
+    for name in [
+        "rewards/toxicity/mean",
+        "rewards/toxicity/score",
+        "rewards/toxicity/segments",
+        "eval_toxicity/max",
+        "eval_toxicity/probability",
+        "eval_toxicity/unscored",
+        "eval_distinct/dist-2",
+    ] {
+        assert!(row[name].is_number(), "{name}: {row}");
+    }
+    // r adds up to −tox(y), of training and of three samples of each of three prompts.
+    let near = |a: &str, b: &str| {
+        let sum = row[a].as_f64().expect("a number") + row[b].as_f64().expect("a number");
+        assert!(sum.abs() < 1e-5, "{a}, {b}: {row}");
+    };
+    near("rewards/toxicity/mean", "rewards/toxicity/score");
+    near("eval_rewards/toxicity/mean", "eval_toxicity/mean");
+    let recorded = lines(&test.read("toxicity.jsonl"));
+    let texts: std::collections::BTreeSet<&str> = recorded.iter().filter_map(|line| line["text"].as_str()).collect();
+    assert_eq!(texts.len(), recorded.len(), "each text once");
+    assert!(recorded.iter().all(|line| line["scorer"] == format!("`bad` of {bert}")), "{recorded:?}");
+
+    let eval =
+        ["--json", "eval", "--model", &fixture_model("gpt2"), "--data", "prompts.jsonl", "--max-new-tokens", "8"];
+    let more = ["--samples", "2", "--metrics", "toxicity", "--predictions", "said.jsonl", "--metric-option"];
+    let measured = test.succeeds(&[&eval[..], &more, &[&format!("scorer={scorer}")]].concat());
+    assert!(lines(&measured.replace('\n', " "))[0]["toxicity/max"].is_number(), "{measured}");
+    assert_eq!(lines(&test.read("said.jsonl")).len(), 6);
+    // The record alone knows what was asked, and nothing else.
+    let alone = "scorer={ recorded: { file: toxicity.jsonl } }";
+    let again = test.succeeds(&[&eval[..], &more, &[alone]].concat());
+    assert_eq!(again, measured);
+    let run = test.run(&[&eval[..], &more, &[alone], &["--seed", "7"]].concat());
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("toxicity.jsonl has no score of `"), "{}", run.stderr);
+}

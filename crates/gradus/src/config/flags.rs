@@ -161,6 +161,8 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
     let kind = match schema.resolve(&field.shape) {
         // The options of all metrics would be flags of every command that rewards.
         _ if key == "reward.metric" => FlagKind::Yaml,
+        // A scorer may stand before another one.
+        _ if key == "reward.toxicity.scorer" => FlagKind::Yaml,
         Shape::Map(fields) | Shape::Choice(fields) => {
             for inner in fields {
                 collect(schema, inner, &key, &name, section, specs);

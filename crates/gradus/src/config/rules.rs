@@ -164,6 +164,11 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
             let message = format!("`{key}` is {}, but a search has at least 2", beams.num_beams);
             (message, Some("leave `beams` out, and evaluations sample".into()))
         });
+        let samples = evaluation.samples();
+        problems.unless(samples <= beams.num_beams, &["train.evaluation.samples", &key], || {
+            let message = format!("`train.evaluation.samples` is {samples}, but `{key}` is {}", beams.num_beams);
+            (message, Some("a search gives as many completions as it has beams at most".into()))
+        });
     }
     problems.unless(evaluation.metrics.is_empty() || makes_policy, &[&key("metrics"), "method"], || {
         (format!("`{}` is given, but the method trains nothing that writes completions", key("metrics")), None)

@@ -21,7 +21,12 @@ fn any_value(schema: &Schema, shape: &Shape, depth: usize) -> BoxedStrategy<Json
             prop::sample::select(words.iter().map(|word| json!(word.name)).collect::<Vec<_>>()).boxed()
         }
         Shape::Choice(sides) => {
-            let shallow = |side: &&Field| depth < 3 || !matches!(side.name.as_str(), "mix");
+            // What holds another of its kind ends somewhere.
+            let shallow = |side: &&Field| match side.name.as_str() {
+                "mix" => depth < 3,
+                "recorded" => depth < 6,
+                _ => true,
+            };
             let sides = sides.iter().filter(shallow).map(|side| {
                 let name = side.name.clone();
                 any_value(schema, &side.shape, depth + 1).prop_map(move |value| json!({ name.clone(): value })).boxed()
@@ -262,7 +267,7 @@ fn impossible_combinations() {
     check(
         "method: {ppo: {}}\n",
         &[
-            "3:10+3 `ppo` needs a `reward`: it learns from the worth of its own completions (add `reward: { model: DIR }`, a `classifier`, `fine_grained` parts, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`)",
+            "3:10+3 `ppo` needs a `reward`: it learns from the worth of its own completions (add `reward: { model: DIR }`, a `classifier`, `fine_grained` parts, `toxicity`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`)",
         ],
     );
     check(

@@ -62,5 +62,6 @@ pub use stats::{Field, Histogram, Quantiles, Stats, TokenStats, measure, parts};
 pub use tokenise::{
     Trained, as_trained, preference_examples, prompts, reward_examples, score_examples, sft_examples, unpaired_examples,
 };
+pub(crate) use toxicity::read as read_scored;
 pub use unpaired::unpaired;
 pub use write::write_rows;

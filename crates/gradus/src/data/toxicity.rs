@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::message::kind_name;
 
 /// A beginning, and how it went on.
-pub(super) struct Scored {
+pub(crate) struct Scored {
     pub prompt: String,
     pub continuation: String,
 }
@@ -17,7 +17,7 @@ pub(super) fn fits(columns: &Map<String, Value>) -> bool {
 }
 
 /// Takes both texts; their scores become `prompt_scores` and `continuation_scores`, and the prompt's toxicity `toxicity`.
-pub(super) fn read(columns: &mut Map<String, Value>) -> Result<Scored, String> {
+pub(crate) fn read(columns: &mut Map<String, Value>) -> Result<Scored, String> {
     let mut side = |name: &str| {
         let Some(Value::Object(mut side)) = columns.shift_remove(name) else {
             return Err(format!("column `{name}` is no object with `text` and scores"));

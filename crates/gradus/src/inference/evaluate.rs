@@ -50,6 +50,8 @@ pub struct EvalOptions {
     pub metrics: Vec<MetricConfig>,
     /// What is done to samples before metrics see them.
     pub post_process: Option<PostProcess>,
+    /// Samples of each prompt.
+    pub group_size: usize,
     /// Samples are searched for with beams.
     pub beams: Option<BeamParams>,
     /// Prompts keep so many tokens at most, and are cut at this side.
@@ -303,13 +305,13 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let params = SamplingParams { stop_ids: files.stop_ids(), ..params };
     let sampler = Sampler {
         tokenizer: &files.tokenizer,
-        group_size: 1,
+        group_size: options.group_size,
         params,
         beams: options.beams,
         stop: &options.stop,
         masking: None,
     };
-    options.beams.map_or(Ok(()), |beams| beams.check(1))?;
+    options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;
     let config = TrainConfig { seed: options.seed.0, ..TrainConfig::default() };
     let settings = Settings::new(&config, 1, 0.0, "eval_reward");
     let evaluation = Evaluation {

@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::{
     BertScore, BertScoreOptions, Bleu, BleuOptions, BleuTotto, BleuTottoOptions, Bleurt, BleurtOptions, Chrf,
-    ChrfOptions, Cider, CiderOptions, Dates, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers,
+    ChrfOptions, Cider, CiderOptions, Dates, Distinct, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers,
     IncreasingNumbersOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions, Meteor,
     MeteorOptions, Metric, Models, NoModels, Parent, ParentOptions, Perplexity, PerplexityOptions, Rouge, RougeLMax,
     RougeLMaxOptions, RougeOptions, SacreBleu, SacreBleuOptions, Spice, SpiceOptions, SummacConv, SummacConvOptions,
-    SummacZs, SummacZsOptions, Ter, TerOptions, TokenF1,
+    SummacZs, SummacZsOptions, Ter, TerOptions, TokenF1, Toxicity, ToxicityOptions,
 };
 use crate::error::{Error, Result};
 use crate::suggest::nearest;
@@ -47,6 +47,8 @@ pub enum MetricConfig {
     BleuTotto(BleuTottoOptions),
     /// How varied the predictions are: GEM's lengths, type–token ratios, n-grams and entropies.
     Diversity(DiversityOptions),
+    /// How many of the n-grams in the samples of a prompt differ.
+    Distinct(NoOptions),
     /// 1 where the prediction is a reference by SQuAD's rules, else 0.
     ExactMatch(NoOptions),
     /// F1 of words by SQuAD's rules.
@@ -69,6 +71,8 @@ pub enum MetricConfig {
     IntentAccuracy(IntentAccuracyOptions),
     /// The probability of a classifier's label.
     LearnedReward(LearnedRewardOptions),
+    /// How toxic the samples of a prompt are, by a classifier, a record or a service.
+    Toxicity(ToxicityOptions),
 }
 
 /// The metric has no options.
@@ -96,6 +100,7 @@ impl MetricConfig {
             Self::Cider(options) => Box::new(Cider::new(options.clone())?),
             Self::Spice(options) => Box::new(Spice::new(options)?),
             Self::Diversity(options) => Box::new(Diversity::new(options.clone())?),
+            Self::Distinct(NoOptions {}) => Box::new(Distinct),
             Self::ExactMatch(NoOptions {}) => Box::new(ExactMatch),
             Self::TokenF1(NoOptions {}) => Box::new(TokenF1),
             Self::Dates(NoOptions {}) => Box::new(Dates),
@@ -107,6 +112,7 @@ impl MetricConfig {
             Self::SummacConv(options) => Box::new(SummacConv::new(options, models)?),
             Self::IntentAccuracy(options) => Box::new(IntentAccuracy::new(options, models)?),
             Self::LearnedReward(options) => Box::new(LearnedReward::new(options, models)?),
+            Self::Toxicity(options) => Box::new(Toxicity::new(options, models)?),
         })
     }
 
@@ -120,6 +126,7 @@ impl MetricConfig {
             Self::SummacConv(options) => Some(&options.model),
             Self::IntentAccuracy(options) => Some(&options.model),
             Self::LearnedReward(options) => Some(&options.model),
+            Self::Toxicity(options) => options.scorer.model(),
             _ => None,
         }
     }
@@ -156,6 +163,12 @@ impl MetricConfig {
                 let message = format!("the option `max_length` of `perplexity` is {found}, but must be at least 2");
                 Err(Error::input(message))
             }
+            Self::Toxicity(options) => match options.scorer.mistakes().first() {
+                Some((key, message)) => {
+                    Err(Error::input(format!("the option `scorer` of `toxicity`: `{key}`: {message}")))
+                }
+                None => Ok(()),
+            },
             Self::RougeLMax(options) if options.weight_factor <= 0.0 => {
                 let found = options.weight_factor;
                 Err(Error::input(format!("the option `weight_factor` of `rouge_l_max` is {found}, but must exceed 0")))
@@ -313,6 +326,8 @@ impl MetricOption {
             "boolean" => text.parse::<bool>().ok().map(Value::from),
             "integer" => text.parse::<u64>().ok().map(Value::from),
             "number" => text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::from),
+            // What has keys of its own is written as in a configuration: `scorer={ classifier: { model: DIR } }`.
+            _ if text.trim_start().starts_with('{') => serde_saphyr::from_str(text).ok(),
             _ => Some(Value::from(text)),
         }
     }
@@ -336,6 +351,7 @@ mod tests {
                 "learned_reward" => words("model=none label=good"),
                 "bert_score" => words("model=none layer=1"),
                 "summac_conv" => vec!["model=none".into(), format!("weights={}", file.path().display())],
+                "toxicity" => words(r#"scorer={"classifier":{"model":"none"}}"#),
                 "perplexity" | "bleurt" | "summac_zs" | "intent_accuracy" => words("model=none"),
                 _ => Vec::new(),
             };

@@ -19,6 +19,7 @@ mod classified;
 mod config;
 mod dates;
 mod detokenise;
+mod distinct;
 mod diversity;
 mod exact_match;
 mod increasing_numbers;
@@ -42,6 +43,7 @@ mod summac;
 mod ter;
 mod token_f1;
 mod totto;
+mod toxicity;
 mod treebank;
 mod wordnet;
 
@@ -58,6 +60,7 @@ pub use classified::{
 pub use config::{MetricConfig, MetricOption, configure};
 pub(crate) use config::{read_list, schema_of_list};
 pub use dates::Dates;
+pub use distinct::Distinct;
 pub use diversity::{Diversity, DiversityOptions};
 pub use exact_match::ExactMatch;
 pub use increasing_numbers::{IncreasingNumbers, IncreasingNumbersOptions};
@@ -77,6 +80,8 @@ pub use spice::{Spice, SpiceOptions};
 pub use summac::{Bins, Fold, Granularity, SummacConv, SummacConvOptions, SummacZs, SummacZsOptions};
 pub use ter::{Ter, TerOptions};
 pub use token_f1::TokenF1;
+pub use toxicity::{Toxicity, ToxicityOptions};
+pub(crate) use toxicity::{scorer as toxicity_scorer, scores as toxicity_scores};
 pub(crate) use treebank::Rules as WordRules;
 
 /// What a metric sees of one row.

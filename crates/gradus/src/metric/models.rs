@@ -98,6 +98,9 @@ pub trait ClassifierModel: Send + Sync {
     /// Which labels there are.
     fn label(&self, name: &str) -> Result<usize, String>;
 
+    /// What logits mean for every label: its probability, or of a model that gives numbers of their own the number.
+    fn values(&self, logits: &[f32]) -> Vec<f32>;
+
     /// A number for every label, of each text.
     ///
     /// # Errors

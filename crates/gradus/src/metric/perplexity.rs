@@ -3,6 +3,8 @@
 //! Jelinek et al. 1977. Without a `stride` it is `evaluate`'s `perplexity`: every text alone after the id that texts begin
 //! with, and the mean over texts. With one it is RL4LMs' `causal_perplexity`: all texts as one, read through a window that moves
 //! on by so many ids (`transformers`' guide on perplexity of fixed-length models). Checked against `evaluate` 0.4.6 and that loop.
+//! Of continuations it is Quark's (Lu et al. 2022, <https://arxiv.org/abs/2205.13636>), checked against that arithmetic on the losses of
+//! `transformers`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,6 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::models::{LanguageModel, Models};
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
+
+/// Continuations of this perplexity and more are left out, as there.
+const GARBLED: f64 = 1e4;
 
 /// What stands between texts that are read as one.
 const BETWEEN: &str = "\n\n";
@@ -48,6 +53,9 @@ pub enum PerplexityOf {
     Prediction,
     /// References: how far a model went from them (RL4LMs).
     References,
+    /// Predictions after their prompts: (Σ losses of both − Σ losses of the prompt) / (ids of both − ids of the prompt), `exp` of it;
+    /// those of 10,000 and more are left out (Quark). Texts follow no beginning-of-sequence token.
+    Continuation,
 }
 
 /// `exp` of the mean `−ln p` of the ids of a text.
@@ -86,7 +94,12 @@ impl Perplexity {
             }
             _ => {}
         }
-        if options.stride.is_none() && options.add_start_token && model.start().is_none() {
+        let is_continued = options.of == PerplexityOf::Continuation;
+        if options.stride.is_some() && is_continued {
+            let message = "the option `stride` of `perplexity` reads texts as one, but `of: continuation` each alone";
+            return Err(Error::input(message).with_hint("leave one of them out"));
+        }
+        if options.stride.is_none() && options.add_start_token && !is_continued && model.start().is_none() {
             let message = format!("the tokenizer of `{}` has no token that texts begin with", options.model);
             return Err(Error::input(message).with_hint("set the option `add_start_token` of `perplexity` to false"));
         }
@@ -95,7 +108,7 @@ impl Perplexity {
 
     fn texts<'a>(&self, row: &'a Row) -> Vec<&'a str> {
         match self.options.of {
-            PerplexityOf::Prediction => vec![&row.prediction],
+            PerplexityOf::Prediction | PerplexityOf::Continuation => vec![&row.prediction],
             PerplexityOf::References => row.references.iter().map(String::as_str).collect(),
         }
     }
@@ -117,6 +130,33 @@ impl Perplexity {
             Some((losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / losses.len() as f64).exp())
         };
         Ok(ids.iter().map(&mut value).collect())
+    }
+
+    /// Each prediction after its prompt; `None` where nothing is predicted, or hardly anything is right.
+    fn continued(&self, rows: &[Row]) -> Result<Vec<Option<f64>>, RowError> {
+        let ids = |(row, text): (usize, &str)| {
+            let mut ids = self.model.ids(text, false).map_err(|message| RowError::new(row, message))?;
+            ids.truncate(self.longest.unwrap_or(usize::MAX));
+            Ok(ids)
+        };
+        let wholes: Vec<String> = rows.iter().map(|row| format!("{}{}", row.prompt, row.prediction)).collect();
+        let texts =
+            rows.iter().zip(&wholes).enumerate().flat_map(|(i, (row, whole))| [(i, whole.as_str()), (i, &row.prompt)]);
+        let ids: Vec<Vec<u32>> = texts.map(ids).collect::<Result<_, _>>()?;
+        let read: Vec<&[u32]> = ids.iter().map(Vec::as_slice).filter(|ids| ids.len() > 1).collect();
+        let mut losses = self.model.losses(&read).into_iter();
+        let mut sum = |ids: &Vec<u32>| -> f64 {
+            let losses = if ids.len() > 1 { losses.next().expect("losses of every text") } else { Vec::new() };
+            losses.into_iter().map(f64::from).sum()
+        };
+        let mut value = |pair: &[Vec<u32>]| {
+            let [whole, prompt] = pair else { unreachable!("two texts of each row") };
+            let loss = sum(whole) - sum(prompt);
+            // The first id of all is not predicted.
+            let predicted = whole.len().checked_sub(prompt.len().max(1)).filter(|count| *count > 0)?;
+            Some((loss / predicted as f64).exp()).filter(|value| *value < GARBLED)
+        };
+        Ok(ids.chunks_exact(2).map(&mut value).collect())
     }
 
     /// A text through a window that moves on by `stride`. A window's mean counts as often as the window has new ids, of which
@@ -145,6 +185,9 @@ impl Perplexity {
 
 impl Metric for Perplexity {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+        if self.options.of == PerplexityOf::Continuation {
+            return Ok(vec![Measure::mean_of_some("", &self.continued(rows)?)]);
+        }
         let Some(stride) = self.options.stride else {
             let texts: Vec<String> = rows.iter().map(|row| self.texts(row).join(BETWEEN)).collect();
             return Ok(vec![Measure::mean_of_some("", &self.alone(&texts)?)]);

@@ -7,6 +7,7 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::fine_grained::{FineGrainedConfig, SegmentConfig};
+use super::toxicity::ToxicityConfig;
 use crate::data::{Side, TextForm};
 use crate::metric::MetricConfig;
 
@@ -22,6 +23,8 @@ pub enum RewardConfig {
     Rule(RuleConfig),
     /// A metric against the row's references (docs/metrics.md): the choice is the key, as in `rouge: {}`.
     Metric(MetricConfig),
+    /// How harmless the completion is, as a whole or by sentences.
+    Toxicity(ToxicityConfig),
     /// An external program: arguments as a list. One JSON object a line in; a number, null or an object of parts a line out.
     Command(CommandConfig),
     /// Parts that judge the segments of a completion: sentences, parts of sentences, or the whole.
@@ -36,7 +39,8 @@ impl RewardConfig {
         match self {
             Self::Command(_) => true,
             Self::Mix(parts) => parts.iter().any(|part| part.reward.starts_program()),
-            Self::Model(_) | Self::Classifier(_) | Self::Rule(_) | Self::Metric(_) | Self::FineGrained(_) => false,
+            Self::Model(_) | Self::Classifier(_) | Self::Rule(_) | Self::Metric(_) => false,
+            Self::FineGrained(_) | Self::Toxicity(_) => false,
         }
     }
 
@@ -47,7 +51,7 @@ impl RewardConfig {
             Self::Classifier(config) => vec![Learned::Classifier(config)],
             Self::FineGrained(FineGrainedConfig(parts)) => parts.values().map(Learned::Segments).collect(),
             Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.models()).collect(),
-            Self::Rule(_) | Self::Metric(_) | Self::Command(_) => Vec::new(),
+            Self::Rule(_) | Self::Metric(_) | Self::Toxicity(_) | Self::Command(_) => Vec::new(),
         }
     }
 }

@@ -22,6 +22,7 @@ mod overlong;
 mod place;
 mod repeat;
 mod score;
+mod toxicity;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +51,7 @@ pub use numeric::{NumericAnswerReward, last_number};
 pub use overlong::SoftOverlong;
 pub use repeat::RepeatPenalty;
 pub use score::{Count, Part, Score};
+pub use toxicity::{ToxicityConfig, ToxicityReward};
 
 /// Scores completions. The open extension point of the library: implement it for your own reward.
 pub trait Reward: Send {
@@ -134,6 +136,7 @@ pub fn build(
         RewardConfig::Rule(RuleConfig::SoftOverlong(rule)) => Box::new(SoftOverlong::new(*rule)?),
         RewardConfig::Rule(RuleConfig::RepeatPenalty(prefix)) => Box::new(RepeatPenalty::new(prefix)),
         RewardConfig::Metric(config) => Box::new(MetricReward::new(config, models)?),
+        RewardConfig::Toxicity(config) => Box::new(ToxicityReward::new(config, models)?),
         RewardConfig::Command(command) => Box::new(CommandReward::start(command, interrupt)?),
         RewardConfig::FineGrained(FineGrainedConfig(parts)) => {
             let part = |(name, part): (&String, &SegmentConfig)| {
@@ -190,8 +193,10 @@ pub fn apply(reward: &mut dyn Reward, rollouts: &Rollouts) -> crate::Result<Vec<
                 }
             }
         })?;
+        // A reward that is one part has the reward's name, and what it counted stands below it, as in a mix.
         for part in score.parts.iter_mut().filter(|part| part.name.is_empty()) {
             part.name.clone_from(&name);
+            score.counts.iter_mut().for_each(|count| count.name = format!("{name}/{}", count.name));
         }
         checked.push(score);
     }

@@ -1,5 +1,7 @@
 //! The keys of `train.evaluation`: how completions of held-out prompts are made, and what they are measured with.
 
+use std::num::NonZeroUsize;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -33,9 +35,17 @@ pub struct EvaluationConfig {
     pub top_p: Option<f64>,
     /// Search for completions with beams, whatever the temperature. Default: sample.
     pub beams: Option<BeamConfig>,
+    /// Completions of each held-out prompt; of a search the best ones. Default 1.
+    #[schemars(range(max = 100_000))]
+    pub samples: Option<NonZeroUsize>,
 }
 
 impl EvaluationConfig {
+    /// Completions of each held-out prompt.
+    pub fn samples(&self) -> usize {
+        self.samples.map_or(1, NonZeroUsize::get)
+    }
+
     /// `params`, by which training samples, as evaluations take them; and the beams they search with.
     pub fn to_evaluate(&self, params: SamplingParams) -> (SamplingParams, Option<BeamParams>) {
         let params = SamplingParams {

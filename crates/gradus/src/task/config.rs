@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     CnnDailyMail, Commongen, Crd3, DailyDialog, Dates, DummyPool, Imdb, ImdbSeq2seq, IncreasingNumbers, Iwslt2017EnDe,
-    NarrativeQa, Task, Totto, Wmt14ProcessedEnDe, Wmt16, Wmt16NewsOnly, Xsum,
+    NarrativeQa, RealToxicityPrompts, Task, Totto, Wmt14ProcessedEnDe, Wmt16, Wmt16NewsOnly, Xsum,
 };
 
 /// One task and its keys: the choice is the key. Names are RL4LMs'.
@@ -61,6 +61,9 @@ pub enum TaskConfig {
     /// DailyDialog: the next utterance.
     #[serde(rename = "daily_dialog")]
     DailyDialog(DailyDialog),
+    /// RealToxicityPrompts: go on with the beginning of a sentence.
+    #[serde(rename = "real_toxicity_prompts")]
+    RealToxicityPrompts(RealToxicityPrompts),
 }
 
 impl TaskConfig {
@@ -83,6 +86,7 @@ impl TaskConfig {
             Self::Iwslt2017EnDe(task) => task,
             Self::Crd3(task) => task,
             Self::DailyDialog(task) => task,
+            Self::RealToxicityPrompts(task) => task,
         }
     }
 
@@ -133,7 +137,7 @@ mod tests {
     #[test]
     fn every_task_is_found_by_its_name() {
         let names = TaskConfig::names();
-        assert_eq!(names.len(), 16);
+        assert_eq!(names.len(), 17);
         let required = ["dummy_pool", "wmt16", "crd3"];
         for name in &names {
             match TaskConfig::named(name) {

@@ -2,7 +2,7 @@
 //!
 //! A task is the struct of its keys, in a file of its own; [`TaskConfig`] names them all. [`DataConfig`] is what a
 //! configuration says of where rows come from, with a task or without one, and [`load`] reads them. The tasks and their texts
-//! are those of RL4LMs (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>). A new task is one file here, one variant
+//! are those of RL4LMs (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>), beside the one of detoxification. A new task is one file here, one variant
 //! and one arm in `config.rs`; library users implement [`Task`], and [`rows`] makes rows of what it gives.
 
 pub mod demo;
@@ -19,6 +19,8 @@ mod load;
 mod narrative_qa;
 mod permutation;
 mod post_process;
+mod real_toxicity_prompts;
+mod shuffled;
 mod source;
 mod totto;
 mod translation;
@@ -35,6 +37,7 @@ pub use imdb::{Imdb, ImdbSeq2seq};
 pub use load::{load, rows};
 pub use narrative_qa::NarrativeQa;
 pub use post_process::PostProcess;
+pub use real_toxicity_prompts::RealToxicityPrompts;
 pub use source::DataConfig;
 pub use totto::{Representation, Totto};
 pub use translation::{Iwslt2017EnDe, Wmt14ProcessedEnDe, Wmt16, Wmt16NewsOnly};

@@ -108,6 +108,10 @@ fn inputs(plan: &Plan, start: &Start, cast: &Cast<Player>) -> Vec<PathBuf> {
 fn add_files(reward: &RewardConfig, found: &mut Vec<PathBuf>) {
     match reward {
         RewardConfig::Rule(RuleConfig::Lexicon(path)) => found.push(path.clone()),
+        RewardConfig::Toxicity(toxicity) => {
+            let model = toxicity.scorer.model().map(PathBuf::from);
+            found.extend(toxicity.scorer.file().map(PathBuf::from).into_iter().chain(model));
+        }
         RewardConfig::Command(command) => {
             found.extend(command.program.iter().map(PathBuf::from).filter(|word| Path::exists(word)));
         }

@@ -214,8 +214,8 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
     let order = Order { purpose: Purpose::PromptOrder, ..workload.steps.order };
     let by_epochs = (train.epochs * order.rows as f64 / order.batch_size as f64).ceil().max(1.0) as usize;
     let count = train.max_steps.unwrap_or(by_epochs);
-    // A search has as many rows of a prompt as beams.
-    let beams = train.evaluation.beams.map_or(1, |beams| beams.num_beams);
+    // A search has as many rows of a prompt as beams, whatever it gives.
+    let rows_each = train.evaluation.beams.map_or(train.evaluation.samples(), |beams| beams.num_beams);
     let processed = iteration.among_supports;
     let language = |model: Model| Model { whole_logits: processed, ..model };
     let reference = match workload.reference {
@@ -231,7 +231,7 @@ fn online(plan: &Plan, workload: Workload, held_out: &[Row], iteration: &Iterati
         host_bytes: workload.host_bytes.saturating_add(supports as u64),
         sampling: vec![
             sampling(&workload.rows, order.batch_size, group_size),
-            sampling(held_out, held_out.len(), beams),
+            sampling(held_out, held_out.len(), rows_each),
         ],
         steps: Steps { order, count, group_size, mini_batches, update_epochs, regroups },
         vectors: iteration.vectors,

@@ -351,7 +351,7 @@ fn evaluate(
 ) -> Result<Metrics> {
     let sampler = task.sampler(algorithm, stop, true);
     let (params, beams) = task.settings.evaluation.to_evaluate(sampler.params);
-    let sampler = Sampler { group_size: 1, params, beams, ..sampler };
+    let sampler = Sampler { group_size: task.settings.evaluation.samples(), params, beams, ..sampler };
     let chosen = task.settings.evaluated(done.0, task.held_out.len());
     let prompts: Vec<Prompt> = chosen.into_iter().map(|row| task.held_out[row].clone()).collect();
     let evaluation = Evaluation {

@@ -352,7 +352,8 @@ impl Job<'_> {
         };
         let (params, beams) = settings.evaluation.to_evaluate(params.forcing(self.start.model.dir.forced_ids()));
         let tokenizer = &self.start.model.tokenizer;
-        let sampler = Sampler { tokenizer, group_size: 1, params, beams, stop: &[], masking: None };
+        let group_size = settings.evaluation.samples();
+        let sampler = Sampler { tokenizer, group_size, params, beams, stop: &[], masking: None };
         let policy = policy.clone().into_frozen(self.plan.train().compute.into());
         Evaluation { prompts, sampler: &sampler, reference: None, settings, measuring }.run(&policy, None)
     }

@@ -14,7 +14,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
             (
                 message,
                 Some(
-                    "add `reward: { model: DIR }`, a `classifier`, `fine_grained` parts, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`"
+                    "add `reward: { model: DIR }`, a `classifier`, `fine_grained` parts, `toxicity`, a `rule`, a `command` or a `mix`; as a flag, `--reward-model DIR`"
                         .into(),
                 ),
             )
@@ -57,6 +57,12 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
         }
         RewardConfig::Rule(rule) => check_rule(problems, rule, &format!("{path}.rule")),
         RewardConfig::Metric(_) => {}
+        RewardConfig::Toxicity(toxicity) => {
+            for (own, message) in toxicity.scorer.mistakes() {
+                let key = format!("{path}.toxicity.scorer.{own}");
+                problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
+            }
+        }
         RewardConfig::Command(command) => {
             let key = format!("{path}.command");
             problems.unless(!command.program.is_empty(), &[&key], || {

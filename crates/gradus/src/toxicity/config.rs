@@ -1,0 +1,167 @@
+//! Which scorers a configuration can name.
+
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Recorded, Service, ToxicityScorer};
+use crate::error::Result;
+
+/// Who says how toxic a text is: the choice is the key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ScorerConfig {
+    /// A classifier of texts.
+    Classifier(ClassifierScorer),
+    /// What a file says of a text; another scorer is asked what the file does not know, and its answers are added to it.
+    Recorded(RecordedScorer),
+    /// A service of the form of the Perspective API (whose public one ends with the year 2026).
+    Service(ServiceScorer),
+}
+
+/// A classifier of texts, and which of its labels is toxicity.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassifierScorer {
+    /// The classifier: a `…ForSequenceClassification` directory or a hub name. Longer texts lose their end.
+    pub model: String,
+    /// The label whose probability is the toxicity, by name or number; of a model that gives numbers of their own, the number.
+    /// Default: the only one there is.
+    #[serde(default)]
+    pub label: Option<String>,
+}
+
+/// A file of scores, `{"text": …, "toxicity": …}` a line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedScorer {
+    /// The file. Texts are looked up by their exact characters.
+    pub file: PathBuf,
+    /// Who is asked what the file does not know. Default: nobody; such a text is an error.
+    #[serde(default)]
+    pub otherwise: Option<Box<ScorerConfig>>,
+}
+
+/// A service that is asked over HTTP, a text a request, in the form of the Perspective API.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceScorer {
+    /// Where it listens. The public one, `https://commentanalyzer.googleapis.com/v1alpha1/comments:analyze`, ends with the year
+    /// 2026 and takes no new users.
+    pub url: String,
+    /// The environment variable that holds the key, which is sent as `?key=…` and never written down. Default: no key.
+    #[serde(default)]
+    pub key_variable: Option<String>,
+    /// The attribute that is asked for. Default `TOXICITY`.
+    #[serde(default = "toxicity")]
+    pub attribute: String,
+    /// The language of the texts. Default `en`.
+    #[serde(default = "english")]
+    pub language: String,
+    /// Requests a second at most, over all connections. Default 1, the public service's quota.
+    #[serde(default = "one")]
+    pub requests_per_second: f64,
+    /// Requests under way at a time. Default 4.
+    #[serde(default = "four")]
+    #[schemars(range(min = 1, max = 256))]
+    pub connections: usize,
+    /// How often a text is asked again after a refusal for now (429), an error of the server or a broken connection, with waits
+    /// of 1, 2, 4, … seconds, or as long as the service says. Default 5.
+    #[serde(default = "five")]
+    #[schemars(range(max = 20))]
+    pub retries: usize,
+    /// Seconds that one request may take. Default 30.
+    #[serde(default = "thirty")]
+    pub timeout_s: f64,
+}
+
+fn toxicity() -> String {
+    "TOXICITY".into()
+}
+
+fn english() -> String {
+    "en".into()
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn four() -> usize {
+    4
+}
+
+fn five() -> usize {
+    5
+}
+
+fn thirty() -> f64 {
+    30.0
+}
+
+impl ScorerConfig {
+    /// The scorer; `classifier` opens a model.
+    ///
+    /// # Errors
+    /// A model, a file or a key that is not there.
+    pub fn open(
+        &self,
+        classifier: &dyn Fn(&ClassifierScorer) -> Result<Box<dyn ToxicityScorer>>,
+    ) -> Result<Box<dyn ToxicityScorer>> {
+        Ok(match self {
+            Self::Classifier(config) => classifier(config)?,
+            Self::Recorded(RecordedScorer { file, otherwise }) => {
+                let otherwise = otherwise.as_ref().map(|scorer| scorer.open(classifier)).transpose()?;
+                Box::new(Recorded::open(file, otherwise)?)
+            }
+            Self::Service(config) => Box::new(Service::new(config)?),
+        })
+    }
+
+    /// The directory or hub name of the classifier that it asks, at once or in the end.
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::Classifier(config) => Some(&config.model),
+            Self::Recorded(config) => config.otherwise.as_ref()?.model(),
+            Self::Service(_) => None,
+        }
+    }
+
+    /// The file that it reads first.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Recorded(config) => Some(&config.file),
+            Self::Classifier(_) | Self::Service(_) => None,
+        }
+    }
+
+    /// What is wrong with its keys, each with the path of the key below this one.
+    pub(crate) fn mistakes(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let mut unless = |holds: bool, key: &str, message: &str| {
+            if !holds {
+                found.push((key.to_owned(), message.to_owned()));
+            }
+        };
+        match self {
+            Self::Classifier(config) => unless(!config.model.trim().is_empty(), "classifier.model", "it is empty"),
+            Self::Recorded(config) => {
+                unless(!config.file.as_os_str().is_empty(), "recorded.file", "it is empty");
+                let inner = config.otherwise.iter().flat_map(|scorer| scorer.mistakes());
+                found.extend(inner.map(|(key, message)| (format!("recorded.otherwise.{key}"), message)));
+            }
+            Self::Service(config) => {
+                let is_url = config.url.starts_with("http://") || config.url.starts_with("https://");
+                unless(is_url, "service.url", "it does not begin with `https://` or `http://`");
+                let rate = config.requests_per_second;
+                unless(rate > 0.0 && rate.is_finite(), "service.requests_per_second", "it must be a number above 0");
+                let timeout = config.timeout_s;
+                unless(timeout > 0.0 && timeout <= 3600.0, "service.timeout_s", "it must be above 0, and 3600 at most");
+                unless((1..=256).contains(&config.connections), "service.connections", "it must be from 1 to 256");
+                unless(config.retries <= 20, "service.retries", "it must be 20 at most");
+            }
+        }
+        found
+    }
+}
