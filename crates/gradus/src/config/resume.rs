@@ -248,6 +248,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.priority_scale"
             | "train.batch_size"
             | "train.shuffle"
+            | "train.skip_bad_rows"
             | "train.max_rows"
             | "train.max_rows_at_random"
             | "train.max_eval_rows"
@@ -265,7 +266,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.best_metric",
             _,
         )
-        | (_, Some("reference_model" | "critic.trunk" | "critic.model")) => Effect::Refused,
+        | (_, Some("reference_model" | "critic.trunk" | "critic.model" | "packing")) => Effect::Refused,
         _ if key.starts_with("method.") && method_key.is_none() => Effect::Refused,
         // What an adapter is; `lora` alone is a model trained as a whole that becomes one with an adapter, or back.
         ("adapter" | "lora", _) => Effect::Refused,
@@ -298,6 +299,8 @@ mod tests {
         for (key, schedule_ends, expected) in [
             ("model", true, Effect::Refused),
             ("train.seed", true, Effect::Refused),
+            ("train.skip_bad_rows", true, Effect::Refused),
+            ("method.sft.packing", true, Effect::Refused),
             ("method.ppo.critic.trunk", true, Effect::Refused),
             ("lora.rank", true, Effect::Refused),
             ("train.max_steps", true, Effect::Differs),
