@@ -133,6 +133,36 @@ fn a_run_is_planned_begun_stopped_gone_on_with_exported_and_deleted() {
     assert_eq!(complaints, Vec::<String>::new());
 }
 
+#[test]
+fn what_two_models_answer_becomes_a_blind_comparison() {
+    let Some(mut browser) = Browser::open() else { return };
+    let test = test();
+    let row = |prompt: &str| format!("{}\n", json!({ "prompt": prompt, "chosen": "Warm.", "rejected": "Cold." }));
+    test.write("rows.jsonl", &[row("The tea is"), row("A cup of")].concat());
+    test.succeeds(&["annotate", "new", "tea", "--data", "rows.jsonl", "--labels", "comparison"]);
+    let token = test.succeeds(&["annotate", "invite", "ada", "--role", "owner"]);
+    let (_server, said) = serve(&test, &["--allow-training"]);
+    let url = said["url"].as_str().expect("an address").trim_end_matches('/').to_owned();
+    browser.go(&format!("{url}/annotate"));
+    fill(&mut browser, &[("name", "ada"), ("token", token.trim())], "form[action='/annotate/enter'] button");
+    browser.go(&format!("{url}/annotate/tea/results"));
+    let fields = [("one", "gpt2"), ("other", "gpt2"), ("prompts", "2"), ("name", "blind")];
+    fill(&mut browser, &fields, "form[action='/annotate/tea/compare'] button");
+    let begun = Instant::now();
+    while browser.eval("Boolean(document.querySelector('a[href=\"/annotate/blind\"]'))") != true {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{}", browser.text("main"));
+        std::thread::sleep(Duration::from_millis(200));
+        browser.reload();
+    }
+    browser.go(&format!("{url}/annotate/blind"));
+    browser.wait("document.querySelectorAll('.pair .prediction').length === 2");
+    let page = browser.text("main");
+    assert!(page.contains("The tea is") && !page.contains("gpt2"), "who answers is not said: {page}");
+    test.succeeds(&["annotate", "export", "blind", "--form", "raw", "--output", "raw.jsonl"]);
+    let row: Value = serde_json::from_str(test.read("raw.jsonl").lines().next().expect("a row")).expect("JSON");
+    assert_eq!(row["models"].as_array().map(Vec::len), Some(2));
+}
+
 /// Writes a picture where `GRADUS_PICTURES` says.
 fn picture(browser: &mut Browser, name: &str) {
     let Some(to) = std::env::var_os("GRADUS_PICTURES") else { return };

@@ -128,7 +128,7 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
     .await?;
     let (title, body) = match &entries[..] {
         [one] => {
-            let standing = app.training.standing(&one.name);
+            let standing = app.training.standing_of(one);
             let actions = models.first().map(|models| {
                 training::actions(&session, one, models, standing.as_ref(), app.training.is_stopping(one))
             });
@@ -164,9 +164,11 @@ async fn curves(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done
 /// How a run stands, for a page that waits: its state, where it has one, and whether a process that was begun here goes on.
 async fn state(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Done {
     let name = first(&asked, "run").unwrap_or_default().to_owned();
-    let going = app.training.standing(&name) == Some(training::Standing::Going);
-    let path = find(&app, &name).ok();
-    let state = apart(move || path.map(|path| Entry::read(name, &path).state.name())).await?;
+    let (path, of) = (find(&app, &name).ok(), name.clone());
+    let entry = apart(move || path.map(|path| Entry::read(of, &path))).await?;
+    let standing = entry.as_ref().map_or_else(|| app.training.standing(&name), |entry| app.training.standing_of(entry));
+    let going = standing == Some(training::Standing::Going);
+    let state = entry.map(|entry| entry.state.name());
     Ok(([(header::CONTENT_TYPE, "application/json")], json!({ "state": state, "going": going }).to_string())
         .into_response())
 }

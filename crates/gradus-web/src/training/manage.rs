@@ -90,7 +90,7 @@ pub async fn resume(
     let (_, log) = files(&configs(&app.folder)?, &run);
     let going = trainer.begin(&Job::Resume { run: &path, max_steps }, &log)?;
     kept.begun.retain(|before| before.name != run);
-    kept.begun.push(Begun { name: run.clone(), directory: path, log, going, has_ended: false });
+    kept.begun.push(Begun { name: run.clone(), directory: path, log, going, has_ended: false, before: entry.started });
     Ok(Redirect::to(&address("show", &run)).into_response())
 }
 

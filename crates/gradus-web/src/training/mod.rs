@@ -130,6 +130,8 @@ struct Begun {
     log: PathBuf,
     going: Box<dyn Going>,
     has_ended: bool,
+    /// When the stretch of work before it began; none of a new run. As long as that is the last, it is about to begin.
+    before: Option<u64>,
 }
 
 /// How the process of a run stands that was begun here.
@@ -173,6 +175,14 @@ impl Training {
             false => Standing::Going,
             true => Standing::Ended(said(&begun.log)),
         })
+    }
+
+    /// The same of a run that has something to show: a process that is at work already is told by the run's state.
+    pub fn standing_of(&self, entry: &Entry) -> Option<Standing> {
+        let standing = self.standing(&entry.name)?;
+        let is_before =
+            || self.kept().begun.iter().any(|begun| begun.name == entry.name && begun.before == entry.started);
+        (standing != Standing::Going || is_before()).then_some(standing)
     }
 
     /// Whether a run's trainer was asked to end.

@@ -150,7 +150,7 @@ pub fn planned(session: &Session, (draft, name): (&str, &str), forecast: &Value,
         "<th scope=\"col\" class=\"number\">Gradients</th><th scope=\"col\" class=\"number\">Moments</th><th scope=\"col\" class=\"number\">Activations</th>"
         "<th scope=\"col\" class=\"number\">Working</th><th scope=\"col\" class=\"number\">With the program</th></tr></thead>\n<tbody>\n" (phases)
         "</tbody></table></div>\n" (begin)
-        "<h2>In a terminal</h2>\n<pre tabindex=\"0\">" (command) "</pre>\n"
+        "<h2>In a terminal</h2>\n<pre class=\"command\" tabindex=\"0\">" (command) "</pre>\n"
         "<details><summary>The whole configuration</summary><pre tabindex=\"0\">" (yaml) "</pre></details>\n"
     ]
 }

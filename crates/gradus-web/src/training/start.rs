@@ -181,7 +181,7 @@ pub async fn start(
         let (config, log) = files(&configs, &name);
         write(&config, &yaml)?;
         let going = trainer.begin(&Job::Train { config: &config }, &log)?;
-        Ok(Begun { name: name.clone(), directory: directory.clone(), log, going, has_ended: false })
+        Ok(Begun { name: name.clone(), directory: directory.clone(), log, going, has_ended: false, before: None })
     });
     match begun {
         Ok(begun) => {
