@@ -176,3 +176,101 @@ impl Metric for Bleurt {
 fn of_row(error: TextError) -> RowError {
     RowError::new(error.text, error.message)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{EncoderModel, LanguageModel};
+    use super::*;
+
+    /// Has three labels, and finds the one whose number a text begins with: `2 …` is the last.
+    struct ByNumber(Vec<String>);
+
+    impl ClassifierModel for ByNumber {
+        fn labels(&self) -> &[String] {
+            &self.0
+        }
+
+        fn label(&self, name: &str) -> Result<usize, String> {
+            self.0.iter().position(|label| label == name).ok_or_else(|| format!("no label `{name}`"))
+        }
+
+        fn values(&self, logits: &[f32]) -> Vec<f32> {
+            softmax(logits).into_iter().map(|value| value as f32).collect()
+        }
+
+        fn logits(&self, texts: &[(&str, Option<&str>)], longest: Longest) -> Result<Vec<Vec<f32>>, TextError> {
+            assert_eq!(longest, Longest::Left(None), "the end of a text is what is asked for");
+            let logits = |(i, (text, _)): (usize, &(&str, Option<&str>))| {
+                let number: usize = text
+                    .trim_start()
+                    .get(..1)
+                    .and_then(|first| first.parse().ok())
+                    .ok_or(TextError { text: i, message: format!("`{text}` begins with no number") })?;
+                // Odds of 3 to 1 and 1.
+                Ok((0..3).map(|label| if label == number { 3f32.ln() } else { 0.0 }).collect())
+            };
+            texts.iter().enumerate().map(logits).collect()
+        }
+    }
+
+    struct Fake;
+
+    impl Models for Fake {
+        fn language(&self, name: &str) -> crate::Result<Box<dyn LanguageModel>> {
+            Err(Error::input(name))
+        }
+
+        fn encoder(&self, name: &str, _layer: usize) -> crate::Result<Box<dyn EncoderModel>> {
+            Err(Error::input(name))
+        }
+
+        fn classifier(&self, _name: &str) -> crate::Result<Box<dyn ClassifierModel>> {
+            Ok(Box::new(ByNumber(["a", "b", "c"].map(String::from).to_vec())))
+        }
+    }
+
+    fn row(prompt: &str, prediction: &str, intent: u64) -> Row {
+        let metadata = serde_json::Map::from_iter([("intent".to_owned(), json!([intent]))]);
+        Row { prompt: prompt.into(), prediction: prediction.into(), metadata, ..Row::default() }
+    }
+
+    #[test]
+    fn the_last_utterance_before_the_prediction_is_judged() {
+        let options = IntentAccuracyOptions { model: "fake".into() };
+        let metric = IntentAccuracy::new(&options, &Fake).expect("a metric");
+        // The label of the last utterance that says something, whatever those before it say; intents count from 1.
+        let rows = [
+            row("0 hello<EOU>1 how are you<EOU>2 fine<EOU>", "and you", 3),
+            row("0 hello<EOU>1 how are you<EOU>", "2 fine", 2),
+            row("0 hello<EOU>1 how are you<EOU>  ", "2 fine", 1),
+            // Of a prompt of one utterance, and of none, in which the prediction alone is read.
+            row("1 how are you", "2 fine", 2),
+            row("<EOU>", "2 fine", 3),
+        ];
+        let measures = metric.measure(&rows).expect("measurable");
+        assert_eq!(measures[0].row_values(), Some(vec![1.0, 1.0, 0.0, 1.0, 1.0]));
+        assert_eq!(metric.measure(&[row("none<EOU>", "2", 1)]).expect_err("no number").row, 0);
+    }
+
+    #[test]
+    fn a_learned_reward_is_the_probability_of_its_label_after_the_prompt_or_alone() {
+        let values = |label: &str, include_prompt: bool| {
+            let options = LearnedRewardOptions { model: "fake".into(), label: label.into(), include_prompt };
+            let metric = LearnedReward::new(&options, &Fake).expect("a metric");
+            metric.measure(&[row("1 so ", "2 what", 1), row("0 so ", "1 what", 1)]).expect("measurable")[0].row_values()
+        };
+        // The odds are 3 to 1 and 1: ⅗ or ⅕.
+        let check = |found: Option<Vec<f64>>, expected: [f64; 2]| {
+            let found = found.expect("a value a row");
+            assert!(found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-6), "{found:?}");
+        };
+        check(values("b", true), [0.6, 0.2]);
+        check(values("b", false), [0.2, 0.6]);
+        check(values("a", true), [0.2, 0.6]);
+        let options = LearnedRewardOptions { model: "fake".into(), label: "d".into(), include_prompt: true };
+        let error = LearnedReward::new(&options, &Fake).err().expect("refused").to_string();
+        assert_eq!(error, "`learned_reward`: no label `d`");
+    }
+}

@@ -175,6 +175,27 @@ impl Overlap {
 mod tests {
     use super::*;
 
+    fn score(prediction: &str, reference: &str, table: &str, lambda: f64) -> Score {
+        let table = [totto::words(table)];
+        best(&[totto::words(prediction), totto::words(reference)], &table, &table, Some(lambda))
+    }
+
+    #[test]
+    fn what_is_never_found_counts_as_little() {
+        // One of four words is the reference's, no longer n-gram is, and the table has none: (¼ · ε³)^¼. Nothing of the
+        // reference is the table's, so all of that is found; of the table nothing is: √(1 · ε).
+        let Score { precision, recall, f_score } = score("a x y z", "a b c d", "q", 0.5);
+        let (p, r) = ((0.25 * SMOOTHING.powi(3)).powf(0.25), SMOOTHING.sqrt());
+        for (found, expected) in [(precision, p), (recall, r), (f_score, 2.0 * p * r / (p + r + 1e-8))] {
+            assert!((found - expected).abs() < 1e-12, "{found} instead of {expected}");
+        }
+        // No word at all is nothing, however long: only recalls have a least value, ε of the reference and ε of the table.
+        let Score { precision, recall, f_score } = score("x y", "a", "a", 0.25);
+        let expected = SMOOTHING.powf(0.75) * SMOOTHING.powf(0.25);
+        assert_eq!((precision, f_score), (0.0, 0.0));
+        assert!((recall - expected).abs() < 1e-15, "{recall} instead of {expected}");
+    }
+
     #[test]
     fn the_golden_values_of_the_official_script() {
         let texts = [
