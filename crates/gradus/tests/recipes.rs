@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use gradus::config::{Imported, Plan, Request, RunConfig, System, import};
 use gradus::error::Place;
 use gradus::machine::Machine;
+use serde_json::json;
 
 fn recipes() -> BTreeMap<String, Vec<PathBuf>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
@@ -112,7 +113,8 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
         ("/train/learning_rate", "1e-6"),
         ("/train/evaluation/beams/length_penalty", "0.6"),
         ("/train/evaluation/max_new_tokens", "20"),
-        ("/train/evaluation/metrics/0/sacre_bleu/tokenize", "\"intl\""),
+        ("/train/evaluation/metrics/0/perplexity/model", "\"lvwerra/gpt2-imdb\""),
+        ("/train/evaluation/metrics/1/sacre_bleu/tokenize", "\"intl\""),
     ] {
         assert_eq!(json.pointer(key).map(ToString::to_string).as_deref(), Some(expected), "{key}\n{yaml}");
     }
@@ -130,7 +132,7 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
         "11: 10 environments × 128 steps are 1280 tokens: 28 completions of 48 an iteration, in 14 mini-batches of 2",
         "11: `alg.args.new_key` has no equal: left out",
         "21: `alg.policy.args.generation_kwargs` has no `top_k`: transformers' 50 is in force",
-        "26: the metric `causal_perplexity` has no equal",
+        "26: `causal_perplexity` is that of the references under the policy as it is trained; here that of the completions",
         "27: `train_evaluation.generation_kwargs` has no `max_new_tokens`: transformers stops at 20 tokens",
         "27: evaluations search under the mask there; here without it",
     ];
@@ -142,6 +144,73 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     assert_eq!(error, "`alg.id` is `dqn`, which is none of RL4LMs' algorithms");
     let error = imported(&ORIGINAL.replace("learned_reward", "my_reward")).expect_err("unknown").to_string();
     assert_eq!(error, "the reward `my_reward` has no equal");
+}
+
+#[test]
+fn metrics_that_ask_models_become_ours() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("metrics.yml");
+    let imported = |reward: &str, metrics: &str| {
+        let metric =
+            "metrics: [{ id: causal_perplexity, args: { stride: 512 } }, { id: sacre_bleu, args: { tokenize: intl } }]";
+        let reward_fn = "  id: learned_reward\n  args: { model_name: some/classifier, label_ix: 1, include_prompt_for_eval: False }\n";
+        let text =
+            ORIGINAL.replace(metric, &format!("metrics: [{metrics}]")).replace(reward_fn, &format!("  {reward}\n"));
+        std::fs::write(&file, text).expect("written");
+        let Imported { yaml, notes } = import(System::Rl4lms, &file).expect("it is read");
+        let written = RunConfig::parse(&yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        let plan = Plan::check(&written, &Machine::detect()).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        (plan, notes.iter().map(|note| note.message.clone()).collect::<Vec<_>>().join("\n"))
+    };
+    let (dates, meteor) = ("id: sentences_with_dates", "{ id: meteor }");
+    for (theirs, ours) in [
+        (
+            "{ id: bert_score, args: { language: en } }",
+            json!({ "bert_score": { "model": "FacebookAI/roberta-large" } }),
+        ),
+        (
+            "{ id: bert_score, args: { language: de } }",
+            json!({ "bert_score": { "model": "google-bert/bert-base-multilingual-cased" } }),
+        ),
+        (
+            "{ id: bleurt, args: { config_name: bleurt-large-512 } }",
+            json!({ "bleurt": {
+            "model": "Elron/bleurt-large-512", "references": "repr" } }),
+        ),
+        ("{ id: bleurt }", json!({ "bleurt": { "model": "Elron/bleurt-base-128", "references": "repr" } })),
+        (
+            "{ id: learned_reward, args: { model_name: some/classifier, label_ix: 1, batch_size: 100 } }",
+            json!({
+            "learned_reward": { "model": "some/classifier", "label": "1", "include_prompt": true } }),
+        ),
+        (
+            "{ id: intent_accuracy }",
+            json!({ "intent_accuracy": {
+            "model": "rajkumarrrk/roberta-daily-dialog-intent-classifier" } }),
+        ),
+        (
+            "{ id: summaCZS, args: { granularity: document-sentence, model_name: vitc, use_con: False } }",
+            json!({
+            "summac_zs": { "model": "tals/albert-xlarge-vitaminc-mnli", "entailment": "0", "contradiction": "1",
+                "granularity": "document", "summary_granularity": "sentence", "use_con": false } }),
+        ),
+    ] {
+        let (plan, _) = imported(dates, theirs);
+        let found = part(&plan, "/train/evaluation/metrics/0");
+        let (name, options) = ours.as_object().and_then(|ours| ours.iter().next()).expect("one metric");
+        for (key, expected) in options.as_object().expect("options") {
+            assert_eq!(&found[name][key], expected, "{theirs}: {key} in {found}");
+        }
+    }
+    let (plan, said) = imported(dates, "{ id: summaCConv }, { id: spice }, { id: summaCZS, args: { model_name: x } }");
+    assert_eq!(part(&plan, "/train/evaluation/metrics"), json!([]));
+    for part in ["it needs a trained convolution", "it needs scene graphs", "a granularity or a model of `summaCZS`"] {
+        assert!(said.contains(part), "`{part}` is missing in: {said}");
+    }
+    let (plan, _) = imported("id: intent_accuracy\n  args: { intent_coeff: 0.75, auto_coeff: 0.25 }", meteor);
+    let mix = part(&plan, "/reward/mix");
+    assert_eq!((&mix[0]["weight"], &mix[1]["weight"]), (&json!(0.75), &json!(0.25)));
+    assert!(mix[0]["reward"]["metric"]["intent_accuracy"].is_object(), "{mix}");
 }
 
 /// A file in the form of FineGrainedRLHF's own, with its values.

@@ -11,6 +11,8 @@ const HF_TOP_K: usize = 50;
 const HF_MAX_LENGTH: usize = 20;
 /// What RL4LMs asks CommonGen with where its file says nothing.
 const REPEATED: &str = "generate a sentence with: ";
+/// The classifier that is written into the original.
+const INTENTS: &str = "rajkumarrrk/roberta-daily-dialog-intent-classifier";
 /// Evaluations see the whole split.
 const WHOLE_SPLIT: usize = 1_000_000;
 
@@ -337,16 +339,15 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
             }
             Some(json!({ "mix": [{ "weight": weight, "reward": { "metric": { "cider": {} } } }] }))
         }
+        "bert_score" => metric("bert_score", bert_score(args)),
+        "bleurt" => metric("bleurt", bleurt(args)),
         "intent_accuracy" => {
-            from.note(
-                "reward_fn.id",
-                "the part of `intent_accuracy` that a classifier gives compares with a column, which has no equal: only METEOR is left, \
-                 with its weight; a `command` may add the other",
-            );
-            let weight = given("auto_coeff").as_f64().unwrap_or(1.0);
-            Some(
-                json!({ "mix": [{ "weight": weight, "reward": { "metric": { "meteor": { "references": "repr" } } } }] }),
-            )
+            let weight = |key: &str| given(key).as_f64().unwrap_or(1.0);
+            Some(json!({ "mix": [
+                { "weight": weight("intent_coeff"),
+                  "reward": { "metric": { "intent_accuracy": { "model": INTENTS } } } },
+                { "weight": weight("auto_coeff"), "reward": { "metric": { "meteor": { "references": "repr" } } } },
+            ] }))
         }
         "common_gen_preference_model" => {
             from.note(
@@ -367,6 +368,69 @@ fn py_rouge(args: &Map<String, Json>) -> Map<String, Json> {
         .filter(|(key, _)| ours.contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
+}
+
+/// The encoder that `bert-score` takes for a language.
+fn bert_score(args: &Map<String, Json>) -> Json {
+    let model = match args.get("language").and_then(Json::as_str).unwrap_or("en") {
+        "en" => "FacebookAI/roberta-large",
+        "zh" => "google-bert/bert-base-chinese",
+        "tr" => "dbmdz/bert-base-turkish-cased",
+        _ => "google-bert/bert-base-multilingual-cased",
+    };
+    json!({ "model": model })
+}
+
+/// The checkpoint as it is published for PyTorch; the original reads references as one text.
+fn bleurt(args: &Map<String, Json>) -> Json {
+    let name = ["config_name", "checkpoint"].into_iter().find_map(|key| args.get(key).and_then(Json::as_str));
+    json!({ "model": format!("Elron/{}", name.unwrap_or("bleurt-base-128")), "references": "repr" })
+}
+
+fn learned_reward(args: &Map<String, Json>) -> Json {
+    let given = |key: &str| args.get(key).cloned().unwrap_or_default();
+    let mut options = json!({ "model": given("model_name"), "label": given("label_ix").to_string() });
+    if given("include_prompt_for_eval") == json!(false) {
+        options["include_prompt"] = false.into();
+    }
+    json!({ "learned_reward": options })
+}
+
+/// The models of inference that `summac` knows, with the numbers of their labels for entailment and contradiction.
+const INFERENCE: [(&str, &str, u8, u8); 8] = [
+    ("snli-base", "boychaboy/SNLI_roberta-base", 0, 2),
+    ("snli-large", "boychaboy/SNLI_roberta-large", 0, 2),
+    ("mnli-base", "microsoft/deberta-base-mnli", 2, 0),
+    ("mnli", "FacebookAI/roberta-large-mnli", 2, 0),
+    ("anli", "ynie/roberta-large-snli_mnli_fever_anli_R1_R2_R3-nli", 0, 2),
+    ("vitc-base", "tals/albert-base-vitaminc-mnli", 0, 1),
+    ("vitc", "tals/albert-xlarge-vitaminc-mnli", 0, 1),
+    ("vitc-only", "tals/albert-xlarge-vitaminc", 0, 1),
+];
+
+/// Options of `summac_zs`; `None` where a model or a granularity is not known.
+fn summac_zs(args: &Map<String, Json>) -> Option<Json> {
+    let name = args.get("model_name").and_then(Json::as_str).unwrap_or("mnli");
+    let (_, model, entailment, contradiction) = INFERENCE.into_iter().find(|(known, ..)| *known == name)?;
+    let mut options = json!({
+        "model": model, "entailment": entailment.to_string(), "contradiction": contradiction.to_string(),
+    });
+    let granularity = args.get("granularity").and_then(Json::as_str).unwrap_or("paragraph");
+    let known = |part: &str| ["document", "paragraph", "sentence", "2sents", "mixed"].contains(&part);
+    let (of_document, of_summary) = granularity.split_once('-').unwrap_or((granularity, granularity));
+    if !known(of_document) || !known(of_summary) {
+        return None;
+    }
+    options["granularity"] = of_document.into();
+    if of_summary != of_document {
+        options["summary_granularity"] = of_summary.into();
+    }
+    for key in ["op1", "op2", "use_ent", "use_con"] {
+        if let Some(value) = args.get(key) {
+            options[key] = value.clone();
+        }
+    }
+    Some(options)
 }
 
 fn reward(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
@@ -414,8 +478,37 @@ fn metrics(from: &Original, to: &mut Written) {
             "rouge_l_max" => json!({ "rouge_l_max": py_rouge(&args) }),
             "diversity" | "bleu" | "sacre_bleu" | "ter" | "chrf" | "cider" | "parent_totto" | "bleu_totto"
             | "dates" | "increasing_numbers" => json!({ id: args }),
+            "bert_score" => json!({ "bert_score": bert_score(&args) }),
+            "bleurt" => json!({ "bleurt": bleurt(&args) }),
+            "intent_accuracy" => json!({ "intent_accuracy": { "model": INTENTS } }),
+            "learned_reward" => learned_reward(&args),
+            "causal_perplexity" => {
+                let model = to.0["model"].as_str().unwrap_or_default().to_owned();
+                from.note(
+                    &place,
+                    format!(
+                        "`causal_perplexity` is that of the references under the policy as it is trained; here that of the \
+                         completions under `{model}`, the model that training starts from"
+                    ),
+                );
+                json!({ "perplexity": { "model": model } })
+            }
+            "summaCZS" => match summac_zs(&args) {
+                Some(options) => json!({ "summac_zs": options }),
+                None => {
+                    from.note(&place, "a granularity or a model of `summaCZS` that is not known: left out");
+                    continue;
+                }
+            },
             _ => {
-                from.note(&place, format!("the metric `{id}` has no equal in evaluations of training: left out"));
+                let why = match id {
+                    "summaCConv" => {
+                        ": it needs a trained convolution, which the original draws at random (`summac_conv`)"
+                    }
+                    "spice" => ": it needs scene graphs of texts that do not exist yet",
+                    _ => "",
+                };
+                from.note(&place, format!("the metric `{id}` has no equal in evaluations of training{why}: left out"));
                 continue;
             }
         };
