@@ -24,6 +24,14 @@ impl std::fmt::Display for NotResumed {
     }
 }
 
+/// The error of a command that leaves nothing to go on with.
+pub fn not_resumed(error: Error) -> anyhow::Error {
+    match error {
+        Error::Interrupted => anyhow::Error::new(error).context(NotResumed("interrupted")),
+        error => error.into(),
+    }
+}
+
 /// Something was found, and said: the exit code of a command that looks for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Found(pub u8);

@@ -93,6 +93,14 @@ pub fn interrupt() -> Interrupt {
     INTERRUPT.clone()
 }
 
+/// What Ctrl-C raises where a command may wait for a program; without one it ends with its process.
+pub fn interrupt_of(starts_program: bool) -> Interrupt {
+    if starts_program {
+        catch_interrupts();
+    }
+    interrupt()
+}
+
 /// From now on the first Ctrl-C only raises a flag; the second ends the program at once.
 pub fn catch_interrupts() {
     // Only a second handler fails, and one is enough.

@@ -109,7 +109,7 @@ impl<'a> Judge<'a> {
         let new = plan.train().evaluation.max_new_tokens.unwrap_or(max_new_tokens);
         let room = reference.room().within(plan.train().max_length).too_long(new);
         // Rows that every method holds out: one that puts others in the place of what it cannot use holds out more.
-        let held_out = rows(plan, Need::Prompt, &|_| true)?.held_out;
+        let held_out = rows(plan, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
         let found = data::prompts(
             &held_out,
             &start.model.tokenizer,
@@ -123,7 +123,8 @@ impl<'a> Judge<'a> {
         }
         let evaluated = &plan.train().evaluation;
         let models = MetricModels::new(device.clone(), passes(plan));
-        let measuring = Measuring::new(&evaluated.metrics, evaluated.post_process, &models)?;
+        let measuring =
+            Measuring::new(&evaluated.metrics, evaluated.post_process.as_ref(), &models, &observer.interrupt())?;
         let params = SamplingParams {
             temperature: temperature as f32,
             max_new_tokens,

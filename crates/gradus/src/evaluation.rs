@@ -6,27 +6,35 @@ use crate::math::kl;
 use crate::math::stats::{Variance, std};
 use crate::metric::{Measure, Metric, MetricConfig, Models, Row};
 use crate::model::CausalLm;
+use crate::process::Interrupt;
 use crate::reward::{self, Count, Reward, Score, measured_rows};
 use crate::rng::Purpose;
 use crate::rollout::{self, Prompt, Rollouts, Sampler, StopReason};
 use crate::settings::Settings;
 use crate::stats::Stats;
-use crate::task::PostProcess;
+use crate::task::{PostProcess, PostProcessor};
 
 /// The metrics of an evaluation, and what is done to completions before.
 #[derive(Default)]
 pub struct Measuring {
     metrics: Vec<(String, Box<dyn Metric>)>,
-    post_process: Option<PostProcess>,
+    post_process: Option<Box<dyn PostProcessor>>,
 }
 
 impl Measuring {
-    /// With the metrics of `configs`, which open what they ask with `models`.
+    /// With the metrics of `configs`, which open what they ask with `models`; an `interrupt` ends the wait for programs.
     ///
     /// # Errors
-    /// A file or a model named in their options that cannot be read.
-    pub fn new(configs: &[MetricConfig], post_process: Option<PostProcess>, models: &dyn Models) -> Result<Self> {
-        let metrics = configs.iter().map(|config| Ok((config.name(), config.build(models)?))).collect::<Result<_>>()?;
+    /// A file, a model or a program named in their options that cannot be had.
+    pub fn new(
+        configs: &[MetricConfig],
+        post_process: Option<&PostProcess>,
+        models: &dyn Models,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let metrics = configs.iter().map(|config| Ok((config.name(), config.build(models, interrupt)?)));
+        let (metrics, post_process) =
+            (metrics.collect::<Result<_>>()?, post_process.map(PostProcess::build).transpose()?);
         Ok(Self { metrics, post_process })
     }
 
@@ -38,7 +46,7 @@ impl Measuring {
     /// What metrics see of the completions.
     pub fn rows(&self, rollouts: &Rollouts) -> Vec<Row> {
         let mut rows = measured_rows(rollouts);
-        if let Some(process) = self.post_process {
+        if let Some(process) = &self.post_process {
             rows.iter_mut().for_each(|row| row.prediction = process.apply(&row.prediction));
         }
         rows
@@ -56,7 +64,9 @@ impl Measuring {
         let mut measured = Vec::new();
         for (name, metric) in &self.metrics {
             let found = metric.measure(&rows).map_err(|error| {
-                Error::input(format!("`{name}` of prompt {}: {}", rollouts.prompt(error.row).row + 1, error.message))
+                error.into_error(|row, message| {
+                    Error::input(format!("`{name}` of prompt {}: {message}", rollouts.prompt(row).row + 1))
+                })
             })?;
             measured.extend(found.into_iter().map(|measure| (measure.key(name), measure)));
         }

@@ -21,14 +21,18 @@ const PARTS: &[(&str, &[&str])] = &[
     ("calendar", &[]),
     ("text", &["calendar"]),
     ("toxicity", &[]),
-    ("metric", &["suggest", "text", "toxicity"]),
+    // What users add: by name in their own programs, or as programs that are asked in lines.
+    ("plugin", &["suggest"]),
+    ("process", &[]),
+    ("metric", &["plugin", "process", "suggest", "text", "toxicity"]),
     ("loss", &[]),
     // A model larger than the machine's memory is refused before any of it is read.
     ("model", &["hub", "machine", "gradus_kernels"]),
     ("pretrained", &["model", "text"]),
     ("run", &["calendar", "metric"]),
     ("data", &["hub", "text"]),
-    ("task", &["data", "metric"]),
+    ("observer", &["plugin", "process", "run"]),
+    ("task", &["data", "metric", "plugin", "process"]),
     ("generate", &["model", "gradus_kernels"]),
     ("rollout", &["generate", "model", "text", "data"]),
     // What objectives and algorithms take a step with.
@@ -40,9 +44,9 @@ const PARTS: &[(&str, &[&str])] = &[
     ("learner", &["model", "gradus_kernels"]),
     ("settings", &["batches", "data", "generate", "learner", "math", "metric", "model", "run", "task"]),
     // What is learned from: rewards, fixed examples, rollouts.
-    ("reward", &["batches", "data", "host", "metric", "model", "rollout", "text", "toxicity"]),
+    ("reward", &["batches", "data", "host", "metric", "model", "plugin", "process", "rollout", "text", "toxicity"]),
     // What a method says of itself, whatever it learns from.
-    ("method", &["data", "generate", "memory", "model", "reward", "settings"]),
+    ("method", &["data", "generate", "memory", "metric", "model", "reward", "settings"]),
     (
         "objective",
         &["batches", "data", "generate", "host", "loss", "math", "method", "model", "pretrained", "settings", "stats"],
@@ -50,11 +54,14 @@ const PARTS: &[(&str, &[&str])] = &[
     (
         "algorithm",
         &[
-            "batches", "data", "generate", "host", "learner", "loss", "math", "method", "model", "rollout", "run",
-            "settings", "stats",
+            "batches", "data", "generate", "host", "learner", "loss", "math", "method", "model", "plugin", "rollout",
+            "run", "settings", "stats",
         ],
     ),
-    ("evaluation", &["algorithm", "math", "metric", "model", "reward", "rollout", "settings", "stats", "task"]),
+    (
+        "evaluation",
+        &["algorithm", "math", "metric", "model", "process", "reward", "rollout", "settings", "stats", "task"],
+    ),
     (
         "config",
         &[
@@ -63,13 +70,17 @@ const PARTS: &[(&str, &[&str])] = &[
             "device",
             "machine",
             "method",
+            "metric",
             "model",
             "objective",
+            "observer",
+            "plugin",
             "reward",
             "run",
             "settings",
             "suggest",
             "task",
+            "text",
         ],
     ),
     ("runs", &["math", "run", "suggest"]),

@@ -133,7 +133,8 @@ fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     let (model, rows) = (model(directory.path(), family), rows(directory.path()));
     let samples = ["ppo", "nlpo", "a2c", "trpo", "grpo", "rloo"].iter().any(|name| method.starts_with(name));
     let reward = if samples { "reward: {rule: {regex: e}}\n" } else { "" };
-    let method = &*method.replace("MODEL", &model);
+    let [method, train] = [method, train].map(|text| text.replace("MODEL", &model));
+    let (method, train) = (&*method, &*train);
     let written = format!(
         "model: {model}\ndata: {rows}\noutput_dir: {}\nmethod: {{{method}}}\n{reward}train:\n  eval_steps: -1\n{train}",
         directory.path().join("run").display()
@@ -226,6 +227,11 @@ fn the_predicted_peak_is_the_measured_one() {
                 // Most is the cache of 128 rows.
                 "grpo: {max_new_tokens: 96, group_size: 16}",
                 "  max_steps: 2\n  batch_size: 8\n  micro_batch_tokens: 256\n  sampling_weights: int8\n",
+            ),
+            // What metrics ask is held as long as the run.
+            (
+                "grpo: {max_new_tokens: 32, group_size: 8}",
+                "  max_steps: 2\n  batch_size: 4\n  evaluation: {metrics: [{perplexity: {model: MODEL}}]}\n",
             ),
             (
                 "grpo: {max_new_tokens: 32, group_size: 8, kl_coefficient: 0.1, mini_batches: 2}",

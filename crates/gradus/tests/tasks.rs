@@ -8,6 +8,7 @@ mod skip;
 use gradus::config::{Plan, RunConfig};
 use gradus::data::{Content, LoadOptions, Need, Row, RowData};
 use gradus::machine::Machine;
+use gradus::process::Interrupt;
 use gradus::task::{DataConfig, Files, Split, TaskConfig, load};
 use serde_json::{Value, json};
 
@@ -41,8 +42,10 @@ fn samples_are_those_of_rl4lms() {
         let what = format!("{} {}", case["task"], case["split"]);
         seen.insert(task.name());
         let at = folder.path().to_string_lossy().into_owned();
-        let files = Files::new(Some(&at), split(&case["split"]), None);
-        let samples = task.task().samples(&files).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let interrupt = Interrupt::default();
+        let files = Files::new(Some(&at), split(&case["split"]), None, &interrupt);
+        let samples =
+            task.build().expect("no plug-in").samples(&files).unwrap_or_else(|error| panic!("{what}: {error}"));
         let expected = case["samples"].as_array().expect("samples");
         assert_eq!(samples.len(), expected.len(), "{what}");
         for ((_, sample), expected) in samples.iter().zip(expected) {
@@ -54,7 +57,7 @@ fn samples_are_those_of_rl4lms() {
         }
         // Rows carry the names of samples, and the references beside the prompt.
         let config = DataConfig { from: Some(at), task: Some(task), split: Some(split(&case["split"])) };
-        let rows = load(&config, &LoadOptions::needing(Need::Prompt)).expect("rows").rows;
+        let rows = load(&config, &LoadOptions::needing(Need::Prompt), &Interrupt::default()).expect("rows").rows;
         for (row, expected) in rows.iter().zip(expected) {
             assert_eq!(row.columns["id"], expected["id"], "{what}");
             assert_eq!(row.columns["references"], expected["references"], "{what}");
@@ -65,7 +68,7 @@ fn samples_are_those_of_rl4lms() {
 
 fn rows(yaml: &str, need: Need) -> Vec<Row> {
     let data: DataConfig = serde_saphyr::from_str(yaml).expect("a data source");
-    load(&data, &LoadOptions::needing(need)).expect("rows").rows
+    load(&data, &LoadOptions::needing(need), &Interrupt::default()).expect("rows").rows
 }
 
 fn prompt(row: &Row) -> &str {
@@ -85,7 +88,9 @@ fn tasks_without_files_repeat_one_prompt() {
     let found = rows("task: { dummy_pool: { prompt: 'Let us generate some numbers' } }", Need::Prompt);
     assert_eq!((found.len(), prompt(&found[99])), (100, "Let us generate some numbers"));
     let dates: DataConfig = serde_saphyr::from_str("task: { dates: {} }").expect("a data source");
-    let error = load(&dates, &LoadOptions::needing(Need::Sft)).expect_err("nothing to learn").to_string();
+    let error = load(&dates, &LoadOptions::needing(Need::Sft), &Interrupt::default())
+        .expect_err("nothing to learn")
+        .to_string();
     assert_eq!(error, "dates:1: the task has no references: there is nothing to learn from");
 }
 
@@ -139,7 +144,8 @@ fn what_is_wrong_with_files_is_said() {
         }
         let data: DataConfig =
             serde_saphyr::from_str(&format!("{{ from: {at}, task: {task} }}")).expect("a data source");
-        let error = load(&data, &LoadOptions::needing(Need::Prompt)).expect_err("bad input").to_string();
+        let error =
+            load(&data, &LoadOptions::needing(Need::Prompt), &Interrupt::default()).expect_err("bad input").to_string();
         for (name, _) in files {
             std::fs::remove_file(folder.path().join(name)).expect("removed");
         }
@@ -172,7 +178,7 @@ fn what_is_wrong_with_files_is_said() {
         "train.jsonl:1: 1 utterances, but 1 emotions and 0 acts"
     );
     let nowhere: DataConfig = serde_saphyr::from_str("task: { narrative_qa: {} }").expect("a data source");
-    let error = load(&nowhere, &LoadOptions::needing(Need::Prompt)).expect_err("no files");
+    let error = load(&nowhere, &LoadOptions::needing(Need::Prompt), &Interrupt::default()).expect_err("no files");
     assert_eq!(error.to_string(), "the task's files are on no hub, and no path was given");
     assert!(error.hint().is_some_and(|hint| hint.contains("`dev.tsv`")));
 }
@@ -309,6 +315,8 @@ fn toxic_prompts_are_split_as_quark_does() {
     let alone: DataConfig =
         serde_saphyr::from_str(&format!("{{ from: '{all}', task: real_toxicity_prompts, split: test }}"))
             .expect("data");
-    let error = load(&alone, &LoadOptions::needing(Need::Prompt)).expect_err("no test split").to_string();
+    let error = load(&alone, &LoadOptions::needing(Need::Prompt), &Interrupt::default())
+        .expect_err("no test split")
+        .to_string();
     assert!(error.starts_with("the test split of `real_toxicity_prompts` is a file of its own"), "{error}");
 }

@@ -68,7 +68,8 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     let given = flags().given(matches);
     let methods: Vec<String> = matches.get_many("methods").map(|names| names.cloned().collect()).unwrap_or_default();
     let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
-    let written = WrittenComparison::load(&ComparisonRequest { file, methods: &methods, flags: &given })?;
+    let written =
+        WrittenComparison::load(&ComparisonRequest { file, methods: &methods, flags: &given, registry: None })?;
     let existing = match (matches.get_flag("resume"), matches.get_flag("overwrite")) {
         (true, _) => Existing::Resume,
         (_, true) => Existing::Overwrite,

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, TokeniseOptions, TooLong, parse_rename};
 use gradus::model::ModelDir;
-use gradus::task::load;
+use gradus::task::{TaskConfig, load};
 use gradus::text::{ChatTemplate, Tokenizer};
 
 use crate::flags;
 use crate::output::Output;
-use crate::watch::fetch_rows;
+use crate::report::not_resumed;
+use crate::watch::{fetch_rows, interrupt_of};
 
 mod check;
 mod convert;
@@ -130,7 +131,8 @@ impl RowArgs {
         let named = self.data.as_deref().or(self.named.as_deref());
         let data = flags::data(named, self.task.as_deref(), self.split.as_deref())?;
         fetch_rows(&data, out)?;
-        let dataset = load(&data, &options)?;
+        let asks = data.task.as_ref().is_some_and(TaskConfig::starts_program);
+        let dataset = load(&data, &options, &interrupt_of(asks)).map_err(not_resumed)?;
         if let (Some(split), false) = (&dataset.source.split, dataset.source.other_splits.is_empty()) {
             let others: Vec<String> = dataset.source.other_splits.iter().map(|s| format!("`{s}`")).collect();
             let example = format!("{data}:{}", dataset.source.other_splits[0]);

@@ -9,16 +9,16 @@ use gradus::config::{Flag, Request, RunConfig};
 use gradus::data::Side;
 use gradus::device::DeviceChoice;
 use gradus::inference::{EvalOptions, Measured, MetricOptions, MetricValue, Prediction, evaluate, measure};
-use gradus::metric::{Resampling, configure};
+use gradus::metric::{MetricConfig, Resampling, configure};
 use gradus::reward::config::RewardConfig;
-use gradus::task::PostProcess;
+use gradus::task::{PostProcess, TaskConfig};
 
 use super::generate::{BeamArgs, SamplingArgs};
 use crate::flags;
 use crate::output::Output;
-use crate::report::NotResumed;
+use crate::report::not_resumed;
 use crate::table::aligned;
-use crate::watch::{catch_interrupts, fetch, fetch_data, fetch_rows, interrupt, short};
+use crate::watch::{fetch, fetch_data, fetch_rows, interrupt_of, short};
 
 /// Arguments of `gradus eval`, beside the flags of rewards.
 #[derive(Debug, clap::Args)]
@@ -124,14 +124,10 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     fetch(&options.model, out)?;
     fetch_rows(&options.data, out)?;
     let spinner = out.spinner("measuring");
-    // Only a program can keep an evaluation waiting; anything else ends with its process.
-    if options.reward.as_ref().is_some_and(RewardConfig::starts_program) {
-        catch_interrupts();
-    }
-    let found = evaluate(&options, &interrupt()).map_err(|error| match error {
-        gradus::Error::Interrupted => anyhow::Error::new(error).context(NotResumed("interrupted")),
-        error => error.into(),
-    })?;
+    let asks = options.reward.as_ref().is_some_and(RewardConfig::starts_program)
+        || options.metrics.iter().any(MetricConfig::starts_program)
+        || options.data.task.as_ref().is_some_and(TaskConfig::starts_program);
+    let found = evaluate(&options, &interrupt_of(asks)).map_err(not_resumed)?;
     drop(spinner);
     if let Some(path) = &args.predictions {
         let line = |sample: &Prediction| serde_json::to_string(sample).map(|line| line + "\n");
@@ -155,7 +151,8 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     };
     fetch_data(&options.data, out)?;
     let spinner = out.spinner("measuring");
-    let found = measure(&options)?;
+    let asks = options.metrics.iter().any(MetricConfig::starts_program);
+    let found = measure(&options, &interrupt_of(asks)).map_err(not_resumed)?;
     drop(spinner);
     out.result(&found.to_json(), || values_table(found.rows, &found.values))
 }

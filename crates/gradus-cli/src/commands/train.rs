@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::flags;
 use crate::output::Output;
-use crate::watch::{Watcher, fetch, fetch_data, fetch_rows, short};
+use crate::watch::{Watcher, fetch, fetch_rows, short};
 
 /// Trains what the file and the flags say. `method` is that of the command; `train` leaves it to the file.
 pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
@@ -36,7 +36,7 @@ pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
         .into_iter()
         .flatten()
         .try_for_each(|data| fetch_rows(data, out))?;
-    config.mix.iter().try_for_each(|source| fetch_data(&source.data, out))?;
+    config.mix.iter().try_for_each(|source| fetch_rows(&source.data, out))?;
     let outcome = gradus::train::run(plan, &mut Watcher::new(out))?;
     out.note(summary(&outcome.results));
     out.result(&outcome.results, || outcome.directory.display().to_string())
@@ -56,7 +56,7 @@ pub fn warn_of_bf16(plan: &Plan, machine: &Machine, out: &Output) {
 pub fn plan(method: Option<&str>, matches: &ArgMatches) -> anyhow::Result<Plan> {
     let given = flags::given(matches, method.map_or(Scope::Shared, Scope::Method));
     let file = matches.get_one::<PathBuf>("file");
-    let request = Request { file: file.map(PathBuf::as_path), method, flags: &given };
+    let request = Request { file: file.map(PathBuf::as_path), method, flags: &given, registry: None };
     let machine = Machine::detect();
     let origin = matches.get_one::<String>("resume-from").map(|text| Origin::named(text));
     if let Some(Origin::Other(checkpoint)) = &origin {

@@ -138,3 +138,31 @@ fn a_data_set_is_downloaded_once_and_shows_how_far_it_is() {
     let missing = show(&endpoint, "acme/none");
     assert!(missing.stderr.contains("data set `acme/none`") && missing.stderr.contains("no such public data set"));
 }
+
+#[test]
+fn models_that_metrics_ask_are_downloaded_with_the_others_and_counted() {
+    let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(8));
+    let endpoint = serve(fixture_model("gpt2").into());
+    let write = |name: &str, metrics: &str| {
+        let model = fixture_model("gpt2");
+        let text = format!(
+            "model: {model}\ndata: rows.jsonl\nmethod: {{ sft: {{}} }}\ntrain: {{ max_steps: 1, evaluation: {{ max_new_tokens: 4, metrics: [{metrics}] }} }}\n"
+        );
+        test.write(name, &text);
+    };
+    write("plain.yml", "exact_match");
+    write("asks.yml", "{ perplexity: { model: acme/tiny } }");
+    let plan = |endpoint: &str, file: &str| run_with(&test, endpoint, &["plan", file, "--json"]);
+    let weights = |run: &Run| {
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let report: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
+        report["phases"].as_array().expect("phases").iter().map(|of| of["weights"].as_u64().unwrap_or(0)).max()
+    };
+    // Without the server there is no such model yet.
+    let missing = plan("http://127.0.0.1:9", "asks.yml");
+    assert!(missing.code == 1 && missing.stderr.contains("acme/tiny"), "{}", missing.stderr);
+    let (plain, asks) = (weights(&plan(&endpoint, "plain.yml")), weights(&plan(&endpoint, "asks.yml")));
+    assert!(asks > plain, "{asks:?} and {plain:?}");
+    // It lies here now.
+    assert_eq!(weights(&plan("http://127.0.0.1:9", "asks.yml")), asks);
+}

@@ -21,6 +21,7 @@ mod inference;
 mod metrics;
 mod mistakes;
 mod plan;
+mod plugins;
 mod resume;
 mod rows;
 mod runs;

@@ -108,7 +108,7 @@ fn checked(app: &App, method: &str, lists: &Lists, filled: &Asked) -> Result<(Dr
     flags.extend(set(method, "output_dir", &directory.to_string_lossy()));
     let line = command(method, &flags);
     flags.extend(set(method, "train.device", &app.training.device));
-    let request = Request { file: None, method: Some(method), flags: &flags };
+    let request = Request { file: None, method: Some(method), flags: &flags, registry: None };
     let plan = RunConfig::load(&request).and_then(|written| Plan::check(&written, &Machine::detect()));
     let plan = plan.map_err(|error| in_words(&error))?;
     Ok((Draft { name: format!("{before}{name}"), directory, yaml: plan.to_yaml() }, line))

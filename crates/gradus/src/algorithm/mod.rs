@@ -13,6 +13,7 @@ pub mod fisher;
 pub mod grouped;
 pub mod grpo;
 pub mod nlpo;
+mod plugged;
 pub mod ppo;
 pub mod rloo;
 pub mod shaping;
@@ -27,6 +28,7 @@ use serde_json::{Map, Value};
 pub use actor::{Actor, Forward};
 pub use critic::Critic;
 pub use estimator::{Estimator, KlLimit};
+pub use plugged::{Plugged, Unbound};
 
 use crate::error::Result;
 use crate::generate::{Masking, SamplingConfig};

@@ -21,7 +21,7 @@ use super::load::{Request, Written, resolve, text};
 use super::method::names;
 use super::node::{Entry, Node, Value, document};
 use super::schema::Schema;
-use super::{MethodConfig, plan::free_directory};
+use super::{MethodConfig, Registry, plan::free_directory};
 use crate::error::{Diagnostic, Error, Place, Result};
 
 /// What the user asked for.
@@ -33,6 +33,8 @@ pub struct ComparisonRequest<'a> {
     pub methods: &'a [String],
     /// Flags, which lie over the file; those of one method touch only that method.
     pub flags: &'a [Flag],
+    /// What the program adds by name.
+    pub registry: Option<&'a Registry>,
 }
 
 /// A comparison as written.
@@ -80,7 +82,7 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     let sides = methods(base.take("methods"), request.methods)?;
     let has_reward = base.entry("reward").is_some() || request.flags.iter().any(of_reward);
     let (mut runs, mut problems) = (Vec::new(), Vec::new());
-    let mut add = |name: &str, keys: Node| match one(&base, name, keys, request.flags) {
+    let mut add = |name: &str, keys: Node| match one(&base, name, keys, request) {
         Ok(written) => Some(written),
         Err(Error::Config(found)) => {
             // What all methods share is wrong in all of them.
@@ -141,7 +143,7 @@ fn is_online(name: &str) -> bool {
 }
 
 /// The run of one method.
-fn one(base: &Node, name: &str, mut keys: Node, flags: &[Flag]) -> Result<Written> {
+fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>) -> Result<Written> {
     let is_online = is_online(name);
     let mut base = base.clone();
     if !is_online {
@@ -159,8 +161,8 @@ fn one(base: &Node, name: &str, mut keys: Node, flags: &[Flag]) -> Result<Writte
         Some(method) => method == name,
         None => is_online || !of_reward(flag),
     };
-    let flags: Vec<Flag> = flags.iter().filter(belongs).cloned().collect();
-    resolve(base, None, &Request { file: None, method: Some(name), flags: &flags })
+    let flags: Vec<Flag> = request.flags.iter().filter(belongs).cloned().collect();
+    resolve(base, None, &Request { file: None, method: Some(name), flags: &flags, registry: request.registry })
 }
 
 /// The methods to train with the keys that the file gives them.

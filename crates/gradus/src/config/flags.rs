@@ -13,6 +13,7 @@ use super::node::{Entry, Node, Value, parse};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::data::Need;
 use crate::error::{Diagnostic, Place, excerpt};
+use crate::text::words;
 
 /// A flag that exists.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,6 +93,8 @@ pub fn flags(schema: &Schema, scope: Scope<'_>) -> Vec<FlagSpec> {
                     collect(schema, field, "train", "", section(&field.name), &mut later);
                 }
             }
+            // Only a program that has some takes them, in its files.
+            "observers" => {}
             "adapter" | "lora" => collect(schema, field, "", "", "Adapter", &mut specs),
             _ => collect(schema, field, "", "", "Input and output", &mut specs),
         }
@@ -304,26 +307,6 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
             node
         }
     })
-}
-
-/// Splits as a shell does: white space between words, single and double quotes, a backslash before a character.
-fn words(text: &str) -> Option<Vec<String>> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
-    let mut characters = text.chars();
-    while let Some(c) = characters.next() {
-        match (c, quote) {
-            ('\\', None | Some('"')) => word.get_or_insert_default().push(characters.next()?),
-            (c, Some(end)) if c == end => quote = None,
-            ('\'' | '"', None) => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (c, None) if c.is_whitespace() => words.extend(word.take()),
-            (c, _) => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    quote.is_none().then_some(words)
 }
 
 fn move_to(node: &mut Node, place: &Option<Place>) {

@@ -8,7 +8,7 @@ use super::node::{Entry, Node, Value, document};
 use super::read::read;
 use super::rules;
 use super::schema::Schema;
-use super::{MethodConfig, RunConfig, preset, write};
+use super::{MethodConfig, Registry, RunConfig, preset, write};
 use crate::error::{Diagnostic, Error, Place, Result};
 use crate::files;
 use crate::machine::Machine;
@@ -22,6 +22,8 @@ pub struct Request<'a> {
     pub method: Option<&'a str>,
     /// Flags, which lie over the file.
     pub flags: &'a [Flag],
+    /// What the program adds by name.
+    pub registry: Option<&'a Registry>,
 }
 
 /// A configuration as written, and where each key stands.
@@ -123,7 +125,7 @@ pub(super) fn text(path: &Path) -> Result<String> {
 
 /// Lays `file` (another file's tree) and the flags of `request` over `base`, and reads the result.
 pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> Result<Written> {
-    let schema = Schema::run_config();
+    let schema = request.registry.map_or_else(Schema::run_config, Schema::with);
     let mut problems = Vec::new();
     let mut over = tree(request.flags).unwrap_or_else(|found| {
         problems.extend(found);
@@ -143,13 +145,16 @@ pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> 
     problems.extend(reading.problems);
     let (value, broken) = (reading.value, reading.broken);
     if problems.is_empty() {
-        let config = serde_json::from_value(value).map_err(|error| {
+        let mut config = serde_json::from_value(value).map_err(|error| {
             Error::Config(vec![Diagnostic { message: error.to_string(), places: Vec::new(), hint: None }])
         })?;
+        request.registry.map_or(Ok(()), |registry| registry.bind(&mut config))?;
         return Ok(Written { config, root, marked: Vec::new() });
     }
     // The rest may have problems of its own; what could not be read takes its default, and problems with it are silent.
-    if let Ok(config) = serde_json::from_value(patched(value, request.method)) {
+    if let Ok(mut config) = serde_json::from_value(patched(value, request.method)) {
+        // What does not fit is among the problems already.
+        let _ = request.registry.map(|registry| registry.bind(&mut config));
         let written = Written { config, root, marked: Vec::new() };
         let also = rules::check(&written, &Machine::detect());
         let is_broken = |key: &String| broken.iter().any(|path| key.starts_with(path.as_str()));

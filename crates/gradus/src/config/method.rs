@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::algorithm::{
-    OnlineMethod, a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, rloo::RlooConfig,
+    OnlineMethod, Unbound, a2c::A2cConfig, grpo::GrpoConfig, nlpo::NlpoConfig, ppo::PpoConfig, rloo::RlooConfig,
     trpo::TrpoConfig,
 };
 use crate::method::{Head, Iteration, Method, Shared};
@@ -13,6 +13,7 @@ use crate::objective::{
     OfflineMethod, classify::ClassifyConfig, cpo::CpoConfig, distill::DistillConfig, dpo::DpoConfig, kto::KtoConfig,
     orpo::OrpoConfig, reward_model::RewardModelConfig, sft::SftConfig, simpo::SimpoConfig,
 };
+use crate::plugin::Plugin;
 use crate::settings::TrainConfig;
 
 /// The method and its own keys.
@@ -49,6 +50,8 @@ pub enum MethodConfig {
     Grpo(GrpoConfig),
     /// REINFORCE with the mean of the other completions as its baseline (leave one out).
     Rloo(RlooConfig),
+    /// A method that the program was given by name (docs/plugins.md): its name is the key, below which its keys stand.
+    Plugin(Plugin<dyn OnlineMethod>),
 }
 
 impl MethodConfig {
@@ -70,7 +73,16 @@ impl MethodConfig {
             Self::Trpo(keys) => visitor.online(keys),
             Self::Grpo(keys) => visitor.online(keys),
             Self::Rloo(keys) => visitor.online(keys),
+            Self::Plugin(plugin) => match plugin.make() {
+                Ok(keys) => visitor.online(keys),
+                Err(_) => visitor.online(&Unbound),
+            },
         }
+    }
+
+    /// The plug-in, where it is one.
+    pub(super) fn plugin_mut(&mut self) -> Option<&mut Plugin<dyn OnlineMethod>> {
+        if let Self::Plugin(plugin) = self { Some(plugin) } else { None }
     }
 }
 
@@ -87,12 +99,13 @@ pub trait Visitor<'a> {
 }
 
 impl MethodConfig {
-    /// Every method with its defaults, in the order in which they are listed.
+    /// Every method that there always is with its defaults, in the order in which they are listed.
     pub fn all() -> Vec<Self> {
         let schema = schemars::schema_for!(Self).to_value();
         let sides = schema["oneOf"].as_array().expect("a choice of methods");
         let names = sides.iter().filter_map(|side| side["properties"].as_object()?.keys().next());
-        names.map(|name| Self::named(name).expect("every key has a default")).collect()
+        let own = names.filter(|name| *name != "plugin");
+        own.map(|name| Self::named(name).expect("every key has a default")).collect()
     }
 
     /// The method that is called so, with its defaults.

@@ -16,6 +16,7 @@ mod plan;
 mod preset;
 mod read;
 mod reference;
+mod registry;
 mod resume;
 mod rules;
 mod schema;
@@ -32,6 +33,7 @@ pub use load::{Request, Written};
 pub use method::{MethodConfig, Visitor};
 pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
+pub use registry::{Options, Registry};
 pub use resume::{Change, Effect, Resume, ResumeFrom};
 pub use schema::{Field, Schema, Shape, Word};
 pub use sweep::{SweepPoint, WrittenSweep};
@@ -43,6 +45,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::method::{Preset, Shared};
 use crate::model::adapter::LoraConfig;
+use crate::observer::Observer;
+use crate::plugin::Plugin;
 use crate::reward::config::RewardConfig;
 use crate::settings::TrainConfig;
 use crate::task::DataConfig;
@@ -79,6 +83,9 @@ pub struct RunConfig {
     /// What completions are worth (online methods only).
     #[serde(default)]
     pub reward: Option<RewardConfig>,
+    /// Who is told what happens, of those that the program was given by name (docs/plugins.md): `[{ NAME: {…} }]`.
+    #[serde(default)]
+    pub observers: Vec<Plugin<dyn Observer>>,
     /// What all trainers share.
     #[serde(default)]
     pub train: TrainConfig,
@@ -88,8 +95,8 @@ pub struct RunConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MixedData {
-    /// A file, a directory or a hub name, as in `data`; `name:split` names a split.
-    pub data: String,
+    /// A file, a directory or a hub name, or a task with its files, as in `data`; `name:split` names a split.
+    pub data: DataConfig,
     /// How many of its rows are taken, drawn at random by the seed. Default: all.
     #[serde(default)]
     pub rows: Option<usize>,

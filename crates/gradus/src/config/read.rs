@@ -9,6 +9,7 @@ use super::foreign::{Spelling, translate};
 use super::node::{Entry, Node, Value};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::error::{Diagnostic, Place};
+use crate::plugin;
 use crate::suggest::nearest;
 
 /// What reading a tree found.
@@ -146,6 +147,13 @@ impl Reader<'_> {
     fn choice(&mut self, sides: &[Field], entries: &[Entry], node: &Node, path: &str) -> Option<Json> {
         let known = |entry: &&Entry| sides.iter().any(|side| side.name == entry.key);
         match entries {
+            _ if sides.is_empty() => {
+                let named = entries.iter().map(|entry| format!("`{}`", entry.key)).collect::<Vec<_>>().join(", ");
+                let message = format!("`{path}` names {named}, but this program has no such plug-ins");
+                let place = entries.first().and_then(|entry| entry.place.clone()).or_else(|| node.place.clone());
+                self.problem(message, vec![place], Some(plugin::HINT.into()));
+                None
+            }
             [entry] => match sides.iter().find(|side| side.name == entry.key) {
                 Some(side) => {
                     let inner = join(path, &entry.key);

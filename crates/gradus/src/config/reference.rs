@@ -145,6 +145,7 @@ fn shape_name(schema: &Schema, shape: &Shape) -> String {
         Shape::Integer { .. } => "whole number".into(),
         Shape::Number => "number".into(),
         Shape::Word(words) => names(words.iter().map(|Word { name, .. }| name.as_str()).collect()),
+        Shape::Choice(sides) if sides.is_empty() => "the name of a plug-in".into(),
         Shape::Choice(sides) => format!("one of {}", names(sides.iter().map(|side| side.name.as_str()).collect())),
         Shape::Map(_) => "mapping".into(),
         Shape::Keyed(item) => format!("mapping from names to {}", plural(&shape_name(schema, item))),

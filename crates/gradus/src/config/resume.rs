@@ -136,7 +136,7 @@ impl Resume<'_> {
             }
             None => None,
         };
-        let was = resolve(base.clone(), None, &Request::default())?;
+        let was = resolve(base.clone(), None, &Request { registry: self.request.registry, ..Request::default() })?;
         let flags = self.flags(&was.config)?;
         let mut written = resolve(base, over, &Request { flags: &flags, ..self.request })?;
         written.marked = marked;
@@ -268,6 +268,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
         )
         | (_, Some("reference_model" | "critic.trunk" | "critic.model" | "packing")) => Effect::Refused,
         _ if key.starts_with("method.") && method_key.is_none() => Effect::Refused,
+        _ if key.strip_prefix("method.plugin.").is_some_and(|rest| !rest.contains('.')) => Effect::Refused,
         // What an adapter is; `lora` alone is a model trained as a whole that becomes one with an adapter, or back.
         ("adapter" | "lora", _) => Effect::Refused,
         _ if key.starts_with("lora.") && key != "lora.dropout" => Effect::Refused,
@@ -286,6 +287,7 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.logging_steps",
             _,
         ) => Effect::None,
+        _ if key == "observers" || key.starts_with("observers[") => Effect::None,
         _ => Effect::Differs,
     }
 }

@@ -3,13 +3,16 @@
 use super::RunConfig;
 use super::load::Written;
 use super::method::names;
+use super::registry;
 use crate::data::Need;
 use crate::device;
 use crate::machine::Machine;
 use crate::method::{Found, Problems};
+use crate::metric::MetricConfig;
 use crate::model::WeightFormat;
+use crate::plugin;
 use crate::settings::{EvaluationConfig, TrainConfig};
-use crate::task::DataConfig;
+use crate::task::{DataConfig, TaskConfig};
 
 mod adapter;
 mod rewards;
@@ -33,12 +36,38 @@ pub(super) fn check(written: &Written, machine: &Machine) -> Vec<Found> {
     adapter::check(&mut problems, config);
     train(&mut problems, config, machine);
     evaluation(&mut problems, config, !written.is_default("train.best_metric"));
+    plugins(&mut problems, config);
     problems.into_found()
+}
+
+/// What makes a plug-in is known.
+fn plugins(problems: &mut Problems<'_>, config: &RunConfig) {
+    registry::plugins(&mut config.clone(), &mut |plugin, key| {
+        if let Some(message) = plugin.unbound() {
+            problems.unless(false, &[key], || (format!("`{key}`: {message}"), Some(plugin::HINT.into())));
+        }
+    });
 }
 
 fn data(problems: &mut Problems<'_>, config: &RunConfig) {
     let named = |data: &DataConfig| data.from.as_ref().is_none_or(|from| !from.trim().is_empty());
     let given = config.data.from.is_some() || config.data.task.is_some();
+    let sources = [("data".to_owned(), &config.data)].into_iter();
+    let sources =
+        sources.chain(config.mix.iter().enumerate().map(|(i, mixed)| (format!("mix[{i}].data"), &mixed.data)));
+    let sources: Vec<_> =
+        sources.chain(config.eval_data.as_ref().map(|held_out| ("eval_data".to_owned(), held_out))).collect();
+    for (key, data) in &sources {
+        if let Some(Err(error)) = data.task.as_ref().map(TaskConfig::check) {
+            let key = format!("{key}.task");
+            problems.unless(false, &[&key], || (format!("`{key}`: {error}"), None));
+        }
+    }
+    for (i, mixed) in config.mix.iter().enumerate() {
+        let key = format!("mix[{i}].data");
+        let given = mixed.data.from.is_some() || mixed.data.task.is_some();
+        problems.unless(given && named(&mixed.data), &[&key], || (format!("`{key}` is empty"), None));
+    }
     problems.unless(given && named(&config.data), &["data", "data.task"], || ("`data` is empty".into(), None));
     if let Some(held_out) = &config.eval_data {
         let given = held_out.from.is_some() || held_out.task.is_some() || config.data.task.is_some();
@@ -48,14 +77,17 @@ fn data(problems: &mut Problems<'_>, config: &RunConfig) {
     }
     let method = config.method.method();
     let fits = method.need().takes_tasks();
-    problems.unless(fits || config.data.task.is_none(), &["data.task", "method"], || {
-        let message = format!(
-            "`data.task` gives prompts and references, but `{}` learns from {}",
-            method.name(),
-            if method.need() == Need::Preference { "pairs" } else { "rows with labels" }
-        );
-        (message, Some(format!("a task trains with {}", names("or", |other| other.method().need().takes_tasks()))))
-    });
+    for (key, data) in &sources {
+        let key = format!("{key}.task");
+        problems.unless(fits || data.task.is_none(), &[&key, "method"], || {
+            let message = format!(
+                "`{key}` gives prompts and references, but `{}` learns from {}",
+                method.name(),
+                if method.need() == Need::Preference { "pairs" } else { "rows with labels" }
+            );
+            (message, Some(format!("a task trains with {}", names("or", |other| other.method().need().takes_tasks()))))
+        });
+    }
 }
 
 fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
@@ -175,7 +207,10 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
     });
     for (i, metric) in evaluation.metrics.iter().enumerate() {
         let key = key(&format!("metrics[{i}]"));
-        if let Err(error) = metric.check_without_model() {
+        if matches!(metric, MetricConfig::Plugin(_)) {
+            continue; // with all plug-ins
+        }
+        if let Err(error) = metric.check_alone() {
             problems.unless(false, &[&key], || (format!("`{key}`: {error}"), None));
         }
     }

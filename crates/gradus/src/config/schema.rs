@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::RunConfig;
+use super::{Registry, RunConfig};
+use crate::plugin;
 
 /// The shape of the whole configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,10 +86,26 @@ pub struct Field {
 impl Schema {
     /// The shape of [`RunConfig`].
     pub fn run_config() -> Self {
+        const KNOWN: &str = "a form of schema that this module knows: a test reads all of it";
         let schema = schemars::schema_for!(RunConfig).to_value();
-        let definitions = schema.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default();
-        let definitions = definitions.iter().map(|(name, value)| (name.clone(), shape(value).0)).collect();
-        Self { root: shape(&schema).0, definitions }
+        let definitions = definitions(&schema).into_iter().map(|(name, value)| (name, shape(&value).expect(KNOWN).0));
+        Self { root: shape(&schema).expect(KNOWN).0, definitions: definitions.collect() }
+    }
+
+    /// The shape of [`RunConfig`] in a program that has the plug-ins of `registry`.
+    pub fn with(registry: &Registry) -> Self {
+        let mut made = Self::run_config();
+        for (kind, name, schema) in registry.schemas() {
+            let (shape, parts) = options(schema, &format!("{kind}.{name}.")).expect("checked when it was added");
+            made.definitions.extend(parts);
+            let doc = text(schema, "description");
+            let side = Field { name: name.to_owned(), doc, required: false, nullable: false, default: None, shape };
+            let all = made.definitions.entry(plugin::definition(kind)).or_insert_with(|| Shape::Choice(Vec::new()));
+            if let Shape::Choice(sides) = all {
+                sides.push(side);
+            }
+        }
+        made
     }
 
     /// The shape of the top level.
@@ -126,39 +143,84 @@ impl Schema {
     }
 }
 
+/// The shape of a plug-in's options, and the shapes that it names, all of whose names begin with `prefix`.
+pub(super) fn options(schema: &Value, prefix: &str) -> Result<(Shape, BTreeMap<String, Shape>), String> {
+    let schema = renamed(schema, prefix);
+    let parts = definitions(&schema).into_iter().map(|(name, value)| Ok((format!("{prefix}{name}"), shape(&value)?.0)));
+    let parts = parts.collect::<Result<_, String>>()?;
+    match shape(&schema)? {
+        (map @ Shape::Map(_), false) => Ok((map, parts)),
+        _ => Err("they are no mapping".into()),
+    }
+}
+
+/// The same with `prefix` before every name that is referred to.
+fn renamed(schema: &Value, prefix: &str) -> Value {
+    match schema {
+        Value::Object(keys) => keys
+            .iter()
+            .map(|(key, value)| {
+                (
+                    key.clone(),
+                    match value.as_str() {
+                        Some(path) if key == "$ref" => {
+                            path.replacen(DEFINITIONS, &format!("{DEFINITIONS}{prefix}"), 1).into()
+                        }
+                        _ => renamed(value, prefix),
+                    },
+                )
+            })
+            .collect(),
+        Value::Array(items) => items.iter().map(|item| renamed(item, prefix)).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Where a schema keeps what it refers to.
+const DEFINITIONS: &str = "#/$defs/";
+
+fn definitions(schema: &Value) -> Map<String, Value> {
+    schema.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default()
+}
+
 /// The shape of a schema, and whether `null` is one of its values.
 ///
-/// # Panics
-/// When the configuration types use a form this module does not know; a test reads the whole schema.
-fn shape(schema: &Value) -> (Shape, bool) {
-    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-        let name = reference.rsplit('/').next().expect("a split has a last part");
-        return (Shape::Named(name.to_owned()), false);
+/// # Errors
+/// A form that is not known here.
+fn shape(schema: &Value) -> Result<(Shape, bool), String> {
+    if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
+        return Ok((Shape::Named(name.strip_prefix(DEFINITIONS).unwrap_or(name).to_owned()), false));
+    }
+    if schema.get(plugin::SCHEMA_KEY).is_some_and(Value::is_string) {
+        // What there is to choose from, the program says: see `Schema::with`.
+        return Ok((Shape::Choice(Vec::new()), false));
     }
     if let Some(options) = schema.get("anyOf").and_then(Value::as_array) {
         let nullable = options.iter().any(is_null);
-        let mut shapes = options.iter().filter(|option| !is_null(option)).map(|option| shape(option).0);
-        let first = shapes.next().expect("a choice has options");
-        return match shapes.next() {
+        let shapes = options.iter().filter(|option| !is_null(option)).map(|option| Ok(shape(option)?.0));
+        let mut shapes = shapes.collect::<Result<Vec<_>, String>>()?.into_iter();
+        let first = shapes.next().ok_or("a choice of nothing")?;
+        return Ok(match shapes.next() {
             None => (first, nullable),
             Some(Shape::List { item, .. }) if *item == first => (Shape::OneOrMore(item), nullable),
             Some(second) => (Shape::OrMap(Box::new(first), Box::new(second)), nullable),
-        };
+        });
     }
     if let Some(options) = schema.get("oneOf").and_then(Value::as_array) {
-        return (choice(options), false);
+        return Ok((choice(options)?, false));
     }
     if let Some(words) = schema.get("enum").and_then(Value::as_array) {
         let word = |name: &str| Word { name: name.to_owned(), doc: String::new() };
-        return (Shape::Word(words.iter().filter_map(Value::as_str).map(word).collect()), words.contains(&Value::Null));
+        let nullable = words.contains(&Value::Null);
+        return Ok((Shape::Word(words.iter().filter_map(Value::as_str).map(word).collect()), nullable));
     }
     let (kind, nullable) = match schema.get("type") {
         Some(Value::String(kind)) => (kind.as_str(), false),
         Some(Value::Array(kinds)) => {
             let kind = kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null");
-            (kind.expect("a type beside null"), kinds.iter().any(|kind| kind == "null"))
+            (kind.ok_or("nothing beside null")?, kinds.iter().any(|kind| kind == "null"))
         }
-        _ => panic!("the schema has a form without a type: {schema}"),
+        _ => return Err(format!("the schema has a form without a type: {schema}")),
     };
     let shape = match kind {
         "string" => Shape::Text,
@@ -171,16 +233,16 @@ fn shape(schema: &Value) -> (Shape, bool) {
             Shape::Integer { minimum: schema.get("minimum").and_then(Value::as_i64), maximum }
         }
         "object" => match schema.get("additionalProperties").filter(|item| item.is_object()) {
-            Some(item) => Shape::Keyed(Box::new(shape(item).0)),
-            None => Shape::Map(fields(schema)),
+            Some(item) => Shape::Keyed(Box::new(shape(item)?.0)),
+            None => Shape::Map(fields(schema)?),
         },
         "array" => Shape::List {
-            item: Box::new(shape(&schema["items"]).0),
+            item: Box::new(shape(&schema["items"])?.0),
             length: schema.get("maxItems").and_then(Value::as_u64).map(|length| length as usize),
         },
-        other => panic!("the schema has the unknown type `{other}`"),
+        other => return Err(format!("the schema has the unknown type `{other}`")),
     };
-    (shape, nullable)
+    Ok((shape, nullable))
 }
 
 /// The largest count where none is declared.
@@ -191,38 +253,38 @@ fn is_null(schema: &Value) -> bool {
 }
 
 /// An enum: words when its variants carry nothing, else a choice of keys.
-fn choice(options: &[Value]) -> Shape {
+fn choice(options: &[Value]) -> Result<Shape, String> {
     if options.iter().all(|option| option.get("const").is_some()) {
         let word = |option: &Value| Word { name: text(option, "const"), doc: text(option, "description") };
-        return Shape::Word(options.iter().map(word).collect());
+        return Ok(Shape::Word(options.iter().map(word).collect()));
     }
     let mut sides = Vec::new();
     for option in options {
-        for mut field in fields(option) {
+        for mut field in fields(option)? {
             field.doc = text(option, "description");
             field.required = false;
             sides.push(field);
         }
     }
-    Shape::Choice(sides)
+    Ok(Shape::Choice(sides))
 }
 
-fn fields(schema: &Value) -> Vec<Field> {
+fn fields(schema: &Value) -> Result<Vec<Field>, String> {
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let required = schema.get("required").and_then(Value::as_array);
     properties
         .iter()
         .map(|(name, property)| {
-            let (shape, nullable) = shape(property);
-            Field {
+            let (shape, nullable) = shape(property)?;
+            Ok(Field {
                 name: name.clone(),
                 doc: text(property, "description"),
                 required: required.is_some_and(|names| names.iter().any(|required| required == name)),
                 nullable,
                 default: property.get("default").cloned(),
                 shape,
-            }
+            })
         })
         .collect()
 }

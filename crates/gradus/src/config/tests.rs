@@ -60,15 +60,149 @@ fn any_field(schema: &Schema, field: &Field, depth: usize) -> BoxedStrategy<Opti
         .boxed()
 }
 
+/// Options of plug-ins, of every shape that they may have.
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "only its shape is looked at")]
+struct Odds {
+    /// How many.
+    count: usize,
+    #[serde(default)]
+    share: Option<f64>,
+    #[serde(default)]
+    names: Vec<String>,
+    kind: Kind,
+    #[serde(default)]
+    within: Vec<Within>,
+}
+
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    OneWord,
+    Another,
+}
+
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "only its shape is looked at")]
+struct Within {
+    is_deep: bool,
+}
+
+/// A program that has one of each, under one name.
+fn registry() -> Registry {
+    use crate::metric::{Measure, Metric, Row, RowError};
+
+    struct Nothing;
+
+    impl Metric for Nothing {
+        fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
+            Ok(vec![Measure::mean("", &vec![0.0; rows.len()])])
+        }
+    }
+
+    impl crate::task::PostProcessor for Nothing {
+        fn apply(&self, completion: &str) -> String {
+            completion.into()
+        }
+    }
+
+    impl crate::task::Task for Nothing {
+        fn home(&self, _: crate::task::Split) -> crate::task::Home {
+            crate::task::Home::Nowhere
+        }
+
+        fn samples(&self, _: &crate::task::Files<'_>) -> crate::Result<Vec<(crate::data::Place, crate::task::Sample)>> {
+            Ok(Vec::new())
+        }
+
+        fn metrics(&self) -> Vec<crate::metric::MetricConfig> {
+            Vec::new()
+        }
+    }
+
+    let mut registry = Registry::default();
+    let reward = |_: &Odds, _: &dyn crate::metric::Models| Ok(crate::reward::FnReward::new("odd", |_, _| Ok(None)));
+    registry.reward("odd", reward).expect("a name");
+    registry.metric("odd", |_: &Odds, _| Ok(Nothing)).expect("a name");
+    registry.task("odd", |_: &Odds| Ok(Nothing)).expect("a name");
+    registry.post_processor("odd", |_: &Odds| Ok(Nothing)).expect("a name");
+    registry.observer("odd", |_: &Odds, _| Ok(crate::observer::Silent)).expect("a name");
+    registry.online_method::<crate::algorithm::grpo::GrpoConfig>("odd").expect("a name");
+    registry
+}
+
+#[test]
+fn plug_ins_are_read_explained_and_bound_as_everything_else() {
+    let (registry, machine) = (registry(), Machine::detect());
+    let read = |text: &str| RunConfig::read(text, &Request { registry: Some(&registry), ..Request::default() });
+    let odd = "{ odd: { count: 3, kind: one_word, within: [{ is_deep: true }] } }";
+    let text = format!(
+        "model: m\ndata: {{ task: {{ plugin: {odd} }} }}\nmethod: {{ grpo: {{}} }}\nobservers: [{odd}]\n\
+         reward: {{ mix: [{{ weight: 1, reward: {{ plugin: {odd} }} }}, {{ weight: 1, reward: {{ metric: {{ plugin: {odd} }} }} }}] }}\n\
+         train: {{ evaluation: {{ metrics: [rouge, {{ plugin: {odd} }}], post_process: {{ plugin: {odd} }} }} }}\n"
+    );
+    let plan = Plan::check(&read(&text).expect("it reads"), &machine).expect("all of it is bound");
+    assert!(plan.config().observers[0].is_bound());
+    // What is written reads back; without the registry it is refused, and so is one that a program made.
+    let again = read(&plan.to_yaml()).expect("it reads");
+    assert_eq!(again.config, *plan.config());
+    let Err(Error::Config(problems)) = RunConfig::parse(&text) else { panic!("no registry") };
+    assert_eq!(problems.len(), 6, "{problems:#?}");
+    assert_eq!(problems[0].message, "`data.task.plugin` names `odd`, but this program has no such plug-ins");
+    let made: RunConfig =
+        serde_json::from_value(serde_json::to_value(plan.config()).expect("JSON")).expect("its shape");
+    let Err(Error::Config(problems)) = Plan::check(&made.clone().into(), &machine) else { panic!("nothing is bound") };
+    assert_eq!(problems.len(), 6, "{problems:#?}");
+    assert!(problems[1].message.contains("`reward.mix[0].reward.plugin`: nobody says what makes the reward `odd`"));
+    let mut bound = made;
+    registry.bind(&mut bound).expect("all of it is there");
+    Plan::check(&bound.into(), &machine).expect("all of it is bound");
+
+    let told = |text: &str| match read(&format!(
+        "model: m\ndata: d\nmethod: {{ grpo: {{}} }}\nreward: {{ plugin: {text} }}\n"
+    )) {
+        Err(Error::Config(problems)) => (problems[0].message.clone(), problems[0].hint.clone().unwrap_or_default()),
+        other => panic!("{other:?}"),
+    };
+    let (message, hint) = told("{ od: {} }");
+    assert_eq!((&*message, &*hint), ("unknown key `od` in `reward.plugin`", "did you mean `odd`?"));
+    let (message, hint) = told("{ odd: { count: 1, kind: one_wrd } }");
+    assert!(
+        message.starts_with("`reward.plugin.odd.kind` is the word `one_wrd`") && hint.contains("`one_word`"),
+        "{message}"
+    );
+    assert_eq!(told("{ odd: { kind: another } }").1, "add `count: …`: How many");
+    assert_eq!(
+        told("{ odd: { count: 1, kind: another, within: [{ deep: true }] } }").0,
+        "unknown key `deep` in `reward.plugin.odd.within[0]`"
+    );
+    let schema = Schema::with(&registry);
+    let explained = explain(&schema, Some("reward.plugin.odd.count")).expect("a key");
+    assert_eq!((explained[0].doc.as_str(), explained[0].required), ("How many.", true));
+
+    let mut registry = registry;
+    let refused = |found: crate::Result<()>| found.expect_err("refused").to_string();
+    assert_eq!(
+        refused(registry.metric("odd", |_: &Odds, _| Err::<crate::metric::ExactMatch, _>(Error::input("")))),
+        "the name `odd` is taken (metric)"
+    );
+    assert_eq!(
+        refused(registry.observer("An odd", |_: &Odds, _| Ok(crate::observer::Silent))),
+        "`An odd` cannot be the name of a plug-in (observer)"
+    );
+    let error = refused(registry.observer("list", |_: &Vec<String>, _| Ok(crate::observer::Silent)));
+    assert_eq!(error, "the options of the observer `list`: they are no mapping");
+}
+
 fn any_config() -> impl Strategy<Value = RunConfig> {
-    let schema = Schema::run_config();
+    let schema = Schema::with(&registry());
     any_value(&schema, schema.root(), 0)
         .prop_map(|value| serde_json::from_value(value).expect("the schema is the type's"))
 }
 
 /// Reads without the rules, which random values break.
 fn read_back(text: &str) -> Result<Json, Vec<Diagnostic>> {
-    let schema = Schema::run_config();
+    let schema = Schema::with(&registry());
     let root = node::parse("config.yml".as_ref(), text).map_err(|problem| vec![problem])?;
     let reading = read::read(&schema, &root);
     if reading.problems.is_empty() { Ok(reading.value) } else { Err(reading.problems) }
@@ -195,7 +329,7 @@ fn wrong_types() {
     check(
         "method: [sft]\n",
         &[
-            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `classify`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `distill`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo`, `rloo` is needed",
+            "3:9+1 `method` is a list, but a mapping with one of `sft`, `reward`, `classify`, `dpo`, `orpo`, `cpo`, `simpo`, `kto`, `distill`, `ppo`, `nlpo`, `a2c`, `trpo`, `grpo`, `rloo`, `plugin` is needed",
         ],
     );
 }
@@ -400,7 +534,8 @@ fn flags_make_a_configuration() {
         flag("ppo", "adam-betas", &["0.8,0.99"]),
         flag("ppo", "shuffle", &["false"]),
     ];
-    let written = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags }).expect("fine");
+    let written = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags, ..Request::default() })
+        .expect("fine");
     let MethodConfig::Ppo(ppo) = &written.config.method else { panic!("ppo was asked for") };
     assert_eq!((ppo.kl.target, &ppo.stop), (Some(6.0), &vec!["\n".to_owned(), "User:".to_owned()]));
     assert_eq!(written.config.train.adam_betas, [0.8, 0.99]);
@@ -411,13 +546,16 @@ fn flags_make_a_configuration() {
     // A list, as the file has it, is one on the command line too.
     for list in ["[sh, my score.sh]", r#"["sh", "my score.sh"]"#] {
         let flags = [flag("ppo", "model", &["m"]), flag("ppo", "data", &["d"]), flag("ppo", "reward-command", &[list])];
-        let written = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags }).expect("fine");
+        let written =
+            RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags, ..Request::default() })
+                .expect("fine");
         assert_eq!(serde_json::to_value(&written.config.reward).expect("plain data"), reward);
     }
     for broken in ["[sh, ", "[{a: b}]", "[sh] score.sh"] {
         let flags =
             [flag("ppo", "model", &["m"]), flag("ppo", "data", &["d"]), flag("ppo", "reward-command", &[broken])];
-        let error = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags }).expect_err(broken);
+        let error = RunConfig::load(&Request { file: None, method: Some("ppo"), flags: &flags, ..Request::default() })
+            .expect_err(broken);
         assert!(error.to_string().contains("no list of words"), "{error}");
     }
 }
@@ -427,7 +565,8 @@ fn a_flag_names_one_loss_or_several() {
     let dpo = |values: &[(&str, &str)]| {
         let mut flags = vec![flag("dpo", "model", &["gpt2"]), flag("dpo", "data", &["d.jsonl"])];
         flags.extend(values.iter().map(|(name, value)| flag("dpo", name, &[value])));
-        let written = RunConfig::load(&Request { file: None, method: Some("dpo"), flags: &flags })?;
+        let written =
+            RunConfig::load(&Request { file: None, method: Some("dpo"), flags: &flags, ..Request::default() })?;
         let MethodConfig::Dpo(dpo) = written.config.method else { panic!("dpo was asked for") };
         Ok::<_, Error>((dpo.loss_type.to_string(), dpo.loss_weights))
     };
@@ -446,7 +585,8 @@ fn flags_lie_over_the_file() {
     let text =
         "model: a\ndata: d\nmethod: {ppo: {clip_range: 0.1, kl: {coefficient: 0.3}}}\nreward: {rule: {substring: x}}\n";
     std::fs::write(&file, text).expect("written");
-    let load = |method, flags: &[Flag]| RunConfig::load(&Request { file: Some(&file), method, flags });
+    let load =
+        |method, flags: &[Flag]| RunConfig::load(&Request { file: Some(&file), method, flags, ..Request::default() });
 
     let flags = [flag("ppo", "kl-target", &["2"]), flag("ppo", "reward-model", &["rm"]), flag("ppo", "model", &["b"])];
     let config = load(Some("ppo"), &flags).expect("fine").config;
@@ -473,7 +613,9 @@ fn a_resolved_file_keeps_what_was_asked_for() {
     let file = directory.path().join("config.yml");
     std::fs::write(&file, plan.to_yaml()).expect("written");
     let flags = [flag("dpo", "max-steps", &["3"])];
-    let again = RunConfig::load(&Request { file: Some(&file), method: Some("dpo"), flags: &flags }).expect("fine");
+    let again =
+        RunConfig::load(&Request { file: Some(&file), method: Some("dpo"), flags: &flags, ..Request::default() })
+            .expect("fine");
     let again = Plan::check(&again, &Machine::detect()).expect("fine");
     for (key, set) in [("model", true), ("method.dpo.beta", true), ("train.seed", true), ("train.max_steps", true)]
         .into_iter()

@@ -149,23 +149,23 @@ impl Measured {
 pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured> {
     let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
     // One that gives a number is a reward model to rows with pairs.
-    if files.dir.ranks() && are_pairs(options) {
-        return preferences(options, &files);
+    if files.dir.ranks() && are_pairs(options, interrupt) {
+        return preferences(options, &files, interrupt);
     }
     if files.dir.is_classifier() {
-        return labels(options, &files);
+        return labels(options, &files, interrupt);
     }
     let samples_wanted = options.reward.is_some() || !options.metrics.is_empty() || options.data.task.is_some();
     match (samples_wanted, files.dir.is_reward_model()) {
         (true, false) => samples(options, &files, interrupt),
-        (_, true) => preferences(options, &files),
-        (false, false) => texts(options, &files),
+        (_, true) => preferences(options, &files, interrupt),
+        (false, false) => texts(options, &files, interrupt),
     }
 }
 
-fn rows(options: &EvalOptions, need: Need) -> Result<Vec<data::Row>> {
+fn rows(options: &EvalOptions, need: Need, interrupt: &Interrupt) -> Result<Vec<data::Row>> {
     let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(need) };
-    Ok(task::load(&options.data, &load)?.rows)
+    Ok(task::load(&options.data, &load, interrupt)?.rows)
 }
 
 /// Longer rows are cut, also those that are longer than the model has positions.
@@ -176,8 +176,8 @@ fn tokenise(options: &EvalOptions, files: &Pretrained) -> Result<TokeniseOptions
 }
 
 /// What a classifier makes of rows with labels.
-fn labels(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
-    let rows = rows(options, Need::Columns)?;
+fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
+    let rows = rows(options, Need::Columns, interrupt)?;
     let task = Task::of(&files.dir)?;
     let weights_k = vec![1.0; task.labels.len()];
     files.labels.get_or_init(|| LabelPlan { task, weights_k, sentences: None });
@@ -188,8 +188,8 @@ fn labels(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
     Ok(Measured::new(made.examples.len(), made.counts.remarks(), metrics))
 }
 
-fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
-    let rows = rows(options, Need::Sft)?;
+fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
+    let rows = rows(options, Need::Sft, interrupt)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
     let mut means = Means::default();
@@ -217,16 +217,16 @@ fn texts(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
             measured.errors.insert("perplexity".into(), (error * loss.exp()).into());
         }
     }
-    match options.reference.is_some() && are_pairs(options) {
-        true => Ok(measured.with(&implicit(options, files, &model)?)),
+    match options.reference.is_some() && are_pairs(options, interrupt) {
+        true => Ok(measured.with(&implicit(options, files, &model, interrupt)?)),
         false => Ok(measured),
     }
 }
 
 /// What the logprobs of pairs say beside those of a reference: their implicit rewards, as DPO has them with its default `beta`.
-fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm) -> Result<Means> {
+fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interrupt: &Interrupt) -> Result<Means> {
     let dpo = DpoConfig::default();
-    let made = dpo.examples(&rows(options, Need::Preference)?, files, tokenise(options, files)?)?;
+    let made = dpo.examples(&rows(options, Need::Preference, interrupt)?, files, tokenise(options, files)?)?;
     let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).longest()).max().unwrap_or(0);
     let Some(reference) = reference(options, files, longest)? else { return Ok(Means::default()) };
     let lengths: Vec<usize> = made.examples.iter().map(|pair| DpoConfig::rows(pair).tokens()).collect();
@@ -258,8 +258,8 @@ fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Resul
     Ok(Some(CausalLm::load(&dir, &options.device.device())?))
 }
 
-fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
-    let rows = rows(options, Need::Preference)?;
+fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
+    let rows = rows(options, Need::Preference, interrupt)?;
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
@@ -275,9 +275,9 @@ fn preferences(options: &EvalOptions, files: &Pretrained) -> Result<Measured> {
 }
 
 /// Whether the rows are pairs.
-fn are_pairs(options: &EvalOptions) -> bool {
+fn are_pairs(options: &EvalOptions, interrupt: &Interrupt) -> bool {
     let pairs = LoadOptions { max_rows: Some(1), ..LoadOptions::needing(Need::Preference) };
-    task::load(&options.data, &pairs).is_ok()
+    task::load(&options.data, &pairs, interrupt).is_ok()
 }
 
 fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
@@ -288,11 +288,11 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     };
     let reward = options.reward.as_ref().map(|reward| reward::build(reward, &load, &models, interrupt)).transpose()?;
     let metrics = match (&options.data.task, options.metrics.as_slice()) {
-        (Some(task), []) if reward.is_none() => task.task().metrics(),
+        (Some(task), []) if reward.is_none() => task.build()?.metrics(),
         (_, asked) => asked.to_vec(),
     };
-    let measuring = Measuring::new(&metrics, options.post_process, &models)?;
-    let rows = rows(options, Need::Prompt)?;
+    let measuring = Measuring::new(&metrics, options.post_process.as_ref(), &models, interrupt)?;
+    let rows = rows(options, Need::Prompt, interrupt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.room().within(options.max_length).too_long(options.params.max_new_tokens);
     let tokenise =

@@ -10,6 +10,7 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::metric::{Interval, Measure, MetricConfig, Resampling, Row, intervals};
 use crate::metric_models::MetricModels;
+use crate::process::Interrupt;
 
 /// What to measure.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,19 +70,20 @@ impl MetricReport {
     }
 }
 
-/// Measures the rows of a data set.
+/// Measures the rows of a data set; an `interrupt` ends the wait for programs.
 ///
 /// # Errors
-/// What is wrong with the rows, or with a file that an option names.
-pub fn measure(options: &MetricOptions) -> Result<MetricReport> {
+/// What is wrong with the rows, or with a file that an option names; [`Error::Interrupted`].
+pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricReport> {
     let models = MetricModels::new(options.device.device(), PASSES);
-    let metrics = options.metrics.iter().map(|config| Ok((config.name(), config.build(&models)?)));
+    let metrics = options.metrics.iter().map(|config| Ok((config.name(), config.build(&models, interrupt)?)));
     let metrics = metrics.collect::<Result<Vec<_>>>()?;
     let (places, rows): (Vec<Place>, Vec<Row>) = read(&options.data, options.max_rows)?.into_iter().unzip();
     let mut measured: Vec<(String, Measure)> = Vec::new();
     for (name, metric) in &metrics {
-        let found =
-            metric.measure(&rows).map_err(|error| places[error.row].error(format!("`{name}`: {}", error.message)))?;
+        let found = metric
+            .measure(&rows)
+            .map_err(|error| error.into_error(|row, message| places[row].error(format!("`{name}`: {message}"))))?;
         measured.extend(found.into_iter().map(|measure| (measure.key(name), measure)));
     }
     Ok(MetricReport { rows: rows.len(), values: values(&measured, options.resampling) })

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::batches::{MicroBatch, Order};
 use crate::model::WeightFormat;
 use crate::rng::Purpose;
-use terms::{Model, Pass};
+use terms::{Head, Model, Pass};
 
 /// What a run computes, by the sizes that memory follows from.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +26,8 @@ pub struct Workload {
     pub reference: Reference,
     /// Reward models.
     pub rewards: Vec<Model>,
+    /// What metrics ask. The texts that they read are as long as a pass may be.
+    pub metrics: Vec<Model>,
     /// Bytes of weights that reference and critic share with the policy until its first step.
     pub shared_at_first: u64,
     /// Every row, pair or prompt with a completion.
@@ -110,7 +112,7 @@ pub struct Sampling {
 /// One stretch of a run and what it holds at its peak, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Phase {
-    /// `load`, `reference`, `trial`, `sampling`, `scoring`, `update`, `optimizer` or `checkpoint`.
+    /// `load`, `reference`, `trial`, `sampling`, `scoring`, `measuring`, `update`, `optimizer` or `checkpoint`.
     pub name: &'static str,
     /// Weights of all models.
     pub weights: u64,
@@ -210,6 +212,7 @@ impl Workload {
             phases.push(self.sampling());
             phases.push(self.scoring(pass));
         }
+        phases.extend(self.measuring());
         phases.extend([update, self.optimizer(), self.checkpoint()]);
         for phase in &mut phases {
             phase.pages = (KEPT * (phase.total() - phase.program) as f64) as u64;
@@ -274,7 +277,8 @@ impl Workload {
 
     /// What is there from the first step on: weights, moments, the program.
     fn held(&self, name: &'static str) -> Phase {
-        let frozen = self.beside().into_iter().chain(self.rewards.iter().copied());
+        let asked = self.rewards.iter().chain(&self.metrics).copied();
+        let frozen = self.beside().into_iter().chain(asked);
         let held = self.trained().map(|model| model.held()).chain(frozen.map(|model| model.frozen_weights()));
         let program = PROGRAM + self.host_bytes;
         Phase {
@@ -332,6 +336,19 @@ impl Workload {
         let models = self.rewards.iter().copied().chain(self.beside()).chain(self.critic);
         let working = models.map(|model| model.forward(pass)).max().unwrap_or(0);
         Phase { working, ..self.held("scoring") }
+    }
+
+    /// Passes of the models that metrics ask, over texts of their own.
+    fn measuring(&self) -> Option<Phase> {
+        let tokens = self.passes.tokens.min(self.rows.iter().map(|row| row.tokens).sum());
+        let working = self.metrics.iter().map(|model| {
+            let targets = if model.head == Head::Language { tokens } else { 0 };
+            match model.shape.has_encoder() {
+                true => model.forward(Pass { tokens: 0, targets, sources: tokens }),
+                false => model.forward(Pass { tokens, targets, sources: 0 }),
+            }
+        });
+        Some(Phase { working: working.max()?, ..self.held("measuring") })
     }
 
     /// The pass of all steps that holds most, with what it holds: also the gradients of the passes before it.

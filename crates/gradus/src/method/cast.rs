@@ -2,6 +2,7 @@
 
 use super::Shared;
 pub use crate::memory::terms::Head;
+use crate::metric::{MetricConfig, MetricModel, ModelUse};
 use crate::model::WeightFormat;
 use crate::reward::config::Learned;
 
@@ -18,6 +19,8 @@ pub struct Cast<R = Role> {
     pub lagged: Option<R>,
     /// Say what completions are worth.
     pub rewards: Vec<R>,
+    /// Are asked by metrics, of evaluations and as rewards.
+    pub metrics: Vec<R>,
 }
 
 /// One part.
@@ -33,6 +36,8 @@ pub struct Role {
     pub trainer: Trainer,
     /// How long it is held.
     pub stay: Stay,
+    /// How many of its layers are held; none: all.
+    pub layers: Option<usize>,
     /// What messages call it, where it is a reference.
     pub called: &'static str,
 }
@@ -71,10 +76,18 @@ pub enum Stay {
 }
 
 impl Cast {
-    /// A run of a policy alone, with `head` on it.
+    /// A run of a policy alone, with `head` on it, and of what its evaluations ask.
     pub fn alone(shared: &Shared<'_>, head: Head) -> Self {
         let policy = Role { head, trainer: Trainer::Run, ..Role::frozen(Source::Start, shared) };
-        Self { policy, critic: None, reference: None, lagged: None, rewards: Vec::new() }
+        let metrics = shared
+            .train
+            .evaluation
+            .metrics
+            .iter()
+            .filter_map(MetricConfig::model)
+            .map(|asked| Role::asked(asked, shared))
+            .collect();
+        Self { policy, critic: None, reference: None, lagged: None, rewards: Vec::new(), metrics }
     }
 
     /// With a frozen reference: the model `name`, or the policy as it starts.
@@ -91,9 +104,11 @@ impl Cast {
         Self { reference: Some(Role { called: "the teacher", ..role }), ..self }
     }
 
-    /// With the reward models that the configuration names.
+    /// With the reward models that the configuration names, and those that its metrics ask.
     #[must_use]
-    pub fn with_rewards(self, shared: &Shared<'_>) -> Self {
+    pub fn with_rewards(mut self, shared: &Shared<'_>) -> Self {
+        let asked = shared.reward.map(|reward| reward.asked()).unwrap_or_default();
+        self.metrics.extend(asked.into_iter().map(|asked| Role::asked(asked, shared)));
         let learned = shared.reward.map(|reward| reward.models()).unwrap_or_default();
         let role = |learned: Learned<'_>| {
             // What either kind is said to be here its files decide.
@@ -108,7 +123,7 @@ impl Cast {
 
     /// Where the weights of all parts come from that are no part of another's.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let roles = self.reference.iter().chain(&self.critic).chain(&self.rewards);
+        let roles = self.reference.iter().chain(&self.critic).chain(&self.rewards).chain(&self.metrics);
         roles.filter_map(|role| match &role.source {
             Source::Named(name) => Some(name.as_str()),
             Source::Start | Source::Policy | Source::Trunk => None,
@@ -121,7 +136,19 @@ impl Role {
     pub fn frozen(source: Source, shared: &Shared<'_>) -> Self {
         let weights = shared.train.frozen_weights.unwrap_or(shared.train.compute.into());
         let called = "the reference";
-        Self { source, head: Head::Language, weights, trainer: Trainer::Nobody, stay: Stay::Whole, called }
+        let (trainer, stay) = (Trainer::Nobody, Stay::Whole);
+        Self { source, head: Head::Language, weights, trainer, stay, layers: None, called }
+    }
+
+    /// A model that a metric asks. Metrics compute in f32, as the tools that they equal.
+    fn asked(MetricModel { name, asked }: MetricModel<'_>, shared: &Shared<'_>) -> Self {
+        let (head, layers) = match asked {
+            ModelUse::Language => (Head::Language, None),
+            ModelUse::Encoder { layer } => (Head::Labels, layer),
+            ModelUse::Classifier => (Head::Labels, None),
+        };
+        let frozen = Self::frozen(Source::Named(name.to_owned()), shared);
+        Self { head, layers, weights: WeightFormat::F32, called: "a metric's model", ..frozen }
     }
 }
 
@@ -137,6 +164,7 @@ impl<R> Cast<R> {
             reference: self.reference.as_ref().map(&mut open).transpose()?,
             lagged: self.lagged.as_ref().map(&mut open).transpose()?,
             rewards: self.rewards.iter().map(&mut open).collect::<Result<_, E>>()?,
+            metrics: self.metrics.iter().map(&mut open).collect::<Result<_, E>>()?,
         })
     }
 }

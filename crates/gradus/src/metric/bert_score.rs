@@ -79,7 +79,10 @@ impl BertScore {
     /// # Errors
     /// A model that cannot be opened, a layer that nobody names, or a file of baselines that has none of it.
     pub fn new(options: &BertScoreOptions, models: &dyn Models) -> Result<Self> {
-        let layer = layer(options)?;
+        let layer = options.layer().ok_or_else(|| {
+            Error::input(format!("`bert_score` knows no layer for the model `{}`", options.model))
+                .with_hint("give the option `layer`, counted from 1: for most models one in the upper half")
+        })?;
         let baseline = options.baseline.as_deref().map_or(Ok([0.0; 3]), |path| baseline(path, layer))?;
         Ok(Self { model: models.encoder(&options.model, layer)?, idf: options.idf, baseline })
     }
@@ -185,13 +188,13 @@ fn compare(prediction: &Weighed, reference: &Weighed, around: usize) -> [f64; 3]
     [precision, recall, if f1.is_nan() { 0.0 } else { f1 }]
 }
 
-fn layer(options: &BertScoreOptions) -> Result<usize> {
-    let name = options.model.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    let known = LAYERS.iter().find(|(known, _)| *known == name).map(|&(_, layer)| layer);
-    options.layer.or(known).ok_or_else(|| {
-        Error::input(format!("`bert_score` knows no layer for the model `{}`", options.model))
-            .with_hint("give the option `layer`, counted from 1: for most models one in the upper half")
-    })
+impl BertScoreOptions {
+    /// The layer: as given, or the tool's.
+    pub(super) fn layer(&self) -> Option<usize> {
+        let name = self.model.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        let known = LAYERS.iter().find(|(known, _)| *known == name).map(|&(_, layer)| layer);
+        self.layer.or(known)
+    }
 }
 
 /// The baselines of a layer.

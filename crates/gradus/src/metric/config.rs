@@ -7,14 +7,21 @@ use serde_json::{Map, Value, json};
 
 use super::{
     BertScore, BertScoreOptions, Bleu, BleuOptions, BleuTotto, BleuTottoOptions, Bleurt, BleurtOptions, Chrf,
-    ChrfOptions, Cider, CiderOptions, Dates, Distinct, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers,
-    IncreasingNumbersOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions, Meteor,
-    MeteorOptions, Metric, Models, NoModels, Parent, ParentOptions, Perplexity, PerplexityOptions, Rouge, RougeLMax,
-    RougeLMaxOptions, RougeOptions, SacreBleu, SacreBleuOptions, Spice, SpiceOptions, SummacConv, SummacConvOptions,
-    SummacZs, SummacZsOptions, Ter, TerOptions, TokenF1, Toxicity, ToxicityOptions,
+    ChrfOptions, Cider, CiderOptions, CommandMetric, CommandOptions, Dates, Distinct, Diversity, DiversityOptions,
+    ExactMatch, IncreasingNumbers, IncreasingNumbersOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward,
+    LearnedRewardOptions, Meteor, MeteorOptions, Metric, MetricModel, ModelUse, Models, NoModels, Parent,
+    ParentOptions, Perplexity, PerplexityOptions, Rouge, RougeLMax, RougeLMaxOptions, RougeOptions, SacreBleu,
+    SacreBleuOptions, Spice, SpiceOptions, SummacConv, SummacConvOptions, SummacZs, SummacZsOptions, Ter, TerOptions,
+    TokenF1, Toxicity, ToxicityOptions,
 };
 use crate::error::{Error, Result};
+use crate::plugin::Plugin;
+use crate::process::Interrupt;
 use crate::suggest::nearest;
+use crate::text::words;
+
+/// The key of metrics that a program adds: those have names of their own.
+const PLUGIN: &str = "plugin";
 
 /// The longest n-gram that is counted.
 const ORDER_MAX: usize = 64;
@@ -73,6 +80,10 @@ pub enum MetricConfig {
     LearnedReward(LearnedRewardOptions),
     /// How toxic the samples of a prompt are, by a classifier, a record or a service.
     Toxicity(ToxicityOptions),
+    /// What an external program says of every row.
+    Command(CommandOptions),
+    /// A metric that the program was given by name (docs/plugins.md): its name is the key, below which its options stand.
+    Plugin(Plugin<dyn Metric>),
 }
 
 /// The metric has no options.
@@ -81,11 +92,11 @@ pub enum MetricConfig {
 pub struct NoOptions {}
 
 impl MetricConfig {
-    /// The metric, which opens what it asks with `models`.
+    /// The metric, which opens what it asks with `models`; an `interrupt` ends the wait for a program.
     ///
     /// # Errors
-    /// An option out of its bounds, or a file or a model named in the options that cannot be read.
-    pub fn build(&self, models: &dyn Models) -> Result<Box<dyn Metric>> {
+    /// An option out of its bounds, or a file, a model or a program named in the options that cannot be had.
+    pub fn build(&self, models: &dyn Models, interrupt: &Interrupt) -> Result<Box<dyn Metric>> {
         self.check()?;
         Ok(match self {
             Self::Bleu(options) => Box::new(Bleu::new(*options)),
@@ -113,30 +124,43 @@ impl MetricConfig {
             Self::IntentAccuracy(options) => Box::new(IntentAccuracy::new(options, models)?),
             Self::LearnedReward(options) => Box::new(LearnedReward::new(options, models)?),
             Self::Toxicity(options) => Box::new(Toxicity::new(options, models)?),
+            Self::Command(options) => Box::new(CommandMetric::start(options, interrupt)?),
+            Self::Plugin(plugin) => plugin.make()?(models)?,
         })
     }
 
-    /// The directory or hub name of the model that it asks.
-    pub fn model(&self) -> Option<&str> {
+    /// The model that it asks.
+    pub fn model(&self) -> Option<MetricModel<'_>> {
+        let of = |name, asked| Some(MetricModel { name, asked });
         match self {
-            Self::Perplexity(options) => Some(&options.model),
-            Self::BertScore(options) => Some(&options.model),
-            Self::Bleurt(options) => Some(&options.model),
-            Self::SummacZs(options) => Some(&options.model),
-            Self::SummacConv(options) => Some(&options.model),
-            Self::IntentAccuracy(options) => Some(&options.model),
-            Self::LearnedReward(options) => Some(&options.model),
-            Self::Toxicity(options) => options.scorer.model(),
+            Self::Perplexity(options) => of(&options.model, ModelUse::Language),
+            Self::BertScore(options) => of(&options.model, ModelUse::Encoder { layer: options.layer() }),
+            Self::Bleurt(options) => of(&options.model, ModelUse::Classifier),
+            Self::SummacZs(options) => of(&options.model, ModelUse::Classifier),
+            Self::SummacConv(options) => of(&options.model, ModelUse::Classifier),
+            Self::IntentAccuracy(options) => of(&options.model, ModelUse::Classifier),
+            Self::LearnedReward(options) => of(&options.model, ModelUse::Classifier),
+            Self::Toxicity(options) => options.scorer.model().and_then(|name| of(name, ModelUse::Classifier)),
             _ => None,
         }
     }
 
-    /// Refuses what is wrong whatever its model is: [`build`](Self::build) of a metric without one, of another its options.
+    /// Whether a program is started for it.
+    pub fn starts_program(&self) -> bool {
+        matches!(self, Self::Command(_))
+    }
+
+    /// Refuses what can be known to be wrong before a model is opened or a program started: of other metrics all that
+    /// [`build`](Self::build) refuses.
     ///
     /// # Errors
     /// As [`build`](Self::build).
-    pub fn check_without_model(&self) -> Result<()> {
-        if self.model().is_some() { self.check() } else { self.build(&NoModels).map(drop) }
+    pub fn check_alone(&self) -> Result<()> {
+        match self {
+            Self::Plugin(plugin) => plugin.make().map(drop),
+            _ if self.model().is_some() || self.starts_program() => self.check(),
+            _ => self.build(&NoModels, &Interrupt::default()).map(drop),
+        }
     }
 
     /// Refuses options that no type rules out.
@@ -169,6 +193,7 @@ impl MetricConfig {
                 }
                 None => Ok(()),
             },
+            Self::Command(options) => options.check(),
             Self::RougeLMax(options) if options.weight_factor <= 0.0 => {
                 let found = options.weight_factor;
                 Err(Error::input(format!("the option `weight_factor` of `rouge_l_max` is {found}, but must exceed 0")))
@@ -177,14 +202,19 @@ impl MetricConfig {
         }
     }
 
-    /// Its name, as in `--metrics`.
+    /// Its name, as in `--metrics`; a program's and a plug-in's is its own.
     pub fn name(&self) -> String {
+        match self {
+            Self::Command(CommandOptions { name: Some(name), .. }) => return name.clone(),
+            Self::Plugin(plugin) => return plugin.name().to_owned(),
+            _ => {}
+        }
         let written = serde_json::to_value(self).expect("options are plain values");
         let name = written.as_object().and_then(|object| object.keys().next()).cloned();
         name.expect("a metric is written as a mapping of one key")
     }
 
-    /// The names of all metrics.
+    /// The names of all metrics that there always are.
     pub fn names() -> Vec<String> {
         registry().into_iter().map(|metric| metric.name).collect()
     }
@@ -223,7 +253,7 @@ fn named(name: &str) -> Option<MetricConfig> {
 pub struct MetricOption {
     /// Its name.
     pub name: String,
-    /// The JSON type of its value: `boolean`, `integer`, `number`; anything else is text.
+    /// The JSON type of its value: `boolean`, `integer`, `number`, `array` (of words, as a shell splits them); anything else is text.
     kind: String,
 }
 
@@ -240,7 +270,12 @@ fn registry() -> Vec<Registered> {
     let entries = variants.iter().filter_map(|variant| variant["properties"].as_object()?.iter().next());
     let resolve = |value: &Value| -> Value {
         let name = value["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
-        name.map_or_else(|| value.clone(), |name| schema["$defs"][name].clone())
+        let found = name.map_or_else(|| value.clone(), |name| schema["$defs"][name].clone());
+        // A value alone, or a mapping, which has the options.
+        match found["anyOf"].as_array().and_then(|forms| forms.last()?["$ref"].as_str()?.strip_prefix("#/$defs/")) {
+            Some(mapping) => schema["$defs"][mapping].clone(),
+            None => found,
+        }
     };
     let option = |(name, value): (&String, &Value)| {
         let kind = match &value["type"] {
@@ -250,6 +285,7 @@ fn registry() -> Vec<Registered> {
         MetricOption { name: name.clone(), kind: kind.as_str().unwrap_or("string").to_owned() }
     };
     entries
+        .filter(|(name, _)| *name != PLUGIN)
         .map(|(name, options)| {
             let options = resolve(options)["properties"]
                 .as_object()
@@ -326,6 +362,7 @@ impl MetricOption {
             "boolean" => text.parse::<bool>().ok().map(Value::from),
             "integer" => text.parse::<u64>().ok().map(Value::from),
             "number" => text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::from),
+            "array" => words(text).map(Value::from),
             // What has keys of its own is written as in a configuration: `scorer={ classifier: { model: DIR } }`.
             _ if text.trim_start().starts_with('{') => serde_saphyr::from_str(text).ok(),
             _ => Some(Value::from(text)),
@@ -337,7 +374,7 @@ impl MetricOption {
 mod tests {
     use super::*;
 
-    fn words(list: &str) -> Vec<String> {
+    fn list(list: &str) -> Vec<String> {
         list.split_whitespace().map(str::to_owned).collect()
     }
 
@@ -346,26 +383,27 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         for name in MetricConfig::names() {
             let options = match name.as_str() {
-                "increasing_numbers" => words("min_tokens=20"),
+                "increasing_numbers" => list("min_tokens=20"),
                 "spice" => vec![format!("scene_graphs={}", file.path().display())],
-                "learned_reward" => words("model=none label=good"),
-                "bert_score" => words("model=none layer=1"),
+                "learned_reward" => list("model=none label=good"),
+                "bert_score" => list("model=none layer=1"),
                 "summac_conv" => vec!["model=none".into(), format!("weights={}", file.path().display())],
-                "toxicity" => words(r#"scorer={"classifier":{"model":"none"}}"#),
-                "perplexity" | "bleurt" | "summac_zs" | "intent_accuracy" => words("model=none"),
+                "toxicity" => list(r#"scorer={"classifier":{"model":"none"}}"#),
+                "perplexity" | "bleurt" | "summac_zs" | "intent_accuracy" => list("model=none"),
+                "command" => list("program=sh"),
                 _ => Vec::new(),
             };
             let found = configure(std::slice::from_ref(&name), &options).expect("known");
             assert_eq!(found[0].name(), name);
-            assert_eq!(found[0].build(&NoModels).is_ok(), found[0].model().is_none(), "{name}");
-            found[0].check_without_model().expect("nothing is wrong with its options");
+            let built = found[0].build(&NoModels, &Interrupt::default());
+            assert_eq!(built.is_ok(), found[0].model().is_none(), "{name}");
+            found[0].check_alone().expect("nothing is wrong with its options");
         }
     }
 
     #[test]
     fn options_hold_for_every_metric_that_has_them_or_for_one() {
-        let found =
-            configure(&words("sacre_bleu chrf ter"), &words("lowercase=true sacre_bleu.tokenize=char beta=1.5"));
+        let found = configure(&list("sacre_bleu chrf ter"), &list("lowercase=true sacre_bleu.tokenize=char beta=1.5"));
         let bleu = SacreBleuOptions { lowercase: true, tokenize: super::super::Tokeniser::Char, ..Default::default() };
         let chrf = ChrfOptions { lowercase: true, beta: 1.5, ..Default::default() };
         let expected =
@@ -376,7 +414,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_with_what_may_have_been_meant() {
         let check = |names: &str, options: &str, message: &str, hint: &str| {
-            let error = configure(&words(names), &words(options)).expect_err("refused");
+            let error = configure(&list(names), &list(options)).expect_err("refused");
             assert_eq!(error.to_string(), message);
             assert!(error.hint().unwrap_or_default().starts_with(hint), "{:?}", error.hint());
         };
@@ -388,8 +426,8 @@ mod tests {
         check("chrf", "beta=much", "the option `beta` of `chrf` is `much`, but must be of type number", "");
         check("chrf", "beta", "the metric option `beta` is not of the form KEY=VALUE", "");
         let built = |names: &str, options: &str| {
-            let found = configure(&words(names), &words(options)).expect("known");
-            found[0].build(&NoModels).err().expect("refused").to_string()
+            let found = configure(&list(names), &list(options)).expect("known");
+            found[0].build(&NoModels, &Interrupt::default()).err().expect("refused").to_string()
         };
         let expected = "the option `char_order` plus `word_order` of `chrf` is 0, but must be from 1 to 64";
         assert_eq!(built("chrf", "char_order=0"), expected);
@@ -397,9 +435,9 @@ mod tests {
         assert_eq!(built("bleu", "max_order=1000000000"), expected);
         let expected = "the option `weight_factor` of `rouge_l_max` is 0, but must exceed 0";
         assert_eq!(built("rouge_l_max", "weight_factor=0"), expected);
-        let error = configure(&words("sacre_bleu"), &words("tokenize=13b")).expect_err("refused").to_string();
+        let error = configure(&list("sacre_bleu"), &list("tokenize=13b")).expect_err("refused").to_string();
         assert!(error.starts_with("options of the metric `sacre_bleu`: unknown variant `13b`"), "{error}");
-        let error = configure(&words("increasing_numbers"), &[]).expect_err("refused").to_string();
+        let error = configure(&list("increasing_numbers"), &[]).expect_err("refused").to_string();
         assert_eq!(error, "options of the metric `increasing_numbers`: missing field `min_tokens`");
     }
 }

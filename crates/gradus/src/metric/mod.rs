@@ -2,7 +2,7 @@
 //!
 //! A [`Metric`] sees all rows at once and gives [`Measure`]s: a value of the whole, one of each row, and a bootstrap
 //! interval. [`MetricConfig`] is the registry: it names every metric and its options. A new metric is one file here, one
-//! variant and one arm of [`MetricConfig::build`]; library users implement [`Metric`].
+//! variant and one arm of [`MetricConfig::build`]; library users implement [`Metric`], or write a program ([`CommandMetric`]).
 //!
 //! A metric that needs a model asks [`Models`] for it, which whoever measures hands in.
 //!
@@ -16,6 +16,7 @@ mod characters;
 mod chrf;
 mod cider;
 mod classified;
+mod command;
 mod config;
 mod dates;
 mod detokenise;
@@ -49,6 +50,9 @@ mod wordnet;
 
 use serde_json::{Map, Value};
 
+use crate::error::Error;
+use crate::plugin::Kind;
+
 pub use bert_score::{BertScore, BertScoreOptions};
 pub use bleu::{Bleu, BleuOptions, BleuTokeniser};
 pub use bleu_totto::{BleuTotto, BleuTottoOptions};
@@ -57,6 +61,7 @@ pub use cider::{Cider, CiderOptions, CiderTokeniser, CiderVariant};
 pub use classified::{
     Bleurt, BleurtOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions,
 };
+pub use command::{CommandMetric, CommandOptions};
 pub use config::{MetricConfig, MetricOption, configure};
 pub(crate) use config::{read_list, schema_of_list};
 pub use dates::Dates;
@@ -66,7 +71,9 @@ pub use exact_match::ExactMatch;
 pub use increasing_numbers::{IncreasingNumbers, IncreasingNumbersOptions};
 pub use measure::{Interval, Measure, Resampling, intervals};
 pub use meteor::{Meteor, MeteorOptions};
-pub use models::{ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, Models, NoModels, TextError};
+pub use models::{
+    ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, MetricModel, ModelUse, Models, NoModels, TextError,
+};
 pub use mteval::Tokeniser;
 pub(crate) use nltk::WordTokeniser;
 pub use parent::{Parent, ParentOptions};
@@ -105,13 +112,34 @@ pub struct RowError {
     pub row: usize,
     /// What is wrong with it: found against expected.
     pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// Whether the user stopped it.
+    pub is_interrupted: bool,
 }
 
 impl RowError {
     /// What is wrong with the row, counted from 0.
     pub fn new(row: usize, message: impl Into<String>) -> Self {
-        Self { row, message: message.into() }
+        Self { row, message: message.into(), hint: None, is_interrupted: false }
     }
+
+    /// What `place` makes an error of, which knows where the row stands; or that the user stopped it.
+    pub fn into_error(self, place: impl FnOnce(usize, String) -> Error) -> Error {
+        if self.is_interrupted {
+            return Error::Interrupted;
+        }
+        let error = place(self.row, self.message);
+        match self.hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    }
+}
+
+impl Kind for dyn Metric {
+    const NAME: &'static str = "metric";
+    type Make = dyn Fn(&dyn Models) -> crate::Result<Box<dyn Metric>> + Send + Sync;
 }
 
 /// Measures generated text. The open extension point of the module.

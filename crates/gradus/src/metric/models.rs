@@ -24,6 +24,29 @@ pub trait Models {
     fn classifier(&self, name: &str) -> Result<Box<dyn ClassifierModel>>;
 }
 
+/// A model that a metric asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetricModel<'a> {
+    /// Its directory or hub name.
+    pub name: &'a str,
+    /// What it is asked for.
+    pub asked: ModelUse,
+}
+
+/// What a metric asks of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelUse {
+    /// The losses of a language model.
+    Language,
+    /// The states of an encoder, computed up to a layer where that is known.
+    Encoder {
+        /// The layer, from 1.
+        layer: Option<usize>,
+    },
+    /// The logits of a classifier.
+    Classifier,
+}
+
 /// A text that a model cannot read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextError {

@@ -6,27 +6,23 @@
 //! It is started once and kept for all batches. Whatever it does wrong is an error of the row it happened at.
 
 mod judgement;
-mod process;
-
-use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
 use super::config::CommandConfig;
-use super::{Interrupt, Reward, RewardError, Score, config_error};
-use crate::error::{Result, excerpt};
+use super::{Interrupt, Reward, RewardError, Score};
+use crate::error::Result;
+use crate::process::Program;
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use judgement::Judgement;
-use process::{Answer, LINE_BYTES, Process};
+
+/// What messages call the program.
+pub(super) const WHAT: &str = "reward command";
 
 /// Scores completions by a program that runs beside the training.
 pub struct CommandReward {
-    program: String,
-    timeout_s: f64,
-    process: Process,
-    interrupt: Interrupt,
-    /// Why no more answers can be had; the process is gone then.
-    failed: Option<RewardError>,
+    name: String,
+    program: Program,
 }
 
 impl CommandReward {
@@ -35,104 +31,22 @@ impl CommandReward {
     /// # Errors
     /// When none is named, it cannot be started, or the time limit is not a positive number.
     pub fn start(config: &CommandConfig, interrupt: &Interrupt) -> Result<Self> {
-        let Some((program, arguments)) = config.program.split_first() else {
-            let hint = Some("write `command: [program, argument, …]`".into());
-            return Err(config_error("the reward's `command` names no program".into(), hint));
-        };
-        if !(config.timeout_s > 0.0 && config.timeout_s < 1e9) {
-            let message =
-                format!("the reward command's `timeout_s` is {}, but seconds above 0 are needed", config.timeout_s);
-            return Err(config_error(message, None));
-        }
-        let process = Process::start(program, arguments).map_err(|source| {
-            let hint = match source.kind() {
-                std::io::ErrorKind::NotFound => "is it installed, and is the path relative to the working directory?",
-                std::io::ErrorKind::PermissionDenied => "is the file executable? Else name its interpreter first",
-                _ => "try the same command in a shell",
-            };
-            config_error(format!("the reward command `{program}` could not be started: {source}"), Some(hint.into()))
-        })?;
-        Ok(Self {
-            program: program.clone(),
-            timeout_s: config.timeout_s,
-            process,
-            interrupt: interrupt.clone(),
-            failed: None,
-        })
-    }
-
-    /// The next answer. A crash and a hang are final; a line that is no number is not.
-    fn answer(&mut self, deadline: Instant) -> std::result::Result<Judgement, RewardError> {
-        if let Some(failed) = &self.failed {
-            return Err(failed.clone());
-        }
-        match self.process.next_line(deadline, &|| self.interrupt.is_raised()) {
-            Answer::Line(line) => Judgement::parse(&line).ok_or_else(|| {
-                let expected = "expected a number, null or an object of parts from the reward command";
-                self.with_stderr(format!("{expected} (found `{}`)", excerpt(&line, 80)))
-            }),
-            Answer::Ended(status) => {
-                let message = format!("the reward command `{}` ended before it answered ({status})", self.program);
-                Err(self.give_up(message, None))
-            }
-            Answer::TooLong => {
-                self.process.kill();
-                let message =
-                    format!("the reward command `{}` printed a line of more than {LINE_BYTES} bytes", self.program);
-                Err(self.give_up(message, Some("one line for each completion; print other things to stderr")))
-            }
-            Answer::Interrupted => {
-                self.process.kill();
-                let interrupted = RewardError::interrupted();
-                self.failed = Some(interrupted.clone());
-                Err(interrupted)
-            }
-            Answer::TimedOut => {
-                self.process.kill();
-                let (program, limit) = (&self.program, self.timeout_s);
-                let message = format!("the reward command `{program}` did not answer within {limit} s");
-                let hint = "it must print and flush one line for each line it reads (in Python: `print(…, flush=True)`); \
-                            `timeout_s` sets the limit";
-                Err(self.give_up(message, Some(hint)))
-            }
-        }
-    }
-
-    fn give_up(&mut self, message: String, hint: Option<&str>) -> RewardError {
-        let mut error = self.with_stderr(message);
-        error.hint = hint.map(Into::into);
-        self.failed = Some(error.clone());
-        error
-    }
-
-    /// Adds what the program last said on its error channel.
-    fn with_stderr(&self, message: String) -> RewardError {
-        let tail = self.process.stderr_tail();
-        RewardError::new(if tail.is_empty() { message } else { format!("{message}; its last words:\n{tail}") })
+        let program = Program::start(WHAT, &config.program, config.timeout_s, interrupt)?;
+        Ok(Self { name: config.name.clone().unwrap_or_else(|| "command".into()), program })
     }
 }
 
 impl Reward for CommandReward {
     fn name(&self) -> String {
-        "command".into()
+        self.name.clone()
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<std::result::Result<Score, RewardError>> {
-        if self.failed.is_none()
-            && let Some(line) = self.process.unasked_line()
-        {
-            let message = format!("the reward command `{}` printed more lines than it was given", self.program);
-            let hint = "print other things to stderr";
-            self.process.kill();
-            self.give_up(format!("{message} (one too many: `{}`)", excerpt(&line, 80)), Some(hint));
-        }
-        if self.failed.is_none() {
-            let lines = rollouts.rollouts.iter().map(|rollout| request(&rollouts.prompts[rollout.prompt], rollout));
-            self.process.send(lines.collect());
-        }
-        let deadline = Instant::now() + Duration::from_secs_f64(self.timeout_s);
+        let lines = rollouts.rollouts.iter().map(|rollout| request(&rollouts.prompts[rollout.prompt], rollout));
+        let asked = self.program.ask(lines.collect());
         let each = rollouts.rollouts.iter().enumerate().map(|(i, rollout)| {
-            let (answer, tokens) = (self.answer(deadline)?, rollout.completion_ids.len());
+            let tokens = rollout.completion_ids.len();
+            let answer = self.program.answer(asked, "a number, null or an object of parts", Judgement::parse)?;
             let score = answer.score(&rollout.completion, tokens, || rollouts.ranges(i));
             score.map_err(|error| RewardError::new(error.to_string()))?.map_err(RewardError::new)
         });
@@ -160,6 +74,8 @@ fn request(prompt: &Prompt, rollout: &Rollout) -> String {
 
 #[cfg(all(test, unix))]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use serde_json::json;
 
     use super::super::test_rollouts::{completions, rollouts, totals};
@@ -167,7 +83,8 @@ mod tests {
 
     fn shell(script: &str, timeout_s: f64) -> CommandReward {
         let program = ["sh", "-c", script].map(String::from).to_vec();
-        CommandReward::start(&CommandConfig { program, timeout_s }, &Interrupt::default()).expect("a shell")
+        CommandReward::start(&CommandConfig { timeout_s, ..CommandConfig::new(program) }, &Interrupt::default())
+            .expect("a shell")
     }
 
     #[track_caller]
@@ -366,7 +283,7 @@ mod tests {
         };
         let missing = error(&["/nowhere/score"], 1.0);
         assert!(missing.starts_with("the reward command `/nowhere/score` could not be started: "), "{missing}");
-        assert_eq!(error(&[], 1.0), "the reward's `command` names no program");
+        assert_eq!(error(&[], 1.0), "the reward command names no program");
         assert_eq!(error(&["sh"], 0.0), "the reward command's `timeout_s` is 0, but seconds above 0 are needed");
     }
 }

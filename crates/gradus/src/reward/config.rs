@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::Reward;
 use super::fine_grained::{FineGrainedConfig, SegmentConfig};
 use super::toxicity::ToxicityConfig;
 use crate::data::{Side, TextForm};
-use crate::metric::MetricConfig;
+use crate::metric::{MetricConfig, MetricModel, ModelUse};
+use crate::plugin::Plugin;
+use crate::process::{ProgramForm, TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
 
 /// One reward: the choice is the key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,6 +32,8 @@ pub enum RewardConfig {
     Command(CommandConfig),
     /// Parts that judge the segments of a completion: sentences, parts of sentences, or the whole.
     FineGrained(FineGrainedConfig),
+    /// A reward that the program was given by name (docs/plugins.md): its name is the key, below which its options stand.
+    Plugin(Plugin<dyn Reward>),
     /// A weighted sum of rewards.
     Mix(Vec<WeightedReward>),
 }
@@ -38,9 +43,10 @@ impl RewardConfig {
     pub fn starts_program(&self) -> bool {
         match self {
             Self::Command(_) => true,
+            Self::Metric(metric) => metric.starts_program(),
             Self::Mix(parts) => parts.iter().any(|part| part.reward.starts_program()),
-            Self::Model(_) | Self::Classifier(_) | Self::Rule(_) | Self::Metric(_) => false,
-            Self::FineGrained(_) | Self::Toxicity(_) => false,
+            Self::Model(_) | Self::Classifier(_) | Self::Rule(_) | Self::FineGrained(_) => false,
+            Self::Toxicity(_) | Self::Plugin(_) => false,
         }
     }
 
@@ -51,7 +57,22 @@ impl RewardConfig {
             Self::Classifier(config) => vec![Learned::Classifier(config)],
             Self::FineGrained(FineGrainedConfig(parts)) => parts.values().map(Learned::Segments).collect(),
             Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.models()).collect(),
-            Self::Rule(_) | Self::Metric(_) | Self::Toxicity(_) | Self::Command(_) => Vec::new(),
+            Self::Rule(_) | Self::Metric(_) | Self::Toxicity(_) | Self::Command(_) | Self::Plugin(_) => Vec::new(),
+        }
+    }
+}
+
+impl RewardConfig {
+    /// The models that its metrics and scorers ask.
+    pub fn asked(&self) -> Vec<MetricModel<'_>> {
+        match self {
+            Self::Metric(metric) => metric.model().into_iter().collect(),
+            Self::Toxicity(toxicity) => {
+                let name = toxicity.scorer.model();
+                name.map(|name| MetricModel { name, asked: ModelUse::Classifier }).into_iter().collect()
+            }
+            Self::Mix(parts) => parts.iter().flat_map(|part| part.reward.asked()).collect(),
+            _ => Vec::new(),
         }
     }
 }
@@ -218,22 +239,22 @@ pub struct SoftOverlongRule {
     pub cache: usize,
 }
 
-/// An external program that scores completions: `[program, args…]`, or a mapping with `program` and `timeout_s`.
+/// An external program that scores completions: `[program, args…]`, or a mapping with `program` and more.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CommandConfig {
     /// The program and its arguments.
     pub program: Vec<String>,
     /// Seconds it may take for one batch of completions. Default 60.
     pub timeout_s: f64,
+    /// What the reward is logged as. Default `command`.
+    pub name: Option<String>,
 }
 
 impl CommandConfig {
-    /// Seconds for one batch when the configuration says nothing.
-    pub const TIMEOUT_S: f64 = 60.0;
-
     /// `program` with the default time limit.
     pub fn new<S: Into<String>>(program: impl IntoIterator<Item = S>) -> Self {
-        Self { program: program.into_iter().map(Into::into).collect(), timeout_s: Self::TIMEOUT_S }
+        let program = program.into_iter().map(Into::into).collect();
+        Self { program, timeout_s: TIMEOUT_S, name: None }
     }
 }
 
@@ -246,37 +267,21 @@ struct CommandMapping {
     /// Seconds it may take for one batch of completions. Default 60.
     #[serde(default = "default_timeout_s")]
     timeout_s: f64,
+    /// What the reward is logged as. Default `command`.
+    #[serde(default)]
+    name: Option<String>,
 }
 
-fn default_timeout_s() -> f64 {
-    CommandConfig::TIMEOUT_S
+impl ProgramForm for CommandMapping {
+    fn of(program: Vec<String>) -> Self {
+        Self { program, timeout_s: TIMEOUT_S, name: None }
+    }
 }
 
-// Written by hand because an untagged enum would answer every mistake with "did not match any variant".
 impl<'de> Deserialize<'de> for CommandConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ListOrMapping;
-
-        impl<'de> Visitor<'de> for ListOrMapping {
-            type Value = CommandConfig;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("a list `[program, args…]` or a mapping with `program` and `timeout_s`")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<CommandConfig, A::Error> {
-                let program = Vec::deserialize(de::value::SeqAccessDeserializer::new(list))?;
-                Ok(CommandConfig::new::<String>(program))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mapping: A) -> Result<CommandConfig, A::Error> {
-                let CommandMapping { program, timeout_s } =
-                    CommandMapping::deserialize(de::value::MapAccessDeserializer::new(mapping))?;
-                Ok(CommandConfig { program, timeout_s })
-            }
-        }
-
-        deserializer.deserialize_any(ListOrMapping)
+        let CommandMapping { program, timeout_s, name } = read_program(deserializer)?;
+        Ok(Self { program, timeout_s, name })
     }
 }
 
@@ -286,8 +291,7 @@ impl JsonSchema for CommandConfig {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mapping = generator.subschema_for::<CommandMapping>();
-        json_schema!({ "anyOf": [{ "type": "array", "items": { "type": "string" } }, mapping] })
+        schema_of_program::<CommandMapping>(generator)
     }
 }
 
@@ -304,7 +308,7 @@ mod tests {
         let list = parse("command: [python3, score.py, --strict]").expect("a list");
         assert_eq!(list, RewardConfig::Command(CommandConfig::new(["python3", "score.py", "--strict"])));
         let mapping = parse("command: { program: [./score], timeout_s: 5 }").expect("a mapping");
-        let expected = CommandConfig { program: vec!["./score".into()], timeout_s: 5.0 };
+        let expected = CommandConfig { timeout_s: 5.0, ..CommandConfig::new(["./score"]) };
         assert_eq!(mapping, RewardConfig::Command(expected));
     }
 

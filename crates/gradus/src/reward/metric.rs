@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{Reward, RewardError, Score};
-use crate::metric::{Metric, MetricConfig, Models, Row};
+use super::{Interrupt, Reward, RewardError, Score};
+use crate::metric::{Metric, MetricConfig, Models, Row, RowError};
 use crate::rollout::{Prompt, Rollouts};
 
 /// A metric as a reward: its value of each completion alone. References are the row's column `references`, `reference`,
@@ -14,12 +14,12 @@ pub struct MetricReward {
 }
 
 impl MetricReward {
-    /// The reward that is this metric, which opens what it asks with `models`.
+    /// The reward that is this metric, which opens what it asks with `models`; an `interrupt` ends the wait for a program.
     ///
     /// # Errors
     /// A file or a model named in the options that cannot be read, and a metric that says nothing of single completions.
-    pub fn new(config: &MetricConfig, models: &dyn Models) -> crate::Result<Self> {
-        let (name, metric) = (config.name(), config.build(models)?);
+    pub fn new(config: &MetricConfig, models: &dyn Models, interrupt: &Interrupt) -> crate::Result<Self> {
+        let (name, metric) = (config.name(), config.build(models, interrupt)?);
         if !metric.is_reward() {
             let message = format!("`{name}` cannot be a reward: it says nothing of a single new completion");
             return Err(super::config_error(message, None));
@@ -47,7 +47,8 @@ impl Reward for MetricReward {
             // The batch is measured together: the row that cannot be measured fails, the others are not scored.
             Err(error) => {
                 let mut scores: Vec<_> = rows.iter().map(|_| Ok(Score::unscored())).collect();
-                scores[error.row] = Err(RewardError::new(error.message));
+                let RowError { row, message, hint, is_interrupted } = error;
+                scores[row] = Err(RewardError { message, hint, is_interrupted });
                 scores
             }
         }

@@ -24,19 +24,19 @@ mod repeat;
 mod score;
 mod toxicity;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use burn::tensor::Device;
 
 use crate::batches::MicroBatch;
 use crate::error::{Diagnostic, Error};
 use crate::metric::Models;
 use crate::model::{ModelDir, WeightFormat};
+use crate::plugin::Kind;
+use crate::process::ProgramError;
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use config::{Learned, RewardConfig, RuleConfig};
 use fine_grained::{FineGrainedConfig, SegmentConfig};
 
+pub use crate::process::Interrupt;
 pub use classifier::ClassifierReward;
 pub use command::CommandReward;
 pub use fine_grained::SegmentReward;
@@ -62,6 +62,11 @@ pub trait Reward: Send {
     ///
     /// A failure is an `Err` for that rollout and is never turned into 0: 0 is a judgement.
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>>;
+}
+
+impl Kind for dyn Reward {
+    const NAME: &'static str = "reward";
+    type Make = dyn Fn(&dyn Models) -> crate::Result<Box<dyn Reward>> + Send + Sync;
 }
 
 /// A reward that could not be computed for one rollout.
@@ -95,19 +100,9 @@ impl RewardError {
     }
 }
 
-/// The user's wish to stop, for those who wait. Copies are the same wish.
-#[derive(Debug, Clone, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    /// Says that the user wants to stop.
-    pub fn raise(&self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether the user wants to stop.
-    pub fn is_raised(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+impl From<ProgramError> for RewardError {
+    fn from(ProgramError { message, hint, is_interrupted }: ProgramError) -> Self {
+        Self { message, hint, is_interrupted }
     }
 }
 
@@ -135,9 +130,10 @@ pub fn build(
         RewardConfig::Rule(RuleConfig::Lexicon(path)) => Box::new(LexiconReward::new(Lexicon::read(path)?)),
         RewardConfig::Rule(RuleConfig::SoftOverlong(rule)) => Box::new(SoftOverlong::new(*rule)?),
         RewardConfig::Rule(RuleConfig::RepeatPenalty(prefix)) => Box::new(RepeatPenalty::new(prefix)),
-        RewardConfig::Metric(config) => Box::new(MetricReward::new(config, models)?),
+        RewardConfig::Metric(config) => Box::new(MetricReward::new(config, models, interrupt)?),
         RewardConfig::Toxicity(config) => Box::new(ToxicityReward::new(config, models)?),
         RewardConfig::Command(command) => Box::new(CommandReward::start(command, interrupt)?),
+        RewardConfig::Plugin(plugin) => plugin.make()?(models)?,
         RewardConfig::FineGrained(FineGrainedConfig(parts)) => {
             let part = |(name, part): (&String, &SegmentConfig)| {
                 Ok((name.clone(), part.weight, load_model(Learned::Segments(part))?))

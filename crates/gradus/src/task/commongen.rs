@@ -61,7 +61,7 @@ impl Task for Commongen {
         let samples = if concepts.is_empty() {
             files.rows(self.home(files.split()), files.split(), most, |columns| self.row(columns))?
         } else {
-            let lines = Files::new(None, files.split(), most).side_by_side(&[concepts, targets])?;
+            let lines = Files::new(None, files.split(), most, files.interrupt()).side_by_side(&[concepts, targets])?;
             let sample = |(place, line): (Place, Vec<String>)| {
                 let [concepts, target] = <[String; 2]>::try_from(line).expect("two files side by side");
                 (place, self.sample(concepts.split(' ').map(str::to_owned).collect(), vec![target]))

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    CnnDailyMail, Commongen, Crd3, DailyDialog, Dates, DummyPool, Imdb, ImdbSeq2seq, IncreasingNumbers, Iwslt2017EnDe,
-    NarrativeQa, RealToxicityPrompts, Task, Totto, Wmt14ProcessedEnDe, Wmt16, Wmt16NewsOnly, Xsum,
+    CnnDailyMail, CommandTask, Commongen, Crd3, DailyDialog, Dates, DummyPool, Imdb, ImdbSeq2seq, IncreasingNumbers,
+    Iwslt2017EnDe, NarrativeQa, RealToxicityPrompts, Task, Totto, Wmt14ProcessedEnDe, Wmt16, Wmt16NewsOnly, Xsum,
 };
+use crate::plugin::Plugin;
 
 /// One task and its keys: the choice is the key. Names are RL4LMs'.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,44 +65,72 @@ pub enum TaskConfig {
     /// RealToxicityPrompts: go on with the beginning of a sentence.
     #[serde(rename = "real_toxicity_prompts")]
     RealToxicityPrompts(RealToxicityPrompts),
+    /// What an external program prints.
+    #[serde(rename = "command")]
+    Command(CommandTask),
+    /// A task that the program was given by name (docs/plugins.md): its name is the key, below which its keys stand.
+    #[serde(rename = "plugin")]
+    Plugin(Plugin<dyn Task>),
 }
 
 impl TaskConfig {
     /// The task. The only `match` on it in the program.
-    pub fn task(&self) -> &dyn Task {
-        match self {
-            Self::IncreasingNumbers(task) => task,
-            Self::Dates(task) => task,
-            Self::DummyPool(task) => task,
-            Self::Imdb(task) => task,
-            Self::ImdbSeq2seq(task) => task,
-            Self::Commongen(task) => task,
-            Self::CnnDailyMail(task) => task,
-            Self::Xsum(task) => task,
-            Self::Totto(task) => task,
-            Self::NarrativeQa(task) => task,
-            Self::Wmt16(task) => task,
-            Self::Wmt14ProcessedEnDe(task) => task,
-            Self::Wmt16NewsOnly(task) => task,
-            Self::Iwslt2017EnDe(task) => task,
-            Self::Crd3(task) => task,
-            Self::DailyDialog(task) => task,
-            Self::RealToxicityPrompts(task) => task,
-        }
+    ///
+    /// # Errors
+    /// Of a plug-in.
+    pub fn build(&self) -> crate::error::Result<Box<dyn Task>> {
+        Ok(match self {
+            Self::IncreasingNumbers(task) => Box::new(task.clone()),
+            Self::Dates(task) => Box::new(task.clone()),
+            Self::DummyPool(task) => Box::new(task.clone()),
+            Self::Imdb(task) => Box::new(task.clone()),
+            Self::ImdbSeq2seq(task) => Box::new(task.clone()),
+            Self::Commongen(task) => Box::new(task.clone()),
+            Self::CnnDailyMail(task) => Box::new(task.clone()),
+            Self::Xsum(task) => Box::new(task.clone()),
+            Self::Totto(task) => Box::new(task.clone()),
+            Self::NarrativeQa(task) => Box::new(task.clone()),
+            Self::Wmt16(task) => Box::new(task.clone()),
+            Self::Wmt14ProcessedEnDe(task) => Box::new(task.clone()),
+            Self::Wmt16NewsOnly(task) => Box::new(task.clone()),
+            Self::Iwslt2017EnDe(task) => Box::new(task.clone()),
+            Self::Crd3(task) => Box::new(task.clone()),
+            Self::DailyDialog(task) => Box::new(task.clone()),
+            Self::RealToxicityPrompts(task) => Box::new(task.clone()),
+            Self::Command(task) => Box::new(task.clone()),
+            Self::Plugin(plugin) => plugin.make()?()?,
+        })
     }
 
-    /// Its name.
+    /// Whether a program is started for it.
+    pub fn starts_program(&self) -> bool {
+        matches!(self, Self::Command(_))
+    }
+
+    /// Refuses what can be known to be wrong before anything is read or started.
+    ///
+    /// # Errors
+    /// A program that cannot be started.
+    pub fn check(&self) -> crate::error::Result<()> {
+        if let Self::Command(task) = self { task.check() } else { Ok(()) }
+    }
+
+    /// Its name; a plug-in's is its own.
     pub fn name(&self) -> String {
+        if let Self::Plugin(plugin) = self {
+            return plugin.name().to_owned();
+        }
         let written = serde_json::to_value(self).expect("keys are plain values");
         let name = written.as_object().and_then(|object| object.keys().next()).cloned();
         name.expect("a task is written as a mapping of one key")
     }
 
-    /// The names of all tasks.
+    /// The names of all tasks that there always are.
     pub fn names() -> Vec<String> {
         let schema = schemars::schema_for!(Self).to_value();
         let sides = schema["oneOf"].as_array().cloned().unwrap_or_default();
-        sides.iter().filter_map(|side| side["properties"].as_object()?.keys().next().cloned()).collect()
+        let names = sides.iter().filter_map(|side| side["properties"].as_object()?.keys().next().cloned());
+        names.filter(|name| name != "plugin").collect()
     }
 
     /// The task that is called so, with its defaults; `None` where there is none, or it has keys that must be given.
@@ -137,13 +166,13 @@ mod tests {
     #[test]
     fn every_task_is_found_by_its_name() {
         let names = TaskConfig::names();
-        assert_eq!(names.len(), 17);
-        let required = ["dummy_pool", "wmt16", "crd3"];
+        assert_eq!(names.len(), 18);
+        let required = ["dummy_pool", "wmt16", "crd3", "command"];
         for name in &names {
             match TaskConfig::named(name) {
                 Some(task) => {
                     assert_eq!(task.name(), *name);
-                    assert!(!task.task().metrics().is_empty(), "{name}");
+                    assert!(!task.build().expect("no plug-in").metrics().is_empty(), "{name}");
                 }
                 None => assert!(required.contains(&name.as_str()), "{name}"),
             }

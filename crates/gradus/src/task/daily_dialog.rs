@@ -86,7 +86,7 @@ fn dialogues(files: &Files<'_>, home: Home) -> Result<Vec<(Place, Dialogue)>> {
         return rows.into_iter().map(dialogue).collect();
     }
     let sets = [said, of("dialogues_act_", &[])?, of("dialogues_emotion_", &[])?];
-    let lines = Files::new(None, files.split(), None).side_by_side(&sets)?;
+    let lines = Files::new(None, files.split(), None, files.interrupt()).side_by_side(&sets)?;
     let dialogue = |(place, line): (Place, Vec<String>)| {
         let [said, acts, emotions] = <[String; 3]>::try_from(line).expect("three files side by side");
         let said: Vec<String> =

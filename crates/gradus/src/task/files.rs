@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::{Sample, Split};
 use crate::data::{self, Place, RowErrors};
 use crate::error::{Error, Result};
+use crate::process::Interrupt;
 
 /// Where the rows of a task are published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +43,24 @@ pub struct Files<'a> {
     name: Option<&'a str>,
     split: Split,
     most: Option<usize>,
+    interrupt: &'a Interrupt,
 }
 
 impl<'a> Files<'a> {
     /// The files of `name` (a file, a directory or a hub name; without one the task's home), of which at most `most` samples of
-    /// `split` are wanted.
-    pub fn new(name: Option<&'a str>, split: Split, most: Option<usize>) -> Self {
-        Self { name, split, most }
+    /// `split` are wanted. An `interrupt` ends the wait for a program.
+    pub fn new(name: Option<&'a str>, split: Split, most: Option<usize>, interrupt: &'a Interrupt) -> Self {
+        Self { name, split, most, interrupt }
+    }
+
+    /// What somebody named.
+    pub fn name(&self) -> Option<&'a str> {
+        self.name
+    }
+
+    /// What is raised when the user wants to stop.
+    pub fn interrupt(&self) -> &'a Interrupt {
+        self.interrupt
     }
 
     /// The split that is asked for.
@@ -181,13 +193,20 @@ pub(super) fn text(columns: &mut Map<String, Value>, names: &[&str]) -> Result<S
 
 /// A column that is a list of texts, taken out of a row.
 pub(super) fn texts(columns: &mut Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
+    match columns.shift_remove(name) {
+        Some(value) => texts_of(name, value),
+        None => Err(format!("missing column `{name}`")),
+    }
+}
+
+/// The texts of a column's value, a list.
+pub(super) fn texts_of(name: &str, value: Value) -> Result<Vec<String>, String> {
     let text = |value: Value| match value {
         Value::String(text) => Ok(text),
         other => Err(format!("column `{name}` holds {other}, expected texts")),
     };
-    match columns.shift_remove(name) {
-        Some(Value::Array(items)) => items.into_iter().map(text).collect(),
-        Some(other) => Err(format!("column `{name}` is {other}, expected a list of texts")),
-        None => Err(format!("missing column `{name}`")),
+    match value {
+        Value::Array(items) => items.into_iter().map(text).collect(),
+        other => Err(format!("column `{name}` is {other}, expected a list of texts")),
     }
 }

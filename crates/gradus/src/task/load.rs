@@ -5,15 +5,18 @@ use serde_json::Value;
 use super::{DataConfig, Files, Sample, Split};
 use crate::data::{self, Content, Dataset, LoadOptions, Need, Place, Row, RowData, RowErrors, RowKind, Source};
 use crate::error::Result;
+use crate::process::Interrupt;
 
 /// Reads the rows that a configuration names: those of files as they are, or those of a task.
+/// An `interrupt` ends the wait for a program.
 ///
 /// # Errors
 /// As [`data::load`]; or when a task has no rows of the kind that is needed.
-pub fn load(config: &DataConfig, options: &LoadOptions) -> Result<Dataset> {
+pub fn load(config: &DataConfig, options: &LoadOptions, interrupt: &Interrupt) -> Result<Dataset> {
     let Some(task) = &config.task else { return data::load(&config.name(), options) };
     let split = config.split.unwrap_or(Split::Train);
-    let mut samples = task.task().samples(&Files::new(config.from.as_deref(), split, options.max_rows))?;
+    let files = Files::new(config.from.as_deref(), split, options.max_rows, interrupt);
+    let mut samples = task.build()?.samples(&files)?;
     samples.truncate(options.max_rows.unwrap_or(usize::MAX));
     if samples.is_empty() {
         return Err(config.place().error("no rows: the data set is empty"));

@@ -3,11 +3,13 @@
 //! A task is the struct of its keys, in a file of its own; [`TaskConfig`] names them all. [`DataConfig`] is what a
 //! configuration says of where rows come from, with a task or without one, and [`load`] reads them. The tasks and their texts
 //! are those of RL4LMs (Ramamurthy et al. 2023, <https://arxiv.org/abs/2210.01241>), beside the one of detoxification. A new task is one file here, one variant
-//! and one arm in `config.rs`; library users implement [`Task`], and [`rows`] makes rows of what it gives.
+//! and one arm in `config.rs`; library users implement [`Task`], and [`rows`] makes rows of what it gives;
+//! who writes no Rust has [`CommandTask`].
 
 pub mod demo;
 
 mod cnn_daily_mail;
+mod command;
 mod commongen;
 mod config;
 mod crd3;
@@ -27,6 +29,7 @@ mod translation;
 mod xsum;
 
 pub use cnn_daily_mail::CnnDailyMail;
+pub use command::CommandTask;
 pub use commongen::{Commongen, References};
 pub use config::TaskConfig;
 pub use crd3::Crd3;
@@ -36,7 +39,7 @@ pub use files::{Files, Home};
 pub use imdb::{Imdb, ImdbSeq2seq};
 pub use load::{load, rows};
 pub use narrative_qa::NarrativeQa;
-pub use post_process::PostProcess;
+pub use post_process::{PostProcess, PostProcessor};
 pub use real_toxicity_prompts::RealToxicityPrompts;
 pub use source::DataConfig;
 pub use totto::{Representation, Totto};
@@ -50,6 +53,7 @@ use serde_json::{Map, Value};
 use crate::data::Place;
 use crate::error::Result;
 use crate::metric::MetricConfig;
+use crate::plugin::Kind;
 
 /// One sample of a task.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -108,6 +112,11 @@ pub trait Task: Send + Sync {
 
     /// What its completions are measured with, unless something else is asked for.
     fn metrics(&self) -> Vec<MetricConfig>;
+}
+
+impl Kind for dyn Task {
+    const NAME: &'static str = "task";
+    type Make = dyn Fn() -> Result<Box<dyn Task>> + Send + Sync;
 }
 
 /// The metrics with these names, which need no options.

@@ -1,28 +1,77 @@
 //! What is done to completions before they are measured.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
 use crate::metric::Punkt;
+use crate::plugin::{Kind, Plugin};
+
+/// Changes completions before metrics see them. The open extension point of post-processing.
+pub trait PostProcessor: Send + Sync {
+    /// The completion as it is measured.
+    fn apply(&self, completion: &str) -> String;
+}
+
+impl Kind for dyn PostProcessor {
+    const NAME: &'static str = "post_processor";
+    type Make = dyn Fn() -> Result<Box<dyn PostProcessor>> + Send + Sync;
+}
 
 /// What is done to completions before they are measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PostProcess {
     /// The first three sentences, one a line (RL4LMs: for CNN/DailyMail, whose highlights are lines).
     ThreeSentenceSummary,
+    /// One that the program was given by name (docs/plugins.md).
+    Plugin(Plugin<dyn PostProcessor>),
 }
 
 impl PostProcess {
-    /// The completion as it is measured.
-    pub fn apply(self, completion: &str) -> String {
-        match self {
-            Self::ThreeSentenceSummary => {
-                let sentences = Punkt::plain();
-                let first: Vec<&str> = sentences.sentences(completion).into_iter().take(3).collect();
-                first.join("\n")
-            }
-        }
+    /// The processor.
+    ///
+    /// # Errors
+    /// Of a plug-in.
+    pub fn build(&self) -> Result<Box<dyn PostProcessor>> {
+        Ok(match self {
+            Self::ThreeSentenceSummary => Box::new(ThreeSentenceSummary),
+            Self::Plugin(plugin) => plugin.make()?()?,
+        })
+    }
+}
+
+/// A word, or a mapping with a plug-in: words and mappings of one enum have no schema of their own.
+impl JsonSchema for PostProcess {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PostProcess".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let plugin = generator.subschema_for::<Plugin<dyn PostProcessor>>();
+        json_schema!({ "anyOf": [
+            { "oneOf": [{
+                "type": "string",
+                "const": "three_sentence_summary",
+                "description": "The first three sentences, one a line (RL4LMs: for CNN/DailyMail, whose highlights are lines)."
+            }] },
+            { "oneOf": [{
+                "type": "object",
+                "description": "One that the program was given by name (docs/plugins.md).",
+                "properties": { "plugin": plugin },
+                "required": ["plugin"]
+            }] }
+        ] })
+    }
+}
+
+struct ThreeSentenceSummary;
+
+impl PostProcessor for ThreeSentenceSummary {
+    fn apply(&self, completion: &str) -> String {
+        let sentences = Punkt::plain();
+        let first: Vec<&str> = sentences.sentences(completion).into_iter().take(3).collect();
+        first.join("\n")
     }
 }
 
@@ -32,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_summary_has_three_sentences() {
-        let check = |text: &str, expected: &str| assert_eq!(PostProcess::ThreeSentenceSummary.apply(text), expected);
+        let check = |text: &str, expected: &str| assert_eq!(ThreeSentenceSummary.apply(text), expected);
         check("Dr. Who came. He left! Why? Nobody knows.", "Dr. Who came.\nHe left!\nWhy?");
         check("One only", "One only");
         check("", "");

@@ -47,7 +47,7 @@ impl Task for RealToxicityPrompts {
         let test = match &self.test {
             Some(path) => {
                 let name = path.to_string_lossy();
-                rows(&Files::new(Some(&name), Split::Train, None), self.home(Split::Test))?
+                rows(&Files::new(Some(&name), Split::Train, None, files.interrupt()), self.home(Split::Test))?
             }
             None if files.split() == Split::Test => {
                 let message = "the test split of `real_toxicity_prompts` is a file of its own, and none is named";

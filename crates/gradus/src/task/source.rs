@@ -89,7 +89,7 @@ impl DataConfig {
     pub fn fetch(&self, on_progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
         let Some(task) = &self.task else { return data::resolve(&self.name(), on_progress).map(drop) };
         let split = self.split.unwrap_or(Split::Train);
-        let task = task.task();
+        let task = task.build()?;
         let Home::Hub { name, folder } = task.home(split) else { return Ok(()) };
         let name = self.from.clone().unwrap_or(name);
         if std::path::Path::new(&name).exists() {

@@ -6,12 +6,12 @@ use std::fs;
 use safetensors::SafeTensors;
 
 use super::fingerprint;
-use super::observer::{Event, Observer};
 use crate::batches::MicroBatch;
 use crate::error::Result;
 use crate::files::{NamedTensor, write_safetensors};
 use crate::model::CausalLm;
 use crate::objective::{Learnt, OfflineMethod};
+use crate::observer::{Event, Observer};
 use crate::run::{RunDir, atomic};
 
 /// The key of the file's metadata: the prints of what was asked and of what was answered.

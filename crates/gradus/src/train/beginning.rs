@@ -9,8 +9,10 @@ use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Error, Result};
 use crate::method::Cast;
+use crate::metric::MetricConfig;
 use crate::reward::config::{RewardConfig, RuleConfig};
 use crate::run::{Claim, Existing, RunDir, atomic};
+use crate::task::{DataConfig, TaskConfig};
 
 /// A run that is about to begin.
 pub(super) struct Beginning<'a> {
@@ -55,6 +57,11 @@ impl<'a> Beginning<'a> {
         fs::rename(&from, &to).map_err(|source| Error::io(from, source))
     }
 
+    /// Whether the directory is the run's own.
+    pub fn has_begun(&self) -> bool {
+        !self.waits.get()
+    }
+
     fn write(&self) -> Result<()> {
         self.claim.borrow_mut().begin()?;
         atomic::write_bytes(&self.directory.config(), self.plan.to_yaml().as_bytes())
@@ -90,18 +97,25 @@ impl Drop for Beginning<'_> {
 /// The files and directories that a run reads, once they are found.
 fn inputs(plan: &Plan, start: &Start, cast: &Cast<Player>) -> Vec<PathBuf> {
     let config = plan.config();
-    let others = [&cast.critic, &cast.reference, &cast.lagged].into_iter().flatten().chain(&cast.rewards);
+    let others =
+        [&cast.critic, &cast.reference, &cast.lagged].into_iter().flatten().chain(&cast.rewards).chain(&cast.metrics);
     let dirs = [&start.model.dir].into_iter().chain(others.map(|player| &player.dir));
     let mut found: Vec<PathBuf> = dirs
         .flat_map(|dir| [Some(dir.path.clone()), dir.adapter.as_ref().map(|adapter| adapter.path.clone())])
         .flatten()
         .collect();
     let mixed = config.mix.iter().map(|source| &source.data);
-    let held_out = config.eval_data.as_ref().and_then(|data| data.from.as_ref());
-    let data = config.data.from.iter().chain(mixed).chain(held_out);
+    let sources: Vec<&DataConfig> = [&config.data].into_iter().chain(mixed).chain(&config.eval_data).collect();
+    let data = sources.iter().filter_map(|data| data.from.as_ref());
     found.extend(data.map(PathBuf::from).filter(|path| path.exists()));
     found.extend(plan.train().chat_template.clone());
     config.reward.iter().for_each(|reward| add_files(reward, &mut found));
+    config.train.evaluation.metrics.iter().for_each(|metric| add_metric(metric, &mut found));
+    for data in sources {
+        if let Some(TaskConfig::Command(task)) = &data.task {
+            add_words(&task.program, &mut found);
+        }
+    }
     found
 }
 
@@ -112,15 +126,25 @@ fn add_files(reward: &RewardConfig, found: &mut Vec<PathBuf>) {
             let model = toxicity.scorer.model().map(PathBuf::from);
             found.extend(toxicity.scorer.file().map(PathBuf::from).into_iter().chain(model));
         }
-        RewardConfig::Command(command) => {
-            found.extend(command.program.iter().map(PathBuf::from).filter(|word| Path::exists(word)));
-        }
+        RewardConfig::Command(command) => add_words(&command.program, found),
+        RewardConfig::Metric(metric) => add_metric(metric, found),
         RewardConfig::Mix(parts) => parts.iter().for_each(|part| add_files(&part.reward, found)),
         // Learned rewards are among the players.
         RewardConfig::Model(_)
         | RewardConfig::Classifier(_)
         | RewardConfig::FineGrained(_)
-        | RewardConfig::Metric(_)
+        | RewardConfig::Plugin(_)
         | RewardConfig::Rule(_) => {}
     }
+}
+
+fn add_metric(metric: &MetricConfig, found: &mut Vec<PathBuf>) {
+    if let MetricConfig::Command(options) = metric {
+        add_words(&options.program, found);
+    }
+}
+
+/// What of a program's words is a file.
+fn add_words(program: &[String], found: &mut Vec<PathBuf>) {
+    found.extend(program.iter().map(PathBuf::from).filter(|word| Path::exists(word)));
 }

@@ -58,7 +58,8 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
             }
             Head::Language | Head::Scalar(_) => dir.check_writes()?,
         }
-        let shape = ModelShape::of(&dir)?;
+        let mut shape = ModelShape::of(&dir)?;
+        shape.layers = role.layers.map_or(shape.layers, |layers| layers.min(shape.layers));
         Ok::<_, Error>(Player { role, name: name.clone(), dir, shape })
     })?;
     if cast.policy.role.head == Head::Labels && start.adapts(plan) {

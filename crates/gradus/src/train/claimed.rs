@@ -3,8 +3,8 @@
 
 use std::cell::RefCell;
 
-use super::observer::{Event, Observer};
 use crate::error::Result;
+use crate::observer::{Event, Observer};
 use crate::reward::Interrupt;
 use crate::run::Claim;
 

@@ -4,7 +4,6 @@ use serde_json::json;
 
 use super::cast::Player;
 use super::fit;
-use super::observer::{Event, Observer};
 use super::prepare::{MAX_EVAL_PROMPTS, Split, Start, report, tokenise_options};
 use crate::config::Plan;
 use crate::data::{self, Examples, Need, Place, Row, RowData, SkippedRow};
@@ -13,6 +12,7 @@ use crate::generate::SamplingParams;
 use crate::method::Cast;
 use crate::model::ModelShape;
 use crate::objective::OfflineMethod;
+use crate::observer::{Event, Observer};
 use crate::rollout::Prompt;
 use crate::run::{RunDir, atomic};
 
@@ -77,7 +77,7 @@ pub fn fixed<M: OfflineMethod>(
     cast: &Cast<Player>,
     observer: &mut dyn Observer,
 ) -> Result<Fixed<M::Example>> {
-    let split = start.rows(plan, method.need(), &|_| true)?;
+    let split = start.rows(plan, method.need(), &|_| true, &observer.interrupt())?;
     if let Some(labels) = method.labels(&split.train, &start.model)? {
         // Rows are read once a run; a second reading gives the same.
         let _ = start.model.labels.set(labels);
@@ -168,7 +168,7 @@ pub fn prompts(
     let options = tokenise_options(plan, &start.model, Some(room))?;
     let make = |rows: &[Row]| data::prompts(rows, &start.model.tokenizer, start.model.template.as_ref(), &options);
     let is_usable = |row: &Row| make(std::slice::from_ref(row)).is_ok();
-    let split = start.rows(plan, Need::Prompt, &is_usable)?;
+    let split = start.rows(plan, Need::Prompt, &is_usable, &observer.interrupt())?;
     let parts = parts(&split, make, observer)?;
     let lengths = parts.train.iter().chain(&parts.held_out).map(|prompt| prompt.ids.len() + max_new_tokens);
     fit::check_positions(cast, lengths.max().unwrap_or(0), observer)?;

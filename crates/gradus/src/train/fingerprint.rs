@@ -45,7 +45,7 @@ pub(crate) fn of_models(cast: &Cast<Player>, adapts: bool) -> Result<BTreeMap<St
     let players = [Some(&cast.policy), cast.critic.as_ref(), cast.reference.as_ref()].into_iter().flatten();
     let read_again = |player: &&Player| adapts || player.role.trainer == Trainer::Nobody;
     let mut prints = BTreeMap::new();
-    for player in players.chain(&cast.rewards).filter(read_again) {
+    for player in players.chain(&cast.rewards).chain(&cast.metrics).filter(read_again) {
         if !prints.contains_key(&player.name) {
             prints.insert(player.name.clone(), model(&player.dir.path)?);
         }

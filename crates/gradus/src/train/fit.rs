@@ -4,10 +4,10 @@
 use serde_json::Value;
 
 use super::cast::Player;
-use super::observer::{Event, Observer};
 use super::prepare::Start;
 use crate::error::Result;
 use crate::method::Cast;
+use crate::observer::{Event, Observer};
 use crate::pretrained::Reader;
 
 /// What reads the policy's ids: each part with its name.

@@ -3,7 +3,6 @@
 use super::cast::{self, Player};
 use super::examples;
 use super::models::task;
-use super::observer::Observer;
 use super::prepare::{Start, fetch_models};
 use crate::algorithm::OnlineMethod;
 use crate::batches::{MicroBatch, Order};
@@ -16,6 +15,7 @@ use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
 use crate::method::{Cast, Iteration, Stay, Trainer};
 use crate::model::{Block, Rows, Support};
 use crate::objective::OfflineMethod;
+use crate::observer::Observer;
 use crate::rng::Purpose;
 use crate::rollout::Prompt;
 
@@ -104,6 +104,7 @@ pub(crate) fn with_rows(
         critic: None,
         reference: Reference::None,
         rewards: cast.rewards.iter().map(bare).collect(),
+        metrics: cast.metrics.iter().map(bare).collect(),
         shared_at_first: 0,
         rows,
         steps: Steps { order, count, group_size: 1, mini_batches: 1, update_epochs: 1, regroups: false },
@@ -308,6 +309,7 @@ mod tests {
             critic: None,
             reference: Reference::None,
             rewards: Vec::new(),
+            metrics: Vec::new(),
             shared_at_first: 0,
             steps: Steps {
                 order: Order { seed, purpose, shuffle: true, rows: rows.len(), batch_size: 64 },

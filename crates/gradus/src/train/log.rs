@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use super::observer::{Event, Observer};
 use crate::error::{Error, Result};
+use crate::observer::{Event, Observer};
 use crate::reward::Interrupt;
 
 /// Passes everything on and keeps a line of what is worth reading again.

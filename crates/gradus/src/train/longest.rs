@@ -3,7 +3,6 @@
 //! One forward and one backward pass, whose gradients are dropped. No weight moves, no random stream is drawn from and
 //! nothing is recorded, so a run gives the same bits with and without it.
 
-use super::observer::Event;
 use super::recorder::Recorder;
 use crate::algorithm::actor::batch;
 use crate::algorithm::{Actor, Algorithm, Critic};
@@ -11,6 +10,7 @@ use crate::batches::MicroBatch;
 use crate::learner::Learner;
 use crate::model::{DropoutStream, Support};
 use crate::objective::{Objective, Pass, totals};
+use crate::observer::Event;
 use crate::rng::Seed;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use crate::stats::Stats;

@@ -12,7 +12,6 @@ mod held_out;
 pub mod log;
 mod longest;
 mod models;
-pub mod observer;
 pub mod offline;
 pub mod online;
 pub(crate) mod prepare;
@@ -21,5 +20,7 @@ mod rescue;
 pub mod rollout_log;
 mod run;
 pub mod warnings;
+mod watched;
 
+pub use crate::observer;
 pub use run::{Outcome, run};

@@ -5,7 +5,6 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::longest;
-use super::observer::Event;
 use super::recorder::{Recorder, Verdict};
 use super::rescue;
 use crate::batches::Order;
@@ -14,6 +13,7 @@ use crate::host::read;
 use crate::learner::Learner;
 use crate::model::DropoutStream;
 use crate::objective::{Moment, Objective, Pass, totals};
+use crate::observer::Event;
 use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::{NEW_TOKENS, Stats};

@@ -7,7 +7,6 @@ use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
 use super::longest;
-use super::observer::Event;
 use super::recorder::{Recorder, Verdict};
 use super::rescue;
 use super::rollout_log::RolloutLog;
@@ -21,6 +20,7 @@ use crate::generate::SamplingParams;
 use crate::learner::Learner;
 use crate::math::{Baseline, Scale, group_advantages};
 use crate::model::CausalLm;
+use crate::observer::Event;
 use crate::reward::{self, Reward, Score};
 use crate::rng::{Purpose, Stream};
 use crate::rollout::{self, Prompt, Rollouts, Sampler};

@@ -5,12 +5,13 @@ use std::cell::OnceCell;
 use rand::seq::SliceRandom;
 
 use super::fingerprint;
-use super::observer::{Event, Observer};
 use crate::config::{MixedData, Plan};
 use crate::data::{BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, Row, SkippedRow, TokeniseOptions};
 use crate::error::{Error, Result};
 use crate::model::{self, open_model};
+use crate::observer::{Event, Observer};
 use crate::pretrained::Pretrained;
+use crate::process::Interrupt;
 use crate::rng::{Purpose, Stream};
 use crate::run::DataPrint;
 use crate::task::{self, DataConfig};
@@ -56,8 +57,14 @@ impl Start {
     ///
     /// # Errors
     /// When they cannot be read, or are others.
-    pub fn rows(&self, plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool) -> Result<Split> {
-        let split = rows(plan, need, is_usable)?;
+    pub fn rows(
+        &self,
+        plan: &Plan,
+        need: Need,
+        is_usable: &dyn Fn(&Row) -> bool,
+        interrupt: &Interrupt,
+    ) -> Result<Split> {
+        let split = rows(plan, need, is_usable, interrupt)?;
         let found = fingerprint::of(&split.train, &split.held_out);
         if let Some(expected) = &self.expected_data {
             fingerprint::check(expected, &found)?;
@@ -104,11 +111,11 @@ pub struct Split {
 }
 
 /// Reads the rows and holds some out, unless `eval_data` or a task names others. Held out is what `is_usable`: others leave their
-/// places to those that follow.
+/// places to those that follow. An `interrupt` ends the wait for a program.
 ///
 /// # Errors
 /// When they cannot be read.
-pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool) -> Result<Split> {
+pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool, interrupt: &Interrupt) -> Result<Split> {
     let (config, train) = (plan.config(), plan.train());
     let options = LoadOptions {
         text_column: train.text_column.clone(),
@@ -117,7 +124,7 @@ pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool) -> Result
         ..LoadOptions::needing(need)
     };
     let load = |data: &DataConfig, options: &LoadOptions| {
-        let Dataset { rows, bad, .. } = task::load(data, options)?;
+        let Dataset { rows, bad, .. } = task::load(data, options, interrupt)?;
         Ok::<_, Error>((rows, bad.into_skipped()))
     };
     let drawn_from_all = train.max_rows.filter(|_| train.max_rows_at_random);
@@ -127,7 +134,7 @@ pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool) -> Result
         rows = draw(rows, most, plan.seed().stream(Purpose::Rows, 0, 0));
     }
     for (i, source) in config.mix.iter().enumerate() {
-        let (more, bad) = load(&DataConfig::from(source.data.as_str()), &options)?;
+        let (more, bad) = load(&source.data, &options)?;
         skipped.extend(bad);
         rows.extend(drawn(more, source, plan.seed().stream(Purpose::Mix, 0, i as u64))?);
     }
@@ -257,7 +264,9 @@ pub fn report(what: &str, counts: &Counts, observer: &mut dyn Observer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::RunConfig;
     use crate::data;
+    use crate::machine::Machine;
 
     #[test]
     fn rows_drawn_from_all_keep_the_order_of_the_file_and_are_never_too_many() {
@@ -275,6 +284,25 @@ mod tests {
     }
 
     #[test]
+    fn a_mix_takes_tasks() {
+        let text = "{model: m, data: {task: increasing_numbers}, mix: [{data: {task: dates}, rows: 5}], \
+                    method: {grpo: {}}, reward: {rule: {regex: a}}}";
+        let plan = Plan::check(&RunConfig::parse(text).expect("it reads"), &Machine::detect()).expect("it can run");
+        let split = rows(&plan, Need::Prompt, &|_| true, &Interrupt::default()).expect("rows");
+        assert_eq!(split.train.len(), 50 + 5);
+        assert!(split.train[50..].iter().all(|row| row.place.file.ends_with("dates")), "{:?}", split.train[50].place);
+        assert!(split.train.iter().enumerate().all(|(i, row)| row.index == i));
+        let refused = text.replace("grpo: {}}, reward: {rule: {regex: a}}", "reward: {}}");
+        let refused = RunConfig::parse(&refused.replace("{task: increasing_numbers}", "d"))
+            .and_then(|written| Plan::check(&written, &Machine::detect()));
+        let error = refused.expect_err("pairs are needed").to_string();
+        assert!(
+            error.contains("`mix[0].data.task` gives prompts and references, but `reward` learns from pairs"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn rows_of_a_mix_are_drawn_by_the_seed_in_the_order_of_the_file() {
         let file = tempfile::Builder::new().suffix(".jsonl").tempfile().expect("a temporary file");
         let lines: Vec<String> = (0..50).map(|i| format!("{{\"text\": \"{i}\"}}")).collect();
@@ -282,7 +310,7 @@ mod tests {
         let name = file.path().display().to_string();
         let load = || data::load(&name, &LoadOptions::needing(Need::Sft)).expect("rows").rows;
         let take = |rows: Option<usize>, seed: u64| {
-            let source = MixedData { data: name.clone(), rows };
+            let source = MixedData { data: name.as_str().into(), rows };
             let taken = drawn(load(), &source, crate::rng::Seed(seed).stream(Purpose::Mix, 0, 0))?;
             Ok::<_, Error>(taken.iter().map(|row| row.index).collect::<Vec<_>>())
         };

@@ -9,9 +9,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{HostValues, host_values};
 use serde_json::{Map, Value, json};
 
-use super::observer::{Event, Observer};
 use crate::error::{Error, Result};
 use crate::learner::optimizer::{Moments, Optimizer, OptimizerConfig};
+use crate::observer::{Event, Observer};
 use crate::run::checkpoint::{CheckpointParts, moments};
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;

@@ -3,9 +3,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::observer::Event;
 use super::recorder::Recorder;
 use crate::error::{Error, Result};
+use crate::observer::Event;
 
 /// Runs `steps` on what is being trained. On an error or a panic, `save` writes a checkpoint if the weights are those of
 /// the last complete step, and says whether they were; then the error or the panic goes on.

@@ -17,12 +17,12 @@ use super::forecast;
 use super::held_out;
 use super::log::Logged;
 use super::models::Models;
-use super::observer::{Event, Observer};
 use super::offline::{self, Offline};
 use super::online::{self, ACTOR_PREFIX, Online};
 use super::prepare::{Start, fetch_models};
 use super::recorder::Recorder;
 use super::rollout_log::RolloutLog;
+use super::watched::Watched;
 use crate::algorithm::actor::Actor;
 use crate::algorithm::{OnlineMethod, Parts};
 use crate::batches::{MicroBatch, Order, Weighted};
@@ -38,7 +38,9 @@ use crate::method::Cast;
 use crate::metric_models::MetricModels;
 use crate::model::{CausalLm, ModelShape, Trained};
 use crate::objective::{Objective, OfflineMethod};
+use crate::observer::{Event, Observer};
 use crate::pretrained::Trainable;
+use crate::process::Interrupt;
 use crate::rng::Purpose;
 use crate::rollout::{Prompt, Sampler};
 use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, atomic, read_metrics, report};
@@ -100,6 +102,7 @@ fn run_in(
 ) -> Result<Outcome> {
     let beginning = Beginning::new(plan, directory, claim)?;
     let observer: &mut dyn Observer = &mut Logged::new(&beginning.log(), observer)?;
+    let observer: &mut dyn Observer = &mut Watched::new(plan, directory.path(), &beginning, observer)?;
     if plan.existing() == Existing::Resume || checkpoint.is_some() {
         tell_resumption(plan, checkpoint.as_ref(), observer);
     }
@@ -199,7 +202,7 @@ impl Job<'_> {
     fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let Fixed { parts, prompts } = examples::fixed(method, self.plan, self.start, self.cast, observer)?;
         let examples::Parts { train, held_out, apart } = parts;
-        let measuring = self.measuring()?;
+        let measuring = self.measuring(&observer.interrupt())?;
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: <M::Objective as Objective>::Model = self.models().policy()?;
@@ -282,7 +285,7 @@ impl Job<'_> {
         let special_ids = self.start.model.tokenizer.special_ids();
         let mut algorithm = method.algorithm(Parts { critic, lagged, special_ids, kl_coefficient });
         let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
-        let measuring = self.measuring()?;
+        let measuring = self.measuring(&observer.interrupt())?;
 
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
@@ -331,10 +334,10 @@ impl Job<'_> {
     }
 
     /// What evaluations measure completions with.
-    fn measuring(&self) -> Result<Measuring> {
+    fn measuring(&self, interrupt: &Interrupt) -> Result<Measuring> {
         let evaluation = &self.plan.train().evaluation;
         let models = MetricModels::new(self.device.clone().inner(), self.passes());
-        Measuring::new(&evaluation.metrics, evaluation.post_process, &models)
+        Measuring::new(&evaluation.metrics, evaluation.post_process.as_ref(), &models, interrupt)
     }
 
     /// Completions of held-out prompts by a policy that does not sample in training, always from the same streams.

@@ -81,6 +81,6 @@ pub fn run(args: &ResumeArgs, library: &Library, out: &Output) -> anyhow::Result
 }
 
 fn plan(directory: &Path, step: Option<usize>, given: &[Flag]) -> gradus::Result<Plan> {
-    let request = Request { file: None, method: None, flags: given };
+    let request = Request { file: None, method: None, flags: given, registry: None };
     Resume { from: ResumeFrom::Run { directory, step }, request }.plan(&Machine::detect())
 }

@@ -3,6 +3,7 @@
 use crate::config::method::names;
 use crate::config::{MethodConfig, RunConfig};
 use crate::method::Problems;
+use crate::metric::MetricConfig;
 use crate::reward::config::{RewardConfig, RuleConfig};
 use crate::reward::fine_grained::FineGrainedConfig;
 
@@ -56,11 +57,17 @@ fn check_reward(problems: &mut Problems<'_>, reward: &RewardConfig, path: &str) 
             }
         }
         RewardConfig::Rule(rule) => check_rule(problems, rule, &format!("{path}.rule")),
-        RewardConfig::Metric(_) => {}
         RewardConfig::Toxicity(toxicity) => {
             for (own, message) in toxicity.scorer.mistakes() {
                 let key = format!("{path}.toxicity.scorer.{own}");
                 problems.unless(false, &[&key], || (format!("`{key}`: {message}"), None));
+            }
+        }
+        RewardConfig::Metric(MetricConfig::Plugin(_)) | RewardConfig::Plugin(_) => {} // with all plug-ins
+        RewardConfig::Metric(metric) => {
+            if let Err(error) = metric.check_alone() {
+                let key = format!("{path}.metric");
+                problems.unless(false, &[&key], || (format!("`{key}`: {error}"), None));
             }
         }
         RewardConfig::Command(command) => {

@@ -29,15 +29,23 @@ pub enum Answer {
     TooLong,
     /// The user wants to stop.
     Interrupted,
-    /// The program closed its output; how it ended.
-    Ended(String),
+    /// The program closed its output; [`Process::status`] says how it ended.
+    Ended,
     /// The deadline passed.
     TimedOut,
+}
+
+/// How a program ended.
+struct Ended {
+    status: String,
+    is_success: bool,
 }
 
 /// A running program.
 pub struct Process {
     child: Child,
+    /// How it ended, once its output did.
+    ended: Option<Ended>,
     /// Lines for the writing thread; `None` once the input is closed.
     requests: Option<Sender<Vec<String>>>,
     /// `None`: a line that is too long.
@@ -73,7 +81,7 @@ impl Process {
             drop(ends);
         });
 
-        Ok(Self { child, requests: Some(requests), lines, stderr, stderr_ended })
+        Ok(Self { child, ended: None, requests: Some(requests), lines, stderr, stderr_ended })
     }
 
     /// Hands lines over to the writing thread. A program that no longer reads shows in its answers.
@@ -81,6 +89,11 @@ impl Process {
         if let Some(requests) = &self.requests {
             let _ = requests.send(lines);
         }
+    }
+
+    /// Closes the input once what was handed over is written.
+    pub fn close(&mut self) {
+        self.requests = None;
     }
 
     /// A line that is already there although nothing was asked.
@@ -95,7 +108,10 @@ impl Process {
             match self.lines.recv_timeout(left.min(GLANCE)) {
                 Ok(Some(line)) => return Answer::Line(line),
                 Ok(None) => return Answer::TooLong,
-                Err(RecvTimeoutError::Disconnected) => return Answer::Ended(self.end()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.end();
+                    return Answer::Ended;
+                }
                 Err(RecvTimeoutError::Timeout) if is_interrupted() => return Answer::Interrupted,
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => return Answer::TimedOut,
                 // One that has ended may have left others who hold its output: they end too, and what it said is read.
@@ -134,22 +150,39 @@ impl Process {
         }
     }
 
-    /// Closes the input, waits a moment, then kills; how the program ended.
-    fn end(&mut self) -> String {
+    /// How the program ended, where its output has.
+    pub fn status(&self) -> &str {
+        self.ended.as_ref().map_or("it still runs", |ended| &ended.status)
+    }
+
+    /// Whether it ended by itself, content.
+    pub fn is_success(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| ended.is_success)
+    }
+
+    /// Closes the input, waits a moment, then kills, and remembers how the program ended.
+    fn end(&mut self) {
+        if self.ended.is_none() {
+            let (status, is_success) = self.ending();
+            self.ended = Some(Ended { status, is_success });
+        }
+    }
+
+    fn ending(&mut self) -> (String, bool) {
         self.requests = None;
         let give_up = Instant::now() + GRACE;
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => {
                     self.kill_group();
-                    return status.to_string();
+                    return (status.to_string(), status.success());
                 }
                 Ok(None) if Instant::now() < give_up => std::thread::sleep(Duration::from_millis(5)),
                 Ok(None) => {
                     self.kill();
-                    return "it closed its output and went on".into();
+                    return ("it closed its output and went on".into(), false);
                 }
-                Err(error) => return error.to_string(),
+                Err(error) => return (error.to_string(), false),
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::reward::Interrupt;
+use crate::error::Result;
+use crate::plugin::Kind;
+use crate::process::Interrupt;
 use crate::run::Metrics;
 
 /// Something that happened in a run.
@@ -68,6 +70,11 @@ pub trait Observer {
     fn interrupt(&self) -> Interrupt {
         Interrupt::default()
     }
+}
+
+impl Kind for dyn Observer {
+    const NAME: &'static str = "observer";
+    type Make = dyn Fn(&Path) -> Result<Box<dyn Observer>> + Send + Sync;
 }
 
 /// Watches nothing.

@@ -1,0 +1,127 @@
+//! Online methods that a program adds by name: as whatever else learns from what it samples, seen through a box.
+
+use std::sync::LazyLock;
+
+use super::{Algorithm, OnlineMethod, Parts};
+use crate::data::{Need, TooLong};
+use crate::generate::SamplingConfig;
+use crate::method::{Cast, Defaults, Head, Iteration, Method, Preset, Problems, Shared};
+use crate::plugin::Kind;
+use crate::settings::TrainConfig;
+
+impl Kind for dyn OnlineMethod {
+    const NAME: &'static str = "online_method";
+    type Make = Plugged;
+}
+
+/// A method behind its keys.
+pub struct Plugged(Box<dyn OnlineMethod + Send + Sync>);
+
+impl Plugged {
+    /// The method.
+    pub fn new(method: impl OnlineMethod + Send + Sync + 'static) -> Self {
+        Self(Box::new(method))
+    }
+}
+
+impl Method for Plugged {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn about(&self) -> &'static str {
+        self.0.about()
+    }
+
+    fn defaults(&self) -> Defaults {
+        self.0.defaults()
+    }
+
+    fn need(&self) -> Need {
+        self.0.need()
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        self.0.cast(shared)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        self.0.rules(problems, train);
+    }
+
+    fn sampled_tokens(&self) -> Option<usize> {
+        self.0.sampled_tokens()
+    }
+
+    fn compares_logits(&self) -> bool {
+        self.0.compares_logits()
+    }
+
+    fn preset(&self, preset: Preset) -> Option<&'static str> {
+        self.0.preset(preset)
+    }
+
+    fn drops_out(&self) -> bool {
+        self.0.drops_out()
+    }
+}
+
+impl OnlineMethod for Plugged {
+    fn iteration(&self) -> Iteration<'_> {
+        self.0.iteration()
+    }
+
+    fn algorithm(&self, parts: Parts) -> Box<dyn Algorithm> {
+        self.0.algorithm(parts)
+    }
+}
+
+/// What stands for a method of which nobody says what makes it: rules refuse it before anything else is asked of it.
+pub struct Unbound;
+
+static SAMPLING: LazyLock<SamplingConfig> = LazyLock::new(SamplingConfig::default);
+
+impl Method for Unbound {
+    fn name(&self) -> &'static str {
+        "plugin"
+    }
+
+    fn about(&self) -> &'static str {
+        "A method that is not there"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-6, too_long: TooLong::Skip, best_metric: "eval_reward" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Prompt
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        Cast::alone(shared, Head::Language).with_rewards(shared)
+    }
+
+    fn rules(&self, _: &mut Problems<'_>, _: &TrainConfig) {}
+}
+
+impl OnlineMethod for Unbound {
+    fn iteration(&self) -> Iteration<'_> {
+        Iteration {
+            group_size: 1,
+            max_new_tokens: 1,
+            temperature: 1.0,
+            stop: &[],
+            sampling: &SAMPLING,
+            update_epochs: 1,
+            mini_batches: 1,
+            among_supports: false,
+            vectors: None,
+            regroups: false,
+        }
+    }
+
+    fn algorithm(&self, _: Parts) -> Box<dyn Algorithm> {
+        unreachable!("a plan has what makes its plug-ins")
+    }
+}

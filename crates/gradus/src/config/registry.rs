@@ -1,0 +1,284 @@
+//! What a program adds to gradus by name.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::RunConfig;
+use super::schema;
+use crate::algorithm::{OnlineMethod, Plugged};
+use crate::error::{Error, Result};
+use crate::metric::{Metric, MetricConfig, Models};
+use crate::observer::Observer;
+use crate::plugin::{Kind, Named, Plugin};
+use crate::reward::Reward;
+use crate::reward::config::RewardConfig;
+use crate::task::{DataConfig, PostProcess, PostProcessor, Task, TaskConfig};
+
+/// Rewards, metrics, tasks, post-processors, observers and online methods of a program, by the names under which configurations ask for them.
+///
+/// Each is added with its options, a type whose fields are the keys below the name: the schema that is read from it decides
+/// what `config` accepts, hints at and explains.
+///
+/// ```
+/// use gradus::config::{Registry, Request, RunConfig};
+/// use gradus::reward::FnReward;
+///
+/// #[derive(serde::Deserialize, schemars::JsonSchema)]
+/// struct Brevity {
+///     /// Words of which more are worth nothing.
+///     words: usize,
+/// }
+///
+/// let mut registry = Registry::default();
+/// registry.reward("brevity", |options: &Brevity, _| {
+///     let words = options.words as f32;
+///     Ok(FnReward::new("brevity", move |_, rollout| {
+///         Ok(Some((1.0 - rollout.completion.split(' ').count() as f32 / words).max(0.0)))
+///     }))
+/// })?;
+/// let text = "{model: m, data: d, method: {grpo: {}}, reward: {plugin: {brevity: {wrds: 20}}}}";
+/// let error = RunConfig::read(text, &Request { registry: Some(&registry), ..Request::default() }).unwrap_err();
+/// assert!(error.to_string().contains("unknown key `wrds` in `reward.plugin.brevity`"));
+/// # Ok::<(), gradus::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Registry {
+    rewards: Named<dyn Reward>,
+    metrics: Named<dyn Metric>,
+    tasks: Named<dyn Task>,
+    post_processors: Named<dyn PostProcessor>,
+    observers: Named<dyn Observer>,
+    online_methods: Named<dyn OnlineMethod>,
+}
+
+/// Options of a plug-in: what stands below its name.
+pub trait Options: DeserializeOwned + JsonSchema + Send + Sync + 'static {}
+
+impl<O: DeserializeOwned + JsonSchema + Send + Sync + 'static> Options for O {}
+
+/// Refuses options that no configuration could be checked against.
+fn checked<O: JsonSchema>(kind: &str, name: &str) -> Result<()> {
+    schema::options(&schemars::schema_for!(O).to_value(), "").map(drop).map_err(|message| {
+        Error::input(format!("the options of the {kind} `{name}`: {message}"))
+            .with_hint("options are structs of numbers, texts, truths, lists, words (enums), and such structs")
+    })
+}
+
+impl Registry {
+    /// Adds a reward: `reward: { plugin: { NAME: {…} } }`. `make` is called once a run, and may open models.
+    ///
+    /// # Errors
+    /// A name that is no word or is taken, and options that are no mapping; so for all below.
+    pub fn reward<O: Options, R: Reward + 'static>(
+        &mut self,
+        name: &str,
+        make: impl Fn(&O, &dyn Models) -> Result<R> + Send + Sync + 'static,
+    ) -> Result<()> {
+        checked::<O>(<dyn Reward as Kind>::NAME, name)?;
+        let make = Arc::new(make);
+        self.rewards.add(name, move |options: O| {
+            let make = Arc::clone(&make);
+            Arc::new(move |models: &dyn Models| Ok(Box::new(make(&options, models)?) as Box<dyn Reward>))
+        })
+    }
+
+    /// Adds a metric: `{ plugin: { NAME: {…} } }` in `train.evaluation.metrics`, and as a reward. `make` may open models.
+    ///
+    /// # Errors
+    /// As of rewards.
+    pub fn metric<O: Options, M: Metric + 'static>(
+        &mut self,
+        name: &str,
+        make: impl Fn(&O, &dyn Models) -> Result<M> + Send + Sync + 'static,
+    ) -> Result<()> {
+        checked::<O>(<dyn Metric as Kind>::NAME, name)?;
+        let make = Arc::new(make);
+        self.metrics.add(name, move |options: O| {
+            let make = Arc::clone(&make);
+            Arc::new(move |models: &dyn Models| Ok(Box::new(make(&options, models)?) as Box<dyn Metric>))
+        })
+    }
+
+    /// Adds a task: `data: { task: { plugin: { NAME: {…} } } }`.
+    ///
+    /// # Errors
+    /// As of rewards.
+    pub fn task<O: Options, T: Task + 'static>(
+        &mut self,
+        name: &str,
+        make: impl Fn(&O) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<()> {
+        checked::<O>(<dyn Task as Kind>::NAME, name)?;
+        let make = Arc::new(make);
+        self.tasks.add(name, move |options: O| {
+            let make = Arc::clone(&make);
+            Arc::new(move || Ok(Box::new(make(&options)?) as Box<dyn Task>))
+        })
+    }
+
+    /// Adds what changes completions before metrics see them: `train.evaluation.post_process: { plugin: { NAME: {…} } }`.
+    ///
+    /// # Errors
+    /// As of rewards.
+    pub fn post_processor<O: Options, P: PostProcessor + 'static>(
+        &mut self,
+        name: &str,
+        make: impl Fn(&O) -> Result<P> + Send + Sync + 'static,
+    ) -> Result<()> {
+        checked::<O>(<dyn PostProcessor as Kind>::NAME, name)?;
+        let make = Arc::new(make);
+        self.post_processors.add(name, move |options: O| {
+            let make = Arc::clone(&make);
+            Arc::new(move || Ok(Box::new(make(&options)?) as Box<dyn PostProcessor>))
+        })
+    }
+
+    /// Adds an observer: `observers: [{ NAME: {…} }]`. `make` gets the run directory, which is the run's own from the first event
+    /// on: until then another run may lie there that this one replaces.
+    ///
+    /// # Errors
+    /// As of rewards.
+    pub fn observer<O: Options, W: Observer + 'static>(
+        &mut self,
+        name: &str,
+        make: impl Fn(&O, &Path) -> Result<W> + Send + Sync + 'static,
+    ) -> Result<()> {
+        checked::<O>(<dyn Observer as Kind>::NAME, name)?;
+        let make = Arc::new(make);
+        self.observers.add(name, move |options: O| {
+            let make = Arc::clone(&make);
+            Arc::new(move |run: &Path| Ok(Box::new(make(&options, run)?) as Box<dyn Observer>))
+        })
+    }
+
+    /// Adds a method that learns from what it samples, whose keys are an `M`: `method: { plugin: { NAME: {…} } }`.
+    ///
+    /// # Errors
+    /// As of rewards.
+    pub fn online_method<M: OnlineMethod + Options>(&mut self, name: &str) -> Result<()> {
+        checked::<M>(<dyn OnlineMethod as Kind>::NAME, name)?;
+        self.online_methods.add(name, |keys: M| Arc::new(Plugged::new(keys)))
+    }
+
+    /// The kind, the name and the schema of the options of everything that was added.
+    pub(super) fn schemas(&self) -> impl Iterator<Item = (&'static str, &str, &Value)> {
+        fn of<T: Kind + ?Sized>(named: &Named<T>) -> impl Iterator<Item = (&'static str, &str, &Value)> {
+            named.schemas().map(|(name, schema)| (T::NAME, name, schema))
+        }
+        of(&self.rewards)
+            .chain(of(&self.metrics))
+            .chain(of(&self.tasks))
+            .chain(of(&self.post_processors))
+            .chain(of(&self.observers))
+            .chain(of(&self.online_methods))
+    }
+
+    /// Gives every plug-in that `config` names what makes it. A configuration that was read with the registry has that already.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every plug-in that is not here, or whose options do not fit.
+    pub fn bind(&self, config: &mut RunConfig) -> Result<()> {
+        let mut problems = Vec::new();
+        plugins(config, &mut |plugin, key| {
+            let bound = match plugin {
+                AnyPlugin::Reward(plugin) => plugin.bind(&self.rewards),
+                AnyPlugin::Metric(plugin) => plugin.bind(&self.metrics),
+                AnyPlugin::Task(plugin) => plugin.bind(&self.tasks),
+                AnyPlugin::PostProcessor(plugin) => plugin.bind(&self.post_processors),
+                AnyPlugin::Observer(plugin) => plugin.bind(&self.observers),
+                AnyPlugin::OnlineMethod(plugin) => plugin.bind(&self.online_methods),
+            };
+            if let Err(message) = bound {
+                let message = format!("`{key}`: {message}");
+                problems.push(crate::error::Diagnostic { message, places: Vec::new(), hint: None });
+            }
+        });
+        if problems.is_empty() { Ok(()) } else { Err(Error::Config(problems)) }
+    }
+}
+
+/// A plug-in of a configuration.
+pub(super) enum AnyPlugin<'a> {
+    Reward(&'a mut Plugin<dyn Reward>),
+    Metric(&'a mut Plugin<dyn Metric>),
+    Task(&'a mut Plugin<dyn Task>),
+    PostProcessor(&'a mut Plugin<dyn PostProcessor>),
+    Observer(&'a mut Plugin<dyn Observer>),
+    OnlineMethod(&'a mut Plugin<dyn OnlineMethod>),
+}
+
+impl AnyPlugin<'_> {
+    /// The problem that nobody says what makes it.
+    pub(super) fn unbound(&self) -> Option<String> {
+        fn of<T: Kind + ?Sized>(plugin: &Plugin<T>) -> Option<String> {
+            plugin.make().err().map(|error| error.to_string())
+        }
+        match self {
+            Self::Reward(plugin) => of(plugin),
+            Self::Metric(plugin) => of(plugin),
+            Self::Task(plugin) => of(plugin),
+            Self::PostProcessor(plugin) => of(plugin),
+            Self::Observer(plugin) => of(plugin),
+            Self::OnlineMethod(plugin) => of(plugin),
+        }
+    }
+}
+
+/// Shows every plug-in of `config` to `see`, with its key.
+pub(super) fn plugins(config: &mut RunConfig, see: &mut dyn FnMut(AnyPlugin<'_>, &str)) {
+    let data = |data: &mut DataConfig, key: &str, see: &mut dyn FnMut(AnyPlugin<'_>, &str)| match &mut data.task {
+        Some(TaskConfig::Plugin(plugin)) => see(AnyPlugin::Task(plugin), &format!("{key}.task.plugin")),
+        Some(TaskConfig::Command(task)) => metrics(&mut task.metrics, &format!("{key}.task.command.metrics"), see),
+        _ => {}
+    };
+    data(&mut config.data, "data", see);
+    for (i, mixed) in config.mix.iter_mut().enumerate() {
+        data(&mut mixed.data, &format!("mix[{i}].data"), see);
+    }
+    if let Some(held_out) = &mut config.eval_data {
+        data(held_out, "eval_data", see);
+    }
+    if let Some(plugin) = config.method.plugin_mut() {
+        see(AnyPlugin::OnlineMethod(plugin), "method.plugin");
+    }
+    if let Some(reward) = &mut config.reward {
+        of_reward(reward, "reward", see);
+    }
+    let evaluation = &mut config.train.evaluation;
+    metrics(&mut evaluation.metrics, "train.evaluation.metrics", see);
+    if let Some(PostProcess::Plugin(plugin)) = &mut evaluation.post_process {
+        see(AnyPlugin::PostProcessor(plugin), "train.evaluation.post_process.plugin");
+    }
+    for (i, observer) in config.observers.iter_mut().enumerate() {
+        see(AnyPlugin::Observer(observer), &format!("observers[{i}]"));
+    }
+}
+
+fn metrics(metrics: &mut [MetricConfig], key: &str, see: &mut dyn FnMut(AnyPlugin<'_>, &str)) {
+    for (i, metric) in metrics.iter_mut().enumerate() {
+        of_metric(metric, &format!("{key}[{i}]"), see);
+    }
+}
+
+fn of_metric(metric: &mut MetricConfig, key: &str, see: &mut dyn FnMut(AnyPlugin<'_>, &str)) {
+    if let MetricConfig::Plugin(plugin) = metric {
+        see(AnyPlugin::Metric(plugin), &format!("{key}.plugin"));
+    }
+}
+
+fn of_reward(reward: &mut RewardConfig, key: &str, see: &mut dyn FnMut(AnyPlugin<'_>, &str)) {
+    match reward {
+        RewardConfig::Plugin(plugin) => see(AnyPlugin::Reward(plugin), &format!("{key}.plugin")),
+        RewardConfig::Metric(metric) => of_metric(metric, &format!("{key}.metric"), see),
+        RewardConfig::Mix(parts) => {
+            for (i, part) in parts.iter_mut().enumerate() {
+                of_reward(&mut part.reward, &format!("{key}.mix[{i}].reward"), see);
+            }
+        }
+        _ => {}
+    }
+}

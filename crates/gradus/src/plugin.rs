@@ -1,0 +1,201 @@
+//! Plug-ins: what a program adds to gradus by name, so that a configuration may say it.
+//!
+//! A configuration has the name and the options ([`Plugin`]); the program has what makes something of them ([`Named`], one for
+//! each [`Kind`] of thing, all together a [`Registry`](crate::config::Registry)). Reading a configuration with a registry joins the
+//! two, so what runs needs no registry: a plan has every plug-in's maker in it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{DeserializeOwned, Deserializer, Error as _};
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::suggest::nearest;
+
+/// The key of a schema that says of which kind a plug-in is.
+pub(crate) const SCHEMA_KEY: &str = "plugin";
+
+/// A kind of thing that plug-ins add.
+pub trait Kind {
+    /// What messages call it: `reward`, `metric`.
+    const NAME: &'static str;
+    /// What makes one, its options being read: a closure.
+    type Make: ?Sized + Send + Sync;
+}
+
+/// A plug-in in a configuration: its name, below which its options stand.
+///
+/// ```yaml
+/// reward: { plugin: { brevity: { words: 20 } } }
+/// ```
+pub struct Plugin<T: Kind + ?Sized> {
+    name: String,
+    options: Map<String, Value>,
+    make: Option<Arc<T::Make>>,
+}
+
+impl<T: Kind + ?Sized> Plugin<T> {
+    /// A plug-in that a program names and makes itself, without a registry.
+    pub fn new(name: impl Into<String>, make: Arc<T::Make>) -> Self {
+        Self { name: name.into(), options: Map::new(), make: Some(make) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is known what makes it.
+    pub fn is_bound(&self) -> bool {
+        self.make.is_some()
+    }
+
+    /// What makes it.
+    ///
+    /// # Errors
+    /// When the configuration was read without a registry.
+    pub fn make(&self) -> Result<&T::Make> {
+        self.make.as_deref().ok_or_else(|| {
+            let message = format!("nobody says what makes the {} `{}`", T::NAME, self.name);
+            Error::input(message).with_hint(HINT)
+        })
+    }
+
+    /// Looks its maker up.
+    ///
+    /// # Errors
+    /// What is wrong with the name or the options.
+    pub(crate) fn bind(&mut self, named: &Named<T>) -> std::result::Result<(), String> {
+        let Some(entry) = named.entries.iter().find(|entry| entry.name == self.name) else {
+            let near = nearest(&self.name, named.names().map(|name| name as &str));
+            let near = near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"));
+            return Err(format!("this program has no {} called `{}`{near}", T::NAME, self.name));
+        };
+        self.make = Some((entry.read)(Value::Object(self.options.clone()))?);
+        Ok(())
+    }
+}
+
+/// What is said where a plug-in is not to be had.
+pub(crate) const HINT: &str = "plug-ins are added by programs that use gradus as a library: docs/plugins.md";
+
+// By hand: deriving would ask all of it of `T`.
+impl<T: Kind + ?Sized> Clone for Plugin<T> {
+    fn clone(&self) -> Self {
+        Self { name: self.name.clone(), options: self.options.clone(), make: self.make.clone() }
+    }
+}
+
+impl<T: Kind + ?Sized> PartialEq for Plugin<T> {
+    /// As written: what makes it is the program's.
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, &self.options) == (&other.name, &other.options)
+    }
+}
+
+impl<T: Kind + ?Sized> fmt::Debug for Plugin<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin").field("name", &self.name).field("options", &self.options).finish()
+    }
+}
+
+impl<T: Kind + ?Sized> Serialize for Plugin<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry(&self.name, &self.options)?;
+        map.end()
+    }
+}
+
+impl<'de, T: Kind + ?Sized> Deserialize<'de> for Plugin<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let written = Map::<String, Value>::deserialize(deserializer)?;
+        let count = written.len();
+        match (written.into_iter().next(), count) {
+            (Some((name, Value::Object(options))), 1) => Ok(Self { name, options, make: None }),
+            (Some((name, Value::Null)), 1) => Ok(Self { name, options: Map::new(), make: None }),
+            _ => Err(D::Error::custom("a plug-in is one name, below which its options stand")),
+        }
+    }
+}
+
+impl<T: Kind + ?Sized> JsonSchema for Plugin<T> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        definition(T::NAME).into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object", "minProperties": 1, "maxProperties": 1, SCHEMA_KEY: T::NAME })
+    }
+}
+
+/// What the schema of plug-ins of a kind is called.
+pub(crate) fn definition(kind: &str) -> String {
+    format!("plugin_{kind}")
+}
+
+/// Reads the options of a plug-in, and says what makes it.
+type Read<M> = Box<dyn Fn(Value) -> std::result::Result<Arc<M>, String> + Send + Sync>;
+
+/// The plug-ins of one kind that a program has, by their names.
+pub struct Named<T: Kind + ?Sized> {
+    entries: Vec<Entry<T>>,
+}
+
+struct Entry<T: Kind + ?Sized> {
+    name: String,
+    schema: Value,
+    read: Read<T::Make>,
+}
+
+impl<T: Kind + ?Sized> Default for Named<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new() }
+    }
+}
+
+impl<T: Kind + ?Sized> fmt::Debug for Named<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl<T: Kind + ?Sized> Named<T> {
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.entries.iter().map(|entry| entry.name.as_str())
+    }
+
+    /// The name and the schema of the options of each.
+    pub(crate) fn schemas(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.entries.iter().map(|entry| (entry.name.as_str(), &entry.schema))
+    }
+
+    /// Adds one, whose options are an `O`.
+    ///
+    /// # Errors
+    /// A name that is no word of small letters, digits and `_`, or that is taken.
+    pub(crate) fn add<O: DeserializeOwned + JsonSchema>(
+        &mut self,
+        name: &str,
+        make: impl Fn(O) -> Arc<T::Make> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let is_word = name.starts_with(|c: char| c.is_ascii_lowercase())
+            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        if !is_word {
+            let message = format!("`{name}` cannot be the name of a plug-in ({})", T::NAME);
+            return Err(Error::input(message).with_hint("names are small letters, digits and `_`, as in `word_count`"));
+        }
+        if self.names().any(|taken| taken == name) {
+            return Err(Error::input(format!("the name `{name}` is taken ({})", T::NAME)));
+        }
+        let read: Read<T::Make> =
+            Box::new(move |options| serde_json::from_value(options).map(&make).map_err(|error| error.to_string()));
+        self.entries.push(Entry { name: name.to_owned(), schema: schemars::schema_for!(O).to_value(), read });
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! How a configuration names a program: `[program, args…]`, or a mapping with `program` and more keys.
+
+use std::marker::PhantomData;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor, value};
+
+/// Seconds that a program may take when the configuration says nothing.
+pub const TIMEOUT_S: f64 = 60.0;
+
+/// [`TIMEOUT_S`], for `#[serde(default = …)]`.
+pub fn default_timeout_s() -> f64 {
+    TIMEOUT_S
+}
+
+/// The mapping form of what names a program. A list alone is its `program`.
+pub trait ProgramForm: for<'de> Deserialize<'de> + JsonSchema {
+    /// What the list form means: the program and its arguments, and the defaults of all other keys.
+    fn of(program: Vec<String>) -> Self;
+}
+
+/// Reads `[program, args…]` or the mapping form `M`.
+///
+/// # Errors
+/// What is neither.
+// Written by hand because an untagged enum would answer every mistake with "did not match any variant".
+pub fn read_program<'de, M: ProgramForm, D: Deserializer<'de>>(deserializer: D) -> Result<M, D::Error> {
+    struct ListOrMapping<M>(PhantomData<M>);
+
+    impl<'de, M: ProgramForm> Visitor<'de> for ListOrMapping<M> {
+        type Value = M;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+            f.write_str("a list `[program, args…]` or a mapping with `program`")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<M, A::Error> {
+            Ok(M::of(Vec::deserialize(value::SeqAccessDeserializer::new(list))?))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mapping: A) -> Result<M, A::Error> {
+            M::deserialize(value::MapAccessDeserializer::new(mapping))
+        }
+    }
+
+    deserializer.deserialize_any(ListOrMapping(PhantomData))
+}
+
+/// The schema of what [`read_program`] reads.
+pub fn schema_of_program<M: ProgramForm>(generator: &mut SchemaGenerator) -> Schema {
+    let mapping = generator.subschema_for::<M>();
+    json_schema!({ "anyOf": [{ "type": "array", "items": { "type": "string" } }, mapping] })
+}

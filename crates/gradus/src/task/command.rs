@@ -1,0 +1,204 @@
+//! A task of an external program, in any language, that prints rows as JSON lines.
+//!
+//! The program reads one line, `{"split": "train", "from": null, "max_rows": null}` (the split that is asked for, what `data.from`
+//! names, and how many rows are wanted at most), and prints one JSON object a line for each row: `prompt`, and where there are
+//! any `references`, a text or several; whatever else it says is a column that rewards and metrics read. It ends when it is done;
+//! once there are as many rows as are wanted, it is ended.
+
+use std::path::Path;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::files::texts_of;
+use super::{Files, Home, Sample, Split, Task};
+use crate::data::{Place, RowErrors};
+use crate::error::{Error, Result, excerpt};
+use crate::metric::MetricConfig;
+use crate::process::{
+    Program, ProgramError, ProgramForm, TIMEOUT_S, default_timeout_s, read_program, schema_of_program,
+};
+
+/// What messages call the program.
+const WHAT: &str = "task command";
+
+/// An external program that prints rows: `[program, args…]`, or a mapping with `program` and more.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CommandTask {
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// Seconds it may take for one row. Default 60.
+    pub timeout_s: f64,
+    /// What its completions are measured with, unless something else is asked for.
+    pub metrics: Vec<MetricConfig>,
+}
+
+/// The mapping form of [`CommandTask`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CommandMapping {
+    /// The program and its arguments.
+    program: Vec<String>,
+    /// Seconds it may take for one row. Default 60.
+    #[serde(default = "default_timeout_s")]
+    timeout_s: f64,
+    /// What its completions are measured with, unless something else is asked for. Default: nothing.
+    #[serde(default, deserialize_with = "crate::metric::read_list")]
+    #[schemars(schema_with = "crate::metric::schema_of_list")]
+    metrics: Vec<MetricConfig>,
+}
+
+impl ProgramForm for CommandMapping {
+    fn of(program: Vec<String>) -> Self {
+        Self { program, timeout_s: TIMEOUT_S, metrics: Vec::new() }
+    }
+}
+
+impl<'de> Deserialize<'de> for CommandTask {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let CommandMapping { program, timeout_s, metrics } = read_program(deserializer)?;
+        Ok(Self { program, timeout_s, metrics })
+    }
+}
+
+impl JsonSchema for CommandTask {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "CommandTask".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        schema_of_program::<CommandMapping>(generator)
+    }
+}
+
+impl CommandTask {
+    /// Refuses what cannot be started.
+    ///
+    /// # Errors
+    /// No program, or a time limit that is none.
+    pub fn check(&self) -> Result<()> {
+        Program::check(WHAT, &self.program, self.timeout_s)
+    }
+}
+
+impl Task for CommandTask {
+    fn home(&self, _split: Split) -> Home {
+        Home::Nowhere
+    }
+
+    fn samples(&self, files: &Files<'_>) -> Result<Vec<(Place, Sample)>> {
+        let mut program = Program::start(WHAT, &self.program, self.timeout_s, files.interrupt())?;
+        let request = json!({ "split": files.split().name(), "from": files.name(), "max_rows": files.most() });
+        // One that needs no request may have printed rows already.
+        let mut asked = program.send(vec![request.to_string() + "\n"]);
+        program.close();
+        let file = Path::new(&format!("the {WHAT} `{}`", self.program.join(" "))).into();
+        let (mut samples, mut bad, mut line) = (Vec::new(), RowErrors::default(), 0);
+        while files.most().is_none_or(|most| samples.len() < most) {
+            let Some(text) = program.line(asked).map_err(failed)? else {
+                program.finish().map_err(failed)?;
+                break;
+            };
+            (asked, line) = (program.waiting(), line + 1);
+            let place = Place { file: std::sync::Arc::clone(&file), line, row_in_array: None };
+            match sample(&text) {
+                Ok(sample) => samples.push((place, sample)),
+                Err(message) => bad.push(place.error(message)),
+            }
+        }
+        bad.into_error(line).map_or(Ok(samples), Err)
+    }
+
+    fn metrics(&self) -> Vec<MetricConfig> {
+        self.metrics.clone()
+    }
+}
+
+fn failed(ProgramError { message, hint, is_interrupted }: ProgramError) -> Error {
+    let error = Error::input(message);
+    match hint {
+        _ if is_interrupted => Error::Interrupted,
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+}
+
+/// What a line says of a row.
+fn sample(line: &str) -> std::result::Result<Sample, String> {
+    let mut columns: Map<String, Value> = serde_json::from_str(line)
+        .map_err(|_| format!("expected a JSON object with `prompt` (found `{}`)", excerpt(line, 80)))?;
+    let prompt = super::files::text(&mut columns, &["prompt"])?;
+    let references = match columns.shift_remove("references").or_else(|| columns.shift_remove("reference")) {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::String(text)) => vec![text],
+        Some(value) => texts_of("references", value)?,
+    };
+    Ok(Sample { prompt, references, metadata: columns })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::process::Interrupt;
+
+    fn task(script: &str) -> CommandTask {
+        CommandTask { timeout_s: 5.0, ..serde_json::from_value(json!(["sh", "-c", script])).expect("a list") }
+    }
+
+    fn samples(script: &str, most: Option<usize>) -> Result<Vec<Sample>> {
+        let interrupt = Interrupt::default();
+        let files = Files::new(Some("here"), Split::Validation, most, &interrupt);
+        Ok(task(script).samples(&files)?.into_iter().map(|(_, sample)| sample).collect())
+    }
+
+    #[test]
+    fn rows_are_lines_until_the_program_ends() {
+        let script = r#"read -r asked
+            printf '{"prompt": "a", "references": ["b", "c"], "asked": %s}\n' "$asked"
+            echo '{"prompt": "d", "reference": "e"}'; echo '{"prompt": "f"}'"#;
+        let found = samples(script, None).expect("rows");
+        let asked = json!({ "split": "validation", "from": "here", "max_rows": null });
+        let metadata = Map::from_iter([("asked".to_owned(), asked)]);
+        assert_eq!(found[0], Sample { prompt: "a".into(), references: vec!["b".into(), "c".into()], metadata });
+        assert_eq!((found[1].references.as_slice(), found[2].references.len()), (&["e".to_owned()][..], 0));
+        assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn one_that_has_more_than_is_wanted_is_ended() {
+        let found = samples("while :; do echo '{\"prompt\": \"a\"}'; done", Some(100)).expect("rows");
+        assert_eq!(found.len(), 100);
+    }
+
+    #[test]
+    fn its_input_ends_after_the_request() {
+        assert_eq!(samples("cat > /dev/null; echo '{\"prompt\": \"a\"}'", None).expect("rows").len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_row_is_told_with_its_line() {
+        let error = samples("echo '{\"prompt\": \"a\"}'; echo oops; echo '{\"text\": 1}'", None).expect_err("no rows");
+        let text = error.to_string();
+        for part in ["the task command `sh -c", ":2", "found `oops`", ":3", "missing column `prompt`"] {
+            assert!(text.contains(part), "`{part}` is missing in: {text}");
+        }
+    }
+
+    #[test]
+    fn one_that_fails_is_an_error_although_it_printed_rows() {
+        let error = samples("echo '{\"prompt\": \"a\"}'; echo 'no disk' >&2; exit 4", None).expect_err("it failed");
+        let text = error.to_string();
+        assert!(text.contains("task command `sh` failed (exit status: 4)") && text.contains("no disk"), "{text}");
+        let hangs = samples("sleep 60", None).expect_err("it hangs").to_string();
+        assert!(hangs.contains("did not answer within 5 s"), "{hangs}");
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait() {
+        let interrupt = Interrupt::default();
+        interrupt.raise();
+        let files = Files::new(None, Split::Train, None, &interrupt);
+        assert!(matches!(task("sleep 60").samples(&files), Err(Error::Interrupted)));
+    }
+}

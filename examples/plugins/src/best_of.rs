@@ -1,0 +1,128 @@
+//! An online method: of every group, only the best completion is learned from.
+
+use gradus::algorithm::grouped::Grouped;
+use gradus::algorithm::step::{Denominator, PolicyLoss, Surrogate};
+use gradus::algorithm::{Actor, Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update};
+use gradus::data::{Need, TooLong};
+use gradus::generate::SamplingConfig;
+use gradus::learner::Learner;
+use gradus::loss::surrogate::Level;
+use gradus::math::Reduction;
+use gradus::method::{Cast, Defaults, Head, Iteration, Method, Problems, Shared};
+use gradus::settings::{Settings, TrainConfig};
+use gradus::stats::Stats;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Supervised training on the best of its own completions, sampled anew in every iteration.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct BestOf {
+    /// Completions of each prompt.
+    pub group_size: usize,
+    /// Longest completion in tokens. Default 16.
+    #[serde(default = "sixteen")]
+    pub max_new_tokens: usize,
+    /// Drawn from all tokens.
+    #[serde(skip)]
+    sampling: SamplingConfig,
+}
+
+fn sixteen() -> usize {
+    16
+}
+
+impl Method for BestOf {
+    fn name(&self) -> &'static str {
+        "best_of"
+    }
+
+    fn about(&self) -> &'static str {
+        "Learn from the best completion of each prompt"
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { learning_rate: 1e-5, too_long: TooLong::Skip, best_metric: "eval_reward" }
+    }
+
+    fn need(&self) -> Need {
+        Need::Prompt
+    }
+
+    fn cast(&self, shared: &Shared<'_>) -> Cast {
+        Cast::alone(shared, Head::Language).with_rewards(shared)
+    }
+
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
+        problems.at_least("method.plugin.best_of.group_size", self.group_size, 2);
+        self.iteration().rules(problems, "plugin.best_of", train);
+    }
+}
+
+impl OnlineMethod for BestOf {
+    fn iteration(&self) -> Iteration<'_> {
+        Iteration {
+            group_size: self.group_size,
+            max_new_tokens: self.max_new_tokens,
+            temperature: 1.0,
+            stop: &[],
+            sampling: &self.sampling,
+            update_epochs: 1,
+            mini_batches: 1,
+            among_supports: false,
+            vectors: None,
+            regroups: true,
+        }
+    }
+
+    fn algorithm(&self, _: Parts) -> Box<dyn Algorithm> {
+        // It has no state: everything it needs comes with the rollouts.
+        Box::new(self.clone())
+    }
+}
+
+impl Algorithm for BestOf {
+    fn sampling(&self) -> Sampling {
+        Sampling::of(&self.iteration())
+    }
+
+    fn needs_reference(&self) -> bool {
+        false
+    }
+
+    /// 1 for the tokens of the best completion of a group, 0 for all others.
+    fn advantages(&mut self, _: &Actor, experience: &Experience, _: &Settings) -> Advantages {
+        let totals = experience.totals();
+        let best_of = |group: &[Option<f32>]| {
+            let scored = group.iter().enumerate().filter_map(|(i, total)| Some((i, (*total)?)));
+            scored.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(i, _)| i)
+        };
+        let best: Vec<Option<usize>> = totals.chunks(self.group_size).map(best_of).collect();
+        let rollouts = experience.rollouts.rollouts.iter().enumerate();
+        let advantages = rollouts.map(|(i, rollout)| {
+            let is_best = best[i / self.group_size] == Some(i % self.group_size);
+            vec![if is_best { 1.0 } else { 0.0 }; rollout.counted()]
+        });
+        Advantages { advantages: advantages.collect(), ..Advantages::default() }
+    }
+
+    fn update(
+        &mut self,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<Stats, String> {
+        let loss = PolicyLoss {
+            temperature: 1.0,
+            surrogate: Surrogate::PolicyGradient,
+            level: Level::Token,
+            denominator: Denominator::Weights(Reduction::TokenMean),
+            kl: None,
+            entropy_coefficient: 0.0,
+            value: None,
+            clips_jointly: false,
+        };
+        let grouped = Grouped { loss, update_epochs: 1, mini_batches: 1, masks_truncated: false };
+        grouped.update(actor, experience, advantages, update)
+    }
+}

@@ -1,0 +1,116 @@
+//! A program that adds one of each to gradus, without touching it: a reward, a metric, a task, a post-processor,
+//! an observer and an online method.
+//!
+//! ```sh
+//! cargo run -p plugins -- DIRECTORY [RUN.yml]
+//! ```
+//!
+//! trains what RUN.yml says; without one, two steps of a random model of a few thousand parameters, which it makes. Everything is
+//! written into DIRECTORY.
+
+mod best_of;
+mod brevity;
+mod events;
+mod first_sentence;
+mod repetition;
+mod reviews;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use gradus::config::{Plan, Registry, Request, RunConfig};
+use gradus::device::DeviceChoice;
+use gradus::machine::Machine;
+use gradus::model::{CausalLm, ModelDir, save_causal};
+use gradus::observer::Silent;
+use gradus::rng::{Purpose, Seed};
+use gradus::task::demo::tokenizer;
+use serde_json::{Value, json};
+
+/// What configurations may name.
+fn registry() -> gradus::Result<Registry> {
+    let mut registry = Registry::default();
+    registry.reward("brevity", |options: &brevity::Brevity, _| Ok(options.clone()))?;
+    registry.metric("repetition", |options: &repetition::Repetition, _| Ok(options.clone()))?;
+    registry.task("reviews", |options: &reviews::Reviews| Ok(options.clone()))?;
+    registry.post_processor("first_sentence", |options: &first_sentence::FirstSentence| Ok(*options))?;
+    registry.observer("events", |options: &events::Events, run| Ok(options.of(run)))?;
+    registry.online_method::<best_of::BestOf>("best_of")?;
+    Ok(registry)
+}
+
+/// What is trained where no file is named.
+const RUN: &str = "
+data: { task: { plugin: { reviews: { things: [kettle, lamp, chair] } } } }
+method: { plugin: { best_of: { group_size: 2, max_new_tokens: 8 } } }
+reward:
+  mix:
+    - { weight: 1, reward: { plugin: { brevity: { words: 8 } } } }
+    - { weight: -1, reward: { metric: { plugin: { repetition: {} } } } }
+observers: [{ events: { file: events.jsonl } }]
+train:
+  max_steps: 2
+  batch_size: 2
+  eval_steps: 1
+  save_steps: 2
+  evaluation:
+    metrics: [rouge, { plugin: { repetition: { lowercase: true } } }]
+    post_process: { plugin: { first_sentence: {} } }
+";
+
+/// Writes a random GPT-2 that knows a few words.
+fn write_model(directory: &Path) -> gradus::Result<PathBuf> {
+    let (files, model) = (directory.join("files"), directory.join("model"));
+    for path in [&files, &model] {
+        std::fs::create_dir_all(path).map_err(|error| gradus::Error::io(path, error))?;
+    }
+    tokenizer::write_tokenizer(&files)?;
+    let words = tokenizer::vocabulary().len();
+    let config = json!({
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": words, "n_embd": 32, "n_layer": 2,
+        "n_head": 2, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+    });
+    let path = files.join("config.json");
+    std::fs::write(&path, config.to_string()).map_err(|error| gradus::Error::io(path, error))?;
+    let dir = ModelDir::open(&files)?;
+    let device = DeviceChoice::cpu().device();
+    save_causal(&CausalLm::random(&dir, &mut Seed(1).stream(Purpose::Init, 0, 0), &device)?, &dir, &model)?;
+    Ok(model)
+}
+
+/// Trains, and says what came of it.
+fn run(directory: &Path, file: Option<&Path>) -> gradus::Result<Value> {
+    let registry = registry()?;
+    let request = Request { file, registry: Some(&registry), ..Request::default() };
+    let written = match file {
+        Some(_) => RunConfig::load(&request)?,
+        None => {
+            let (model, run) = (write_model(directory)?, directory.join("run"));
+            let text = format!("model: {}\noutput_dir: {}\n{RUN}", model.display(), run.display());
+            RunConfig::read(&text, &request)?
+        }
+    };
+    // The plan has everything in it: what the configuration names is what runs.
+    let plan = Plan::check(&written, &Machine::detect())?;
+    Ok(gradus::train::run(&plan, &mut Silent)?.results)
+}
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a program says what came of it")]
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1).map(PathBuf::from);
+    let Some(directory) = words.next() else {
+        eprintln!("usage: plugins DIRECTORY [RUN.yml]");
+        return ExitCode::from(2);
+    };
+    match run(&directory, words.next().as_deref()) {
+        Ok(results) => {
+            println!("{results}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            error.hint().into_iter().for_each(|hint| eprintln!("hint: {hint}"));
+            ExitCode::FAILURE
+        }
+    }
+}

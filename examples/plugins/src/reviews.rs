@@ -1,0 +1,51 @@
+//! A task: prompts that ask for a review of things in colours.
+
+use std::path::Path;
+
+use gradus::data::Place;
+use gradus::metric::MetricConfig;
+use gradus::task::{Files, Home, Sample, Split, Task};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, json};
+
+/// One prompt for every colour and thing.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct Reviews {
+    /// What is reviewed.
+    pub things: Vec<String>,
+    /// The colours it comes in. Default: red and blue.
+    #[serde(default = "colours")]
+    pub colours: Vec<String>,
+}
+
+fn colours() -> Vec<String> {
+    ["red", "blue"].map(String::from).to_vec()
+}
+
+impl Task for Reviews {
+    fn home(&self, _split: Split) -> Home {
+        Home::Nowhere
+    }
+
+    fn samples(&self, files: &Files<'_>) -> gradus::Result<Vec<(Place, Sample)>> {
+        let pairs = self.things.iter().flat_map(|thing| self.colours.iter().map(move |colour| (thing, colour)));
+        // Every third prompt is kept for evaluations.
+        let held_out = files.split() != Split::Train;
+        let pairs = pairs.enumerate().filter(|(i, _)| (i % 3 == 2) == held_out);
+        let file = Path::new("reviews").into();
+        let sample = |(i, (thing, colour)): (usize, (&String, &String))| {
+            let sample = Sample {
+                prompt: format!("write a review of the {colour} {thing} :"),
+                references: vec![format!("the {thing} is {colour} .")],
+                metadata: Map::from_iter([("colour".to_owned(), json!(colour))]),
+            };
+            (Place { file: std::sync::Arc::clone(&file), line: i + 1, row_in_array: None }, sample)
+        };
+        Ok(pairs.map(sample).collect())
+    }
+
+    fn metrics(&self) -> Vec<MetricConfig> {
+        gradus::metric::configure(&["rouge".to_owned()], &[]).expect("a metric's name")
+    }
+}

@@ -1,0 +1,87 @@
+//! The program as people start it: what it adds is found in the run directory, and mistakes are told as gradus' own are.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail where they stand")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use gradus::run::database::{Query, Table};
+use gradus::run::{RolloutDb, RunDir};
+use serde_json::Value;
+
+fn program(words: &[&Path]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plugins")).args(words).output().unwrap()
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn everything_that_it_adds_is_in_the_run_directory() {
+    let place = tempfile::tempdir().unwrap();
+    let output = program(&[place.path()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let run = place.path().join("run");
+
+    let logged = lines(&run.join("metrics.jsonl"));
+    let last = logged.last().unwrap();
+    for key in ["rewards/brevity/mean", "rewards/repetition/mean", "eval_repetition", "eval_rouge/rouge1"] {
+        assert!(last[key].is_number(), "{key}: {last}");
+    }
+    // The task's rows: six pairs, of which two are held out.
+    let db = RolloutDb::open(&RunDir::open(&run).unwrap()).unwrap();
+    let trained = db.query(&Query::default()).unwrap();
+    assert_eq!(trained.len(), 2 * 2 * 2);
+    assert!(trained.iter().all(|of| of.prompt.starts_with("write a review of the ")), "{:?}", trained[0].prompt);
+    let evaluated = db.query(&Query { table: Table::Eval, ..Query::default() }).unwrap();
+    let mut prompts: Vec<&str> = evaluated.iter().map(|of| of.prompt.as_str()).collect();
+    prompts.sort_unstable();
+    prompts.dedup();
+    assert_eq!(prompts, ["write a review of the blue chair :", "write a review of the red lamp :"]);
+
+    // Of two completions, the better one is learned from.
+    for pair in trained.chunks(2) {
+        let (best, other) =
+            if pair[0].advantage > pair[1].advantage { (&pair[0], &pair[1]) } else { (&pair[1], &pair[0]) };
+        assert_eq!((best.advantage, other.advantage), (Some(1.0), Some(0.0)));
+        assert!(best.reward >= other.reward, "{pair:?}");
+    }
+
+    let events = lines(&run.join("events.jsonl"));
+    let steps: Vec<u64> = events.iter().filter_map(|event| event["step"].as_u64()).collect();
+    assert_eq!(steps, [1, 2]);
+    let results: Value = serde_json::from_slice(&std::fs::read(run.join("results.json")).unwrap()).unwrap();
+    assert_eq!(results["method"], "best_of");
+    assert!(events.iter().any(|event| event["evaluated"] == 1) && events.iter().any(|event| event["checkpoint"] == 2));
+    // The resolved configuration names all of it, and is one again.
+    let resolved = run.join("config.yml");
+    let text = std::fs::read_to_string(&resolved).unwrap();
+    for name in ["brevity", "repetition", "reviews", "first_sentence", "events", "best_of"] {
+        assert!(text.contains(name), "{name} is missing in:\n{text}");
+    }
+    let again = place.path().join("again.yml");
+    std::fs::write(&again, text.replace("/run", "/again")).unwrap();
+    let output = program(&[place.path(), &again]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(lines(&place.path().join("again/metrics.jsonl")).last().unwrap()["reward"], last["reward"]);
+}
+
+#[test]
+fn mistakes_are_told_with_what_may_have_been_meant() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("run.yml");
+    let check = |reward: &str, expected: &[&str]| {
+        std::fs::write(&file, format!("model: m\ndata: d\nmethod: {{grpo: {{}}}}\nreward: {{plugin: {reward}}}\n"))
+            .unwrap();
+        let output = program(&[place.path(), &file]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success());
+        for part in expected {
+            assert!(text.contains(part), "`{part}` is missing in: {text}");
+        }
+    };
+    check("{brevty: {}}", &["unknown key `brevty` in `reward.plugin`"]);
+    check("{brevity: {wrds: 3}}", &["unknown key `wrds` in `reward.plugin.brevity`"]);
+    check("{brevity: {words: many}}", &["`reward.plugin.brevity.words` is the word `many`, but a whole number"]);
+}
