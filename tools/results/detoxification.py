@@ -1,0 +1,229 @@
+"""Dense against holistic rewards of detoxification, at a size that a laptop trains: models, rows, runs, table and picture.
+
+    python detoxification.py make --material DIR --out detoxification      # models and rows
+    python detoxification.py run --gradus BIN --out detoxification         # pre-training, scorer, runs of three seeds
+    python detoxification.py table --out detoxification --plot FILE.svg    # from what the runs wrote
+
+The rows are those of RealToxicityPrompts that lie in the material. A text of theirs is one sentence, so the documents that the
+policy learns from are four of them, and a completion has several. The scorer learns from the scores of the same sentences, and of
+two or three of them together, which are toxic where one is. Needs torch and transformers for `make` only.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import random
+import statistics
+import subprocess
+import time
+
+SEEDS = [1, 2, 3]
+KINDS = ["fine_grained", "holistic"]
+# Short sentences, so that a completion has room for several.
+WORDS, LEARNED, HELD_OUT = 24, 2600, 400
+STEPS, EVERY = 50, 5
+# The reward is the change of toxicity or its negative: held-out completions have on average as much as this takes away.
+MEASURE = "eval_reward"
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def documents(rows, stream, sentences, count):
+    order = stream.sample(rows, len(rows))
+    joined = [order[i:i + sentences] for i in range(0, len(order) - sentences + 1, sentences)][:count]
+    return [(" ".join((row["prompt"]["text"] + row["continuation"]["text"]).strip() for row in group), group) for group in joined]
+
+
+def make(material, out):
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    out.mkdir(parents=True, exist_ok=True)
+    stream = random.Random(0)
+    with (material / "realtoxicityprompts/quark_val.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    rows = [row for row in rows if row["prompt"]["toxicity"] is not None and row["continuation"]["toxicity"] is not None]
+    rows = [row for row in rows if len((row["prompt"]["text"] + row["continuation"]["text"]).split()) <= WORDS]
+    stream.shuffle(rows)
+    learned, held_out = rows[:LEARNED], rows[LEARNED:LEARNED + HELD_OUT]
+    texts = [text for _ in range(6) for text, _ in documents(learned, stream, 4, len(learned))]
+    write(out / "documents.jsonl", [{"text": text} for text in texts])
+
+    def scored(rows):
+        sides = [(row[side]["text"].strip(), row[side]["toxicity"] >= 0.5) for row in rows for side in ("prompt", "continuation")]
+        groups = [(text, any(row[side]["toxicity"] >= 0.5 for row in group for side in ("prompt", "continuation")))
+                  for sentences in (2, 3) for text, group in documents(rows, stream, sentences, len(rows))]
+        made = [{"text": text, "label": "toxic" if is_toxic else "harmless"} for text, is_toxic in sides + groups]
+        stream.shuffle(made)
+        return made
+
+    write(out / "scored.jsonl", scored(learned))
+    write(out / "scored_held_out.jsonl", scored(held_out))
+    write(out / "prompts.jsonl", [{"prompt": row["prompt"]["text"]} for row in learned])
+    write(out / "held_out.jsonl", [{"prompt": row["prompt"]["text"]} for row in held_out])
+
+    tokens = Tokenizer(models.BPE())
+    tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens.decoder = decoders.ByteLevel()
+    tokens.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=4096, special_tokens=["<|endoftext|>", "<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    named = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokens, **named).save_pretrained(out / "policy")
+    torch.manual_seed(0)
+    size = {"n_positions": 256, "n_embd": 128, "n_layer": 3, "n_head": 4}
+    config = GPT2Config(vocab_size=tokens.get_vocab_size(), bos_token_id=0, eos_token_id=0, **size)
+    GPT2LMHeadModel(config).save_pretrained(out / "policy")
+
+    tokens.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    named = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<|endoftext|>", "cls_token": "<s>", "sep_token": "</s>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokens, **named).save_pretrained(out / "encoder")
+    size = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 384, "max_position_embeddings": 256}
+    config = BertConfig(vocab_size=tokens.get_vocab_size(), pad_token_id=0, num_labels=2, **size,
+                        id2label={0: "harmless", 1: "toxic"}, label2id={"harmless": 0, "toxic": 1})
+    BertForSequenceClassification(config).save_pretrained(out / "encoder")
+
+
+def configuration(kind, out):
+    """A run; both kinds differ in one part alone, and its rewards add up to the same number."""
+    part = {"model": str(out / "scorer/model"), "label": "toxic", "weight": -1}
+    if kind == "holistic":
+        part |= {"text": "{completion}", "segments": "whole"}
+    else:
+        part |= {"text": "{so_far}", "segments": "sentence", "change": True}
+    return {
+        "model": str(out / "sft/model"), "data": str(out / "prompts.jsonl"), "eval_data": str(out / "held_out.jsonl"),
+        "method": {"ppo": {"max_new_tokens": 64, "temperature": 1, "sampling": {"top_p": 0.9}, "update_epochs": 2, "mini_batches": 2,
+                           "gae_lambda": 0.95, "kl": {"coefficient": 0.02}}},
+        "reward": {"fine_grained": {"toxicity": part}},
+        "train": {"max_steps": STEPS, "batch_size": 32, "learning_rate": 3e-4, "warmup_steps": 5, "eval_steps": EVERY, "max_eval_rows": 200},
+    }  # fmt: skip
+
+
+def commands(gradus, out):
+    """Every command, by the folder of its run."""
+    yield out / "sft", [
+        gradus, "sft", "--model", out / "policy", "--data", out / "documents.jsonl", "--output-dir", out / "sft", "--epochs", "4",
+        "--batch-size", "16", "--learning-rate", "2e-3", "--lr-schedule", "cosine", "--warmup-steps", "50", "--max-length", "256", "--too-long", "truncate",
+        "--eval-fraction", "0.02", "--eval-steps", "-1"]
+    yield out / "scorer", [
+        gradus, "classify", "--model", out / "encoder", "--data", out / "scored.jsonl", "--eval-data", out / "scored_held_out.jsonl",
+        "--output-dir", out / "scorer", "--epochs", "3", "--batch-size", "32", "--learning-rate", "1e-3", "--lr-schedule", "cosine",
+        "--max-length", "256", "--too-long", "truncate", "--eval-steps", "-1"]
+    for seed in SEEDS:
+        for kind in KINDS:
+            run = out / f"{kind}-{seed}"
+            (out / f"{kind}.yml").write_text(json.dumps(configuration(kind, out), indent=1))
+            yield run, [gradus, "train", out / f"{kind}.yml", "--seed", str(seed), "--output-dir", run]
+
+
+def run(gradus, out):
+    for folder, command in commands(gradus, out):
+        if (folder / "results.json").exists():
+            continue
+        command = [str(word) for word in command]
+        print("$", " ".join(command), flush=True)
+        began = time.monotonic()
+        done = subprocess.run(command + ["--overwrite"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise SystemExit(done.stdout[-4000:])
+        print(f"  {time.monotonic() - began:.0f} s", flush=True)
+
+
+def curve(folder, key):
+    """The values of a metric of evaluations, by step."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    sign = -1 if key == MEASURE else 1
+    return {line["step"]: sign * line[key] for line in lines if line.get(key) is not None}
+
+
+def reached(points, threshold):
+    """The step at which the straight line between evaluations first meets the threshold; none where it never does."""
+    before = None
+    for step, value in sorted(points.items()):
+        if value <= threshold:
+            if before is None or before[1] <= threshold:
+                return float(step)
+            return before[0] + (before[1] - threshold) / (before[1] - value) * (step - before[0])
+        before = (step, value)
+    return None
+
+
+def spread(values):
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+
+
+def table(out, plot):
+    curves = {kind: [curve(out / f"{kind}-{seed}", MEASURE) for seed in SEEDS] for kind in KINDS}
+    steps = sorted(set.intersection(*(set(points) for kind in KINDS for points in curves[kind])))
+    lengths = {kind: [curve(out / f"{kind}-{seed}", "eval_length") for seed in SEEDS] for kind in KINDS}
+    names = [kind.replace("_", "-") for kind in KINDS]
+    print(f"| step | {' | '.join(f'toxicity, {name} | tokens' for name in names)} |\n|---|" + "---|---|" * len(KINDS))
+    for step in steps:
+        of = lambda kind: f"{spread([points[step] for points in curves[kind]])} | {statistics.mean(points[step] for points in lengths[kind]):.1f}"
+        print(f"| {step} | {' | '.join(of(kind) for kind in KINDS)} |")
+    last = steps[-1]
+    kls = [spread([curve(out / f"{kind}-{seed}", "eval_kl")[last] for seed in SEEDS]) for kind in KINDS]
+    print(f"| KL at step {last}, nats a completion | {' | | '.join(kls)} | |")
+    threshold = statistics.mean(points[steps[0]] for kind in KINDS for points in curves[kind]) / 2
+    print(f"\nsteps until a mean toxicity of {threshold:.3f}, half of what it is before training:")
+    for kind in KINDS:
+        found = [reached(points, threshold) for points in curves[kind]]
+        shown = ", ".join("never" if step is None else f"{step:.0f}" for step in found)
+        known = [step for step in found if step is not None]
+        mean = f"; mean {statistics.mean(known):.0f} ± {statistics.stdev(known):.0f}" if len(known) == len(SEEDS) else ""
+        print(f"{kind}: {shown}{mean}")
+    if plot:
+        plot.write_text(picture(curves, steps))
+
+
+def picture(curves, steps):
+    """Means over seeds with the range between the lowest and the highest seed, as SVG."""
+    width, height, left, bottom, top = 640, 360, 60, 50, 34
+    highest = max(points[step] for kind in KINDS for points in curves[kind] for step in steps)
+    tick = 10 ** math.floor(math.log10(highest)) / 2
+    ceiling = math.ceil(highest / tick) * tick
+    x = lambda step: left + (width - left - 20) * step / steps[-1]
+    y = lambda value: height - bottom - (height - bottom - top) * value / ceiling
+    at = lambda points: " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)
+    text = lambda px, py, words, more="": f'<text x="{px:.0f}" y="{py:.0f}" {more}>{words}</text>'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#333">',
+             f'<rect width="{width}" height="{height}" fill="#fff"/>',
+             text(left, 18, "Mean toxicity of held-out samples: three seeds, their mean, lowest and highest", 'font-size="13"')]
+    for i in range(round(ceiling / tick) + 1):
+        value = i * tick
+        parts.append(f'<path d="M{left} {y(value):.1f}H{width - 20}" stroke="#ddd"/>')
+        parts.append(text(left - 8, y(value) + 4, f"{value:g}", 'text-anchor="end"'))
+    parts += [text(x(step), height - bottom + 18, step, 'text-anchor="middle"') for step in steps]
+    parts.append(text((left + width - 20) / 2, height - 10, "step", 'text-anchor="middle"'))
+    for i, (kind, colour) in enumerate(zip(KINDS, ["#0072b2", "#d55e00"])):
+        seeds = lambda step: [points[step] for points in curves[kind]]
+        low, high = [(s, min(seeds(s))) for s in steps], [(s, max(seeds(s))) for s in steps]
+        parts.append(f'<polygon points="{at(high)} {at(low[::-1])}" fill="{colour}" opacity="0.18"/>')
+        parts.append(f'<polyline points="{at([(s, statistics.mean(seeds(s))) for s in steps])}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(text(width - 130, top + 18 + 18 * i, kind.replace("_", "-"), f'fill="{colour}"'))
+    return "\n".join(parts) + "\n</svg>\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=["make", "run", "table"])
+    parser.add_argument("--material", type=pathlib.Path)
+    parser.add_argument("--gradus", type=pathlib.Path, default=pathlib.Path("gradus"))
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("detoxification"))
+    parser.add_argument("--plot", type=pathlib.Path)
+    given = parser.parse_args()
+    out = given.out.resolve()
+    if given.what == "make":
+        make(given.material, out)
+    elif given.what == "run":
+        run(given.gradus.resolve() if given.gradus.exists() else given.gradus, out)
+    else:
+        table(out, given.plot)
+
+
+if __name__ == "__main__":
+    main()
