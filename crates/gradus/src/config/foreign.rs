@@ -45,7 +45,7 @@ const FOREIGN: &[Foreign] = &[
     same(&["eval_dataset", "validation_file"], "eval_data"),
     nothing(
         &["packing", "pack", "padding_free"],
-        "rows always lie end to end, without padding; `method.sft.packing` cuts texts into blocks of one length",
+        "rows always lie end to end, without padding; `--packing` of `sft` cuts texts into blocks of one length",
     ),
     same(&["num_train_epochs", "num_epochs", "n_epochs"], "train.epochs"),
     same(&["max_seq_length", "max_seq_len", "cutoff_len", "block_size", "model_max_length"], "train.max_length"),
