@@ -114,7 +114,13 @@ fn bad_input_is_named() {
     test.fails(
         &["data", "convert", "good.jsonl", "-o", "out.txt"],
         1,
-        "error: the name `out.txt` says no format\n\
+        "error: `out.txt` can hold texts alone, but the rows have other columns\n\
+         hint: turn them into texts (`--to text`), or write .jsonl\n",
+    );
+    test.fails(
+        &["data", "convert", "good.jsonl", "-o", "out.doc"],
+        1,
+        "error: the name `out.doc` says no format\n\
          hint: end it in .jsonl, .json, .csv, .tsv, .parquet or, for texts, .txt; .gz behind that compresses\n",
     );
 }

@@ -26,7 +26,7 @@ fn playground() -> CliTest {
     test.write("marked.jsonl", marked);
     test.write("other.jsonl", r#"{"foo": "bar"}"#);
     test.write("empty.jsonl", "");
-    test.write("notes.txt", "hello\n");
+    test.write("notes.md", "hello\n");
     for (name, fixture) in [("model", "qwen3"), ("reward", "qwen3-reward"), ("gpt2", "gpt2")] {
         let to = test.path().join(name);
         std::fs::create_dir(&to).expect("a directory");

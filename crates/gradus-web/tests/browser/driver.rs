@@ -69,6 +69,11 @@ impl Browser {
     /// Asks the browser for something, and waits for what it answers.
     #[track_caller]
     pub fn call(&mut self, method: &str, params: Value) -> Value {
+        self.ask(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// What the browser answers, or what it says is wrong.
+    fn ask(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         self.sent += 1;
         let id = self.sent;
         let mut request = json!({ "id": id, "method": method, "params": params });
@@ -79,8 +84,10 @@ impl Browser {
         loop {
             let value = self.next();
             if value["id"] == id {
-                assert!(value["error"].is_null(), "{method}: {}", value["error"]);
-                return value["result"].clone();
+                return match &value["error"] {
+                    Value::Null => Ok(value["result"].clone()),
+                    error => Err(error.clone()),
+                };
             }
             self.told.push_back(value);
         }
@@ -132,18 +139,23 @@ impl Browser {
     /// What an expression of the page is.
     #[track_caller]
     pub fn eval(&mut self, expression: &str) -> Value {
-        let asked =
-            json!({ "expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true });
-        let result = self.call("Runtime.evaluate", asked);
+        let result = self.evaluate(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
         assert!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
         result["result"]["value"].clone()
     }
 
-    /// Waits until an expression of the page is true.
+    fn evaluate(&mut self, expression: &str) -> Result<Value, Value> {
+        let asked =
+            json!({ "expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true });
+        self.ask("Runtime.evaluate", asked)
+    }
+
+    /// Waits until an expression of the page is true. A page that gives way to another while it is asked has not answered yet.
     #[track_caller]
     pub fn wait(&mut self, expression: &str) {
         let begun = Instant::now();
-        while self.eval(&format!("Boolean({expression})")) != true {
+        let asked = format!("Boolean({expression})");
+        while !self.evaluate(&asked).is_ok_and(|answer| answer["result"]["value"] == true) {
             assert!(begun.elapsed() < PATIENCE, "never true: {expression}\n{}", self.eval("document.body.innerText"));
             std::thread::sleep(Duration::from_millis(20));
         }
