@@ -1,6 +1,6 @@
 """RL4LMs' film reviews in small: a policy of 260,000 parameters, a classifier trained here, and every online method of RL4LMs.
 
-    python imdb.py --gradus target/release/gradus --material DIR --out DIR [--seeds 1,2,3] [--iterations 60]
+    python imdb.py --gradus target/release/gradus --material DIR --out DIR [--seeds 1,2,3] [--methods ppo,trpo] [--iterations 60]
 
 DIR holds `imdb/` (`train.jsonl.gz`, `test.jsonl.gz`: `text`, `label`) and `weights/stories260K`. The classifier begins as a random
 DistilBERT of three layers over a WordPiece vocabulary of the training reviews, which takes torch, transformers and tokenizers; everything
@@ -19,8 +19,8 @@ import subprocess
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 PROMPT, NEW, TEST = 64, 32, 400
 METHODS = {
-    "ppo": ["--learning-rate", "1e-3", "--update-epochs", "4"],
-    "nlpo": ["--learning-rate", "1e-3", "--update-epochs", "4", "--top-p", "0.9"],
+    "ppo": ["--learning-rate", "1e-3", "--update-epochs", "4", "--mini-batches", "4"],
+    "nlpo": ["--learning-rate", "1e-3", "--update-epochs", "4", "--mini-batches", "4", "--top-p", "0.9"],
     "a2c": ["--learning-rate", "2e-3"],
     "trpo": [],
 }
@@ -111,11 +111,9 @@ class Study:
             tuned = ["--learning-rate", 5e-4, "--batch-size", 32, "--max-length", 256, "--epochs", 2, "--seed", seed]
             model = self.train("sft", f"supervised-{seed}", "--model", policy, "--task", "imdb_seq2seq", "--data", self.imdb, *tuned)
             found.setdefault("supervised", []).append(self.sentiment(model, judge))
-            for method, keys in METHODS.items():
-                words = ["--preset", "rl4lms", "--model", policy, *self.prompts("train"), *judge, *keys, "--sampling-top-k", 50, "--kl-coefficient", 0.05]
+            for method in self.given.methods:
+                words = ["--model", policy, *self.prompts("train"), *judge, *METHODS[method], "--sampling-top-k", 50, "--kl-coefficient", 0.05]
                 steps = ["--batch-size", 32, "--max-steps", self.given.iterations, "--eval-steps", -1, "--seed", seed]
-                if method in ("a2c", "trpo"):
-                    words = words[2:]
                 model = self.train(method, f"{method}-{seed}", *words, *steps)
                 found.setdefault(method, []).append(self.sentiment(model, judge))
         return found
@@ -135,6 +133,7 @@ def main():
     parser.add_argument("--material", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
     parser.add_argument("--iterations", type=int, default=60)
     found = Study(parser.parse_args()).run()
     print("\n| | sentiment | perplexity |\n|---|---|---|")
