@@ -19,9 +19,9 @@ import subprocess
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 PROMPT, NEW, TEST = 64, 32, 400
 METHODS = {
-    "ppo": ["--learning-rate", "1e-3", "--update-epochs", "4", "--mini-batches", "4"],
-    "nlpo": ["--learning-rate", "1e-3", "--update-epochs", "4", "--mini-batches", "4", "--top-p", "0.9"],
-    "a2c": ["--learning-rate", "2e-3"],
+    "ppo": ["--learning-rate", "1e-4", "--update-epochs", "4", "--mini-batches", "4"],
+    "nlpo": ["--learning-rate", "1e-4", "--update-epochs", "4", "--mini-batches", "4", "--top-p", "0.9"],
+    "a2c": ["--learning-rate", "5e-4"],
     "trpo": [],
 }
 
