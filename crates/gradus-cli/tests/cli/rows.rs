@@ -113,13 +113,13 @@ fn a_run_that_goes_on_does_not_ask_its_reference_again() {
         .collect();
     let test = CliTest::with("pairs.jsonl", &pairs);
     let model = fixture_model("gpt2");
-    let begin = |out: &str, steps: &str| {
+    let begin = |out: &str, steps: &str, more: &[&str]| {
         let arguments = ["dpo", "--model", &model, "--data", "pairs.jsonl", "--output-dir", out, "--batch-size", "2"];
-        let more = ["--max-steps", steps, "--save-steps", "1", "--learning-rate", "0.01", "--lr-schedule", "constant"];
-        test.succeeds(&[&arguments[..], &more, &["--quiet"]].concat())
+        let own = ["--max-steps", steps, "--save-steps", "1", "--learning-rate", "0.01", "--lr-schedule", "constant"];
+        test.succeeds(&[&arguments[..], &own, more, &["--quiet"]].concat())
     };
-    begin("whole", "3");
-    begin("halves", "2");
+    begin("whole", "3", &[]);
+    begin("halves", "2", &[]);
     let file = test.path().join("halves/reference.safetensors");
     let state = || {
         let written = std::fs::metadata(&file).and_then(|about| about.modified()).expect("it is there");
@@ -134,6 +134,8 @@ fn a_run_that_goes_on_does_not_ask_its_reference_again() {
     std::fs::write(&file, b"broken").expect("written");
     go_on("4");
     assert!(state().0 == before.0, "it was asked, and said the same");
+    begin("halves", "2", &["--overwrite"]);
+    assert!(state().0 == before.0, "a run that replaces one asks for itself, and keeps what was said");
 }
 
 #[test]

@@ -206,8 +206,10 @@ impl Job<'_> {
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: <M::Objective as Objective>::Model = self.models().policy()?;
-        let about = self.asked_about(method, [&train, &held_out])?;
-        let kept = about.as_ref().and_then(|about| Asked::read(self.directory, about));
+        let about = self.asked_about(method, [&train, &held_out]);
+        // A run that is to be replaced takes its answers with it.
+        let goes_on = self.checkpoint.is_some();
+        let kept = about.as_ref().filter(|_| goes_on).and_then(|about| Asked::read(self.directory, about));
         let reference = match (model.language(), &kept) {
             (Some(policy), None) => self.models().reference(policy)?,
             _ => None,
@@ -322,15 +324,15 @@ impl Job<'_> {
     }
 
     /// The print of everything that the answers of a reference follow from; none where it is not asked before training.
-    fn asked_about<M: OfflineMethod>(&self, method: &M, parts: [&[M::Example]; 2]) -> Result<Option<String>> {
+    fn asked_about<M: OfflineMethod>(&self, method: &M, parts: [&[M::Example]; 2]) -> Option<String> {
         if method.asked() == 0 {
-            return Ok(None);
+            return None;
         }
         let keys = serde_json::to_string(self.plan.method()).expect("keys are JSON");
         let role = self.cast.reference.as_ref().map(|player| player.role.clone());
         let settings = format!("{keys} {role:?} {:?}", self.plan.train().compute);
         let rows = parts.into_iter().flatten().map(M::rows);
-        Ok(Some(fingerprint::of_question(rows, &self.models, &settings)))
+        Some(fingerprint::of_question(rows, &self.models, &settings))
     }
 
     /// What evaluations measure completions with.
