@@ -702,7 +702,8 @@ fn fisher_vector_products_without_a_second_derivative() {
     let experience = Experience { rollouts, rewards: rewards(rows, "score"), reference: None };
     let chosen: Vec<usize> = (0..rows.len()).collect();
     let advantages = Advantages { advantages, ..Advantages::default() };
-    let batch = MiniBatch { experience: &experience, advantages: &advantages, chosen: &chosen, silent: 0 };
+    let batch =
+        MiniBatch { experience: &experience, advantages: &advantages, chosen: &chosen, silent: 0, dropout: None };
     let loss = PolicyLoss {
         temperature: 1.0,
         surrogate: Surrogate::PolicyGradient,

@@ -246,7 +246,8 @@ impl Algorithm for A2c {
         let own = self.estimator.of_mini_batch(advantages, &scored);
         let advantages = own.as_ref().unwrap_or(advantages);
         let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
-        let (batch, mut seen) = (MiniBatch { experience, advantages, chosen: &scored, silent: 0 }, Seen::default());
+        let (batch, mut seen) =
+            (MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout: None }, Seen::default());
         let (losses, norms) = loss.step(&mut learners, batch, update, &mut seen)?;
         let A2cConfig { value_coefficient, entropy_coefficient, .. } = self.config;
         let bonus = entropy_coefficient * losses.entropy;

@@ -55,7 +55,7 @@ impl Grouped {
                     continue;
                 }
                 let (batch, mut seen) =
-                    (MiniBatch { experience, advantages, chosen: &chosen, silent }, Seen::default());
+                    (MiniBatch { experience, advantages, chosen: &chosen, silent, dropout: None }, Seen::default());
                 let (losses, norms) = self.loss.step(&mut learners, batch, update, &mut seen)?;
                 let tokens = seen.tokens as f64;
                 stats.mean("loss", losses.total, 1.0);

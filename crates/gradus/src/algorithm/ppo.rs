@@ -21,6 +21,7 @@ use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::loss::surrogate::{Clip, Level};
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
+use crate::model::DropoutStream;
 use crate::rollout::StopReason;
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{NEW_TOKENS, Stats};
@@ -212,6 +213,7 @@ train:
   adam_epsilon: 1e-5
   max_grad_norm: 0
   eval_steps: 50
+  dropout: true
 ";
 
 impl Method for PpoConfig {
@@ -233,6 +235,10 @@ impl Method for PpoConfig {
 
     fn cast(&self, shared: &Shared<'_>) -> Cast {
         self.critic.cast(shared, self.reference_model.as_deref())
+    }
+
+    fn drops_out(&self) -> bool {
+        true
     }
 
     fn preset(&self, preset: Preset) -> Option<&'static str> {
@@ -401,10 +407,12 @@ impl Algorithm for Ppo {
         for epoch in 0..self.config.update_epochs {
             let order = update.order(&scored, count, epoch);
             let (mut steps, mut seen) = (Stats::default(), Seen::default());
-            for chosen in mini_batches(&order, count) {
+            for (number, chosen) in mini_batches(&order, count).enumerate() {
+                let pass = (epoch * count + number) as u64;
+                let dropout = DropoutStream::new(update.settings.seed, update.iteration as u64, pass);
                 let own = self.estimator.of_mini_batch(advantages, chosen);
                 let advantages = own.as_ref().unwrap_or(advantages);
-                let batch = MiniBatch { experience, advantages, chosen, silent: 0 };
+                let batch = MiniBatch { experience, advantages, chosen, silent: 0, dropout: Some(dropout) };
                 let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
                 let takes = |moved: f64| !(per_step && too_far(moved));
                 let (losses, norms) = loss.step_if(&mut learners, batch, update, &mut seen, takes)?;

@@ -23,6 +23,7 @@ use crate::loss::vespo::{self, Gamma};
 use crate::loss::{cispo, sapo, value};
 use crate::math::weights::{micro_mean_weights, part_weights, per_token};
 use crate::math::{Reduction, token_weights};
+use crate::model::DropoutStream;
 
 /// The parts of a policy's loss.
 #[derive(Debug, Clone)]
@@ -156,6 +157,9 @@ pub struct MiniBatch<'a> {
     pub chosen: &'a [usize],
     /// Further rollouts that carry no loss: they are not passed through the model, but count among the sequences.
     pub silent: usize,
+    /// What the masks of dropout are drawn from, for models that drop while they learn; they depend on how passes split the
+    /// mini-batch.
+    pub dropout: Option<DropoutStream>,
 }
 
 /// Who learns.
@@ -257,18 +261,20 @@ impl PolicyLoss {
         passes: MicroBatch,
         seen: &mut Seen,
     ) -> Result<Losses, String> {
-        let MiniBatch { experience, advantages, chosen, silent } = batch;
+        let MiniBatch { experience, advantages, chosen, silent, dropout } = batch;
         let rollouts = &experience.rollouts;
         let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).collect();
         let tokens: usize = counts_b.iter().sum();
         let passes = passes.split(&lengths(rollouts, chosen));
         let reducer = Reducer::new(self.denominator, &counts_b, silent, &passes);
         let mut losses = Losses::default();
-        for pass in passes {
+        for (number, pass) in passes.into_iter().enumerate() {
             let (part, counts_b) = (&chosen[pass.clone()], &counts_b[pass.clone()]);
             // 1. Forward.
             let rows = actor::batch(&learners.actor.module().policy.trunk, rollouts, part);
-            let mut forward = learners.actor.module().forward(&rows, self.temperature);
+            let masks = |learner: usize| dropout.map(|stream| stream.part(2 * number + learner));
+            let mut forward = learners.actor.module().forward(&rows.clone().dropping(masks(0)), self.temperature);
+            let rows = rows.dropping(masks(1));
             let values_m = learners.critic.as_ref().map(|critic| critic.forward(&mut forward, &rows));
             let Forward { logprobs: found, .. } = forward;
             let device = found.logprobs_m.device();

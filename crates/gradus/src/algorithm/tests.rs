@@ -153,3 +153,38 @@ fn a_critic_whose_gradient_is_not_finite_keeps_the_policy_from_stepping() {
     let (outcome, versions, is_unchanged) = updated(1.0);
     assert_eq!((outcome, versions, is_unchanged), (Ok(()), [1, 1], false));
 }
+
+#[test]
+fn ppo_drops_out_in_updates_alone() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models/gpt2");
+    let path = tempfile::tempdir().expect("a directory");
+    for entry in std::fs::read_dir(fixture).expect("a model").flatten() {
+        std::fs::copy(entry.path(), path.path().join(entry.file_name())).expect("copied");
+    }
+    let config = path.path().join("config.json");
+    let text = std::fs::read_to_string(&config).expect("read").replace("\"resid_pdrop\": 0.0", "\"resid_pdrop\": 0.3");
+    std::fs::write(&config, text).expect("written");
+    let dir = ModelDir::open(path.path()).expect("opens");
+    let update = |drops: bool| {
+        let mut policy = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        policy.trunk.set_dropout(drops);
+        let settings = settings();
+        let experience = experience(&policy, &settings, 0.0);
+        let recorded: Vec<Vec<f32>> =
+            experience.rollouts.rollouts.iter().map(|rollout| rollout.logprobs.clone()).collect();
+        let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
+        let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
+        let config = PpoConfig { update_epochs: 1, temperature: 1.0, ..PpoConfig::default() };
+        let mut ppo = Ppo::new(&config, Critic::Shared, None);
+        let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
+        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings };
+        let stats = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        let ratio = stats.value("val/ratio").expect("one");
+        (recorded, advantages.advantages, ratio, named_tensors(&learner.frozen().policy))
+    };
+    let (plain, dropped, again) = (update(false), update(true), update(true));
+    assert_eq!((&plain.0, &plain.1), (&dropped.0, &dropped.1), "what was sampled is scored as it was sampled");
+    assert!((plain.2 - 1.0).abs() < 1e-6 && (dropped.2 - 1.0).abs() > 1e-4, "{} and {}", plain.2, dropped.2);
+    assert_ne!(plain.3, dropped.3);
+    assert_eq!(dropped, again, "the masks are those of the step");
+}

@@ -409,7 +409,7 @@ impl Algorithm for Trpo {
         }
         let own = self.estimator.of_mini_batch(advantages, &scored);
         let advantages = own.as_ref().unwrap_or(advantages);
-        let batch = MiniBatch { experience, advantages, chosen: &scored, silent: 0 };
+        let batch = MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout: None };
         let step = self.step(actor, batch, update)?;
         stats.mean("loss", -step.objective, 1.0);
         stats.mean("grad_norm", step.gradient_norm, 1.0);

@@ -55,8 +55,8 @@ pub trait Method {
         None
     }
 
-    /// Whether masks of dropout may be drawn in training. They may not where logprobs of one text under several models
-    /// are compared: those would differ by chance.
+    /// Whether masks of dropout may be drawn in training. They may not where logprobs of one text under several models are
+    /// compared, which would differ by chance; PPO may all the same, since FineGrainedRLHF does.
     fn drops_out(&self) -> bool {
         false
     }

@@ -23,6 +23,12 @@ impl DropoutStream {
         Self(key)
     }
 
+    /// The masks of a part of the pass, which are others than those of the whole.
+    #[must_use]
+    pub fn part(self, part: usize) -> Self {
+        Self(mix(self.0 ^ mix(part as u64 + 1)))
+    }
+
     /// What the masks of one place are drawn from.
     fn key(self, place: Place) -> u64 {
         self.0 ^ mix(place.number() + 1)

@@ -214,11 +214,12 @@ impl Models<'_> {
             return Ok(model);
         };
         let config = self.plan.config();
-        let dropout = match self.plan.method().method().drops_out() {
-            true => config.lora.as_ref().map_or(adapter.dropout, |lora| lora.dropout) as f32,
-            false => 0.0,
-        };
-        model.set_adapter_dropout(dropout);
+        let method = self.plan.method();
+        // What an adapter brings along is of how it was trained so far: a policy that samples drops where it is asked to.
+        let own = if method.iteration().is_some() && !config.train.dropout { 0.0 } else { adapter.dropout };
+        let dropout =
+            if method.method().drops_out() { config.lora.as_ref().map_or(own, |lora| lora.dropout) } else { 0.0 };
+        model.set_adapter_dropout(dropout as f32);
         Ok(model.train_adapter(player.role.weights))
     }
 }
