@@ -77,6 +77,43 @@ fn a_row_that_no_template_renders_is_a_bad_one() {
 }
 
 #[test]
+fn bad_rows_of_a_task_end_a_run_or_are_left_out_and_listed() {
+    let row = |i: usize| match i {
+        2 => "{\"document\": \"The tea\", \"summary\": 7}\n".to_owned(),
+        _ => format!("{{\"document\": \"The tea is number {i}.\", \"summary\": \"tea {i}\"}}\n"),
+    };
+    let test = CliTest::with("articles.jsonl", &(0..6).map(row).collect::<String>());
+    // The same rows from a program.
+    test.write("rows.jsonl", "{\"prompt\": \"a\", \"references\": [\"b\"]}\n{\"references\": [\"b\"]}\n");
+    let model = fixture_model("gpt2");
+    let run = |task: &str, more: &[&str]| {
+        let arguments = ["sft", "--model", &model, "--task", task, "--output-dir", "run", "--max-steps", "1"];
+        test.run(&[&arguments[..], &["--eval-steps=-1"], more].concat())
+    };
+    let program = "{ command: [cat, rows.jsonl] }";
+    let cases: [(&str, &[&str], &str); 2] = [
+        ("xsum", &["--data", "articles.jsonl"], "articles.jsonl:3: column `summary` is 7, expected a text"),
+        (program, &[], "the task command `cat rows.jsonl`:2: missing column `prompt`"),
+    ];
+    for (task, data, problem) in cases {
+        let refused = run(task, data);
+        assert_eq!(refused.code, 1, "{}", refused.stderr);
+        assert!(refused.stderr.contains(problem), "{}", refused.stderr);
+        let run = run(task, &[data, &["--skip-bad-rows", "--overwrite"]].concat());
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert!(run.stderr.contains("1 bad row is left out"), "{}", run.stderr);
+        let skipped = lines(&test.read("run/skipped_rows.jsonl"));
+        assert_eq!(skipped.len(), 1);
+        let (file, rest) = problem.split_once(':').expect("a place");
+        assert_eq!(skipped[0]["file"], json!(file));
+        assert!(
+            rest.ends_with(skipped[0]["problem"].as_str().expect("a text").split(" (found").next().expect("words"))
+        );
+        std::fs::remove_dir_all(test.path().join("run")).expect("a run");
+    }
+}
+
+#[test]
 fn plain_text_is_packed_into_blocks() {
     let story = "The tea is good. The kettle is warm.\n\nA cup of it stands on the table.\n";
     let test = CliTest::with("book.txt", &format!("{story}<|endoftext|>\n{story}"));

@@ -132,11 +132,7 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
             }
         }
     }
-    if (options.bad_rows == BadRows::Fail || rows.is_empty())
-        && let Some(error) = std::mem::take(&mut bad).into_error(read)
-    {
-        return Err(error);
-    }
+    let bad = bad.settle(read, rows.len())?;
     let Some((kind, format)) = found else {
         let file = source.files.first().cloned().unwrap_or_else(|| PathBuf::from(name));
         return Err(Error::data(file, None, "no rows: the data set is empty"));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::load::BadRows;
-use crate::Error;
+use crate::{Error, Result};
 
 /// How many bad rows are shown.
 const SHOWN: usize = 10;
@@ -72,6 +72,24 @@ impl RowErrors {
     /// Whether every row was good.
     pub fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// What was left out of `read` rows of which `kept` were good.
+    ///
+    /// # Errors
+    /// All of it as one error where bad rows are not to be skipped, or where none was good.
+    pub fn settle(self, read: usize, kept: usize) -> Result<Self> {
+        if self.bad_rows == BadRows::Skip && kept > 0 {
+            return Ok(self);
+        }
+        self.into_error(read).map_or_else(|| Ok(Self::default()), Err)
+    }
+
+    /// Takes note of what was left out elsewhere too.
+    pub fn append(&mut self, other: Self) {
+        let count = self.count + other.count;
+        other.kept.into_iter().for_each(|error| self.push(error));
+        self.count = count;
     }
 
     /// All of it as one error, `None` when every row was good. `rows` is how many rows were read, good and bad.

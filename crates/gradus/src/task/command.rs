@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::files::texts_of;
 use super::{Files, Home, Sample, Split, Task};
-use crate::data::{Place, RowErrors};
+use crate::data::Place;
 use crate::error::{Error, Result, excerpt};
 use crate::metric::MetricConfig;
 use crate::process::{
@@ -94,7 +94,7 @@ impl Task for CommandTask {
         let mut asked = program.send(vec![request.to_string() + "\n"]);
         program.close();
         let file = Path::new(&format!("the {WHAT} `{}`", self.program.join(" "))).into();
-        let (mut samples, mut bad, mut line) = (Vec::new(), RowErrors::default(), 0);
+        let (mut samples, mut bad, mut line) = (Vec::new(), files.bad(), 0);
         while files.most().is_none_or(|most| samples.len() < most) {
             let Some(text) = program.line(asked).map_err(failed)? else {
                 program.finish().map_err(failed)?;
@@ -107,7 +107,7 @@ impl Task for CommandTask {
                 Err(message) => bad.push(place.error(message)),
             }
         }
-        bad.into_error(line).map_or(Ok(samples), Err)
+        files.settle(samples, bad, line)
     }
 
     fn metrics(&self) -> Vec<MetricConfig> {

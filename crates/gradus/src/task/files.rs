@@ -1,11 +1,12 @@
 //! The files of a task: where they are, and the forms that public data sets have.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::{Sample, Split};
-use crate::data::{self, Place, RowErrors};
+use crate::data::{self, BadRows, Place, RowErrors};
 use crate::error::{Error, Result};
 use crate::process::Interrupt;
 
@@ -38,19 +39,32 @@ impl Home {
 }
 
 /// What a task reads: the files that somebody named, or those of its home.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Files<'a> {
     name: Option<&'a str>,
     split: Split,
     most: Option<usize>,
     interrupt: &'a Interrupt,
+    bad_rows: BadRows,
+    left_out: RefCell<RowErrors>,
 }
 
 impl<'a> Files<'a> {
     /// The files of `name` (a file, a directory or a hub name; without one the task's home), of which at most `most` samples of
     /// `split` are wanted. An `interrupt` ends the wait for a program.
     pub fn new(name: Option<&'a str>, split: Split, most: Option<usize>, interrupt: &'a Interrupt) -> Self {
-        Self { name, split, most, interrupt }
+        Self { name, split, most, interrupt, bad_rows: BadRows::Fail, left_out: RefCell::default() }
+    }
+
+    /// The same with what happens to bad rows; otherwise they end the reading.
+    #[must_use]
+    pub fn with_bad_rows(self, bad_rows: BadRows) -> Self {
+        Self { bad_rows, left_out: RefCell::new(RowErrors::new(bad_rows)), ..self }
+    }
+
+    /// The bad rows that were left out.
+    pub fn into_left_out(self) -> RowErrors {
+        self.left_out.into_inner()
     }
 
     /// What somebody named.
@@ -92,7 +106,7 @@ impl<'a> Files<'a> {
     ) -> Result<Vec<(Place, Sample)>> {
         let (name, folder) = self.named(&home)?;
         let source = data::resolve_split(&name, folder.as_deref(), split.name(), &mut |_, _, _| {})?;
-        let (mut samples, mut bad, mut read) = (Vec::new(), RowErrors::default(), 0usize);
+        let (mut samples, mut bad, mut read) = (Vec::new(), self.bad(), 0usize);
         'files: for file in &source.files {
             for raw in data::open(file)? {
                 if most.is_some_and(|most| samples.len() >= most) {
@@ -112,7 +126,24 @@ impl<'a> Files<'a> {
                 }
             }
         }
-        bad.into_error(read).map_or(Ok(samples), Err)
+        self.settle(samples, bad, read)
+    }
+
+    /// The samples of `read` rows, once it is known what becomes of the bad ones among them.
+    pub(super) fn settle(
+        &self,
+        samples: Vec<(Place, Sample)>,
+        bad: RowErrors,
+        read: usize,
+    ) -> Result<Vec<(Place, Sample)>> {
+        let left_out = bad.settle(read, samples.len())?;
+        self.left_out.borrow_mut().append(left_out);
+        Ok(samples)
+    }
+
+    /// None yet of the bad rows of a file.
+    pub(super) fn bad(&self) -> RowErrors {
+        RowErrors::new(self.bad_rows)
     }
 
     /// Text files of the split below the path that somebody named, by their names without `.gz`, in the order of the names; none

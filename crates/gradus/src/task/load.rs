@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{DataConfig, Files, Sample, Split};
-use crate::data::{self, Content, Dataset, LoadOptions, Need, Place, Row, RowData, RowErrors, RowKind, Source};
+use crate::data::{self, Content, Dataset, LoadOptions, Need, Place, Row, RowData, RowKind, Source};
 use crate::error::Result;
 use crate::process::Interrupt;
 
@@ -15,7 +15,7 @@ use crate::process::Interrupt;
 pub fn load(config: &DataConfig, options: &LoadOptions, interrupt: &Interrupt) -> Result<Dataset> {
     let Some(task) = &config.task else { return data::load(&config.name(), options) };
     let split = config.split.unwrap_or(Split::Train);
-    let files = Files::new(config.from.as_deref(), split, options.max_rows, interrupt);
+    let files = Files::new(config.from.as_deref(), split, options.max_rows, interrupt).with_bad_rows(options.bad_rows);
     let mut samples = task.build()?.samples(&files)?;
     samples.truncate(options.max_rows.unwrap_or(usize::MAX));
     if samples.is_empty() {
@@ -27,11 +27,12 @@ pub fn load(config: &DataConfig, options: &LoadOptions, interrupt: &Interrupt) -
         RowData::Prompt(_) => RowKind::Prompt,
         _ => RowKind::PromptCompletion,
     };
+    let bad = files.into_left_out();
     let mut files: Vec<_> = rows.iter().map(|row| row.place.file.to_path_buf()).collect();
     files.dedup();
     files.retain(|file| file.is_file());
     let source = Source { files, split: Some(split.name().to_owned()), other_splits: Vec::new() };
-    Ok(Dataset { name: config.to_string(), source, format: None, kind, rows, bad: RowErrors::default() })
+    Ok(Dataset { name: config.to_string(), source, format: None, kind, rows, bad })
 }
 
 /// Samples as rows: prompts with their references and metadata as columns; or, to learn from, a prompt and a completion for each

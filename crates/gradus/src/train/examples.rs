@@ -201,8 +201,12 @@ fn parts<E>(
     if let Some(first) = skipped.first() {
         let place = first.line.map_or(String::new(), |line| format!(":{line}"));
         observer.event(&Event::Warning(&format!(
-            "{} bad rows are left out, the first {}{place}: {}; `skipped_rows.jsonl` lists them",
-            skipped.len(),
+            "{}, the first {}{place}: {}; `skipped_rows.jsonl` lists them",
+            if skipped.len() == 1 {
+                "1 bad row is left out".into()
+            } else {
+                format!("{} bad rows are left out", skipped.len())
+            },
             first.file.display(),
             first.problem
         )));
