@@ -17,7 +17,6 @@ use super::metrics::{Metrics, MetricsRow, number, read_metrics};
 use super::plots::{Bar, BarChart, Chart, Panel, Shown, colors, comparison_charts, write_charts};
 use super::samples::{Sample, read_samples};
 use crate::error::{Error, Result};
-use crate::metric::MetricConfig;
 
 mod show;
 
@@ -99,12 +98,6 @@ const COLUMNS: [(&str, &str, &str); 8] = [
     ("tokens", "tokens", "through the policy in training"),
     ("elapsed_s", "time", "of training"),
 ];
-
-/// The keys of metrics of text in `measured`, which are columns too.
-fn is_text_metric(key: &str) -> bool {
-    let name = key.split('/').next().unwrap_or(key);
-    MetricConfig::names().iter().any(|metric| metric == name)
-}
 
 impl Entry {
     /// A run as its own files describe it; one that has not finished, as far as it has come.

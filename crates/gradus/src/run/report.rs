@@ -119,9 +119,14 @@ fn header(run: &RunDir, results: &Map<String, Value>) -> String {
 
 /// Numbers that say little on a card.
 fn is_side_number(key: &str) -> bool {
-    let parts = ["epoch", "num_tokens", "step", "/std", "_std", "/min", "/max", "time/", "runtime", "tokens_per_s"];
+    let parts = ["epoch", "num_tokens", "step", "/min", "/max", "time/", "runtime", "tokens_per_s"];
     let is_part_of_reward = key.contains("rewards/") && key.ends_with("/mean");
-    is_part_of_reward || parts.iter().any(|part| key.contains(part))
+    is_part_of_reward || is_detail(key) || parts.iter().any(|part| key.contains(part))
+}
+
+/// Spreads, and counts of what a reward could not read.
+pub(super) fn is_detail(key: &str) -> bool {
+    ["_std", "/std", "/segments", "/unread", "/unscored", "/collided", "/cut"].iter().any(|end| key.ends_with(end))
 }
 
 /// Seconds as people say them.

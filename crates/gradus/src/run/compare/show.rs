@@ -2,28 +2,36 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{COLUMNS, Comparison, Entry, is_text_metric};
+use super::{COLUMNS, Comparison, Entry};
 use crate::run::html;
 use crate::run::metrics::number;
 use crate::run::plots::{BarChart, Chart, LineChart, short};
-use crate::run::report::duration;
+use crate::run::report::{duration, is_detail};
 use crate::run::samples::Sample;
 
 /// How many prompts `samples.md` and the page show; `samples.jsonl` has all.
 const SHOWN_SAMPLES: usize = 12;
 
 impl Comparison {
-    /// The columns that have a value anywhere.
+    /// The columns that have a value anywhere: what is said of every policy, and whatever else was measured of them.
     fn columns(&self) -> Vec<(String, String, String)> {
         let has_value = |key: &str| self.entries.iter().any(|entry| entry.value(key, self.start()).is_some());
         let known = COLUMNS.into_iter().filter(|(key, _, _)| has_value(key));
         let mut columns: Vec<(String, String, String)> =
             known.map(|(key, heading, meaning)| (key.into(), heading.into(), meaning.into())).collect();
-        // Metrics stand before what a run cost.
+        // The reward's own mean has a name of its own too.
+        let is_reward = |key: &str| {
+            key.starts_with("rewards/")
+                && self.entries.iter().all(|entry| entry.measured.get(key) == entry.measured.get("reward"))
+        };
+        // Measurements stand before what a run cost.
         let mut at = columns.iter().position(|(key, _, _)| key == "steps").unwrap_or(columns.len());
         for key in self.entries.iter().flat_map(|entry| entry.measured.iter()).map(|(key, _)| key) {
-            if is_text_metric(key) && has_value(key) && !columns.iter().any(|(known, _, _)| known == key) {
-                columns.insert(at, (key.into(), key.into(), "of completions beside references".into()));
+            let is_known = is_detail(key) || is_reward(key) || columns.iter().any(|(known, _, _)| known == key);
+            if has_value(key) && !is_known {
+                let heading = key.strip_prefix("rewards/").unwrap_or(key);
+                let heading = heading.strip_suffix("/mean").unwrap_or(heading);
+                columns.insert(at, (key.into(), heading.into(), "on the held-out rows".into()));
                 at += 1;
             }
         }

@@ -61,6 +61,32 @@ fn the_table_says_what_changed() {
 }
 
 #[test]
+fn whatever_was_measured_is_a_column() {
+    let measured = |reward: f64| {
+        Metrics::from_iter([
+            ("reward", reward),
+            ("reward_std", 1.0),
+            ("rewards/fine_grained/mean", reward),
+            ("rewards/relevance/mean", -0.25),
+            ("rewards/relevance/std", 0.5),
+            ("rewards/relevance/right", 0.75),
+            ("rewards/relevance/segments", 3.0),
+            ("length", 3.0),
+            ("a_plug_in/share", 0.5),
+        ])
+    };
+    let entries = vec![Entry::start(measured(1.0), Vec::new()), Entry::start(measured(2.0), Vec::new())];
+    let text = || "–".to_owned();
+    let comparison = Comparison { model: text(), data: text(), budget: text(), evaluation: text(), entries };
+    let headings: Vec<String> =
+        comparison.table().lines().next().unwrap().split('|').map(|cell| cell.trim().to_owned()).collect();
+    assert_eq!(
+        headings[1..headings.len() - 1],
+        ["method", "reward", "KL", "length", "relevance", "relevance/right", "a_plug_in/share"]
+    );
+}
+
+#[test]
 fn everything_is_written_whole() {
     let directory = tempfile::tempdir().unwrap();
     let runs = [run(directory.path(), "ppo", 2.0), run(directory.path(), "grpo", -3.0)];
