@@ -198,16 +198,16 @@ error: `--group-size` is no key of `sft`
     assert!(run.code == 0 && run.stderr.contains(changed), "{}", run.stderr);
 }
 
-#[test]
-fn a_base_that_changed_under_its_adapter_is_noticed() {
-    let test = CliTest::with("texts.jsonl", TEXTS);
-    std::fs::create_dir(test.path().join("base")).expect("a directory");
+/// Trains with a model in `model`, and goes on once with other weights there and once with the old ones again.
+fn changed_under_a_run(train: &[&str], texts: &str) {
+    let test = CliTest::with("texts.jsonl", texts);
+    std::fs::create_dir(test.path().join("model")).expect("a directory");
     for entry in std::fs::read_dir(fixture_model("gpt2")).expect("a model").flatten() {
-        std::fs::copy(entry.path(), test.path().join("base").join(entry.file_name())).expect("copied");
+        std::fs::copy(entry.path(), test.path().join("model").join(entry.file_name())).expect("copied");
     }
-    let train = ["sft", "--model", "base", "--data", "texts.jsonl", "--output-dir", "run", "--lora-rank", "2"];
-    test.succeeds(&[&train[..], &["--max-steps", "2", "--batch-size", "1", "--quiet"]].concat());
-    let weights = test.path().join("base/model.safetensors");
+    let rest = ["--data", "texts.jsonl", "--output-dir", "run", "--max-steps", "2", "--batch-size", "1", "--quiet"];
+    test.succeeds(&[train, &rest].concat());
+    let weights = test.path().join("model/model.safetensors");
     let whole = std::fs::read(&weights).expect("weights");
     let mut other = whole.clone();
     *other.last_mut().expect("not empty") ^= 0x80;
@@ -217,7 +217,7 @@ fn a_base_that_changed_under_its_adapter_is_noticed() {
     assert!(
         code == 1
             && stderr.ends_with(
-                "error: base: its files hold something else than before the checkpoint\n\
+                "error: model: its files hold something else than before the checkpoint\n\
                  hint: bring the old files back to go on exactly, or start a new run with the model as it is now \
                  (`--output-dir`)\n"
             ),
@@ -225,6 +225,19 @@ fn a_base_that_changed_under_its_adapter_is_noticed() {
     );
     std::fs::write(&weights, whole).expect("written");
     test.succeeds(&[&RESUME[..], &longer].concat());
+}
+
+#[test]
+fn a_base_that_changed_under_its_adapter_is_noticed() {
+    changed_under_a_run(&["sft", "--model", "model", "--lora-rank", "2"], TEXTS);
+}
+
+#[test]
+fn a_model_that_changed_under_the_metric_that_asks_it_is_noticed() {
+    let policy = fixture_model("gpt2");
+    let asks = ["--evaluation-metrics", "[{ perplexity: { model: model } }]", "--evaluation-max-new-tokens", "2"];
+    let rows = "{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(4);
+    changed_under_a_run(&[&["sft", "--model", &policy][..], &asks].concat(), &rows);
 }
 
 /// A reward that fails on its fifth call stops a run between two steps.

@@ -188,6 +188,7 @@ impl SegmentReward {
                 Count::new("segments", all as f64, 1),
                 Count::new("unread", (all - values.len()) as f64, all),
                 Count::new("collided", collided as f64, all),
+                Count::new("per_segment", rewards_t.iter().map(|&reward| f64::from(reward)).sum(), all),
             ],
         };
         let found =

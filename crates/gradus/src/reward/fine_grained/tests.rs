@@ -112,6 +112,8 @@ fn sentences_are_judged_at_their_separators_and_paid_at_their_last_tokens() {
         assert_eq!(labelled[i].rewards_t(), Some(expected), "row {i}");
         let right = logits.iter().filter(|logits| worth(logits) > 0.0).count() as f64;
         assert_eq!(count(&labelled[i], "right"), (right, logits.len() as f64));
+        let paid = f64::from(labelled[i].total().expect("scored"));
+        assert_eq!(count(&labelled[i], "per_segment"), (paid, places.len() as f64));
         let lost = (places.len() - logits.len()) as f64;
         assert_eq!(count(&labelled[i], "unread"), (lost, places.len() as f64));
     }
