@@ -1,11 +1,11 @@
 """RL4LMs' film reviews in small: a policy of 260,000 parameters, a classifier trained here, and every online method of RL4LMs.
 
-    python imdb.py --gradus target/release/gradus --material DIR --out DIR [--seeds 1,2,3] [--methods ppo,trpo] [--iterations 60]
+    python imdb.py --gradus target/release/gradus --material DIR --out DIR [--seeds 1,2,3] [--methods ppo,trpo] [--iterations 40]
 
 DIR holds `imdb/` (`train.jsonl.gz`, `test.jsonl.gz`: `text`, `label`) and `weights/stories260K`. The classifier begins as a random
 DistilBERT of three layers over a WordPiece vocabulary of the training reviews, which takes torch, transformers and tokenizers; everything
-else is commands of gradus, printed as they run. At the end a table of Markdown: sentiment (the classifier's probability of "positive" for prompt and
-completion) and perplexity of the policy on reviews, both on the test split, mean over the seeds ± 95 %.
+else is commands of gradus, printed as they run. At the end a table of Markdown: sentiment (the classifier's probability of "positive" for the
+completion, at temperature 1) and perplexity of the policy on reviews, both on the test split, mean over the seeds ± 95 %.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import statistics
 import subprocess
 
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-PROMPT, NEW, TEST = 64, 32, 400
+PROMPT, NEW, TEST = 64, 48, 400
 METHODS = {
     "ppo": ["--learning-rate", "1e-4", "--update-epochs", "4", "--mini-batches", "4"],
     "nlpo": ["--learning-rate", "1e-4", "--update-epochs", "4", "--mini-batches", "4", "--top-p", "0.9"],
@@ -103,7 +103,7 @@ class Study:
         return json.loads(scored)["reward"], json.loads(read)["perplexity"]
 
     def run(self):
-        judge = ["--reward-classifier-model", self.classifier(), "--reward-classifier-label", 1, "--reward-classifier-truncate", "left"]
+        judge = ["--reward-classifier-model", self.classifier(), "--reward-classifier-label", 1, "--reward-classifier-text", "{completion}"]
         learn = ["--learning-rate", 1e-3, "--batch-size", 32, "--max-length", 256, "--epochs", 2]
         policy = self.train("sft", "policy", "--model", self.base, "--data", self.imdb / "train.jsonl", *learn)
         found = {"zero-shot": [self.sentiment(policy, judge)]}
@@ -112,8 +112,8 @@ class Study:
             model = self.train("sft", f"supervised-{seed}", "--model", policy, "--task", "imdb_seq2seq", "--data", self.imdb, *tuned)
             found.setdefault("supervised", []).append(self.sentiment(model, judge))
             for method in self.given.methods:
-                words = ["--model", policy, *self.prompts("train"), *judge, *METHODS[method], "--sampling-top-k", 50, "--kl-coefficient", 0.05]
-                steps = ["--batch-size", 32, "--max-steps", self.given.iterations, "--eval-steps", -1, "--seed", seed]
+                words = ["--model", policy, *self.prompts("train"), *judge, *METHODS[method], "--sampling-top-k", 50, "--temperature", 1, "--kl-coefficient", 0.02]
+                steps = ["--batch-size", 64, "--max-steps", self.given.iterations, "--eval-steps", -1, "--seed", seed]
                 model = self.train(method, f"{method}-{seed}", *words, *steps)
                 found.setdefault(method, []).append(self.sentiment(model, judge))
         return found
@@ -134,7 +134,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
-    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--iterations", type=int, default=40)
     found = Study(parser.parse_args()).run()
     print("\n| | sentiment | perplexity |\n|---|---|---|")
     for name, values in found.items():
