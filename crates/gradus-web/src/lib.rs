@@ -26,6 +26,7 @@ mod runs;
 mod server;
 mod store;
 mod training;
+mod worth;
 
 pub use annotate::export::Form;
 pub use annotate::foreign::Tool;

@@ -71,7 +71,8 @@ impl Rollout {
         self.only_counted(&self.supports)
     }
 
-    fn only_counted<'r, T>(&'r self, of_ids: &'r [T]) -> impl Iterator<Item = &'r T> {
+    /// Of what stands beside each id, that beside the ids that carry loss.
+    pub(crate) fn only_counted<'r, T>(&'r self, of_ids: &'r [T]) -> impl Iterator<Item = &'r T> {
         let counts = |t: usize| self.counts.as_ref().is_none_or(|counts| counts[t]);
         of_ids.iter().enumerate().filter(move |(t, _)| counts(*t)).map(|(_, x)| x)
     }

@@ -1,6 +1,7 @@
 //! The completions of an online run, step by step.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -19,6 +20,7 @@ use crate::html::{Html, percent};
 use crate::models::Kind;
 use crate::page::{Page, Place};
 use crate::store::sessions::Session;
+use crate::worth::class;
 
 /// Completions on a page.
 const SHOWN: usize = 25;
@@ -84,6 +86,9 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
     let sorted = first(asked, "sort").unwrap_or("step");
     let sorts: Vec<Html> = sorts.iter().map(|(value, words)| option(value, words, *value == sorted)).collect();
     let orders = [option("up", "Smallest first", !query.descending), option("down", "Largest first", query.descending)];
+    let chosen = first(asked, "colours").unwrap_or_default();
+    let colours = [("", "As known"), ("reward", "Reward"), ("advantage", "Advantage"), ("none", "None")];
+    let colours: Vec<Html> = colours.iter().map(|(value, words)| option(value, words, *value == chosen)).collect();
     let before = first(asked, "before").and_then(|text| text.parse::<usize>().ok());
     let earlier = |step: &usize| option(&step.to_string(), &step.to_string(), before == Some(*step));
     let choices = |key: &str, nothing: &str| -> Vec<Html> {
@@ -102,6 +107,7 @@ fn filter(name: &str, asked: &Asked, query: &Query, steps: &[usize], models: &[S
         "<div><label for=\"text\">With the text</label><input id=\"text\" name=\"text\" value=\"" (query.text.clone().unwrap_or_default()) "\"></div>\n"
         "<div><label for=\"sort\">By</label><select id=\"sort\" name=\"sort\">" (sorts) "</select></div>\n"
         "<div><label for=\"order\">Order</label><select id=\"order\" name=\"order\">" (orders.to_vec()) "</select></div>\n"
+        "<div><label for=\"colours\">Colours</label><select id=\"colours\" name=\"colours\">" (colours) "</select></div>\n"
         "<div><label for=\"model\">Tokens, by the model</label><select id=\"model\" name=\"model\">" (choices("model", "None")) "</select></div>\n"
         "<div><label for=\"against\">compared with</label><select id=\"against\" name=\"against\">" (choices("against", "None")) "</select></div>\n"
         "<button type=\"submit\">Show</button>\n</form>\n<p id=\"status\" role=\"status\" class=\"small soft\"></p>\n"
@@ -138,51 +144,114 @@ fn list(name: &str, asked: &Asked, query: &Query, records: &[Record], count: usi
             html!["<p><button type=\"button\" class=\"small\" aria-pressed=\"false\" data-which=\"" (tokens::query(record, query.table)) "\">Tokens</button></p>"]
         }
     };
-    let row = |record: &Record| {
+    let colours = Colours::of(first(asked, "colours"), records);
+    let stretches: Vec<Vec<Stretch>> = records.iter().map(|record| colours.stretches(record)).collect();
+    // One scale for the page, so that completions can be compared.
+    let most = stretches.iter().flatten().fold(0.0f64, |most, (_, value)| most.max(value.abs()));
+    let row = |(record, stretches): (&Record, &Vec<Stretch>)| {
         let number = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
         html![
-            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\">" (record.prompt) "</td><td class=\"said\"><div class=\"completion\">" (coloured(record)) "</div>" (tokens(record))
+            "<tr><td class=\"number\">" (record.step) "</td><td class=\"said\">" (record.prompt) "</td><td class=\"said\"><div class=\"completion\">" (coloured(&record.completion, stretches, most)) "</div>" (tokens(record))
             "</td><td class=\"number\">" (number(record.reward)) "</td><td class=\"number\">" (number(record.advantage)) "</td><td class=\"number\">"
             (number(record.kl)) "</td><td class=\"number\">" (record.length) "</td><td>" (record.stop_reason) "</td></tr>\n"
         ]
     };
     html![
-        (pages(name, asked, query, records.len(), count))
+        (pages(name, asked, query, records.len(), count)) (colours.legend(most))
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Completions\" data-tokens-of=\"" (asks.join("&")) "\"><table>\n<thead><tr><th scope=\"col\" class=\"number\">Step</th>"
         "<th scope=\"col\">Prompt</th><th scope=\"col\">Completion</th><th scope=\"col\" class=\"number\">Reward</th><th scope=\"col\" class=\"number\">Advantage</th>"
         "<th scope=\"col\" class=\"number\">KL</th><th scope=\"col\" class=\"number\">Tokens</th><th scope=\"col\">End</th></tr></thead>\n<tbody>\n"
-        (records.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
+        (records.iter().zip(&stretches).map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
     ]
 }
 
-/// The completion; where parts of its reward stand on several of its tokens, each stretch in the colour of what it is worth.
-///
-/// A value belongs to the text since the one before: a sentence's reward stands on its last token.
-fn coloured(record: &Record) -> Html {
-    let mut by_end: BTreeMap<usize, f64> = BTreeMap::new();
-    for segment in record.segments.iter().flat_map(|(_, segments)| segments) {
-        *by_end.entry(segment.characters.end).or_default() += segment.value;
-    }
-    let most = by_end.values().fold(0.0f64, |most, value| most.max(value.abs()));
-    if by_end.is_empty() || most == 0.0 {
-        return html![(record.completion)];
-    }
-    let characters: Vec<char> = record.completion.chars().collect();
-    let (mut html, mut start) = (Html::new(), 0);
-    for (end, value) in by_end {
-        let text: String = characters.get(start..end.min(characters.len())).unwrap_or_default().iter().collect();
-        start = end.min(characters.len()).max(start);
-        html.add(&worth(&text, value, most));
-    }
-    let rest: String = characters[start..].iter().collect();
-    html![(html)(rest)]
+/// Characters of a completion, and what they are worth.
+type Stretch = (Range<usize>, f64);
+
+/// What the colours of completions tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Colours {
+    /// The parts of the reward, added up, where they stand.
+    Reward,
+    /// What tokens were worth learning.
+    Advantage,
+    /// Nothing.
+    None,
 }
 
-/// A stretch of text in the colour of its value, of which the largest has the size `most`.
+impl Colours {
+    /// What was asked for; else what these completions have more to say of than their columns do.
+    fn of(asked: Option<&str>, records: &[Record]) -> Self {
+        match asked {
+            Some("reward") => Self::Reward,
+            Some("advantage") => Self::Advantage,
+            Some("none") => Self::None,
+            _ if records.iter().any(|record| !record.segments.is_empty()) => Self::Reward,
+            _ if records.iter().any(|record| !record.advantages.is_empty()) => Self::Advantage,
+            _ => Self::None,
+        }
+    }
+
+    /// The stretches of a completion with their values, in order.
+    fn stretches(self, record: &Record) -> Vec<Stretch> {
+        match self {
+            // A value belongs to the text since the one before: a sentence's reward stands on its last token.
+            Self::Reward => {
+                let mut by_end: BTreeMap<usize, f64> = BTreeMap::new();
+                for segment in record.segments.iter().flat_map(|(_, segments)| segments) {
+                    *by_end.entry(segment.characters.end).or_default() += segment.value;
+                }
+                let mut start = 0;
+                by_end.into_iter().map(|(end, value)| (std::mem::replace(&mut start, end)..end, value)).collect()
+            }
+            // All tokens have the completion's own advantage where none is theirs alone.
+            Self::Advantage if record.advantages.is_empty() => {
+                let whole = 0..record.completion.chars().count();
+                record.advantage.map(|advantage| (whole, advantage)).into_iter().collect()
+            }
+            Self::Advantage => record.advantages.iter().map(|token| (token.characters.clone(), token.value)).collect(),
+            Self::None => Vec::new(),
+        }
+    }
+
+    /// What the colours mean; `most` is the largest size among them.
+    fn legend(self, most: f64) -> Html {
+        let of = match self {
+            _ if most == 0.0 => return Html::new(),
+            Self::Reward => "the reward of what stands before its end",
+            Self::Advantage => "the advantage of a token",
+            Self::None => return Html::new(),
+        };
+        let sample = |value: f64| worth(&format!("{value:+.3}"), value, most);
+        html!["<p class=\"soft small\">Colours: " (of) ", from " (sample(-most)) " to " (sample(most)) ".</p>\n"]
+    }
+}
+
+/// A completion with its stretches in the colours of their values, of which the largest on the page has the size `most`.
+fn coloured(completion: &str, stretches: &[Stretch], most: f64) -> Html {
+    if most == 0.0 {
+        return html![(completion)];
+    }
+    let characters: Vec<char> = completion.chars().collect();
+    let text = |range: Range<usize>| characters.get(range).unwrap_or_default().iter().collect::<String>();
+    let (mut html, mut at) = (Html::new(), 0);
+    for (stretch, value) in stretches {
+        // What others wrote into the file may overlap or reach beyond the text.
+        let start = stretch.start.clamp(at, characters.len());
+        let end = stretch.end.clamp(start, characters.len());
+        html.add(&html![(text(at..start))(worth(&text(start..end), *value, most))]);
+        at = end;
+    }
+    html![(html)(text(at..characters.len()))]
+}
+
+/// A stretch of text in the colour of its value.
 fn worth(text: &str, value: f64, most: f64) -> Html {
-    let step = ((value.abs() / most) * 3.0).ceil().min(3.0) as usize;
-    let sign = if value < 0.0 { "worse" } else { "better" };
-    html!["<span class=\"worth " (sign) "-" (step) "\" title=\"" (format!("{value:+.4}")) "\">" (text) "</span>"]
+    let class = class(value, most);
+    if text.is_empty() || class.is_empty() {
+        return html![(text)];
+    }
+    html!["<span class=\"" (class) "\" title=\"" (format!("{value:+.4}")) "\">" (text) "</span>"]
 }
 
 /// The same prompts at two steps, with what differs in the texts; those first whose reward changed most.
@@ -239,9 +308,16 @@ mod tests {
 
     use super::*;
 
+    fn segment(characters: Range<usize>, value: f64) -> Segment {
+        Segment { characters, value }
+    }
+
+    fn shown(record: &Record, colours: Colours, most: f64) -> String {
+        coloured(&record.completion, &colours.stretches(record), most).into_string()
+    }
+
     #[test]
     fn a_stretch_has_the_colour_of_the_value_at_its_end() {
-        let segment = |characters, value| Segment { characters, value };
         let record = Record {
             completion: "Grün <b>. Nein! Ja".into(),
             segments: vec![
@@ -252,11 +328,34 @@ mod tests {
         };
         let expected = "<span class=\"worth better-3\" title=\"+3.0000\">Grün &lt;b&gt;.</span>\
                         <span class=\"worth worse-1\" title=\"-0.5000\"> Nein!</span> Ja";
-        assert_eq!(coloured(&record).into_string(), expected);
-        let plain = Record { segments: Vec::new(), ..record.clone() };
-        assert_eq!(coloured(&plain).into_string(), "Grün &lt;b&gt;. Nein! Ja");
+        assert_eq!(shown(&record, Colours::Reward, 3.0), expected);
+        assert_eq!(shown(&record, Colours::None, 0.0), "Grün &lt;b&gt;. Nein! Ja");
         // Places beyond the text are no reason to fail.
         let beyond = Record { segments: vec![("x".into(), vec![segment(40..50, 1.0)])], ..record };
-        assert!(coloured(&beyond).into_string().contains("Ja</span>"));
+        assert!(shown(&beyond, Colours::Reward, 1.0).contains("Ja</span>"));
+    }
+
+    #[test]
+    fn a_token_has_the_colour_of_its_own_advantage() {
+        let record = Record {
+            completion: "Ja <i>. So".into(),
+            advantage: Some(0.5),
+            // A tool wrote what stands between the first two; the last has no text, and one that others wrote overlaps.
+            advantages: vec![segment(0..2, -0.75), segment(6..7, 0.25), segment(5..9, 0.0), segment(10..10, 1.5)],
+            ..Record::default()
+        };
+        let expected = "<span class=\"worth worse-2\" title=\"-0.7500\">Ja</span> &lt;i&gt;\
+                        <span class=\"worth better-1\" title=\"+0.2500\">.</span> So";
+        assert_eq!(shown(&record, Colours::Advantage, 1.5), expected);
+        let alike = Record { advantages: Vec::new(), ..record.clone() };
+        let expected = "<span class=\"worth better-1\" title=\"+0.5000\">Ja &lt;i&gt;. So</span>";
+        assert_eq!(shown(&alike, Colours::Advantage, 1.5), expected);
+        // Without a wish, what says more than a column.
+        let dense = Record { segments: vec![("x".into(), vec![segment(0..1, 1.0)])], ..record.clone() };
+        let of = |records: &[&Record]| Colours::of(None, &records.iter().map(|r| (*r).clone()).collect::<Vec<_>>());
+        assert_eq!(of(&[&alike]), Colours::None);
+        assert_eq!(of(&[&alike, &record]), Colours::Advantage);
+        assert_eq!(of(&[&record, &dense]), Colours::Reward);
+        assert_eq!(Colours::of(Some("advantage"), &[dense]), Colours::Advantage);
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use gradus::run::RolloutWriter;
-use gradus::run::database::{Record, Table};
+use gradus::run::database::{Record, Segment, Table};
 use serde_json::{Value, json};
 
 use crate::client::{Server, Visitor, folder};
@@ -31,6 +31,7 @@ pub fn run(at: &Path, name: &str, method: &str, loss: f64, rate: &str) {
 /// Completions of two steps, one of them hostile.
 pub fn completions(folder: &Path, name: &str) {
     let mut writer = RolloutWriter::open(&folder.join(name).join("rollouts.sqlite"), 0).expect("a file");
+    let token = |(characters, value)| Segment { characters, value };
     for step in [1, 2] {
         let record = |i: usize| Record {
             step,
@@ -38,7 +39,13 @@ pub fn completions(folder: &Path, name: &str) {
             prompt: format!("Is tea {i} warm?"),
             completion: if i == 3 { "<b>no</b>\u{1b}[2J".into() } else { format!("It is warm, {step} times.") },
             reward: Some(i as f64 / 2.0 - 1.0),
-            advantage: Some(0.5),
+            advantage: Some(if i == 3 { -1.0 } else { 0.5 }),
+            // Of `It is warm` each word; of the hostile one what would be a tag.
+            advantages: match (step, i) {
+                (2, 2) => [(0..2, 0.25), (2..5, -1.5), (5..10, 3.0)].map(token).to_vec(),
+                (2, 3) => [(0..3, 1.0), (3..5, 0.5)].map(token).to_vec(),
+                _ => Vec::new(),
+            },
             kl: Some(0.01),
             length: 6,
             stop_reason: "stop_id".into(),
@@ -122,6 +129,26 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.go(&at("/runs/completions?run=tea/first&text=Is+tea+3+"));
     assert!(browser.text("main").contains("<b>no</b>\\u{1b}[2J") && browser.text("main").contains("1 to 2 of 2"));
     assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
+    // Coloured by what tokens were worth learning, where that is known; else by the completion's own.
+    let colours = "[...document.querySelectorAll('tbody tr:nth-child(3) .worth')].map(e => [e.textContent, e.title, e.className])";
+    browser.go(&at("/runs/completions?run=tea/first&step=2"));
+    let expected = json!([
+        ["It", "+0.2500", "worth better-1"],
+        [" is", "-1.5000", "worth worse-2"],
+        [" warm", "+3.0000", "worth better-3"]
+    ]);
+    assert_eq!(browser.eval(colours), expected);
+    assert_eq!(browser.text("tbody tr:nth-child(4) .worth"), "<b>");
+    assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
+    assert!(browser.text("main").contains("Colours: the advantage of a token, from -3.000 to +3.000."));
+    browser.eval(
+        "document.getElementById('step').value = '1'; document.getElementById('colours').value = 'advantage'; window.isLeft = true",
+    );
+    browser.click("form.filter button");
+    browser.loaded();
+    assert_eq!(browser.eval(colours), json!([["It is warm, 1 times.", "+0.5000", "worth better-2"]]));
+    browser.go(&at("/runs/completions?run=tea/first&step=2&colours=none"));
+    assert_eq!(browser.eval(colours), json!([]));
     // The tokens of a completion, as models see them.
     browser.go(&at("/runs/completions?run=tea/first&step=2&model=gpt2"));
     browser.click("button[data-which]");

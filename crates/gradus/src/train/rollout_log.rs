@@ -77,7 +77,9 @@ impl RolloutLog {
         let record = |i: usize| {
             let advantages_t = &advantages.advantages[i];
             let mean = advantages_t.iter().sum::<f32>() / advantages_t.len().max(1) as f32;
-            let known = record(rollouts, i, &scores[i])?;
+            // What could not be scored teaches nothing, whatever its tokens have.
+            let taught_t = if experience.rewards[i].is_some() { &advantages_t[..] } else { &[] };
+            let known = record(rollouts, i, &scores[i], taught_t)?;
             Ok(Record { step, epoch, kl: kls.map(|kls| kls[i]), advantage: Some(f64::from(mean)), ..known })
         };
         self.writer.append(Table::Train, (0..rollouts.len()).map(record).collect::<Result<_>>()?)
@@ -92,7 +94,7 @@ impl RolloutLog {
         let rows: Vec<(&String, Vec<f64>)> = rows.collect();
         let record = |(i, score): (usize, &Score)| {
             let kl = found.kls.as_ref().map(|kls| kls[i]);
-            let mut known = record(&found.rollouts, i, score)?;
+            let mut known = record(&found.rollouts, i, score, &[])?;
             let value =
                 |(key, rows): &(&String, Vec<f64>)| ((*key).clone(), Some(rows[i]).filter(|value| value.is_finite()));
             known.components.extend(rows.iter().map(value));
@@ -118,9 +120,24 @@ impl RolloutLog {
     }
 }
 
-/// What evaluations and training have in common.
-fn record(rollouts: &Rollouts, i: usize, score: &Score) -> Result<Record> {
+/// What evaluations and training have in common. `advantages_t` are those of the tokens that count, where there are any.
+fn record(rollouts: &Rollouts, i: usize, score: &Score, advantages_t: &[f32]) -> Result<Record> {
     let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
+    let spread: Vec<&Part> = score.parts.iter().filter(is_spread).collect();
+    // The mean says all of advantages that are alike.
+    let differ = advantages_t.iter().any(|advantage| *advantage != advantages_t[0]);
+    let places_t = if spread.is_empty() && !differ { Vec::new() } else { places(rollouts, i)? };
+    let segment = |(&value, characters): (&f32, &Range<usize>)| Segment {
+        characters: characters.clone(),
+        value: f64::from(value),
+    };
+    let of_part = |part: &Part| {
+        let values = part.rewards_t.iter().zip(&places_t).filter(|(reward, _)| **reward != 0.0);
+        (part.name.clone(), values.map(segment).collect())
+    };
+    let segments = spread.into_iter().map(of_part).collect();
+    let counted = rollout.only_counted(&places_t);
+    let advantages = if differ { advantages_t.iter().zip(counted).map(segment).collect() } else { Vec::new() };
     let total = |part: &Part| {
         let total = part.total();
         (part.name.clone(), total.is_finite().then_some(f64::from(total)))
@@ -132,37 +149,26 @@ fn record(rollouts: &Rollouts, i: usize, score: &Score) -> Result<Record> {
         completion: rollout.completion.clone(),
         reward: score.total().map(f64::from),
         components: score.parts.iter().map(total).collect(),
-        segments: segments(rollouts, i, score)?,
+        segments,
+        advantages,
         length: rollout.completion_ids.len(),
         stop_reason: rollout.stop.name().to_owned(),
         ..Record::default()
     })
 }
 
-/// Where the parts stand that are not on the last token alone.
-fn segments(rollouts: &Rollouts, i: usize, score: &Score) -> Result<Vec<(String, Vec<Segment>)>> {
-    let is_spread = |part: &&Part| {
-        let before_last = part.rewards_t.split_last().map_or(&[][..], |(_, before)| before);
-        before_last.iter().any(|&reward| reward != 0.0)
-    };
-    let spread: Vec<&Part> = score.parts.iter().filter(is_spread).collect();
-    if spread.is_empty() {
-        return Ok(Vec::new());
-    }
+/// Whether a part stands elsewhere than on the last token.
+fn is_spread(part: &&Part) -> bool {
+    let before_last = part.rewards_t.split_last().map_or(&[][..], |(_, before)| before);
+    before_last.iter().any(|&reward| reward != 0.0)
+}
+
+/// The characters of the completion behind each of its tokens.
+fn places(rollouts: &Rollouts, i: usize) -> Result<Vec<Range<usize>>> {
     let (text, mut characters, mut counted) = (&rollouts.rollouts[i].completion, 0, 0);
     let mut place = |at: usize| {
         characters += text[std::mem::replace(&mut counted, at)..at].chars().count();
         characters
     };
-    let places_t: Vec<Range<usize>> =
-        rollouts.ranges(i)?.into_iter().map(|range| place(range.start)..place(range.end)).collect();
-    let of_part = |part: &Part| {
-        let values = part.rewards_t.iter().zip(&places_t).filter(|(reward, _)| **reward != 0.0);
-        let segment = |(&reward, characters): (&f32, &Range<usize>)| Segment {
-            characters: characters.clone(),
-            value: f64::from(reward),
-        };
-        (part.name.clone(), values.map(segment).collect())
-    };
-    Ok(spread.into_iter().map(of_part).collect())
+    Ok(rollouts.ranges(i)?.into_iter().map(|range| place(range.start)..place(range.end)).collect())
 }

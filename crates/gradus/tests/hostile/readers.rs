@@ -10,7 +10,7 @@ use gradus::model::{AdapterDir, CausalLm, Classifier, ModelDir, save_causal};
 use gradus::reward::Lexicon;
 use gradus::rng::{Purpose, Seed};
 use gradus::run::claim::read_state;
-use gradus::run::database::{Query, Record, Table};
+use gradus::run::database::{Query, Record, Segment, Table};
 use gradus::run::tensors::{read_tensors, write_tensors};
 use gradus::run::{Existing, NamedTensor, RolloutDb, RolloutWriter, RunDir, read_metrics};
 use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
@@ -343,6 +343,8 @@ fn rollouts() -> Vec<Vec<u8>> {
         completion: " Yes.".into(),
         reward: Some(1.0),
         components: vec![("rule".into(), Some(1.0))],
+        segments: vec![("rule".into(), vec![Segment { characters: 0..3, value: 0.5 }])],
+        advantages: vec![Segment { characters: 0..4, value: -0.25 }, Segment { characters: 4..5, value: 2.0 }],
         ..Record::default()
     };
     writer.append(Table::Train, (1..4).map(record).collect()).expect("written");

@@ -49,7 +49,8 @@ pub struct RolloutsArgs {
     /// At most so many; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
-    /// The parts of the reward below each completion, with the text that carries them
+    /// The parts of the reward below each completion, with the text that carries them, and the advantages of its tokens
+    /// where they differ
     #[arg(long)]
     parts: bool,
     /// The same prompts at two steps side by side, sorted by how much the reward changed
@@ -237,6 +238,7 @@ fn object(record: &Record) -> Value {
         "components": components,
         "segments": segments,
         "advantage": record.advantage,
+        "advantages": record.advantages.iter().map(segment).collect::<Value>(),
         "kl": record.kl,
         "length": record.length,
         "stop_reason": record.stop_reason,
@@ -250,7 +252,7 @@ fn described(record: &Record, with_parts: bool, paint: Paint) -> String {
     let _ = writeln!(text, "{}", paint.faint(&quoted(&record.prompt)));
     let _ = writeln!(text, "{}", quoted(&record.completion));
     if with_parts {
-        parts(record).iter().for_each(|line| {
+        parts(record).iter().chain(&advantages(record)).for_each(|line| {
             let _ = writeln!(text, "{}", paint.faint(&format!("    {line}")));
         });
     }
@@ -266,13 +268,24 @@ pub fn parts(record: &Record) -> Vec<String> {
         let segments = record.segments.iter().find(|(of, _)| of == name).map_or(&[][..], |(_, segments)| segments);
         let mut start = 0;
         for Segment { characters, value } in segments {
-            let length = characters.end.saturating_sub(start);
-            let text: String = record.completion.chars().skip(start).take(length).collect();
+            lines.push(line(record, start..characters.end, *value));
             start = characters.end;
-            lines.push(format!("  {:>8}  “{}”", short(*value), printable(&text)));
         }
     }
     lines
+}
+
+/// A line for each token's advantage; none where the mean says all of them.
+fn advantages(record: &Record) -> Vec<String> {
+    let tokens = record.advantages.iter().map(|token| line(record, token.characters.clone(), token.value));
+    let heading = (!record.advantages.is_empty()).then(|| "advantages".to_owned());
+    heading.into_iter().chain(tokens).collect()
+}
+
+/// A value and the text that it belongs to.
+fn line(record: &Record, characters: std::ops::Range<usize>, value: f64) -> String {
+    let text: String = record.completion.chars().skip(characters.start).take(characters.len()).collect();
+    format!("  {:>8}  “{}”", short(value), printable(&text))
 }
 
 /// `reward 1.2 (length 0.5, lexicon 0.7) · advantage 0.3 · kl 0.01 · 24 tokens · stop_id`
@@ -301,7 +314,7 @@ fn side_by_side((before, after): &(Record, Record), with_parts: bool, paint: Pai
     let _ = writeln!(text, "{}", paint.faint(&quoted(&before.prompt)));
     for record in [before, after] {
         let _ = writeln!(text, "step {}: {}\n{}", record.step, numbers(record), quoted(&record.completion));
-        for line in with_parts.then(|| parts(record)).into_iter().flatten() {
+        for line in with_parts.then(|| [parts(record), advantages(record)].concat()).into_iter().flatten() {
             let _ = writeln!(text, "{}", paint.faint(&format!("    {line}")));
         }
     }
@@ -345,5 +358,18 @@ mod tests {
         let expected =
             ["length 0.5000", "facts 1.000", "     2.000  “Grün.”", "    -1.500  “ Ja!”", "    0.5000  “”", "odd –"];
         assert_eq!(parts(&record), expected);
+    }
+
+    #[test]
+    fn an_advantage_is_shown_with_the_text_of_its_own_token() {
+        let segment = |characters, value| Segment { characters, value };
+        let record = Record {
+            completion: "Grün. Ja!".into(),
+            // What a tool wrote between two tokens has none.
+            advantages: vec![segment(0..4, 0.25), segment(6..8, -1.0), segment(9..9, 2.0)],
+            ..Record::default()
+        };
+        assert_eq!(advantages(&record), ["advantages", "    0.2500  “Grün”", "    -1.000  “Ja”", "     2.000  “”"]);
+        assert_eq!(advantages(&Record::default()), [] as [&str; 0]);
     }
 }

@@ -4,7 +4,8 @@
 //! made for people at a `sqlite3` prompt: one row a completion, the prompt's text beside it, the parts of the reward as
 //! one JSON object. A column a part would make every run's schema another one, and a table of parts would put a join
 //! into every question; `json_extract(components, '$.length') > 0.5` and `json_each` filter them as they are. Where a part
-//! stands elsewhere than at the end of the completion, `segments` says so token by token.
+//! stands elsewhere than at the end of the completion, `segments` says so token by token, as `advantages` does where tokens
+//! of one completion were worth learning differently.
 //!
 //! While a run goes on the journal is a write-ahead log, so a reader that takes its time (`sqlite3 … | less`) never holds
 //! up training. A finished run's file is rewritten without one: a single file, and the same bytes for the same rows.
@@ -68,6 +69,8 @@ pub struct Record {
     pub segments: Vec<(String, Vec<Segment>)>,
     /// The mean over tokens of what the completion was worth learning; none in evaluations.
     pub advantage: Option<f64>,
+    /// What each token was worth learning, as it went into the loss; none where that is the same for all, and in evaluations.
+    pub advantages: Vec<Segment>,
     /// Σ over tokens of `logprob − reference logprob`, in nats; none where no reference was asked.
     pub kl: Option<f64>,
     /// Sampled tokens, the stop id included.
@@ -76,12 +79,12 @@ pub struct Record {
     pub stop_reason: String,
 }
 
-/// A token that carries some of a part of the reward.
+/// A token that carries some of a part of the reward, or an advantage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Segment {
     /// Its characters in the completion, from 0 (not bytes); empty for a stop id.
     pub characters: Range<usize>,
-    /// What it is worth, before weighting.
+    /// What it is worth; of a part of the reward, before weighting.
     pub value: f64,
 }
 
@@ -99,12 +102,12 @@ pub struct WarningRecord {
 /// `PRAGMA application_id`: `grad`.
 const APPLICATION: i32 = 0x6772_6164;
 /// `PRAGMA user_version`: of [`SCHEMA`].
-const VERSION: i32 = 2;
-/// What makes version 2 of version 1.
-const SEGMENTS: &str = "
-ALTER TABLE rollouts ADD COLUMN segments TEXT;
-ALTER TABLE eval_rollouts ADD COLUMN segments TEXT;
-";
+const VERSION: i32 = 3;
+/// What makes of each version the next, from the first.
+const ADDED: [&str; VERSION as usize - 1] = [
+    "ALTER TABLE rollouts ADD COLUMN segments TEXT; ALTER TABLE eval_rollouts ADD COLUMN segments TEXT;",
+    "ALTER TABLE rollouts ADD COLUMN advantages TEXT;",
+];
 
 const SCHEMA: &str = "
 CREATE TABLE rollouts (
@@ -121,7 +124,8 @@ CREATE TABLE rollouts (
     kl REAL,
     length INTEGER NOT NULL,
     stop_reason TEXT NOT NULL,
-    segments TEXT
+    segments TEXT,
+    advantages TEXT
 );
 CREATE INDEX rollouts_by_step ON rollouts (step);
 CREATE TABLE eval_rollouts (

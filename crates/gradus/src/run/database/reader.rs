@@ -189,10 +189,14 @@ impl RolloutDb {
             Table::Train => "advantage",
             Table::Eval => "NULL AS advantage",
         };
-        let segments = if self.version == 1 { "NULL AS segments" } else { "segments" };
+        let segments = if self.version < 2 { "NULL AS segments" } else { "segments" };
+        let advantages = match table {
+            Table::Train if self.version >= 3 => "advantages",
+            _ => "NULL AS advantages",
+        };
         format!(
             "SELECT step, epoch, prompt_index, rollout_index, prompt, completion, reward, components, kl, length, \
-             stop_reason, {advantage}, {segments}, id FROM {}",
+             stop_reason, {advantage}, {segments}, {advantages}, id FROM {}",
             table.name()
         )
     }
@@ -239,18 +243,22 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         stop_reason: row.get(10)?,
         advantage: row.get(11)?,
         segments: segments(row.get(12)?),
+        advantages: row
+            .get::<_, Option<String>>(13)?
+            .map_or_else(Vec::new, |text| serde_json::from_str(&text).map(of_tokens).unwrap_or_default()),
     })
 }
 
 /// As `writer::segments` writes them.
 fn segments(text: Option<String>) -> Vec<(String, Vec<Segment>)> {
     let written: Map<String, Value> = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    let of_part = |(name, values): (String, Value)| {
-        let values: Vec<(usize, usize, f64)> = serde_json::from_value(values).unwrap_or_default();
-        let segment = |(start, end, value)| Segment { characters: start..end, value };
-        (name, values.into_iter().map(segment).collect())
-    };
-    written.into_iter().map(of_part).collect()
+    written.into_iter().map(|(name, values)| (name, of_tokens(values))).collect()
+}
+
+/// As `writer::of_tokens` writes them.
+fn of_tokens(values: Value) -> Vec<Segment> {
+    let values: Vec<(usize, usize, f64)> = serde_json::from_value(values).unwrap_or_default();
+    values.into_iter().map(|(start, end, value)| Segment { characters: start..end, value }).collect()
 }
 
 /// The conditions of a query and the values that stand for their question marks.

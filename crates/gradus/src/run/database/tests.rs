@@ -32,6 +32,7 @@ fn step(step: usize) -> Vec<Record> {
         length: 10 - i,
         stop_reason: if i == 2 { "length" } else { "stop_id" }.into(),
         segments: if i == 1 { vec![("length".into(), segments())] } else { Vec::new() },
+        advantages: if i == 2 { segments() } else { Vec::new() },
     };
     (0..4).map(record).collect()
 }
@@ -43,7 +44,8 @@ fn segments() -> Vec<Segment> {
 }
 
 fn evaluation(at: usize) -> Vec<Record> {
-    step(at).into_iter().map(|record| Record { prompt_index: 7, advantage: None, ..record }).collect()
+    let of = |record| Record { prompt_index: 7, advantage: None, advantages: Vec::new(), ..record };
+    step(at).into_iter().map(of).collect()
 }
 
 fn warning(step: usize) -> WarningRecord {
@@ -104,6 +106,8 @@ fn others_read_it_with_plain_sql() {
     assert_eq!(one("SELECT kl FROM rollouts WHERE id = 2"), 0.1, "an f32's digits");
     assert_eq!(one("SELECT json_extract(segments, '$.length[0][2]') FROM rollouts WHERE id = 2"), -0.25);
     assert_eq!(one("SELECT count(segments) FROM rollouts"), 3.0, "one a step, NULL elsewhere");
+    assert_eq!(one("SELECT json_extract(advantages, '$[1][2]') FROM rollouts WHERE id = 3"), 1.25);
+    assert_eq!(one("SELECT count(advantages) FROM rollouts"), 3.0, "one a step, NULL elsewhere");
     let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "delete");
 }
@@ -290,37 +294,43 @@ fn files_that_are_no_rollout_database_are_refused() {
 
     fs::remove_file(&path).unwrap();
     whole(&run, 1);
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 3).unwrap();
-    let expected = format!("{}: rollout database of version 3, but this gradus reads versions to 2", path.display());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 4).unwrap();
+    let expected = format!("{}: rollout database of version 4, but this gradus reads versions to 3", path.display());
     assert_eq!(refused().to_string(), expected);
 }
 
-/// Makes the file what the first version of the tables was.
-fn as_version_1(path: &Path) {
-    let back = "ALTER TABLE rollouts DROP COLUMN segments; ALTER TABLE eval_rollouts DROP COLUMN segments;
-        PRAGMA user_version = 1;";
-    Connection::open(path).unwrap().execute_batch(back).unwrap();
+/// Makes the file what an earlier version of the tables was.
+fn as_version(path: &Path, version: i32) {
+    let mut back = "ALTER TABLE rollouts DROP COLUMN advantages;".to_owned();
+    if version == 1 {
+        back += "ALTER TABLE rollouts DROP COLUMN segments; ALTER TABLE eval_rollouts DROP COLUMN segments;";
+    }
+    Connection::open(path).unwrap().execute_batch(&format!("{back} PRAGMA user_version = {version};")).unwrap();
 }
 
 #[test]
-fn databases_of_the_first_version_are_read_and_gone_on_with() {
-    let Fixture { run, _directory } = fixture();
-    whole(&run, 3);
-    as_version_1(&run.rollouts());
-    let without =
-        |record: Record| Record { kl: record.kl.map(crate::run::metrics::readable), segments: Vec::new(), ..record };
-    let old: Vec<Record> = (1..=3).flat_map(step).map(without).collect();
-    let read = || RolloutDb::open(&run).unwrap().query(&Query::default()).unwrap();
-    assert_eq!(read(), old, "read as it is");
+fn databases_of_earlier_versions_are_read_and_gone_on_with() {
+    for version in [1, 2] {
+        let Fixture { run, _directory } = fixture();
+        whole(&run, 3);
+        as_version(&run.rollouts(), version);
+        let without = |record: Record| Record {
+            kl: record.kl.map(crate::run::metrics::readable),
+            segments: if version == 1 { Vec::new() } else { record.segments },
+            advantages: Vec::new(),
+            ..record
+        };
+        let old: Vec<Record> = (1..=3).flat_map(step).map(without).collect();
+        let read = |table| RolloutDb::open(&run).unwrap().query(&Query { table, ..Query::default() }).unwrap();
+        assert_eq!(read(Table::Train), old, "read as it is");
 
-    let mut writer = RolloutWriter::open(&run.rollouts(), 2).unwrap();
-    write_steps(&mut writer, 3, 3);
-    writer.finish().unwrap();
-    let found = read();
-    assert_eq!(found[..8], old[..8]);
-    assert_eq!(found[9].segments, [("length".to_owned(), segments())], "{:?}", found[9]);
-    assert_eq!(
-        RolloutDb::open(&run).unwrap().query(&Query { table: Table::Eval, ..Query::default() }).unwrap().len(),
-        8
-    );
+        let mut writer = RolloutWriter::open(&run.rollouts(), 2).unwrap();
+        write_steps(&mut writer, 3, 3);
+        writer.finish().unwrap();
+        let found = read(Table::Train);
+        assert_eq!(found[..8], old[..8]);
+        assert_eq!(found[9].segments, [("length".to_owned(), segments())], "{:?}", found[9]);
+        assert_eq!(found[10].advantages, segments(), "{:?}", found[10]);
+        assert_eq!(read(Table::Eval).len(), 8);
+    }
 }

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags, Statement, params};
 use serde_json::{Map, Value, json};
 
 use super::{
-    APPLICATION, Record, SCHEMA, SEGMENTS, Segment, Table, VERSION, WarningRecord, check_version, connect, failure,
+    ADDED, APPLICATION, Record, SCHEMA, Segment, Table, VERSION, WarningRecord, check_version, connect, failure,
 };
 use crate::error::{Error, Result};
 use crate::run::atomic;
@@ -167,7 +167,10 @@ pub(super) fn prepare(path: &Path, connection: &Connection, step: usize) -> Resu
     let work = if tables == 0 {
         format!("{SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};")
     } else {
-        let added = if version == 1 { format!("{SEGMENTS} PRAGMA user_version = {VERSION};") } else { String::new() };
+        let added = match &ADDED[version as usize - 1..] {
+            [] => String::new(),
+            lacking => format!("{} PRAGMA user_version = {VERSION};", lacking.concat()),
+        };
         let kept = if step == 0 { -1 } else { step as i64 };
         [Table::Train.name(), Table::Eval.name(), "warnings"]
             .map(|table| format!("DELETE FROM {table} WHERE step > {kept};"))
@@ -210,8 +213,9 @@ impl<'c> Insert<'c> {
                                length, stop_reason, segments";
         const VALUES: &str = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12";
         Ok(Self {
-            rollouts: connection
-                .prepare(&format!("INSERT INTO rollouts ({COLUMNS}, advantage) VALUES ({VALUES}, ?13)"))?,
+            rollouts: connection.prepare(&format!(
+                "INSERT INTO rollouts ({COLUMNS}, advantage, advantages) VALUES ({VALUES}, ?13, ?14)"
+            ))?,
             evaluations: connection.prepare(&format!("INSERT INTO eval_rollouts ({COLUMNS}) VALUES ({VALUES})"))?,
             warnings: connection.prepare("INSERT INTO warnings (step, kind, message) VALUES (?1, ?2, ?3)")?,
         })
@@ -252,6 +256,8 @@ impl<'c> Insert<'c> {
         statement.raw_bind_parameter(12, segments(&record.segments))?;
         if table == Table::Train {
             statement.raw_bind_parameter(13, record.advantage.map(readable))?;
+            let advantages = (!record.advantages.is_empty()).then(|| of_tokens(&record.advantages).to_string());
+            statement.raw_bind_parameter(14, advantages)?;
         }
         statement.raw_execute().map(drop)
     }
@@ -259,7 +265,12 @@ impl<'c> Insert<'c> {
 
 /// `{"part": [[first, end, value], …], …}`, in characters of the completion; nothing where no part has any.
 fn segments(parts: &[(String, Vec<Segment>)]) -> Option<String> {
-    let one = |Segment { characters, value }: &Segment| json!([characters.start, characters.end, readable(*value)]);
-    let of_part = |(name, found): &(String, Vec<Segment>)| (name.clone(), found.iter().map(one).collect());
+    let of_part = |(name, found): &(String, Vec<Segment>)| (name.clone(), of_tokens(found));
     (!parts.is_empty()).then(|| Value::Object(parts.iter().map(of_part).collect()).to_string())
+}
+
+/// `[[first, end, value], …]`
+fn of_tokens(tokens: &[Segment]) -> Value {
+    let one = |Segment { characters, value }: &Segment| json!([characters.start, characters.end, readable(*value)]);
+    tokens.iter().map(one).collect()
 }
