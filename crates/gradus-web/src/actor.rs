@@ -1,15 +1,16 @@
 //! A thread that owns something which computes, and does what it is asked, one thing after the other.
 //!
-//! Models are not shared between threads; what the server wants of one is sent to the thread that has it, and what comes back
-//! is waited for without blocking the server.
+//! What the server wants of a model is sent to the thread that has it, and what comes back is waited for without blocking the
+//! server. What is done is done among the threads that compute, which all models share.
 
 use std::sync::mpsc;
 
+use gradus::machine::among_threads;
 use gradus::{Error, Result};
 use tokio::sync::oneshot;
 
 /// What a thread does when it is not asked for anything.
-pub trait Work {
+pub trait Work: Send {
     /// Whether [`step`](Self::step) has something to do.
     fn is_busy(&self) -> bool {
         false
@@ -78,9 +79,9 @@ fn run<T: Work>(owned: &mut T, inbox: &mpsc::Receiver<Job<T>>) {
             },
             true => inbox.try_recv().ok(),
         };
-        match job {
+        among_threads(|| match job {
             Some(job) => job(owned),
             None => owned.step(),
-        }
+        });
     }
 }

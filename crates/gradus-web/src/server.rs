@@ -9,6 +9,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
+use axum::serve::ListenerExt;
 use gradus::{Error, Result};
 use tokio::net::TcpListener;
 
@@ -78,6 +79,12 @@ pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dy
         // Read before anyone asks: many runs take a moment the first time.
         let early = Arc::clone(&app);
         tokio::task::spawn_blocking(move || drop(early.runs.entries(&early.folder)));
+        // A token goes out at once, and does not wait until the one before it has been acknowledged.
+        let listener = listener.tap_io(|stream| {
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!("a connection waits for acknowledgements: {error}");
+            }
+        });
         let served = axum::serve(listener, routes(app));
         ready(&address);
         let ended = async {

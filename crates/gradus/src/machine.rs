@@ -67,7 +67,8 @@ impl Machine {
 /// Computes on this many threads from now on, all processors where nothing is said. The calling thread is one of them.
 ///
 /// As one of them it takes its share of every product itself; one that only waits is woken twice for each, a sixth of a
-/// small model's step. It must not wait for another thread that computes: with one thread in all there is nobody to do it.
+/// small model's step. It must not wait for another thread that computes: with one thread in all there is nobody to do it. Who
+/// has such threads leaves this alone, and has them compute by [`among_threads`].
 ///
 /// # Errors
 /// When threads have been started already.
@@ -77,6 +78,13 @@ pub fn use_threads(threads: Option<usize>) -> Result<()> {
         let count = threads.map_or("all".to_owned(), |threads| threads.to_string());
         Error::input(format!("the computation cannot use {count} threads: {error}"))
     })
+}
+
+/// Does `work` on one of the threads that compute, and waits for it.
+///
+/// A thread that is none of them is woken twice for every product that it asks for; with `work` as a whole among them, once.
+pub fn among_threads<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| work())
 }
 
 /// The value of `key` in a `key: value` listing, as Linux writes them.
@@ -127,6 +135,12 @@ fn processor_features() -> Vec<(&'static str, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_is_done_among_the_threads_that_compute() {
+        assert_eq!(rayon::current_thread_index(), None);
+        assert!(among_threads(rayon::current_thread_index).is_some());
+    }
 
     #[test]
     fn reads_what_linux_lists() {

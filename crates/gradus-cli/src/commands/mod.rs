@@ -181,8 +181,9 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let (name, arguments) = matches.subcommand().expect("clap requires a command");
     let entries = entries();
     let entry = entries.iter().find(|entry| entry.name == name).expect("clap accepts only commands of the table");
-    if matches!(entry.group, Group::Start | Group::Use) {
-        // The others are told how many, or compute nothing.
+    // The others are told how many, or compute nothing. The server waits for people, and models compute beside it: were its thread
+    // counted among those that compute, one would be missing.
+    if matches!(entry.group, Group::Start | Group::Use) && entry.name != "serve" {
         gradus::machine::use_threads(None)?;
     }
     (entry.run)(arguments, out)

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -19,7 +20,12 @@ impl Drop for Server {
 }
 
 pub fn serve(test: &CliTest, arguments: &[&str]) -> (Server, Value) {
+    serve_with(test, arguments, &[])
+}
+
+fn serve_with(test: &CliTest, arguments: &[&str], environment: &[(&str, &str)]) -> (Server, Value) {
     let mut command = test.command(&[&["serve", ".", "--port", "0", "--json"], arguments].concat());
+    command.envs(environment.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("it says where");
@@ -31,6 +37,7 @@ pub fn serve(test: &CliTest, arguments: &[&str]) -> (Server, Value) {
 
 fn ask(server: &Server, method: &str, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(&server.1).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
     let length = body.len();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
@@ -58,6 +65,17 @@ fn a_server_answers_what_generate_samples_and_is_there_again_after_it_was_killed
     drop(server);
     let (server, _) = serve(&test, &[]);
     assert!(ask(&server, "GET", "/", "").starts_with("HTTP/1.1 200"));
+}
+
+/// The server's own thread waits for people: a model computes all the same where there is one processor.
+#[test]
+fn one_thread_that_computes_is_enough() {
+    let test = CliTest::new();
+    let model = fixture_model("gpt2");
+    let (server, _) = serve_with(&test, &["--model", &model], &[("RAYON_NUM_THREADS", "1")]);
+    let body = json!({ "model": model, "prompt": "The tea ".repeat(20), "max_tokens": 3, "echo": true, "logprobs": 1 });
+    let answer = ask(&server, "POST", "/v1/completions", &body.to_string());
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 #[test]
