@@ -21,6 +21,8 @@ pub async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Ses
         let kind = match found.kind {
             Kind::Language => "language model",
             Kind::Reward => "reward model",
+            Kind::Classifier => "judges answers",
+            Kind::Parts => "judges segments of answers",
         };
         html!["<tr><td>" (found.name) "</td><td>" (kind) "</td></tr>\n"]
     };

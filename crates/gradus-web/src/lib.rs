@@ -18,6 +18,7 @@ mod failed;
 mod guard;
 mod home;
 mod html;
+mod judge;
 mod models;
 mod openai;
 mod page;

@@ -6,18 +6,27 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gradus::config::RunConfig;
 use gradus::device::DeviceChoice;
-use gradus::inference::{ChatJudge, ChatOptions, Session, model_of};
-use gradus::model::{ModelDir, Precision, WeightFormat};
+use gradus::inference::{ChatJudge, ChatOptions, SegmentsJudge, Session, model_of};
+use gradus::model::{ModelDir, Precision, Scope, Task, WeightFormat};
+use gradus::reward::fine_grained::SegmentConfig;
 use gradus::runs::is_run;
 use gradus::{Error, Result};
 use tokio::sync::Mutex;
 
 use crate::actor::{Actor, Work};
 use crate::desk::Desk;
+use crate::judge::Judge;
 
 /// Models may lie in folders (`runs/demo/ppo/checkpoints/step-000100`), but not deeper than this.
 const DEPTH_MAX: usize = 6;
+
+/// What the reward of a run is called, behind the run's name.
+const ITS_REWARD: &str = " (its reward)";
+
+/// The largest configuration that is looked into for a reward.
+const CONFIG_BYTES: u64 = 1 << 20;
 
 /// Models in memory at once; who was asked last stays.
 const LOADED_MAX: usize = 4;
@@ -29,6 +38,17 @@ pub enum Kind {
     Language,
     /// It scores answers.
     Reward,
+    /// It judges the segments of answers, or gives a number of a text: a classifier.
+    Classifier,
+    /// What a run is rewarded with, where models judge segments for it.
+    Parts,
+}
+
+impl Kind {
+    /// Whether it says what answers are worth.
+    pub fn is_judge(self) -> bool {
+        self != Self::Language
+    }
 }
 
 /// A model of the list.
@@ -53,15 +73,13 @@ pub struct Computing {
     pub places: usize,
 }
 
-impl Work for ChatJudge {}
-
 /// The models.
 pub struct Models {
     root: PathBuf,
     named: Vec<Found>,
     computing: Computing,
     desks: Loaded<Desk>,
-    judges: Loaded<ChatJudge>,
+    judges: Loaded<Judge>,
 }
 
 /// Those that are loaded, the last asked for last. The lock is held while one loads, so that none is loaded twice.
@@ -76,7 +94,11 @@ impl Models {
         let open = |name: &String| {
             let path = model_of(Path::new(name))?;
             let path = if path.is_dir() { path } else { gradus::model::resolve(name, &mut |_, _, _| {})? };
-            Ok(Found { name: name.trim_end_matches('/').to_owned(), kind: kind(&ModelDir::open(&path)?), path })
+            let kind = kind(&ModelDir::open(&path)?).ok_or_else(|| {
+                Error::input(format!("`{name}` neither answers nor says what answers are worth"))
+                    .with_hint("`gradus score --classifier` reads texts with classifiers of whole texts")
+            })?;
+            Ok(Found { name: name.trim_end_matches('/').to_owned(), kind, path })
         };
         let named = named.iter().map(open).collect::<Result<_>>()?;
         let (desks, judges) = (Mutex::default(), Mutex::default());
@@ -96,15 +118,13 @@ impl Models {
     /// The model `name`.
     ///
     /// # Errors
-    /// When there is none of this kind.
-    fn find(&self, name: &str, kind: Kind) -> Result<Found> {
+    /// When there is none that answers, or, for `is_judge`, that says what answers are worth.
+    fn find(&self, name: &str, is_judge: bool) -> Result<Found> {
         let found = self.list().into_iter().find(|found| found.name == name);
         match found {
-            Some(found) if found.kind == kind => Ok(found),
-            Some(_) if kind == Kind::Language => {
-                Err(Error::input(format!("`{name}` is a reward model, which does not answer")))
-            }
-            Some(_) => Err(Error::input(format!("`{name}` is no reward model"))),
+            Some(found) if found.kind.is_judge() == is_judge => Ok(found),
+            Some(_) if is_judge => Err(Error::input(format!("`{name}` is no reward model"))),
+            Some(_) => Err(Error::input(format!("`{name}` is a reward model, which does not answer"))),
             None => Err(Error::input(format!("there is no model `{name}`"))
                 .with_hint("`/v1/models` and the page of models list those that are there")),
         }
@@ -115,27 +135,40 @@ impl Models {
     /// # Errors
     /// When there is none, or it cannot be loaded.
     pub async fn desk(&self, name: &str) -> Result<Arc<Actor<Desk>>> {
-        let open = |found: Found| {
+        let open = || async {
+            let found = self.find(name, false)?;
             let Computing { device, weights, places } = self.computing.clone();
             let model = found.path.to_string_lossy().into_owned();
             let options = ChatOptions { model, adapter: None, weights, chat_template: None, format: None, device };
-            Actor::start(move || Ok(Desk::new(Session::open(&options, places)?)))
+            Actor::start(move || Ok(Desk::new(Session::open(&options, places)?))).await
         };
-        let found = self.find(name, Kind::Language)?;
-        loaded(&self.desks, name, || open(found)).await
+        loaded(&self.desks, name, open).await
     }
 
-    /// The reward model `name`, loaded.
+    /// The reward model `name`, or what judges segments under that name, loaded.
     ///
     /// # Errors
     /// When there is none, or it cannot be loaded.
-    pub async fn judge(&self, name: &str) -> Result<Arc<Actor<ChatJudge>>> {
-        let open = |found: Found| {
-            let device = self.computing.device.clone();
-            Actor::start(move || ChatJudge::open(&found.path.to_string_lossy(), Precision::F32, &device))
+    pub async fn judge(&self, name: &str) -> Result<Arc<Actor<Judge>>> {
+        let open = || async {
+            let Found { path, kind, .. } = self.find(name, true)?;
+            let (device, root) = (self.computing.device.clone(), self.root.clone());
+            let named: Vec<PathBuf> = self.named.iter().map(|named| named.path.clone()).collect();
+            Actor::start(move || {
+                let name = path.to_string_lossy();
+                Ok(match kind {
+                    Kind::Parts => {
+                        let parts = parts(&path).into_iter();
+                        let parts = parts.map(|part| confined(part, &root, &named)).collect::<Result<_>>()?;
+                        Judge::Segments(SegmentsJudge::of_parts(parts, &device)?)
+                    }
+                    Kind::Classifier => Judge::Segments(SegmentsJudge::open(&name, &device)?),
+                    _ => Judge::Whole(Box::new(ChatJudge::open(&name, Precision::F32, &device)?)),
+                })
+            })
+            .await
         };
-        let found = self.find(name, Kind::Reward)?;
-        loaded(&self.judges, name, || open(found)).await
+        loaded(&self.judges, name, open).await
     }
 }
 
@@ -166,8 +199,46 @@ where
     Ok(actor)
 }
 
-fn kind(dir: &ModelDir) -> Kind {
-    if dir.is_reward_model() { Kind::Reward } else { Kind::Language }
+/// What a model is for; nothing, where it neither answers nor says what answers are worth.
+fn kind(dir: &ModelDir) -> Option<Kind> {
+    if !dir.is_encoder() {
+        return Some(if dir.is_reward_model() { Kind::Reward } else { Kind::Language });
+    }
+    // Of several labels of a whole text nobody has said which is good.
+    let task = Task::of(dir).ok()?;
+    (task.scope == Scope::Token || task.labels.len() == 1).then_some(Kind::Classifier)
+}
+
+/// A part of a reward: its name, what it weighs, and how its model judges.
+type Part = (String, f64, SegmentConfig);
+
+/// What judges segments for the run in `path`; nothing, where its configuration cannot be read.
+fn parts(path: &Path) -> Vec<Part> {
+    let path = path.join("config.yml");
+    let is_small = path.metadata().is_ok_and(|found| found.is_file() && found.len() <= CONFIG_BYTES);
+    let text = if is_small { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
+    // Most runs have none, and are not read any further.
+    if !text.contains("fine_grained:") {
+        return Vec::new();
+    }
+    let reward = RunConfig::parse(&text).ok().and_then(|written| written.config.reward);
+    let parts = reward.iter().flat_map(|reward| reward.segments());
+    parts.map(|(name, weight, part)| (name.to_owned(), weight, part.clone())).collect()
+}
+
+/// The part with the path of its model, which lies below the folder or was named at the start: what a configuration in the folder
+/// says is no reason to read elsewhere, or to ask the hub.
+fn confined((name, weight, part): Part, root: &Path, named: &[PathBuf]) -> Result<Part> {
+    let here = |path: PathBuf| path.canonicalize().ok();
+    // Written where the run began: in the folder, or where the server was started.
+    let known = [here(root.join(&part.model)), here(PathBuf::from(&part.model))].into_iter().flatten();
+    let is_ours =
+        |path: &PathBuf| path.starts_with(root) || named.iter().any(|named| here(named.clone()).as_ref() == Some(path));
+    let Some(model) = known.into_iter().find(is_ours) else {
+        let message = format!("`{}` of the part `{name}` lies outside of the folder", part.model);
+        return Err(Error::input(message).with_hint("start the server with `--model` for it"));
+    };
+    Ok((name, weight, SegmentConfig { model: model.to_string_lossy().into_owned(), ..part }))
 }
 
 /// What cannot be opened is passed over: it is no model.
@@ -179,11 +250,14 @@ fn walk(at: &Path, name: &str, depth: usize, seen: &mut BTreeSet<PathBuf>, found
     }
     let own = |path: &Path| {
         let model = model_of(path).ok()?;
-        Some(Found { name: name.to_owned(), path: path.to_owned(), kind: kind(&ModelDir::open(&model).ok()?) })
+        Some(Found { name: name.to_owned(), path: path.to_owned(), kind: kind(&ModelDir::open(&model).ok()?)? })
     };
     let is_model = at.join("config.json").is_file() || at.join("adapter_config.json").is_file();
     if depth > 0 && (is_model || is_run(at)) {
         found.extend(own(at));
+        if is_run(at) && !parts(at).is_empty() {
+            found.push(Found { name: format!("{name}{ITS_REWARD}"), path: at.to_owned(), kind: Kind::Parts });
+        }
     }
     if is_model || depth == DEPTH_MAX {
         return;

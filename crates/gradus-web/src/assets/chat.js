@@ -185,11 +185,11 @@ async function tokens(turn, button) {
   for (const answer of turn.querySelectorAll(".answer")) {
     const text = answer.querySelector(".text");
     if (shown) {
-      text.textContent = text.dataset.plain;
+      if (text.before) text.replaceChildren(...text.before);
       continue;
     }
     const response = await fetch(`${base}/tokens/${answer.dataset.message}`);
-    text.dataset.plain = text.textContent;
+    text.before = [...text.childNodes];
     const spans = (await response.json()).map(([said, logprob, likeliest]) => {
       const span = element("span", "token", said);
       const step = Math.min(4, Math.floor(-logprob));
@@ -202,6 +202,19 @@ async function tokens(turn, button) {
     });
     if (spans.length) text.replaceChildren(...spans);
   }
+}
+
+/** Colours the judged segments of an answer by one part of the reward, or by all together. */
+function colour(answer, button) {
+  const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
+  const worth = (values) => (button.dataset.part === "all" ? sum(values) : values[Number(button.dataset.part)] ?? 0);
+  const spans = [...answer.querySelectorAll("[data-values]")].map((span) => [span, worth(JSON.parse(span.dataset.values))]);
+  const most = Math.max(...spans.map(([, value]) => Math.abs(value)));
+  for (const [span, value] of spans) {
+    const size = Math.ceil((Math.abs(value) / most) * 3);
+    span.className = value === 0 ? "judged" : `judged worth ${value < 0 ? "worse" : "better"}-${size}`;
+  }
+  for (const other of button.parentElement.children) other.setAttribute("aria-pressed", String(other === button));
 }
 
 const about = element("div", "about");
@@ -228,6 +241,7 @@ thread.addEventListener("click", (event) => {
   const turn = button.closest("article");
   if (button.dataset.edit) edit(turn);
   if (button.dataset.answer) attempt(() => answer(Number(button.dataset.answer)));
+  if (button.dataset.part !== undefined) colour(button.closest(".answer"), button);
   if (button.dataset.tokens !== undefined) attempt(() => tokens(turn, button));
   if (button.dataset.show) {
     attempt(async () => {

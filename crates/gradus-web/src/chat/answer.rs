@@ -10,7 +10,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use gradus::data::Message;
 use gradus::generate::SamplingParams;
-use gradus::inference::{Answer, AnswerEnd, Ask, Asked};
+use gradus::inference::{Answer, AnswerEnd, Ask, Asked, JudgedPart};
 use gradus::rng::{Purpose, Seed};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,7 +21,8 @@ use crate::desk::{Heard, Token};
 use crate::events::Events;
 use crate::failed::{Done, Failed, read};
 use crate::guard::secret;
-use crate::store::chats::{Answered, Settings, Tree};
+use crate::judge::Judged;
+use crate::store::chats::{Answered, Part, Settings, Tree};
 
 /// How often an answer under way is kept.
 const KEEP: Duration = Duration::from_secs(1);
@@ -163,8 +164,13 @@ async fn judge(
         let judge = app.models.judge(name).await?;
         let answer = Answer { text: answered.text.clone(), begins_inside: false, tokens: tokens.len(), end };
         let messages = side.messages.clone();
-        let reward = judge.ask(move |judge| judge.reward(&messages, &answer)).await??;
+        let Judged { reward, parts } = judge.ask(move |judge| judge.judge(&messages, &answer)).await??;
         answered.rewards.push((name.clone(), reward));
+        let part = |JudgedPart { name, total, segments, .. }| {
+            let segments = segments.into_iter().map(|(at, value, label)| (at.start, at.end, value, label));
+            Part { name, total, segments: segments.collect() }
+        };
+        answered.parts.extend(parts.into_iter().map(part));
     }
     Ok(())
 }

@@ -35,18 +35,20 @@ pub struct Fields {
 impl Fields {
     /// The settings that these mean.
     pub fn settings(&self, found: &[Found]) -> Result<Settings, String> {
-        let check =
-            |name: &String, kind: Kind| match found.iter().any(|found| found.name == *name && found.kind == kind) {
-                true => Ok(name.clone()),
-                false => Err(format!("There is no such model: {name}")),
-            };
-        let mut models = vec![check(&self.model, Kind::Language)?];
+        let check = |name: &String, is_judge: bool| match found
+            .iter()
+            .any(|found| found.name == *name && found.kind.is_judge() == is_judge)
+        {
+            true => Ok(name.clone()),
+            false => Err(format!("There is no such model: {name}")),
+        };
+        let mut models = vec![check(&self.model, false)?];
         if !self.other.is_empty() {
-            models.push(check(&self.other, Kind::Language)?);
+            models.push(check(&self.other, false)?);
         }
         let judges = match self.judge.is_empty() {
             true => Vec::new(),
-            false => vec![check(&self.judge, Kind::Reward)?],
+            false => vec![check(&self.judge, true)?],
         };
         if self.system.len() > SYSTEM_BYTES {
             return Err(format!(
@@ -135,8 +137,8 @@ pub fn change(session: &Session, id: i64, settings: &Settings, found: &[Found]) 
 }
 
 fn fields(settings: &Settings, found: &[Found]) -> Html {
-    let options = |kind: Kind, chosen: Option<&String>| {
-        let of = found.iter().filter(move |found| found.kind == kind);
+    let options = |is_judge: bool, chosen: Option<&String>| {
+        let of = found.iter().filter(move |found| found.kind.is_judge() == is_judge);
         let option = move |found: &Found| match Some(&found.name) == chosen {
             true => html!["<option selected>" (found.name) "</option>\n"],
             false => html!["<option>" (found.name) "</option>\n"],
@@ -150,18 +152,18 @@ fn fields(settings: &Settings, found: &[Found]) -> Html {
         ]
     };
     let blind = if settings.blind { html![" checked"] } else { Html::new() };
-    let judges = match found.iter().any(|found| found.kind == Kind::Reward) {
+    let judges = match found.iter().any(|found| found.kind.is_judge()) {
         false => Html::new(),
         true => html![
             "<div><label for=\"judge\">Reward model that scores answers</label><select id=\"judge\" name=\"judge\">\n"
-            "<option value=\"\">None</option>\n" (options(Kind::Reward, settings.judges.first())) "</select></div>\n"
+            "<option value=\"\">None</option>\n" (options(true, settings.judges.first())) "</select></div>\n"
         ],
     };
     html![
         "<div><label for=\"model\">Model</label><select id=\"model\" name=\"model\">\n"
-        (options(Kind::Language, settings.models.first())) "</select></div>\n"
+        (options(false, settings.models.first())) "</select></div>\n"
         "<div><label for=\"other\">Second model, side by side</label><select id=\"other\" name=\"other\">\n"
-        "<option value=\"\">None</option>\n" (options(Kind::Language, settings.models.get(1))) "</select></div>\n"
+        "<option value=\"\">None</option>\n" (options(false, settings.models.get(1))) "</select></div>\n"
         "<div class=\"check\"><input id=\"blind\" name=\"blind\" type=\"checkbox\"" (blind) ">"
         "<label for=\"blind\">Blind: which is which is said after the vote</label></div>\n" (judges)
         "<div><label for=\"system\">System prompt</label><textarea id=\"system\" name=\"system\" rows=\"3\">\n" (settings.system)

@@ -1,8 +1,13 @@
 //! The path of a conversation that is shown.
 
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
 use crate::html;
 use crate::html::Html;
-use crate::store::chats::{Choice, Message, Settings, Tree};
+use crate::store::chats::{Choice, Message, Part, Segment, Settings, Tree};
+use crate::worth::class;
 
 /// Whom one talks to.
 pub fn with(settings: &Settings) -> Html {
@@ -80,8 +85,8 @@ fn answers(tree: &Tree, message: &Message) -> Html {
         };
         html![
             "<div class=\"answer\" data-message=\"" (answer.id) "\" data-side=\"" (side) "\">\n<h2>" (name) (chosen) "</h2>\n"
-            "<div class=\"text\" tabindex=\"0\" role=\"group\" aria-label=\"Answer\">" (answer.text) "</div>\n<p class=\"small soft remark\">"
-            (remark(answer)) "</p>\n</div>\n"
+            "<div class=\"text\" tabindex=\"0\" role=\"group\" aria-label=\"Answer\">" (judged(answer)) "</div>\n<p class=\"small soft remark\">"
+            (remark(answer)) "</p>\n" (parts(answer)) "</div>\n"
         ]
     };
     let of: Vec<Html> = sides.iter().enumerate().map(one).collect();
@@ -111,7 +116,84 @@ fn remark(answer: &Message) -> Html {
         }
         remark.add(&html![(name) ": reward " (format!("{reward:.3}"))]);
     }
+    for part in answer.parts.iter().filter(|part| !part.name.is_empty()) {
+        remark.add(&html![", " (part.name) " " (format!("{:.3}", part.total))]);
+    }
     remark
+}
+
+/// The parts that judge segments.
+fn of_segments(answer: &Message) -> Vec<&Part> {
+    answer.parts.iter().filter(|part| !part.segments.is_empty()).collect()
+}
+
+/// The text; where its segments were judged, each stretch in the colour of what the parts together make of it.
+fn judged(answer: &Message) -> Html {
+    let parts = of_segments(answer);
+    let characters: Vec<char> = answer.text.chars().collect();
+    // Where any segment begins or ends.
+    let ends = parts.iter().flat_map(|part| &part.segments).flat_map(|(start, end, ..)| [*start, *end]);
+    let bounds: BTreeSet<usize> = ends.chain([0, characters.len()]).filter(|at| *at <= characters.len()).collect();
+    let bounds: Vec<usize> = bounds.into_iter().collect();
+    let mut next = vec![0; parts.len()];
+    let mut stretches = Vec::new();
+    for pair in bounds.windows(2) {
+        // Segments of one part follow each other.
+        let of_part = |(part, next): (&&Part, &mut usize)| {
+            while part.segments.get(*next).is_some_and(|(_, end, ..)| *end <= pair[0]) {
+                *next += 1;
+            }
+            part.segments.get(*next).filter(|(start, ..)| *start <= pair[0]).cloned()
+        };
+        let found: Vec<Option<Segment>> = parts.iter().zip(&mut next).map(of_part).collect();
+        stretches.push((pair[0]..pair[1], found));
+    }
+    let sum = |found: &[Option<Segment>]| found.iter().flatten().map(|(_, _, value, _)| f64::from(*value)).sum::<f64>();
+    let most = stretches.iter().fold(0.0f64, |most, (_, found)| most.max(sum(found).abs()));
+    let mut html = Html::new();
+    for (range, found) in &stretches {
+        let text: String = characters[range.clone()].iter().collect();
+        if found.iter().all(Option::is_none) {
+            html.add(&text);
+            continue;
+        }
+        let values = json!(found.iter().map(|found| found.as_ref().map(|(_, _, value, _)| *value)).collect::<Vec<_>>());
+        let said = parts.iter().zip(found).filter_map(|(part, found)| Some(in_words(part, found.as_ref()?)));
+        html.add(&html![
+            "<span class=\"judged " (class(sum(found), most)) "\" data-values=\"" (values.to_string()) "\" title=\""
+            (said.collect::<Vec<_>>().join("; ")) "\">" (text) "</span>"
+        ]);
+    }
+    html
+}
+
+/// `relevance -0.300 NF-ERR`
+fn in_words(part: &Part, (_, _, value, label): &Segment) -> String {
+    let words = [part.name.clone(), format!("{value:+.3}"), label.clone().unwrap_or_default()];
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// Which part the colours tell of, and what each says, as a list.
+fn parts(answer: &Message) -> Html {
+    let parts = of_segments(answer);
+    if parts.is_empty() {
+        return Html::new();
+    }
+    let button = |which: String, name: &str, pressed: &'static str| html!["<button type=\"button\" class=\"small\" data-part=\"" (which) "\" aria-pressed=\"" (pressed) "\">" (name) "</button>"];
+    let choice = match parts.len() {
+        1 => Html::new(),
+        _ => {
+            let each = parts.iter().enumerate().map(|(i, part)| button(i.to_string(), &part.name, "false"));
+            html!["<p class=\"row\" role=\"group\" aria-label=\"Colours\">" (button("all".into(), "Together", "true")) (each.collect::<Vec<_>>()) "</p>\n"]
+        }
+    };
+    let characters: Vec<char> = answer.text.chars().collect();
+    let segment = |part: &Part, found: &Segment| {
+        let text: String = characters.get(found.0..found.1).unwrap_or_default().iter().collect();
+        html!["<li>" (in_words(part, found)) ": “" (text.trim()) "”</li>\n"]
+    };
+    let all = parts.iter().flat_map(|part| part.segments.iter().map(|found| segment(part, found)).collect::<Vec<_>>());
+    html![(choice) "<details class=\"small\"><summary>Segments</summary>\n<ul>\n" (all.collect::<Vec<_>>()) "</ul>\n</details>\n"]
 }
 
 fn votes(pair: i64, vote: Option<Choice>) -> Html {

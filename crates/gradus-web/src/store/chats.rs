@@ -41,6 +41,11 @@ pub(super) const TABLES: &str = "
     );
 ";
 
+/// What parts of dense rewards say of answers.
+pub(super) const PARTS: &str = "
+    ALTER TABLE messages ADD COLUMN parts TEXT;
+";
+
 /// How a conversation is had.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,9 +106,25 @@ pub struct Message {
     pub pair: Option<i64>,
     /// What reward models think of it, by their names.
     pub rewards: Vec<(String, f32)>,
+    /// What the parts of dense rewards think of it.
+    pub parts: Vec<Part>,
     /// Why it ended.
     pub ended: Option<String>,
 }
+
+/// What a part of a dense reward thinks of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Its name; empty where a model has no other.
+    pub name: String,
+    /// What the whole answer is worth, before weighting.
+    pub total: f32,
+    /// The segments that it judged.
+    pub segments: Vec<Segment>,
+}
+
+/// First and end character of a segment, its worth, and the label that fits it best.
+pub type Segment = (usize, usize, f32, Option<String>);
 
 /// What is known of an answer when it has ended, or so far.
 #[derive(Debug, Clone, Default)]
@@ -114,6 +135,8 @@ pub struct Answered {
     pub tokens: Option<String>,
     /// What reward models think of it.
     pub rewards: Vec<(String, f32)>,
+    /// What the parts of dense rewards think of it.
+    pub parts: Vec<Part>,
     /// Why it ended.
     pub ended: Option<&'static str>,
 }
@@ -224,7 +247,7 @@ fn conversation(row: &Row<'_>) -> rusqlite::Result<Conversation> {
 }
 
 fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
-    let rewards: Option<String> = row.get(6)?;
+    let (rewards, parts): (Option<String>, Option<String>) = (row.get(6)?, row.get(8)?);
     Ok(Message {
         id: row.get(0)?,
         parent: row.get(1)?,
@@ -233,6 +256,7 @@ fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
         model: row.get(4)?,
         pair: row.get(5)?,
         rewards: rewards.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
+        parts: parts.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
         ended: row.get(7)?,
     })
 }
@@ -274,7 +298,7 @@ impl Chats<'_> {
             let found = open.query_row(&format!("{CONVERSATION} WHERE id = ?1"), [id], conversation).optional()?;
             let Some(conversation) = found else { return Ok(None) };
             let mut messages = open.prepare(
-                "SELECT id, parent, role, text, model, pair, rewards, ended FROM messages WHERE conversation = ?1 ORDER BY id",
+                "SELECT id, parent, role, text, model, pair, rewards, ended, parts FROM messages WHERE conversation = ?1 ORDER BY id",
             )?;
             let messages = messages.query_map([id], message)?.collect::<rusqlite::Result<_>>()?;
             let mut votes = open.prepare(
@@ -338,9 +362,13 @@ impl Chats<'_> {
     /// When it cannot be kept.
     pub fn keep_answer(&self, message: i64, answered: &Answered) -> Result<()> {
         self.0.change(|open| {
-            let Answered { text, tokens, rewards, ended } = answered;
-            let row = params![message, text, tokens, json(rewards), ended];
-            open.execute("UPDATE messages SET text = ?2, tokens = ?3, rewards = ?4, ended = ?5 WHERE id = ?1", row)?;
+            let Answered { text, tokens, rewards, parts, ended } = answered;
+            let parts = (!parts.is_empty()).then(|| json(parts));
+            let row = params![message, text, tokens, json(rewards), ended, parts];
+            open.execute(
+                "UPDATE messages SET text = ?2, tokens = ?3, rewards = ?4, ended = ?5, parts = ?6 WHERE id = ?1",
+                row,
+            )?;
             Ok(())
         })
     }

@@ -20,7 +20,7 @@ pub const FILE: &str = "gradus.sqlite";
 const APPLICATION: i32 = 0x6772_7762;
 
 /// The tables, by version: what a file of an older version lacks is added.
-const VERSIONS: &[&str] = &[sessions::TABLES, chats::TABLES, projects::TABLES, projects::VERDICTS];
+const VERSIONS: &[&str] = &[sessions::TABLES, chats::TABLES, projects::TABLES, projects::VERDICTS, chats::PARTS];
 
 /// The file.
 pub struct Store {

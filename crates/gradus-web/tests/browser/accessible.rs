@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::annotate;
 use crate::chat::{begin, speak};
-use crate::client::{Server, folder};
+use crate::client::{Server, classifier, dense, folder};
 use crate::driver::Browser;
 use crate::recorder::Recorder;
 use crate::runs;
@@ -38,6 +38,10 @@ fn no_page_has_a_fault_that_axe_finds() {
     let server = Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::new(Recorder::default())));
     begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward")]);
     speak(&mut browser, "The tea");
+    classifier(folder.path(), "marks", ["O", "NF-ERR", "F-ERR"]);
+    dense(folder.path(), "tea/ppo", "marks");
+    begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "tea/ppo (its reward)"), ("max_tokens", "12")]);
+    speak(&mut browser, "The tea");
     runs::run(folder.path(), "tea/a", "dpo", 2.0, "1e-5");
     runs::run(folder.path(), "tea/b", "sft", 3.0, "2e-5");
     runs::completions(folder.path(), "tea/a");
@@ -53,6 +57,7 @@ fn no_page_has_a_fault_that_axe_finds() {
             "/",
             "/chat",
             "/chat/1",
+            "/chat/2",
             "/nowhere",
             "/annotate",
             "/annotate/fine",
@@ -68,6 +73,7 @@ fn no_page_has_a_fault_that_axe_finds() {
             "/runs/show?run=tea/a&run=tea/b",
             "/runs/completions?run=tea/a",
             "/runs/completions?run=tea/a&step=2&before=1",
+            "/runs/completions?run=tea/a&step=2&colours=advantage",
             "/runs/completions?run=tea/a&model=gpt2",
         ] {
             browser.go(&format!("http://{}{path}", server.host()));

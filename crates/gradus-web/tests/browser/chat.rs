@@ -3,7 +3,7 @@
 use gradus::text::visible;
 use serde_json::{Value, json};
 
-use crate::client::{Server, folder};
+use crate::client::{Server, classifier, dense, folder};
 use crate::driver::Browser;
 
 /// Begins a conversation with short answers; `choices` are fields of the form.
@@ -124,6 +124,47 @@ fn two_models_are_voted_on_blind_and_the_vote_trains() {
     speak(&mut browser, "The cup");
     let row: Value = serde_json::from_str(&server.get("/chat/1/conversation.jsonl").body).expect("one row");
     assert_eq!(shown(&row["messages"][1]["content"]), said[1]);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn segments_are_coloured_by_what_all_parts_make_of_them_or_one() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = folder(&["gpt2"]);
+    classifier(folder.path(), "marks", ["O", "NF-ERR", "F-ERR"]);
+    dense(folder.path(), "ppo", "marks");
+    let server = Server::over(folder.path());
+    begin(&mut browser, &server, &[("judge", "ppo (its reward)"), ("max_tokens", "12")]);
+    speak(&mut browser, "The tea");
+    let said = answers(&mut browser)[0].clone();
+    let classes = "[...document.querySelectorAll('.judged')].map(e => e.className)";
+    let values = "[...document.querySelectorAll('.judged')].map(e => JSON.parse(e.dataset.values))";
+    let of = |browser: &mut Browser, what: &str| -> Vec<Value> {
+        serde_json::from_value(browser.eval(what)).expect("a list")
+    };
+    let together = of(&mut browser, classes);
+    assert!(!together.is_empty());
+    assert_eq!(browser.text("[data-part][aria-pressed=true]"), "Together");
+    // By one part alone, whose values have two sizes at most.
+    browser.click("[data-part='1']");
+    assert_eq!(browser.text("[data-part][aria-pressed=true]"), "flow");
+    for (class, value) in of(&mut browser, classes).iter().zip(of(&mut browser, values)) {
+        let expected = match value[1].as_f64() {
+            Some(value) if value > 0.0 => "judged worth better-3",
+            Some(_) => "judged worth worse-3",
+            None => "judged",
+        };
+        assert_eq!(class, expected, "{value}");
+    }
+    browser.click("[data-part='all']");
+    assert_eq!(of(&mut browser, classes), together);
+    // Tokens take their place and give it back.
+    browser.click("[data-tokens]");
+    browser.wait("document.querySelector('.token')");
+    assert!(of(&mut browser, classes).is_empty());
+    browser.click("[data-tokens]");
+    browser.wait("!document.querySelector('.token')");
+    assert_eq!((of(&mut browser, classes), &answers(&mut browser)[0]), (together, &said));
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 

@@ -8,7 +8,7 @@ use gradus_web::Role;
 
 use crate::annotate;
 use crate::chat::{begin, speak};
-use crate::client::{Server, folder};
+use crate::client::{Server, classifier, dense, folder};
 use crate::driver::Browser;
 use crate::recorder::Recorder;
 use crate::runs;
@@ -28,6 +28,10 @@ fn pictures_of_all_pages() {
     speak(&mut browser, "And which cup?");
     begin(&mut browser, &server, &[("model", "gpt2"), ("other", "qwen3"), ("judge", "qwen3-reward"), ("blind", "")]);
     speak(&mut browser, "Which tea is good in the morning?");
+    classifier(folder.path(), "marks", ["O", "NF-ERR", "F-ERR"]);
+    dense(folder.path(), "tea/ppo", "marks");
+    begin(&mut browser, &server, &[("model", "gpt2"), ("judge", "tea/ppo (its reward)"), ("max_tokens", "20")]);
+    speak(&mut browser, "Which tea?");
     let take = |browser: &mut Browser, name: &str| {
         std::fs::write(to.join(format!("{name}.png")), browser.picture()).expect("written");
     };
@@ -44,6 +48,7 @@ fn pictures_of_all_pages() {
         ("chats", "/chat"),
         ("chat", "/chat/1"),
         ("blind", "/chat/2"),
+        ("judged", "/chat/3"),
         ("projects", "/annotate"),
         ("spans", "/annotate/fine"),
         ("comparison", "/annotate/pairs"),
@@ -56,6 +61,7 @@ fn pictures_of_all_pages() {
         ("run", "/runs/show?run=tea/a"),
         ("compare", "/runs/show?run=tea/a&run=tea/b"),
         ("completions", "/runs/completions?run=tea/a"),
+        ("advantages", "/runs/completions?run=tea/a&step=2"),
         ("beside", "/runs/completions?run=tea/a&step=2&before=1&sort=reward&order=down"),
     ];
     for (name, path) in pages {

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
 use gradus_web::{Address, Computing, Options, Trainer, serve};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A server over a folder.
 pub struct Server {
@@ -48,6 +48,39 @@ pub fn folder(models: &[&str]) -> tempfile::TempDir {
         }
     }
     folder
+}
+
+/// A classifier of tokens in `folder`, with these labels.
+pub fn classifier(folder: &Path, name: &str, labels: [&str; 3]) {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gradus/tests/fixtures/parity/encoders");
+    let to = folder.join(name);
+    fs::create_dir_all(&to).expect("a folder");
+    for (from, files) in [
+        ("longformer-token", ["config.json", "model.safetensors"]),
+        ("longformer", ["tokenizer.json", "tokenizer_config.json"]),
+    ] {
+        for file in files {
+            fs::copy(fixtures.join(from).join(file), to.join(file)).expect("copied");
+        }
+    }
+    let config = fs::read(to.join("config.json")).expect("a file");
+    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+    config["id2label"] = labels.iter().enumerate().map(|(i, label)| (i.to_string(), json!(label))).collect();
+    config["label2id"] = labels.iter().enumerate().map(|(i, label)| ((*label).to_owned(), json!(i))).collect();
+    fs::write(to.join("config.json"), config.to_string()).expect("written");
+}
+
+/// A run whose reward judges segments with `model`.
+pub fn dense(folder: &Path, name: &str, model: &str) {
+    let path = folder.join(name);
+    fs::create_dir_all(&path).expect("a folder");
+    let config = format!(
+        "model: gpt2\ndata: tea.jsonl\nmethod:\n  ppo: {{}}\nreward:\n  mix:\n    - weight: 2\n      reward:\n        fine_grained:\n          \
+         facts: {{ model: {model}, prompt: '{{question}} answer:', values: {{ O: 0.5, NF-ERR: -0.25, F-ERR: -0.5 }} }}\n          \
+         flow: {{ model: {model}, segments: sub_sentence, values: {{ O: 0.1, F-ERR: -0.1 }}, weight: 3 }}\n"
+    );
+    fs::write(path.join("config.yml"), config).expect("written");
+    fs::write(path.join("metrics.jsonl"), "{\"step\": 1, \"loss\": 2.0}\n").expect("written");
 }
 
 impl Server {

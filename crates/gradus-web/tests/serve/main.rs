@@ -2,6 +2,7 @@
 
 mod annotate;
 mod client;
+mod judges;
 mod openai;
 mod recorder;
 mod security;

@@ -6,12 +6,14 @@
 
 mod answer;
 mod judge;
+mod segments;
 mod session;
 mod talker;
 mod transcript;
 
 pub use answer::{Answer, AnswerEnd, Flow};
 pub use judge::ChatJudge;
+pub use segments::{JudgedPart, SegmentsJudge};
 pub use session::{Ask, Piece, Said, Session};
 pub use talker::{Asked, model_of};
 

@@ -13,8 +13,8 @@ mod sample;
 mod score;
 
 pub use chat::{
-    Answer, AnswerEnd, Ask, Asked, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow, Piece, Said,
-    Session, model_of,
+    Answer, AnswerEnd, Ask, Asked, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow, JudgedPart,
+    Piece, Said, SegmentsJudge, Session, model_of,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalOptions, Measured, Prediction, evaluate};

@@ -63,6 +63,21 @@ impl RewardConfig {
 }
 
 impl RewardConfig {
+    /// What judges segments, by the names of its parts, each with what it weighs in the whole.
+    pub fn segments(&self) -> Vec<(&str, f64, &SegmentConfig)> {
+        match self {
+            Self::FineGrained(FineGrainedConfig(parts)) => {
+                parts.iter().map(|(name, part)| (name.as_str(), part.weight, part)).collect()
+            }
+            Self::Mix(parts) => {
+                let inner =
+                    parts.iter().flat_map(|of| of.reward.segments().into_iter().map(move |part| (of.weight, part)));
+                inner.map(|(outer, (name, weight, part))| (name, outer * weight, part)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The models that its metrics and scorers ask.
     pub fn asked(&self) -> Vec<MetricModel<'_>> {
         match self {

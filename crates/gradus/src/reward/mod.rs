@@ -39,7 +39,7 @@ use fine_grained::{FineGrainedConfig, SegmentConfig};
 pub use crate::process::Interrupt;
 pub use classifier::ClassifierReward;
 pub use command::CommandReward;
-pub use fine_grained::SegmentReward;
+pub use fine_grained::{JudgedSegment, Judgement, SegmentReward};
 pub use function::FnReward;
 pub use learned::ModelReward;
 pub use length::LengthReward;

@@ -92,6 +92,28 @@ fn one() -> f64 {
 }
 
 impl SegmentConfig {
+    /// The model in `model`, which judges as models of its kind do.
+    pub fn of(model: impl Into<String>) -> Self {
+        Self {
+            model: model.into(),
+            segments: None,
+            prompt: None,
+            text: None,
+            separator: None,
+            values: BTreeMap::new(),
+            label: None,
+            value: None,
+            change: false,
+            segment_end: SegmentEnd::Text,
+            mean: None,
+            std: None,
+            bias: 0.0,
+            scale: 1.0,
+            weight: 1.0,
+            max_length: None,
+        }
+    }
+
     /// What is wrong with its keys, by key.
     pub(crate) fn mistakes(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();

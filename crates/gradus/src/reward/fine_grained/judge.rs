@@ -110,6 +110,11 @@ impl Judge {
         matches!(self.model, Model::Tokens(_)).then_some(&self.pattern)
     }
 
+    /// The name of a label, where there are labels.
+    pub fn label(&self, number: usize) -> Option<String> {
+        self.task()?.labels.get(number).cloned()
+    }
+
     fn task(&self) -> Option<&Task> {
         match &self.model {
             Model::Tokens(model) | Model::Texts(model) => Some(model.task()),
@@ -255,12 +260,17 @@ impl Worth {
     /// The value of the label that fits best, the first of equal ones as `argmax` has it; or the number.
     pub fn raw(&self, logits: &[f32]) -> f32 {
         match self {
-            Self::Labels(labels) => {
-                let best = labels.iter().rev().max_by(|(a, _), (b, _)| logits[*a].total_cmp(&logits[*b]));
-                best.expect("two labels or more").1
-            }
+            Self::Labels(labels) => best(labels, logits).1,
             Self::Number { task: Some(task), label, value, .. } => number(task, logits, *label, *value),
             Self::Number { task: None, .. } => logits[0],
+        }
+    }
+
+    /// The number of the label whose value [`raw`](Self::raw) gives.
+    pub fn label(&self, logits: &[f32]) -> Option<usize> {
+        match self {
+            Self::Labels(labels) => Some(best(labels, logits).0),
+            Self::Number { .. } => None,
         }
     }
 
@@ -290,4 +300,10 @@ impl Worth {
             Self::Number { mean, std, .. } => f64::from((raw - mean) / std),
         }
     }
+}
+
+/// The label that fits best with its value; the first of equal ones.
+fn best(labels: &[(usize, f32)], logits: &[f32]) -> (usize, f32) {
+    let best = labels.iter().rev().max_by(|(a, _), (b, _)| logits[*a].total_cmp(&logits[*b]));
+    *best.expect("two labels or more")
 }

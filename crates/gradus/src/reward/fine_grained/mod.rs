@@ -42,6 +42,26 @@ pub struct SegmentReward {
     passes: MicroBatch,
 }
 
+/// What is made of a text that stands for itself, without tokens that could carry rewards.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judgement {
+    /// The worth of all segments together, before weighting.
+    pub total: f32,
+    /// The segments that the model read; none where it judges texts as a whole.
+    pub segments: Vec<JudgedSegment>,
+}
+
+/// A segment of a text, and what is made of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JudgedSegment {
+    /// Its bytes in the text.
+    pub bytes: Range<usize>,
+    /// What it is worth, before weighting.
+    pub value: f32,
+    /// The label that fits it best, where it is worth what its label is.
+    pub label: Option<String>,
+}
+
 /// What is asked of the model about one completion.
 struct Reading {
     segments: Vec<Range<usize>>,
@@ -132,6 +152,35 @@ impl SegmentReward {
         Ok(Reading { segments, questions, cut })
     }
 
+    /// Judges one completion by its text alone; its tokens are not looked at.
+    ///
+    /// # Errors
+    /// When the model cannot read it, or the prompt lacks a column.
+    pub fn judge(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Judgement, RewardError> {
+        let reading = self.read(prompt, rollout)?;
+        let questions: Vec<(&Joined, &[usize])> = reading.questions.iter().map(|q| (&q.joined, &*q.asked)).collect();
+        let said = self.judge.say(&questions, self.passes);
+        let segment = |(bytes, (logits, value)): (&Range<usize>, (&Vec<f32>, f32))| JudgedSegment {
+            bytes: bytes.clone(),
+            value: self.worth.reward(value),
+            label: self.worth.label(logits).and_then(|label| self.judge.label(label)),
+        };
+        let values = said.iter().zip(self.values(&said));
+        let segments: Vec<JudgedSegment> = reading.segments.iter().zip(values).map(segment).collect();
+        let total = segments.iter().map(|segment| segment.value).sum();
+        Ok(Judgement { total, segments: if self.level == Level::Whole { Vec::new() } else { segments } })
+    }
+
+    /// The raw values of what the model said of segments.
+    fn values(&self, said: &[Vec<f32>]) -> Vec<f32> {
+        let mut values: Vec<f32> = said.iter().map(|logits| self.worth.raw(logits)).collect();
+        if self.change {
+            let before: Vec<f32> = std::iter::once(0.0).chain(values.iter().copied()).collect();
+            values.iter_mut().zip(before).for_each(|(value, before)| *value -= before);
+        }
+        values
+    }
+
     /// The tokens of rollout `i` that have the worth of its segments.
     fn places(&self, rollouts: &Rollouts, i: usize, segments: &[Range<usize>]) -> Result<Vec<usize>> {
         let Rollout { completion, completion_ids, .. } = &rollouts.rollouts[i];
@@ -169,11 +218,7 @@ impl SegmentReward {
             _ if said.is_empty() => Vec::new(),
             _ => places(&reading.segments).map_err(|error| reward_error(&error))?,
         };
-        let mut values: Vec<f32> = said.iter().map(|logits| self.worth.raw(logits)).collect();
-        if self.change {
-            let before: Vec<f32> = std::iter::once(0.0).chain(values.iter().copied()).collect();
-            values.iter_mut().zip(before).for_each(|(value, before)| *value -= before);
-        }
+        let values = self.values(said);
         let mut rewards_t = vec![0.0; tokens];
         let mut taken = vec![false; tokens];
         let mut collided = 0;

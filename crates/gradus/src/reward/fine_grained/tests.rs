@@ -114,6 +114,19 @@ fn sentences_are_judged_at_their_separators_and_paid_at_their_last_tokens() {
         assert_eq!(count(&labelled[i], "right"), (right, logits.len() as f64));
         let paid = f64::from(labelled[i].total().expect("scored"));
         assert_eq!(count(&labelled[i], "per_segment"), (paid, places.len() as f64));
+        // The same without tokens: the text alone, by the labels that fit best.
+        let judged = by_label.judge(&made.prompts[i], &made.rollouts[i]).expect("judged");
+        let named = |logits: &Vec<f32>| {
+            let label = if logits[0] >= logits[2] { "LABEL_0" } else { "LABEL_2" };
+            (worth(logits), Some(label.to_owned()))
+        };
+        let found: Vec<(f32, Option<String>)> =
+            judged.segments.iter().map(|segment| (segment.value, segment.label.clone())).collect();
+        assert_eq!(found, logits.iter().map(named).collect::<Vec<_>>(), "row {i}");
+        assert_eq!(judged.total, logits.iter().map(worth).sum::<f32>());
+        let completion = &made.rollouts[i].completion;
+        let texts: Vec<&str> = judged.segments.iter().map(|segment| completion[segment.bytes.clone()].trim()).collect();
+        assert!(completion.starts_with(&texts.join(" ")), "{texts:?} of {completion:?}");
         let lost = (places.len() - logits.len()) as f64;
         assert_eq!(count(&labelled[i], "unread"), (lost, places.len() as f64));
     }
