@@ -19,6 +19,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/assets/annotate.js", JS, include_str!("assets/annotate.js")),
     ("/assets/curves.js", JS, include_str!("assets/curves.js")),
     ("/assets/run.js", JS, include_str!("assets/run.js")),
+    ("/assets/making.js", JS, include_str!("assets/making.js")),
     ("/assets/tokens.js", JS, include_str!("assets/tokens.js")),
     ("/assets/chat.js", JS, include_str!("assets/chat.js")),
 ];

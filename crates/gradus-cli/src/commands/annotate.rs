@@ -1,8 +1,9 @@
 //! `gradus annotate`: projects of annotations from the terminal; people annotate in the pages of `gradus serve`.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use gradus::data::write_rows;
 use gradus::device::DeviceChoice;
 use gradus::inference::model_of;
@@ -79,6 +80,9 @@ struct NewArgs {
     /// The reward model whose uncertainty orders the queue
     #[arg(long, value_name = "DIR", required_if_eq("order", "uncertainty"))]
     reward_model: Option<String>,
+    /// Write how many answers there are into this file while models answer: `{"done": 16, "of": 100}`
+    #[arg(long, value_name = "FILE", requires = "model")]
+    progress: Option<PathBuf>,
     /// Where models compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -149,12 +153,22 @@ fn tool(text: &str) -> Result<Tool, String> {
     Tool::of(text).ok_or_else(|| "`label-studio` or `argilla` is needed".into())
 }
 
+/// Writes how many answers there are; who reads it never sees half of it.
+fn tell(file: &Path, done: usize, of: usize) -> anyhow::Result<()> {
+    let new = file.with_extension("new");
+    std::fs::write(&new, json!({ "done": done, "of": of }).to_string())
+        .and_then(|()| std::fs::rename(&new, file))
+        .with_context(|| file.display().to_string())
+}
+
 /// Does what the verb says.
 pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
     let folder = &args.folder;
     match args.verb {
         Verb::New(args) => {
-            let NewArgs { name, data, labels, annotators, max_tasks, model, order, reward_model, device, .. } = *args;
+            let NewArgs {
+                name, data, labels, annotators, max_tasks, model, order, reward_model, progress, device, ..
+            } = *args;
             fetch_data(&data, out)?;
             let uncertain_to = reward_model.filter(|_| order == Order::Uncertainty);
             for model in model.iter().chain(&uncertain_to) {
@@ -177,7 +191,14 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
                 uncertain_to,
                 device,
             };
-            let tasks = new_project(folder, &new)?;
+            let mut bar = out.counter("answers");
+            let tasks = new_project(folder, &new, &mut |done, of| {
+                bar.set(done, of);
+                if let Some(Err(error)) = progress.as_ref().map(|file| tell(file, done, of)) {
+                    out.warn(format_args!("{error:#}"));
+                }
+            })?;
+            drop(bar);
             out.result(&json!({ "project": new.name, "tasks": tasks }), || {
                 let many = if tasks == 1 { "" } else { "s" };
                 format!("`{}` has {tasks} task{many}; `gradus annotate invite NAME` lets people in", new.name)

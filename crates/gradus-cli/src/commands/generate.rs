@@ -240,6 +240,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         group_size: args.group_size,
         beams: args.beams.params(),
         max_rows: args.max_rows,
+        at_once: None,
         compute: args.compute,
         weights: args.weights.unwrap_or(args.compute.into()),
         chat_template: args.chat_template,

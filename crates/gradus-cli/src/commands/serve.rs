@@ -89,12 +89,13 @@ impl Trainer for Itself {
                     command.args(["--max-steps", &steps.to_string()]);
                 }
             }
-            Job::Compare(Comparison { folder, name, prompts: (prompts, most), models }) => {
+            Job::Compare(Comparison { folder, name, prompts: (prompts, most), models, progress }) => {
                 command.args(["annotate", "new", name, "--labels", "comparison", "--folder"]).arg(folder);
                 command.arg("--data").arg(prompts).args(["--max-tasks", &most.to_string()]);
                 for model in *models {
                     command.arg("--model").arg(model);
                 }
+                command.arg("--progress").arg(progress);
             }
         }
         command.arg("--quiet");

@@ -86,7 +86,7 @@ async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension
         rows.push((project, progress));
     }
     let mut made = app.training.projects();
-    made.retain(|(name, _)| rows.iter().all(|(project, _)| project.name != *name));
+    made.retain(|making| rows.iter().all(|(project, _)| project.name != making.name));
     Ok(page::list(&session, person.as_ref(), &rows, &made).into_response())
 }
 

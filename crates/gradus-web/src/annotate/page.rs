@@ -12,7 +12,7 @@ use crate::html::Html;
 use crate::page::{Page, Place};
 use crate::store::projects::{Annotation, Person, Project, Role, State};
 use crate::store::sessions::Session;
-use crate::training::Standing;
+use crate::training::{Making, Standing};
 
 /// The address of something of a project, whose name has no character that an address would escape.
 pub fn path(project: &Project, rest: &str) -> String {
@@ -33,7 +33,7 @@ pub fn list(
     session: &Session,
     person: Option<&Person>,
     projects: &[(Project, Option<(usize, usize)>)],
-    made: &[(String, Standing)],
+    made: &[Making],
 ) -> Body<String> {
     let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\">\n"];
     let who = match person {
@@ -74,17 +74,24 @@ pub fn list(
             "<th scope=\"col\">All</th></tr></thead>\n<tbody>\n" (projects.iter().map(row).collect::<Vec<_>>()) "</tbody>\n</table></div>\n"
         ],
     };
-    let row = |(name, standing): &(String, Standing)| match standing {
-        Standing::Going => html!["<li role=\"status\">" (name) ": models answer …</li>\n"],
-        Standing::Ended(said) => {
+    let row = |Making { name, standing, answers }: &Making| match (standing, answers) {
+        (Standing::Going, None) => html!["<li role=\"status\" data-going>" (name) ": models answer …</li>\n"],
+        (Standing::Going, Some((done, of))) => html![
+            "<li data-going><span role=\"status\">" (name) ": models answer, " (done) " of " (of) " answers</span> "
+            "<progress max=\"" (of) "\" value=\"" (done) "\" aria-label=\"Answers of " (name) "\"></progress></li>\n"
+        ],
+        (Standing::Ended(said), _) => {
             html!["<li class=\"bad\">" (name) " was not made:<pre tabindex=\"0\">" (said.join("\n")) "</pre></li>\n"]
         }
     };
+    let going = made.iter().any(|making| making.standing == Standing::Going);
     let made = match made.is_empty() {
         true => Html::new(),
         false => html!["<ul class=\"list\" id=\"made\">\n" (made.iter().map(row).collect::<Vec<_>>()) "</ul>\n"],
     };
-    page(session, "Annotate", html![(who) "<h2>Projects</h2>\n" (made) (projects)])
+    let body = html![(who) "<h2>Projects</h2>\n<div id=\"projects\">\n" (made) (projects) "</div>\n"];
+    let scripts = if going { &["making.js"][..] } else { &[] };
+    Page { title: "Annotate", place: Place::Annotate, scripts, styles: &[], body }.framed(session)
 }
 
 /// Everything is done.

@@ -57,11 +57,14 @@ pub struct Answering {
     pub seed: u64,
 }
 
-/// Makes a project in `folder`; how many tasks it has.
+/// Prompts that a model answers together: `progress` hears of answers as often.
+const AT_ONCE: usize = 16;
+
+/// Makes a project in `folder`; how many tasks it has. `progress` hears how many of how many answers there are, where models answer.
 ///
 /// # Errors
 /// When the data or the label set is wrong, or the name is taken.
-pub fn new_project(folder: &Path, new: &NewProject) -> Result<usize> {
+pub fn new_project(folder: &Path, new: &NewProject, progress: &mut dyn FnMut(usize, usize)) -> Result<usize> {
     check_name(&new.name)?;
     let labels = LabelSet::open(&new.labels)?;
     // Before models are asked, which takes long.
@@ -71,7 +74,7 @@ pub fn new_project(folder: &Path, new: &NewProject) -> Result<usize> {
     }
     let mut tasks = tasks(&new.data, new.max_tasks, new.sampled.is_none())?;
     if let Some(answering) = &new.sampled {
-        answered(&mut tasks, new, answering)?;
+        answered(&mut tasks, new, answering, progress)?;
     }
     if labels.comparison
         && let Some(at) = tasks.iter().position(|task| task.answers.len() < 2)
@@ -120,13 +123,18 @@ fn taken(name: &str) -> Error {
 }
 
 /// Has each model answer each question.
-fn answered(tasks: &mut [Task], new: &NewProject, answering: &Answering) -> Result<()> {
+fn answered(
+    tasks: &mut [Task],
+    new: &NewProject,
+    answering: &Answering,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<()> {
     let total = answering.models.len() * answering.each;
     if total == 0 || total > ANSWERS {
         return Err(Error::input(format!("{total} answers a task, but 1 to {ANSWERS} are needed")));
     }
     tasks.iter_mut().for_each(|task| task.answers.clear());
-    for model in &answering.models {
+    for (place, model) in answering.models.iter().enumerate() {
         let options = SampleOptions {
             model: model_of(Path::new(model))?.to_string_lossy().into_owned(),
             adapter: None,
@@ -141,13 +149,16 @@ fn answered(tasks: &mut [Task], new: &NewProject, answering: &Answering) -> Resu
             stop: Vec::new(),
             seed: Seed(answering.seed),
             max_rows: Some(tasks.len()),
+            at_once: Some(AT_ONCE),
             compute: Precision::F32,
             weights: WeightFormat::F32,
             chat_template: None,
             device: new.device.clone(),
         };
         let mut said = Vec::new();
-        sample::<Error>(&options, &mut |_, _| {}, &mut |sampled| {
+        let before = place * tasks.len();
+        let mut of_all = |done: usize, _: usize| progress((before + done) * answering.each, total * tasks.len());
+        sample::<Error>(&options, &mut of_all, &mut |sampled| {
             said.push(sampled.completion.trim().to_owned());
             Ok(())
         })?;

@@ -22,7 +22,7 @@ use crate::models::{Found, Kind};
 use crate::runs::apart;
 use crate::store::projects::Project;
 use crate::store::sessions::Session;
-use crate::training::{Comparison, may_train, quoted};
+use crate::training::{may_train, quoted};
 
 /// The folder, below that which is served, of rows for training.
 const DATA: &str = "data";
@@ -212,9 +212,6 @@ pub async fn compare(
     let of = Arc::clone(&app);
     let file = apart(move || write(&of, &project, Form::Prompt)).await??;
     let models: Vec<&Path> = models.iter().map(PathBuf::as_path).collect();
-    app.training.compare(
-        &app.folder,
-        &Comparison { folder: &app.folder, name: &asked.name, prompts: (&file, prompts), models: &models },
-    )?;
+    app.training.compare(&app.folder, &asked.name, (&file, prompts), &models)?;
     Ok(Redirect::to("/annotate").into_response())
 }

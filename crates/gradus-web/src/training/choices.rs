@@ -1,4 +1,4 @@
-//! The data files that a run can be trained on: those below the folder, by their places in a list.
+//! The data files that a run can be trained on, and folders of them: those below the folder, by their places in a list.
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ const MOST: usize = 500;
 /// What names of data files end in, `.gz` behind it aside.
 const ENDINGS: [&str; 6] = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet"];
 
-/// Data files below `folder`, by name: their paths below it, with `/`. What lies in runs and models is no data, and a link may
-/// lead out.
+/// Data files below `folder`, by name: their paths below it, with `/`; and folders that hold some, with `/` at the end. What lies in
+/// runs and models is no data, and a link may lead out.
 pub fn data_files(folder: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     walk(folder, "", 0, &mut found);
@@ -37,6 +37,7 @@ fn walk(at: &Path, name: &str, depth: usize, found: &mut Vec<(String, PathBuf)>)
     let mut entries: Vec<PathBuf> =
         std::fs::read_dir(at).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     entries.sort();
+    let mut holds_data = false;
     for path in entries {
         let Some(own) = path.file_name().and_then(|own| own.to_str()).filter(|own| !own.starts_with('.')) else {
             continue;
@@ -48,8 +49,12 @@ fn walk(at: &Path, name: &str, depth: usize, found: &mut Vec<(String, PathBuf)>)
         if path.is_dir() && depth < DEPTH_MAX {
             walk(&path, &name, depth + 1, found);
         } else if path.is_file() && is_data(own) {
+            holds_data = true;
             found.push((name, path));
         }
+    }
+    if holds_data && depth > 0 {
+        found.push((format!("{name}/"), at.to_owned()));
     }
 }
 
@@ -91,6 +96,6 @@ mod tests {
             link(outside.path(), "linked");
         }
         let names: Vec<String> = data_files(folder.path()).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["b.jsonl", "tea/a.parquet", "tea/c.CSV.gz"]);
+        assert_eq!(names, ["b.jsonl", "tea/", "tea/a.parquet", "tea/c.CSV.gz"]);
     }
 }

@@ -2,12 +2,15 @@
 //! they hold is read as flags are, so a mistake on the page reads like one on the command line.
 //!
 //! A field is offered only where its value is a number, a word, a choice, or text that nobody opens or runs. Keys that hold
-//! paths are choices from lists, and those that hold commands, addresses or nested configuration are not offered at all.
+//! paths are choices from lists, and those that hold commands, addresses or nested configuration are not offered at all, but for
+//! further rows (`mix`), which are made here of such choices and numbers.
 
 use std::path::{Path, PathBuf};
 
 use gradus::config::{Flag, FlagKind, FlagSpec, Schema, Scope, flags};
 use gradus::inference::model_of;
+use gradus::task::TaskConfig;
+use serde_json::{Map, Value, json};
 
 use crate::models::{Found, Kind};
 use crate::training::data_files;
@@ -36,9 +39,21 @@ pub enum Takes {
     Model,
     /// A reward model of the list.
     Reward,
-    /// A data file of the list.
+    /// A data file, or a folder of them, of the list.
     Data,
+    /// A task that needs no keys.
+    Task,
+    /// Further data files, and how many rows of each: pairs of fields.
+    Mix,
 }
+
+/// The pairs of fields for further rows.
+pub const MIXED: usize = 3;
+
+/// What those fields are called: several of each are sent, in the order of the pairs.
+pub const MIX_DATA: &str = "mix-data";
+/// See [`MIX_DATA`].
+pub const MIX_ROWS: &str = "mix-rows";
 
 /// What a flag takes as a field; `None` where it is not offered.
 pub fn takes(spec: &FlagSpec) -> Option<Takes> {
@@ -49,6 +64,8 @@ pub fn takes(spec: &FlagSpec) -> Option<Takes> {
         "model" | "reference-model" => return Some(Takes::Model),
         "reward-model" => return Some(Takes::Reward),
         "data" | "eval-data" => return Some(Takes::Data),
+        "task" | "eval-task" => return Some(Takes::Task),
+        "mix" => return Some(Takes::Mix),
         _ => {}
     }
     match &spec.kind {
@@ -65,14 +82,17 @@ pub fn takes(spec: &FlagSpec) -> Option<Takes> {
 pub struct Lists {
     /// Models.
     pub models: Vec<Found>,
-    /// Data files: name and path.
+    /// Data files and folders of them: name and path.
     pub data: Vec<(String, PathBuf)>,
+    /// Tasks that need no keys. A program that prints rows is none of them.
+    pub tasks: Vec<String>,
 }
 
 impl Lists {
     /// What lies below `folder`, and the models that can be asked.
     pub fn look(folder: &Path, models: Vec<Found>) -> Self {
-        Self { models, data: data_files(folder) }
+        let tasks = TaskConfig::names().into_iter().filter(|name| TaskConfig::named(name).is_some()).collect();
+        Self { models, data: data_files(folder), tasks }
     }
 
     /// The names for a field.
@@ -83,6 +103,7 @@ impl Lists {
             Takes::Model => of(Kind::Language).collect(),
             Takes::Reward => of(Kind::Reward).collect(),
             Takes::Data => self.data.iter().map(|(name, _)| name.as_str()).collect(),
+            Takes::Task => self.tasks.iter().map(String::as_str).collect(),
             _ => Vec::new(),
         }
     }
@@ -109,8 +130,15 @@ pub fn fields(method: &str) -> Vec<(FlagSpec, Takes)> {
 pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result<Vec<Flag>, Vec<String>> {
     let fields = fields(method);
     let (mut found, mut problems) = (Vec::new(), Vec::new());
-    for (name, value) in filled.iter().filter(|(_, value)| !value.trim().is_empty()) {
-        let Some((spec, takes)) = fields.iter().find(|(spec, _)| spec.name == *name) else {
+    match mix(lists, filled) {
+        Ok(None) => {}
+        Ok(Some(mix)) => found.extend(set(method, "mix", &mix)),
+        Err(problem) => problems.push(problem),
+    }
+    let is_of_mix = |name: &str| [MIX_DATA, MIX_ROWS].contains(&name);
+    for (name, value) in filled.iter().filter(|(name, value)| !is_of_mix(name) && !value.trim().is_empty()) {
+        let known = fields.iter().find(|(spec, takes)| spec.name == *name && *takes != Takes::Mix);
+        let Some((spec, takes)) = known else {
             problems.push(format!("There is no field {name}."));
             continue;
         };
@@ -129,10 +157,14 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
                 problems.push(format!("{name} is neither yes nor no."));
                 continue;
             }
-            Takes::Number | Takes::Word => value.trim().to_owned(),
+            Takes::Task if !lists.tasks.contains(value) => {
+                problems.push(format!("{name}: there is no task {value}."));
+                continue;
+            }
+            Takes::Number | Takes::Word | Takes::Task => value.trim().to_owned(),
             // Forms end lines as the wire does.
             Takes::Text => value.replace("\r\n", "\n"),
-            Takes::Model | Takes::Reward | Takes::Data => match lists.path(*takes, value) {
+            Takes::Model | Takes::Reward | Takes::Data | Takes::Mix => match lists.path(*takes, value) {
                 Some(path) => path.to_string_lossy().into_owned(),
                 None => {
                     problems.push(format!("{name}: there is no {value} in the list."));
@@ -143,6 +175,33 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
         found.push(Flag { spec: spec.clone(), written, values: vec![value] });
     }
     if problems.is_empty() { Ok(found) } else { Err(problems) }
+}
+
+/// Further rows as the key `mix` has them, of the pairs of fields; nothing where none is chosen.
+fn mix(lists: &Lists, filled: &[(String, String)]) -> Result<Option<String>, String> {
+    let of = |field: &'static str| filled.iter().filter(move |(name, _)| name == field).map(|(_, value)| value.trim());
+    let (data, mut rows) = (of(MIX_DATA), of(MIX_ROWS));
+    let mut all = Vec::new();
+    for name in data {
+        let rows = rows.next().unwrap_or_default();
+        match (name, rows) {
+            ("", "") => continue,
+            ("", _) => return Err("mix: rows are asked for, but no file is chosen.".into()),
+            _ if all.len() == MIXED => return Err(format!("mix: at most {MIXED} files are taken.")),
+            _ => {}
+        }
+        let path = lists.path(Takes::Data, name).ok_or_else(|| format!("mix: there is no {name} in the list."))?;
+        let mut one = Map::from_iter([("data".to_owned(), json!(path.to_string_lossy()))]);
+        if !rows.is_empty() {
+            let count: usize = rows.parse().map_err(|_| format!("mix: {rows} is no number of rows."))?;
+            one.insert("rows".into(), count.into());
+        }
+        all.push(Value::Object(one));
+    }
+    match rows.all(str::is_empty) {
+        true => Ok((!all.is_empty()).then(|| Value::Array(all).to_string())),
+        false => Err("mix: rows are asked for, but no file is chosen.".into()),
+    }
 }
 
 /// A flag that the server sets itself.
@@ -181,7 +240,8 @@ mod tests {
     fn lists() -> Lists {
         let found = |name: &str, kind| Found { name: name.into(), path: format!("/m/{name}").into(), kind };
         let models = vec![found("gpt2", Kind::Language), found("judge", Kind::Reward)];
-        Lists { models, data: vec![("tea.jsonl".into(), "/d/tea.jsonl".into())] }
+        let data = vec![("tea.jsonl".into(), "/d/tea.jsonl".into()), ("cups/".into(), "/d/cups".into())];
+        Lists { models, data, tasks: Lists::look("/nowhere".as_ref(), Vec::new()).tasks }
     }
 
     fn filled(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -197,7 +257,8 @@ mod tests {
                 let is_open = matches!(&spec.kind, FlagKind::Arguments | FlagKind::Yaml | FlagKind::Repeated)
                     || matches!(&spec.kind, FlagKind::Value("DIR" | "FILE" | "PATH" | "DEVICE"));
                 let offered = takes(&spec);
-                let is_list = matches!(offered, Some(Takes::Model | Takes::Reward | Takes::Data));
+                let is_list =
+                    matches!(offered, Some(Takes::Model | Takes::Reward | Takes::Data | Takes::Task | Takes::Mix));
                 assert!(!is_open || offered.is_none() || is_list, "{}: {offered:?}", spec.key);
                 for word in ["command", "lexicon", "output_dir", "http", "url", "chat_template", "server"] {
                     assert!(
@@ -239,6 +300,14 @@ mod tests {
             ("reward-command", "sh -c id"),
             ("chat-template", "/etc/passwd"),
             ("mix", "[{data: /etc/passwd}]"),
+            ("mix", "tea.jsonl"),
+            ("mix-data", "/etc/passwd"),
+            ("mix-data", "../tea.jsonl"),
+            ("mix-rows", "3"),
+            ("task", "command"),
+            ("task", "{command: [id]}"),
+            ("task", "dummy_pool"),
+            ("eval-task", "plugin"),
             ("shuffle", "maybe"),
             ("nonsense", "1"),
         ] {
@@ -248,6 +317,39 @@ mod tests {
             given("sft", &lists, &filled(&[("system-prompt", &"x".repeat(BYTES + 1))])).map_err(|p| p.len()),
             Err(1)
         );
+    }
+
+    #[test]
+    fn tasks_and_further_rows_are_choices() {
+        let lists = lists();
+        let form = [("model", "gpt2"), ("data", "cups/"), ("task", "commongen"), ("split", "train")];
+        let flags = given("sft", &lists, &filled(&form)).expect("flags");
+        assert_eq!(command("sft", &flags), "gradus sft --model /m/gpt2 --data /d/cups --task commongen --split train");
+        let form = [
+            ("model", "gpt2"),
+            ("data", "tea.jsonl"),
+            ("mix-data", ""),
+            ("mix-rows", ""),
+            ("mix-data", "cups/"),
+            ("mix-rows", " 40 "),
+            ("mix-data", "tea.jsonl"),
+            ("mix-rows", ""),
+        ];
+        let flags = given("sft", &lists, &filled(&form)).expect("flags");
+        let mix = r#"[{"data":"/d/cups","rows":40},{"data":"/d/tea.jsonl"}]"#;
+        assert_eq!(flags[0].values, [mix]);
+        let request = gradus::config::Request { method: Some("sft"), flags: &flags, ..Default::default() };
+        let written = gradus::config::RunConfig::load(&request).expect("a configuration").config.mix;
+        let written: Vec<(String, Option<usize>)> =
+            written.into_iter().map(|mixed| (mixed.data.to_string(), mixed.rows)).collect();
+        assert_eq!(written, [("/d/cups".to_owned(), Some(40)), ("/d/tea.jsonl".to_owned(), None)]);
+        for (rows, problem) in
+            [("-1", "mix: -1 is no number of rows."), ("1, x: 2", "mix: 1, x: 2 is no number of rows.")]
+        {
+            let form = filled(&[("mix-data", "cups/"), ("mix-rows", rows)]);
+            assert_eq!(given("sft", &lists, &form), Err(vec![problem.to_owned()]));
+        }
+        assert!(given("sft", &lists, &filled(&[("mix-data", "cups/"); MIXED + 1])).is_err());
     }
 
     #[test]

@@ -75,6 +75,19 @@ pub struct Comparison<'a> {
     pub prompts: (&'a Path, usize),
     /// The models.
     pub models: &'a [&'a Path],
+    /// Where it is written how many answers there are: `{"done": 16, "of": 100}`.
+    pub progress: &'a Path,
+}
+
+/// A project that is being made, or of which nothing came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Making {
+    /// Its name.
+    pub name: String,
+    /// How its process stands.
+    pub standing: Standing,
+    /// How many answers there are, of how many, once there are any.
+    pub answers: Option<(usize, usize)>,
 }
 
 /// A process that was begun.
@@ -194,28 +207,33 @@ impl Training {
     ///
     /// # Errors
     /// When nothing may be started here, or cannot be.
-    pub fn compare(&self, folder: &Path, of: &Comparison<'_>) -> Result<()> {
+    pub fn compare(&self, folder: &Path, name: &str, prompts: (&Path, usize), models: &[&Path]) -> Result<()> {
         let trainer =
             self.trainer.as_ref().ok_or_else(|| Error::input("the server was started without --allow-training"))?;
-        let log = start::configs(folder)?.join(format!("project-{}.log", of.name));
+        let configs = start::configs(folder)?;
+        let (log, progress) = (configs.join(format!("project-{name}.log")), progress_of(&configs, name));
+        let of = Comparison { folder, name, prompts, models, progress: &progress };
         let mut kept = self.kept();
-        if kept.projects.iter_mut().any(|(name, _, going)| name == of.name && !going.has_ended()) {
-            return Err(Error::input(format!("`{}` is being made already", of.name)));
+        if kept.projects.iter_mut().any(|(known, _, going)| known == name && !going.has_ended()) {
+            return Err(Error::input(format!("`{name}` is being made already")));
         }
-        kept.projects.retain(|(name, ..)| name != of.name);
-        let going = trainer.begin(&Job::Compare(of), &log)?;
-        kept.projects.push((of.name.to_owned(), log, going));
+        kept.projects.retain(|(known, ..)| known != name);
+        // What an earlier one of this name came to says nothing of this one.
+        let _ = std::fs::remove_file(&progress);
+        let going = trainer.begin(&Job::Compare(&of), &log)?;
+        kept.projects.push((name.to_owned(), log, going));
         Ok(())
     }
 
     /// Projects that are being made, and those of which nothing came.
-    pub fn projects(&self) -> Vec<(String, Standing)> {
+    pub fn projects(&self) -> Vec<Making> {
         let mut kept = self.kept();
-        let standing = |(name, log, going): &mut (String, PathBuf, Box<dyn Going>)| {
+        let making = |(name, log, going): &mut (String, PathBuf, Box<dyn Going>)| {
             let standing = if going.has_ended() { Standing::Ended(said(log)) } else { Standing::Going };
-            (name.clone(), standing)
+            let answers = log.parent().and_then(|configs| answers(&progress_of(configs, name)));
+            Making { name: name.clone(), standing, answers }
         };
-        kept.projects.iter_mut().map(standing).collect()
+        kept.projects.iter_mut().map(making).collect()
     }
 
     /// Runs that have nothing to show yet, or never had: name and how their process stands.
@@ -227,6 +245,18 @@ impl Training {
         };
         names.into_iter().filter_map(|name| self.standing(&name).map(|standing| (name, standing))).collect()
     }
+}
+
+/// Where it is written how many answers of a project there are.
+fn progress_of(configs: &Path, name: &str) -> PathBuf {
+    configs.join(format!("project-{name}.progress"))
+}
+
+/// How many answers there are, of how many.
+fn answers(progress: &Path) -> Option<(usize, usize)> {
+    let found: Value = serde_json::from_slice(&std::fs::read(progress).ok()?).ok()?;
+    let number = |key: &str| found[key].as_u64().and_then(|number| usize::try_from(number).ok());
+    number("done").zip(number("of"))
 }
 
 /// What a process said at its end: the file has nothing else in it.

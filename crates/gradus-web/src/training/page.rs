@@ -4,7 +4,7 @@ use gradus::config::{FlagKind, FlagSpec, MethodConfig};
 use gradus::runs::{Entry, Snapshot, Status};
 use serde_json::Value;
 
-use super::fields::{Lists, Takes, fields};
+use super::fields::{Lists, MIX_DATA, MIX_ROWS, MIXED, Takes, fields};
 use super::{Standing, quoted};
 use crate::html;
 use crate::html::Html;
@@ -67,11 +67,34 @@ fn field(spec: &FlagSpec, takes: Takes, lists: &Lists, filled: &Asked) -> Html {
         },
         Takes::Number => input("decimal"),
         Takes::Text => input("text"),
-        Takes::Model | Takes::Reward | Takes::Data => options(&lists.names(takes)),
+        Takes::Model | Takes::Reward | Takes::Data | Takes::Task => options(&lists.names(takes)),
+        Takes::Mix => return mix(spec, lists, filled),
     };
     html![
         "<div><label for=\"" (spec.name) "\">" (spec.name) "</label>" (own) "<p class=\"small soft about-field\" id=\"about-" (spec.name) "\">"
         (spec.doc) "</p></div>\n"
+    ]
+}
+
+/// Pairs of fields: a file, and how many of its rows.
+fn mix(spec: &FlagSpec, lists: &Lists, filled: &Asked) -> Html {
+    let before = |name: &str, at: usize| {
+        let mut of = filled.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        of.nth(at).unwrap_or_default().to_owned()
+    };
+    let pair = |at: usize| {
+        let (data, rows) = (before(MIX_DATA, at), before(MIX_ROWS, at));
+        let names = lists.names(Takes::Data);
+        let all: Vec<Html> = names.into_iter().map(|name| option(name, name, name == data)).collect();
+        html![
+            "<div class=\"row\"><select name=\"" (MIX_DATA) "\" aria-label=\"More rows " (at + 1) "\">" (option("", "–", data.is_empty())) (all) "</select>"
+            "<input name=\"" (MIX_ROWS) "\" value=\"" (rows) "\" size=\"8\" inputmode=\"numeric\" placeholder=\"all rows\" autocomplete=\"off\" aria-label=\"How many rows, "
+            (at + 1) "\"></div>\n"
+        ]
+    };
+    html![
+        "<fieldset><legend>" (spec.name) "</legend>\n" ((0..MIXED).map(pair).collect::<Vec<_>>()) "<p class=\"small soft about-field\">" (spec.doc)
+        "</p></fieldset>\n"
     ]
 }
 
@@ -93,7 +116,10 @@ pub fn form(session: &Session, method: &MethodConfig, lists: &Lists, filled: &As
     }
     let section = |name: &&str| {
         let own: Vec<&(FlagSpec, Takes)> = all.iter().filter(|(spec, _)| spec.section == *name).collect();
-        let is_filled = own.iter().any(|(spec, _)| first(filled, &spec.name).is_some());
+        let is_filled = own.iter().any(|(spec, takes)| {
+            let name = if *takes == Takes::Mix { MIX_DATA } else { &spec.name };
+            first(filled, name).is_some()
+        });
         let open = if OPEN.contains(name) || is_filled { html![" open"] } else { Html::new() };
         let own: Vec<Html> = own.iter().map(|(spec, takes)| field(spec, *takes, lists, filled)).collect();
         html!["<details" (open) ">\n<summary>" (*name) "</summary>\n<div class=\"grid\">\n" (own) "</div>\n</details>\n"]

@@ -35,7 +35,7 @@ pub fn project(folder: &Path, name: &str, labels: &str, annotators: usize) {
         uncertain_to: None,
         device: DeviceChoice::cpu(),
     };
-    assert_eq!(new_project(folder, &new).expect("a project"), 2);
+    assert_eq!(new_project(folder, &new, &mut |_, _| {}).expect("a project"), 2);
 }
 
 /// Makes a project with strengths that two people have annotated, who differ: what another tool has kept.

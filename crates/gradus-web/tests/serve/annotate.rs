@@ -60,8 +60,12 @@ fn known_answers_measure_everyone_and_nobody_sees_them() {
     let known =
         json!({ "prompt": "Known?", "completions": ["right", "wrong"], "expected": { "ranks": { "1v2": "first" } } });
     let attention = json!({ "prompt": "Choose the second.", "completions": ["no", "yes"], "expected": { "ranks": { "1v2": "second" } }, "attention": true });
-    new_project(folder.path(), &project(folder.path(), "comparison", &[known, attention, pair("Q?")], 1))
-        .expect("a project");
+    new_project(
+        folder.path(),
+        &project(folder.path(), "comparison", &[known, attention, pair("Q?")], 1),
+        &mut |_, _| {},
+    )
+    .expect("a project");
     let server = Server::over(folder.path());
     let (ada, bob) = (
         person(&server, folder.path(), "ada", Role::Annotator),
@@ -92,7 +96,7 @@ fn known_answers_measure_everyone_and_nobody_sees_them() {
     // What is known must be an annotation.
     let wrong = json!({ "prompt": "Q", "completions": ["a", "b"], "expected": { "ranks": { "1v9": "first" } } });
     let other = NewProject { name: "other".into(), ..project(folder.path(), "comparison", &[wrong], 1) };
-    let message = new_project(folder.path(), &other).expect_err("wrong").to_string();
+    let message = new_project(folder.path(), &other, &mut |_, _| {}).expect_err("wrong").to_string();
     assert!(message.contains("`expected`: A pair is not of this task."), "{message}");
 }
 
@@ -101,8 +105,12 @@ fn a_reviewer_decides_where_people_differ_and_that_is_final() {
     let folder = tempfile::tempdir().expect("a folder");
     let rows = [pair("Alike?"), pair("Apart?"), pair("Far?")];
     let three = json!({ "prompt": "Far?", "completions": ["a b", "c d", "e f"] });
-    new_project(folder.path(), &project(folder.path(), "comparison", &[rows[0].clone(), rows[1].clone(), three], 2))
-        .expect("a project");
+    new_project(
+        folder.path(),
+        &project(folder.path(), "comparison", &[rows[0].clone(), rows[1].clone(), three], 2),
+        &mut |_, _| {},
+    )
+    .expect("a project");
     let server = Server::over(folder.path());
     let (ada, bob) = (
         person(&server, folder.path(), "ada", Role::Annotator),
@@ -173,7 +181,7 @@ fn models_answer_in_place_and_a_reward_model_orders_the_queue() {
     let sampled =
         Answering { models: vec![one.clone(), other.clone()], each: 1, max_new_tokens: 6, temperature: 1.0, seed: 3 };
     let new = NewProject { sampled: Some(sampled), ..new };
-    assert_eq!(new_project(folder.path(), &new).expect("a project"), 3);
+    assert_eq!(new_project(folder.path(), &new, &mut |_, _| {}).expect("a project"), 3);
     let raw = |name: &str| -> Vec<Value> {
         let server = Server::over(folder.path());
         let ada = person(&server, folder.path(), "ada", Role::Annotator);
@@ -195,7 +203,7 @@ fn models_answer_in_place_and_a_reward_model_orders_the_queue() {
 
     // The same rows by uncertainty are the same tasks in the order of how little a reward model tells the two apart.
     let again = NewProject { name: "ordered".into(), uncertain_to: Some(fixture("qwen3-reward")), ..new };
-    assert_eq!(new_project(folder.path(), &again).expect("a project"), 3);
+    assert_eq!(new_project(folder.path(), &again, &mut |_, _| {}).expect("a project"), 3);
     let ordered = raw("ordered");
     let mut sorted = (answers.clone(), ordered.clone());
     sorted.0.sort_by_key(Value::to_string);
@@ -264,8 +272,12 @@ fn what_another_tool_has_kept_becomes_a_project() {
 #[test]
 fn annotations_lead_to_runs_and_back_to_people() {
     let folder = folder(&["gpt2", "qwen3", "qwen3-reward"]);
-    new_project(folder.path(), &project(folder.path(), "comparison-strength", &[pair("Q?"), pair("R?")], 1))
-        .expect("a project");
+    new_project(
+        folder.path(),
+        &project(folder.path(), "comparison-strength", &[pair("Q?"), pair("R?")], 1),
+        &mut |_, _| {},
+    )
+    .expect("a project");
     let recorder = Arc::new(Recorder::default());
     let server =
         Server::with(folder.path(), IpAddr::from([127, 0, 0, 1]), Some(Arc::clone(&recorder) as Arc<dyn Trainer>));
@@ -317,7 +329,11 @@ fn annotations_lead_to_runs_and_back_to_people() {
         asked.starts_with("compare blind") && asked.contains("gpt2") && asked.contains("tea-prompt.jsonl\", 2"),
         "{asked}"
     );
-    assert!(ada.get("/annotate").body.contains("blind: models answer"));
+    assert!(ada.get("/annotate").body.contains("blind: models answer, 16 of 100 answers"));
+    // What is no progress is none.
+    fs::write(folder.path().join("configs/project-blind.progress"), "{\"done\": \"<b>\", \"of\": -1}")
+        .expect("written");
+    assert!(ada.get("/annotate").body.contains("blind: models answer …"));
     // Who is no owner, and a server without leave, do none of it.
     let bob = person(&server, folder.path(), "bob", Role::Reviewer);
     assert_eq!(bob.form("/annotate/tea/train", &[("form", "prompt"), ("method", "grpo")]).status, 403);
@@ -330,7 +346,8 @@ fn annotations_lead_to_runs_and_back_to_people() {
 #[test]
 fn downloads_have_the_form_that_is_asked_for() {
     let folder = tempfile::tempdir().expect("a folder");
-    new_project(folder.path(), &project(folder.path(), "comparison", &[pair("Q?")], 1)).expect("a project");
+    new_project(folder.path(), &project(folder.path(), "comparison", &[pair("Q?")], 1), &mut |_, _| {})
+        .expect("a project");
     let server = Server::over(folder.path());
     let ada = person(&server, folder.path(), "ada", Role::Owner);
     hand_in(&ada, "first");

@@ -30,6 +30,7 @@ fn generated(model: &str, prompt: &str, n: usize, params: SamplingParams, stop: 
         stop: stop.iter().map(|stop| (*stop).to_owned()).collect(),
         seed: Seed(7),
         max_rows: None,
+        at_once: None,
         compute: Precision::F32,
         weights: WeightFormat::F32,
         chat_template: None,

@@ -47,7 +47,10 @@ impl Trainer for Recorder {
         let said = match work {
             Job::Train { config } => format!("train {}", fs::read_to_string(config).expect("it is there")),
             Job::Resume { run, max_steps } => format!("resume {} {max_steps:?}", run.display()),
-            Job::Compare(of) => format!("compare {} {:?} {:?}", of.name, of.prompts, of.models),
+            Job::Compare(of) => {
+                fs::write(of.progress, "{\"done\": 16, \"of\": 100}").expect("written");
+                format!("compare {} {:?} {:?}", of.name, of.prompts, of.models)
+            }
         };
         fs::write(log, "error: <b>no</b> tea\n").expect("written");
         self.asked.lock().expect("it").push(said);

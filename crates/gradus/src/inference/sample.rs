@@ -14,7 +14,7 @@ use crate::model::{CausalLm, Precision, Room, WeightFormat};
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, Prompt, Sampler};
 
-/// Prompts that are sampled together; their completions are given out before the next are begun.
+/// Prompts that are sampled together unless fewer are asked for; their completions are given out before the next are begun.
 const PROMPTS_AT_ONCE: usize = 64;
 
 /// What is completed.
@@ -66,6 +66,9 @@ pub struct SampleOptions {
     pub seed: Seed,
     /// Use at most this many prompts.
     pub max_rows: Option<usize>,
+    /// Sample at most this many prompts together, so that completions come earlier and `progress` hears of them more often.
+    /// What they become does not depend on it. Default 64.
+    pub at_once: Option<usize>,
     /// How the operands of products are held, where the format of the weights leaves that open.
     pub compute: Precision,
     /// How the weights are held; logprobs are those of the model so rounded.
@@ -126,7 +129,7 @@ pub fn sample<E: From<Error>>(
     let total = prompts.len();
     let mut done = 0;
     progress(done, total);
-    for chunk in prompts.chunks(PROMPTS_AT_ONCE) {
+    for chunk in prompts.chunks(options.at_once.unwrap_or(PROMPTS_AT_ONCE).max(1)) {
         let first = done * options.group_size;
         let stream = |i: usize| options.seed.stream(Purpose::Generate, 0, (first + i) as u64);
         let sampled = rollout::sample(&model, chunk.to_vec(), &sampler, &stream)?;

@@ -340,6 +340,7 @@ mod tests {
                 group_size: 2,
                 beams: None,
                 max_rows: None,
+                at_once: None,
                 compute: Precision::F32,
                 weights: WeightFormat::F32,
                 chat_template: None,
