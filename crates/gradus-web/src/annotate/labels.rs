@@ -33,6 +33,12 @@ pub struct LabelSet {
     /// The labelling policy, a paragraph each.
     #[serde(default)]
     pub instructions: Vec<String>,
+    /// An example, a paragraph each.
+    #[serde(default)]
+    pub example: Vec<String>,
+    /// What people ask of the policy, with answers.
+    #[serde(default)]
+    pub faq: Vec<Asked>,
     /// Types of spans of the first answer, the first that fits before those below.
     #[serde(default)]
     pub spans: Vec<Type>,
@@ -51,6 +57,16 @@ pub struct LabelSet {
     /// Questions about the first answer, each with a scale.
     #[serde(default)]
     pub questions: Vec<Question>,
+}
+
+/// A question about the policy, and its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// What is asked.
+    pub question: String,
+    /// The answer.
+    pub answer: String,
 }
 
 /// How much better one answer is than another.

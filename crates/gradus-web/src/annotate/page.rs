@@ -4,7 +4,7 @@ use axum::response::Html as Body;
 
 use super::answer::{Answer, Rank, pair_name, pairs};
 use super::export::Form;
-use super::labels::LabelSet;
+use super::labels::{Asked, LabelSet};
 use super::stats::{Number, Stats};
 use super::task::Task;
 use crate::html;
@@ -222,8 +222,23 @@ fn instructions(labels: &LabelSet) -> Html {
     if labels.instructions.is_empty() {
         return Html::new();
     }
-    let paragraphs: Vec<Html> = labels.instructions.iter().map(|text| html!["<li>" (text) "</li>\n"]).collect();
-    html!["<details><summary>Instructions</summary>\n<ul>\n" (paragraphs) "</ul>\n</details>\n"]
+    let list = |texts: &[String]| {
+        let items: Vec<Html> = texts.iter().map(|text| html!["<li>" (text) "</li>\n"]).collect();
+        html!["<ul>\n" (items) "</ul>\n"]
+    };
+    let example = match labels.example.is_empty() {
+        true => Html::new(),
+        false => html!["<details><summary>Example</summary>\n" (list(&labels.example)) "</details>\n"],
+    };
+    let one = |asked: &Asked| html!["<dt>" (asked.question) "</dt>\n<dd>" (asked.answer) "</dd>\n"];
+    let faq = match labels.faq.is_empty() {
+        true => Html::new(),
+        false => {
+            let all: Vec<Html> = labels.faq.iter().map(one).collect();
+            html!["<details><summary>Questions and answers</summary>\n<dl>\n" (all) "</dl>\n</details>\n"]
+        }
+    };
+    html!["<details class=\"instructions\"><summary>Instructions</summary>\n" (list(&labels.instructions)) (example) (faq) "</details>\n"]
 }
 
 fn keys(labels: &LabelSet) -> Html {

@@ -495,6 +495,22 @@ function judging(labels) {
   return section;
 }
 
+/** A step whose heading hides and shows it; what is hidden stays so. */
+function foldable(section) {
+  const head = section.querySelector("h2");
+  const title = head.textContent;
+  const rest = [...section.childNodes].filter((child) => child !== head);
+  const details = element("details");
+  const summary = element("summary");
+  details.open = !folded.has(title);
+  details.addEventListener("toggle", () => (details.open ? folded.delete(title) : folded.add(title)));
+  summary.append(head);
+  details.append(summary, ...rest);
+  section.append(details);
+  return section;
+}
+const folded = new Set();
+
 /** Everything that is asked. */
 function draw() {
   const { labels } = task;
@@ -503,7 +519,7 @@ function draw() {
   if (labels.correction) sections.push(correcting());
   if (labels.questions.length) sections.push(judging(labels));
   if (labels.comparison) sections.push(comparing());
-  asked.replaceChildren(...sections);
+  asked.replaceChildren(...sections.map(foldable));
   if (document.activeElement !== feedback) feedback.value = answer.feedback;
 }
 

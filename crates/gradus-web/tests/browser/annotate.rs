@@ -81,6 +81,11 @@ fn ready(browser: &mut Browser) {
     browser.wait("document.querySelector('#asked section') || !document.getElementById('asked')");
 }
 
+/// Opens or closes a step by its heading.
+fn fold(browser: &mut Browser, step: usize) {
+    browser.click(&format!("#asked > section:nth-child({step}) > details > summary"));
+}
+
 /// Drags the mouse over words of the answer, from the middle of one to the middle of another.
 fn select(browser: &mut Browser, from: usize, to: usize) {
     let places = browser.eval(&format!(
@@ -141,6 +146,15 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
     next(&mut browser, &server, "fine");
     assert!(browser.text(".given").contains("Is the tea warm?") && browser.text(".given").contains("S0"));
     assert!(is_disabled(&mut browser, "#submit"));
+    let policy = browser.eval("document.querySelector('.instructions').textContent");
+    let policy = policy.as_str().expect("a text");
+    assert!(
+        ["The first type", "Example", "Questions and answers"].iter().all(|part| policy.contains(part)),
+        "{policy}"
+    );
+    let is_seen = "document.getElementById('correction').checkVisibility()";
+    fold(&mut browser, 2);
+    browser.wait(&format!("!{is_seen}"));
 
     // A selection within words is widened to whole words, and asks for a type.
     select(&mut browser, 4, 7);
@@ -158,6 +172,10 @@ fn errors_are_marked_corrected_and_handed_in_and_nothing_is_lost() {
         browser.text(".pill").contains("Repetitive") && browser.text(".pill").contains("repeats “The tea is warm.”")
     );
     assert_eq!(browser.eval("document.querySelectorAll('.word.marked').length"), 4);
+    // The step that was hidden is still hidden, until it is opened again.
+    assert_eq!(browser.eval(is_seen), false);
+    fold(&mut browser, 2);
+    browser.wait(is_seen);
 
     // What overlaps it is rejected, as is a click that selects nothing.
     select(&mut browser, 2, 5);
