@@ -1,13 +1,20 @@
 """How `gradus serve` bears many at once: 10,000 tasks and 200 runs, 50 people who change something every second and 8 chats that stream, all on
-one server. Prints the times of pages and of what is kept, and fails on any error.
+one server. Prints the times of pages and of what is kept, and fails on any error. Before that, how fast one completion streams, beside what
+`gradus bench` samples alone from the same model, in turns (a model of GPT-2's shape with random weights; `--stream SHAPE` takes another one of
+`workloads.py`, `--stream none` leaves it out).
 
     python tools/bench/serve.py target/release/gradus MODEL
+
+People and chats are asked for by processes of their own, whose work is no part of the server's but shares its processors. People begin within
+three seconds of each other and pause between half a second and one and a half: nobody keeps step with others.
 """
 
 import argparse
-import http.cookiejar
+import http.client
 import json
+import multiprocessing
 import pathlib
+import random
 import re
 import shutil
 import statistics
@@ -16,9 +23,13 @@ import tempfile
 import threading
 import time
 import urllib.parse
-import urllib.request
+
+import workloads
 
 TASKS, RUNS, PEOPLE, CHATS = 10_000, 200, 50, 8
+
+# Of what is streamed: tokens of the prompt, tokens sampled, and how often both sides are measured.
+PROMPT, STREAMED, TURNS = 64, 128, 3
 
 
 def folder(root, binary, model):
@@ -37,49 +48,113 @@ def folder(root, binary, model):
     return [invite(i) for i in range(PEOPLE)]
 
 
-class Person:
-    """A browser without a window."""
+class Server:
+    """A server over a folder, which ends with the block."""
 
-    def __init__(self, url):
-        self.url = url
-        self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
+    def __init__(self, binary, root):
+        self.process = subprocess.Popen([binary, "serve", str(root), "--port", "0", "--json", "--quiet"], stdout=subprocess.PIPE, text=True)
+        self.host = urllib.parse.urlparse(json.loads(self.process.stdout.readline())["url"]).netloc
+
+    def __enter__(self):
+        return self.host
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+class Person:
+    """A browser without a window: it keeps its connection, as browsers do."""
+
+    def __init__(self, host):
+        self.host, self.cookie, self.csrf = host, None, ""
+        self.connection = http.client.HTTPConnection(host)
         self.csrf = re.search(r'name="csrf" content="(\w+)"', self.get("/annotate")).group(1)
 
+    def ask(self, method, path, body=None, kind="application/json"):
+        headers = {"X-CSRF-Token": self.csrf, "Content-Type": kind} if body is not None else {}
+        if self.cookie:
+            headers["Cookie"] = self.cookie
+        self.connection.request(method, path, body, headers)
+        answer = self.connection.getresponse()
+        text = answer.read()
+        self.cookie = (answer.getheader("Set-Cookie") or self.cookie or "").split(";")[0]
+        if answer.status == 303:
+            self.at = answer.getheader("Location")
+            return self.ask("GET", self.at)
+        assert answer.status < 300, f"{method} {path}: {answer.status}"
+        return text.decode()
+
     def get(self, path):
-        with self.opener.open(self.url + path) as answer:
-            self.at = answer.geturl()
-            return answer.read().decode()
-
-    def post(self, path, body, kind="application/json"):
-        headers = {"Content-Type": kind, "X-CSRF-Token": self.csrf}
-        with self.opener.open(urllib.request.Request(self.url + path, data=body.encode(), headers=headers)) as answer:
-            return answer.read().decode()
+        return self.ask("GET", path)
 
 
-def annotate(url, i, token, kept, pages, until):
-    person = Person(url)
-    form = {"name": f"person-{i}", "token": token}
-    person.post("/annotate/enter", urllib.parse.urlencode(form), "application/x-www-form-urlencoded")
+def annotate(host, i, token, kept, pages, until):
+    person, chance = Person(host), random.Random(i)
+    pause = lambda: time.sleep(chance.uniform(0.5, 1.5))
+    time.sleep(chance.uniform(0, 3))
+    person.ask("POST", "/annotate/enter", urllib.parse.urlencode({"name": f"person-{i}", "token": token}), "application/x-www-form-urlencoded")
     while time.monotonic() < until:
         begun = time.monotonic()
         person.get("/annotate/big")
         pages.append(time.monotonic() - begun)
-        task = urllib.parse.urlparse(person.at).path
+        task = person.at
         for ranks, state in [({}, "open"), ({"1v2": "first"}, "open"), ({"1v2": "first"}, "done")]:
+            pause()
+            body = json.dumps({"answer": {"ranks": ranks}, "state": state, "seconds": 1.0})
             begun = time.monotonic()
-            person.post(f"{task}/keep", json.dumps({"answer": {"ranks": ranks}, "state": state, "seconds": 1.0}))
+            person.ask("POST", f"{task}/keep", body)
             kept.append(time.monotonic() - begun)
-            time.sleep(1)
 
 
-def chat(url, tokens, until):
-    body = {"model": "model", "prompt": "The tea", "max_tokens": 100, "stream": True}
+def completion(host, body):
+    """Has a completion streamed; its bytes, and when the first and the last token came."""
+    connection = http.client.HTTPConnection(host)
+    connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
+    answer, parts, times = connection.getresponse(), [], []
+    while part := answer.read1():
+        parts.append(part)
+        times.append(time.monotonic())
+    connection.close()
+    events = [line for line in b"".join(parts).split(b"\n") if line.startswith(b"data: {")]
+    assert answer.status == 200 and not any(b'"error"' in event for event in events), parts[:1]
+    # The last one has no text: it says why it ended.
+    return len(events) - 1, times[0], times[-1]
+
+
+def chat(host, said, until):
     while time.monotonic() < until:
-        request = urllib.request.Request(f"{url}/v1/completions", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
-        with urllib.request.urlopen(request) as answer:
-            lines = [line for line in answer.read().decode().splitlines() if line.startswith("data: {")]
-        assert not any("error" in json.loads(line[6:]) for line in lines)
-        tokens.append(len(lines) - 1)
+        said.append(completion(host, {"model": "model", "prompt": "The tea", "max_tokens": 100})[0])
+
+
+def together(work):
+    """Does all of the work in threads; what went wrong."""
+    errors = []
+
+    def guarded(one, *given):
+        try:
+            one(*given)
+        except Exception as error:
+            errors.append(repr(error))
+
+    threads = [threading.Thread(target=guarded, args=one) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def people(host, tokens, until, results):
+    kept, pages = [], []
+    errors = together([(annotate, host, i, token, kept, pages, until) for i, token in enumerate(tokens)])
+    results.put(("people", (kept, pages), errors))
+
+
+def chats(host, until, results):
+    said = []
+    errors = together([(chat, host, said, until)] * CHATS)
+    results.put(("chats", said, errors))
 
 
 def shown(times):
@@ -87,45 +162,64 @@ def shown(times):
     return f"median {statistics.median(times):.1f} ms, 95 % {times[int(0.95 * len(times))]:.1f} ms, most {times[-1]:.1f} ms, {len(times)} of them"
 
 
+def stream(binary, shape):
+    """Tokens a second of one completion, streamed by the server and sampled by `gradus bench`, each after its first token."""
+    from make_inputs import write_model
+
+    with tempfile.TemporaryDirectory() as root:
+        model = pathlib.Path(root) / "model"
+        write_model(model, workloads.MODELS[shape])
+        words = " ".join(f"w{i}" for i in range(PROMPT))
+        body = {"model": "model", "prompt": words, "max_tokens": STREAMED, "temperature": 1.0, "top_p": 1.0}
+        sizes = ["--prompt-tokens", str(PROMPT), "--new-tokens", str(STREAMED), "--generate-batch", "1"]
+        bench = [binary, "bench", "--model", str(model), "--no-training", "--repetitions", "1", *sizes, "--json", "--quiet"]
+        streamed, alone = [], []
+        for turn in range(TURNS):
+            with Server(binary, root) as host:
+                completion(host, {**body, "max_tokens": 4})
+                tokens, first, last = completion(host, {**body, "seed": turn})
+                assert tokens == STREAMED, f"{tokens} tokens were streamed, but {STREAMED} asked for"
+                streamed.append((tokens - 1) / (last - first))
+            report = json.loads(subprocess.run(bench, check=True, capture_output=True, text=True).stdout)
+            alone.append(report["generation"][0]["decode_tokens_per_s"])
+        one, other = statistics.median(streamed), statistics.median(alone)
+        print(f"one completion of {shape}: {one:.1f} tokens/s streamed, {other:.1f} sampled by `gradus bench`: {100 * one / other:.0f} %")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binary")
     parser.add_argument("model")
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--stream", default="124M")
     arguments = parser.parse_args()
+    if arguments.stream != "none":
+        stream(arguments.binary, arguments.stream)
     with tempfile.TemporaryDirectory() as root:
         root = pathlib.Path(root)
         tokens = folder(root, arguments.binary, arguments.model)
-        server = subprocess.Popen([arguments.binary, "serve", str(root), "--port", "0", "--json"], stdout=subprocess.PIPE, text=True)
-        try:
-            url = json.loads(server.stdout.readline())["url"].rstrip("/")
-            person = Person(url)
+        with Server(arguments.binary, root) as host:
+            person = Person(host)
             for path in ["/", "/chat", "/annotate", "/runs", "/runs", "/runs/show?run=runs/run-007"]:
                 begun = time.monotonic()
                 person.get(path)
                 print(f"{path}: {1000 * (time.monotonic() - begun):.0f} ms")
-            kept, pages, said, errors = [], [], [], []
-            until = time.monotonic() + arguments.seconds
-
-            def guarded(work, *given):
-                try:
-                    work(*given)
-                except Exception as error:
-                    errors.append(repr(error))
-
-            work = [(annotate, url, i, token, kept, pages, until) for i, token in enumerate(tokens)]
-            work += [(chat, url, said, until)] * CHATS
-            threads = [threading.Thread(target=guarded, args=one) for one in work]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            results, until = multiprocessing.Queue(), time.monotonic() + arguments.seconds
+            processes = [
+                multiprocessing.Process(target=people, args=(host, tokens, until, results)),
+                multiprocessing.Process(target=chats, args=(host, until, results)),
+            ]
+            for process in processes:
+                process.start()
+            found = {name: (value, errors) for name, value, errors in (results.get() for _ in processes)}
+            for process in processes:
+                process.join()
+            (kept, pages), said = found["people"][0], found["chats"][0]
             print(f"{PEOPLE} people and {CHATS} chats for {arguments.seconds:.0f} s")
             print(f"a task's page: {shown(pages)}\nwhat is kept: {shown(kept)}\ntokens streamed: {sum(said) / arguments.seconds:.0f}/s")
+            errors = [error for _, errors in found.values() for error in errors]
             assert not errors, errors[:5]
             print("no error")
-        finally:
-            server.kill()
 
 
 if __name__ == "__main__":
