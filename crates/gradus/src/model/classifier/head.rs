@@ -7,7 +7,6 @@ use serde::Deserialize;
 use super::task::{Scope, Task};
 use crate::error::{Error, Result};
 use crate::model::build::Builder;
-use crate::model::causal::select_rows;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place};
@@ -100,11 +99,14 @@ struct Prediction {
     norm: LayerNorm,
 }
 
-/// What of a text is read.
+/// Which states a head reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reads {
+pub(super) enum Reads {
+    /// Those of all tokens.
     Tokens,
+    /// Those of the first token of each text.
     First,
+    /// Their mean over each text.
     Mean,
 }
 
@@ -253,35 +255,38 @@ impl Head {
         format!("{}{name}", if inside { family.base_prefix() } else { "" })
     }
 
-    /// Logits of every text, or of every token, from the states of all tokens.
-    pub(super) fn forward(&self, hidden_nd: Tensor<2>, texts: &TextBatch, dropping: Dropping) -> Tensor<2> {
+    /// Which states it reads.
+    pub(super) fn reads(&self) -> Reads {
+        match self {
+            Self::Tokens(_) => Reads::Tokens,
+            Self::Pooled(_) | Self::Distilled(_) | Self::Two(_) => Reads::First,
+            Self::Normed(normed) => normed.reads,
+        }
+    }
+
+    /// Logits of every text, or of every token, from the states that it [`reads`](Self::reads).
+    pub(super) fn forward(&self, read: Tensor<2>, dropping: Dropping) -> Tensor<2> {
         let dropped = |x: Tensor<2>, probability: f32, layer: usize| dropping.apply(x, probability, Place::Head(layer));
-        let first = |hidden_nd: Tensor<2>| select_rows(hidden_nd, &texts.first_indices());
         let through = |layer: &Linear, x: Tensor<2>| layer.forward(x, dropping.stream);
         match self {
-            Self::Tokens(Tokens { classifier, dropout }) => through(classifier, dropped(hidden_nd, *dropout, 1)),
+            Self::Tokens(Tokens { classifier, dropout }) => through(classifier, dropped(read, *dropout, 1)),
             Self::Pooled(Pooled { pooler, classifier, activation, dropouts: [before, after] }) => {
                 let layer = match pooler {
                     Pooler::Dense(Dense { dense }) => dense,
                     Pooler::Plain(layer) => layer,
                 };
-                let pooled = activation.of(through(layer, dropped(first(hidden_nd), *before, 0)));
+                let pooled = activation.of(through(layer, dropped(read, *before, 0)));
                 through(classifier, dropped(pooled, *after, 1))
             }
             Self::Distilled(Distilled { pre_classifier, classifier, dropout }) => {
-                let pooled = Activation::Relu.of(through(pre_classifier, first(hidden_nd)));
+                let pooled = Activation::Relu.of(through(pre_classifier, read));
                 through(classifier, dropped(pooled, *dropout, 1))
             }
             Self::Two(Two { classifier: TwoLayers { dense, out_proj }, dropout }) => {
-                let pooled = Activation::Tanh.of(through(dense, dropped(first(hidden_nd), *dropout, 0)));
+                let pooled = Activation::Tanh.of(through(dense, dropped(read, *dropout, 0)));
                 through(out_proj, dropped(pooled, *dropout, 1))
             }
-            Self::Normed(Normed { head: Prediction { dense, norm }, classifier, activation, reads, dropout }) => {
-                let read = match reads {
-                    Reads::Tokens => hidden_nd,
-                    Reads::First => first(hidden_nd),
-                    Reads::Mean => means(hidden_nd, texts),
-                };
+            Self::Normed(Normed { head: Prediction { dense, norm }, classifier, activation, dropout, .. }) => {
                 let seen = norm.forward(activation.of(through(dense, read)));
                 through(classifier, dropped(seen, *dropout, 1))
             }
@@ -290,7 +295,7 @@ impl Head {
 }
 
 /// The mean of each text's states, `[B, D]`.
-fn means(hidden_nd: Tensor<2>, texts: &TextBatch) -> Tensor<2> {
+pub(super) fn means(hidden_nd: Tensor<2>, texts: &TextBatch) -> Tensor<2> {
     let rows = texts.first_indices().into_iter().zip(texts.lengths_b());
     Tensor::cat(rows.map(|(first, n)| hidden_nd.clone().narrow(0, first, n).mean_dim(0)).collect(), 0)
 }

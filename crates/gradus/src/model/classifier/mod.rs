@@ -13,6 +13,7 @@ use burn::tensor::{Device, Tensor};
 use gradus_kernels::{Precision, WeightFormat};
 
 pub(super) use head::Head;
+use head::Reads;
 pub use task::{Reading, Scope, Task};
 
 use super::adapter::{Adaptable, Attached, Layers};
@@ -169,9 +170,13 @@ impl Classifier {
 
     /// One row of logits for every text, `[B, K]`, or with a token head for every token, `[N, K]`.
     pub fn logits(&self, texts: &TextBatch) -> Tensor<2> {
-        let hidden_nd = self.encoder.forward(texts);
         let dropping = Dropping { stream: texts.dropout(), own: self.encoder.drops_out() };
-        self.head.forward(hidden_nd, texts, dropping)
+        let read = match self.head.reads() {
+            Reads::Tokens => self.encoder.forward(texts),
+            Reads::First => self.encoder.first(texts),
+            Reads::Mean => head::means(self.encoder.forward(texts), texts),
+        };
+        self.head.forward(read, dropping)
     }
 
     /// The logits of these tokens of a token head, by their packed indices, `[M, K]`.

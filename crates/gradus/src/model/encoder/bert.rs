@@ -8,14 +8,14 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{Mask, attention_across_with, attention_with, embedding};
+use gradus_kernels::{Mask, attention_across_with, embedding};
 use serde::Deserialize;
 
 use super::block::{
     Activation, EmbeddingSizes, Embeddings, Pass, Probabilities, Problem, Sizes, check_probabilities, check_sizes,
     shape, stack,
 };
-use super::texts::Seen;
+use super::texts::{Readers, Seen};
 use super::{Body, EncoderFamily, Facts, Running, TextBatch};
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
@@ -298,8 +298,9 @@ impl BertModel {
     }
 }
 
-impl Body for BertModel {
-    fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+impl BertModel {
+    /// Final states of all tokens, or where `first` of the first of each text.
+    fn states(&self, texts: &TextBatch, first: bool) -> Tensor<2> {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &self.positions(texts));
         let x = dropping.apply(embedded, self.config.hidden_dropout_prob, Place::Embedding);
@@ -308,13 +309,24 @@ impl Body for BertModel {
         stack(self.encoder.layer.iter(), x, self.running.recompute, |i| {
             let mask = self.distances.as_ref().map_or(Mask::Bidirectional, |of| Mask::BidirectionalWindow(of[i]));
             let (pass, seen) = (Pass { block: i, dropping, probabilities, activation }, texts.seen());
+            let first = first && i + 1 == self.encoder.layer.len();
             move |block: &Block, [x]| {
                 let Attention { self_, output } = &block.attention;
-                let attended = self_.forward(pass, &x, &seen, |mask| shape(width, heads, mask), mask);
+                let [x, attended] = self_.forward(pass, x, &seen, |mask| shape(width, heads, mask), mask, first);
                 let x = pass.attended(&output.dense, &output.LayerNorm, x, attended);
                 pass.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
             }
         })
+    }
+}
+
+impl Body for BertModel {
+    fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+        self.states(texts, false)
+    }
+
+    fn first(&self, texts: &TextBatch) -> Tensor<2> {
+        self.states(texts, true)
     }
 
     fn words(&self) -> Tensor<2> {
@@ -365,29 +377,43 @@ impl SelfAttention {
         Self::Windowed(Windowed { query, key, value, query_global, key_global, value_global })
     }
 
-    /// What each token attends to under `mask`, and under none what global tokens do.
+    /// What each token attends to under `mask`, and under none what global tokens do, behind the states of the tokens that go
+    /// on: all, or where `first` the first of each text.
     fn forward(
         &self,
         pass: Pass,
-        x_nd: &Tensor<2>,
+        x_nd: Tensor<2>,
         seen: &Seen,
         shape: impl Fn(Mask) -> gradus_kernels::AttentionShape,
         mask: Mask,
-    ) -> Tensor<2> {
-        let layers = match self {
-            Self::Whole(Whole { query, key, value }) | Self::Windowed(Windowed { query, key, value, .. }) => {
-                [query, key, value]
+        first: bool,
+    ) -> [Tensor<2>; 2] {
+        let of = match self {
+            Self::Whole(Whole { query, key, value }) => {
+                return pass.attend([query, key, value], x_nd, seen, shape(mask), first);
+            }
+            Self::Windowed(of) => of,
+        };
+        let far = |global: &Readers| {
+            let (masks, own) = (pass.dropping.stream, embedding(x_nd.clone(), &global.tokens));
+            let q = of.query_global.forward(own.clone(), masks);
+            let [k, v] = [&of.key_global, &of.value_global].map(|layer| layer.forward(x_nd.clone(), masks));
+            let extras = pass.extras(Place::CrossAttention);
+            [own, attention_across_with(q, k, v, extras, &global.cross, shape(Mask::Bidirectional))]
+        };
+        // Where only global tokens go on, nobody asks what the others attend to.
+        if let Some(global) = seen.global.as_ref().filter(|global| first && **global == seen.first) {
+            return far(global);
+        }
+        let near = pass.attend([&of.query, &of.key, &of.value], x_nd.clone(), seen, shape(mask), false);
+        let [x, attended] = match &seen.global {
+            None => near,
+            Some(global) => {
+                let ([x, near], [_, far]) = (near, far(global));
+                [x, embedding(Tensor::cat(vec![near, far], 0), &global.places())]
             }
         };
-        let [q, k, v] = pass.project(layers, x_nd);
-        let near = attention_with(q, k, v, pass.extras(Place::Attention), &seen.segments, shape(mask));
-        let (Self::Windowed(of), Some(global)) = (self, &seen.global) else { return near };
-        let masks = pass.dropping.stream;
-        let q = of.query_global.forward(embedding(x_nd.clone(), &global.tokens), masks);
-        let [k, v] = [&of.key_global, &of.value_global].map(|layer| layer.forward(x_nd.clone(), masks));
-        let extras = pass.extras(Place::CrossAttention);
-        let far = attention_across_with(q, k, v, extras, &global.cross, shape(Mask::Bidirectional));
-        embedding(Tensor::cat(vec![near, far], 0), &global.places)
+        if first { [x, attended].map(|all| embedding(all, &seen.first.tokens)) } else { [x, attended] }
     }
 
     fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {

@@ -4,9 +4,13 @@
 
 use burn::module::Module;
 use burn::tensor::{Tensor, activation};
-use gradus_kernels::{Activated, AttentionExtras, AttentionShape, Gelu, Mask, recompute_of};
+use gradus_kernels::{
+    Activated, AttentionExtras, AttentionShape, Gelu, Mask, attention_across_with, attention_with, embedding,
+    recompute_of,
+};
 
 use super::TextBatch;
+use super::texts::Seen;
 use crate::error::Error;
 use crate::model::build::Builder;
 use crate::model::directory::ModelDir;
@@ -128,6 +132,28 @@ impl Pass {
     /// `x_nd` through queries, keys and values.
     pub fn project(self, layers: [&Linear; 3], x_nd: &Tensor<2>) -> [Tensor<2>; 3] {
         layers.map(|layer| layer.forward(x_nd.clone(), self.dropping.stream))
+    }
+
+    /// What the tokens that go on attend to in whole texts, behind those tokens' states: all of `x_nd`, or where `first` the first
+    /// of each text.
+    pub fn attend(
+        self,
+        layers: [&Linear; 3],
+        x_nd: Tensor<2>,
+        seen: &Seen,
+        shape: AttentionShape,
+        first: bool,
+    ) -> [Tensor<2>; 2] {
+        let extras = self.extras(Place::Attention);
+        if !first {
+            let [q, k, v] = self.project(layers, &x_nd);
+            return [x_nd, attention_with(q, k, v, extras, &seen.segments, shape)];
+        }
+        let own = embedding(x_nd.clone(), &seen.first.tokens);
+        let [q, k, v] = layers;
+        let q = q.forward(own.clone(), self.dropping.stream);
+        let [k, v] = [k, v].map(|layer| layer.forward(x_nd.clone(), self.dropping.stream));
+        [own, attention_across_with(q, k, v, extras, &seen.first.cross, shape)]
     }
 
     /// What was attended to through `output`, added to `x_nd` and normalised.

@@ -4,7 +4,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{Mask, attention_with};
+use gradus_kernels::Mask;
 use serde::Deserialize;
 
 use super::block::{
@@ -159,8 +159,9 @@ impl DistilBertModel {
     }
 }
 
-impl Body for DistilBertModel {
-    fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+impl DistilBertModel {
+    /// Final states of all tokens, or where `first` of the first of each text.
+    fn states(&self, texts: &TextBatch, first: bool) -> Tensor<2> {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &texts.packed().positions());
         let x = dropping.apply(embedded, self.config.dropout, Place::Embedding);
@@ -169,16 +170,27 @@ impl Body for DistilBertModel {
         // What attention adds is not dropped.
         let probabilities = Probabilities { attention: attention_dropout, attended: 0.0, fed: dropout };
         let activation = self.activation;
-        stack(self.transformer.layer.iter(), x, self.running.recompute, |i| {
+        let blocks = &self.transformer.layer;
+        stack(blocks.iter(), x, self.running.recompute, |i| {
             let (pass, seen) = (Pass { block: i, dropping, probabilities, activation }, texts.seen());
+            let first = first && i + 1 == blocks.len();
             move |block: &Block, [x]| {
                 let Attention { q_lin, k_lin, v_lin, out_lin } = &block.attention;
-                let [q, k, v] = pass.project([q_lin, k_lin, v_lin], &x);
-                let attended = attention_with(q, k, v, pass.extras(Place::Attention), &seen.segments, shape);
+                let [x, attended] = pass.attend([q_lin, k_lin, v_lin], x, &seen, shape, first);
                 let x = pass.attended(out_lin, &block.sa_layer_norm, x, attended);
                 pass.fed([&block.ffn.lin1, &block.ffn.lin2], &block.output_layer_norm, x)
             }
         })
+    }
+}
+
+impl Body for DistilBertModel {
+    fn forward(&self, texts: &TextBatch) -> Tensor<2> {
+        self.states(texts, false)
+    }
+
+    fn first(&self, texts: &TextBatch) -> Tensor<2> {
+        self.states(texts, true)
     }
 
     fn words(&self) -> Tensor<2> {

@@ -28,6 +28,7 @@ pub use texts::{Text, TextBatch};
 
 use super::adapter::Layers as _;
 use super::build::Builder;
+use super::causal::select_rows;
 use super::checkpoint::Checkpoint;
 use super::classifier::Head;
 use super::directory::ModelDir;
@@ -54,6 +55,11 @@ pub enum Encoder {
 trait Body {
     /// Final hidden states, `[N, D]`.
     fn forward(&self, texts: &TextBatch) -> Tensor<2>;
+
+    /// Those of the first token of each text, `[B, D]`: a family may leave out what they do not follow from.
+    fn first(&self, texts: &TextBatch) -> Tensor<2> {
+        select_rows(self.forward(texts), &texts.first_indices())
+    }
 
     /// The table of words, `[V, …]`.
     fn words(&self) -> Tensor<2>;
@@ -189,6 +195,16 @@ impl Encoder {
     /// Final hidden states of packed texts, `[N, D]`.
     pub fn forward(&self, texts: &TextBatch) -> Tensor<2> {
         self.body().forward(texts)
+    }
+
+    /// Final hidden states of the first token of each text, `[B, D]`. BERT, RoBERTa, Longformer and DistilBERT compute nothing
+    /// of the last block that these do not follow from, a twelfth of a pass through twelve, unless numbers are dropped: masks
+    /// fall on all tokens.
+    pub fn first(&self, texts: &TextBatch) -> Tensor<2> {
+        match self.drops_out() && texts.dropout().is_some() {
+            true => select_rows(self.forward(texts), &texts.first_indices()),
+            false => self.body().first(texts),
+        }
     }
 
     /// All linear layers with their names in the encoder.

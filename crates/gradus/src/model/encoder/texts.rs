@@ -41,18 +41,18 @@ pub(super) struct Seen {
     /// The texts, with their global tokens.
     pub segments: Segments,
     /// What global tokens see.
-    pub global: Option<Global>,
+    pub global: Option<Readers>,
+    /// What the first token of every text sees of it.
+    pub first: Readers,
 }
 
-/// The global tokens of a batch.
-#[derive(Debug)]
-pub(super) struct Global {
+/// Some tokens of each text, which read the whole of it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Readers {
     /// Their packed indices, text after text.
     pub tokens: Vec<u32>,
     /// Each text's read the whole of it.
     pub cross: CrossSegments,
-    /// Where the result of every token lies when those of the global tokens follow those of all.
-    pub places: Vec<u32>,
 }
 
 impl TextBatch {
@@ -118,20 +118,30 @@ impl TextBatch {
 }
 
 impl Seen {
+    fn new(texts: &Segments, global: Vec<u32>, counts: &[usize]) -> Self {
+        let segments = texts.clone().with_global(global.iter().map(|&token| token as usize));
+        let first = texts.iter().map(|text| text.tokens.start as u32).collect();
+        let first = Readers::new(texts, first, &vec![1; counts.len()]);
+        Self { segments, global: (!global.is_empty()).then(|| Readers::new(texts, global, counts)), first }
+    }
+}
+
+impl Readers {
+    /// `tokens`, of which the texts have so many each.
     fn new(texts: &Segments, tokens: Vec<u32>, counts: &[usize]) -> Self {
-        let segments = texts.clone().with_global(tokens.iter().map(|&token| token as usize));
-        if tokens.is_empty() {
-            return Self { segments, global: None };
-        }
         let (source_of, counts): (Vec<usize>, Vec<usize>) =
             counts.iter().copied().enumerate().filter(|(_, count)| *count > 0).unzip();
-        let cross = CrossSegments::new(Segments::sequences(counts), texts.clone(), source_of);
-        let n = texts.tokens() as u32;
-        let mut places: Vec<u32> = (0..n).collect();
-        for (at, &token) in tokens.iter().enumerate() {
-            places[token as usize] = n + at as u32;
+        Self { tokens, cross: CrossSegments::new(Segments::sequences(counts), texts.clone(), source_of) }
+    }
+
+    /// Where the result of every token lies when those of these tokens follow those of all.
+    pub fn places(&self) -> Vec<u32> {
+        let [_, n] = self.cross.tokens();
+        let mut places: Vec<u32> = (0..n as u32).collect();
+        for (at, &token) in self.tokens.iter().enumerate() {
+            places[token as usize] = (n + at) as u32;
         }
-        Self { segments, global: Some(Global { tokens, cross, places }) }
+        places
     }
 }
 
@@ -152,8 +162,9 @@ mod tests {
         assert_eq!((batch.lengths_b(), batch.first_indices()), (vec![3, 1, 2], vec![0, 3, 4]));
         let seen = batch.seen();
         let global = seen.global.as_ref().expect("global tokens");
-        assert_eq!((&global.tokens[..], &global.places[..]), (&[0, 4, 5][..], &[6, 1, 2, 3, 7, 8][..]));
+        assert_eq!((&global.tokens[..], &global.places()[..]), (&[0, 4, 5][..], &[6, 1, 2, 3, 7, 8][..]));
         assert_eq!(global.cross.tokens(), [3, 6]);
+        assert_eq!((&seen.first.tokens[..], seen.first.cross.tokens()), (&[0, 3, 4][..], [3, 6]));
         assert!(TextBatch::new(&[Text::new(&first)], false).seen().global.is_none());
     }
 }
