@@ -4,12 +4,13 @@
 //! `x…` is kept, and `a(x…)` computed again: a third to a half less memory of a feed-forward layer, for less than a
 //! hundredth of its arithmetic.
 
-use burn::tensor::{Tensor, activation};
+use burn::tensor::Tensor;
 
 use crate::fused::{Dense, Op, apply, is_fused};
 use crate::geglu::{self, geglu};
 use crate::linear::{Layout, Linear, linear};
 use crate::product::Precision;
+use crate::relu::{self, relu};
 use crate::swiglu::{self, swiglu};
 use crate::{Gelu, gelu};
 
@@ -31,7 +32,7 @@ impl Activated {
     pub fn tensor(self) -> Tensor<2> {
         match self {
             Self::Gelu(form, x_nd) => gelu(x_nd, form),
-            Self::Relu(x_nd) => activation::relu(x_nd),
+            Self::Relu(x_nd) => relu(x_nd),
             Self::Swiglu(gate_nd, up_nd) => swiglu(gate_nd, up_nd),
             Self::Geglu(form, gate_nd, up_nd) => geglu(gate_nd, up_nd, form),
         }
@@ -42,8 +43,8 @@ impl Activated {
     pub fn linear(self, weight: Tensor<2>, bias: Option<Tensor<1>>, layout: Layout, precision: Precision) -> Tensor<2> {
         let (activation, of) = match self {
             _ if !is_fused(&weight.device()) => return linear(self.tensor(), weight, bias, layout, precision),
-            Self::Relu(_) => return linear(self.tensor(), weight, bias, layout, precision),
             Self::Gelu(form, x_nd) => (Activation::Gelu(form), vec![x_nd]),
+            Self::Relu(x_nd) => (Activation::Relu, vec![x_nd]),
             Self::Swiglu(gate_nd, up_nd) => (Activation::Swiglu, vec![gate_nd, up_nd]),
             Self::Geglu(form, gate_nd, up_nd) => (Activation::Geglu(form), vec![gate_nd, up_nd]),
         };
@@ -57,6 +58,7 @@ impl Activated {
 #[derive(Debug, Clone, Copy)]
 enum Activation {
     Gelu(Gelu),
+    Relu,
     Swiglu,
     Geglu(Gelu),
 }
@@ -65,7 +67,7 @@ impl Activation {
     /// How many tensors it is of.
     fn arity(self) -> usize {
         match self {
-            Self::Gelu(_) => 1,
+            Self::Gelu(_) | Self::Relu => 1,
             Self::Swiglu | Self::Geglu(_) => 2,
         }
     }
@@ -73,6 +75,7 @@ impl Activation {
     fn value(self, of: &[Dense]) -> Dense {
         match self {
             Self::Gelu(form) => form.values(&of[0]),
+            Self::Relu => relu::values(&of[0]),
             Self::Swiglu => swiglu::values(&of[0], &of[1]),
             Self::Geglu(form) => geglu::values(form, &of[0], &of[1]),
         }
@@ -81,6 +84,7 @@ impl Activation {
     fn gradients(self, of: &[Dense], grad: &Dense) -> Vec<Dense> {
         match self {
             Self::Gelu(form) => vec![form.gradient(&of[0], grad)],
+            Self::Relu => vec![relu::gradient(&of[0], grad)],
             Self::Swiglu => swiglu::gradients(&of[0], &of[1], grad).into(),
             Self::Geglu(form) => geglu::gradients(form, &of[0], &of[1], grad).into(),
         }

@@ -32,6 +32,7 @@ mod quantised;
 mod recompute;
 #[doc(hidden)]
 pub mod reference;
+mod relu;
 mod rope;
 mod segments;
 mod simd;
