@@ -64,6 +64,30 @@ impl Stretch {
         }
     }
 
+    /// Keys and values of a whole prompt.
+    fn of_prompt(shape: &AttentionShape, tokens: Range<usize>, [k, v]: [Rows<'_>; 2]) -> Self {
+        /// Tokens whose keys are written side by side: those of one channel fill a line of cache.
+        const SIDE_BY_SIDE: usize = 16;
+        let (dim, length) = (shape.head_dim, tokens.len());
+        let mut stretch = Self { length, ..Self::new(shape, length) };
+        if length == 0 {
+            return stretch;
+        }
+        for from in (0..length).step_by(SIDE_BY_SIDE) {
+            let some = from..(from + SIDE_BY_SIDE).min(length);
+            let rows: Vec<&[f32]> = some.clone().map(|at| k.row(tokens.start + at)).collect();
+            for (channel, keys) in stretch.keys.chunks_exact_mut(length).enumerate() {
+                keys[some.clone()].iter_mut().zip(&rows).for_each(|(key, row)| *key = row[channel]);
+            }
+        }
+        for (at, t) in tokens.enumerate() {
+            for (head, value) in v.row(t).chunks_exact(dim).enumerate() {
+                stretch.values[(head * length + at) * dim..][..dim].copy_from_slice(value);
+            }
+        }
+        stretch
+    }
+
     /// Stores one token's keys and values, `[kv_heads · head_dim]` each, at position `at`.
     fn put(&mut self, at: usize, key: &[f32], value: &[f32], dim: usize) {
         for (head, (key, value)) in key.chunks_exact(dim).zip(value.chunks_exact(dim)).enumerate() {
@@ -86,8 +110,13 @@ impl Stretch {
 simd! {
     /// `scores[t] = scale · Σ_d q[d] keys[d][from + t]`: for the tokens of a stretch from `from` on.
     fn scores_of(scores: &mut [f32], q: &[f32], keys: &[f32], capacity: usize, from: usize, scale: f32) {
-        let (blocks, rest) = scores.as_chunks_mut::<64>();
+        let (blocks, rest) = scores.as_chunks_mut::<128>();
         let mut t = from;
+        for block in blocks {
+            *block = side_by_side(q, keys, capacity, t, scale);
+            t += 128;
+        }
+        let (blocks, rest) = rest.as_chunks_mut::<64>();
         for block in blocks {
             *block = side_by_side(q, keys, capacity, t, scale);
             t += 64;
@@ -169,13 +198,7 @@ impl Memory<Stretch> {
         prompts: Vec<Range<usize>>,
         [k, v]: [Rows<'_>; 2],
     ) {
-        let stretches = prompts.into_par_iter().map(|tokens| {
-            let mut stretch = Stretch::new(shape, tokens.len());
-            for (at, t) in tokens.enumerate() {
-                stretch.put(at, k.row(t), v.row(t), shape.head_dim);
-            }
-            stretch
-        });
+        let stretches = prompts.into_par_iter().map(|tokens| Stretch::of_prompt(shape, tokens, [k, v]));
         let stretches: Vec<Stretch> = stretches.collect();
         self.prompts.extend((first..).zip(stretches));
     }
