@@ -8,6 +8,7 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::fused::{Dense, Op, apply, is_fused, read};
+use crate::host::host_values;
 use crate::linear::{self, Layout};
 use crate::product::{Mat, PackedMatrix, Precision, WeightFormat};
 use crate::quantised::Quantised;
@@ -73,6 +74,25 @@ impl FrozenWeight {
         apply(FrozenLinear(self.clone()), inputs)
     }
 
+    /// [`apply`](Self::apply) of several weights to the same rows, each with its bias. To the bit the same; where nothing
+    /// is recorded, rows are packed once for all and the products share the threads, which a few rows are soon through with.
+    ///
+    /// # Panics
+    /// When a weight has another number of inputs than `x_nd` is wide.
+    pub fn apply_each<const N: usize>(weights: [(&Self, Option<Tensor<1>>); N], x_nd: Tensor<2>) -> [Tensor<2>; N] {
+        let device = x_nd.device();
+        let is_recorded = |bias: &Option<Tensor<1>>| bias.as_ref().is_some_and(Tensor::is_autodiff);
+        if x_nd.is_autodiff() || weights.iter().any(|(_, bias)| is_recorded(bias)) || !is_fused(&device) {
+            return weights.map(|(weight, bias)| weight.apply(x_nd.clone(), bias));
+        }
+        let biases = weights.each_ref().map(|(_, bias)| bias.clone().map(host_values));
+        let (n, x) = (x_nd.dims()[0], host_values(x_nd));
+        let matrices = std::array::from_fn(|i| (weights[i].0.matrix(), biases[i].as_deref()));
+        let results = PackedMatrix::fresh_each(matrices, Mat::dense(&x, n, matrices[0].0.dims()[0]));
+        let mut outputs = matrices.iter().map(|(matrix, _)| matrix.dims()[1]);
+        results.map(|values| Dense::new(values, &[n, outputs.next().expect("one a weight")]).tensor())
+    }
+
     /// The weight as it is multiplied with, `[in, out]`, without gradient.
     pub fn dense(&self) -> Tensor<2> {
         let [width, out] = self.dims();
@@ -113,8 +133,26 @@ impl Op for FrozenLinear {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::testing::{check, leaf};
+    use crate::fused::testing::{check, host, leaf};
     use crate::linear::linear;
+
+    #[test]
+    fn weights_applied_at_once_give_what_each_gives() {
+        let of = |out: usize, seed, format| FrozenWeight::new(leaf([out, 70], seed).inner(), Layout::OutIn, format);
+        let bias: Tensor<1> = leaf([40], 9).inner();
+        // Few rows and many, formats whose operands are alike and others, more work than one thread does alone.
+        for n in [1, 8, 200] {
+            for (a, b) in [(WeightFormat::F32, WeightFormat::F32), (WeightFormat::NF4, WeightFormat::INT8)] {
+                let (x, [a, b, c]) = (leaf([n, 70], 1), [of(33, 2, a), of(40, 3, b), of(9_000, 4, a)]);
+                let each = || [(&a, None), (&b, Some(bias.clone())), (&c, None)];
+                let expected = each().map(|(weight, bias)| host(weight.apply(x.clone().inner(), bias)));
+                assert!(FrozenWeight::apply_each(each(), x.clone().inner()).map(host) == expected, "{n} rows");
+                let recorded = FrozenWeight::apply_each(each(), x.clone());
+                assert!(recorded.iter().all(Tensor::is_autodiff), "gradients pass");
+                assert!(recorded.map(|y| host(y.inner())) == expected, "{n} rows, recorded");
+            }
+        }
+    }
 
     #[test]
     fn agrees_with_the_weight_it_was_packed_from() {

@@ -108,7 +108,8 @@ impl Product {
     /// # Panics
     /// When the inner dimensions differ, or `start` has another number of columns.
     pub(crate) fn fresh(self, start: Option<&[f32]>, a: Mat<'_>, b: Mat<'_>) -> Vec<f32> {
-        fresh(a, b.columns, start, |output, start| self.run(output, Begin::At(start), a, b))
+        let [values] = fresh(a, [(b.columns, start)], |[(output, start)]| self.run(output, Begin::At(start), a, b));
+        values
     }
 
     /// Overwrites `output`, row-major with rows `stride` apart.
@@ -134,14 +135,14 @@ impl Product {
         assert_eq!(a.columns, b.rows, "inner dimensions");
         let Self { precision, threads, scale } = self;
         let task = Task::new(a, b.columns, precision.into(), output, scale, begin);
-        let threads = if task.is_small() { Threads::One } else { threads };
-        task.by_parts(threads, |panel, depth, words| {
+        let threads = if task.work() < SMALL { Threads::One } else { threads };
+        task.run(threads, |panel, depth, words| {
             pack::pack_panels(words, depth.len() * COLUMNS, &b, panel * COLUMNS, depth, precision);
         });
     }
 }
 
-/// Multiply-adds of a product that one thread does alone: some ten microseconds.
+/// Multiply-adds that one thread does alone: some ten microseconds. Waking the others would cost more than they save.
 const SMALL: usize = 1 << 20;
 /// Rows of A that one thread takes at most.
 const TASK_ROWS: usize = 16 * ROWS;
@@ -149,6 +150,8 @@ const TASK_ROWS: usize = 16 * ROWS;
 const TASK_WORDS: usize = 96 << 10;
 /// Rows up to which a product with a packed matrix packs all of A.
 const FEW_ROWS: usize = 8 * ROWS;
+/// Words of A that are packed by one thread while the others wait.
+const ALONE_WORDS: usize = 64 << 10;
 /// Words of B that are packed at a time: they fit the last-level cache.
 const PART_WORDS: usize = 2 << 20;
 /// Stretches of a part at most. While a panel meets some rows, one stretch after the other, their results stay in the
@@ -184,19 +187,31 @@ fn with_scratch<R>(scratch: &'static LocalKey<Cell<Vec<u32>>>, words: usize, run
     result
 }
 
-/// A new dense result of `a.rows × columns`, which `run` writes whole: given the place, and what every row begins as.
-fn fresh(a: Mat<'_>, columns: usize, start: Option<&[f32]>, run: impl FnOnce(Output, &[f32])) -> Vec<f32> {
-    let start = start.unwrap_or(&[]);
-    assert!(start.is_empty() || start.len() == columns, "one start a column");
-    let size = a.rows * columns;
-    if a.columns == 0 {
-        return if start.is_empty() { vec![0.0; size] } else { start.repeat(a.rows) };
+/// New dense results with as many rows as `a`, which `run` writes whole: `results` has the columns of each and what its
+/// rows begin as, `run` is given the places.
+fn fresh<'s, const N: usize>(
+    a: Mat<'_>,
+    results: [(usize, Option<&'s [f32]>); N],
+    run: impl FnOnce([(Output, &'s [f32]); N]),
+) -> [Vec<f32>; N] {
+    let results = results.map(|(columns, start)| (columns, start.unwrap_or(&[])));
+    for (columns, start) in results {
+        assert!(start.is_empty() || start.len() == columns, "one start a column");
     }
-    let mut values = Vec::with_capacity(size);
-    run(Output { start: values.as_mut_ptr(), stride: columns }, start);
-    // SAFETY: the capacity is there, and the products have written every row and column of it.
-    unsafe { values.set_len(size) };
-    values
+    if a.columns == 0 {
+        return results.map(|(columns, start)| match start {
+            [] => vec![0.0; a.rows * columns],
+            start => start.repeat(a.rows),
+        });
+    }
+    let mut all = results.map(|(columns, _)| Vec::with_capacity(a.rows * columns));
+    let outputs = all.each_mut().map(|values| values.as_mut_ptr());
+    run(std::array::from_fn(|i| (Output { start: outputs[i], stride: results[i].0 }, results[i].1)));
+    for (values, (columns, _)) in all.iter_mut().zip(results) {
+        // SAFETY: the capacity is there, and the products have written every row and column of it.
+        unsafe { values.set_len(a.rows * columns) };
+    }
+    all
 }
 
 /// What a product is added to.
@@ -271,46 +286,112 @@ impl<'a> Task<'a> {
         Self { a, lines, kernel: Kernel::best(), inner, stretch, scales: &[], output, columns, scale, begin }
     }
 
-    /// Whether waking the other threads would cost more than they save.
-    fn is_small(&self) -> bool {
-        self.a.rows * self.a.columns * self.columns < SMALL
+    /// Multiply-adds.
+    fn work(&self) -> usize {
+        self.a.rows * self.a.columns * self.columns
     }
 
     fn panels(&self) -> usize {
         self.columns.div_ceil(COLUMNS)
     }
 
+    /// Words of the inner dimension that are taken at a time.
+    fn depth(&self) -> usize {
+        self.inner.min(self.stretch * PART_STRETCHES)
+    }
+
+    /// All words of the inner dimension, [`depth`](Self::depth) at a time.
+    fn depths(&self) -> impl Iterator<Item = Range<usize>> {
+        let (depth, inner) = (self.depth(), self.inner);
+        (0..inner).step_by(depth.max(1)).map(move |from| from..(from + depth).min(inner))
+    }
+
     /// Calls `run` for all panels in parts that are small enough to stay in cache: which panels, which words of the inner
     /// dimension. What lies further along the inner dimension comes later.
     fn parts(&self, mut run: impl FnMut(Range<usize>, Range<usize>)) {
-        let depth = self.inner.min(self.stretch * PART_STRETCHES);
-        let count = (self.panels() * depth * COLUMNS).div_ceil(PART_WORDS);
+        let count = (self.panels() * self.depth() * COLUMNS).div_ceil(PART_WORDS);
         for part in 0..count {
-            for from in (0..self.inner).step_by(depth) {
-                run(share(self.panels(), count, part), from..(from + depth).min(self.inner));
-            }
+            self.depths().for_each(|depth| run(share(self.panels(), count, part), depth));
         }
     }
 
     /// Computes everything, with B as `pack` makes it: given the first panel, the words of the inner dimension, and where
     /// as many panels go as fit there.
-    fn by_parts(&self, threads: Threads, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
+    fn run(&self, threads: Threads, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
         if self.a.rows == 0 {
             return;
         }
+        let rows_fit = self.a.rows * self.depth() <= PART_WORDS;
+        match threads == Threads::All && self.columns > self.a.rows && rows_fit {
+            true => self.by_panels(pack),
+            false => self.by_rows(threads, pack),
+        }
+    }
+
+    fn part<'w>(&self, words: Words<'w>, panels: Range<usize>, depth: Range<usize>) -> Part<'w>
+    where
+        'a: 'w,
+    {
+        Part { task: *self, words, panels, depth }
+    }
+
+    /// Packs all of B that stays in cache, then has each thread pack the rows that it multiplies with that.
+    fn by_rows(&self, threads: Threads, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
         self.parts(|panels, depth| {
             let stride = depth.len() * COLUMNS;
             with_scratch(&PANELS, stride * panels.len(), |words| {
-                let some = |(i, words): (usize, &mut [u32])| pack(panels.start + i * PANELS_PACKED, &depth, words);
+                let some = |(first, words): (usize, &mut [u32])| pack(first, &depth, words);
                 match threads {
-                    Threads::All => words.par_chunks_mut(stride * PANELS_PACKED).enumerate().for_each(some),
-                    Threads::One => words.chunks_mut(stride * PANELS_PACKED).enumerate().for_each(some),
+                    Threads::All => {
+                        let shares = shares(panels.clone(), PANELS_PACKED).into_iter();
+                        let panels = split(words, shares.map(|panels| (stride * panels.len(), panels.start)));
+                        panels.into_par_iter().for_each(|(words, first)| some((first, words)));
+                    }
+                    Threads::One => {
+                        let firsts = panels.clone().step_by(PANELS_PACKED);
+                        firsts.zip(words.chunks_mut(stride * PANELS_PACKED)).for_each(some);
+                    }
                 }
-                let words = Words::Stored { words, stride };
-                Part { task: *self, words, panels: panels.clone(), depth: depth.clone() }.run(threads);
+                self.part(Words::Stored { words, stride }, panels.clone(), depth.clone()).run(threads);
             });
         });
     }
+
+    /// Packs all rows, then has each thread pack the panels that it multiplies with them: for a B that is larger than A, of
+    /// which little has to leave the second-level cache so.
+    fn by_panels(&self, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
+        let m = self.a.rows;
+        for depth in self.depths() {
+            let stride = depth.len() * COLUMNS;
+            let none = self.part(Words::Stored { words: &[], stride }, 0..0, depth.clone());
+            let most = (TASK_WORDS / depth.len() / ROWS).clamp(1, TASK_ROWS / ROWS);
+            let blocks = shares(0..m.div_ceil(ROWS), most).into_iter();
+            let blocks = blocks.map(|tiles| tiles.start * ROWS..(tiles.end * ROWS).min(m));
+            with_scratch(&PACKED_ROWS, none.packed_size(m), |packed| {
+                let mut blocks = split(packed, blocks.map(|rows| (none.packed_size(rows.len()), rows)));
+                blocks.par_iter_mut().for_each(|(packed, rows)| none.pack_rows(Threads::One, rows, packed));
+                shares(0..self.panels(), (TASK_WORDS / stride).max(1)).into_par_iter().for_each(|panels| {
+                    with_scratch(&PANELS, stride * panels.len(), |words| {
+                        pack(panels.start, &depth, words);
+                        let part = self.part(Words::Stored { words, stride }, panels.clone(), depth.clone());
+                        blocks.iter().for_each(|(packed, rows)| part.multiply(rows, packed, panels.clone()));
+                    });
+                });
+            });
+        }
+    }
+}
+
+/// `range` in shares of up to `most`: as many for one thread as for another, and alike in size.
+fn shares(range: Range<usize>, most: usize) -> Vec<Range<usize>> {
+    let count = range.len().div_ceil(most).next_multiple_of(rayon::current_num_threads()).min(range.len());
+    let of = |i| share(range.len(), count, i);
+    (0..count).map(|i| range.start + of(i).start..range.start + of(i).end).collect()
+}
+
+/// The beginning of `words` in pieces of the sizes given, each with what comes with its size.
+fn split<T>(mut words: &mut [u32], sizes: impl Iterator<Item = (usize, T)>) -> Vec<(&mut [u32], T)> {
+    sizes.map(|(size, with)| (words.split_off_mut(..size).expect("memory for all pieces"), with)).collect()
 }
 
 /// Some panels of B and some of the inner dimension.
@@ -334,9 +415,14 @@ impl Part<'_> {
         self.depth.len().div_ceil(self.task.stretch) * rows * ROW_STRIDE
     }
 
-    fn pack_rows(&self, rows: &Range<usize>, packed: &mut [u32]) {
-        for (depth, packed) in self.stretches().zip(packed.chunks_exact_mut(rows.len() * ROW_STRIDE)) {
+    fn pack_rows(&self, threads: Threads, rows: &Range<usize>, packed: &mut [u32]) {
+        let stretches = self.stretches().zip(packed.chunks_exact_mut(rows.len() * ROW_STRIDE));
+        let pack = |(depth, packed): (Range<usize>, &mut [u32])| {
             pack::pack_rows(packed, &self.task.a, rows, &depth, self.task.lines.operand());
+        };
+        match threads {
+            Threads::All => stretches.collect::<Vec<_>>().into_par_iter().for_each(pack),
+            Threads::One => stretches.for_each(pack),
         }
     }
 
@@ -391,7 +477,7 @@ impl Part<'_> {
     /// Packs rows `rows` and multiplies them with panels `panels`.
     fn rows(&self, rows: Range<usize>, panels: Range<usize>) {
         with_scratch(&PACKED_ROWS, self.packed_size(rows.len()), |packed| {
-            self.pack_rows(&rows, packed);
+            self.pack_rows(Threads::One, &rows, packed);
             self.multiply(&rows, packed, panels);
         });
     }

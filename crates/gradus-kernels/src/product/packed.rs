@@ -7,8 +7,10 @@ use rayon::prelude::*;
 
 use super::format::{Precision, Quantisation, WeightFormat};
 use super::tile::{COLUMNS, DEPTH_UNIT, Lines};
-use super::{Begin, FEW_ROWS, Mat, Output, PACKED_ROWS, PANELS_PACKED, Part, Side, Task, Threads, Words};
-use super::{expand, fresh, pack, with_scratch};
+use super::{
+    ALONE_WORDS, Begin, FEW_ROWS, Mat, Output, PACKED_ROWS, PANELS_PACKED, Part, SMALL, Side, Task, Threads, Words,
+};
+use super::{expand, fresh, pack, shares, with_scratch};
 use crate::parts::one_in_parts;
 use crate::quantised::{Absmax, Int8, Nf4, Quantised};
 
@@ -196,8 +198,22 @@ impl PackedMatrix {
     /// # Panics
     /// As there.
     pub(crate) fn fresh(&self, start: Option<&[f32]>, a: Mat<'_>) -> Vec<f32> {
-        let all = self.all();
-        fresh(a, self.columns, start, |output, start| all.run(Side::Itself, output, Begin::At(start), 1.0, a))
+        let [values] = Self::fresh_each([(self, start)], a);
+        values
+    }
+
+    /// [`fresh`](Self::fresh) of several matrices, each with what the rows of its result begin as.
+    ///
+    /// # Panics
+    /// As there.
+    pub(crate) fn fresh_each<const N: usize>(matrices: [(&Self, Option<&[f32]>); N], a: Mat<'_>) -> [Vec<f32>; N] {
+        let all = matrices.map(|(matrix, _)| matrix.all());
+        fresh(a, matrices.map(|(matrix, start)| (matrix.columns, start)), |outputs| {
+            let tasks = all.iter().zip(outputs).map(|(columns, (output, start))| {
+                (columns, columns.task(Side::Itself, output, Begin::At(start), 1.0, a))
+            });
+            Columns::run_each(Side::Itself, &tasks.collect::<Vec<_>>());
+        })
     }
 
     /// A new dense result `a × selfᵀ`, of the numbers that the matrix stands for, in the precision of its operands: what
@@ -207,7 +223,9 @@ impl PackedMatrix {
     /// As [`fresh`](Self::fresh).
     pub(crate) fn fresh_transposed(&self, a: Mat<'_>) -> Vec<f32> {
         let all = self.all();
-        fresh(a, self.rows, None, |output, start| all.run(Side::Transpose, output, Begin::At(start), 1.0, a))
+        let run = |[(output, start)]: [(Output, &[f32]); 1]| all.run(Side::Transpose, output, Begin::At(start), 1.0, a);
+        let [values] = fresh(a, [(self.rows, None)], run);
+        values
     }
 }
 
@@ -287,36 +305,53 @@ impl Columns<'_> {
     }
 
     fn run(&self, side: Side, output: Output, begin: Begin<'_>, scale: f32, a: Mat<'_>) {
-        let task = self.task(side, output, begin, scale, a);
-        if a.rows == 0 || task.columns == 0 || task.inner == 0 {
+        Self::run_each(side, &[(self, self.task(side, output, begin, scale, a))]);
+    }
+
+    /// Products of the same rows with `side` of several matrices.
+    fn run_each<'t>(side: Side, tasks: &[(&'t Self, Task<'t>)]) {
+        let is_few = tasks.iter().all(|(_, task)| task.a.rows <= FEW_ROWS);
+        if is_few && tasks.windows(2).all(|two| two[0].1.lines.operand() == two[1].1.lines.operand()) {
+            let tasks = tasks.iter().filter(|(_, task)| task.work() > 0);
+            let parts = tasks.map(|(matrix, task)| matrix.part(side, *task, 0..task.panels(), 0..task.inner));
+            return run_few_rows(&parts.collect::<Vec<_>>());
+        }
+        tasks.iter().for_each(|(matrix, task)| matrix.run_many_rows(side, *task));
+    }
+
+    fn run_many_rows(&self, side: Side, task: Task<'_>) {
+        if task.work() == 0 {
             return;
         }
-        if a.rows <= FEW_ROWS {
-            Self::run_few_rows(&self.part(side, task, 0..task.panels(), 0..task.inner));
-        } else if self.stored(side).is_some() {
+        if self.stored(side).is_some() {
             task.parts(|panels, depth| self.part(side, task, panels, depth).run(Threads::All));
         } else {
             // Every stretch of a panel is expanded once for all rows.
-            task.by_parts(Threads::All, |first, depth, words| {
+            task.run(Threads::All, |first, depth, words| {
                 let panels = words.chunks_exact_mut(depth.len() * COLUMNS);
                 (first..).zip(panels).for_each(|(panel, words)| self.expand(side, panel, depth, words));
             });
         }
     }
+}
 
-    /// Few rows: the matrix streams through once, panel after panel, past rows that are packed once.
-    fn run_few_rows(part: &Part<'_>) {
-        let (rows, count) = (0..part.task.a.rows, part.panels.len());
-        with_scratch(&PACKED_ROWS, part.packed_size(rows.len()), |packed| {
-            part.pack_rows(&rows, packed);
-            if part.task.is_small() {
-                return part.multiply(&rows, packed, 0..count);
-            }
-            let each = count.div_ceil(2 * rayon::current_num_threads()).clamp(1, 64);
-            let tasks = (0..count.div_ceil(each)).into_par_iter();
-            tasks.for_each(|task| part.multiply(&rows, packed, task * each..((task + 1) * each).min(count)));
-        });
-    }
+/// Few rows, the same in all parts: the matrices stream through once, panel after panel, past rows that are packed once.
+fn run_few_rows(parts: &[Part<'_>]) {
+    let Some(first) = parts.first() else { return };
+    let rows = 0..first.task.a.rows;
+    with_scratch(&PACKED_ROWS, first.packed_size(rows.len()), |packed| {
+        let threads = if packed.len() > ALONE_WORDS { Threads::All } else { Threads::One };
+        first.pack_rows(threads, &rows, packed);
+        if parts.iter().map(|part| part.task.work()).sum::<usize>() < SMALL {
+            return parts.iter().for_each(|part| part.multiply(&rows, packed, part.panels.clone()));
+        }
+        let count: usize = parts.iter().map(|part| part.panels.len()).sum();
+        let each = count.div_ceil(2 * rayon::current_num_threads()).clamp(1, 64);
+        let tasks =
+            parts.iter().flat_map(|part| shares(part.panels.clone(), each).into_iter().map(move |it| (part, it)));
+        let tasks: Vec<_> = tasks.collect();
+        tasks.into_par_iter().for_each(|(part, panels)| part.multiply(&rows, packed, panels));
+    });
 }
 
 /// The numbers of `b`, column after column.

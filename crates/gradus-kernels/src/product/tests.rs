@@ -12,7 +12,7 @@ fn rounded(x: f32, precision: Precision) -> f64 {
 
 /// Every operand order of every size, against three loops in f64.
 fn check(precision: Precision) {
-    for (m, n, k) in [(1, 1, 1), (3, 5, 7), (17, 33, 65), (100, 70, 900), (250, 2100, 130)] {
+    for (m, n, k) in [(1, 1, 1), (3, 5, 7), (17, 33, 65), (100, 70, 900), (250, 2100, 130), (40, 300, 1300)] {
         let (a, b) = (values(m * k, 1), values(k * n, 2));
         for (a_turned, b_turned) in [(false, false), (true, false), (false, true), (true, true)] {
             let a_mat = if a_turned { Mat::dense(&a, k, m).t() } else { Mat::dense(&a, m, k) };

@@ -453,8 +453,7 @@ impl Pass {
         let masks = self.dropping.stream;
         self.around(norm, x_nd, Place::Attended, |x| {
             let Attention { q_proj, k_proj, v_proj, out_proj } = attention;
-            let [q, k] = [q_proj, k_proj].map(|layer| layer.forward(x.clone(), masks));
-            out_proj.forward(attend([q, k, v_proj.forward(x, masks)]), masks)
+            out_proj.forward(attend(Linear::forward_each([q_proj, k_proj, v_proj], x, masks)), masks)
         })
     }
 
@@ -501,8 +500,7 @@ impl Attention {
 
     /// Of what the encoder gave.
     fn keys_and_values(&self, encoded_md: Tensor<2>, pass: Pass) -> [Tensor<2>; 2] {
-        let masks = pass.dropping.stream;
-        [self.k_proj.forward(encoded_md.clone(), masks), self.v_proj.forward(encoded_md, masks)]
+        Linear::forward_each([&self.k_proj, &self.v_proj], encoded_md, pass.dropping.stream)
     }
 
     fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {

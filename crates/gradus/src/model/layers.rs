@@ -72,6 +72,21 @@ impl Linear {
         lora.forward(x_nd, bias, Some(dropped), self.precision, |x, b| self.base(x, b))
     }
 
+    /// [`forward`](Self::forward) of several layers that read the same: at once where their weights are packed.
+    pub(crate) fn forward_each<const N: usize>(
+        layers: [&Self; N],
+        x_nd: Tensor<2>,
+        masks: Option<DropoutStream>,
+    ) -> [Tensor<2>; N] {
+        let packed = layers.map(|layer| layer.frozen.as_ref().filter(|_| layer.lora.is_none()));
+        if packed.iter().any(Option::is_none) {
+            return layers.map(|layer| layer.forward(x_nd.clone(), masks));
+        }
+        let packed = packed.map(|weight| weight.expect("none is missing"));
+        let bias = |i: usize| layers[i].bias.as_ref().map(Param::val);
+        FrozenWeight::apply_each(std::array::from_fn(|i| (packed[i], bias(i))), x_nd)
+    }
+
     /// [`forward`](Self::forward) of an activation.
     pub fn forward_activated(&self, activated: Activated, masks: Option<DropoutStream>) -> Tensor<2> {
         if self.lora.is_some() || self.frozen.is_some() {

@@ -472,8 +472,7 @@ impl SelfAttention {
     fn forward(&self, x_nd: Tensor<2>, pass: Pass, attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>) -> Tensor<2> {
         let (a, masks) = (&self.SelfAttention, pass.dropping.stream);
         let normed = self.layer_norm.forward(x_nd.clone());
-        let [q, k] = [&a.q, &a.k].map(|layer| layer.forward(normed.clone(), masks));
-        let attended = a.o.forward(attend([q, k, a.v.forward(normed, masks)]), masks);
+        let attended = a.o.forward(attend(Linear::forward_each([&a.q, &a.k, &a.v], normed, masks)), masks);
         x_nd + pass.drop(attended, Place::Attended)
     }
 }
@@ -518,8 +517,7 @@ impl Attention {
 
     /// Of what the encoder gave.
     fn keys_and_values(&self, encoded_md: Tensor<2>, pass: Pass) -> [Tensor<2>; 2] {
-        let masks = pass.dropping.stream;
-        [self.k.forward(encoded_md.clone(), masks), self.v.forward(encoded_md, masks)]
+        Linear::forward_each([&self.k, &self.v], encoded_md, pass.dropping.stream)
     }
 
     fn linears_mut<'a>(&'a mut self, name: &str, linears: &mut Vec<(String, &'a mut Linear)>) {
@@ -564,7 +562,7 @@ impl FeedForward {
                 (activated, wo)
             }
             Dense::Gated(Gated { wi_0, wi_1, wo }) => {
-                let [gate, up] = [wi_0.forward(normed.clone(), masks), wi_1.forward(normed, masks)];
+                let [gate, up] = Linear::forward_each([wi_0, wi_1], normed, masks);
                 let activated = match pass.activation {
                     Activation::Geglu(form) => Activated::Geglu(form, gate, up),
                     _ => Activated::Swiglu(gate, up),

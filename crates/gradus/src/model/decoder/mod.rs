@@ -329,9 +329,8 @@ impl Attention {
                     Some(norm) => norm.forward_parts(x),
                     None => x,
                 };
-                let q = turn(norm(a.q_proj.forward(x_nd.clone(), masks), &a.q_norm));
-                let k = turn(norm(a.k_proj.forward(x_nd.clone(), masks), &a.k_norm));
-                [q, k, a.v_proj.forward(x_nd, masks)]
+                let [q, k, v] = Linear::forward_each([&a.q_proj, &a.k_proj, &a.v_proj], x_nd, masks);
+                [turn(norm(q, &a.q_norm)), turn(norm(k, &a.k_norm)), v]
             }
             Self::Fused(a) => {
                 let (q, kv) = (pass.shape.heads * head_dim, pass.shape.kv_heads * head_dim);
@@ -347,7 +346,10 @@ impl Mlp {
     fn forward(&self, x_nd: Tensor<2>, pass: &Pass) -> Tensor<2> {
         let masks = pass.dropping.stream;
         let (gate, up, down) = match self {
-            Self::Apart(m) => (m.gate_proj.forward(x_nd.clone(), masks), m.up_proj.forward(x_nd, masks), &m.down_proj),
+            Self::Apart(m) => {
+                let [gate, up] = Linear::forward_each([&m.gate_proj, &m.up_proj], x_nd, masks);
+                (gate, up, &m.down_proj)
+            }
             Self::Fused(m) => {
                 let both = m.gate_up_proj.forward(x_nd, masks);
                 let inner = both.dims()[1] / 2;

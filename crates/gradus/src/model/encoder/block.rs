@@ -131,7 +131,7 @@ impl Pass {
 
     /// `x_nd` through queries, keys and values.
     pub fn project(self, layers: [&Linear; 3], x_nd: &Tensor<2>) -> [Tensor<2>; 3] {
-        layers.map(|layer| layer.forward(x_nd.clone(), self.dropping.stream))
+        Linear::forward_each(layers, x_nd.clone(), self.dropping.stream)
     }
 
     /// What the tokens that go on attend to in whole texts, behind those tokens' states: all of `x_nd`, or where `first` the first
