@@ -29,7 +29,7 @@ const PARTS: &[(&str, &[&str])] = &[
     // A model larger than the machine's memory is refused before any of it is read.
     ("model", &["hub", "machine", "gradus_kernels"]),
     ("pretrained", &["model", "text"]),
-    ("run", &["calendar", "metric"]),
+    ("run", &["calendar"]),
     ("data", &["hub", "text"]),
     ("observer", &["plugin", "process", "run"]),
     ("task", &["data", "metric", "plugin", "process"]),

@@ -315,19 +315,6 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Computes everything, with B as `pack` makes it: given the first panel, the words of the inner dimension, and where
-    /// as many panels go as fit there.
-    fn run(&self, threads: Threads, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
-        if self.a.rows == 0 {
-            return;
-        }
-        let rows_fit = self.a.rows * self.depth() <= PART_WORDS;
-        match threads == Threads::All && self.columns > self.a.rows && rows_fit {
-            true => self.by_panels(pack),
-            false => self.by_rows(threads, pack),
-        }
-    }
-
     fn part<'w>(&self, words: Words<'w>, panels: Range<usize>, depth: Range<usize>) -> Part<'w>
     where
         'a: 'w,
@@ -335,8 +322,13 @@ impl<'a> Task<'a> {
         Part { task: *self, words, panels, depth }
     }
 
-    /// Packs all of B that stays in cache, then has each thread pack the rows that it multiplies with that.
-    fn by_rows(&self, threads: Threads, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
+    /// Computes everything, with B as `pack` makes it: given the first panel, the words of the inner dimension, and where
+    /// as many panels go as fit there. What of B stays in cache is packed first; then each thread packs the rows that it
+    /// multiplies with that.
+    fn run(&self, threads: Threads, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
+        if self.a.rows == 0 {
+            return;
+        }
         self.parts(|panels, depth| {
             let stride = depth.len() * COLUMNS;
             with_scratch(&PANELS, stride * panels.len(), |words| {
@@ -355,30 +347,6 @@ impl<'a> Task<'a> {
                 self.part(Words::Stored { words, stride }, panels.clone(), depth.clone()).run(threads);
             });
         });
-    }
-
-    /// Packs all rows, then has each thread pack the panels that it multiplies with them: for a B that is larger than A, of
-    /// which little has to leave the second-level cache so.
-    fn by_panels(&self, pack: impl Fn(usize, &Range<usize>, &mut [u32]) + Sync) {
-        let m = self.a.rows;
-        for depth in self.depths() {
-            let stride = depth.len() * COLUMNS;
-            let none = self.part(Words::Stored { words: &[], stride }, 0..0, depth.clone());
-            let most = (TASK_WORDS / depth.len() / ROWS).clamp(1, TASK_ROWS / ROWS);
-            let blocks = shares(0..m.div_ceil(ROWS), most).into_iter();
-            let blocks = blocks.map(|tiles| tiles.start * ROWS..(tiles.end * ROWS).min(m));
-            with_scratch(&PACKED_ROWS, none.packed_size(m), |packed| {
-                let mut blocks = split(packed, blocks.map(|rows| (none.packed_size(rows.len()), rows)));
-                blocks.par_iter_mut().for_each(|(packed, rows)| none.pack_rows(Threads::One, rows, packed));
-                shares(0..self.panels(), (TASK_WORDS / stride).max(1)).into_par_iter().for_each(|panels| {
-                    with_scratch(&PANELS, stride * panels.len(), |words| {
-                        pack(panels.start, &depth, words);
-                        let part = self.part(Words::Stored { words, stride }, panels.clone(), depth.clone());
-                        blocks.iter().for_each(|(packed, rows)| part.multiply(rows, packed, panels.clone()));
-                    });
-                });
-            });
-        }
     }
 }
 
