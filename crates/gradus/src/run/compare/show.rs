@@ -12,6 +12,9 @@ use crate::run::samples::Sample;
 /// How many prompts `samples.md` and the page show; `samples.jsonl` has all.
 const SHOWN_SAMPLES: usize = 12;
 
+/// Characters of the widest table with a row a policy.
+const WIDEST: usize = 140;
+
 impl Comparison {
     /// The columns that have a value anywhere: what is said of every policy, and whatever else was measured of them.
     fn columns(&self) -> Vec<(String, String, String)> {
@@ -50,7 +53,8 @@ impl Comparison {
         }
     }
 
-    /// The table alone, with aligned columns, for a terminal and for Markdown.
+    /// The table alone, with aligned columns, for a terminal and for Markdown: a row a policy, or where so much was measured
+    /// that it would be too wide, a row a measurement.
     pub fn table(&self) -> String {
         let columns = self.columns();
         let mut rows = vec![
@@ -65,8 +69,15 @@ impl Comparison {
                     .collect(),
             );
         }
-        let width = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..=columns.len()).map(width).collect();
+        let widths_of = |rows: &[Vec<String>]| -> Vec<usize> {
+            let width = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
+            (0..rows[0].len()).map(width).collect()
+        };
+        let mut widths = widths_of(&rows);
+        if widths.iter().map(|width| width + 3).sum::<usize>() > WIDEST {
+            rows = (0..widths.len()).map(|at| rows.iter().map(|row| row[at].clone()).collect()).collect();
+            widths = widths_of(&rows);
+        }
         let line = |row: &Vec<String>| {
             let cells = row.iter().zip(&widths).enumerate().map(|(index, (cell, &width))| {
                 if index == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }

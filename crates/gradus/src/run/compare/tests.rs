@@ -87,6 +87,23 @@ fn whatever_was_measured_is_a_column() {
 }
 
 #[test]
+fn a_table_of_many_measurements_has_a_row_for_each() {
+    let names: Vec<String> = (0..12).map(|i| format!("a_measurement/number_{i}")).collect();
+    let measured: Metrics = names.iter().map(|name| (name.as_str(), 0.5)).collect();
+    let entries = vec![
+        Entry::start(measured.clone(), Vec::new()),
+        Entry { name: "ppo".into(), ..Entry::start(measured, Vec::new()) },
+    ];
+    let text = || "–".to_owned();
+    let table = Comparison { model: text(), data: text(), budget: text(), evaluation: text(), entries }.table();
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines[0], "| method                  | start | ppo |");
+    assert_eq!(lines[1], "| ----------------------- | ----: | --: |");
+    assert_eq!(lines[3], "| a_measurement/number_0  |   0.5 | 0.5 |");
+    assert_eq!(lines.len(), 2 + 1 + 12, "{table}");
+}
+
+#[test]
 fn everything_is_written_whole() {
     let directory = tempfile::tempdir().unwrap();
     let runs = [run(directory.path(), "ppo", 2.0), run(directory.path(), "grpo", -3.0)];
