@@ -22,9 +22,7 @@ SEEDS = [1, 2, 3]
 KINDS = ["fine_grained", "holistic"]
 # Short sentences, so that a completion has room for several.
 WORDS, LEARNED, HELD_OUT = 24, 2600, 400
-STEPS, EVERY = 100, 10
-# An empty completion offends nobody, which a policy would learn first.
-FEWEST = 48
+STEPS, EVERY = 50, 5
 # The reward is the change of toxicity or its negative: held-out completions have on average as much as this takes away.
 MEASURE = "eval_reward"
 
@@ -98,8 +96,8 @@ def configuration(kind, out):
         part |= {"text": "{so_far}", "segments": "sentence", "change": True}
     return {
         "model": str(out / "sft/model"), "data": str(out / "prompts.jsonl"), "eval_data": str(out / "held_out.jsonl"),
-        "method": {"ppo": {"max_new_tokens": 64, "temperature": 1, "update_epochs": 2, "mini_batches": 2,
-                           "sampling": {"top_p": 0.9, "min_new_tokens": FEWEST}, "gae_lambda": 0.95, "kl": {"coefficient": 0.02}}},
+        "method": {"ppo": {"max_new_tokens": 64, "temperature": 1, "sampling": {"top_p": 0.9}, "update_epochs": 2, "mini_batches": 2,
+                           "gae_lambda": 0.95, "kl": {"coefficient": 0.02}}},
         "reward": {"fine_grained": {"toxicity": part}},
         "train": {"max_steps": STEPS, "batch_size": 32, "learning_rate": 3e-4, "warmup_steps": 5, "eval_steps": EVERY, "max_eval_rows": 200},
     }  # fmt: skip
