@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::tensor::Tensor;
 
-use super::actor::{Actor, Forward, per_rollout, positions};
+use super::actor::{Actor, per_rollout, positions};
 use crate::batches::MicroBatch;
 use crate::error::Result;
 use crate::host::read;
@@ -45,14 +45,6 @@ impl Critic {
                 let model = critic.learner.frozen();
                 per_rollout(&model.trunk, rollouts, passes, |batch| read(&at_targets(&model, batch)))
             }
-        }
-    }
-
-    /// The same for one micro-batch, with gradient.
-    pub fn forward(&self, actor: &mut Forward, batch: &Batch) -> Tensor<1> {
-        match self {
-            Self::Shared => actor.values_m.take().expect("a shared critic is the actor's value head"),
-            Self::Separate(critic) => critic.values(batch),
         }
     }
 

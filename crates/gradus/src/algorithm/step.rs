@@ -125,6 +125,59 @@ pub struct ValueClip {
     pub larger: bool,
 }
 
+impl ValueLoss {
+    /// The error of each value, not yet weighted.
+    fn of_tokens(&self, values_m: Tensor<1>, advantages: &Advantages, part: &[usize]) -> Tensor<1> {
+        let device = values_m.device();
+        let returns_m = gather(&advantages.returns, part, &device);
+        let old_values_m = || gather(&advantages.values, part, &device);
+        match self.clip {
+            None => value::plain(values_m, returns_m),
+            Some(ValueClip { range, larger: true }) => value::clipped(values_m, old_values_m(), returns_m, range),
+            Some(ValueClip { range, larger: false }) => {
+                value::plain(value::near(values_m, old_values_m(), range), returns_m)
+            }
+        }
+    }
+}
+
+/// What a critic says of the tokens of one pass, and how far off it is.
+struct Value {
+    loss: ValueLoss,
+    values_m: Tensor<1>,
+    /// The pass' part of the step's loss, `[1]`, not yet weighted.
+    reduced: Tensor<1>,
+}
+
+impl Value {
+    /// What [`look`](Self::look) wants to read.
+    fn wanted(&self) -> [&Tensor<1>; 2] {
+        [&self.reduced, &self.values_m]
+    }
+
+    /// Notes the loss, which must be finite, and how many values were clipped.
+    fn look(
+        &self,
+        [reduced, values]: [Vec<f32>; 2],
+        advantages: &Advantages,
+        part: &[usize],
+        losses: &mut Losses,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        losses.value += finite("value loss", reduced[0])?;
+        if let Some(ValueClip { range, .. }) = self.loss.clip {
+            let (old_values, returns) = (concat(&advantages.values, part), concat(&advantages.returns, part));
+            seen.value_clipped += value::clip_fraction(&values, &old_values, &returns, range) * values.len() as f64;
+        }
+        Ok(())
+    }
+
+    /// What the gradient is of.
+    fn weighted(self) -> Tensor<1> {
+        self.reduced * self.loss.coefficient
+    }
+}
+
 /// How the losses of a mini-batch's tokens become one number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Denominator {
@@ -273,10 +326,8 @@ impl PolicyLoss {
             // 1. Forward.
             let rows = actor::batch(&learners.actor.module().policy.trunk, rollouts, part);
             let masks = |learner: usize| dropout.map(|stream| stream.part(2 * number + learner));
-            let mut forward = learners.actor.module().forward(&rows.clone().dropping(masks(0)), self.temperature);
-            let rows = rows.dropping(masks(1));
-            let values_m = learners.critic.as_ref().map(|critic| critic.forward(&mut forward, &rows));
-            let Forward { logprobs: found, .. } = forward;
+            let forward = learners.actor.module().forward(&rows.clone().dropping(masks(0)), self.temperature);
+            let Forward { logprobs: found, values_m } = forward;
             let device = found.logprobs_m.device();
 
             // 2. The loss of each token, and its part of the step's.
@@ -303,25 +354,16 @@ impl PolicyLoss {
             if self.entropy_coefficient != 0.0 {
                 total = total - found.entropies_m.clone().sum() * (self.entropy_coefficient / tokens as f64);
             }
-            let returns_m = || gather(&advantages.returns, part, &device);
-            let value = self.value.zip(values_m).map(|(loss, values_m)| {
-                let old_values_m = || gather(&advantages.values, part, &device);
-                let losses_m = match loss.clip {
-                    None => value::plain(values_m.clone(), returns_m()),
-                    Some(ValueClip { range, larger: true }) => {
-                        value::clipped(values_m.clone(), old_values_m(), returns_m(), range)
-                    }
-                    Some(ValueClip { range, larger: false }) => {
-                        value::plain(value::near(values_m.clone(), old_values_m(), range), returns_m())
-                    }
-                };
-                (values_m, reducer.reduce(losses_m, &pass, counts_b), loss)
-            });
+            let value_of = |loss: ValueLoss, values_m: Tensor<1>| {
+                let losses_m = loss.of_tokens(values_m.clone(), advantages, part);
+                Value { loss, values_m, reduced: reducer.reduce(losses_m, &pass, counts_b) }
+            };
+            let shared = self.value.zip(values_m).map(|(loss, values_m)| value_of(loss, values_m));
 
             // 3. Look at everything at once.
             let mut wanted = vec![&policy, &total, &found.logprobs_m, &found.entropies_m];
             wanted.extend(&kl_m);
-            wanted.extend(value.iter().flat_map(|(values_m, loss, _)| [loss, values_m]));
+            wanted.extend(shared.iter().flat_map(Value::wanted));
             let mut read = read_all(&wanted).into_iter();
             let mut next = || read.next().expect("one list per tensor");
             losses.policy += f64::from(next()[0]);
@@ -335,19 +377,22 @@ impl PolicyLoss {
             if kl_m.is_some() {
                 *seen.kl.get_or_insert_default() += sum(&next());
             }
+            if let Some(value) = shared {
+                value.look([next(), next()], advantages, part, &mut losses, seen)?;
+                total = total + value.weighted();
+            }
 
             // 4. Back.
-            let Some((_, critic_loss, ValueLoss { coefficient, clip })) = value else {
-                learners.actor.accumulate(&total);
-                continue;
-            };
-            losses.value += finite("value loss", next()[0])?;
-            if let Some(ValueClip { range, .. }) = clip {
-                let (values, old_values) = (next(), concat(&advantages.values, part));
-                let fraction = value::clip_fraction(&values, &old_values, &concat(&advantages.returns, part), range);
-                seen.value_clipped += fraction * values.len() as f64;
+            drop((policy, kl_m, own, found));
+            learners.actor.accumulate(&total);
+
+            // 5. A critic of its own: what was recorded of the policy is gone, so one pass is in memory at a time.
+            if let (Some(loss), Some(Critic::Separate(critic))) = (self.value, &mut learners.critic) {
+                let value = value_of(loss, critic.values(&rows.dropping(masks(1))));
+                let read = read_all(&value.wanted()).try_into().expect("one list per tensor");
+                value.look(read, advantages, part, &mut losses, seen)?;
+                critic.learner.accumulate(&value.weighted());
             }
-            learners.accumulate(total, critic_loss * coefficient);
         }
         losses.entropy /= tokens.max(1) as f64;
         Ok(losses)
@@ -355,17 +400,6 @@ impl PolicyLoss {
 }
 
 impl Learners<'_> {
-    /// Goes back both losses: together where the critic is a head on the policy, one after the other where it is not.
-    fn accumulate(&mut self, policy: Tensor<1>, value: Tensor<1>) {
-        match &mut self.critic {
-            Some(Critic::Separate(critic)) => {
-                self.actor.accumulate(&policy);
-                critic.learner.accumulate(&value);
-            }
-            _ => self.actor.accumulate(&(policy + value)),
-        }
-    }
-
     /// Moves the weights.
     fn step(&mut self, update: Update<'_>, clips_jointly: bool) -> Result<Norms, String> {
         let (settings, multiplier) = (update.settings, update.multiplier);

@@ -432,18 +432,16 @@ impl Workload {
     fn backward(&self, pass: Pass, sums: u64, held: Phase, vectors: Option<u64>) -> Phase {
         let held = Phase { gradients: sums, ..held };
         let (policy, critic) = (self.policy, self.critic);
-        // Of the critic's pass beside the policy's, and of the policy's gradients beside the critic's.
-        let critic_saved = critic.map_or(0, |critic| critic.saved(pass));
-        let (beside, after) = if vectors.is_some() { (0, 0) } else { (critic_saved, policy.trained()) };
+        // Of the policy's gradients beside the critic's pass: its own pass is over.
+        let after = if vectors.is_some() { 0 } else { policy.trained() };
         let vectors = vectors.unwrap_or(0) * policy.trained();
         let mut moments_of_it = vec![
-            Phase { activations: policy.saved(pass) + beside, working: vectors + policy.backward_begin(pass), ..held },
-            Phase { activations: beside, working: vectors + policy.backward_end(pass), ..held },
+            Phase { activations: policy.saved(pass), working: vectors + policy.backward_begin(pass), ..held },
+            Phase { working: vectors + policy.backward_end(pass), ..held },
         ];
         if let Some(critic) = critic {
-            // The policy's pass is over.
             let kept = Phase { gradients: sums.max(after), ..held };
-            moments_of_it.push(Phase { activations: critic_saved, working: critic.backward_begin(pass), ..kept });
+            moments_of_it.push(Phase { activations: critic.saved(pass), working: critic.backward_begin(pass), ..kept });
             moments_of_it.push(Phase { working: critic.backward_end(pass), ..kept });
         }
         moments_of_it.into_iter().max_by_key(Phase::total).unwrap_or(held)

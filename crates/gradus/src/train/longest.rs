@@ -63,19 +63,16 @@ pub(super) fn online(
         let targets = batch.targets().len();
         batch = batch.among(vec![Support::All; targets]);
     }
-    let mut forward = actor.module().forward(&batch, sampling.temperature);
-    // As in an update: a critic on the policy's trunk goes back together with it, another after it, but both forward
-    // passes are in memory at once.
-    let values_m = algorithm.critic().map(|critic| critic.forward(&mut forward, &batch));
-    let loss = forward.logprobs.logprobs_m.sum();
-    match (algorithm.critic(), values_m) {
-        (Some(Critic::Separate(_)), Some(values_m)) => {
-            drop(loss.backward());
-            drop(values_m.sum().backward());
-        }
-        (_, Some(values_m)) => drop((loss + values_m.sum()).backward()),
-        (_, None) => drop(loss.backward()),
+    let forward = actor.module().forward(&batch, sampling.temperature);
+    // As in an update: a critic on the policy's trunk goes back together with it; another has its pass afterwards, beside the
+    // policy's gradients.
+    let loss =
+        forward.values_m.into_iter().fold(forward.logprobs.logprobs_m.sum(), |loss, values_m| loss + values_m.sum());
+    let gradients = loss.backward();
+    if let Some(Critic::Separate(critic)) = algorithm.critic() {
+        drop(critic.values(&batch).sum().backward());
     }
+    drop(gradients);
 }
 
 /// Completions of `new` ids to the `chosen` candidates, of which each prompt has `group`. Those of one prompt share it and
