@@ -70,3 +70,25 @@ fn every_command_of_the_documents_is_taken() {
     assert!(wrong.is_empty(), "{wrong}");
     assert!(count >= 60, "{count} commands were found");
 }
+
+#[test]
+#[cfg(unix)]
+fn the_image_is_built_from_all_that_cargo_reads() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
+    let context = CliTest::new();
+    let ignore = std::fs::read_to_string(root.join(".dockerignore")).expect("readable");
+    for kept in ignore.lines().filter_map(|line| line.strip_prefix('!')) {
+        let (stem, is_pattern) = kept.strip_suffix('*').map_or((kept, false), |stem| (stem, true));
+        for entry in std::fs::read_dir(&root).expect("the repository") {
+            let (name, path) = entry.map(|entry| (entry.file_name(), entry.path())).expect("an entry");
+            let name = name.to_str().expect("UTF-8");
+            if name == kept || is_pattern && name.starts_with(stem) {
+                std::os::unix::fs::symlink(path, context.path().join(name)).expect("a link");
+            }
+        }
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--no-deps", "--offline", "--locked", "--format-version", "1"]);
+    let output = cargo.current_dir(context.path()).output().expect("cargo");
+    assert!(output.status.success(), "of what .dockerignore lets through: {}", String::from_utf8_lossy(&output.stderr));
+}
