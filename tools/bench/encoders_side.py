@@ -1,10 +1,12 @@
 """gradus' encoders beside `transformers` and `bert-score` on the same rows in one run: seconds and their ratio.
 
-    python encoders_side.py --gradus target/release/gradus --tokenizer DIR [--rows 400] [--only classifier,bert_score] [--work FOLDER]
+    python encoders_side.py --gradus target/release/gradus --tokenizer DIR [--rows 400] [--only classifier,bert_score] [--compute bf16]
+        [--repetitions 3] [--work FOLDER]
 
 The model has the size of RoBERTa-base and random weights; DIR holds a RoBERTa tokenizer. Texts are sentences made by a seed, joined to
 between 1 and 24. gradus is timed as a process that reads the model and the rows and writes the results; the other side over texts and
 a model that lie in memory, in batches of 32 sorted by length, which is the fastest that its users do. Both get the same two threads.
+`--compute` is the type of the classifier's products, on both sides; BERTScore is measured in f32 alone.
 Needs the packages of tools/parity/requirements-metrics.txt, torch and transformers.
 """
 
@@ -22,7 +24,8 @@ import process
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "parity"))
 import metric_rows  # noqa: E402
 
-SEED, BATCH, REPETITIONS = 7, 32, 3
+SEED, BATCH = 7, 32
+DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 
 
@@ -45,11 +48,11 @@ def texts(count):
         yield {"prediction": " ".join(row["prediction"] for row in chosen), "reference": " ".join(row["references"][0] for row in chosen)}
 
 
-def classifier(folder, rows):
+def classifier(folder, rows, compute):
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    words, model = AutoTokenizer.from_pretrained(folder), AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    words, model = AutoTokenizer.from_pretrained(folder), AutoModelForSequenceClassification.from_pretrained(folder, dtype=DTYPES[compute]).eval()
     lines = [row["prediction"] for row in rows]
 
     def run():
@@ -59,13 +62,13 @@ def classifier(folder, rows):
             for start in range(0, len(order), BATCH):
                 batch = order[start : start + BATCH]
                 read = words([lines[i] for i in batch], padding=True, truncation=True, max_length=512, return_tensors="pt")
-                for i, row in zip(batch, model(**read).logits.tolist()):
+                for i, row in zip(batch, model(**read).logits.float().tolist()):
                     logits[i] = row
         return logits
     return run
 
 
-def bert_score(folder, rows):
+def bert_score(folder, rows, _compute):
     import bert_score.utils
     from bert_score import BERTScorer
 
@@ -90,6 +93,8 @@ def main():
     parser.add_argument("--tokenizer", type=pathlib.Path, required=True)
     parser.add_argument("--rows", type=int, default=400)
     parser.add_argument("--only", default="classifier,bert_score")
+    parser.add_argument("--compute", choices=list(DTYPES), default="f32")
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/tmp/gradus-encoders"))
     given = parser.parse_args()
     process.two_cores()
@@ -102,7 +107,8 @@ def main():
     rows = list(texts(given.rows))
     program = str(given.gradus.resolve())
     sides = {
-        "classifier": (classifier, [program, "score", "--classifier", folder, "--data", data, "--text", "{prediction}", "--truncate", "right", "--quiet"],
+        "classifier": (classifier, [program, "score", "--classifier", folder, "--data", data, "--text", "{prediction}", "--truncate", "right",
+                                    "--compute", given.compute, "--quiet"],
                        lambda out: [json.loads(line)["logits"] for line in out.splitlines()]),
         "bert_score": (bert_score, [program, "eval", "--data", data, "--metrics", "bert_score", "--metric-option", f"model={folder}", "--metric-option",
                                     f"layer={SIZES['num_hidden_layers']}", "--bootstrap", "0", "--json", "--quiet"],
@@ -112,10 +118,10 @@ def main():
     print(f"{'what':<12} {'other s':>8} {'gradus s':>9} {'ratio':>6}   largest difference")
     for name in given.only.split(","):
         other, command, read = sides[name]
-        run = other(folder, rows)
+        run = other(folder, rows, given.compute)
         run()  # warm
         seconds = ([], [])
-        for _ in range(REPETITIONS):
+        for _ in range(given.repetitions):
             began = time.monotonic()
             expected = run()
             seconds[0].append(time.monotonic() - began)
