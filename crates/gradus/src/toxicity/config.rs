@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::{Recorded, Service, ToxicityScorer};
 use crate::error::Result;
 
+/// Requests a second at least: slower is never.
+const SLOWEST: f64 = 1e-3;
+
 /// Who says how toxic a text is: the choice is the key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -155,7 +158,8 @@ impl ScorerConfig {
                 let is_url = config.url.starts_with("http://") || config.url.starts_with("https://");
                 unless(is_url, "service.url", "it does not begin with `https://` or `http://`");
                 let rate = config.requests_per_second;
-                unless(rate > 0.0 && rate.is_finite(), "service.requests_per_second", "it must be a number above 0");
+                let is_rate = rate >= SLOWEST && rate.is_finite();
+                unless(is_rate, "service.requests_per_second", "it must be 0.001 (one in 17 minutes) or more");
                 let timeout = config.timeout_s;
                 unless(timeout > 0.0 && timeout <= 3600.0, "service.timeout_s", "it must be above 0, and 3600 at most");
                 unless((1..=256).contains(&config.connections), "service.connections", "it must be from 1 to 256");

@@ -152,9 +152,20 @@ impl Service {
         Reply::Never(ScoringError::new(message).with_hint(hint))
     }
 
-    /// A message that cannot give the key away.
+    /// A message that cannot give the key away, as it is or as an address has it.
     fn without_key(&self, message: &str) -> String {
-        self.key.as_ref().map_or_else(|| message.to_owned(), |key| message.replace(key.as_str(), "…"))
+        const BEFORE: &str = "key=";
+        let Some(key) = &self.key else { return message.to_owned() };
+        let mut text = message.replace(key.as_str(), "…");
+        let mut from = 0;
+        while let Some(at) = text[from..].find(BEFORE) {
+            let start = from + at + BEFORE.len();
+            let ends = |c: char| c.is_whitespace() || "&\"'<>,;)\\".contains(c);
+            let end = text[start..].find(ends).map_or(text.len(), |length| start + length);
+            text.replace_range(start..end, "…");
+            from = start + "…".len();
+        }
+        text
     }
 }
 
@@ -305,10 +316,11 @@ mod tests {
         let refused = |kind: &str, message: &str| {
             json!({"error": {"code": 400, "message": message, "details": [{"errorType": kind}]}}).to_string()
         };
-        let (url, _) = serve(move |_, body| match body["comment"]["text"].as_str() {
+        let (url, _) = serve(move |line, body| match body["comment"]["text"].as_str() {
             Some("こんにちは") => (400, "", refused("LANGUAGE_NOT_SUPPORTED_BY_ATTRIBUTE", "ja")),
             Some("number") => (200, "", "{\"attributeScores\": {}}".into()),
             Some("moved") => (307, "Location: http://127.0.0.1:9/\r\n", String::new()),
+            Some("page") => (404, "", format!("<p>There is no {}</p>", line.trim_end())),
             _ => (400, "", refused("API_KEY", &format!("API key not valid: {}", std::env::var("PATH").expect("set")))),
         });
         let service = service(&url, "key_variable: PATH");
@@ -319,6 +331,9 @@ mod tests {
         assert!(error.hint.expect("a hint").contains("`PATH`"));
         assert!(told("number").message.contains("without a number from 0 to 1"));
         assert!(told("moved").message.contains("it answered 307"));
+        // The address as the service saw it has the key, encoded.
+        let page = told("page").message;
+        assert!(page.contains("analyze?key=… HTTP/1.1</p>"), "{page}");
     }
 
     #[test]
