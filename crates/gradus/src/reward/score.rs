@@ -2,6 +2,11 @@
 
 use super::RewardError;
 
+/// What counts segments that were cut off before a model read them.
+pub(super) const UNREAD: &str = "unread";
+/// What counts whole texts that lost their end.
+pub(super) const CUT: &str = "cut";
+
 /// What a reward says of one rollout: the reward of a token is the weighted sum of its parts there.
 ///
 /// Without parts the reward does not apply to the row (`null` from a command); a part that does not apply is left out.
@@ -29,6 +34,12 @@ impl Count {
     /// `sum` among `of`.
     pub fn new(name: impl Into<String>, sum: f64, of: usize) -> Self {
         Self { name: name.into(), sum, of: of as f64 }
+    }
+
+    /// The part of the reward of which this counts what did not fit into its model.
+    pub fn over_limit(&self) -> Option<&str> {
+        let (part, name) = self.name.rsplit_once('/')?;
+        [UNREAD, CUT].contains(&name).then_some(part)
     }
 }
 

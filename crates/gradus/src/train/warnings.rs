@@ -41,6 +41,20 @@ pub struct Shown {
     pub kl: Option<f64>,
     /// The parts of the reward, as far as they were given.
     pub parts: Vec<Part>,
+    /// Parts whose models read up to a limit; older runs did not keep them.
+    #[serde(default)]
+    pub unread: Vec<Unread>,
+}
+
+/// What of a part's segments, or of the texts that it reads, did not fit into its model in one step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Unread {
+    /// The part's name.
+    pub name: String,
+    /// How many did not fit.
+    pub lost: f64,
+    /// Of how many.
+    pub of: f64,
 }
 
 /// One part of the reward in one step.
@@ -81,6 +95,14 @@ impl Shown {
             mean: values.iter().map(|&value| f64::from(value)).sum::<f64>() / values.len() as f64,
             std: stats::std(&values, stats::Variance::Unbiased).unwrap_or(0.0),
         };
+        let mut unread: Vec<Unread> = Vec::new();
+        for count in scores.iter().flat_map(|score| &score.counts) {
+            let Some(name) = count.over_limit() else { continue };
+            match unread.iter_mut().find(|known| known.name == name) {
+                Some(known) => (known.lost, known.of) = (known.lost + count.sum, known.of + count.of),
+                None => unread.push(Unread { name: name.to_owned(), lost: count.sum, of: count.of }),
+            }
+        }
         Self {
             length: tokens as f64 / count,
             entropy: -logprobs / tokens.max(1) as f64,
@@ -89,6 +111,7 @@ impl Shown {
             cut_off: cut_off as f64 / count,
             kl: kls.map(|kls| kls.iter().sum::<f64>() / count),
             parts: parts.into_iter().map(part).collect(),
+            unread,
         }
     }
 }
@@ -122,7 +145,7 @@ pub struct Reading {
 type Check = fn(&[Shown], &[Shown]) -> Option<Reading>;
 
 /// The kinds of warnings, and their checks.
-const CHECKS: [(&str, Check); 7] = [
+const CHECKS: [(&str, Check); 8] = [
     ("length_drift", length_drift),
     ("entropy_collapse", entropy_collapse),
     ("flat_groups", flat_groups),
@@ -130,6 +153,7 @@ const CHECKS: [(&str, Check); 7] = [
     ("cut_off", cut_off),
     ("kl_bounds", kl_bounds),
     ("parts_diverge", parts_diverge),
+    ("unread", unread),
 ];
 
 fn mean(steps: &[Shown], of: impl Fn(&Shown) -> f64) -> f64 {
@@ -273,6 +297,29 @@ pub fn parts_diverge(first: &[Shown], last: &[Shown]) -> Option<Reading> {
             "parts of the reward part ways between the first {FIRST} and the last {LAST} steps: `{}` got better ({:.3} \
              to {:.3}), `{}` got worse ({:.3} to {:.3})",
             gained.0, gained.1, gained.2, lost.0, lost.1, lost.2
+        ),
+    })
+}
+
+/// One in a hundred of what a part of the reward should judge does not fit into its model; calm below one in two hundred.
+pub fn unread(_: &[Shown], last: &[Shown]) -> Option<Reading> {
+    let share = |name: &str| {
+        let found = last.iter().flat_map(|shown| &shown.unread).filter(|unread| unread.name == name);
+        let (lost, of) = found.fold((0.0, 0.0), |(lost, of), unread| (lost + unread.lost, of + unread.of));
+        lost / f64::max(of, 1.0)
+    };
+    let shares = last.last()?.unread.iter().map(|unread| (share(&unread.name), &unread.name));
+    let (share, name) = shares.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|_| last.len() >= FEW)?;
+    Some(Reading {
+        value: share,
+        fires: 0.01,
+        calm: 0.005,
+        message: format!(
+            "texts are longer than what `{name}` reads: {:.1} % of what it should judge over the last {} steps was cut off, and \
+             segments that are cut off are worth 0; shorten passages or prompts, or raise its `max_length` where the model \
+             has the positions",
+            100.0 * share,
+            last.len()
         ),
     })
 }

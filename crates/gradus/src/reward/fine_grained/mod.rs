@@ -18,7 +18,7 @@ use judge::{Judge, Worth};
 
 use super::learned::reward_error;
 use super::place::last_token;
-use super::score::Count;
+use super::score::{CUT, Count, UNREAD};
 use super::{Reward, RewardError, Score, config_error};
 use crate::batches::MicroBatch;
 use crate::data::column_text;
@@ -228,10 +228,10 @@ impl SegmentReward {
         }
         let all = reading.segments.len();
         let counts = match self.level {
-            Level::Whole => vec![Count::new("cut", reading.cut as f64, all)],
+            Level::Whole => vec![Count::new(CUT, reading.cut as f64, all)],
             _ => vec![
                 Count::new("segments", all as f64, 1),
-                Count::new("unread", (all - values.len()) as f64, all),
+                Count::new(UNREAD, (all - values.len()) as f64, all),
                 Count::new("collided", collided as f64, all),
                 Count::new("per_segment", rewards_t.iter().map(|&reward| f64::from(reward)).sum(), all),
             ],

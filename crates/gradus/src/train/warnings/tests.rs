@@ -2,6 +2,7 @@ use serde_json::Map;
 
 use super::*;
 use crate::algorithm::Experience;
+use crate::reward::Count;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
 
 fn healthy() -> Shown {
@@ -14,6 +15,7 @@ fn healthy() -> Shown {
         cut_off: 0.2,
         kl: Some(0.5),
         parts: vec![part("helpful", 1.0), part("harmless", 1.0), part("length", -1.0)],
+        unread: vec![Unread { name: "facts".into(), lost: 0.0, of: 50.0 }],
     }
 }
 
@@ -66,6 +68,8 @@ fn each_kind_fires_past_its_bound_and_not_before() {
         |shown| (shown.parts[0].mean, shown.parts[1].mean) = (9.0, 0.8),
         |shown| (shown.parts[0].mean, shown.parts[1].mean) = (1.3, 0.7),
     );
+    // Of fifty a step.
+    check("unread", |shown| shown.unread[0].lost = 0.49, |shown| shown.unread[0].lost = 0.51);
     // A part with a negative weight gets better by falling.
     check(
         "parts_diverge",
@@ -144,6 +148,11 @@ fn messages_say_what_was_found() {
         "parts of the reward part ways between the first 10 and the last 10 steps: `helpful` got better (1.000 to \
          2.000), `harmless` got worse (1.000 to -1.000)"
     );
+    assert_eq!(
+        message(turned(|shown| shown.unread[0].lost = 4.0)),
+        "texts are longer than what `facts` reads: 1.6 % of what it should judge over the last 10 steps was cut off, and segments \
+         that are cut off are worth 0; shorten passages or prompts, or raise its `max_length` where the model has the positions"
+    );
 }
 
 #[test]
@@ -193,7 +202,10 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
         };
         Score { parts: parts.iter().map(part).collect(), ..Score::default() }
     };
-    let scores = [score(&[("a", 1.0), ("b", 5.0)]), score(&[("a", 3.0)]), score(&[("a", f32::NAN)]), score(&[])];
+    let mut scores = [score(&[("a", 1.0), ("b", 5.0)]), score(&[("a", 3.0)]), score(&[("a", f32::NAN)]), score(&[])];
+    scores[0].counts =
+        vec![Count::new("a/unread", 1.0, 4), Count::new("b/cut", 0.0, 1), Count::new("a/segments", 4.0, 1)];
+    scores[1].counts = vec![Count::new("a/unread", 2.0, 3)];
     let shown = Shown::of(&experience, &scores, experience.kls(false).as_deref());
     // 6 + 2 + 1 + 3 = 12 tokens with −Σ logprob = 6 + 4 + 0.5 + 4.5 = 15.
     // KL: 6 · 1 + 2 · 0 + 1 · 1.5 + 3 · 0.5 = 9 nats in 4 completions. Six equal ids: two of three 4-grams repeat.
@@ -203,4 +215,6 @@ fn what_a_step_shows_is_arithmetic_on_its_rollouts() {
     // 1 and 3 lie 1 from their mean; with one degree of freedom the variance is 2.
     let parts: Vec<_> = shown.parts.iter().map(|part| (part.name.as_str(), part.sign, part.mean, part.std)).collect();
     assert_eq!(parts, [("a", 1.0, 2.0, 2f64.sqrt()), ("b", -1.0, 5.0, 0.0)]);
+    let unread: Vec<_> = shown.unread.iter().map(|unread| (unread.name.as_str(), unread.lost, unread.of)).collect();
+    assert_eq!(unread, [("a", 3.0, 7.0), ("b", 0.0, 1.0)]);
 }
