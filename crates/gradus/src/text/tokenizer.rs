@@ -6,12 +6,12 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
 use tokenizers::{
-    AddedToken, Encoding, PostProcessor, decoders::byte_level::ByteLevel, models::bpe::BPE,
+    AddedToken, Encoding, PostProcessor, PreTokenizerWrapper, decoders::byte_level::ByteLevel, models::bpe::BPE,
     processors::template::TemplateProcessing,
 };
 
@@ -21,6 +21,8 @@ use crate::{Error, Result, border, files};
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
+    /// The same with a space before every word, made when words are given; none where words are read as they are.
+    of_words: Option<Arc<OnceLock<tokenizers::Tokenizer>>>,
     special: Special,
     special_ids: HashSet<u32>,
     vocab_size: usize,
@@ -93,9 +95,10 @@ impl Tokenizer {
         let special_ids: HashSet<u32> =
             inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
         let vocab_size = vocabulary_size(&inner);
+        let of_words = spaces_words(&inner, directory, &config).then(Arc::default);
         let inner = Arc::new(inner);
-        let mut tokenizer =
-            Self { inner, special, special_ids, vocab_size, appends_eos: false, directory: directory.to_path_buf() };
+        let directory = directory.to_path_buf();
+        let mut tokenizer = Self { inner, of_words, special, special_ids, vocab_size, appends_eos: false, directory };
         // With special tokens a text ends with eos, without them it does not: the letter alone may be unknown, and a
         // tokenizer may call what is unknown eos.
         let last = |add_special| Ok::<_, Error>(tokenizer.encode("a", add_special)?.last().copied());
@@ -123,13 +126,14 @@ impl Tokenizer {
     }
 
     /// A text that is given as words, with the special tokens around it, and where the first token of each word stands; a word
-    /// that left no token, or was cut off, has none.
+    /// that left no token, or was cut off, has none. Tokenizers of RoBERTa's kin read a space before every word, whatever their
+    /// files say: without it, which is `transformers`' default, words would be parts of one.
     ///
     /// # Errors
     /// As [`encode_joined`](Self::encode_joined).
     pub fn encode_words(&self, words: &[String], cut: Option<Cut>) -> Result<(Joined, Vec<Option<usize>>)> {
         // The fast way keeps no words.
-        let encoding = self.cross(|inner| inner.encode(words, false))?;
+        let encoding = self.cross(|inner| self.for_words(inner).encode(words, false))?;
         let (encoding, _) = self.cut(encoding, None, cut)?;
         let joined = self.cross(|inner| inner.post_process(encoding, None, true))?;
         let mut firsts = vec![None; words.len()];
@@ -139,6 +143,18 @@ impl Tokenizer {
             }
         }
         Ok((Joined { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec() }, firsts))
+    }
+
+    /// What reads words.
+    fn for_words<'t>(&'t self, inner: &'t tokenizers::Tokenizer) -> &'t tokenizers::Tokenizer {
+        let Some(spaced) = &self.of_words else { return inner };
+        spaced.get_or_init(|| {
+            let mut spaced = inner.clone();
+            if let Some(PreTokenizerWrapper::ByteLevel(bytes)) = inner.get_pre_tokenizer() {
+                spaced.with_pre_tokenizer(Some(bytes.add_prefix_space(true)));
+            }
+            spaced
+        })
     }
 
     /// What `cut` leaves of encodings that have no special tokens yet.
@@ -285,6 +301,26 @@ fn vocabulary_size(inner: &tokenizers::Tokenizer) -> usize {
     let counted = inner.get_vocab_size(true);
     let largest_added = inner.get_added_tokens_decoder().keys().max().map_or(0, |&id| id as usize + 1);
     counted.max(largest_added)
+}
+
+/// Whether words get a space before them though `tokenizer.json` says otherwise: byte-level tokenizers of RoBERTa's kin, whose documents
+/// ask for it. What kind it is stands in `tokenizer_config.json`, or follows from the model's.
+fn spaces_words(inner: &tokenizers::Tokenizer, directory: &Path, config: &Value) -> bool {
+    const KIN: [&str; 6] = ["roberta", "longformer", "bart", "led", "gpt2", "blenderbot"];
+    let is_plain =
+        matches!(inner.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(bytes)) if !bytes.add_prefix_space);
+    if !is_plain {
+        return false;
+    }
+    let class = match config.get("tokenizer_class").and_then(Value::as_str) {
+        Some(class) => class.trim_end_matches("Fast").trim_end_matches("Tokenizer").to_lowercase(),
+        None => {
+            // What is wrong with it, whoever reads the model says.
+            let model = read_json(&directory.join("config.json")).ok().flatten().unwrap_or(Value::Null);
+            model.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned()
+        }
+    };
+    KIN.contains(&class.as_str())
 }
 
 fn load_model(directory: &Path) -> Result<tokenizers::Tokenizer> {

@@ -32,6 +32,41 @@ fn missing_and_corrupt_files() {
 }
 
 #[test]
+fn words_of_roberta_s_kin_have_a_space_before_them() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders/longformer");
+    let plain = String::from_utf8(std::fs::read(fixture.join("tokenizer.json")).unwrap()).unwrap();
+    let words = ["The", "tea", "</s>", "is</s>it", "", " cup"].map(str::to_owned);
+    let read = |tokenizer: &str, config: &str, model: &str| {
+        let folder = Folder::new();
+        folder.write("m/tokenizer.json", tokenizer);
+        folder.write("m/tokenizer_config.json", config);
+        folder.write("m/config.json", model);
+        let tokenizer = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+        // Texts are read as they are.
+        assert_eq!(tokenizer.encode("tea", false).unwrap(), [tokenizer.token_id("tea").unwrap()]);
+        tokenizer.encode_words(&words, None).expect("ids")
+    };
+    // What the tokenizer itself makes of words where its file asks for the space.
+    let asked = plain.replace("\"add_prefix_space\":false", "\"add_prefix_space\":true");
+    let asked = asked.replace("\"add_prefix_space\": false", "\"add_prefix_space\": true");
+    let expected = {
+        let folder = Folder::new();
+        folder.write("m/tokenizer.json", asked);
+        Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer").encode_words(&words, None).expect("ids")
+    };
+    let other = r#"{"tokenizer_class": "TokenizersBackend"}"#;
+    let glued = read(&plain, other, r#"{"model_type": "longformer"}"#);
+    assert_ne!(glued.0.ids, expected.0.ids);
+    for class in ["LongformerTokenizer", "LongformerTokenizerFast", "RobertaTokenizer"] {
+        let config = format!("{{\"tokenizer_class\": \"{class}\", \"add_prefix_space\": false}}");
+        assert_eq!(read(&plain, &config, "{}"), expected, "{class}");
+    }
+    assert_eq!(read(&plain, "{}", r#"{"model_type": "longformer"}"#), expected);
+    assert_eq!(read(&plain, "{}", r#"{"model_type": "modernbert"}"#), glued);
+    assert_eq!(read(&plain, "{}", "broken"), glued);
+}
+
+#[test]
 fn special_tokens_are_strings_or_objects() {
     let folder = Folder::new();
     folder.write("m/tokenizer.json", std::fs::read(fixture().join("tokenizer.json")).unwrap());
