@@ -59,10 +59,19 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     let config: Value = serde_json::from_str(&test.read("relevance/model/config.json")).expect("JSON");
     assert_eq!((&config["id2label"]["0"], &config["gradus"]["max_length"]), (&"Ignore".into(), &30.into()));
     assert_eq!(config["gradus"]["sentences"], "gradus-rules-1");
+    let best: Value = serde_json::from_str(&test.read("relevance/best/config.json")).expect("JSON");
+    assert_eq!(best["gradus"], config["gradus"], "the best model is read as the last one is");
     let logged = lines(&test.read("relevance/metrics.jsonl"));
     let measured = logged.last().expect("a row");
     assert!(measured["eval_detection/f1"].is_number() && measured["eval_f1/NF-ERR"].is_number(), "{measured}");
 
+    // With its passages no answer is within the model's 30 positions: nothing could be learnt, and what would fit is said.
+    test.succeeds(&["data", "convert", "feedback.json", "--to", "r2", "-o", "r2.jsonl"]);
+    let factuality = test.read("relevance.yml").replace("r1.jsonl", "r2.jsonl").replace("NF-ERR", "F-ERR");
+    test.write("factuality.yml", &factuality.replace("output_dir: relevance", "output_dir: factuality"));
+    let run = test.run(&[&["train", "factuality.yml"][..], &short].concat());
+    let told = "r2.jsonl: all 8 rows are longer than `max_length` 30; the shortest has ";
+    assert!(run.code != 0 && run.stderr.contains(told), "{}", run.stderr);
     // The passages leave no room in 30 positions.
     let prompts =
         [("context: wikipage: Tea text: The tea is warm. It is warm. ", ""), ("question: ", ""), ("answer: ", "")];
@@ -70,7 +79,10 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     test.write("pairs.jsonl", &pairs);
     let model = start("longformer-pairs");
     let reward = ["reward", "--model", &model, "--data", "pairs.jsonl", "--output-dir", "ranker"];
-    test.succeeds(&[&reward[..], &short].concat());
+    test.succeeds(
+        &[&reward[..], &short, &["--eval-data", "pairs.jsonl", "--eval-steps", "1", "--save-steps", "1"]].concat(),
+    );
+    scores_are_measured_on_the_best_model(&test);
     let config: Value = serde_json::from_str(&test.read("ranker/model/config.json")).expect("JSON");
     assert!(config["gradus"]["score_std"].as_f64().is_some_and(|std| std > 0.0), "{config}");
     assert_eq!(config["architectures"][0], "LongformerForSequenceClassification");
@@ -131,6 +143,35 @@ fn feedback_becomes_reward_models_and_they_a_policy() {
     for part in ["unknown key `scael`", "did you mean `scale`"] {
         assert!(run.code == 2 && run.stderr.contains(part), "{part}: {}", run.stderr);
     }
+}
+
+/// Mean and standard deviation that the directories of a reward model state are those of their own scores of the training pairs.
+fn scores_are_measured_on_the_best_model(test: &CliTest) {
+    let results: Value = serde_json::from_str(&test.read("ranker/results.json")).expect("JSON");
+    assert!(results["best"]["step"].as_u64().is_some_and(|step| step < 4), "the last is not the best: {results}");
+    let stated = ["best", "model"].map(|name| {
+        let dir = format!("ranker/{name}");
+        let config: Value = serde_json::from_str(&test.read(&format!("{dir}/config.json"))).expect("JSON");
+        let scored = lines(&test.succeeds(&["score", "--reward-model", &dir, "--data", "pairs.jsonl"]));
+        let scores: Vec<f64> = scored
+            .iter()
+            .flat_map(|row| ["chosen", "rejected"].map(|side| row[side]["reward"].as_f64().expect("a score")))
+            .collect();
+        let mean = scores.iter().sum::<f64>() / scores.len() as f64;
+        let std = (scores.iter().map(|score| (score - mean).powi(2)).sum::<f64>() / scores.len() as f64).sqrt();
+        let known = ["score_mean", "score_std"].map(|key| config["gradus"][key].as_f64().expect("measured"));
+        assert!(
+            (known[0] - mean).abs() < 1e-6 && (known[1] - std).abs() < 1e-6,
+            "{name}: {known:?}, not {mean} and {std}"
+        );
+        assert_eq!(config["gradus"]["add_eos"], true);
+        known
+    });
+    assert_ne!(stated[0], stated[1]);
+    // A checkpoint shares files with the best model, and stays as it was written.
+    let at = "ranker/checkpoints/step-000004/best/config.json";
+    let kept: Value = serde_json::from_str(&test.read(at)).expect("JSON");
+    assert!(kept["gradus"]["score_mean"].is_null() && kept["gradus"]["max_length"].is_number(), "{kept}");
 }
 
 /// The program of docs/fine-grained.md: it takes a point for every sentence that asks something.

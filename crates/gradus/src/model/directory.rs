@@ -87,7 +87,10 @@ impl Trained {
             None => (to.join(TRAINED_FILE), found),
         };
         let text = serde_json::to_string_pretty(&object).expect("JSON values serialise") + "\n";
-        std::fs::write(&path, text).map_err(|error| Error::io(&path, error))
+        // A new file: the old one may be that of a checkpoint as well.
+        let new = path.with_extension("json.new");
+        let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &path));
+        written.map_err(|error| Error::io(&path, error))
     }
 
     fn from_json(found: &Map<String, Value>) -> Self {

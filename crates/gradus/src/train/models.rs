@@ -57,6 +57,19 @@ impl Models<'_> {
         self.trained(model, player, fresh, POLICY_ADAPTER)
     }
 
+    /// The model that this run has saved in `path`, without autodiff.
+    pub fn saved<M: Trainable>(&self, path: &Path) -> Result<M> {
+        let player = &self.cast.policy;
+        let dir = match self.adapts() {
+            true => self.start.model.dir.without_adapter().with_adapter(path)?,
+            false => ModelDir::open(path)?,
+        };
+        let packed = self.adapts().then_some(player.role.weights);
+        let mut head = self.plan.seed().stream(Purpose::Init, 0, HEAD);
+        let model = M::open(&dir, packed, &mut head, &self.device.clone().inner())?;
+        Ok(model.computing(self.plan.train().compute))
+    }
+
     /// The reference, without autodiff: the same weights as the policy's where both start from one model.
     pub fn reference(&self, policy: &CausalLm) -> Result<Option<CausalLm>> {
         let Some(player) = &self.cast.reference else { return Ok(None) };

@@ -228,7 +228,21 @@ impl Job<'_> {
         let settings = self.settings(order.total_steps(self.plan.train().epochs, self.plan.train().max_steps));
         let optimizer = self.models().optimizer("", settings.optimizer, &model)?;
         let mut learner = Learner::new(model, optimizer);
-        let save = |model: &<M::Objective as Objective>::Model, path: &Path| model.save(&self.start.model, path);
+        let known = Trained {
+            max_length: self.limit()?,
+            sentences: self.start.model.labels.get().and_then(|labels| labels.sentences.clone()),
+            ..Trained::default()
+        };
+        let trained = |model: &<M::Objective as Objective>::Model, examples: &[&_]| Trained {
+            max_length: known.max_length,
+            sentences: known.sentences.clone(),
+            ..objective.trained(model, examples, settings.passes)
+        };
+        // Every model that is saved says how it is read; what has to be measured is said of those that stay.
+        let save = |model: &<M::Objective as Objective>::Model, path: &Path| {
+            model.save(&self.start.model, path)?;
+            trained(model, &[]).write(path)
+        };
         let mut recorder = self.recorder(observer)?;
         apart.write(self.directory)?;
         about.filter(|_| is_new).map_or(Ok(()), |about| asked.write(self.directory, &about))?;
@@ -258,15 +272,20 @@ impl Job<'_> {
         log.map_or(Ok(()), |log| log.into_inner().finish())?;
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
         let model = learner.frozen();
-        let trained = Trained {
-            max_length: self.limit()?,
-            sentences: self.start.model.labels.get().and_then(|labels| labels.sentences.clone()),
-            ..objective.trained(&model, &train.iter().collect::<Vec<_>>(), settings.passes)
-        };
+        let all: Vec<_> = train.iter().collect();
+        let measured = trained(&model, &all);
         atomic::write_dir(&self.directory.model(), |path| {
             save(&model, path)?;
-            trained.write(path)
+            measured.write(path)
         })?;
+        // The best model's scores are others than the last one's.
+        if let Some((step, _)) = recorder.state.best.filter(|_| measured.score_mean.is_some()) {
+            let best = self.directory.best();
+            match step == recorder.state.step {
+                true => measured.write(&best)?,
+                false => trained(&self.models().saved(&best)?, &all).write(&best)?,
+            }
+        }
         let examples: Vec<_> = held_out.iter().collect();
         held_out::write(self.directory, &objective.scores(&model, &examples, settings.passes))?;
         held_out::report(self.directory, objective.report(&model, &examples, settings.passes))?;
