@@ -133,8 +133,8 @@ impl<'a> Judge<'a> {
         };
         let params = iteration.map_or_else(|| params.clone(), |iteration| iteration.sampling.apply(params.clone()));
         let (params, beams) = plan.train().evaluation.to_evaluate(params);
-        // Distances to the reference are those over all tokens, whatever a method trains on.
-        let params = SamplingParams { record: Record::Nothing, ..params };
+        // Distances to the reference are those over all tokens at the temperature, whatever a method trains on.
+        let params = SamplingParams { record: Record::Nothing, untempered: false, ..params };
         let settings = Settings::new(plan.train(), 1, plan.learning_rate(), plan.best_metric());
         let interrupt = observer.interrupt();
         let prompts = found.examples;

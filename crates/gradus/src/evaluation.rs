@@ -126,8 +126,8 @@ impl Evaluation<'_> {
         stats.mean_of("length", &lengths);
         stats.mean("clipped_ratio", clipped as f64, rollouts.len() as f64);
         let kls = self.reference.map(|reference| {
-            // Greedy completions are measured at temperature 1, sampled ones at their own.
-            let temperature = if self.sampler.params.temperature > 0.0 { self.sampler.params.temperature } else { 1.0 };
+            // Greedy completions are measured at temperature 1, sampled ones at that of the logprobs which train.
+            let temperature = self.sampler.params.logprob_temperature();
             let passes = self.settings.passes;
             let [policy, reference] = [policy, reference].map(|model| logprobs(model, &rollouts, temperature, passes));
             let pairs = policy.iter().zip(&reference);

@@ -372,7 +372,7 @@ fn the_first_update_starts_at_ratio_one_and_at_the_reference() {
 
 #[test]
 fn whichever_logprobs_train_the_first_ratio_is_one() {
-    let entropies = ["raw", "processed"].map(|trained| {
+    let entropies = ["raw", "processed", "untempered"].map(|trained| {
         let sampling = format!(
             "sampling: {{top_k: 40, top_p: 0.9, min_p: 0.01, no_repeat_ngram_size: 2, min_new_tokens: 2, suppress_tokens: [40, 41], trained_logprobs: {trained}}}"
         );
@@ -390,13 +390,14 @@ fn whichever_logprobs_train_the_first_ratio_is_one() {
             let found = metric(&ppo, 0, name);
             assert!((found - expected).abs() <= tolerance, "{trained}, {name}: {found} against {expected}");
         }
-        let grpo = run(format!("grpo: {{group_size: 4, max_new_tokens: 6, kl_coefficient: 0.1, {sampling}}}"));
+        let grpo = run(format!("grpo: {{group_size: 4, max_new_tokens: 6, temperature: 0.7, kl_coefficient: 0.1, {sampling}}}"));
         assert_eq!(metric(&grpo, 0, "clip_ratio/region_mean"), 0.0, "{trained}");
         assert!(metric(&grpo, 0, "kl").abs() <= 1e-9, "{trained}: kl {}", metric(&grpo, 0, "kl"));
         assert!(metric(&grpo, 1, "kl") > 0.0, "{trained}: the second iteration has moved");
         metric(&grpo, 0, "entropy")
     });
     assert!(entropies[1] < 0.9 * entropies[0], "{entropies:?}: fewer tokens could be drawn");
+    assert!(entropies[2] > 1.001 * entropies[0], "{entropies:?}: the model's own are less sure");
 }
 
 /// Adapters of both kinds, on layers of attention and beyond it.

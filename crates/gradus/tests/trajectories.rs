@@ -33,7 +33,7 @@ use gradus::run::read_metrics;
 use gradus::settings::Settings;
 use gradus::settings::TrainConfig;
 use gradus::train::observer::Silent;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use device::{choice, device, slack, without_kernels};
 
@@ -595,8 +595,16 @@ fn mask(rollouts: &mut Rollouts, masking: Masking<'_>, policy: &CausalLm, settin
 
 /// Several iterations from recorded samples beside the loop of `tools/parity/policies.py`: losses within 1e-4.
 fn recorded(run: &str) {
+    recorded_with(run, &json!({}));
+}
+
+/// The same with other keys of the method, which must not matter.
+fn recorded_with(run: &str, keys: &Value) {
     const LOSS: f64 = 1e-4;
-    let fixture = read(run);
+    let mut fixture = read(run);
+    for (key, value) in keys.as_object().unwrap() {
+        fixture["method"]["ppo"][key] = value.clone();
+    }
     let method: MethodConfig = serde_json::from_value(fixture["method"].clone()).unwrap();
     let train: TrainConfig = serde_json::from_value(fixture["train"].clone()).unwrap();
     let steps = train.max_steps.unwrap();
@@ -614,12 +622,13 @@ fn recorded(run: &str) {
     };
     for (iteration, expected) in fixture["iterations"].as_array().unwrap().iter().enumerate() {
         let rows: Vec<Value> = rows.iter().filter(|row| row["iteration"] == iteration).cloned().collect();
-        let mut rollouts = rollouts(&rows, &learner.frozen().policy, 1, 1.0, &settings);
+        let temperature = algorithm.sampling().trained_temperature();
+        let mut rollouts = rollouts(&rows, &learner.frozen().policy, 1, temperature, &settings);
         if let Some(masking) = algorithm.masking(false) {
             mask(&mut rollouts, masking, &learner.frozen().policy, &settings);
         }
         let of = if algorithm.has_raw_kl() { actor::raw_logprobs } else { actor::logprobs };
-        let reference = of(&reference, &rollouts, 1.0, settings.passes);
+        let reference = of(&reference, &rollouts, temperature, settings.passes);
         let experience = Experience { rollouts, rewards: rewards(&rows, "score"), reference: Some(reference) };
         let coefficient = algorithm.kl_coefficient().unwrap();
         near("kl_coef", coefficient, expected["metrics"]["kl_coef"].as_f64().unwrap());
@@ -668,6 +677,12 @@ fn proximal_policy_optimisation_of_rl4lms_that_stops_before_it_moves_too_far() {
 #[test]
 fn proximal_policy_optimisation_of_fine_grained_rlhf() {
     recorded("ppo_fine_grained");
+}
+
+/// Its completions are drawn at a temperature, but its logprobs are the model's own.
+#[test]
+fn fine_grained_rlhf_trains_at_temperature_one() {
+    recorded_with("ppo_fine_grained", &json!({ "temperature": 0.7, "sampling": { "trained_logprobs": "untempered" } }));
 }
 
 /// A T5, and a smaller one with the two layers of FineGrainedRLHF as its critic.

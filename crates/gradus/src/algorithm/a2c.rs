@@ -207,7 +207,7 @@ impl A2c {
     /// The loss of the step; its means run over all tokens.
     fn loss(&self) -> PolicyLoss {
         PolicyLoss {
-            temperature: self.config.temperature as f32,
+            temperature: self.config.sampling.trained_temperature(self.config.temperature) as f32,
             surrogate: Surrogate::PolicyGradient,
             level: Level::Token,
             denominator: Denominator::Tokens,

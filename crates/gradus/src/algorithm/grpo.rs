@@ -330,7 +330,7 @@ impl Grpo {
         let high = config.clip_range_high.unwrap_or(config.clip_range);
         let correction = if config.kl_bias_correction { KlCorrection::ImportanceRatio } else { KlCorrection::None };
         PolicyLoss {
-            temperature: config.temperature as f32,
+            temperature: config.sampling.trained_temperature(config.temperature) as f32,
             surrogate: match config.loss_type {
                 GrpoLossType::Cispo => Surrogate::Capped(high),
                 GrpoLossType::Sapo => Surrogate::Soft(config.sapo_temperature_pos, config.sapo_temperature_neg),

@@ -73,7 +73,7 @@ pub struct Sampling {
     pub group_size: usize,
     /// Longest completion in tokens.
     pub max_new_tokens: usize,
-    /// Temperature, also that of the logprobs trained on.
+    /// Temperature.
     pub temperature: f32,
     /// Strings that end a completion.
     pub stop: Vec<String>,
@@ -94,6 +94,11 @@ impl Sampling {
             shape: iteration.sampling.clone(),
             among_supports: iteration.among_supports,
         }
+    }
+
+    /// The temperature of the logprobs that train.
+    pub fn trained_temperature(&self) -> f32 {
+        self.shape.trained_temperature(f64::from(self.temperature)) as f32
     }
 }
 
@@ -156,6 +161,11 @@ pub struct Update<'a> {
 }
 
 impl Update<'_> {
+    /// At the optimiser step `step`, from 0, of the `steps` of its iteration.
+    pub(crate) fn within(self, step: usize, steps: usize) -> Self {
+        Self { multiplier: self.settings.multiplier_within(self.iteration, step, steps), ..self }
+    }
+
     /// The order in which update epoch `epoch` passes over `rollouts`: shuffled where it decides who shares a
     /// mini-batch, and where the run shuffles at all.
     pub(crate) fn order(&self, rollouts: &[usize], mini_batches: usize, epoch: usize) -> Vec<usize> {

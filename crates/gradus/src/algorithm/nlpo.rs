@@ -182,7 +182,7 @@ impl Method for NlpoConfig {
         let is_raw = self.ppo.sampling.trained_logprobs == TrainedLogprobs::Raw;
         let keys = ["method.nlpo.sampling.trained_logprobs", "method.nlpo.mask_scope"];
         problems.unless(is_raw, &keys, || {
-            let message = format!("`{}` is `processed`, but the mask says which logprobs are trained", keys[0]);
+            let message = format!("`{}` is not `raw`, but the mask says which logprobs are trained", keys[0]);
             (message, Some("leave it out, and set `mask_scope: processed` where `renormalise` is true".into()))
         });
         let coarse = train.sampling_weights.is_some() && self.renormalise;

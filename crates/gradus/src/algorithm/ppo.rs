@@ -36,7 +36,7 @@ pub struct PpoConfig {
     /// Longest completion in tokens. Default 53 (TRL's TL;DR recipe).
     #[schemars(range(max = 100_000_000))]
     pub max_new_tokens: usize,
-    /// Sampling temperature, also that of the logprobs trained on. Default 0.7 (TRL).
+    /// Sampling temperature, also that of the logprobs trained on (see `sampling.trained_logprobs`). Default 0.7 (TRL).
     pub temperature: f64,
     /// Passes over one batch of rollouts. Default 4 (TRL).
     #[schemars(range(max = 10_000))]
@@ -78,6 +78,8 @@ pub struct PpoConfig {
     pub sum_parts: bool,
     /// Whether each part weighs what its mean length is to that of all rollouts (FineGrainedRLHF: true). Default false.
     pub length_weights: bool,
+    /// Whether the learning rate goes on with every optimiser step instead of every iteration (FineGrainedRLHF: true). Default false.
+    pub lr_per_step: bool,
     /// The KL penalty in the reward.
     pub kl: KlConfig,
     /// The critic.
@@ -115,6 +117,7 @@ impl Default for PpoConfig {
             part_size: None,
             sum_parts: false,
             length_weights: false,
+            lr_per_step: false,
             kl: KlConfig::default(),
             critic: CriticConfig::default(),
             stop: Vec::new(),
@@ -199,14 +202,17 @@ method:
     part_size: 4
     sum_parts: true
     length_weights: true
+    lr_per_step: true
     clip_jointly: true
     kl: {coefficient: 0.3, estimator: k1, stop_above: 10}
     critic: {trunk: separate, head: two_layer}
-    sampling: {top_k: 20, trained_logprobs: raw}
+    sampling: {top_k: 20, trained_logprobs: untempered}
 train:
   batch_size: 16
   max_steps: 1250
   max_length: 1224
+  max_prompt_length: 1024
+  prompt_truncation: right
   learning_rate: 1e-5
   lr_schedule: linear
   warmup_steps: 100
@@ -337,7 +343,7 @@ impl Ppo {
         let config = &self.config;
         let in_parts = config.part_size.is_some() || config.sum_parts || config.length_weights;
         PolicyLoss {
-            temperature: config.temperature as f32,
+            temperature: config.sampling.trained_temperature(config.temperature) as f32,
             surrogate: Surrogate::Clipped(Clip::symmetric(config.clip_range)),
             level: Level::Token,
             denominator: match in_parts {
@@ -414,6 +420,10 @@ impl Algorithm for Ppo {
                 let advantages = own.as_ref().unwrap_or(advantages);
                 let batch = MiniBatch { experience, advantages, chosen, silent: 0, dropout: Some(dropout) };
                 let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
+                let update = match self.config.lr_per_step {
+                    true => update.within(pass as usize, count * self.config.update_epochs),
+                    false => update,
+                };
                 let takes = |moved: f64| !(per_step && too_far(moved));
                 let (losses, norms) = loss.step_if(&mut learners, batch, update, &mut seen, takes)?;
                 let bonus = entropy_coefficient * losses.entropy;

@@ -166,7 +166,7 @@ impl Rloo {
         let config = &self.config;
         let high = config.clip_range_high.unwrap_or(config.clip_range);
         PolicyLoss {
-            temperature: config.temperature as f32,
+            temperature: config.sampling.trained_temperature(config.temperature) as f32,
             surrogate: Surrogate::Clipped(Clip { low: config.clip_range, high, delta: None }),
             level: Level::SequenceProduct,
             // The ratio is the same for all tokens of a completion, and so is their loss: its mean is the completion's.

@@ -155,6 +155,26 @@ fn a_critic_whose_gradient_is_not_finite_keeps_the_policy_from_stepping() {
 }
 
 #[test]
+fn the_learning_rate_of_ppo_may_rise_within_an_iteration() {
+    let moves = |lr_per_step: bool| {
+        let policy = policy();
+        let train = TrainConfig { shuffle: false, warmup_steps: 1.0, ..TrainConfig::default() };
+        let settings = Settings::new(&train, 2, 0.01, "eval_reward");
+        let experience = experience(&policy, &settings, 0.0);
+        let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
+        let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
+        let config = PpoConfig { update_epochs: 2, temperature: 1.0, lr_per_step, ..PpoConfig::default() };
+        let mut ppo = Ppo::new(&config, Critic::Shared, None);
+        let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
+        let at = Update { iteration: 0, multiplier: settings.multiplier(0), settings: &settings };
+        ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        named_tensors(&learner.frozen().policy) != named_tensors(&self::policy())
+    };
+    // An iteration of warm-up: the first step has a rate of 0, the second half of it or 0 again.
+    assert_eq!([moves(false), moves(true)], [false, true]);
+}
+
+#[test]
 fn ppo_drops_out_in_updates_alone() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models/gpt2");
     let path = tempfile::tempdir().expect("a directory");

@@ -282,7 +282,7 @@ impl Trpo {
     /// The negative of the mean of `Â·ρ`.
     fn loss(&self) -> PolicyLoss {
         PolicyLoss {
-            temperature: self.config.temperature as f32,
+            temperature: self.config.sampling.trained_temperature(self.config.temperature) as f32,
             surrogate: Surrogate::Clipped(Clip { low: 1.0, high: f64::INFINITY, delta: None }),
             level: Level::Token,
             denominator: Denominator::Tokens,
@@ -300,7 +300,7 @@ impl Trpo {
         let distributions = Distributions {
             experience: batch.experience,
             chosen: batch.chosen,
-            temperature: config.temperature as f32,
+            temperature: config.sampling.trained_temperature(config.temperature) as f32,
             passes: update.settings.passes,
         };
         // 1. The gradient of the objective.

@@ -31,7 +31,7 @@ pub struct SamplingConfig {
     pub forced_bos_token_id: Option<u32>,
     /// The id that a completion of `max_new_tokens` ends with. Default: none.
     pub forced_eos_token_id: Option<u32>,
-    /// Whose logprobs train: those of the model at the temperature (`raw`), or those of the distribution that was drawn from (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here except `repetition_penalty`. Default `raw` (TRL).
+    /// Whose logprobs train: those of the model at the temperature (`raw`), those of the model itself, at temperature 1 whatever was sampled at (`untempered`, FineGrainedRLHF), or those of the distribution that was drawn from (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here except `repetition_penalty`. Default `raw` (TRL).
     pub trained_logprobs: TrainedLogprobs,
 }
 
@@ -85,11 +85,21 @@ impl From<BeamConfig> for BeamParams {
 pub enum TrainedLogprobs {
     /// Those of the model at the sampling temperature.
     Raw,
+    /// Those of the model at temperature 1.
+    Untempered,
     /// Those of the distribution that was drawn from.
     Processed,
 }
 
 impl SamplingConfig {
+    /// The temperature of the logprobs that train where completions are sampled at `temperature`.
+    pub fn trained_temperature(&self, temperature: f64) -> f64 {
+        match self.trained_logprobs {
+            TrainedLogprobs::Untempered => 1.0,
+            TrainedLogprobs::Raw | TrainedLogprobs::Processed => temperature,
+        }
+    }
+
     /// `params` with these settings; temperature, longest length and stop ids stay.
     pub fn apply(&self, params: SamplingParams) -> SamplingParams {
         SamplingParams {
@@ -104,9 +114,10 @@ impl SamplingConfig {
             forced_eos_token_id: self.forced_eos_token_id,
             min_new_tokens: self.min_new_tokens,
             record: match self.trained_logprobs {
-                TrainedLogprobs::Raw => Record::Nothing,
+                TrainedLogprobs::Raw | TrainedLogprobs::Untempered => Record::Nothing,
                 TrainedLogprobs::Processed => Record::Drawn,
             },
+            untempered: self.trained_logprobs == TrainedLogprobs::Untempered,
             ..params
         }
     }

@@ -36,6 +36,8 @@ pub struct SamplingParams {
     pub record: Record,
     /// How many of the likeliest ids are told with every id that is drawn.
     pub likeliest: usize,
+    /// Whether the log-probability that is told of an id is that of the model at temperature 1, whatever the temperature.
+    pub untempered: bool,
 }
 
 impl Default for SamplingParams {
@@ -57,6 +59,7 @@ impl Default for SamplingParams {
             stop_ids: Vec::new(),
             record: Record::Nothing,
             likeliest: 0,
+            untempered: false,
         }
     }
 }
@@ -70,6 +73,11 @@ impl SamplingParams {
             forced_eos_token_id: self.forced_eos_token_id.or(last),
             ..self
         }
+    }
+
+    /// The temperature of the log-probabilities that are told: 1 when greedy.
+    pub fn logprob_temperature(&self) -> f32 {
+        if self.untempered || self.temperature == 0.0 { 1.0 } else { self.temperature }
     }
 
     pub(super) fn truncates(&self) -> bool {

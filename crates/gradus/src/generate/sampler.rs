@@ -19,8 +19,8 @@ pub struct Choice {
     /// Its log-probability under the distribution it was drawn from, in nats; 0 when it was the only choice. Where the
     /// support of a mask is recorded, among that.
     pub sampled_logprob: f32,
-    /// Its log-probability under the model at the temperature (1 when greedy), before everything else: what the trainer
-    /// recomputes. NaN when the logits hold a NaN.
+    /// Its log-probability under the model at the temperature (1 when greedy, or where that is asked for), before everything
+    /// else: what the trainer recomputes. NaN when the logits hold a NaN.
     pub logprob: f32,
     /// What it could have been, where that is recorded.
     pub support: Option<Support>,
@@ -63,6 +63,8 @@ pub fn processed_logprobs(logits_v: &mut [f32], history: History<'_>, params: &S
 #[derive(Debug)]
 pub(super) struct Line {
     raw: Distribution,
+    /// The distribution at temperature 1 where its log-probability is told, and the temperature.
+    untempered: Option<(Distribution, f32)>,
     /// What the logits that were changed had been.
     replaced: Vec<(usize, f32)>,
     forced: Option<u32>,
@@ -73,12 +75,14 @@ impl Line {
     /// Divides `logits_v` by the temperature and does what the ids before demand.
     pub(super) fn new(logits_v: &mut [f32], history: History<'_>, params: &SamplingParams) -> Self {
         assert!(!logits_v.is_empty(), "logits of at least one id");
+        let differs = params.logprob_temperature() != params.temperature && params.temperature != 0.0;
+        let untempered = differs.then(|| (Distribution::new(logits_v), params.temperature));
         scale(logits_v, params.temperature);
         let raw = Distribution::new(logits_v);
         let likeliest = raw.likeliest(logits_v, params.likeliest);
         let forced = processors::forced(history, params);
         let replaced = if forced.is_some() { Vec::new() } else { processors::apply(logits_v, history, params) };
-        Self { raw, replaced, forced, likeliest }
+        Self { raw, untempered, replaced, forced, likeliest }
     }
 
     /// Draws an id; `mask` is what a mask of the caller's leaves, which is taken out here.
@@ -91,7 +95,7 @@ impl Line {
     ) -> Choice {
         let likeliest = std::mem::take(&mut self.likeliest);
         if let Some(id) = self.forced {
-            let logprob = self.raw.logprob(logits_v[id as usize]);
+            let logprob = self.told(logits_v[id as usize]);
             return match mask {
                 // What is forced, the mask has no say in.
                 Some(_) if params.record == Record::Mask => {
@@ -119,7 +123,7 @@ impl Line {
         };
         let id = if is_greedy { argmax(logits_v) } else { processed.draw(logits_v, rng) };
         let raw = self.raw_logit(logits_v, id);
-        let logprob = self.raw.logprob(raw);
+        let logprob = self.told(raw);
         let (sampled_logprob, support) = match of_mask {
             Some((among, support)) if support.contains(id as u32) => (among.logprob(raw), Some(support)),
             // The mask would have left nothing to draw.
@@ -130,6 +134,14 @@ impl Line {
             }
         };
         Choice { id: id as u32, sampled_logprob, logprob, support, likeliest }
+    }
+
+    /// The log-probability that is told of an id whose logit at the temperature is `logit`.
+    fn told(&self, logit: f32) -> f32 {
+        match &self.untempered {
+            Some((model, temperature)) => model.logprob(logit * temperature),
+            None => self.raw.logprob(logit),
+        }
     }
 
     /// What the logit of `id` was at the temperature.
@@ -234,6 +246,35 @@ mod tests {
         let choice = choose(&mut [5.0, 1.0, 1.0], NONE, &params, &mut stream(0));
         assert_eq!((choice.id, choice.sampled_logprob), (2, 0.0));
         assert!((f64::from(choice.logprob) - log_softmax(&[5.0, 1.0, 1.0])[2]).abs() < 1e-6);
+    }
+
+    /// FineGrainedRLHF's: drawn at a temperature among few ids, trained as the model says it of all.
+    #[test]
+    fn the_logprob_at_temperature_one_whatever_was_drawn_at() {
+        let logits = [2.0, 1.0, 0.5, -1.0];
+        let history = History { ids: &[1], new: 0 };
+        let wanted = |temperature, untempered| SamplingParams {
+            temperature,
+            untempered,
+            top_k: Some(2),
+            repetition_penalty: 2.0,
+            forced_bos_token_id: (!untempered).then_some(0),
+            ..PLAIN()
+        };
+        for i in 0..20 {
+            let choice = choose(&mut logits.clone(), history, &wanted(0.5, true), &mut stream(i));
+            assert!((f64::from(choice.logprob) - log_softmax(&logits)[choice.id as usize]).abs() < 1e-6, "{choice:?}");
+            // 1 is halved, and two are left of 4, 1, 1 and −2.
+            let left = if choice.id == 0 {
+                (1.0 + 2.0 * (-3.0f64).exp()).recip().ln()
+            } else {
+                -3.0 - (1.0 + 2.0 * (-3.0f64).exp()).ln()
+            };
+            assert!((f64::from(choice.sampled_logprob) - left).abs() < 1e-6, "{choice:?}");
+        }
+        let forced = SamplingParams { untempered: true, ..wanted(0.5, false) };
+        let choice = choose(&mut logits.clone(), NONE, &forced, &mut stream(0));
+        assert!(choice.id == 0 && (f64::from(choice.logprob) - log_softmax(&logits)[0]).abs() < 1e-6, "{choice:?}");
     }
 
     /// RL4LMs' masked distribution: renormalised among the mask, or with the logprobs of the whole vocabulary.

@@ -87,10 +87,17 @@ impl Settings {
 
     /// The learning rate of `step`, counted from 0, for a peak of 1.
     pub fn multiplier(&self, step: usize) -> f64 {
+        self.multiplier_within(step, 0, 1)
+    }
+
+    /// The same at the part `part`, from 0, of the `parts` of a step.
+    pub fn multiplier_within(&self, step: usize, part: usize, parts: usize) -> f64 {
+        let in_parts = |steps: usize| steps.saturating_mul(parts);
+        let (at, all, warmup) = (in_parts(step).saturating_add(part), in_parts(self.steps), in_parts(self.warmup));
         match self.lr_schedule {
-            LrSchedule::Linear => schedule::linear(step, self.steps, self.warmup),
-            LrSchedule::Cosine => schedule::cosine(step, self.steps, self.warmup),
-            LrSchedule::Constant => schedule::constant(step, self.warmup),
+            LrSchedule::Linear => schedule::linear(at, all, warmup),
+            LrSchedule::Cosine => schedule::cosine(at, all, warmup),
+            LrSchedule::Constant => schedule::constant(at, warmup),
         }
     }
 
@@ -124,6 +131,20 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_learning_rate_of_fine_grained_rlhf_goes_on_within_a_step() {
+        let config = TrainConfig { warmup_steps: 100.0, ..TrainConfig::default() };
+        let settings = Settings::new(&config, 1250, 1e-5, "eval_reward");
+        // Its schedule counts two units an optimiser step, of which an iteration has four: 800 of warm-up, 10,000 in all.
+        for (unit, expected) in [(0, 0.0), (2, 2.5e-8), (798, 9.975e-6), (800, 1e-5), (5000, 5.4348e-6), (10_000, 0.0)]
+        {
+            let step: usize = unit / 2;
+            let found = 1e-5 * settings.multiplier_within(step / 4, step % 4, 4);
+            assert!((found - expected).abs() < 5e-11, "unit {unit}: {found}");
+        }
+        assert_eq!(settings.multiplier_within(7, 0, 4), settings.multiplier(7));
+    }
 
     #[test]
     fn an_evaluation_draws_with_replacement_and_anew() {

@@ -63,7 +63,7 @@ pub(super) fn online(
         let targets = batch.targets().len();
         batch = batch.among(vec![Support::All; targets]);
     }
-    let forward = actor.module().forward(&batch, sampling.temperature);
+    let forward = actor.module().forward(&batch, sampling.trained_temperature());
     // As in an update: a critic on the policy's trunk goes back together with it; another has its pass afterwards, beside the
     // policy's gradients.
     let loss =

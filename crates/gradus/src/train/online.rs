@@ -170,7 +170,7 @@ fn steps(
         let reference = match (algorithm.needs_reference(), task.reference) {
             (true, Some(model)) => {
                 let of = if algorithm.has_raw_kl() { raw_logprobs } else { logprobs };
-                Some(of(model, &rollouts, algorithm.sampling().temperature, settings.passes))
+                Some(of(model, &rollouts, algorithm.sampling().trained_temperature(), settings.passes))
             }
             _ => None,
         };
@@ -329,7 +329,7 @@ fn sample(
 ) -> Result<Rollouts> {
     let Some(weights) = settings.sampling_weights else { return rollout::sample(&policy, prompts, sampler, stream) };
     let mut rollouts = rollout::sample(&policy.clone().into_frozen(weights), prompts, sampler, stream)?;
-    let own = logprobs(&policy, &rollouts, sampler.params.temperature, settings.passes);
+    let own = logprobs(&policy, &rollouts, sampler.params.logprob_temperature(), settings.passes);
     for (rollout, own_t) in rollouts.rollouts.iter_mut().zip(own) {
         let errors_t: Vec<f32> =
             rollout.counted_logprobs().iter().zip(&own_t).map(|(coarse, own)| (coarse - own).abs()).collect();

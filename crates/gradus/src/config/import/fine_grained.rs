@@ -102,7 +102,9 @@ fn ppo(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         from.note("ppo.pg_coef", message);
     }
     let new = from.count("env.max_generated_len").ok_or_else(|| Original::missing("env.max_generated_len"))?;
-    to.set_some("train.max_length", from.count("env.max_input_len").map(|read| read.saturating_add(new)));
+    let read = from.count("env.max_input_len");
+    to.set_some("train.max_length", read.map(|read| read.saturating_add(new)));
+    to.set_some("train.max_prompt_length", read);
     Ok(())
 }
 
