@@ -271,6 +271,23 @@ impl Maker<'_> {
         Made { example: Some(pair), outcome: Outcome::Truncated, mismatch: false, length: longest }
     }
 
+    /// Both sides cut at their ends, which stay where the tokenizer writes them itself.
+    pub(super) fn cut_whole_pair(&self, mut pair: PreferenceExample, most: usize) -> Made<PreferenceExample> {
+        let length = pair.chosen_ids.len().max(pair.rejected_ids.len());
+        let end = self.tokenizer.eos_id().filter(|_| self.tokenizer.appends_eos());
+        for ids in [&mut pair.chosen_ids, &mut pair.rejected_ids].into_iter().filter(|ids| ids.len() > most) {
+            ids.truncate(most);
+            if let (Some(end), Some(last)) = (end, ids.last_mut()) {
+                *last = end;
+            }
+        }
+        if pair.chosen_ids == pair.rejected_ids {
+            return Made { example: None, outcome: Outcome::WithoutLoss, mismatch: false, length };
+        }
+        let outcome = if end.is_some() { Outcome::Cut } else { Outcome::Truncated };
+        Made { example: Some(pair), outcome, mismatch: false, length }
+    }
+
     /// Both sides as whole sequences.
     pub(super) fn whole_pair(&self, row: &Row) -> Result<PreferenceExample, Failure> {
         let pair = |chosen_ids, rejected_ids, margin: &Option<f32>| PreferenceExample {

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use super::example::{Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, UnpairedExample};
+use super::example::{
+    Counts, Examples, PreferenceExample, Prompt, SftExample, TokeniseOptions, TooLong, UnpairedExample,
+};
 use super::load::BadRows;
 use super::maker::{Failure, Made, Maker, Outcome, Sequence};
 use super::reading;
@@ -103,7 +105,8 @@ pub fn unpaired_examples(
     })
 }
 
-/// Pairs for reward models: whole sequences; a pair is left out when either side is too long.
+/// Pairs for reward models: whole sequences; a pair of which a side is too long is left out, or cut where `options.too_long` says so. With
+/// an encoder for the prompt it is left out. What the cut leaves alike teaches nothing, and is left out as well.
 ///
 /// # Errors
 /// As [`sft_examples`].
@@ -119,8 +122,11 @@ pub fn reward_examples(
         let pair = if options.apart { maker.pair_apart(row)? } else { maker.whole_pair(row)? };
         let longest =
             if options.apart { pair.longest_part() } else { pair.chosen_ids.len().max(pair.rejected_ids.len()) };
-        let fits = options.max_length.is_none_or(|most| longest <= most);
-        Ok(if fits { Made::kept(pair) } else { Made::skipped(longest) })
+        Ok(match options.max_length.filter(|most| longest > *most) {
+            None => Made::kept(pair),
+            Some(_) if options.apart || options.too_long == TooLong::Skip => Made::skipped(longest),
+            Some(most) => maker.cut_whole_pair(pair, most),
+        })
     })
 }
 

@@ -82,13 +82,7 @@ impl OfflineMethod for RewardModelConfig {
         let positions = ModelShape::of(&from.dir)?.max_positions;
         let limit = options.max_length.into_iter().chain(positions).min();
         let options = TokeniseOptions { max_length: limit, ..options };
-        let mut made = data::reward_examples(rows, &from.tokenizer, from.template.as_ref(), &options)?;
-        // What an encoder reads ends as its tokenizer ends texts, also where it was cut.
-        if let Some(end) = from.tokenizer.eos_id().filter(|_| from.tokenizer.appends_eos()) {
-            let texts = made.examples.iter_mut().flat_map(|pair| [&mut pair.chosen_ids, &mut pair.rejected_ids]);
-            texts.filter_map(|ids| ids.last_mut()).for_each(|last| *last = end);
-        }
-        Ok(made)
+        data::reward_examples(rows, &from.tokenizer, from.template.as_ref(), &options)
     }
 
     fn rows(pair: &PreferenceExample) -> Rows<'_> {

@@ -207,6 +207,34 @@ fn ten_bad_rows_are_shown_and_all_are_counted() {
 }
 
 #[test]
+fn pairs_of_reward_models_are_cut_where_that_is_asked_for() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders/longformer");
+    let folder = Folder::new();
+    let pair = |prompt: &str, chosen: &str, rejected: &str| {
+        format!("{{\"prompt\": \"{prompt}\", \"chosen\": \"{chosen}\", \"rejected\": \"{rejected}\"}}\n")
+    };
+    let rows = pair("the", " tea", " kettle")
+        + &pair("the", " tea is", " kettle is it is")
+        + &pair("the is it is it", " tea", " cup");
+    let rows = folder.load("pairs.jsonl", rows).rows;
+    let tokenizer = Tokenizer::from_dir(&directory).unwrap();
+    let (all, most) = (TokeniseOptions { max_length: None, ..TokeniseOptions::default() }, 6);
+    let whole = reward_examples(&rows, &tokenizer, None, &all).unwrap().examples;
+    let lengths: Vec<_> = whole.iter().map(|pair| (pair.chosen_ids.len(), pair.rejected_ids.len())).collect();
+    assert!(lengths[0].0 <= most && lengths[0].1 <= most && lengths[1].0 <= most && lengths[1].1 > most, "{lengths:?}");
+    let options = |too_long| TokeniseOptions { max_length: Some(most), too_long, ..TokeniseOptions::default() };
+    let skipped = reward_examples(&rows, &tokenizer, None, &options(TooLong::Skip)).unwrap();
+    assert_eq!((skipped.examples.len(), skipped.counts.skipped), (1, 2));
+    // As transformers cuts: the end-of-sequence token stays. The third pair has lost what its answers differ in.
+    let cut = reward_examples(&rows, &tokenizer, None, &options(TooLong::Truncate)).unwrap();
+    assert_eq!((cut.examples.len(), cut.counts.cut, cut.counts.without_loss), (2, 1, 1));
+    let rejected =
+        tokenizer.encode_joined("the kettle is it is", None, Some(gradus::text::Cut::Right(most))).unwrap().ids;
+    assert_eq!((&cut.examples[1].chosen_ids, &cut.examples[1].rejected_ids), (&whole[1].chosen_ids, &rejected));
+    assert_eq!(cut.examples[0], whole[0]);
+}
+
+#[test]
 fn rows_that_are_all_too_long() {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/rows/tokenizer");
     let tokenizer = Tokenizer::from_dir(&directory).unwrap();
