@@ -315,6 +315,31 @@ fn diversity_counts_words_and_runs_of_words() {
     }
 }
 
+/// By GEM-metrics: no n-grams are no variety, and Python rounds a half to the even digit.
+#[test]
+fn diversity_at_its_edges() {
+    let value = |metric: &str, text: &str, key: &str| {
+        let found = measured(metric, &[row(text, &[])]);
+        found.iter().find(|(name, _)| *name == format!("diversity/{key}")).expect(key).1.value()
+    };
+    // 31 windows with one kind of two words and one with two: 16.5 / 32 = 0.515625.
+    let text = format!("{} b", ["a"; 63].join(" "));
+    assert_eq!(value("diversity window_size=2", &text, "msttr-2"), 0.51562);
+    for key in ["distinct-2", "entropy-1", "entropy-2", "cond_entropy-2"] {
+        let found = value("diversity", "a", key);
+        assert!(found == 0.0 && found.is_sign_positive(), "{key}: {found}");
+    }
+    assert_eq!(value("diversity", "", "distinct-1"), 0.0);
+    assert!(value("diversity", "", "cond_entropy-2").is_nan());
+}
+
+/// A penalty above 1, as NLTK 3.10.4 has it: (1 − 2) · Fmean of the one word of two that matches, α 0.9.
+#[test]
+fn meteor_may_be_negative() {
+    let rows = [row("cat dog", &["cat house"])];
+    assert!((measured("meteor gamma=2", &rows)[0].1.value() + 0.5).abs() < 1e-12);
+}
+
 #[test]
 fn spice_is_the_f_score_of_tuples_of_all_references_together() {
     let file = tempfile::NamedTempFile::new().expect("a file");

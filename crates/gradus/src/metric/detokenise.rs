@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::characters::is_digit;
+
 static CURRENCY: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^[\p{Sc}(\[{¿¡]+$").expect("a class of characters"));
 
 const ENTITIES: [(&str, &str); 11] = [
@@ -22,8 +24,11 @@ const ENTITIES: [(&str, &str); 11] = [
     ("&amp;", "&"),
 ];
 
-/// A line of tokens as text: punctuation joins the words it belongs to.
+/// A line of tokens as text: punctuation joins the words it belongs to. A line that is one tag, or looks like it, stays as it is.
 pub fn detokenised(line: &str) -> String {
+    if line.starts_with('<') && line.ends_with('>') && line.chars().nth(2).is_some() {
+        return line.to_owned();
+    }
     let mut text = format!(" {line} ").replace(" @-@ ", "-");
     for (entity, plain) in ENTITIES {
         if text.contains('&') {
@@ -40,7 +45,7 @@ pub fn detokenised(line: &str) -> String {
             _ if word.starts_with(is_cjk) => (before.ends_with(is_cjk), " "),
             _ if CURRENCY.is_match(word) => (false, ""),
             _ if is_all(word, ",.?!:;\\%}])") => (true, " "),
-            _ if is_contraction(word) && before.ends_with(char::is_alphanumeric) => (true, " "),
+            _ if is_contraction(word) && before.ends_with(is_alphanumeric) => (true, " "),
             _ if is_all(word, "'\"„“`") => quote(word, before, &mut quotes),
             _ => (false, " "),
         };
@@ -62,6 +67,11 @@ pub fn detokenised(line: &str) -> String {
 
 fn is_all(word: &str, of: &str) -> bool {
     !word.is_empty() && word.chars().all(|c| of.contains(c))
+}
+
+/// Perl's `\p{IsAlnum}`: no fraction, no superscript.
+fn is_alphanumeric(c: char) -> bool {
+    c.is_alphabetic() || is_digit(c)
 }
 
 fn is_contraction(word: &str) -> bool {
@@ -115,5 +125,20 @@ mod tests {
             }
         }
         assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+    }
+
+    /// By `detokenizer.perl` itself, where its port does otherwise.
+    #[test]
+    fn tags_and_fractions_as_perl_has_them() {
+        for (line, expected) in [
+            ("<b> the dog 's ( name ) </b>", "<b> the dog 's ( name ) </b>"),
+            ("<> a , b", "<> a, b"),
+            ("<> the dog 's", "<> the dog's"),
+            ("5 ½ 's", "5 ½ 's"),
+            ("m² 's", "m² 's"),
+            ("٣ 's", "٣'s"),
+        ] {
+            assert_eq!(detokenised(line), expected, "{line}");
+        }
     }
 }

@@ -106,13 +106,17 @@ impl Diversity {
             let all: f64 = counts.iter().map(|&count| f64::from(count)).sum();
             let unique = counts.iter().filter(|&&count| count == 1).count();
             measures.extend([
-                whole(&format!("distinct-{order}"), counts.len() as f64 / all),
+                whole(&format!("distinct-{order}"), counts.len() as f64 / all.max(1.0)),
                 whole(&format!("vocab_size-{order}"), counts.len() as f64),
                 whole(&format!("unique-{order}"), unique as f64),
                 whole(&format!("entropy-{order}"), entropy(&counts)),
             ]);
             if let Some((shorter_counts, shorter_names)) = &shorter {
-                let value = conditional_entropy(&counts, &names, shorter_counts, shorter_names);
+                // Without anything to come after there is no entropy, which GEM leaves out.
+                let value = match shorter_counts.len() {
+                    0 => f64::NAN,
+                    _ => conditional_entropy(&counts, &names, shorter_counts, shorter_names),
+                };
                 measures.push(whole(&format!("cond_entropy-{order}"), value));
             }
             shorter = Some((counts, names));
@@ -130,13 +134,16 @@ fn segmental_ratio(words: &[u32], window: usize) -> f64 {
         kinds.len() as f64 / window.len() as f64
     };
     let ratios: Vec<f64> = words.chunks_exact(window.max(1)).map(ratio).collect();
-    (ratios.iter().sum::<f64>() / ratios.len() as f64 * 1e5).round() / 1e5
+    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    // As Python's `round`, by the digits of the number itself: a product with 10⁵ may turn what lies below a half into one.
+    format!("{mean:.5}").parse().unwrap_or(f64::NAN)
 }
 
 /// `−Σ p log₂ p`
 fn entropy(counts: &[u32]) -> f64 {
     let all: f64 = counts.iter().map(|&count| f64::from(count)).sum();
-    -counts.iter().map(|&count| f64::from(count) / all).map(|p| p * p.log2()).sum::<f64>()
+    // Taken from 0, so that what is certain is 0 and not −0.
+    0.0 - counts.iter().map(|&count| f64::from(count) / all).map(|p| p * p.log2()).sum::<f64>()
 }
 
 /// `−Σ p(x, y) log₂ (p(x, y) / p(x))`, with `p(x)` among the n-grams shorter by one.
@@ -152,5 +159,5 @@ fn conditional_entropy(counts: &[u32], names: &[Vec<u32>], shorter_counts: &[u32
         let joint = f64::from(count) / all;
         joint * (joint / (f64::from(shorter_counts[begin]) / all_shorter)).log2()
     };
-    -counts.iter().zip(&begins).map(term).sum::<f64>()
+    0.0 - counts.iter().zip(&begins).map(term).sum::<f64>()
 }

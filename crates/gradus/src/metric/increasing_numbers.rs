@@ -1,10 +1,12 @@
 //! How far the numbers of a text go up: RL4LMs' synthetic task.
 
+use std::borrow::Cow;
+
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::characters::split;
+use super::characters::{is_digit, split};
 use super::{Measure, Metric, Row, RowError};
 
 /// Options of [`IncreasingNumbers`].
@@ -51,8 +53,9 @@ impl Metric for IncreasingNumbers {
     }
 }
 
-/// Python's `float(word)`: underscores may stand between digits.
+/// Python's `float(word)`: underscores may stand between digits, which may be those of any script.
 fn python_float(word: &str) -> Option<f64> {
+    let word = &with_ascii_digits(word)?;
     let bytes = word.as_bytes();
     let is_digit = |i: usize| bytes.get(i).is_some_and(u8::is_ascii_digit);
     let is_right = |i: usize| bytes[i] != b'_' || (i > 0 && is_digit(i - 1) && is_digit(i + 1));
@@ -60,6 +63,22 @@ fn python_float(word: &str) -> Option<f64> {
         return None;
     }
     word.replace('_', "").parse().ok()
+}
+
+/// The word with its decimal digits in ASCII; `None` where it has other characters beyond that.
+fn with_ascii_digits(word: &str) -> Option<Cow<'_, str>> {
+    if word.is_ascii() {
+        return Some(Cow::Borrowed(word));
+    }
+    let digit = |c: char| {
+        if c.is_ascii() || !is_digit(c) {
+            return c.is_ascii().then_some(c);
+        }
+        // Unicode has the ten digits of a script in their order without a gap, and at most five such rows after each other.
+        let before = (1..50).take_while(|back| char::from_u32(u32::from(c) - back).is_some_and(is_digit)).count();
+        char::from_digit(before as u32 % 10, 10)
+    };
+    word.chars().map(digit).collect::<Option<String>>().map(Cow::Owned)
 }
 
 #[cfg(test)]
@@ -70,6 +89,12 @@ mod tests {
     fn numbers_are_those_of_python() {
         for (word, expected) in
             [("1e3", Some(1000.0)), ("1_000", Some(1000.0)), ("-.5", Some(-0.5)), ("Infinity", Some(f64::INFINITY))]
+        {
+            assert_eq!(python_float(word), expected, "{word}");
+        }
+        // Python 3: float("٣٤.٥"), float("１_２"), float("𝟘𝟡"), float("²").
+        for (word, expected) in
+            [("٣٤.٥", Some(34.5)), ("１_２", Some(12.0)), ("𝟘𝟡", Some(9.0)), ("²", None), ("½", None)]
         {
             assert_eq!(python_float(word), expected, "{word}");
         }

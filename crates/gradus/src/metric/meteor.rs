@@ -69,7 +69,8 @@ impl Meteor {
         let prediction = self.words(&row.prediction);
         let references = self.options.references.of(references);
         let score = |reference: &String| self.score(&prediction, &self.words(reference));
-        references.iter().map(score).fold(0.0, f64::max)
+        // Below 0 where the penalty is more than all.
+        references.iter().map(score).fold(f64::NEG_INFINITY, f64::max)
     }
 
     /// Of words in lower case.

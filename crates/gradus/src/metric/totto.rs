@@ -50,7 +50,10 @@ impl Item {
         let with_text = [titles[0], titles[1], ("section_text", title("table_section_text"))];
         let all: Vec<&Cell> = table.iter().flatten().collect();
         Ok(Self {
-            prediction: prepared(&row.prediction),
+            prediction: match prepared(&row.prediction) {
+                nothing if nothing.is_empty() => NULL.into(),
+                prediction => prediction,
+            },
             references: references(row, columns),
             precision_table: entries(&all, &with_text),
             recall_table: entries(&highlighted, &titles),
@@ -72,11 +75,12 @@ impl Item {
     }
 }
 
-/// Lower case, on one line, detokenised; `<null>` for nothing.
+/// What stands for an empty prediction and for references that a row does not have.
+const NULL: &str = "<null>";
+
+/// Lower case, on one line, detokenised.
 fn prepared(text: &str) -> String {
-    let line = text.to_lowercase().replace('\n', " ");
-    let line = line.trim();
-    detokenised(if line.is_empty() { "<null>" } else { line })
+    detokenised(text.to_lowercase().replace('\n', " ").trim())
 }
 
 /// The words that are compared.
@@ -98,7 +102,7 @@ fn references(row: &Row, columns: &Map<String, Value>) -> Vec<String> {
     };
     let texts = if row.references.is_empty() { annotated().unwrap_or_default() } else { row.references.clone() };
     let mut texts: Vec<String> = texts.iter().take(3).map(|text| prepared(text)).collect();
-    texts.resize_with(3, || "<null>".into());
+    texts.resize_with(3, || NULL.into());
     texts
 }
 
