@@ -104,6 +104,8 @@ EDGES = [
     ("first line\nsecond line is longer\n\nfourth", ["second line\nfirst line is longer", "fourth\nfirst line"]),
     ("a b a b a b a b", ["b a b a b a b a", "a a a a b b b b", "a b", "b", "a b c", "c d", "b a", "a a"]),
     ("eight references for one prediction", [f"{i} references for {'one' if i % 2 else 'a'} prediction" for i in range(8)]),
+    ("He said “yes.” She left. ‘No.’ It rains. «Oui.» They go.", ["He said yes. She left. No. It rains.", "“Yes.” It rains."]),
+    ("the dog's\nbed in a cafe\u0301'xy ½'xy हिन्दी'क end.\x1f", ["the dogs bed in a café 'xy' end."]),
     ("It's 5 o'clock. Mr. Smith left at 5 p.m. He didn't wait. \"Why?\" she asked. J. K. R. agreed.",
      ["It is 5 o'clock. Mr. Smith left at 5 p.m. and did not wait. \"Why?\" she asked."]),
 ]

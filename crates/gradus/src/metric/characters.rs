@@ -31,6 +31,7 @@ static NUMBER: Category = Category(LazyLock::new(|| class(r"^\p{N}$")));
 static DECIMAL: Category = Category(LazyLock::new(|| class(r"^\p{Nd}$")));
 static PUNCTUATION: Category = Category(LazyLock::new(|| class(r"^\p{P}$")));
 static SYMBOL: Category = Category(LazyLock::new(|| class(r"^\p{S}$")));
+static REGEX_WORD: Category = Category(LazyLock::new(|| class(r"^\w$")));
 static WORD: Category = Category(LazyLock::new(|| class(r"^[\p{L}\p{N}_]$")));
 
 /// `\p{N}`: decimal digits, Roman numerals, fractions and other numbers.
@@ -62,9 +63,9 @@ pub fn is_word(c: char) -> bool {
     if c.is_ascii() { c.is_ascii_alphanumeric() || c == '_' } else { WORD.has(c) }
 }
 
-/// `[^\W\d]`: a character of a word that is no decimal digit.
-pub fn is_letter(c: char) -> bool {
-    is_word(c) && !is_digit(c)
+/// `\w` of the module `regex`, which is Unicode's: combining marks and connectors too, but of numbers digits alone.
+pub fn is_regex_word(c: char) -> bool {
+    if c.is_ascii() { is_word(c) } else { REGEX_WORD.has(c) }
 }
 
 #[cfg(test)]
@@ -79,13 +80,15 @@ mod tests {
             assert_eq!(is_punctuation(c), PUNCTUATION.has(c), "{c:?}");
             assert_eq!(is_symbol(c), SYMBOL.has(c), "{c:?}");
             assert_eq!(is_word(c), WORD.has(c), "{c:?}");
+            assert_eq!(is_regex_word(c), REGEX_WORD.has(c), "{c:?}");
         }
     }
 
     #[test]
     fn beyond_ascii_as_python_says() {
         assert!(is_space('\u{1c}') && is_space('\u{a0}') && !is_space('\u{200b}'));
-        assert!(is_number('½') && !is_digit('½') && is_digit('٣') && is_word('½') && !is_letter('٣'));
+        assert!(is_number('½') && !is_digit('½') && is_digit('٣') && is_word('½') && !is_regex_word('½'));
+        assert!(is_regex_word('\u{301}') && is_regex_word('\u{200d}') && is_regex_word('٣') && !is_regex_word('–'));
         assert!(is_punctuation('„') && is_punctuation('。') && is_symbol('€') && !is_word('\u{301}'));
         assert_eq!(split(" a\u{1f}b\u{3000}c ").collect::<Vec<_>>(), ["a", "b", "c"]);
     }

@@ -59,9 +59,13 @@ impl Meteor {
         Ok(Self { tokeniser: WordTokeniser::new(options.punkt.as_deref())?, wordnet, options })
     }
 
+    /// Those of the NLTK that RL4LMs pins, where its references are asked for.
+    fn rules(&self) -> Rules {
+        if self.options.references == References::Repr { Rules::V3_7 } else { Rules::Today }
+    }
+
     fn words(&self, text: &str) -> Vec<String> {
-        let rules = if self.options.references == References::Repr { Rules::V3_7 } else { Rules::Today };
-        self.tokeniser.words(text, rules).into_iter().map(|word| word.to_lowercase()).collect()
+        self.tokeniser.words(text, self.rules()).into_iter().map(|word| word.to_lowercase()).collect()
     }
 
     /// The best score over references.
@@ -103,7 +107,7 @@ impl Meteor {
         let Some(wordnet) = &self.wordnet else { return pairs };
         let mut right = right;
         for (place, stem) in left.iter().rev() {
-            let synonyms = wordnet.synonyms(stem);
+            let synonyms = wordnet.synonyms(stem, self.rules());
             if let Some(found) = right.iter().rposition(|(_, word)| synonyms.contains(word)) {
                 pairs.push((*place, right.remove(found).0));
             }

@@ -23,7 +23,7 @@ impl WordTokeniser {
 
     /// The words of a text.
     pub fn words(&self, text: &str, rules: Rules) -> Vec<String> {
-        self.punkt.sentences(text).into_iter().flat_map(|sentence| treebank::words(sentence, rules)).collect()
+        self.punkt.sentences_by(text, rules).into_iter().flat_map(|sentence| treebank::words(sentence, rules)).collect()
     }
 
     /// The words of a text in lower case, by today's rules.

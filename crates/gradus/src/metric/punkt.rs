@@ -5,10 +5,12 @@
 //! `tokenizers/punkt_tab/english`; without one, a short list of English abbreviations stands in, and every other period before
 //! a blank, closing marks aside, ends a sentence. Checked against `nltk` 3.10.4 with the same parameters.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::characters::{is_digit, is_letter, is_space};
+use super::characters::{is_digit, is_space};
+use super::treebank::Rules;
 use crate::error::{Error, Result};
 
 /// Abbreviations without their last period, where no model is named.
@@ -78,27 +80,33 @@ impl Punkt {
 
     /// The sentences of a text, without the blanks between them.
     pub fn sentences<'a>(&self, text: &'a str) -> Vec<&'a str> {
+        self.sentences_by(text, Rules::Today)
+    }
+
+    /// The sentences as this version of NLTK has them.
+    pub fn sentences_by<'a>(&self, text: &'a str, rules: Rules) -> Vec<&'a str> {
         let mut slices = Vec::new();
         let mut start = 0;
-        for end in ends(text) {
+        for end in ends(text, rules) {
             // In `['One.', 'Two.']` NLTK sees an end before the comma, which only a model's users want reproduced.
-            let after = &text[end.period..];
-            let is_clear = self.is_learned || after.starts_with(is_space) || closing(after).is_some();
-            if is_clear && self.has_break(&text[end.word..end.context]) {
-                slices.push((start, end.period));
-                start = end.next;
+            let after = &text[end.mark.end()..];
+            let is_clear = self.is_learned || after.starts_with(is_space) || closing(after, rules).is_some();
+            if is_clear && self.has_break(&end.context, rules) {
+                slices.push((start, end.mark.end()));
+                start = end.mark.next;
             }
         }
         slices.push((start, text.trim_end_matches(is_space).len().max(start)));
-        realigned(text, &slices)
+        realigned(text, &slices, rules)
     }
 
     /// Whether a sentence ends within the words, and another word follows.
-    fn has_break(&self, text: &str) -> bool {
-        let mut tokens: Vec<Token> = text.split('\n').flat_map(words).map(|word| self.token(word)).collect();
+    fn has_break(&self, text: &str, rules: Rules) -> bool {
+        let words = text.split('\n').flat_map(|line| words(line, rules));
+        let mut tokens: Vec<Token> = words.map(|word| self.token(word)).collect();
         for i in 0..tokens.len().saturating_sub(1) {
             let (left, right) = tokens.split_at_mut(i + 1);
-            self.reconsider(&mut left[i], &right[0]);
+            self.reconsider(&mut left[i], &right[0], rules);
         }
         tokens.len() > 1 && tokens[..tokens.len() - 1].iter().any(|token| token.is_break)
     }
@@ -122,12 +130,12 @@ impl Punkt {
     }
 
     /// What a word that ends in a period is, given the next one.
-    fn reconsider(&self, token: &mut Token<'_>, next: &Token<'_>) {
+    fn reconsider(&self, token: &mut Token<'_>, next: &Token<'_>, rules: Rules) {
         if !token.text.ends_with('.') {
             return;
         }
         let (kind, next_kind) = (without_period(&token.kind).to_owned(), next.kind_in_sentence());
-        let is_initial = is_initial(token.text);
+        let is_initial = is_initial(token.text, rules);
         if self.collocations.contains(&(kind.clone(), next_kind.to_owned())) {
             (token.is_break, token.is_abbreviation) = (false, true);
             return;
@@ -193,9 +201,9 @@ fn without_period(kind: &str) -> &str {
 }
 
 /// A letter and a period.
-fn is_initial(text: &str) -> bool {
+fn is_initial(text: &str, rules: Rules) -> bool {
     let mut characters = text.chars();
-    characters.next().is_some_and(is_letter) && characters.as_str() == "."
+    characters.next().is_some_and(|c| rules.is_word(c) && !is_digit(c)) && characters.as_str() == "."
 }
 
 /// `-?[.,]?\d[\d,.-]*\.?`
@@ -206,66 +214,116 @@ fn is_numeric(text: &str) -> bool {
 }
 
 /// A period, question or exclamation mark that may end a sentence; all places in bytes.
-struct End {
-    /// Where its word begins.
-    word: usize,
-    /// Behind the mark.
-    period: usize,
+#[derive(Clone, Copy)]
+struct Mark {
+    /// Where it stands.
+    at: usize,
     /// Behind the next word, or the mark that follows at once.
-    context: usize,
+    after: usize,
     /// Where the next sentence would begin.
     next: usize,
 }
 
-/// Marks that are followed by a blank and a word, or by a mark that stands within no word; of several in one word, the last.
-fn ends(text: &str) -> Vec<End> {
-    let mut found: Vec<End> = Vec::new();
+impl Mark {
+    /// Behind the mark, which is ASCII.
+    fn end(&self) -> usize {
+        self.at + 1
+    }
+}
+
+/// A mark with what is looked at to decide on it: its word and what follows.
+struct End<'a> {
+    mark: Mark,
+    context: Cow<'a, str>,
+}
+
+/// Marks that are followed by a blank and a word, or by a mark that stands within no word.
+fn possible_ends(text: &str, rules: Rules) -> Vec<Mark> {
+    let is_space = |c: char| rules.is_space(c);
+    let mark = |(at, _): (usize, char)| {
+        let end = at + 1;
+        let follows = &text[end..];
+        let next = follows.chars().next()?;
+        if is_no_word(next, rules) {
+            return Some(Mark { at, after: end + next.len_utf8(), next: end });
+        }
+        let rest = follows.trim_start_matches(is_space);
+        if rest.len() == follows.len() || rest.is_empty() {
+            return None;
+        }
+        let begins = text.len() - rest.len();
+        Some(Mark { at, after: begins + rest.find(is_space).unwrap_or(rest.len()), next: begins })
+    };
+    text.char_indices().filter(|(_, c)| matches!(c, '.' | '?' | '!')).filter_map(mark).collect()
+}
+
+/// Of several marks in one word, the last.
+fn ends(text: &str, rules: Rules) -> Vec<End<'_>> {
+    let marks = possible_ends(text, rules);
+    match rules {
+        Rules::Today => ends_today(text, &marks),
+        Rules::V3_7 => ends_of_3_7(text, &marks),
+    }
+}
+
+fn ends_today<'a>(text: &'a str, marks: &[Mark]) -> Vec<End<'a>> {
+    let mut found: Vec<End<'_>> = Vec::new();
     // The word of the last mark, up to it.
-    let (mut word, mut mark) = (0, 0);
-    for (at, c) in text.char_indices().filter(|(_, c)| matches!(c, '.' | '?' | '!')) {
-        let after = &text[at + 1..];
-        let period = at + 1;
-        let Some(next) = after.chars().next() else { continue };
-        let (context, next) = if is_no_word(next) {
-            (period + next.len_utf8(), period)
-        } else {
-            let rest = after.trim_start_matches(is_space);
-            if rest.len() == after.len() || rest.is_empty() {
-                continue;
-            }
-            let begins = text.len() - rest.len();
-            (begins + rest.find(is_space).unwrap_or(rest.len()), begins)
-        };
-        debug_assert!(c.is_ascii());
+    let (mut word, mut last) = (0, 0);
+    for &mark in marks {
         // NLTK looks for the last blank of ASCII since the last mark; one that stands right behind it is not seen.
         let is_blank = |c: char| " \t\n\r\u{b}\u{c}".contains(c);
-        let begins = match text[mark..at].rfind(is_blank) {
-            Some(blank) if blank > 0 => mark + blank + 1,
+        let begins = match text[last..mark.at].rfind(is_blank) {
+            Some(blank) if blank > 0 => last + blank + 1,
             _ => word,
         };
-        let is_same_word = found.last().is_some() && mark > begins;
-        if is_same_word {
+        if !found.is_empty() && last > begins {
             found.pop();
         }
-        (word, mark) = (begins, at);
-        found.push(End { word: begins, period, context, next });
+        (word, last) = (begins, mark.at);
+        found.push(End { mark, context: Cow::Borrowed(&text[begins..mark.after]) });
     }
     found
 }
 
+/// From the last mark on: the word before a mark that stands alone is the one before its blanks, and marks within that word do
+/// not count.
+fn ends_of_3_7<'a>(text: &'a str, marks: &[Mark]) -> Vec<End<'a>> {
+    let mut found: Vec<End<'_>> = Vec::new();
+    let mut begins = usize::MAX;
+    for &mark in marks.iter().rev() {
+        if mark.end() > begins {
+            continue;
+        }
+        let before = text[..mark.at].trim_end_matches(is_space);
+        let word =
+            before.rfind(is_space).map_or(0, |blank| blank + before[blank..].chars().next().map_or(0, char::len_utf8));
+        begins = before[..word].trim_end_matches(is_space).len();
+        found.push(End { mark, context: Cow::Owned(format!("{}{}", &before[word..], &text[mark.at..mark.after])) });
+    }
+    found.reverse();
+    found
+}
+
 /// Characters that cannot stand within a word.
-fn is_no_word(c: char) -> bool {
-    "?!)\";}]*:@'({[".contains(c)
+fn is_no_word(c: char, rules: Rules) -> bool {
+    "?!)\";}]*:@'({[".contains(c) || is_curly(c, rules)
+}
+
+/// Quotes beyond ASCII, which are like those of ASCII today.
+fn is_curly(c: char, rules: Rules) -> bool {
+    rules == Rules::Today && "‘’“”«»".contains(c)
 }
 
 /// The words of a line, without other punctuation than periods.
-fn words(line: &str) -> Vec<&str> {
+fn words(line: &str, rules: Rules) -> Vec<&str> {
+    let is_space = |c: char| rules.is_space(c);
     let mut words = Vec::new();
     let mut rest = line.trim_start_matches(is_space);
     while let Some(first) = rest.chars().next() {
-        let length = match marks(rest) {
+        let length = match marks(rest, rules) {
             0 if "(\"`{[:;&#*@)}]-,".contains(first) => first.len_utf8(),
-            0 => word_length(rest),
+            0 => word_length(rest, rules),
             marks => marks,
         };
         words.push(&rest[..length]);
@@ -275,8 +333,9 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 /// How long the word at the beginning is: at least one character, up to where a word can end.
-fn word_length(text: &str) -> usize {
-    let ends = |rest: &str| rest.chars().next().is_none_or(|c| is_space(c) || is_no_word(c)) || marks(rest) > 0;
+fn word_length(text: &str, rules: Rules) -> usize {
+    let is_end = |c: char| rules.is_space(c) || is_no_word(c, rules);
+    let ends = |rest: &str| rest.chars().next().is_none_or(is_end) || marks(rest, rules) > 0;
     let is_end = |at: usize| {
         let rest = &text[at..];
         ends(rest) || rest.strip_prefix(',').is_some_and(ends)
@@ -285,7 +344,7 @@ fn word_length(text: &str) -> usize {
 }
 
 /// How long a run of dashes or periods at the beginning is: `--`, `..`, `. . .`; 0 for none.
-fn marks(text: &str) -> usize {
+fn marks(text: &str, rules: Rules) -> usize {
     for mark in ['-', '.'] {
         let run = text.len() - text.trim_start_matches(mark).len();
         if run >= 2 {
@@ -294,7 +353,7 @@ fn marks(text: &str) -> usize {
     }
     let (mut length, mut pairs) = (0, 0);
     while let Some(after) = text[length..].strip_prefix('.') {
-        match after.chars().next().filter(|&c| is_space(c)) {
+        match after.chars().next().filter(|&c| rules.is_space(c)) {
             Some(blank) => {
                 length += 1 + blank.len_utf8();
                 pairs += 1;
@@ -312,13 +371,14 @@ fn last_period(text: &str) -> usize {
 }
 
 /// Closing marks at the beginning of a sentence belong to the one before.
-fn realigned<'a>(text: &'a str, slices: &[(usize, usize)]) -> Vec<&'a str> {
+fn realigned<'a>(text: &'a str, slices: &[(usize, usize)], rules: Rules) -> Vec<&'a str> {
     let mut sentences = Vec::new();
     let mut moved = 0;
     for (i, &(start, end)) in slices.iter().enumerate() {
         let start = (start + moved).min(end);
         moved = 0;
-        let closing = slices.get(i + 1).and_then(|&(next, next_end)| Some((next, closing(&text[next..next_end])?)));
+        let closing =
+            slices.get(i + 1).and_then(|&(next, next_end)| Some((next, closing(&text[next..next_end], rules)?)));
         let end = match closing {
             Some((next, (marks, taken))) => {
                 moved = taken;
@@ -335,15 +395,13 @@ fn realigned<'a>(text: &'a str, slices: &[(usize, usize)]) -> Vec<&'a str> {
 
 /// Closing quotes and brackets that blanks, `--` or the end of the line follow: how long they are, and how long with the
 /// blanks.
-fn closing(text: &str) -> Option<(usize, usize)> {
-    let most = text.len() - text.trim_start_matches(|c| "\"')]}".contains(c)).len();
-    if most == 0 {
-        return None;
-    }
-    // The marks are ASCII; as few as will do.
-    (1..=most).find_map(|marks| {
+fn closing(text: &str, rules: Rules) -> Option<(usize, usize)> {
+    let is_mark = |c: char| "\"')]}".contains(c) || is_curly(c, rules);
+    // As few as will do.
+    let mut ends = text.char_indices().take_while(|(_, c)| is_mark(*c)).map(|(at, c)| at + c.len_utf8());
+    ends.find_map(|marks| {
         let rest = &text[marks..];
-        let blanks = rest.len() - rest.trim_start_matches(is_space).len();
+        let blanks = rest.len() - rest.trim_start_matches(|c| rules.is_space(c)).len();
         (blanks > 0 || rest.is_empty() || rest.starts_with("--")).then_some((marks, marks + blanks))
     })
 }
@@ -363,5 +421,18 @@ mod tests {
         check("J. Ott had 3.5 apples... and 5. Then", &["J. Ott had 3.5 apples... and 5.", "Then"]);
         check("", &[]);
         check(" . ", &[" ."]);
+    }
+
+    /// By NLTK 3.10.4; NLTK 3.7 finds one sentence.
+    #[test]
+    fn quotes_beyond_ascii_close_a_sentence() {
+        let text = "He said “yes.” She left. ‘No.’ It rains. «Oui.» They go.";
+        let today = ["He said “yes.”", "She left.", "‘No.’", "It rains.", "«Oui.»", "They go."];
+        assert_eq!(Punkt::plain().sentences(text), today);
+        let before = ["He said “yes.” She left.", "‘No.’ It rains.", "«Oui.» They go."];
+        assert_eq!(Punkt::plain().sentences_by(text, Rules::V3_7), before);
+        // A mark that stands alone, with NLTK 3.7 belongs to the word before.
+        assert_eq!(Punkt::plain().sentences("Go. ! Now"), ["Go.", "!", "Now"]);
+        assert_eq!(Punkt::plain().sentences_by("Go. ! Now", Rules::V3_7), ["Go. !", "Now"]);
     }
 }

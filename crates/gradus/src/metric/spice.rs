@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::treebank::Rules;
 use super::wordnet::WordNet;
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
@@ -59,7 +60,7 @@ impl Spice {
         let mut synonyms = HashMap::new();
         let mut is_same = |a: &str, b: &str| {
             let Some(wordnet) = &self.wordnet else { return a == b };
-            a == b || synonyms.entry(a.to_owned()).or_insert_with(|| wordnet.synonyms(a)).contains(b)
+            a == b || synonyms.entry(a.to_owned()).or_insert_with(|| wordnet.synonyms(a, Rules::Today)).contains(b)
         };
         let mut is_found = |tuple: &Tuple| {
             wanted.contains(tuple)

@@ -3,7 +3,7 @@
 //! The rules of `nltk` 3.10.4 (`tokenize/destructive.py`), each a rewriting of the whole sentence that puts blanks between
 //! words. Checked against `nltk` 3.10.4.
 
-use super::characters::{is_digit, is_space, is_word, split};
+use super::characters::{is_digit, is_regex_word, is_space, is_word, split};
 
 /// Whose rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,13 +14,31 @@ pub enum Rules {
     V3_7,
 }
 
+impl Rules {
+    /// `\w`, as the module has it that reads the patterns: `regex` today, `re` then.
+    pub(super) fn is_word(self, c: char) -> bool {
+        match self {
+            Self::Today => is_regex_word(c),
+            Self::V3_7 => is_word(c),
+        }
+    }
+
+    /// `\s`: `re` also counts the separators of ASCII.
+    pub(super) fn is_space(self, c: char) -> bool {
+        match self {
+            Self::Today => c.is_whitespace(),
+            Self::V3_7 => is_space(c),
+        }
+    }
+}
+
 /// The words of one sentence.
 pub fn words(sentence: &str, rules: Rules) -> Vec<String> {
     let text = opening_quotes(sentence, rules);
     let text = punctuation(&text, rules);
     let text = pad(&text, |c| "][(){}<>".contains(c));
     let text = replace(&text, "--", " -- ");
-    let text = closing_quotes(&format!(" {text} "));
+    let text = closing_quotes(&format!(" {text} "), rules);
     let text = contractions(&text);
     split(&text).map(str::to_owned).collect()
 }
@@ -99,12 +117,12 @@ fn opening_quotes(text: &str, rules: Rules) -> String {
     }
     scan(&text, |before, rest, out| {
         let Some(after) = rest.strip_prefix('\'') else { return 0 };
-        let Some(next) = after.chars().next().filter(|&c| is_word(c)) else { return 0 };
-        let ends_word = |rest: &str| !rest.chars().next().is_some_and(is_word);
+        let Some(next) = after.chars().next().filter(|&c| rules.is_word(c)) else { return 0 };
+        let ends_word = |rest: &str| !rest.chars().next().is_some_and(|c| rules.is_word(c));
         let is_split = match rules {
             Rules::Today => {
                 let is_clitic = |clitic: &&str| strip_prefix(after, clitic).is_some_and(ends_word);
-                !before.is_some_and(is_word) && !CLITICS.iter().any(is_clitic)
+                !before.is_some_and(|c| rules.is_word(c)) && !CLITICS.iter().any(is_clitic)
             }
             Rules::V3_7 => {
                 let is_clitic = |clitic: &&str| strip_prefix(after, clitic).is_some();
@@ -128,7 +146,7 @@ fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
 }
 
 fn punctuation(text: &str, rules: Rules) -> String {
-    let text = final_period(text);
+    let text = final_period(text, rules);
     // Colons and commas, unless a digit follows.
     let text = scan(&text, |_, rest, out| {
         let mut characters = rest.chars();
@@ -165,12 +183,12 @@ fn punctuation(text: &str, rules: Rules) -> String {
 
 /// The period that ends the sentence, closing marks after it aside; a period within is part of its word. (NLTK has a second
 /// rule of the kind, which finds nothing that this one leaves.)
-fn final_period(text: &str) -> String {
+fn final_period(text: &str, rules: Rules) -> String {
     let Some(period) = text.rfind('.') else { return text.to_owned() };
     let has_word = text[..period].chars().next_back().is_some_and(|c| c != '.');
     let after = &text[period + 1..];
     let closing = after.len() - after.trim_start_matches(|c| "])}>\"'»”’ ".contains(c)).len();
-    if !has_word || !after[closing..].chars().all(is_space) {
+    if !has_word || !after[closing..].chars().all(|c| rules.is_space(c)) {
         return text.to_owned();
     }
     format!("{} . {} ", &text[..period], &after[..closing])
@@ -185,18 +203,14 @@ fn final_mark(text: String) -> String {
     }
 }
 
-fn closing_quotes(text: &str) -> String {
+fn closing_quotes(text: &str, rules: Rules) -> String {
     let text = pad(text, |c| "»”’".contains(c));
     let text = replace(&replace(&text, "''", " '' "), "\"", " '' ");
-    let mut blanks = String::with_capacity(text.len());
-    let mut was_space = false;
-    for c in text.chars() {
-        let space = is_space(c);
-        if !(space && was_space) {
-            blanks.push(if space { ' ' } else { c });
-        }
-        was_space = space;
-    }
+    let blanks = match rules {
+        Rules::Today => with_single_blanks(&text),
+        // Before a line break or a TAB a clitic stays with its word.
+        Rules::V3_7 => text,
+    };
     if !blanks.contains('\'') {
         return replace_negations(&blanks);
     }
@@ -215,6 +229,20 @@ fn closing_quotes(text: &str) -> String {
         c.len_utf8() + 1 + clitic + 1
     });
     replace_negations(&text)
+}
+
+/// One blank for every run of white space.
+fn with_single_blanks(text: &str) -> String {
+    let mut blanks = String::with_capacity(text.len());
+    let mut was_space = false;
+    for c in text.chars() {
+        let space = Rules::Today.is_space(c);
+        if !(space && was_space) {
+            blanks.push(if space { ' ' } else { c });
+        }
+        was_space = space;
+    }
+    blanks
 }
 
 /// `'ll`, `'re`, `'ve` and `n't`, all in one case, before a blank.
@@ -293,6 +321,20 @@ mod tests {
         // Of nltk 3.7: the golden tokens that references written by `repr` are cut into.
         assert_eq!(words("['Jeff said hi.']", Rules::V3_7), ["[", "'Jeff", "said", "hi", ".", "'", "]"]);
         assert_eq!(words("['Jeff said hi.']", Rules::Today), ["[", "'", "Jeff", "said", "hi", ".", "'", "]"]);
+    }
+
+    /// By nltk 3.10.4 and 3.7 themselves.
+    #[test]
+    fn white_space_and_marks_are_what_their_modules_say() {
+        let check = |text: &str, today: &[&str], before: &[&str]| {
+            assert_eq!(words(text, Rules::Today), today, "{text:?}");
+            assert_eq!(words(text, Rules::V3_7), before, "{text:?}");
+        };
+        check("the dog's\nbed", &["the", "dog", "'s", "bed"], &["the", "dog's", "bed"]);
+        // `regex` counts a combining mark as part of a word, `re` a fraction; the separators of ASCII are white space for `re`.
+        check("e\u{301}'x", &["e\u{301}'x"], &["e\u{301}", "'", "x"]);
+        check("½'xy", &["½", "'", "xy"], &["½'xy"]);
+        check("end.\u{1f}", &["end."], &["end", "."]);
     }
 
     #[test]

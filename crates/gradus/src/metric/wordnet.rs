@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use super::treebank::Rules;
 use crate::error::{Error, Result};
 
 /// A part of speech: the end of its file names, and NLTK's rules from an inflected form to a base form.
@@ -72,12 +73,13 @@ impl WordNet {
         Ok(Self { parts })
     }
 
-    /// The words of one word in all synsets of `word`, whatever its part of speech and inflection.
-    pub fn synonyms(&self, word: &str) -> HashSet<&str> {
+    /// The words of one word in all synsets of `word`, whatever its part of speech and inflection, which is taken off once, or with
+    /// NLTK 3.7 again and again.
+    pub fn synonyms(&self, word: &str, rules: Rules) -> HashSet<&str> {
         let word = word.to_lowercase();
         let mut found = HashSet::new();
         for (lexicon, part) in self.parts.iter().zip(&PARTS) {
-            for form in lexicon.base_forms(&word, part.endings) {
+            for form in lexicon.base_forms(&word, part.endings, rules) {
                 for lemmas in lexicon.index[&form].iter().filter_map(|offset| lexicon.lemmas.get(offset)) {
                     found.extend(lemmas.iter().map(String::as_str));
                 }
@@ -122,7 +124,7 @@ impl Lexicon {
     }
 
     /// WordNet's `morphy`: the base forms of a word that are in the index.
-    fn base_forms(&self, word: &str, endings: &[(&str, &str)]) -> Vec<String> {
+    fn base_forms(&self, word: &str, endings: &[(&str, &str)], rules: Rules) -> Vec<String> {
         let known = |forms: &[String]| {
             let mut seen = HashSet::new();
             forms
@@ -144,7 +146,7 @@ impl Lexicon {
         let mut forms = shorter(&[word.to_owned()]);
         let mut found = known(&[&[word.to_owned()][..], &forms].concat());
         // Every round makes words shorter or keeps their length, so that there is an end to it.
-        let mut rounds = word.len();
+        let mut rounds = if rules == Rules::V3_7 { word.len() } else { 0 };
         while found.is_empty() && !forms.is_empty() && rounds > 0 {
             forms = shorter(&forms);
             forms.sort_unstable();
