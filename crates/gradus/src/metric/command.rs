@@ -192,6 +192,7 @@ impl Metric for CommandMetric {
             return Err(error);
         }
         let of_all = of_all?;
+        program.expect_silence().map_err(at(last))?;
         let known = |name: &str| table.parts.iter().any(|(known, _)| known == name);
         let alone: Vec<Measure> =
             of_all.iter().filter(|(name, _)| !known(name)).map(|(name, value)| Measure::whole(name, *value)).collect();
@@ -298,6 +299,8 @@ mod tests {
             let error = error(&format!("read -r l; echo 1; echo '{line}'; echo 1; cat > /dev/null"));
             assert!(error.row == 1 && error.message.contains("a number, null or an object of numbers"), "{error}");
         }
+        let twice = error("while read -r l; do echo 1; echo 2; done");
+        assert!(twice.message.contains("printed more lines than it was given (one too many: `2`)"), "{twice}");
         let slow = error("echo 1; echo 2; cat > /dev/null");
         assert!(slow.row == 2 && slow.message.contains("did not answer within 2 s"), "{slow}");
         assert!(slow.hint.is_some_and(|hint| hint.contains("flush")));

@@ -96,9 +96,9 @@ impl Process {
         self.requests = None;
     }
 
-    /// A line that is already there although nothing was asked.
-    pub fn unasked_line(&self) -> Option<String> {
-        self.lines.try_recv().ok().map(Option::unwrap_or_default)
+    /// A line that is there although nothing was asked, or comes within `patience`.
+    pub fn unasked_line(&self, patience: Duration) -> Option<String> {
+        self.lines.recv_timeout(patience).ok().map(Option::unwrap_or_default)
     }
 
     /// Waits for the next line until `deadline`, or until `is_interrupted`.

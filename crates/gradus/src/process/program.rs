@@ -18,6 +18,9 @@ pub struct ProgramError {
     pub is_interrupted: bool,
 }
 
+/// How long lines are waited for that nobody asked for.
+const SILENCE: Duration = Duration::from_millis(20);
+
 /// A running program and what is known of it.
 pub struct Program {
     /// What messages call it: `reward command`.
@@ -72,15 +75,29 @@ impl Program {
 
     /// Hands lines over, each with its end. What it printed unasked before is its failure, and so is every later answer.
     pub fn ask(&mut self, lines: Vec<String>) -> Asked {
-        if self.failed.is_none()
-            && let Some(line) = self.process.unasked_line()
-        {
-            let message = format!("the {} `{}` printed more lines than it was given", self.what, self.name);
-            let hint = "print other things to stderr";
-            self.process.kill();
-            self.give_up(format!("{message} (one too many: `{}`)", excerpt(&line, 80)), Some(hint));
-        }
+        // What is wrong is told with the first answer.
+        let _ = self.refuse_unasked(Duration::ZERO);
         self.send(lines)
+    }
+
+    /// Once all answers are there: one that prints two lines for one goes on printing, and its answers are not those of their
+    /// rows. It gets a moment to show it.
+    ///
+    /// # Errors
+    /// The line that is one too many.
+    pub fn expect_silence(&mut self) -> std::result::Result<(), ProgramError> {
+        self.refuse_unasked(SILENCE)
+    }
+
+    fn refuse_unasked(&mut self, patience: Duration) -> std::result::Result<(), ProgramError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        let Some(line) = self.process.unasked_line(patience) else { return Ok(()) };
+        let message = format!("the {} `{}` printed more lines than it was given", self.what, self.name);
+        let hint = "print other things to stderr";
+        self.process.kill();
+        Err(self.give_up(format!("{message} (one too many: `{}`)", excerpt(&line, 80)), Some(hint)))
     }
 
     /// Hands lines over, each with its end, whatever it printed before.
