@@ -80,6 +80,24 @@ fn prompt(row: &Row) -> &str {
     }
 }
 
+/// GEM's rows for validation: one a set of concepts, all sentences beside the one that RL4LMs takes.
+#[test]
+fn all_sentences_of_a_row_may_be_its_references() {
+    let file = tempfile::Builder::new().suffix(".jsonl").tempfile().expect("a temporary file");
+    let row =
+        |all: Value| json!({ "concepts": ["dog", "run"], "target": "A dog runs.", "references": all }).to_string();
+    let other = json!({ "concepts": ["cat"], "target": "A cat.", "references": [] }).to_string();
+    let text = format!("{}\n{other}\n", row(json!(["A dog runs.", "Run, dog."])));
+    std::fs::write(file.path(), text).expect("written");
+    let of = |which: &str| {
+        let at = file.path().display();
+        let found = rows(&format!("{{ from: {at}, task: {{ commongen: {{ references: {which} }} }} }}"), Need::Prompt);
+        found.iter().map(|row| row.columns["references"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(of("all"), [json!(["A dog runs.", "Run, dog."]), json!(["A cat."])]);
+    assert_eq!(of("one"), [json!(["A dog runs."]), json!(["A cat."])]);
+}
+
 #[test]
 fn tasks_without_files_repeat_one_prompt() {
     let found = rows("task: { increasing_numbers: { n_samples: 3 } }", Need::Prompt);

@@ -150,5 +150,9 @@ mod tests {
             |completion| ("generate a sentence with: dog run park ", json!({ "reference": "A dog runs." }), completion);
         let rows = [row("A dog runs."), row("the Dog run park"), row("Generate it"), row("One Sentence")];
         check(yaml, &rows, &[1.0, -1.0, -1.0, -1.0]);
+        // The case of concepts and prefix does not matter.
+        let yaml = "rule: { repeat_penalty: 'Say something with: ' }";
+        let row = |completion| ("Say something with: Berlin TV.", json!({}), completion);
+        check(yaml, &[row("berlin tv"), row("SAY SOMETHING WITH: x"), row("Berlin has TVs")], &[-1.0, -1.0, 0.0]);
     }
 }

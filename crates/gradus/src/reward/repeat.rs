@@ -19,7 +19,7 @@ impl RepeatPenalty {
         let completion = completion.to_lowercase();
         let mut concepts = prompt.split_once(&self.prefix).map_or(prompt, |(_, concepts)| concepts).chars();
         concepts.next_back();
-        let repeated = [concepts.as_str(), &self.prefix, "generate", "sentence"];
+        let repeated = [&concepts.as_str().to_lowercase(), &self.prefix.to_lowercase(), "generate", "sentence"];
         if repeated.iter().any(|text| completion.contains(text)) { -1.0 } else { 0.0 }
     }
 }

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::metric::MetricConfig;
 
 /// Keys of `commongen`: the prompt is `prefix`, the concepts and `concept_end_token`, the reference a sentence with all of them.
-/// Reads rows with `concepts` and `target`, with `concept_set` and `scene` (the authors' files), and the files of lines
+/// Reads rows with `concepts` and `target` (GEM's have all sentences in `references`), with `concept_set` and `scene` (the authors' files), and the files of lines
 /// `…src_alpha.txt` and `…tgt.txt`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -91,8 +91,14 @@ impl Commongen {
             return Ok(scenes.into_iter().map(|scene| self.sample(concepts.clone(), vec![scene])).collect());
         }
         let concepts = texts(&mut columns, "concepts")?;
-        let target = text(&mut columns, &["target"])?;
-        Ok(vec![self.sample(concepts, vec![target])])
+        // GEM's rows for validation have one target, and all sentences beside it.
+        let all = match columns.get("references") {
+            Some(Value::Array(all)) if self.references == References::All && !all.is_empty() => {
+                texts(&mut columns, "references")?
+            }
+            _ => vec![text(&mut columns, &["target"])?],
+        };
+        Ok(vec![self.sample(concepts, all)])
     }
 
     fn sample(&self, concepts: Vec<String>, mut references: Vec<String>) -> Sample {

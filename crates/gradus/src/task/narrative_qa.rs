@@ -39,6 +39,9 @@ impl Task for NarrativeQa {
         for file in found {
             for line in data::lines(&file)? {
                 let (place, line) = line?;
+                if line.trim().is_empty() {
+                    continue;
+                }
                 let Some((prompt, answer)) = line.split_once('\t') else {
                     return Err(place.error("expected a prompt, a TAB and an answer (found no TAB)"));
                 };
