@@ -54,11 +54,22 @@ impl Outcomes {
 
     /// A row a point: its settings, the mean with its interval, and how many runs are finished.
     pub fn rows(&self) -> Vec<Vec<String>> {
-        let Some(first) = self.points.first() else { return Vec::new() };
-        let mut head: Vec<String> = first.settings.iter().map(|(key, _)| key.clone()).collect();
+        if self.points.is_empty() {
+            return Vec::new();
+        }
+        // Points of a grid and points drawn at random need not vary the same keys.
+        let mut keys: Vec<&String> = Vec::new();
+        for (key, _) in self.points.iter().flat_map(|point| &point.settings) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let mut head: Vec<String> = keys.iter().map(|key| (*key).clone()).collect();
         head.extend([self.metric.clone(), "95 %".into(), "runs".into()]);
         let row = |point: &Outcome| {
-            let mut row: Vec<String> = point.settings.iter().map(|(_, value)| value.clone()).collect();
+            let value =
+                |key: &&String| point.settings.iter().find(|(of, _)| of == *key).map(|(_, value)| value.clone());
+            let mut row: Vec<String> = keys.iter().map(|key| value(key).unwrap_or_default()).collect();
             let (mean, off) = point.mean().map_or((None, None), |(mean, off)| (Some(mean), off));
             row.push(mean.map_or("–".into(), |mean| format!("{mean:.4}")));
             row.push(off.map_or(String::new(), |off| format!("± {off:.4}")));
@@ -131,5 +142,19 @@ mod tests {
         assert_eq!(rows[2], ["a", "1.5000", "± 6.3531", "2/2"]);
         assert_eq!(rows[3], ["b", "–", "", "0/2"]);
         assert_eq!(Outcomes::of("eval_loss", points).best().map(|best| best.name.as_str()), Some("a"));
+    }
+
+    #[test]
+    fn a_key_that_not_all_points_vary_has_a_column_of_its_own() {
+        let point = |key: &str, value: f64| Outcome {
+            name: key.into(),
+            settings: vec![(key.into(), "4".into())],
+            values: vec![value],
+            runs: 1,
+        };
+        let found = Outcomes::of("eval_reward", vec![point("a", 1.0), point("b", 2.0)]).rows();
+        assert_eq!(found[0], ["b", "a", "eval_reward", "95 %", "runs"]);
+        assert_eq!(found[1][..2], ["4", ""]);
+        assert_eq!(found[2][..2], ["", "4"]);
     }
 }

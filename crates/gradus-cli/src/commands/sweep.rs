@@ -73,8 +73,14 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
         anyhow::ensure!(failed.is_empty(), "{} of {all} runs failed; the same command goes on with them", failed.len());
     }
     let outcomes = outcomes(&sweep, &plans)?;
-    if let Some(best) = outcomes.best() {
-        out.note(format_args!("best: {}", sweep.output_dir.join(&best.name).display()));
+    let finished = plans.iter().flatten().filter(|plan| is_finished(plan.output_dir())).count();
+    match outcomes.best() {
+        Some(best) => out.note(format_args!("best: {}", sweep.output_dir.join(&best.name).display())),
+        None if finished > 0 => out.warn(format_args!(
+            "{finished} runs are finished, but none has a number for `{}`: `sweep.metric` names one of their `results.json`",
+            outcomes.metric
+        )),
+        None => {}
     }
     out.result(&outcomes.to_json(), || aligned(&outcomes.rows()))
 }
@@ -137,7 +143,8 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
 /// Begins a run, or goes on with it.
 fn start(run: &Run, threads: usize, shares: bool) -> anyhow::Result<Child> {
     let mut command = process::gradus()?;
-    command.arg("train").arg(&run.config).arg("--quiet");
+    // Named here too: of a directory that nobody asked for, a run takes one of its own.
+    command.arg("train").arg(&run.config).arg("--output-dir").arg(&run.directory).arg("--quiet");
     if shares {
         command.args(["--threads", &threads.to_string()]);
     }

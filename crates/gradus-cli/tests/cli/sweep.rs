@@ -65,3 +65,18 @@ fn a_run_that_fails_is_named_and_the_others_are_finished() {
     let found = shown(&test, &["--show"]);
     assert!(found["best"].as_str().is_some_and(|best| best.starts_with("2-max_length=64")), "{found}");
 }
+
+/// The same command finds what it began, wherever the file stands.
+#[test]
+fn a_sweep_without_a_directory_goes_to_one_with_the_name_of_its_file() {
+    let test = sweep("sweep: { grid: { train.learning_rate: [1e-6] }, seeds: [7], metric: eval_nothing }");
+    test.write("sweep.yml", &test.read("sweep.yml").replace("output_dir: out\n", ""));
+    let run = test.run(&["sweep", "sweep.yml"]);
+    assert!(run.code == 0 && run.stderr.contains("1 runs in runs/sweep, 1 to do"), "{run:?}");
+    assert!(run.stderr.contains("1 runs are finished, but none has a number for `eval_nothing`"), "{run:?}");
+    assert!(test.path().join("runs/sweep/1-learning_rate=1e-6/seed-7/results.json").is_file());
+    test.write("sweep.yml", &test.read("sweep.yml").replace(", metric: eval_nothing", ""));
+    let run = test.run(&["sweep", "sweep.yml"]);
+    assert!(run.code == 0 && run.stderr.contains("1 runs in runs/sweep, 0 to do"), "{run:?}");
+    assert!(run.stderr.contains("best: runs/sweep/1-learning_rate=1e-6"), "{run:?}");
+}

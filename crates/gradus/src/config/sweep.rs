@@ -21,7 +21,6 @@ use super::flags::{Flag, overlay, set};
 use super::import::json;
 use super::load::{Request, Written, resolve, text};
 use super::node::{Node, document, parse};
-use super::plan::free_directory;
 use super::schema::Schema;
 use crate::error::{Diagnostic, Error, Result};
 use crate::rng::{Purpose, Seed};
@@ -72,7 +71,7 @@ const RUNS_MAX: usize = 10_000;
 /// A sweep as written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WrittenSweep {
-    /// Where it goes: `output_dir`, or `runs/sweep-<model>-<n>`.
+    /// Where it goes: `output_dir`, or `runs/` and the file's name, so that the same command finds what it began.
     pub output_dir: PathBuf,
     /// The metric that is compared; none: the one that decides `best/`.
     pub metric: Option<String>,
@@ -100,7 +99,7 @@ impl WrittenSweep {
     /// [`Error::Config`] with every problem, each once.
     pub fn load(file: &Path, flags: &[Flag]) -> Result<Self> {
         let base = document(file, &text(file)?).map_err(refused)?;
-        Self::of(base, flags)
+        Self::of(base, flags, &Path::new("runs").join(file.file_stem().unwrap_or("sweep".as_ref())))
     }
 
     /// Reads the text of a configuration file.
@@ -108,10 +107,10 @@ impl WrittenSweep {
     /// # Errors
     /// As [`WrittenSweep::load`].
     pub fn parse(text: &str) -> Result<Self> {
-        Self::of(document("sweep.yml".as_ref(), text).map_err(refused)?, &[])
+        Self::of(document("sweep.yml".as_ref(), text).map_err(refused)?, &[], "runs/sweep".as_ref())
     }
 
-    fn of(mut base: Node, flags: &[Flag]) -> Result<Self> {
+    fn of(mut base: Node, flags: &[Flag], unnamed: &Path) -> Result<Self> {
         let Some(entry) = base.take("sweep") else {
             let hint = "write `sweep: { grid: { train.learning_rate: [1e-6, 1e-5] }, seeds: [1, 2] }` beside the keys of a run";
             return Err(refused(Diagnostic {
@@ -125,6 +124,7 @@ impl WrittenSweep {
         };
         let config: SweepConfig =
             serde_json::from_value(json(&entry.node)).map_err(|error| wrong(format!("`sweep`: {error}")))?;
+        check(&config).map_err(wrong)?;
         let mut points = grid(&config.grid).map_err(wrong)?;
         if let Some(random) = &config.random {
             points = if config.grid.is_empty() { Vec::new() } else { points };
@@ -153,9 +153,8 @@ impl WrittenSweep {
                 match run(&base, &settings, *seed, flags) {
                     Ok(mut written) => {
                         let config = &mut written.config;
-                        let top = output_dir.get_or_insert_with(|| {
-                            config.output_dir.clone().unwrap_or_else(|| free_directory("sweep", &config.model))
-                        });
+                        let top = output_dir
+                            .get_or_insert_with(|| config.output_dir.clone().unwrap_or_else(|| unnamed.to_owned()));
                         config.output_dir = Some(top.join(&name).join(format!("seed-{}", config.train.seed)));
                         runs.push(written);
                     }
@@ -175,6 +174,36 @@ impl WrittenSweep {
         }
         let output_dir = output_dir.ok_or_else(|| wrong("`sweep` has nothing to try".into()))?;
         Ok(Self { output_dir, metric: config.metric, at_once: config.at_once.max(1), points: found })
+    }
+}
+
+/// Refuses runs that would be the same one, and directories that are not the sweep's.
+fn check(config: &SweepConfig) -> std::result::Result<(), String> {
+    let of_grid = config.grid.keys().map(|key| ("grid", key));
+    let of_random = config.random.iter().flat_map(|random| random.keys.keys().map(|key| ("random.keys", key)));
+    for (part, key) in of_grid.chain(of_random) {
+        match key.as_str() {
+            "output_dir" => {
+                return Err(format!(
+                    "`sweep.{part}` varies `output_dir`, but every run has a directory below that of the sweep"
+                ));
+            }
+            "train.seed" if !config.seeds.is_empty() => {
+                return Err(format!(
+                    "`sweep.{part}` varies `train.seed`, and so does `sweep.seeds`: only one of them can"
+                ));
+            }
+            _ => {}
+        }
+    }
+    if let Some((_, twice)) = config.seeds.iter().enumerate().find(|(i, seed)| config.seeds[..*i].contains(seed)) {
+        return Err(format!("`sweep.seeds` has {twice} twice, which would be the same run"));
+    }
+    match &config.random {
+        Some(random) if random.keys.is_empty() => {
+            Err("`sweep.random.keys` is empty, so that all points are one".into())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -317,6 +346,20 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(messages(""), ["the file has no `sweep`"]);
+        for (sweep, expected) in [
+            ("seeds: [1, 2, 1]", "`sweep.seeds` has 1 twice, which would be the same run"),
+            (
+                "grid: { train.seed: [1, 2] }, seeds: [5]",
+                "`sweep.grid` varies `train.seed`, and so does `sweep.seeds`: only one of them can",
+            ),
+            (
+                "random: { points: 1, keys: { output_dir: [a] } }",
+                "`sweep.random.keys` varies `output_dir`, but every run has a directory below that of the sweep",
+            ),
+            ("random: { points: 2, keys: {} }", "`sweep.random.keys` is empty, so that all points are one"),
+        ] {
+            assert_eq!(messages(&format!("sweep: {{ {sweep} }}")), [expected]);
+        }
         assert_eq!(
             messages("sweep: { grid: { train.seed: 3 } }"),
             ["`sweep.grid.train.seed` is 3, but a list of values is needed"]
