@@ -3,6 +3,7 @@
 //! Nothing here knows about rows, models or rewards.
 
 pub mod chat_template;
+mod convention;
 mod overlap;
 mod pattern;
 mod python;

@@ -1,8 +1,8 @@
 //! The tokenizer of a Hugging Face model directory.
 //!
 //! `tokenizer.json` decides how text becomes ids; `tokenizer_config.json` and `special_tokens_map.json` say which
-//! tokens end a text, begin it and pad it. GPT-2's older `vocab.json` + `merges.txt` are read where `tokenizer.json`
-//! is missing.
+//! tokens end a text, begin it and pad it; what they leave open, the class of the tokenizer decides. The older
+//! `vocab.json` + `merges.txt` of GPT-2, RoBERTa, BART and Blenderbot are read where `tokenizer.json` is missing.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,10 @@ use serde_json::Value;
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
 use tokenizers::{
     AddedToken, Encoding, PostProcessor, PreTokenizerWrapper, decoders::byte_level::ByteLevel, models::bpe::BPE,
-    processors::template::TemplateProcessing,
+    processors::roberta::RobertaProcessing, processors::template::TemplateProcessing,
 };
 
+use super::convention::Convention;
 use crate::{Error, Result, border, files};
 
 /// Text to ids and back, with the special tokens of one model directory. Copies share the vocabulary.
@@ -75,12 +76,18 @@ impl Tokenizer {
     pub fn from_dir(directory: &Path) -> Result<Self> {
         let config = read_json(&directory.join("tokenizer_config.json"))?.unwrap_or(Value::Null);
         let special_map = read_json(&directory.join("special_tokens_map.json"))?.unwrap_or(Value::Null);
-        let mut inner = load_model(directory)?;
+        // What is wrong with it, whoever reads the model says.
+        let model_config = read_json(&directory.join("config.json")).ok().flatten().unwrap_or(Value::Null);
+        let convention = Convention::of(&config, &model_config);
+        let mut inner = load_model(directory, convention)?;
         // Padding and truncation are the caller's business; a `tokenizer.json` saved by a trainer often holds both.
         inner.with_padding(None);
         inner.with_truncation(None).expect("no truncation is always valid");
 
-        let special = Special::read(&config, &special_map);
+        let known = |token: &str| inner.token_to_id(token).is_some();
+        let special = Special::read(&config, &special_map, &|name| {
+            convention.and_then(|of| of.token(name)).filter(|token| known(token))
+        });
         let added: Vec<AddedToken> = special
             .named
             .iter()
@@ -90,6 +97,10 @@ impl Tokenizer {
             .collect();
         // Tokens already in the vocabulary only become special: no id is added.
         inner.add_special_tokens(added).map_err(|e| Error::model(directory, e.to_string()))?;
+        let is_old = !directory.join("tokenizer.json").is_file();
+        if let Some(convention) = convention.filter(|_| is_old) {
+            surround(&mut inner, convention, &config, &special).map_err(|e| Error::model(directory, e))?;
+        }
         set_template(&mut inner, &config, &special).map_err(|e| Error::model(directory, e))?;
 
         let special_ids: HashSet<u32> =
@@ -278,10 +289,15 @@ impl Tokenizer {
 }
 
 impl Special {
-    fn read(config: &Value, map: &Value) -> Self {
+    /// What the files name; a name that neither of them has is `usual`'s.
+    fn read(config: &Value, map: &Value, usual: &dyn Fn(&str) -> Option<&'static str>) -> Self {
         const NAMES: [&str; 7] =
             ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-        let find = |name: &str| token_text(config.get(name)).or_else(|| token_text(map.get(name)));
+        let find = |name: &str| {
+            let is_open = config.get(name).is_none() && map.get(name).is_none();
+            let said = token_text(config.get(name)).or_else(|| token_text(map.get(name)));
+            said.or_else(|| usual(name).filter(|_| is_open).map(str::to_owned))
+        };
         let named = NAMES.iter().filter_map(|&n| find(n).map(|token| (n.to_owned(), token))).collect();
         Self { bos: find("bos_token"), eos: find("eos_token"), pad: find("pad_token"), unk: find("unk_token"), named }
     }
@@ -323,29 +339,34 @@ fn spaces_words(inner: &tokenizers::Tokenizer, directory: &Path, config: &Value)
     KIN.contains(&class.as_str())
 }
 
-fn load_model(directory: &Path) -> Result<tokenizers::Tokenizer> {
+fn load_model(directory: &Path, convention: Option<Convention>) -> Result<tokenizers::Tokenizer> {
     let path = directory.join("tokenizer.json");
     match files::read(&path, files::TOKENIZER_BYTES) {
         Ok(bytes) => border::cross(|| tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| error.to_string()))
             .flatten()
             .map_err(|error| Error::model(&path, format!("not a tokenizer: {error}")))
             .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory")),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_gpt2_files(directory),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_old_files(directory, convention),
         Err(e) => Err(Error::io(path, e)),
     }
 }
 
+/// How a tokenizer is put beside a model.
+const SAVE: &str = "save the tokenizer beside the weights: `AutoTokenizer.from_pretrained(…).save_pretrained(…)`";
+
 /// GPT-2's two files: a byte-level BPE without normaliser.
-fn load_gpt2_files(directory: &Path) -> Result<tokenizers::Tokenizer> {
+fn load_old_files(directory: &Path, convention: Option<Convention>) -> Result<tokenizers::Tokenizer> {
     let (vocab, merges) = (directory.join("vocab.json"), directory.join("merges.txt"));
     if !directory.is_dir() {
         return Err(Error::model(directory, "no such model directory"));
     }
     if !vocab.is_file() || !merges.is_file() {
         let message = "no tokenizer: neither `tokenizer.json` nor `vocab.json` with `merges.txt`";
-        return Err(Error::model(directory, message).with_hint(
-            "save the tokenizer beside the weights: `AutoTokenizer.from_pretrained(…).save_pretrained(…)`",
-        ));
+        return Err(Error::model(directory, message).with_hint(SAVE));
+    }
+    if convention.is_some_and(|of| !of.is_byte_level()) {
+        let message = "no `tokenizer.json`, and `vocab.json` with `merges.txt` are read of byte-level tokenizers alone";
+        return Err(Error::model(directory, message).with_hint(SAVE));
     }
     let bpe = BPE::from_file(&vocab.to_string_lossy(), &merges.to_string_lossy());
     let bpe = border::cross(|| bpe.build().map_err(|error| error.to_string()))
@@ -360,6 +381,39 @@ fn load_gpt2_files(directory: &Path) -> Result<tokenizers::Tokenizer> {
         inner.add_special_tokens([end]).map_err(|e| Error::model(directory, e.to_string()))?;
     }
     Ok(inner)
+}
+
+/// What a class puts around texts whose files cannot say it.
+fn surround(
+    inner: &mut tokenizers::Tokenizer,
+    convention: Convention,
+    config: &Value,
+    special: &Special,
+) -> Result<(), String> {
+    if convention == Convention::Gpt2 {
+        return Ok(());
+    }
+    let space = config.get("add_prefix_space").and_then(Value::as_bool).unwrap_or(convention.adds_space());
+    inner.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(space)));
+    let token = |name: &str| {
+        let text = special.named.iter().find(|(known, _)| known == name).map(|(_, text)| text.clone());
+        let found = text.and_then(|text| inner.token_to_id(&text).map(|id| (text, id)));
+        found.ok_or_else(|| format!("`vocab.json` has no `{name}`, which stands around every text"))
+    };
+    if convention == Convention::Blenderbot {
+        let end = token("eos_token")?;
+        let template = TemplateProcessing::builder()
+            .try_single(format!("$A:0 {}:0", end.0))
+            .and_then(|template| template.try_pair(format!("$A:0 {}:0 $B:0 {}:0", end.0, end.0)))?
+            .special_tokens(vec![end])
+            .build()
+            .map_err(|error| error.to_string())?;
+        inner.with_post_processor(Some(template));
+    } else {
+        let [separator, first] = [token("sep_token")?, token("cls_token")?];
+        inner.with_post_processor(Some(RobertaProcessing::new(separator, first).add_prefix_space(space)));
+    }
+    Ok(())
 }
 
 /// `add_bos_token` and `add_eos_token`, where the configuration states them, replace the post-processor of

@@ -45,6 +45,40 @@ fn gpt2_reads_from_its_two_old_files() {
     assert_eq!((old.vocab_size(), old.eos_id()), (50257, Some(50256)));
 }
 
+/// As `cardiffnlp/twitter-roberta-base-sentiment` and others lie on the hub, with nothing that names their special tokens.
+#[test]
+fn roberta_bart_and_longformer_read_from_their_two_old_files() {
+    for name in ["roberta", "bart", "longformer"] {
+        let Some(source) = material(&format!("tokenizers/{name}")) else { return };
+        let folder = super::Folder::new();
+        for file in ["vocab.json", "merges.txt"] {
+            std::fs::copy(source.join(file), folder.path(file)).unwrap();
+        }
+        folder.write("config.json", format!(r#"{{"model_type": "{name}"}}"#));
+        let (old, new) = (Tokenizer::from_dir(&folder.path("")).unwrap(), Tokenizer::from_dir(&source).unwrap());
+        for text in ["Hello world, naïve 漢字 🙂\n\n  two", " leading", "a<mask>b</s>c", ""] {
+            assert_eq!(old.encode(text, true).unwrap(), new.encode(text, true).unwrap(), "{name}: {text}");
+            let [old, new] = [&old, &new].map(|of| of.encode_joined(text, Some("and more"), None).unwrap());
+            assert_eq!(old.ids, new.ids, "{name}: {text}");
+        }
+        assert_eq!((old.eos_id(), old.pad_id(), old.appends_eos()), (new.eos_id(), new.pad_id(), true), "{name}");
+    }
+}
+
+/// Blenderbot begins with a space and ends with `</s>` alone: transformers 4's `BlenderbotTokenizerFast` of the same files.
+#[test]
+fn blenderbots_two_old_files_end_every_text() {
+    let Some(source) = material("tokenizers/roberta") else { return };
+    let folder = super::Folder::new();
+    for file in ["vocab.json", "merges.txt"] {
+        std::fs::copy(source.join(file), folder.path(file)).unwrap();
+    }
+    folder.write("config.json", r#"{"model_type": "blenderbot"}"#);
+    let (blenderbot, roberta) = (Tokenizer::from_dir(&folder.path("")).unwrap(), Tokenizer::from_dir(&source).unwrap());
+    let around = roberta.encode(" Hello world", true).unwrap();
+    assert_eq!(blenderbot.encode("Hello world", true).unwrap(), around[1..]);
+}
+
 #[test]
 fn hh_transcripts_become_pairs_and_prompts() {
     let Some(data) = material("hh_rlhf/harmless-base") else { return };

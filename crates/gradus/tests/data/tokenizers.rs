@@ -112,3 +112,66 @@ fn the_template_file_wins_over_the_configuration() {
     let message = ChatTemplate::from_dir(&directory, &tokenizer).unwrap_err().to_string();
     assert!(message.contains("chat_template.jinja: not a valid chat template: "), "{message}");
 }
+
+/// As `t5-small`, `bart-base`, `gpt2` and their like lie on the hub: the class of the tokenizer knows which tokens are special,
+/// and the model says which class it is.
+#[test]
+fn what_the_files_leave_open_is_the_classs() {
+    let folder = Folder::new();
+    let vocabulary =
+        r#"{"<pad>": 0, "</s>": 1, "<unk>": 2, "tea": 3, "<s>": 4, "<|endoftext|>": 5, "[SEP]": 6, "[PAD]": 7}"#;
+    let added = r#"[{"id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}]"#;
+    let after = r#"{"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+                    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+                    "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}}"#;
+    folder.write(
+        "m/tokenizer.json",
+        format!(
+            r#"{{"version": "1.0", "truncation": null, "padding": null, "added_tokens": {added}, "normalizer": null,
+                "pre_tokenizer": {{"type": "WhitespaceSplit"}}, "post_processor": {after}, "decoder": null,
+                "model": {{"type": "WordLevel", "vocab": {vocabulary}, "unk_token": "<unk>"}}}}"#
+        ),
+    );
+    let open = |config: &str, tokenizer: &str| {
+        folder.write("m/config.json", config);
+        folder.write("m/tokenizer_config.json", tokenizer);
+        let found = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+        let text = |token: Option<&str>| token.map(str::to_owned);
+        (text(found.bos_token()), text(found.eos_token()), text(found.pad_token()), found.appends_eos())
+    };
+    let is = |bos: &str, eos: &str, pad: &str, appends: bool| {
+        let [bos, eos, pad] = [bos, eos, pad].map(|token| (!token.is_empty()).then(|| token.to_owned()));
+        (bos, eos, pad, appends)
+    };
+    let bare = r#"{"model_max_length": 512}"#;
+    assert_eq!(open(r#"{"model_type": "t5"}"#, bare), is("", "</s>", "<pad>", true));
+    assert_eq!(open(r#"{"model_type": "bart"}"#, bare), is("<s>", "</s>", "<pad>", true));
+    assert_eq!(open(r#"{"model_type": "gpt2"}"#, bare), is("<|endoftext|>", "<|endoftext|>", "<|endoftext|>", false));
+    assert_eq!(open(r#"{"model_type": "bert"}"#, bare), is("", "", "[PAD]", false));
+    // A token that the vocabulary lacks is none.
+    assert_eq!(open(r#"{"model_type": "deberta-v2"}"#, bare), is("", "[SEP]", "[PAD]", false));
+    assert_eq!(open(r#"{"model_type": "mt5", "tokenizer_class": "T5Tokenizer"}"#, "{}"), is("", "</s>", "<pad>", true));
+    // What is named wins, also where it is said to be none; a class that is not known takes nothing for granted.
+    assert_eq!(
+        open(r#"{"model_type": "t5"}"#, r#"{"eos_token": "tea", "pad_token": null}"#),
+        is("", "tea", "tea", false)
+    );
+    let class = r#"{"tokenizer_class": "BartTokenizerFast"}"#;
+    assert_eq!(open(r#"{"model_type": "t5"}"#, class), is("<s>", "</s>", "<pad>", true));
+    let class = r#"{"tokenizer_class": "PreTrainedTokenizerFast"}"#;
+    assert_eq!(open(r#"{"model_type": "t5"}"#, class), is("", "", "", false));
+    assert_eq!(open(r#"{"model_type": "another"}"#, "{}"), is("", "", "", false));
+}
+
+#[test]
+fn old_files_of_other_tokenizers_are_refused() {
+    let folder = Folder::new();
+    folder.write("m/vocab.json", r#"{"__null__": 0, "tea</w>": 1}"#);
+    folder.write("m/merges.txt", "#version: 0.2\n");
+    folder.write("m/config.json", r#"{"model_type": "blenderbot-small"}"#);
+    let message = "m: no `tokenizer.json`, and `vocab.json` with `merges.txt` are read of byte-level tokenizers alone";
+    assert_eq!(error(&folder), message);
+    // Without the tokens that stand around every text.
+    folder.write("m/config.json", r#"{"model_type": "roberta"}"#);
+    assert_eq!(error(&folder), "m: `vocab.json` has no `sep_token`, which stands around every text");
+}

@@ -1,0 +1,95 @@
+//! What the class of a tokenizer takes for granted: many directories on the hub name no special tokens and leave them to the
+//! class, which `tokenizer_class` says, or else the `model_type` of the model beside it.
+
+use serde_json::Value;
+
+/// A class of tokenizers, as far as its files leave anything open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Convention {
+    Gpt2,
+    /// RoBERTa, BART, Longformer, XLM-RoBERTa, CamemBERT.
+    Roberta,
+    Blenderbot,
+    BlenderbotSmall,
+    /// T5, mT5.
+    T5,
+    /// BERT, DistilBERT.
+    Bert,
+    Albert,
+    Deberta,
+}
+
+impl Convention {
+    /// The class that `tokenizer_config.json` names, or `config.json`, or that goes with the kind of model. None where another
+    /// class is named: it takes nothing for granted that is known here.
+    pub fn of(tokenizer_config: &Value, model_config: &Value) -> Option<Self> {
+        let text = |of: &'static str, config: &Value| config.get(of).and_then(Value::as_str).map(str::to_owned);
+        let class = text("tokenizer_class", tokenizer_config).or_else(|| text("tokenizer_class", model_config));
+        match class {
+            Some(class) => Self::of_class(class.strip_suffix("Fast").unwrap_or(&class)),
+            None => Self::of_model(&text("model_type", model_config)?),
+        }
+    }
+
+    fn of_class(class: &str) -> Option<Self> {
+        Some(match class.strip_suffix("Tokenizer")? {
+            "GPT2" => Self::Gpt2,
+            "Roberta" | "Bart" | "Longformer" | "XLMRoberta" | "Camembert" => Self::Roberta,
+            "Blenderbot" => Self::Blenderbot,
+            "BlenderbotSmall" => Self::BlenderbotSmall,
+            "T5" | "MT5" => Self::T5,
+            "Bert" | "DistilBert" => Self::Bert,
+            "Albert" => Self::Albert,
+            "DebertaV2" => Self::Deberta,
+            _ => return None,
+        })
+    }
+
+    fn of_model(model_type: &str) -> Option<Self> {
+        Some(match model_type {
+            "gpt2" => Self::Gpt2,
+            "roberta" | "bart" | "longformer" | "xlm-roberta" | "camembert" => Self::Roberta,
+            "blenderbot" => Self::Blenderbot,
+            "blenderbot-small" => Self::BlenderbotSmall,
+            "t5" | "mt5" => Self::T5,
+            "bert" | "distilbert" => Self::Bert,
+            "albert" => Self::Albert,
+            "deberta-v2" => Self::Deberta,
+            _ => return None,
+        })
+    }
+
+    /// What the class calls the special token `name`, such as `eos_token`.
+    pub fn token(self, name: &str) -> Option<&'static str> {
+        let [begin, end, unknown, separator, padding, first, mask] = match self {
+            Self::Gpt2 => ["<|endoftext|>", "<|endoftext|>", "<|endoftext|>", "", "", "", ""],
+            Self::Roberta | Self::Blenderbot => ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"],
+            Self::BlenderbotSmall => ["__start__", "__end__", "__unk__", "", "__null__", "", ""],
+            Self::T5 => ["", "</s>", "<unk>", "", "<pad>", "", ""],
+            Self::Bert => ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
+            Self::Albert => ["[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"],
+            Self::Deberta => ["[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
+        };
+        let token = match name {
+            "bos_token" => begin,
+            "eos_token" => end,
+            "unk_token" => unknown,
+            "sep_token" => separator,
+            "pad_token" => padding,
+            "cls_token" => first,
+            "mask_token" => mask,
+            _ => "",
+        };
+        (!token.is_empty()).then_some(token)
+    }
+
+    /// Whether its `vocab.json` and `merges.txt` are of bytes, as GPT-2's are.
+    pub fn is_byte_level(self) -> bool {
+        matches!(self, Self::Gpt2 | Self::Roberta | Self::Blenderbot)
+    }
+
+    /// Whether words begin with a space that the text need not have, where the files do not say.
+    pub fn adds_space(self) -> bool {
+        self == Self::Blenderbot
+    }
+}
