@@ -387,18 +387,18 @@ def rmsprop():
     return {"meta": meta(SEED), "start": start, "gradients": gradients, "cases": cases}
 
 
-def fisher(models):
+def fisher(models, family):
     """The Hessian of the mean KL(new ‖ old) at the old policy, times two vectors, by going back twice."""
-    policy = replay.load(models, "qwen3")
-    rows = ragged(torch.Generator().manual_seed(SEED + 2))[:BATCH]
+    policy = family.load(models, family.start_model)
+    rows = ragged(torch.Generator().manual_seed(SEED + 2), family.ids)[:BATCH]
     parameters = dict(sorted(policy.named_parameters()))
-    logprobs = torch.cat([completion_logits(policy, row, 1.0) for row in rows]).log_softmax(-1)
+    logprobs = torch.cat([family.completion_logits(policy, row, 1.0) for row in rows]).log_softmax(-1)
     kl = (logprobs.exp() * (logprobs - logprobs.detach())).sum(-1).mean()
     first = torch.autograd.grad(kl, parameters.values(), create_graph=True)
     flat = lambda tensors: torch.cat([t.flatten() for t in tensors])  # noqa: E731
     generator = torch.Generator().manual_seed(SEED + 3)
     advantages = [round(torch.randn(1, generator=generator).item(), 3) for row in rows for _ in row["completion_ids"]]
-    chosen = torch.cat([logprobs_of(completion_logits(policy, row, 1.0), row) for row in rows])
+    chosen = torch.cat([logprobs_of(family.completion_logits(policy, row, 1.0), row) for row in rows])
     gradient = torch.autograd.grad((chosen * torch.tensor(advantages)).mean(), parameters.values())
     # One vector that any program can write down.
     line = lambda i, n: torch.sin(torch.arange(n, dtype=torch.float64) * 0.7 + 1.3 * i).float()  # noqa: E731
@@ -408,7 +408,7 @@ def fisher(models):
         product = torch.autograd.grad(flat(first) @ flat(vector), parameters.values(), retain_graph=True)
         parts = {key: {"norm": p.norm(), "first": p.flatten()[:8]} for key, p in zip(parameters, product)}
         cases.append({"name": name, "curvature": flat(vector) @ flat(product), "norm": flat(product).norm(), "product": parts})
-    return {"meta": meta(SEED), "start_model": "qwen3", "rows": rows, "advantages": advantages, "cases": cases}
+    return {"meta": meta(SEED), "start_model": family.start_model, "rows": rows, "advantages": advantages, "cases": cases}
 
 
 def main():
@@ -431,7 +431,8 @@ def main():
                                       "iterations": iterations, "final_policy": weights(run.policy), "final_value": {key.removeprefix("trunk."): value for key, value in weights(run.critic).items()}})
     write_json(root.parent / "losses/rmsprop.json", rmsprop())
     write_json(root.parent / "losses/masks.json", masks(root / "models"))
-    write_json(root / "fisher.json", fisher(root / "models"))
+    write_json(root / "fisher.json", fisher(root / "models", Decoders))
+    write_json(root / "fisher_t5.json", fisher(root / "models", EncoderDecoders))
 
 
 if __name__ == "__main__":

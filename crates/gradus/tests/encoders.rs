@@ -315,6 +315,12 @@ fn older_files_and_those_of_pre_training_are_read() {
         tensors.insert("cls.predictions.bias".into(), zeros(150));
     });
     assert_eq!(logits_of(old.path(), &case), wanted);
+    // DeBERTa v3 was published with a table of positions that nothing reads.
+    let deberta = Case::named("deberta");
+    let with_table = changed("deberta", |tensors| {
+        tensors.insert("deberta.embeddings.position_embeddings.weight".into(), (vec![2, 3], vec![0; 24]));
+    });
+    assert_eq!(logits_of(with_table.path(), &deberta), logits_of(&deberta.path, &deberta));
     // A token head reads no pooler.
     let token = Case::named("bert-token");
     let pooled = changed("bert-token", |tensors| {

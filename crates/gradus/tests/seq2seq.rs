@@ -4,13 +4,15 @@
 
 mod device;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use gradus::generate::{BeamParams, Completion, EarlyStopping, NoStopRule, SamplingParams, beam_search, generate};
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
 use gradus::model::{
-    Batch, CausalLm, DropoutStream, ModelDir, Precision, Rows, Sequence, WeightFormat, named_tensors, save_causal,
+    Batch, CausalLm, DropoutStream, ModelDir, Precision, RewardModel, Rows, Sequence, WeightFormat, named_tensors,
+    save_causal,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::{Value, json};
@@ -367,6 +369,67 @@ fn a_round_trip_keeps_every_bit_and_every_key() {
         let batch = model.batch(&Rows::Alone(case.pairs()));
         assert_eq!(host(model.logits(&batch)), host(reloaded.logits(&batch)), "{name}");
     }
+}
+
+/// Whole rows of logits are of the distribution that logprobs are of: of the scaled states of a T5, and with what BART adds.
+#[test]
+fn whole_logits_and_logprobs_say_the_same() {
+    for case in Case::all() {
+        let (name, model) = (&case.name, case.load());
+        let batch = model.batch(&Rows::Alone(case.pairs()));
+        for temperature in [1.0, 0.7] {
+            let logits_mv = model.token_logits(model.hidden(&batch), batch.targets(), temperature);
+            let (v, logits) = (model.vocab_size(), host(logits_mv));
+            let of_target = |(row, &id): (&[f32], &u32)| {
+                let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let sum: f64 = row.iter().map(|z| f64::from(z - most).exp()).sum();
+                row[id as usize] - most - sum.ln() as f32
+            };
+            let found: Vec<f32> = logits.chunks_exact(v).zip(&batch.targets().ids).map(of_target).collect();
+            let wanted = host(model.logprobs(&batch, temperature).logprobs_m);
+            assert_close(&format!("{name} at {temperature}"), &found, &wanted, 1e-5, 1.0);
+        }
+    }
+}
+
+/// A reward model is made of any language model, whatever its head has beside weights.
+#[test]
+fn a_reward_model_stands_on_every_one() {
+    for case in Case::all() {
+        let mut stream = Seed(4).stream(Purpose::Init, 0, 0);
+        let model = RewardModel::from_causal(&case.dir, None, &mut stream, &device());
+        let model = model.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        assert_eq!(host(model.rewards(&model.batch(&Rows::Alone(case.pairs())))).len(), case.sources.len());
+    }
+}
+
+/// `facebook/bart-base` is a `BartModel`: no name has the prefix, the table stands there three times, and the first files said
+/// of which form they were.
+#[test]
+fn a_bart_without_its_head_and_its_prefix_is_read() {
+    let case = Case::all().find(|case| case.name == "bart").expect("a fixture");
+    let bytes = std::fs::read(case.path.join("model.safetensors")).expect("tensors");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
+    for (name, view) in file.tensors() {
+        let tensor = (view.shape().to_vec(), view.data().to_vec());
+        if let Some(name) = name.strip_prefix("model.") {
+            tensors.insert(name.to_owned(), tensor);
+        }
+    }
+    for stack in ["encoder", "decoder"] {
+        tensors.insert(format!("{stack}.embed_tokens.weight"), tensors["shared.weight"].clone());
+        tensors.insert(format!("{stack}.version"), (vec![1], 3f32.to_le_bytes().to_vec()));
+    }
+    let to = tempfile::tempdir().expect("temporary directory");
+    let views = tensors.iter().map(|(name, (shape, bytes))| {
+        (name, safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).expect("a tensor"))
+    });
+    safetensors::serialize_to_file(views, None, &to.path().join("model.safetensors")).expect("written");
+    std::fs::copy(case.path.join("config.json"), to.path().join("config.json")).expect("copied");
+    let bare = CausalLm::load(&ModelDir::open(to.path()).expect("opens"), &device()).expect("loads");
+    let hidden = |model: &CausalLm| host(model.hidden(&model.batch(&Rows::Alone(case.pairs()))));
+    assert_eq!(hidden(&bare), hidden(&case.load()));
 }
 
 #[test]

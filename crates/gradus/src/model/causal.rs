@@ -224,7 +224,7 @@ impl CausalLm {
     /// Logits of `targets` at the temperature given final hidden states, `[M, V]`; far below all others where an id is not
     /// in a target's support.
     pub fn token_logits(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> Tensor<2> {
-        let hidden_md = select_rows(hidden_nd, &targets.positions);
+        let hidden_md = self.before_head(select_rows(hidden_nd, &targets.positions));
         support::logits(hidden_md, &self.head(), &targets.supports_m, temperature)
     }
 

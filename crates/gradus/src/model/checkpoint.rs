@@ -44,13 +44,18 @@ struct Shard {
 
 /// Buffers and duplicates of old files that no model needs.
 fn is_ignored(name: &str) -> bool {
-    const ENDS: [&str; 5] = [
+    const ENDS: [&str; 8] = [
         ".attn.bias",
         ".attn.masked_bias",
         ".rotary_emb.inv_freq",
         "embeddings.position_ids",
         // The first T5 checkpoints; attention across has no bias.
         ".EncDecAttention.relative_attention_bias.weight",
+        // The first BART checkpoints say of which form they are.
+        "encoder.version",
+        "decoder.version",
+        // DeBERTa was pre-trained with a table of positions that its encoder does not read.
+        "embeddings.position_embeddings.weight",
     ];
     ENDS.iter().any(|end| name.ends_with(end))
 }
@@ -148,11 +153,6 @@ impl Checkpoint {
     pub(crate) fn with_fresh(mut self, make: impl FnMut(&str, &[usize], Init) -> Option<Vec<f32>> + 'static) -> Self {
         self.fresh = Some(Box::new(make));
         self
-    }
-
-    /// Marks a tensor as expected though the model does not use it.
-    pub(crate) fn ignore(&mut self, name: &str) {
-        self.asked.insert(name.into());
     }
 
     /// Marks tensors as expected though the model does not use them.

@@ -34,6 +34,11 @@ pub struct RewardModel {
     adapter: Attached,
 }
 
+/// Whether a tensor belongs to the head of a language model: its weights, and what BART adds to logits.
+fn is_of_lm_head(name: &str) -> bool {
+    matches!(name, "lm_head.weight" | "final_logits_bias")
+}
+
 impl RewardModel {
     /// Reads the reward model in `dir` onto `device`.
     ///
@@ -68,7 +73,7 @@ impl RewardModel {
                 .with_fresh(|name, shape, _| (name == "score.weight").then(|| vec![0.0; shape.iter().product()]));
         }
         let mut model = Self::build(&mut checkpoint, dir, weights, device, Init::Constant(0.0))?;
-        checkpoint.ignore("lm_head.weight");
+        checkpoint.ignore_where(is_of_lm_head);
         checkpoint.finish()?;
         let Some(found) = &dir.adapter else { return Ok(model) };
         let mut tensors = AdapterTensors::open(&found.path)?;
@@ -101,7 +106,7 @@ impl RewardModel {
             (name == "score.weight").then(|| normal(&mut own, shape.iter().product(), deviation))
         });
         let model = Self::build(&mut checkpoint, dir, weights, device, Init::Constant(0.0))?;
-        checkpoint.ignore("lm_head.weight");
+        checkpoint.ignore_where(is_of_lm_head);
         checkpoint.finish()?;
         Ok(model)
     }
