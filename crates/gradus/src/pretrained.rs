@@ -124,17 +124,19 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Refuses a model that has no positions for sequences of `longest` tokens.
+    /// Refuses a model whose table of positions ends before the `needed` ones of the longest sequence.
     ///
     /// # Errors
     /// [`Error::Input`].
-    pub fn check_positions(&self, longest: usize) -> Result<()> {
-        // Rotary positions have no end.
-        let most = self.shape.learned_positions;
-        if most == 0 || most >= longest {
-            return Ok(());
+    pub fn check_positions(&self, needed: usize) -> Result<()> {
+        match self.shape.table_of_positions() {
+            Some(most) if most < needed => {
+                Err(self
+                    .refuse(&format!("has {most} positions, but the longest sequence of this run has {needed} tokens")))
+            }
+            // Rotary positions have no end.
+            _ => Ok(()),
         }
-        Err(self.refuse(&format!("has {most} positions, but the longest sequence of this run has {longest} tokens")))
     }
 }
 

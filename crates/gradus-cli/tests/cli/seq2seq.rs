@@ -225,6 +225,66 @@ fn what_cannot_be_learnt_is_said() {
     }
 }
 
+/// A BART of ten positions with the tokenizer of the T5 fixture.
+fn bart(test: &CliTest, name: &str, positions: usize) {
+    let mut dir = ModelDir::open(std::path::Path::new(&fixture_model("t5"))).expect("a fixture");
+    let config = json!({
+        "model_type": "bart", "vocab_size": dir.config["vocab_size"], "d_model": 12, "encoder_layers": 1, "decoder_layers": 1,
+        "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+        "max_position_embeddings": positions, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 1
+    });
+    dir.config = config.as_object().expect("an object").clone();
+    let mut stream = Seed(3).stream(Purpose::Init, 0, 0);
+    let model = CausalLm::random(&dir, &mut stream, &DeviceChoice::cpu().device()).expect("builds");
+    std::fs::create_dir(test.path().join(name)).expect("a directory");
+    save_causal(&model, &dir, &test.path().join(name)).expect("saves");
+}
+
+#[test]
+fn source_and_target_have_all_learned_positions_each() {
+    // Sources of 10 and 7 ids, their ends included, targets of 10 and 4.
+    let nine = "the sun rises and falls the sun rises and";
+    let rows = format!(
+        "{{\"prompt\": \"{nine}\", \"completion\": \"{nine}\"}}\n\
+         {{\"prompt\": \"a warm sea a warm sea\", \"completion\": \"the sun rises\"}}\n"
+    );
+    let test = CliTest::with("rows.jsonl", &rows);
+    for (name, positions) in [("bart", 10), ("eleven", 11), ("nine", 9)] {
+        bart(&test, name, positions);
+    }
+    let run = |method: &str, model: &str, more: &[&str]| {
+        let train = [method, "--model", model, "--data", "rows.jsonl", "--output-dir", "run", "--overwrite"];
+        let run = test.run(&[&train[..], &SHORT, more].concat());
+        (run.code, run.stderr)
+    };
+    assert_eq!(run("sft", "bart", &[]), (0, String::new()));
+    let online = ["--reward-rule-regex", "s", "--max-new-tokens", "10"];
+    assert_eq!(run("ppo", "bart", &online), (0, String::new()));
+    assert_eq!(run("ppo", "bart", &[&online[..], &["--critic-model", "eleven"]].concat()), (0, String::new()));
+    let (code, said) = run("ppo", "bart", &[&online[..], &["--critic-model", "nine"]].concat());
+    let words = "the critic `nine` has 9 positions, but the longest sequence of this run has 10 tokens";
+    assert!(code == 1 && said.contains(words) && said.contains("set `train.max_length` to 9"), "{said}");
+    let (code, said) = run("sft", "nine", &[]);
+    assert!(code == 1 && said.contains("the policy `nine` has 9 positions"), "{said}");
+
+    // What is scored is read to its last id, behind the id that the decoder begins with.
+    let pairs = rows.replace("completion", "chosen").replace("\"}", "\", \"rejected\": \"a sea\"}");
+    test.write("rows.jsonl", &pairs);
+    let (code, said) = run("reward", "bart", &[]);
+    assert!(code == 1 && said.contains("set `train.max_length` to 9"), "{said}");
+    assert_eq!(run("reward", "bart", &["--max-length", "9"]).0, 0, "the longer pair is left out");
+    assert_eq!(run("reward", "eleven", &[]), (0, String::new()));
+    test.write("rows.jsonl", &rows);
+    let score = |model: &str| test.run(&["score", "--reward-model", model, "--data", "rows.jsonl"]);
+    assert_eq!(lines(&score("run/model").stdout).len(), 2);
+    test.write("rows.jsonl", &pairs);
+    assert_eq!(run("reward", "bart", &["--max-length", "9"]).0, 0, "the longer pair is left out");
+    test.write("rows.jsonl", &rows);
+    let scored = score("run/model");
+    let words = "row 1 has 10 tokens before and 10 in its completion, but there is room for 9 in the decoder and for 10 in the encoder";
+    assert!(scored.code == 1 && scored.stderr.contains(words), "{}", scored.stderr);
+}
+
 #[test]
 fn methods_are_compared_on_one() {
     let pairs = |i: usize| {

@@ -172,6 +172,9 @@ fn rows(options: &EvalOptions, need: Need, interrupt: &Interrupt) -> Result<Vec<
 fn tokenise(options: &EvalOptions, files: &Pretrained) -> Result<TokeniseOptions> {
     let tokenise = super::tokenise(files)?;
     let most = ModelShape::of(&files.dir)?.max_positions.unwrap_or(usize::MAX);
+    // A reward model's decoder reads all of a completion, behind the id that it begins with.
+    let first = usize::from(tokenise.apart && files.dir.is_reward_model());
+    let most = most.saturating_sub(first);
     Ok(TokeniseOptions { max_length: Some(options.max_length.min(most)), too_long: TooLong::Truncate, ..tokenise })
 }
 
@@ -227,7 +230,8 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
 fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interrupt: &Interrupt) -> Result<Means> {
     let dpo = DpoConfig::default();
     let made = dpo.examples(&rows(options, Need::Preference, interrupt)?, files, tokenise(options, files)?)?;
-    let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).longest()).max().unwrap_or(0);
+    let apart = model.room().is_apart();
+    let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).positions(apart)).max().unwrap_or(0);
     let Some(reference) = reference(options, files, longest)? else { return Ok(Means::default()) };
     let lengths: Vec<usize> = made.examples.iter().map(|pair| DpoConfig::rows(pair).tokens()).collect();
     let mut means = Means::default();
@@ -298,8 +302,9 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let tokenise =
         TokeniseOptions { max_length: Some(room), prompt_cut: options.prompt_cut, ..super::tokenise(files)? };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
-    let longest =
-        made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0) + options.params.max_new_tokens;
+    let longest = made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
+    let new = options.params.max_new_tokens;
+    let longest = if model.room().is_apart() { longest.max(new) } else { longest + new };
     let reference = reference(options, files, longest)?;
     let params = options.params.clone().forcing(files.dir.forced_ids());
     let params = SamplingParams { stop_ids: files.stop_ids(), ..params };

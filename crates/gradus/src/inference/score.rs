@@ -199,8 +199,9 @@ fn check_length(examples: &[SftExample], rows: &[usize], room: Room) -> Result<(
         source => {
             let target = long.ids.len() - source;
             format!(
-                "row {row} has {source} tokens before and {target} in its completion, but encoder and decoder have \
-                 {limit} positions each"
+                "row {row} has {source} tokens before and {target} in its completion, but there is room for {limit} in \
+                 the decoder and for {} in the encoder",
+                room.too_long(0) - 1
             )
         }
     }))

@@ -53,6 +53,21 @@ impl<'a> Sequence<'a> {
         self.source.len() + self.target.len()
     }
 
+    /// How many positions a model needs for it: for all ids; or where an encoder reads the source apart from what its
+    /// decoder reads, for the longer of the two.
+    pub fn positions(&self, apart: bool) -> usize {
+        if apart { self.source.len().max(self.read_after_start()) } else { self.tokens() }
+    }
+
+    /// How many ids a decoder reads that writes the target, the id that it begins with included: the last id predicts
+    /// nothing, and is read only where the sequence is scored as a whole.
+    fn read_after_start(&self) -> usize {
+        match self.counted {
+            Counted::Nothing => self.target.len() + 1,
+            Counted::All | Counted::Mask(_) => self.target.len().max(1),
+        }
+    }
+
     /// How many ids are predicted.
     pub fn targets(&self) -> usize {
         self.predicted().count()
@@ -76,14 +91,9 @@ impl<'a> Sequence<'a> {
         [self.source, self.target].concat()
     }
 
-    /// What a decoder reads that predicts the target from `start` on: the last id predicts nothing, and is read only
-    /// where the sequence is scored as a whole.
+    /// What a decoder reads that predicts the target from `start` on.
     fn after(&self, start: u32) -> Vec<u32> {
-        let read = match self.counted {
-            Counted::Nothing => self.target.len(),
-            Counted::All | Counted::Mask(_) => self.target.len().saturating_sub(1),
-        };
-        [&[start], &self.target[..read]].concat()
+        [&[start], &self.target[..self.read_after_start() - 1]].concat()
     }
 }
 
@@ -137,9 +147,14 @@ impl<'a> Rows<'a> {
         self.numbered().0.iter().map(Sequence::tokens).sum()
     }
 
-    /// Ids of the longest sequence.
-    pub fn longest(&self) -> usize {
-        self.numbered().0.iter().map(Sequence::tokens).max().unwrap_or(0)
+    /// The most positions that a sequence needs; see [`Sequence::positions`].
+    pub fn positions(&self, apart: bool) -> usize {
+        self.numbered().0.iter().map(|sequence| sequence.positions(apart)).max().unwrap_or(0)
+    }
+
+    /// Whether any is scored as a whole: a decoder then reads all of its target, behind the id that it begins with.
+    pub fn are_scored(&self) -> bool {
+        self.numbered().0.iter().any(|sequence| sequence.counted == Counted::Nothing)
     }
 
     /// Ids of all sequences that are predicted.

@@ -90,7 +90,7 @@ impl Ranker {
     /// How long texts may be.
     pub fn room(&self) -> Room {
         match self {
-            Self::Decoder(model) => model.trunk.room(),
+            Self::Decoder(model) => model.trunk.room().read_whole(),
             Self::Encoder(model) => Room::new(model.encoder.max_positions(), false),
         }
     }

@@ -9,11 +9,19 @@ pub struct Room {
     positions: Option<usize>,
     /// Whether an encoder reads the prompt, and a decoder writes from its own first position on.
     apart: bool,
+    /// Positions of a decoder that its first id takes: it predicts, or is read whole behind that id.
+    taken: usize,
 }
 
 impl Room {
     pub(super) fn new(positions: Option<usize>, apart: bool) -> Self {
-        Self { positions, apart }
+        Self { positions, apart, taken: 0 }
+    }
+
+    /// The same where completions are read to their last id, as reward models do: a decoder's first id then takes a position
+    /// of its own.
+    pub(crate) fn read_whole(self) -> Self {
+        Self { taken: usize::from(self.apart), ..self }
     }
 
     /// The same with at most `length` positions.
@@ -22,10 +30,19 @@ impl Room {
         Self { positions: Some(self.positions.unwrap_or(usize::MAX).min(length)), ..self }
     }
 
+    /// Whether an encoder reads the prompt, and a decoder counts from its own first position on.
+    pub fn is_apart(self) -> bool {
+        self.apart
+    }
+
     /// Whether a prompt and a completion of these lengths fit.
     pub fn holds(self, prompt: usize, new: usize) -> bool {
         let limit = self.positions.unwrap_or(usize::MAX);
-        if self.apart { prompt <= limit && new <= limit } else { prompt.saturating_add(new) <= limit }
+        if self.apart {
+            prompt <= limit && new.saturating_add(self.taken) <= limit
+        } else {
+            prompt.saturating_add(new) <= limit
+        }
     }
 
     /// A length that is too long by one for a prompt which is to be followed by `new` ids; 0 where there is no room at all.
@@ -43,7 +60,7 @@ impl Room {
         let limit = self.positions?;
         match self.apart {
             true if prompt > limit => Some(0),
-            true => Some(limit),
+            true => Some(limit.saturating_sub(self.taken)),
             false => Some(limit.saturating_sub(prompt)),
         }
     }
@@ -90,6 +107,14 @@ mod tests {
         let error = |prompt, new| room.check("the prompt", prompt, new).expect_err("too long").to_string();
         assert_eq!(error(11, 1), "the prompt has 11 tokens, but the encoder has 10 positions");
         assert_eq!(error(1, 11), "`max_new_tokens` is 11, but the decoder has 10 positions");
+    }
+
+    #[test]
+    fn read_whole_a_completion_stands_behind_the_first_id() {
+        let room = Room::new(Some(10), true).read_whole();
+        assert!(room.holds(10, 9) && !room.holds(10, 10) && !room.holds(11, 1));
+        assert_eq!(room.after(3), Some(9));
+        assert!(Room::new(Some(10), false).read_whole().holds(6, 4), "without an encoder nothing stands before");
     }
 
     #[test]

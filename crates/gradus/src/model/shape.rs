@@ -238,6 +238,11 @@ impl ModelShape {
         }
     }
 
+    /// How many positions there are where they end with a table; rotary ones have no end.
+    pub fn table_of_positions(&self) -> Option<usize> {
+        self.max_positions.filter(|_| self.learned_positions > 0)
+    }
+
     /// How long prompts and completions may be.
     pub fn room(&self) -> Room {
         Room::new(self.max_positions, self.has_encoder())

@@ -84,8 +84,11 @@ pub fn fixed<M: OfflineMethod>(
     }
     let options = tokenise_options(plan, &start.model, Some(plan.train().max_length))?;
     let parts = parts(&split, |rows| method.examples(rows, &start.model, options.clone()), observer)?;
-    let lengths = parts.train.iter().chain(&parts.held_out).map(|example| M::rows(example).longest());
-    fit::check_positions(cast, lengths.max().unwrap_or(0), observer)?;
+    let apart = cast.policy.shape.has_encoder();
+    let rows = || parts.train.iter().chain(&parts.held_out).map(M::rows);
+    let needed = rows().map(|rows| rows.positions(apart)).max().unwrap_or(0);
+    let taken = usize::from(apart && rows().any(|rows| rows.are_scored()));
+    fit::check_positions(cast, (needed, taken), observer)?;
     let prompts = match plan.train().evaluation.metrics.is_empty() || split.held_out.is_empty() {
         true => Vec::new(),
         false => answered_prompts(plan, start, &split.held_out, observer)?,
@@ -170,8 +173,11 @@ pub fn prompts(
     let is_usable = |row: &Row| make(std::slice::from_ref(row)).is_ok();
     let split = start.rows(plan, Need::Prompt, &is_usable, &observer.interrupt())?;
     let parts = parts(&split, make, observer)?;
-    let lengths = parts.train.iter().chain(&parts.held_out).map(|prompt| prompt.ids.len() + max_new_tokens);
-    fit::check_positions(cast, lengths.max().unwrap_or(0), observer)?;
+    let prompts = || parts.train.iter().chain(&parts.held_out);
+    let longest = prompts().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
+    // A decoder counts its own ids alone.
+    let needed = if cast.policy.shape.has_encoder() { longest.max(max_new_tokens) } else { longest + max_new_tokens };
+    fit::check_positions(cast, (needed, 0), observer)?;
     Ok(parts)
 }
 
