@@ -19,7 +19,7 @@ pub struct AdamWConfig {
     pub betas: [f64; 2],
     /// Added to the root of the second moment, after bias correction (PyTorch's place for it).
     pub epsilon: f64,
-    /// Decoupled weight decay; parameters of one dimension (biases, norms) are never decayed.
+    /// Decoupled weight decay; biases and norms are never decayed, nor is T5's table of biases by distance.
     pub weight_decay: f64,
 }
 
@@ -32,7 +32,7 @@ pub struct RmsPropConfig {
     pub alpha: f64,
     /// ε, added to its root.
     pub epsilon: f64,
-    /// λ, added to the gradient; parameters of one dimension (biases, norms) are never decayed.
+    /// λ, added to the gradient; biases and norms are never decayed, nor is T5's table of biases by distance.
     pub weight_decay: f64,
 }
 
@@ -269,6 +269,11 @@ impl Optimizer {
     }
 }
 
+/// Whether a parameter of so many dimensions decays: no biases and norms, nor T5's table of biases by distance.
+fn is_decayed(dimensions: usize, name: &str) -> bool {
+    dimensions > 1 && !name.contains("bias")
+}
+
 /// One step of RMSprop: the parameter, and the mean of its gradient's square.
 fn rmsprop(
     values: Tensor<1>,
@@ -359,7 +364,7 @@ impl ModuleMapper for Stepper<'_> {
             let flat = value.inner().reshape(gradient.dims());
             let stepped = self
                 .optimizer
-                .update(&name, flat, gradient, (self.learning_rate, self.gradients.scale), D > 1)
+                .update(&name, flat, gradient, (self.learning_rate, self.gradients.scale), is_decayed(D, &name))
                 .reshape(shape);
             if tracked { stepped.autodiff().require_grad() } else { stepped }
         })
@@ -398,6 +403,20 @@ mod tests {
         let mut all = host_values(line.weight.val().inner()).to_vec();
         all.extend(&*host_values(line.bias.val().inner()));
         all
+    }
+
+    /// What `Trainer.get_decay_parameter_names` of transformers 5.23 leaves out.
+    #[test]
+    fn biases_and_norms_do_not_decay() {
+        let block = "trunk.encoder.block.0.layer.0";
+        for (dimensions, name, decays) in [
+            (2, "SelfAttention.q.weight", true),
+            (2, "SelfAttention.relative_attention_bias.weight", false),
+            (1, "layer_norm.weight", false),
+        ] {
+            assert_eq!(is_decayed(dimensions, &format!("{block}.{name}")), decays, "{name}");
+        }
+        assert!(!is_decayed(1, "trunk.h.0.attn.c_attn.bias") && is_decayed(2, "trunk.shared.weight"));
     }
 
     const CONFIG: AdamWConfig = AdamWConfig { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1 };
