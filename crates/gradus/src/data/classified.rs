@@ -143,7 +143,7 @@ pub(super) fn missing(name: &str, columns: &Map<String, Value>) -> String {
     format!("missing column `{name}` (found {})", if names.is_empty() { "none".into() } else { names.join(", ") })
 }
 
-/// `input_ids`, and `token_type_ids` where there are any; cut as they are.
+/// `input_ids`, and `token_type_ids` where there are any, without the padding that `attention_mask` tells of; cut as they are.
 fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<Classified, String> {
     let list = |name: &str| {
         let wrong = || format!("`{name}` is not a list of whole numbers from 0");
@@ -156,10 +156,23 @@ fn ids(columns: &Map<String, Value>, cut: Option<Cut>) -> std::result::Result<Cl
     let ids = list("input_ids").expect("the column is there")?;
     let types = list("token_type_ids").transpose()?.unwrap_or_default();
     let n = ids.len();
+    let end = match list("attention_mask").transpose()? {
+        None => n,
+        Some(mask) if mask.len() != n => {
+            return Err(format!("`attention_mask` has {} numbers for {n} ids", mask.len()));
+        }
+        Some(mask) => {
+            let end = mask.iter().rposition(|&attended| attended != 0).map_or(0, |last| last + 1);
+            if let Some(at) = mask[..end].iter().position(|&attended| attended == 0) {
+                return Err(format!("`attention_mask` is 0 at position {at}, but padding can only stand at the end"));
+            }
+            end
+        }
+    };
     let kept = match cut {
-        Some(Cut::Left(limit)) => n.saturating_sub(limit)..n,
-        Some(Cut::Right(limit)) => 0..n.min(limit),
-        None => 0..n,
+        Some(Cut::Left(limit)) => end.saturating_sub(limit)..end,
+        Some(Cut::Right(limit)) => 0..end.min(limit),
+        None => 0..end,
     };
     if !types.is_empty() && types.len() != n {
         return Err(format!("`token_type_ids` has {} numbers for {n} ids", types.len()));
@@ -182,6 +195,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn padding_is_not_read() {
+        let read = |row: Value, cut| match row {
+            Value::Object(columns) => ids(&columns, cut),
+            _ => unreachable!("an object"),
+        };
+        let padded = json!({
+            "input_ids": [5, 6, 7, 0, 0], "token_type_ids": [0, 0, 1, 0, 0], "attention_mask": [1, 1, 1, 0, 0]
+        });
+        let found = read(padded.clone(), None).expect("read");
+        assert_eq!((found.ids, found.types), (vec![5, 6, 7], vec![0, 0, 1]));
+        assert_eq!(found.units, Some(vec![Some(0), Some(1), Some(2), None, None]), "one unit an id, for labels");
+        let found = read(padded, Some(Cut::Left(2))).expect("read");
+        assert_eq!((found.ids, found.types), (vec![6, 7], vec![0, 1]));
+        let before = json!({"input_ids": [0, 5], "attention_mask": [0, 1]});
+        let message = "`attention_mask` is 0 at position 0, but padding can only stand at the end";
+        assert_eq!(read(before, None), Err(message.into()));
+        let short = json!({"input_ids": [0, 5], "attention_mask": [1]});
+        assert_eq!(read(short, None), Err("`attention_mask` has 1 numbers for 2 ids".into()));
+    }
 
     #[test]
     fn columns_are_texts_or_say_what_they_are() {

@@ -3,12 +3,12 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::PASSES;
+use super::{PASSES, open};
 use crate::data::{self, Classified, LoadOptions, Need, Side, TextForm};
 use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::host::read;
-use crate::model::{Classifier, Precision, Reading, Scope, Task, Text, WeightFormat, open_model};
+use crate::model::{Classifier, Precision, Reading, Scope, Task, Text, WeightFormat};
 use crate::text::Tokenizer;
 
 /// What to classify.
@@ -62,7 +62,7 @@ pub fn classes<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(ClassRow) -> Result<(), E>,
 ) -> Result<(), E> {
-    let dir = open_model(&options.model)?;
+    let dir = open(&options.model, None)?;
     dir.check_classifier()?;
     let tokenizer = Tokenizer::from_dir(&dir.path)?;
     dir.check_vocabulary(tokenizer.vocab_size())?;

@@ -96,9 +96,21 @@ impl DebertaConfig {
             buckets if reach <= buckets as usize / 2 + 1 => {
                 Err(format!("`position_buckets` {buckets} are too many for {reach} relative positions"))
             }
+            buckets if farthest(buckets as usize, reach) > FARTHEST => {
+                Err(format!("`position_buckets` {buckets} are too few for {reach} relative positions"))
+            }
             buckets => Ok(Some(PositionBuckets::deberta(Some(buckets as usize), reach))),
         }
     }
+}
+
+/// No text has as many tokens: a table of distances ends somewhere.
+const FARTHEST: f64 = 16_777_216.0;
+
+/// About how far apart tokens are whose distance falls into the last of `buckets`: of an odd number of them, farther than `reach`.
+fn farthest(buckets: usize, reach: usize) -> f64 {
+    let half = (buckets / 2) as f64;
+    half * ((reach - 1) as f64 / half).powf((buckets as f64 - half) / (half - 1.0))
 }
 
 /// Its sizes.
