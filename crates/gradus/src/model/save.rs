@@ -215,7 +215,14 @@ fn agree_on_two_ropes(
 
 /// The generation configuration of a model that came without one.
 fn derived_generation_config(config: &Map<String, Value>) -> Map<String, Value> {
-    let keys = ["bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"];
+    let keys = [
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "decoder_start_token_id",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+    ];
     let kept = keys.iter().filter_map(|key| config.get(*key).map(|value| ((*key).to_string(), value.clone())));
     let mut generation: Map<String, Value> = [("_from_model_config".to_string(), json!(true))].into_iter().collect();
     generation.extend(kept.filter(|(_, value)| !value.is_null()));
