@@ -7,7 +7,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Convention {
     Gpt2,
-    /// RoBERTa, BART, Longformer, XLM-RoBERTa, CamemBERT.
+    /// RoBERTa, BART, Longformer, LED, XLM-RoBERTa, CamemBERT.
     Roberta,
     Blenderbot,
     BlenderbotSmall,
@@ -34,7 +34,7 @@ impl Convention {
     fn of_class(class: &str) -> Option<Self> {
         Some(match class.strip_suffix("Tokenizer")? {
             "GPT2" => Self::Gpt2,
-            "Roberta" | "Bart" | "Longformer" | "XLMRoberta" | "Camembert" => Self::Roberta,
+            "Roberta" | "Bart" | "Longformer" | "LED" | "XLMRoberta" | "Camembert" => Self::Roberta,
             "Blenderbot" => Self::Blenderbot,
             "BlenderbotSmall" => Self::BlenderbotSmall,
             "T5" | "MT5" => Self::T5,
@@ -48,7 +48,7 @@ impl Convention {
     fn of_model(model_type: &str) -> Option<Self> {
         Some(match model_type {
             "gpt2" => Self::Gpt2,
-            "roberta" | "bart" | "longformer" | "xlm-roberta" | "camembert" => Self::Roberta,
+            "roberta" | "bart" | "longformer" | "led" | "xlm-roberta" | "camembert" => Self::Roberta,
             "blenderbot" => Self::Blenderbot,
             "blenderbot-small" => Self::BlenderbotSmall,
             "t5" | "mt5" => Self::T5,

@@ -106,7 +106,7 @@ impl Tokenizer {
         let special_ids: HashSet<u32> =
             inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
         let vocab_size = vocabulary_size(&inner);
-        let of_words = spaces_words(&inner, directory, &config).then(Arc::default);
+        let of_words = spaces_words(&inner, convention).then(Arc::default);
         let inner = Arc::new(inner);
         let directory = directory.to_path_buf();
         let mut tokenizer = Self { inner, of_words, special, special_ids, vocab_size, appends_eos: false, directory };
@@ -319,24 +319,12 @@ fn vocabulary_size(inner: &tokenizers::Tokenizer) -> usize {
     counted.max(largest_added)
 }
 
-/// Whether words get a space before them though `tokenizer.json` says otherwise: byte-level tokenizers of RoBERTa's kin, whose documents
-/// ask for it. What kind it is stands in `tokenizer_config.json`, or follows from the model's.
-fn spaces_words(inner: &tokenizers::Tokenizer, directory: &Path, config: &Value) -> bool {
-    const KIN: [&str; 6] = ["roberta", "longformer", "bart", "led", "gpt2", "blenderbot"];
+/// Whether words get a space before them though `tokenizer.json` says otherwise: byte-level tokenizers of GPT-2's and RoBERTa's kin,
+/// whose documents ask for it.
+fn spaces_words(inner: &tokenizers::Tokenizer, convention: Option<Convention>) -> bool {
     let is_plain =
         matches!(inner.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(bytes)) if !bytes.add_prefix_space);
-    if !is_plain {
-        return false;
-    }
-    let class = match config.get("tokenizer_class").and_then(Value::as_str) {
-        Some(class) => class.trim_end_matches("Fast").trim_end_matches("Tokenizer").to_lowercase(),
-        None => {
-            // What is wrong with it, whoever reads the model says.
-            let model = read_json(&directory.join("config.json")).ok().flatten().unwrap_or(Value::Null);
-            model.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned()
-        }
-    };
-    KIN.contains(&class.as_str())
+    is_plain && convention.is_some_and(Convention::is_byte_level)
 }
 
 fn load_model(directory: &Path, convention: Option<Convention>) -> Result<tokenizers::Tokenizer> {
