@@ -1,7 +1,7 @@
 //! Exact match by SQuAD's rules.
 //!
-//! Rajpurkar et al. 2016, <https://aclanthology.org/D16-1264>. Checked against `squad` of `evaluate` 0.4; the value is from 0
-//! to 1 where that gives percent.
+//! Rajpurkar et al. 2016, <https://aclanthology.org/D16-1264>. Checked against `squad` of torchmetrics 1.9; the value is from
+//! 0 to 1 where that gives percent.
 
 use super::references::each;
 use super::{Measure, Metric, Row, RowError, answer};

@@ -1,7 +1,7 @@
 //! F1 of words by SQuAD's rules.
 //!
-//! Rajpurkar et al. 2016, <https://aclanthology.org/D16-1264>. Checked against `squad` of `evaluate` 0.4; the value is from 0
-//! to 1 where that gives percent.
+//! Rajpurkar et al. 2016, <https://aclanthology.org/D16-1264>. Checked against `squad` of torchmetrics 1.9; the value is from
+//! 0 to 1 where that gives percent. Two answers without a word are alike, as in the script of SQuAD 2.
 
 use super::ngrams::{Grams, Words, shared};
 use super::references::each;
