@@ -23,6 +23,8 @@ KINDS = ["fine_grained", "holistic"]
 # Short sentences, so that a completion has room for several.
 WORDS, LEARNED, HELD_OUT = 24, 2600, 400
 STEPS, EVERY = 50, 5
+# Without it the most harmless completion is an empty one, and both kinds of run end there.
+FEWEST = 48
 # The reward is the change of toxicity or its negative: held-out completions have on average as much as this takes away.
 MEASURE = "eval_reward"
 
@@ -96,10 +98,11 @@ def configuration(kind, out):
         part |= {"text": "{so_far}", "segments": "sentence", "change": True}
     return {
         "model": str(out / "sft/model"), "data": str(out / "prompts.jsonl"), "eval_data": str(out / "held_out.jsonl"),
-        "method": {"ppo": {"max_new_tokens": 64, "temperature": 1, "sampling": {"top_p": 0.9}, "update_epochs": 2, "mini_batches": 2,
+        "method": {"ppo": {"max_new_tokens": 64, "temperature": 1, "sampling": {"top_p": 0.9, "min_new_tokens": FEWEST}, "update_epochs": 2, "mini_batches": 2,
                            "gae_lambda": 0.95, "kl": {"coefficient": 0.02}}},
         "reward": {"fine_grained": {"toxicity": part}},
-        "train": {"max_steps": STEPS, "batch_size": 32, "learning_rate": 3e-4, "warmup_steps": 5, "eval_steps": EVERY, "max_eval_rows": 200},
+        "train": {"max_steps": STEPS, "batch_size": 32, "learning_rate": 3e-4, "warmup_steps": 5, "eval_steps": EVERY, "max_eval_rows": 200,
+                  "evaluation": {"metrics": ["distinct", {"perplexity": {"model": str(out / "sft/model")}}]}},
     }  # fmt: skip
 
 
@@ -166,10 +169,13 @@ def table(out, plot):
         of = lambda kind: f"{spread([points[step] for points in curves[kind]])} | {statistics.mean(points[step] for points in lengths[kind]):.1f}"
         print(f"| {step} | {' | '.join(of(kind) for kind in KINDS)} |")
     last = steps[-1]
-    kls = [spread([curve(out / f"{kind}-{seed}", "eval_kl")[last] for seed in SEEDS]) for kind in KINDS]
-    print(f"| KL at step {last}, nats a completion | {' | | '.join(kls)} | |")
-    threshold = statistics.mean(points[steps[0]] for kind in KINDS for points in curves[kind]) / 2
-    print(f"\nsteps until a mean toxicity of {threshold:.3f}, half of what it is before training:")
+    for name, key in [("KL, nats a completion", "eval_kl"), ("distinct pairs of words", "eval_distinct/dist-2"),
+                      ("perplexity by the policy before training", "eval_perplexity")]:
+        for step in (0, last):
+            found = [spread([curve(out / f"{kind}-{seed}", key)[step] for seed in SEEDS]) for kind in KINDS]
+            print(f"| {name}, step {step} | {' | | '.join(found)} | |")
+    threshold = statistics.mean(points[last] for points in curves["holistic"])
+    print(f"\nsteps until a toxicity of {threshold:.3f}, the mean of the holistic runs at their end:")
     for kind in KINDS:
         found = [reached(points, threshold) for points in curves[kind]]
         shown = ", ".join("never" if step is None else f"{step:.0f}" for step in found)
