@@ -17,7 +17,7 @@ pub mod demo;
 pub mod device;
 pub mod error;
 pub mod evaluation;
-mod files;
+pub mod files;
 pub mod generate;
 mod host;
 pub mod hub;

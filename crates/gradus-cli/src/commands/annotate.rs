@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use gradus::data::write_rows;
 use gradus::device::DeviceChoice;
+use gradus::files::atomic;
 use gradus::inference::model_of;
 use gradus_web::{
     Answering, Form, NewProject, Number, Role, Stats, Tool, export_project, import_project, invite, new_project,
@@ -155,10 +155,7 @@ fn tool(text: &str) -> Result<Tool, String> {
 
 /// Writes how many answers there are; who reads it never sees half of it.
 fn tell(file: &Path, done: usize, of: usize) -> anyhow::Result<()> {
-    let new = file.with_extension("new");
-    std::fs::write(&new, json!({ "done": done, "of": of }).to_string())
-        .and_then(|()| std::fs::rename(&new, file))
-        .with_context(|| file.display().to_string())
+    Ok(atomic::write_bytes(file, json!({ "done": done, "of": of }).to_string().as_bytes())?)
 }
 
 /// Does what the verb says.

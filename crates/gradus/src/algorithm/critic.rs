@@ -7,12 +7,13 @@ use burn::tensor::Tensor;
 use super::actor::{Actor, per_rollout, positions};
 use crate::batches::MicroBatch;
 use crate::error::Result;
+use crate::files::atomic;
 use crate::host::read;
 use crate::learner::Learner;
 use crate::model::{Batch, ModelDir, RewardModel, save_reward_model};
 use crate::rollout::Rollouts;
+use crate::run::NamedTensor;
 use crate::run::tensors::write_tensors;
-use crate::run::{NamedTensor, atomic};
 
 /// Says what the state before each token is worth.
 #[derive(Debug)]

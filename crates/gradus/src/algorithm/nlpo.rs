@@ -16,11 +16,11 @@ use super::ppo::{Ppo, PpoConfig};
 use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, SavePolicy, Update};
 use crate::data::Need;
 use crate::error::Result;
+use crate::files::atomic;
 use crate::generate::{Kept, LikeliestMask, Masking, Record, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Role, Shared, Source};
 use crate::model::CausalLm;
-use crate::run::atomic;
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::Stats;
 

@@ -1,8 +1,7 @@
 //! Rows to a file: JSON lines, a JSON array, CSV or Parquet, as its name says, gzipped when it ends in `.gz`.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -11,6 +10,7 @@ use serde_json::{Map, Value};
 use super::documents::DOCUMENT_END;
 use super::reader::{Format, extension};
 use super::write_parquet::write_parquet;
+use crate::files::atomic;
 use crate::{Error, Result};
 
 /// Writes rows to `path`: to a temporary name first, renamed when complete.
@@ -37,39 +37,18 @@ pub fn write_rows(path: &Path, rows: &[Map<String, Value>]) -> Result<Format> {
         }
     };
     let gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
-    let unfinished = temporary(path);
-    let written = write(&unfinished, format, gzip, rows);
-    let renamed = written.and_then(|()| std::fs::rename(&unfinished, path));
-    if let Err(e) = renamed {
-        // The error that matters is the first one.
-        let _ = std::fs::remove_file(&unfinished);
-        return Err(Error::io(path, e));
-    }
+    atomic::write_file(path, |file| {
+        if !gzip {
+            return write_as(format, rows, file);
+        }
+        let mut encoder = GzEncoder::new(file, Compression::default());
+        write_as(format, rows, &mut encoder)?;
+        encoder.finish().map(drop)
+    })?;
     Ok(format)
 }
 
-fn temporary(path: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.tmp", std::process::id()));
-    path.with_file_name(name)
-}
-
-fn write(path: &Path, format: Format, gzip: bool, rows: &[Map<String, Value>]) -> std::io::Result<()> {
-    let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
-    let file = if gzip {
-        let mut encoder = GzEncoder::new(file, Compression::default());
-        write_as(format, rows, &mut encoder)?;
-        encoder.finish()?
-    } else {
-        let mut file = file;
-        write_as(format, rows, &mut file)?;
-        file
-    };
-    file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
-}
-
-fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut (impl Write + Send)) -> std::io::Result<()> {
+fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut dyn Write) -> std::io::Result<()> {
     match format {
         Format::JsonLines => {
             for row in rows {

@@ -9,12 +9,12 @@ use serde::Serialize;
 use super::open;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use crate::host::read;
 use crate::model::adapter::Adaptable;
 use crate::model::{CausalLm, ModelDir, RewardModel, Rows, Sequence, save_causal, save_reward_model};
 use crate::pretrained::{name_padding, pad_id};
 use crate::rng::{Purpose, Seed};
-use crate::run::atomic;
 use crate::text::Tokenizer;
 
 /// What to merge.

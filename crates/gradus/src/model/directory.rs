@@ -11,7 +11,7 @@ use super::facts;
 use super::hub;
 use super::trunk::Family;
 use crate::error::{Error, Result};
-use crate::files;
+use crate::files::{self, atomic};
 
 /// Files that belong to the tokenizer: copied byte for byte beside every model that is written.
 const TOKENIZER_FILES: [&str; 11] = [
@@ -88,9 +88,7 @@ impl Trained {
         };
         let text = serde_json::to_string_pretty(&object).expect("JSON values serialise") + "\n";
         // A new file: the old one may be that of a checkpoint as well.
-        let new = path.with_extension("json.new");
-        let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &path));
-        written.map_err(|error| Error::io(&path, error))
+        atomic::write_bytes(&path, text.as_bytes())
     }
 
     fn from_json(found: &Map<String, Value>) -> Self {

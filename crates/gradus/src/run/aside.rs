@@ -7,8 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::atomic;
 use crate::error::{Error, Result};
+use crate::files::atomic;
 
 const MOVING: &str = ".replacing";
 const MOVED: &str = ".replaced";

@@ -20,10 +20,11 @@ use serde_json::{Map, Value};
 
 use super::checksums::Checksums;
 use super::directory::RunDir;
+use super::metrics;
 use super::tensors::{NamedTensor, read_tensors, write_tensors};
 use super::trainer_state::TrainerState;
-use super::{atomic, metrics};
 use crate::error::{Error, Result};
+use crate::files::atomic;
 
 /// What a resumed run needs besides weights and moments. Readers ignore keys they do not know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::aside::Aside;
-use super::atomic;
 use crate::error::{Error, Result};
+use crate::files::atomic;
 
 /// The file that is locked.
 pub(super) const LOCK: &str = ".lock";

@@ -11,12 +11,12 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::atomic;
 use super::directory::RunDir;
 use super::metrics::{Metrics, MetricsRow, number, read_metrics};
 use super::plots::{Bar, BarChart, Chart, Panel, Shown, colors, comparison_charts, write_charts};
 use super::samples::{Sample, read_samples};
 use crate::error::{Error, Result};
+use crate::files::atomic;
 
 mod show;
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::aside::{Aside, remove_entries};
-use super::atomic;
 use super::claim::{self, Claim};
 use crate::error::{Error, Result};
+use crate::files::atomic;
 
 /// What to do with an output directory that is not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Number, Value};
 
-use super::atomic;
 use crate::error::{Error, Result, excerpt};
+use crate::files::atomic;
 
 /// Whether a key, in any file of a run, holds a measurement of the machine: a time, a speed, its memory. Nothing else may
 /// differ between a run that was stopped and went on and one that never was.

@@ -6,7 +6,6 @@
 //! `docs/formats.md` describes every file.
 
 mod aside;
-pub mod atomic;
 pub mod checkpoint;
 pub mod checksums;
 pub mod claim;

@@ -4,7 +4,6 @@ use std::fs;
 
 use serde_json::{Map, Value, json};
 
-use super::atomic;
 use super::database::{RolloutDb, WarningRecord};
 use super::directory::RunDir;
 use super::html::{cards, curves, escape, page, prompt_cell, text_cell};
@@ -12,6 +11,7 @@ use super::metrics::read_metrics;
 use super::plots::{short, training_charts, write_charts};
 use super::samples::{Sample, before_and_after, read_samples};
 use crate::error::Result;
+use crate::files::atomic;
 
 /// How many prompts the page shows.
 const SHOWN_SAMPLES: usize = 12;

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::run::atomic;
+use crate::files::atomic;
 
 /// The file.
 const FILE: &str = "tags.json";

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::entry::{read_results, size};
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use crate::run::tensors::check_length;
-use crate::run::{Checkpoint, RunDir, atomic, read_metrics};
+use crate::run::{Checkpoint, RunDir, read_metrics};
 
 /// What in a checkpoint belongs to the run and not to the model.
 const OF_THE_RUN: [&str; 8] = [

@@ -8,11 +8,11 @@ use safetensors::SafeTensors;
 use super::fingerprint;
 use crate::batches::MicroBatch;
 use crate::error::Result;
-use crate::files::{NamedTensor, write_safetensors};
+use crate::files::{NamedTensor, atomic, write_safetensors};
 use crate::model::CausalLm;
 use crate::objective::{Learnt, OfflineMethod};
 use crate::observer::{Event, Observer};
-use crate::run::{RunDir, atomic};
+use crate::run::RunDir;
 
 /// The key of the file's metadata: the prints of what was asked and of what was answered.
 const PRINTS: &str = "prints";

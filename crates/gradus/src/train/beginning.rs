@@ -8,10 +8,11 @@ use super::cast::Player;
 use super::prepare::Start;
 use crate::config::Plan;
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use crate::method::Cast;
 use crate::metric::MetricConfig;
 use crate::reward::config::{RewardConfig, RuleConfig};
-use crate::run::{Claim, Existing, RunDir, atomic};
+use crate::run::{Claim, Existing, RunDir};
 use crate::task::{DataConfig, TaskConfig};
 
 /// A run that is about to begin.

@@ -8,13 +8,14 @@ use super::prepare::{MAX_EVAL_PROMPTS, Split, Start, report, tokenise_options};
 use crate::config::Plan;
 use crate::data::{self, Examples, Need, Place, Row, RowData, SkippedRow};
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use crate::generate::SamplingParams;
 use crate::method::Cast;
 use crate::model::ModelShape;
 use crate::objective::OfflineMethod;
 use crate::observer::{Event, Observer};
 use crate::rollout::Prompt;
-use crate::run::{RunDir, atomic};
+use crate::run::RunDir;
 
 /// What rows became, in two parts.
 pub struct Parts<E> {

@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::error::Result;
+use crate::files::atomic;
 use crate::math::stats::calibration;
 use crate::objective::{CALIBRATION_BINS, PairScore};
+use crate::run::RunDir;
 use crate::run::metrics::number;
 use crate::run::plots::{Chart, Curve, CurveKind, LineChart};
-use crate::run::{RunDir, atomic};
 
 /// Bars of the histogram.
 const BINS: usize = 30;

@@ -10,13 +10,14 @@ use gradus_kernels::{HostValues, host_values};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use crate::learner::optimizer::{Moments, Optimizer, OptimizerConfig};
 use crate::observer::{Event, Observer};
 use crate::run::checkpoint::{CheckpointParts, moments};
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
 use crate::run::{
-    Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState, atomic,
+    Checkpoint, Claim, DataPrint, Metrics, MetricsLog, MetricsRow, NamedTensor, RunDir, RunState, TrainerState,
 };
 use crate::settings::Settings;
 use crate::stats::{NEW_TOKENS, Stats};

@@ -30,6 +30,7 @@ use crate::config::{Effect, Plan, Visitor};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluated, Evaluation, Measuring};
+use crate::files::atomic;
 use crate::generate::SamplingParams;
 use crate::learner::Learner;
 use crate::machine::Machine;
@@ -43,7 +44,7 @@ use crate::pretrained::Trainable;
 use crate::process::Interrupt;
 use crate::rng::Purpose;
 use crate::rollout::{Prompt, Sampler};
-use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, atomic, read_metrics, report};
+use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, read_metrics, report};
 use crate::settings::Settings;
 use crate::stats::Stats;
 

@@ -17,10 +17,10 @@ use serde::Serialize;
 use super::open;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use crate::model::adapter::Adaptable;
 use crate::model::{CausalLm, ModelDir};
 use crate::pretrained::Pretrained;
-use crate::run::atomic;
 use architecture::Architecture;
 use gguf::Value;
 

@@ -14,6 +14,7 @@ pub use reward::RewardQuality;
 use super::open_files;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use crate::generate::SamplingParams;
 use crate::model::{
     CausalLm, ModelDir, Quantisation, RewardModel, Trunk, WeightFormat, save_causal, save_reward_model,
@@ -21,7 +22,6 @@ use crate::model::{
 use crate::pretrained::Pretrained;
 use crate::pretrained::{name_padding, pad_id};
 use crate::rng::Seed;
-use crate::run::atomic;
 
 /// The report, in the directory of the quantised model.
 pub const REPORT_FILE: &str = "quantization.json";

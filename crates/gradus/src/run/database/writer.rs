@@ -11,7 +11,7 @@ use super::{
     ADDED, APPLICATION, Record, SCHEMA, Segment, Table, VERSION, WarningRecord, check_version, connect, failure,
 };
 use crate::error::{Error, Result};
-use crate::run::atomic;
+use crate::files::atomic;
 use crate::run::metrics::readable;
 
 /// Steps that may wait for the disk before training does.

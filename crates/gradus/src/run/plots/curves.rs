@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Chart, Curve, CurveKind, LineChart};
 use crate::error::{Error, Result};
-use crate::run::atomic;
+use crate::files::atomic;
 use crate::run::metrics::MetricsRow;
 
 /// A picture: its file's stem, its title, the unit, and the metrics in it. A `*` stands for anything.

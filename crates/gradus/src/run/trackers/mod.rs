@@ -11,8 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::directory::RunDir;
 use super::metrics::{MetricsRow, read_metrics};
-use super::{atomic, report};
+use super::report;
 use crate::error::{Error, Result};
+use crate::files::atomic;
 
 mod crc;
 mod protobuf;

@@ -11,9 +11,10 @@ use flate2::Crc;
 use serde_json::{Map, Value};
 
 use super::protobuf::Message;
-use super::{Encoder, atomic, report};
+use super::{Encoder, report};
 use crate::calendar;
 use crate::error::{Error, Result};
+use crate::files::atomic;
 use crate::run::directory::RunDir;
 use crate::run::metrics::{MetricsRow, readable};
 

@@ -1,5 +1,7 @@
 //! What all readers and writers of files share, and the tensors in them.
 
+pub mod atomic;
+
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read};

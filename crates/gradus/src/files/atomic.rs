@@ -43,20 +43,25 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Writes `path` through `write`, which makes a new file of the name it is given; on any failure `path` stays as it was.
 ///
+/// That name lies in a directory of its own, so that whatever a library writes beside its file (a journal, a temporary
+/// file under a name of its choice) goes with the directory, also after a kill.
+///
 /// # Errors
 /// What `write` returns, or [`Error::Io`] with the final path.
 pub fn write_path(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let temporary = sibling(path, "tmp");
+    let directory = sibling(path, "tmp");
+    let temporary = directory.join(path.file_name().unwrap_or_default());
     let renamed = || {
         File::open(&temporary)?.sync_all()?;
         fs::rename(&temporary, path)?;
         sync_directory(parent(path))
     };
-    let written = write(&temporary).and_then(|()| renamed().map_err(|source| Error::io(path, source)));
-    if written.is_err() {
-        // It may never have been created; the first error is the one to report.
-        let _ = fs::remove_file(&temporary);
-    }
+    let written = fs::create_dir(&directory)
+        .map_err(|source| Error::io(path, source))
+        .and_then(|()| write(&temporary))
+        .and_then(|()| renamed().map_err(|source| Error::io(path, source)));
+    // It may never have been created, and `path` is complete by now where it will ever be.
+    let _ = fs::remove_dir_all(&directory);
     written
 }
 
@@ -188,7 +193,7 @@ pub fn recover(directory: &Path) -> Result<usize> {
 }
 
 /// Whether an entry of this name is what a killed writer left.
-pub(super) fn is_temporary(name: &std::ffi::OsStr) -> bool {
+pub(crate) fn is_temporary(name: &std::ffi::OsStr) -> bool {
     name.to_str().and_then(split_sibling).is_some()
 }
 
@@ -200,18 +205,14 @@ fn sibling(path: &Path, kind: &str) -> PathBuf {
     parent(path).join(format!(".{name}.{kind}-{}-{count}", std::process::id()))
 }
 
-/// The final name and the kind of a [`sibling`]'s file name, or of the journal that a database has beside one.
+/// The final name and the kind of a [`sibling`]'s file name.
 fn split_sibling(name: &str) -> Option<(&str, &str)> {
     let (stem, suffix) = name.strip_prefix('.')?.rsplit_once('.')?;
     let mut parts = suffix.split('-');
     let kind = parts.next().filter(|&kind| kind == "tmp" || kind == "old")?;
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let numbered = parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number);
-    let complete = match parts.next() {
-        None => true,
-        Some(journal) => kind == "tmp" && matches!(journal, "journal" | "wal" | "shm") && parts.next().is_none(),
-    };
-    (numbered && complete && !stem.is_empty()).then_some((stem, kind))
+    (numbered && parts.next().is_none() && !stem.is_empty()).then_some((stem, kind))
 }
 
 fn parent(path: &Path) -> &Path {
@@ -325,6 +326,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_writer_leaves_beside_its_file_goes_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("reference.safetensors");
+        let write = |at: &Path| {
+            fs::write(at.with_file_name(".tmpRandom"), "as libraries name them").unwrap();
+            fs::write(at, "whole").map_err(|source| Error::io(at, source))
+        };
+        write_path(&path, write).unwrap();
+        assert_eq!(names(directory.path()), ["reference.safetensors"]);
+        let panicked = std::panic::catch_unwind(|| {
+            write_path(&path, |at| {
+                write(at)?;
+                panic!("killed here");
+            })
+        });
+        assert!(panicked.is_err());
+        assert_eq!(recover(directory.path()).unwrap(), 1);
+        assert_eq!(names(directory.path()), ["reference.safetensors"]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
+    }
+
+    #[test]
     fn recovery_puts_back_what_a_killed_writer_had_moved_aside() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
@@ -334,7 +357,8 @@ mod tests {
             fs::write(at(name).join("config.json"), content).unwrap();
         }
         fs::write(at(".results.json.tmp-17-9"), "{").unwrap();
-        fs::write(at(".rollouts.sqlite.tmp-17-8-journal"), "").unwrap();
+        fs::create_dir(at(".rollouts.sqlite.tmp-17-8")).unwrap();
+        fs::write(at(".rollouts.sqlite.tmp-17-8").join("rollouts.sqlite-journal"), "").unwrap();
         // Not ours.
         fs::write(at(".gitignore"), "*").unwrap();
         fs::write(at(".notes.tmp-mine"), "").unwrap();
@@ -386,7 +410,7 @@ mod tests {
         let round_of = |file: &[u8]| file.first_chunk().map(|&bytes| u64::from_le_bytes(bytes) >> 32);
         for round in 1..=12 {
             let mut writer = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "run::atomic::tests::endless_writer", "--ignored"])
+                .args(["--exact", "files::atomic::tests::endless_writer", "--ignored"])
                 .env("GRADUS_TEST_WRITER", directory.path())
                 .env("GRADUS_TEST_ROUND", round.to_string())
                 .stdout(Stdio::null())
