@@ -303,9 +303,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         TokeniseOptions { max_length: Some(room), prompt_cut: options.prompt_cut, ..super::tokenise(files)? };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
     let longest = made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-    let new = options.params.max_new_tokens;
-    let longest = if model.room().is_apart() { longest.max(new) } else { longest + new };
-    let reference = reference(options, files, longest)?;
+    let reference = reference(options, files, model.room().needed(longest, options.params.max_new_tokens))?;
     let params = options.params.clone().forcing(files.dir.forced_ids());
     let params = SamplingParams { stop_ids: files.stop_ids(), ..params };
     let sampler = Sampler {

@@ -35,14 +35,17 @@ impl Room {
         self.apart
     }
 
+    /// How many positions a prompt and a completion of these lengths need: as many as both, or as the longer one.
+    pub fn needed(self, prompt: usize, new: usize) -> usize {
+        match self.apart {
+            true => prompt.max(new.saturating_add(self.taken)),
+            false => prompt.saturating_add(new),
+        }
+    }
+
     /// Whether a prompt and a completion of these lengths fit.
     pub fn holds(self, prompt: usize, new: usize) -> bool {
-        let limit = self.positions.unwrap_or(usize::MAX);
-        if self.apart {
-            prompt <= limit && new.saturating_add(self.taken) <= limit
-        } else {
-            prompt.saturating_add(new) <= limit
-        }
+        self.positions.is_none_or(|limit| self.needed(prompt, new) <= limit)
     }
 
     /// A length that is too long by one for a prompt which is to be followed by `new` ids; 0 where there is no room at all.
@@ -95,6 +98,7 @@ mod tests {
         let room = Room::new(Some(10), false);
         assert!(room.holds(6, 4) && !room.holds(7, 4) && room.within(8).holds(4, 4) && !room.within(8).holds(5, 4));
         assert_eq!((room.too_long(4), room.too_long(11), room.after(7), room.after(12)), (7, 0, Some(3), Some(0)));
+        assert_eq!((room.needed(3, 7), room.read_whole().needed(3, 7)), (10, 10));
         let error = room.check("the prompt", 7, 4).expect_err("too long").to_string();
         assert_eq!(error, "the prompt has 7 tokens; with `max_new_tokens` 4 it exceeds the model's 10 positions");
     }
@@ -103,6 +107,7 @@ mod tests {
     fn apart_each_has_the_room_alone() {
         let room = Room::new(Some(10), true);
         assert!(room.holds(10, 10) && !room.holds(11, 1) && !room.holds(1, 11));
+        assert_eq!((room.needed(3, 7), room.needed(7, 3), room.read_whole().needed(3, 7)), (7, 7, 8));
         assert_eq!((room.too_long(4), room.too_long(11), room.after(7), room.after(11)), (11, 0, Some(10), Some(0)));
         let error = |prompt, new| room.check("the prompt", prompt, new).expect_err("too long").to_string();
         assert_eq!(error(11, 1), "the prompt has 11 tokens, but the encoder has 10 positions");

@@ -26,35 +26,22 @@ impl Convention {
         let text = |of: &'static str, config: &Value| config.get(of).and_then(Value::as_str).map(str::to_owned);
         let class = text("tokenizer_class", tokenizer_config).or_else(|| text("tokenizer_class", model_config));
         match class {
-            Some(class) => Self::of_class(class.strip_suffix("Fast").unwrap_or(&class)),
-            None => Self::of_model(&text("model_type", model_config)?),
+            Some(class) => Self::of_kind(class.strip_suffix("Fast").unwrap_or(&class).strip_suffix("Tokenizer")?),
+            None => Self::of_kind(&text("model_type", model_config)?),
         }
     }
 
-    fn of_class(class: &str) -> Option<Self> {
-        Some(match class.strip_suffix("Tokenizer")? {
-            "GPT2" => Self::Gpt2,
-            "Roberta" | "Bart" | "Longformer" | "LED" | "XLMRoberta" | "Camembert" => Self::Roberta,
-            "Blenderbot" => Self::Blenderbot,
-            "BlenderbotSmall" => Self::BlenderbotSmall,
-            "T5" | "MT5" => Self::T5,
-            "Bert" | "DistilBert" => Self::Bert,
-            "Albert" => Self::Albert,
-            "DebertaV2" => Self::Deberta,
-            _ => return None,
-        })
-    }
-
-    fn of_model(model_type: &str) -> Option<Self> {
-        Some(match model_type {
+    /// `kind` as classes spell it (`XLMRoberta`) or as models do (`xlm-roberta`).
+    fn of_kind(kind: &str) -> Option<Self> {
+        Some(match kind.replace('-', "").to_ascii_lowercase().as_str() {
             "gpt2" => Self::Gpt2,
-            "roberta" | "bart" | "longformer" | "led" | "xlm-roberta" | "camembert" => Self::Roberta,
+            "roberta" | "bart" | "longformer" | "led" | "xlmroberta" | "camembert" => Self::Roberta,
             "blenderbot" => Self::Blenderbot,
-            "blenderbot-small" => Self::BlenderbotSmall,
+            "blenderbotsmall" => Self::BlenderbotSmall,
             "t5" | "mt5" => Self::T5,
             "bert" | "distilbert" => Self::Bert,
             "albert" => Self::Albert,
-            "deberta-v2" => Self::Deberta,
+            "debertav2" => Self::Deberta,
             _ => return None,
         })
     }

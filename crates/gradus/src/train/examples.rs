@@ -176,9 +176,7 @@ pub fn prompts(
     let parts = parts(&split, make, observer)?;
     let prompts = || parts.train.iter().chain(&parts.held_out);
     let longest = prompts().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-    // A decoder counts its own ids alone.
-    let needed = if cast.policy.shape.has_encoder() { longest.max(max_new_tokens) } else { longest + max_new_tokens };
-    fit::check_positions(cast, (needed, 0), observer)?;
+    fit::check_positions(cast, (cast.policy.shape.room().needed(longest, max_new_tokens), 0), observer)?;
     Ok(parts)
 }
 
