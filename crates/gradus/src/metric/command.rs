@@ -7,15 +7,13 @@
 
 use std::sync::Mutex;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Deserializer, Serialize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{Measure, Metric, Row, RowError};
 use crate::error::Result;
-use crate::process::{
-    Asked, Interrupt, Program, ProgramError, ProgramForm, TIMEOUT_S, default_timeout_s, read_program, schema_of_program,
-};
+use crate::process::{Asked, Interrupt, Program, ProgramError, TIMEOUT_S, default_timeout_s};
 
 /// What messages call the program.
 const WHAT: &str = "metric command";
@@ -27,55 +25,25 @@ const EXPECTED: &str = "a number, null or an object of numbers";
 const PARTS_MAX: usize = 100;
 
 /// An external program that measures rows: `[program, args…]`, or a mapping with `program` and more.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CommandOptions {
     /// The program and its arguments.
     pub program: Vec<String>,
     /// Seconds it may take for all rows of one evaluation. Default 60.
+    #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
     /// What the metric is called. Default `command`.
+    #[serde(default)]
     pub name: Option<String>,
-    /// Whether it gives the value of all rows itself.
+    /// Whether the program gives the value of all rows, asked by a line `{"corpus": N}` after N rows. Without it, that is the mean.
+    #[serde(default)]
     pub corpus: bool,
 }
 
-/// The mapping form of [`CommandOptions`].
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct CommandMapping {
-    /// The program and its arguments.
-    program: Vec<String>,
-    /// Seconds it may take for all rows of one evaluation. Default 60.
-    #[serde(default = "default_timeout_s")]
-    timeout_s: f64,
-    /// What the metric is called. Default `command`.
-    #[serde(default)]
-    name: Option<String>,
-    /// Whether the program gives the value of all rows, asked by a line `{"corpus": N}` after N rows. Without it, that is the mean.
-    #[serde(default)]
-    corpus: bool,
-}
-
-impl ProgramForm for CommandMapping {
-    fn of(program: Vec<String>) -> Self {
+impl From<Vec<String>> for CommandOptions {
+    fn from(program: Vec<String>) -> Self {
         Self { program, timeout_s: TIMEOUT_S, name: None, corpus: false }
-    }
-}
-
-impl<'de> Deserialize<'de> for CommandOptions {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let CommandMapping { program, timeout_s, name, corpus } = read_program(deserializer)?;
-        Ok(Self { program, timeout_s, name, corpus })
-    }
-}
-
-impl JsonSchema for CommandOptions {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "CommandOptions".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        schema_of_program::<CommandMapping>(generator)
     }
 }
 
@@ -325,7 +293,7 @@ mod tests {
     #[test]
     fn an_interrupt_ends_the_wait_at_once() {
         let interrupt = Interrupt::default();
-        let options: CommandOptions = serde_json::from_value(json!(["sleep", "60"])).expect("a list");
+        let options = CommandOptions::from(["sleep", "60"].map(String::from).to_vec());
         let metric = CommandMetric::start(&options, &interrupt).expect("sleep");
         let started = Instant::now();
         std::thread::spawn({

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::plugin::Plugin;
-use crate::process::Interrupt;
+use crate::process::{Interrupt, read_program, schema_of_program};
 use crate::suggest::nearest;
 use crate::text::words;
 
@@ -81,6 +81,8 @@ pub enum MetricConfig {
     /// How toxic the samples of a prompt are, by a classifier, a record or a service.
     Toxicity(ToxicityOptions),
     /// What an external program says of every row.
+    #[serde(deserialize_with = "read_program")]
+    #[schemars(schema_with = "schema_of_program::<CommandOptions>")]
     Command(CommandOptions),
     /// A metric that the program was given by name (docs/plugins.md): its name is the key, below which its options stand.
     Plugin(Plugin<dyn Metric>),

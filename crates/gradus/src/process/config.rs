@@ -14,21 +14,19 @@ pub fn default_timeout_s() -> f64 {
     TIMEOUT_S
 }
 
-/// The mapping form of what names a program. A list alone is its `program`.
-pub trait ProgramForm: for<'de> Deserialize<'de> + JsonSchema {
-    /// What the list form means: the program and its arguments, and the defaults of all other keys.
-    fn of(program: Vec<String>) -> Self;
-}
-
-/// Reads `[program, args…]` or the mapping form `M`.
+/// Reads `[program, args…]`, which has the defaults of all other keys, or the mapping that `M` reads.
 ///
 /// # Errors
 /// What is neither.
 // Written by hand because an untagged enum would answer every mistake with "did not match any variant".
-pub fn read_program<'de, M: ProgramForm, D: Deserializer<'de>>(deserializer: D) -> Result<M, D::Error> {
+pub fn read_program<'de, M, D>(deserializer: D) -> Result<M, D::Error>
+where
+    M: Deserialize<'de> + From<Vec<String>>,
+    D: Deserializer<'de>,
+{
     struct ListOrMapping<M>(PhantomData<M>);
 
-    impl<'de, M: ProgramForm> Visitor<'de> for ListOrMapping<M> {
+    impl<'de, M: Deserialize<'de> + From<Vec<String>>> Visitor<'de> for ListOrMapping<M> {
         type Value = M;
 
         fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
@@ -36,7 +34,7 @@ pub fn read_program<'de, M: ProgramForm, D: Deserializer<'de>>(deserializer: D) 
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<M, A::Error> {
-            Ok(M::of(Vec::deserialize(value::SeqAccessDeserializer::new(list))?))
+            Vec::deserialize(value::SeqAccessDeserializer::new(list)).map(M::from)
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mapping: A) -> Result<M, A::Error> {
@@ -48,7 +46,7 @@ pub fn read_program<'de, M: ProgramForm, D: Deserializer<'de>>(deserializer: D) 
 }
 
 /// The schema of what [`read_program`] reads.
-pub fn schema_of_program<M: ProgramForm>(generator: &mut SchemaGenerator) -> Schema {
+pub fn schema_of_program<M: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     let mapping = generator.subschema_for::<M>();
     json_schema!({ "anyOf": [{ "type": "array", "items": { "type": "string" } }, mapping] })
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use child::LINE_BYTES;
-pub use config::{ProgramForm, TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
+pub use config::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
 pub use program::{Asked, Program, ProgramError};
 
 /// The user's wish to stop, for those who wait. Copies are the same wish.

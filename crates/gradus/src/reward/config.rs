@@ -12,7 +12,7 @@ use super::toxicity::ToxicityConfig;
 use crate::data::{Side, TextForm};
 use crate::metric::{MetricConfig, MetricModel, ModelUse};
 use crate::plugin::Plugin;
-use crate::process::{ProgramForm, TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
+use crate::process::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
 
 /// One reward: the choice is the key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,6 +29,8 @@ pub enum RewardConfig {
     /// How harmless the completion is, as a whole or by sentences.
     Toxicity(ToxicityConfig),
     /// An external program: arguments as a list. One JSON object a line in; a number, null or an object of parts a line out.
+    #[serde(deserialize_with = "read_program")]
+    #[schemars(schema_with = "schema_of_program::<CommandConfig>")]
     Command(CommandConfig),
     /// Parts that judge the segments of a completion: sentences, parts of sentences, or the whole.
     FineGrained(FineGrainedConfig),
@@ -255,58 +257,29 @@ pub struct SoftOverlongRule {
 }
 
 /// An external program that scores completions: `[program, args…]`, or a mapping with `program` and more.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CommandConfig {
     /// The program and its arguments.
     pub program: Vec<String>,
     /// Seconds it may take for one batch of completions. Default 60.
+    #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
     /// What the reward is logged as. Default `command`.
+    #[serde(default)]
     pub name: Option<String>,
+}
+
+impl From<Vec<String>> for CommandConfig {
+    fn from(program: Vec<String>) -> Self {
+        Self { program, timeout_s: TIMEOUT_S, name: None }
+    }
 }
 
 impl CommandConfig {
     /// `program` with the default time limit.
     pub fn new<S: Into<String>>(program: impl IntoIterator<Item = S>) -> Self {
-        let program = program.into_iter().map(Into::into).collect();
-        Self { program, timeout_s: TIMEOUT_S, name: None }
-    }
-}
-
-/// The mapping form of [`CommandConfig`].
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct CommandMapping {
-    /// The program and its arguments.
-    program: Vec<String>,
-    /// Seconds it may take for one batch of completions. Default 60.
-    #[serde(default = "default_timeout_s")]
-    timeout_s: f64,
-    /// What the reward is logged as. Default `command`.
-    #[serde(default)]
-    name: Option<String>,
-}
-
-impl ProgramForm for CommandMapping {
-    fn of(program: Vec<String>) -> Self {
-        Self { program, timeout_s: TIMEOUT_S, name: None }
-    }
-}
-
-impl<'de> Deserialize<'de> for CommandConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let CommandMapping { program, timeout_s, name } = read_program(deserializer)?;
-        Ok(Self { program, timeout_s, name })
-    }
-}
-
-impl JsonSchema for CommandConfig {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "CommandConfig".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        schema_of_program::<CommandMapping>(generator)
+        program.into_iter().map(Into::into).collect::<Vec<String>>().into()
     }
 }
 

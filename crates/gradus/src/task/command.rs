@@ -7,8 +7,8 @@
 
 use std::path::Path;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Deserializer, Serialize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::files::texts_of;
@@ -16,59 +16,29 @@ use super::{Files, Home, Sample, Split, Task};
 use crate::data::Place;
 use crate::error::{Error, Result, excerpt};
 use crate::metric::MetricConfig;
-use crate::process::{
-    Program, ProgramError, ProgramForm, TIMEOUT_S, default_timeout_s, read_program, schema_of_program,
-};
+use crate::process::{Program, ProgramError, TIMEOUT_S, default_timeout_s};
 
 /// What messages call the program.
 const WHAT: &str = "task command";
 
 /// An external program that prints rows: `[program, args…]`, or a mapping with `program` and more.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CommandTask {
     /// The program and its arguments.
     pub program: Vec<String>,
     /// Seconds it may take for one row. Default 60.
-    pub timeout_s: f64,
-    /// What its completions are measured with, unless something else is asked for.
-    pub metrics: Vec<MetricConfig>,
-}
-
-/// The mapping form of [`CommandTask`].
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct CommandMapping {
-    /// The program and its arguments.
-    program: Vec<String>,
-    /// Seconds it may take for one row. Default 60.
     #[serde(default = "default_timeout_s")]
-    timeout_s: f64,
+    pub timeout_s: f64,
     /// What its completions are measured with, unless something else is asked for. Default: nothing.
     #[serde(default, deserialize_with = "crate::metric::read_list")]
     #[schemars(schema_with = "crate::metric::schema_of_list")]
-    metrics: Vec<MetricConfig>,
+    pub metrics: Vec<MetricConfig>,
 }
 
-impl ProgramForm for CommandMapping {
-    fn of(program: Vec<String>) -> Self {
+impl From<Vec<String>> for CommandTask {
+    fn from(program: Vec<String>) -> Self {
         Self { program, timeout_s: TIMEOUT_S, metrics: Vec::new() }
-    }
-}
-
-impl<'de> Deserialize<'de> for CommandTask {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let CommandMapping { program, timeout_s, metrics } = read_program(deserializer)?;
-        Ok(Self { program, timeout_s, metrics })
-    }
-}
-
-impl JsonSchema for CommandTask {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "CommandTask".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        schema_of_program::<CommandMapping>(generator)
     }
 }
 
@@ -143,7 +113,7 @@ mod tests {
     use crate::process::Interrupt;
 
     fn task(script: &str) -> CommandTask {
-        CommandTask { timeout_s: 5.0, ..serde_json::from_value(json!(["sh", "-c", script])).expect("a list") }
+        CommandTask { timeout_s: 5.0, ..["sh", "-c", script].map(String::from).to_vec().into() }
     }
 
     fn samples(script: &str, most: Option<usize>) -> Result<Vec<Sample>> {

@@ -10,6 +10,7 @@ use super::{
     Iwslt2017EnDe, NarrativeQa, RealToxicityPrompts, Task, Totto, Wmt14ProcessedEnDe, Wmt16, Wmt16NewsOnly, Xsum,
 };
 use crate::plugin::Plugin;
+use crate::process::{read_program, schema_of_program};
 
 /// One task and its keys: the choice is the key. Names are RL4LMs'.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -67,6 +68,8 @@ pub enum TaskConfig {
     RealToxicityPrompts(RealToxicityPrompts),
     /// What an external program prints.
     #[serde(rename = "command")]
+    #[serde(deserialize_with = "read_program")]
+    #[schemars(schema_with = "schema_of_program::<CommandTask>")]
     Command(CommandTask),
     /// A task that the program was given by name (docs/plugins.md): its name is the key, below which its keys stand.
     #[serde(rename = "plugin")]
