@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import subprocess
 import sys
 
 import metric_rows
@@ -184,15 +185,34 @@ def meteor_cases(rows):
                   lambda one: [meteor_score([words(text) for text in one["references"]], words(one["prediction"]), wordnet=NoSynonyms(), alpha=0.5, beta=1.5, gamma=0.3)], rows)
 
 
-def cider_cases(rows):
+def cider_of(rows):
     from pycocoevalcap.cider.cider_scorer import CiderScorer
 
     scorer = CiderScorer(n=4, sigma=6.0)
     for row in rows:
         scorer += (row["prediction"], row["references"])
     whole, each = scorer.compute_score()
-    values = {"cider": {"value": rounded(float(whole)), "rows": [rounded(float(of)) for of in each]}}
-    yield {"metric": "cider", "options": ["tokenizer=whitespace"], "values": values}
+    return {"cider": {"value": rounded(float(whole)), "rows": [rounded(float(of)) for of in each]}}
+
+
+def tokenised(texts):
+    """Stanford's words of each text, as `pycocoevalcap` has them of a line: in Java. A line of a word stands between texts, since the
+    tokeniser looks beyond the end of a line for what begins a sentence."""
+    from pycocoevalcap.tokenizer import ptbtokenizer
+
+    jar = pathlib.Path(ptbtokenizer.__file__).parent / ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR
+    command = ["java", "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    lines = "".join(" ".join(text.splitlines()) + "\nx\n" for text in texts)
+    found = subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout.split("\n")
+    assert found[1::2] == ["x"] * len(texts), "a line for each text"
+    return [" ".join(word for word in line.rstrip().split(" ") if word not in ptbtokenizer.PUNCTUATIONS) for line in found[:-1:2]]
+
+
+def cider_cases(rows):
+    yield {"metric": "cider", "options": ["tokenizer=whitespace"], "values": cider_of(rows)}
+    texts = iter(tokenised([text for row in rows for text in [row["prediction"], *row["references"]]]))
+    words = [{"prediction": next(texts), "references": [next(texts) for _ in row["references"]]} for row in rows]
+    yield {"metric": "cider", "options": [], "values": cider_of(words)}
 
 
 FAMILIES = [sacrebleu_cases, bleu_cases, rouge_cases, python_rouge_cases, squad_cases, meteor_cases, cider_cases]
@@ -217,8 +237,27 @@ LINES = ["The cat ( a grey one ) sat , slept and left .", "` ` So , \" he said ,
          "it ' s \" odd \" \" twice \"", "x 't y 'z 9 's", "( [ { nested } ] )"]
 
 
+CAPTIONS = [
+    "I cannot go; gonna wanna gotta lemme gimme d'ye 'tis 'twas y'all c'mon wannabe", "The colour of the centre's theatre is grey, he organised it",
+    "He said \"hello\" and 'bye' to the \"man\"'s dog. (\"quoted\")", "“Curly” ‘single’ don’t it’s — and – then … ... ....",
+    "It costs €5, £6, $7.50, ¢50, US$3 and 5% or 1/2 or ½ cup", "A (b) [c] {d} <e> & f/g * h # i @ j ~ k ^ l _ m | n \\ o",
+    "Mr. Smith went to the U.S. and U.K. on Jan. 5, 2010 at 5 p.m. with Inc. Co. and Ph.D. etc.",
+    "e-mail me@x.com or www.x.com http://a.b/c?d=e (555) 555-1234 555-1234 1-800-555-1234",
+    "the rock 'n' roll '90s 1990's 90's James' dogs' O'Neil l'avion", ":) :-) ;) <3 :D =) xD :P :( 8)",
+    "AT&T R&B Q&A a&b well-known 3-year-old --yes yes-- yes--no a - b", "It's 5:30pm 10:30 a.m. 3:15PM 12/25/2010 2010-12-25 3.5.1 1,000,000.50 .5 -5 +5",
+    "Hello!!! what?? what?! ok...fine yes.no end.", "don't won't can't I'm you're he'll she'd they've CAN'T Don'T 'em 'til 'cause",
+    "#hashtag @user <br /> </p> <a href=\"x\">link</a> &amp; &lt; &quot;x&quot;", "=( x :[ :| the U.S a few. the U.S. The U.S. said. He is B. The angle B. And a.",
+    "J. Smith and J. R. R. Tolkien met T. at noon. i.e. No. 5 no. Yes no. 5 fig. 5 Fig. x", "Inc. The Inc. said, Co. Ltd. the Corp. He etc. The vs. Bob St. John St. The",
+    "hasn't HASN'T isn't. it'd ne'er e'er o'er ta'en ma'am ol' goin' l'il li'l B'Av M'Henry X'Y say'a", "s*** **** ** * ## #### ____ _ << >> 5%-6% 20€ Rs 500",
+    "x=5 x+y x-y x*y 2+2=4 2*3=6 5-3=2 10:30-11:00 1-2 1+1 2-1.5 6-4, 250,000-75", "and/or he/she/it n/a km/h HD/Blu-ray 300g/5 c++ C# f# Node.js A$ HK$ nt$ $5bn £5m",
+    "U.S.-led anti-U.S. D.C. J.R.R.'s (B.) \"B.\" etc.) foo., bar. foo.. 3/4's 4's", "a -- b --- c ---- d ----- e x------y \\*",
+    "° × ÷ • ² x₂ ™ ⅔ ≈ 10° naïve soft\u00adhyphen \u200b zero", "sun ☀ and \ufe0f smile 😀 party🎉time 日本 語。", "'s alone 're and 'd, n't too",
+    "mid-'90s post-9/11 late-1990s COVID-19 Y'know j'ai d'Artagnan O's",
+]
+
+
 def words():
-    """Stems in both of NLTK's modes, how many words a text has and what their stems hash to, and detokenised lines."""
+    """Stanford's words, stems in both of NLTK's modes, how many words a text has and what their stems hash to, and detokenised lines."""
     import zlib
 
     from nltk.stem.porter import PorterStemmer
@@ -233,7 +272,9 @@ def words():
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
     lines = LINES + [" ".join(NLTKWordTokenizer().tokenize(row["prediction"])) for row in rows]
+    captions = CAPTIONS + [row["prediction"] for row in rows if "\n" not in row["prediction"]]
     return {
+        "stanford": [[text, found.split()] for text, found in zip(captions, tokenised(captions))],
         "stems": [[word, *(mode.stem(word) for mode in modes)] for word in made],
         "shakespeare": {"words": len(known), "crc32": hashes},
         "detokenised": [[line, detokenizer.detokenize(line.split(" "))] for line in lines],

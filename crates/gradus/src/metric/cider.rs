@@ -1,8 +1,8 @@
 //! CIDEr-D and CIDEr as `pycocoevalcap` 1.2 scores them.
 //!
 //! Vedantam et al. 2015, <https://arxiv.org/abs/1411.5726>. The inverse document frequencies are of the references of all rows
-//! that are measured together, so a single row is worth 0, unless a corpus is named. Checked against `pycocoevalcap` 1.2 (`CiderScorer`) on the same
-//! words.
+//! that are measured together, so a single row is worth 0, unless a corpus is named. Checked against `pycocoevalcap` 1.2, words and
+//! scores.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,8 @@ use serde_json::{Map, Value};
 
 use super::characters::split;
 use super::ngrams::{Grams, Words};
-use super::nltk::WordTokeniser;
 use super::references::each;
-use super::{Measure, Metric, Row, RowError};
+use super::{Measure, Metric, Row, RowError, stanford};
 use crate::error::{Error, Result};
 
 /// The longest n-gram.
@@ -34,13 +33,11 @@ pub struct CiderOptions {
     pub tokenizer: CiderTokeniser,
     /// A file of JSON lines with `references`: the documents whose frequencies count. Without it, those of the rows measured.
     pub corpus: Option<PathBuf>,
-    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for sentences. Without it, a list of abbreviations.
-    pub punkt: Option<PathBuf>,
 }
 
 impl Default for CiderOptions {
     fn default() -> Self {
-        Self { variant: CiderVariant::D, tokenizer: CiderTokeniser::Ptb, corpus: None, punkt: None }
+        Self { variant: CiderVariant::D, tokenizer: CiderTokeniser::Ptb, corpus: None }
     }
 }
 
@@ -60,7 +57,7 @@ pub enum CiderVariant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CiderTokeniser {
-    /// The Treebank's words in lower case without punctuation, as coco's `PTBTokenizer` gives them.
+    /// The Treebank's words in lower case without punctuation, as Stanford's `PTBTokenizer` finds them.
     #[default]
     Ptb,
     /// Words stand between blanks already.
@@ -71,7 +68,6 @@ pub enum CiderTokeniser {
 #[derive(Debug, Clone)]
 pub struct Cider {
     options: CiderOptions,
-    tokeniser: WordTokeniser,
     /// The texts of each document of the corpus; none where the rows are the corpus.
     corpus: Option<Vec<Vec<String>>>,
 }
@@ -83,19 +79,13 @@ impl Cider {
     /// A directory or a corpus that cannot be read.
     pub fn new(options: CiderOptions) -> Result<Self> {
         let corpus = options.corpus.as_deref().map(read_corpus).transpose()?;
-        Ok(Self { tokeniser: WordTokeniser::new(options.punkt.as_deref())?, options, corpus })
+        Ok(Self { options, corpus })
     }
 
     fn words(&self, text: &str) -> Vec<String> {
-        /// What coco leaves out.
-        const PUNCTUATION: [&str; 19] =
-            ["''", "'", "``", "`", "(", ")", "[", "]", "{", "}", ".", "?", "!", ",", ":", "-", "--", "...", ";"];
         match self.options.tokenizer {
             CiderTokeniser::Whitespace => split(text).map(str::to_owned).collect(),
-            CiderTokeniser::Ptb => {
-                let is_kept = |word: &String| !PUNCTUATION.contains(&word.as_str());
-                self.tokeniser.lower(text).into_iter().filter(is_kept).collect()
-            }
+            CiderTokeniser::Ptb => stanford::words(text),
         }
     }
 }

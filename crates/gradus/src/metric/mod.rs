@@ -39,6 +39,7 @@ mod rouge;
 mod rouge_l_max;
 mod sacre_bleu;
 mod spice;
+mod stanford;
 mod stem;
 mod summac;
 mod ter;
