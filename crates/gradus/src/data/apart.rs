@@ -42,7 +42,9 @@ impl Maker<'_> {
             RowData::TokenPreference { prompt_ids, chosen_ids, .. } => (prompt_ids.clone(), chosen_ids.clone()),
             RowData::Text(_) => return Err(Failure::Row(NO_SOURCE.into())),
             RowData::Prompt(_) => return Err(Failure::Row("a prompt without a completion".into())),
-            RowData::Columns => return Err(Failure::Row("a row that only a classifier reads".into())),
+            RowData::Columns | RowData::Words(_) => {
+                return Err(Failure::Row("a row that only a classifier reads".into()));
+            }
             RowData::Feedback(_) => return Err(Failure::Row(UNCONVERTED.into())),
         };
         if source.is_empty() {

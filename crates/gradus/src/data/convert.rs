@@ -116,9 +116,11 @@ fn same(data: &RowData) -> Target {
         RowData::Preference { .. } => Target::Preference,
         RowData::Unpaired { .. } => Target::Unpaired,
         RowData::Prompt(_) => Target::Prompt,
-        RowData::Tokens { .. } | RowData::TokenPreference { .. } | RowData::Columns | RowData::Feedback(_) => {
-            Target::Same
-        }
+        RowData::Tokens { .. }
+        | RowData::TokenPreference { .. }
+        | RowData::Columns
+        | RowData::Words(_)
+        | RowData::Feedback(_) => Target::Same,
     }
 }
 
@@ -144,6 +146,7 @@ fn unchanged(data: &RowData, columns: &mut Map<String, Value>) -> Result<(), Str
             }
         }
         RowData::Feedback(feedback) => columns.extend(feedback.to_columns()),
+        RowData::Words(words) => columns.extend(words.to_columns()),
         _ => {}
     }
     Ok(())
@@ -182,6 +185,7 @@ fn split(data: &RowData, rule: ImplicitPrompt) -> Result<(Content, Content), Str
         RowData::Prompt(_) => Err("holds a prompt without a completion".into()),
         RowData::Tokens { .. } | RowData::TokenPreference { .. } => Err("holds token ids, not text".into()),
         RowData::Columns => Err("holds columns of no known form".into()),
+        RowData::Words(_) => Err("holds words with labels, which `gradus classify` learns".into()),
         RowData::Feedback(_) => Err("holds feedback, which becomes `preference`, `r1`, `r2` or `r3`".into()),
     }
 }

@@ -12,7 +12,7 @@ use super::place::Place;
 use super::row::{Asked, Content, Row, RowData};
 use super::tokenise::row_sequences;
 use super::transcript::turns;
-use super::{Message, TokeniseOptions};
+use super::{Message, TokeniseOptions, words};
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// What a finding is about.
@@ -43,6 +43,8 @@ pub enum FindingKind {
     Contradiction,
     /// The question of an annotated row does not stand once in its QA split, or has another reference there.
     Unjoined,
+    /// Labels of words that teach nothing, or not what they say.
+    Labels,
     /// The two rules for the prompt that both answers share disagree.
     AmbiguousPrompt,
 }
@@ -63,6 +65,7 @@ impl FindingKind {
             Self::ForeignTurn => "answers that go on with another turn",
             Self::Contradiction => "preferences that contradict each other",
             Self::Unjoined => "questions that the QA split has otherwise",
+            Self::Labels => "labels that teach nothing, or something else",
             Self::AmbiguousPrompt => "pairs whose prompt depends on the rule",
         }
     }
@@ -115,6 +118,9 @@ pub fn lint(
             found
         })
         .collect();
+    for (found, misfit) in findings.iter_mut().zip(words::misfits(rows)) {
+        found.extend(misfit.map(|message| (FindingKind::Labels, message)));
+    }
     for (row, earlier) in duplicates(rows) {
         let message = format!("the same as {}", rows[earlier].place);
         findings[row].push((FindingKind::DuplicateRow, message));
@@ -219,7 +225,8 @@ fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
                 found.push((FindingKind::Contradiction, message));
             }
         }
-        RowData::Tokens { .. } | RowData::Columns => {}
+        // Rows of words are looked at together.
+        RowData::Tokens { .. } | RowData::Columns | RowData::Words(_) => {}
     }
 }
 
@@ -395,6 +402,7 @@ fn hash(data: &RowData) -> u64 {
         }
         RowData::Prompt(prompt) => prompt.plain().hash(&mut hasher),
         RowData::Columns => {}
+        RowData::Words(words) => words.hash(&mut hasher),
         RowData::Feedback(feedback) => (&feedback.question, &feedback.answers).hash(&mut hasher),
         RowData::Tokens { ids, loss_mask, labels } => (ids, loss_mask, labels).hash(&mut hasher),
         RowData::TokenPreference { prompt_ids, chosen_ids, rejected_ids, .. } => {

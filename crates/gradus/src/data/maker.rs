@@ -140,7 +140,7 @@ impl Maker<'_> {
                 Ok(Sequence::joined(ids.clone(), mask, false))
             }
             RowData::Prompt(_) => Err(Failure::Row("a prompt without a completion".into())),
-            RowData::Columns => Err(Failure::Row("a row that only a classifier reads".into())),
+            RowData::Columns | RowData::Words(_) => Err(Failure::Row("a row that only a classifier reads".into())),
             RowData::Feedback(_) => Err(Failure::Row(UNCONVERTED.into())),
             RowData::TokenPreference { prompt_ids, chosen_ids, .. } => {
                 let ids = [&prompt_ids[..], chosen_ids].concat();

@@ -37,6 +37,7 @@ mod tokenise;
 mod toxicity;
 mod transcript;
 mod unpaired;
+mod words;
 mod write;
 mod write_parquet;
 
@@ -64,4 +65,5 @@ pub use tokenise::{
 };
 pub(crate) use toxicity::read as read_scored;
 pub use unpaired::unpaired;
+pub use words::{LabelTally, LabelledWords};
 pub use write::write_rows;

@@ -6,7 +6,7 @@ use super::foreign::alpaca_history;
 use super::load::LoadOptions;
 use super::message::{Message, kind_name, names};
 use super::row::{Asked, Content, Labels, RowData, RowKind};
-use super::{feedback, grounded, toxicity, unpaired};
+use super::{feedback, grounded, toxicity, unpaired, words};
 
 /// What rows are needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,6 +66,7 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
         (has("messages"), RowKind::Messages),
         (has("prompt") && has("completion"), RowKind::PromptCompletion),
         (has("prompt") && options.need == Need::Prompt, RowKind::Prompt),
+        (words::fits(columns), RowKind::Words),
         (text, RowKind::Text),
         (has("conversations"), RowKind::ShareGpt),
         (has("instruction") && has("output"), RowKind::Alpaca),
@@ -81,14 +82,20 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
     let fits = |kind: RowKind| match options.need {
         Need::Any | Need::Columns => true,
         // What is not wanted is not to be learnt in silence: without the need for it, a label is a column like others.
-        Need::Sft => {
-            !matches!(kind, RowKind::Prompt | RowKind::TokenPreference | RowKind::Feedback | RowKind::Unpaired)
-        }
+        Need::Sft => !matches!(
+            kind,
+            RowKind::Prompt | RowKind::TokenPreference | RowKind::Feedback | RowKind::Unpaired | RowKind::Words
+        ),
         Need::Preference => is_pair(kind),
         Need::Unpaired => kind == RowKind::Unpaired || (is_pair(kind) && kind != RowKind::TokenPreference),
         Need::Prompt => !matches!(
             kind,
-            RowKind::TokenPreference | RowKind::Tokens | RowKind::Text | RowKind::Feedback | RowKind::Unpaired
+            RowKind::TokenPreference
+                | RowKind::Tokens
+                | RowKind::Text
+                | RowKind::Feedback
+                | RowKind::Unpaired
+                | RowKind::Words
         ),
         Need::Score => {
             matches!(
@@ -176,6 +183,7 @@ pub(super) fn read_row(
             let (prompt, completion) = (Content::Text(row.prompt), Content::Text(row.continuation));
             RowData::PromptCompletion { prompt, completion }
         }
+        RowKind::Words => RowData::Words(words::read(&mut take.columns)?),
         RowKind::Feedback => RowData::Feedback(Box::new(feedback::read(&mut take.columns)?)),
     };
     // Rewards of samples look for the right answer among the columns.

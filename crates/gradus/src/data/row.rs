@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::feedback::Feedback;
-use super::{ImplicitPrompt, Message, Place, split_shared_prompt};
+use super::{ImplicitPrompt, LabelledWords, Message, Place, split_shared_prompt};
 
 /// One row: where it stands, what it holds, and its other columns.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,6 +84,8 @@ pub enum RowData {
     },
     /// Whatever the columns hold: what classifiers read of them, their own keys say.
     Columns,
+    /// Words with a label each.
+    Words(LabelledWords),
     /// A question with annotated answers.
     Feedback(Box<Feedback>),
     /// `chosen_ids` and `rejected_ids`, with or without `prompt_ids` before both.
@@ -162,6 +164,8 @@ pub enum RowKind {
     ScoredContinuation,
     /// `question`, `passages`, `prediction 1` and up, `feedback`, `preference`: annotated answers.
     Feedback,
+    /// `tokens` or `text`, a list of words, with `feedback_tags`, `labels`, `tags` or `ner_tags`.
+    Words,
 }
 
 impl RowKind {
@@ -185,6 +189,7 @@ impl RowKind {
             Self::Grounded => "questions with passages and answers",
             Self::ScoredContinuation => "prompts and continuations with toxicity scores",
             Self::Feedback => "answers with fine-grained feedback",
+            Self::Words => "words with a label each",
         }
     }
 }

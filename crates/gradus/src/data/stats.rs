@@ -7,7 +7,7 @@ use super::feedback::Tally;
 use super::implicit::split_shared_prompt;
 use super::row::{Asked, Content, Row, RowData};
 use super::tokenise::{RowSequence, row_sequences};
-use super::{Dataset, TokeniseOptions};
+use super::{Dataset, LabelTally, TokeniseOptions};
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// Sizes and lengths of a data set.
@@ -25,6 +25,8 @@ pub struct Stats {
     pub columns: Vec<(String, usize)>,
     /// Of annotated answers: how many errors, missing facts and preferences of each kind there are.
     pub feedback: Option<Tally>,
+    /// Of words with labels: how often each label stands there.
+    pub labels: Option<LabelTally>,
 }
 
 /// Lengths in tokens, of a sample of the rows.
@@ -87,8 +89,9 @@ pub fn measure(
     let rows = &dataset.rows;
     let bytes = dataset.source.files.iter().filter_map(|f| std::fs::metadata(f).ok()).map(|m| m.len()).sum();
     let tokens = tokenizer.and_then(|(tokenizer, template)| token_stats(rows, tokenizer, template, options, sample));
-    let (characters, columns, feedback) = (characters(rows, options), columns(rows), Tally::of(rows));
-    Stats { rows: rows.len(), bytes, characters, tokens, columns, feedback }
+    let (characters, columns) = (characters(rows, options), columns(rows));
+    let (feedback, labels) = (Tally::of(rows), LabelTally::of(rows));
+    Stats { rows: rows.len(), bytes, characters, tokens, columns, feedback, labels }
 }
 
 /// The parts of a row by name, as text; the prompt that both answers share is split off.
@@ -128,6 +131,7 @@ pub fn parts(row: &Row, options: &TokeniseOptions) -> Vec<(&'static str, String)
                 ("corrected", feedback.corrected.clone()),
             ]
         }
+        RowData::Words(words) => vec![("words", words.plain())],
         RowData::Tokens { .. } | RowData::TokenPreference { .. } | RowData::Columns => Vec::new(),
     }
 }

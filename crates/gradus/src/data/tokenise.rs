@@ -201,6 +201,9 @@ pub(super) fn row_sequences(
             let source_len = if options.apart { prompt.ids.len() } else { 0 };
             vec![RowSequence { name: None, ids: prompt.ids, loss_mask, mismatch: false, learns: false, source_len }]
         }),
+        RowData::Words(words) => words.ids(tokenizer).map_err(Failure::All).map(|(ids, loss_mask)| {
+            vec![RowSequence { name: None, ids, loss_mask, mismatch: false, learns: false, source_len: 0 }]
+        }),
         _ => maker.sft(row).map(|Sequence { ids, loss_mask, mismatch, source_len }| {
             vec![RowSequence { name: None, ids, loss_mask, mismatch, learns: true, source_len }]
         }),

@@ -248,6 +248,11 @@ impl Fnv {
                 }
             }
             RowData::Columns => self.number(9),
+            RowData::Words(words) => {
+                self.number(12);
+                words.words.iter().for_each(|word| self.text(word));
+                words.labels.iter().for_each(|label| self.text(&label.to_string()));
+            }
             // Nothing learns from it as it is.
             RowData::Feedback(feedback) => {
                 self.number(10);

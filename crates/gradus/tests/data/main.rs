@@ -10,6 +10,7 @@ mod places;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokenizers;
+mod words;
 
 use std::path::PathBuf;
 

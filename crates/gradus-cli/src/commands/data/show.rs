@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use gradus::data::feedback::Tally;
-use gradus::data::{BadRows, Dataset, Quantiles, Row, Stats, TokeniseOptions, Trained, as_trained, measure, parts};
+use gradus::data::{
+    BadRows, Dataset, LabelTally, Quantiles, Row, Stats, TokeniseOptions, Trained, as_trained, measure, parts,
+};
 use serde_json::{Value, json};
 
 use super::{RowArgs, Text, TokenArgs, grouped, rows};
@@ -130,6 +132,12 @@ fn report(dataset: &Dataset, stats: &Stats, tokenised: bool) -> String {
     }
     if let Some(tally) = &stats.feedback {
         feedback(&mut text, tally);
+    }
+    if let Some(LabelTally { unit, units, labels }) = &stats.labels {
+        let _ = writeln!(text, "\nlabels     {} {unit}", grouped(*units));
+        for (label, count) in labels {
+            let _ = writeln!(text, "  {label:<24} {:>7}", grouped(*count));
+        }
     }
     match &stats.tokens {
         Some(tokens) => {

@@ -10,6 +10,8 @@ use crate::text::{Level, SentenceSplitter, segments};
 
 /// The word before each segment. It is the separator token of RoBERTa's tokenizers, so its state is read there.
 pub const SEPARATOR: &str = "</s>";
+/// The column of the labels.
+pub const TAGS: &str = "feedback_tags";
 /// The column that says what cut the answer into sentences: whoever judges other answers must cut them so too.
 pub const SENTENCES: &str = "sentences";
 /// The label of whatever nothing is said of.
@@ -117,7 +119,7 @@ pub fn segment_row(
     let mut row = Map::new();
     row.insert("id".into(), id.to_string().into());
     row.insert("text".into(), words.into());
-    row.insert("feedback_tags".into(), labels.into());
+    row.insert(TAGS.into(), labels.into());
     row.insert(SENTENCES.into(), splitter.name().into());
     Some(row)
 }

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 pub use coverage::{coverage_preferences, information};
 pub use join::{Joined, join};
-pub use labels::{Category, IGNORE, NO_ERROR, SENTENCES, SEPARATOR, SegmentForm, segment_labels, segment_row};
+pub use labels::{Category, IGNORE, NO_ERROR, SENTENCES, SEPARATOR, SegmentForm, TAGS, segment_labels, segment_row};
 pub use pairs::{conflicts, contradict, preference_rows};
 pub(super) use read::{fits, read};
 pub use tally::Tally;

@@ -1,0 +1,222 @@
+//! Words with a label each: what classifiers of tokens learn, and reward models of segments.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::classified::missing;
+use super::feedback::{Category, IGNORE, NO_ERROR, SENTENCES, SEPARATOR, TAGS};
+use super::message::kind_name;
+use super::row::{Row, RowData};
+use crate::text::{Joined, Tokenizer};
+
+/// Where words stand, in the order in which a classifier looks for them.
+const WORDS: [&str; 2] = ["tokens", "text"];
+/// Where their labels stand. The first is that of segments, the others are a classifier's.
+const LABELS: [&str; 4] = [TAGS, "labels", "tags", "ner_tags"];
+
+/// Words with a label each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LabelledWords {
+    /// The column of the words.
+    pub words_column: &'static str,
+    /// The words.
+    pub words: Vec<String>,
+    /// The column of the labels.
+    pub labels_column: &'static str,
+    /// The labels as they are written; as many as there are words.
+    pub labels: Vec<Value>,
+}
+
+/// How often each label stands there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LabelTally {
+    /// What has a label: `words`, or `segments`.
+    pub unit: &'static str,
+    /// How many there are.
+    pub units: usize,
+    /// The labels in alphabetical order.
+    pub labels: Vec<(String, usize)>,
+}
+
+fn columns_of(columns: &Map<String, Value>) -> Option<(&'static str, &'static str)> {
+    let words = WORDS.into_iter().find(|name| columns.contains_key(*name))?;
+    let labels = LABELS.into_iter().find(|name| columns.contains_key(*name))?;
+    columns[words].is_array().then_some((words, labels))
+}
+
+/// Whether rows with these columns are words with labels.
+pub(super) fn fits(columns: &Map<String, Value>) -> bool {
+    columns_of(columns).is_some()
+}
+
+/// Reads a row; both columns are taken out.
+pub(super) fn read(columns: &mut Map<String, Value>) -> Result<LabelledWords, String> {
+    let Some((words_column, labels_column)) = columns_of(columns) else {
+        let words = WORDS.into_iter().find_map(|name| Some((name, columns.get(name)?)));
+        return Err(match words {
+            Some((name, value)) if !value.is_array() => {
+                format!("column `{name}` is {}, expected a list of words", kind_name(value))
+            }
+            _ => missing(if words.is_some() { LABELS[0] } else { WORDS[1] }, columns),
+        });
+    };
+    let mut list = |name: &str| match columns.shift_remove(name) {
+        Some(Value::Array(list)) => Ok(list),
+        other => Err(format!("column `{name}` is {}, expected a list", kind_name(&other.unwrap_or_default()))),
+    };
+    let (words, labels) = (list(words_column)?, list(labels_column)?);
+    let word = |(i, word): (usize, Value)| match word {
+        Value::String(word) => Ok(word),
+        other => Err(format!("word {} of `{words_column}` is {}, expected a string", i + 1, kind_name(&other))),
+    };
+    let words: Vec<String> = words.into_iter().enumerate().map(word).collect::<Result<_, _>>()?;
+    if words.is_empty() {
+        return Err(format!("column `{words_column}` is an empty list, expected words"));
+    }
+    if words.len() != labels.len() {
+        return Err(format!("`{labels_column}` has {} labels for {} words", labels.len(), words.len()));
+    }
+    let is_label = |label: &Value| matches!(label, Value::Null | Value::Bool(_) | Value::String(_)) || label.is_i64();
+    if let Some(at) = labels.iter().position(|label| !is_label(label)) {
+        return Err(format!("label {} of `{labels_column}` is {}, which is no label", at + 1, labels[at]));
+    }
+    Ok(LabelledWords { words_column, words, labels_column, labels })
+}
+
+impl LabelledWords {
+    /// Whether the labels are of segments, each behind a separator.
+    pub fn of_segments(&self) -> bool {
+        self.labels_column == TAGS
+    }
+
+    /// Whether something is learnt of a word.
+    fn says_something(&self, label: &Value) -> bool {
+        let ignored = self.of_segments() && label.as_str() == Some(IGNORE);
+        !(label.is_null() || label.as_i64() == Some(-100) || ignored)
+    }
+
+    /// The words joined by spaces.
+    pub fn plain(&self) -> String {
+        self.words.join(" ")
+    }
+
+    /// The ids, and which of them a label is learnt of.
+    pub(super) fn ids(&self, tokenizer: &Tokenizer) -> crate::Result<(Vec<u32>, Vec<bool>)> {
+        let (Joined { ids, .. }, firsts) = tokenizer.encode_words(&self.words, None)?;
+        let mut learnt = vec![false; ids.len()];
+        for (label, first) in self.labels.iter().zip(firsts) {
+            if let Some(first) = first.filter(|_| self.says_something(label)) {
+                learnt[first] = true;
+            }
+        }
+        Ok((ids, learnt))
+    }
+
+    /// Both columns, as they were read.
+    pub(super) fn to_columns(&self) -> [(String, Value); 2] {
+        let words: Vec<Value> = self.words.iter().map(|word| Value::from(word.as_str())).collect();
+        [(self.words_column.into(), words.into()), (self.labels_column.into(), self.labels.clone().into())]
+    }
+
+    /// What is wrong with the labels of this row.
+    fn misfit(&self) -> Option<String> {
+        let blank =
+            |(_, (word, label)): &(usize, (&String, &Value))| word.trim().is_empty() && self.says_something(label);
+        let said = || self.words.iter().zip(&self.labels).enumerate();
+        if let Some((i, _)) = said().find(blank) {
+            return Some(format!("word {} is blank, so its label teaches nothing", i + 1));
+        }
+        if self.of_segments() {
+            let between =
+                |(_, (word, label)): &(usize, (&String, &Value))| *word != SEPARATOR && self.says_something(label);
+            if let Some((i, (word, label))) = said().find(between) {
+                let label = shown(label);
+                return Some(format!(
+                    "word {} (`{word}`) has the label `{label}`, but segments have theirs at the separator `{SEPARATOR}` before them",
+                    i + 1
+                ));
+            }
+            let ends = |i: usize| self.words.get(i + 1).is_none_or(|next| next == SEPARATOR);
+            if let Some((i, _)) = said().find(|(i, (word, _))| *word == SEPARATOR && ends(*i)) {
+                return Some(format!("the segment behind the separator at word {} has no words", i + 1));
+            }
+            let known = [Category::Relevance.label(), Category::Factuality.label(), NO_ERROR, IGNORE];
+            let unknown = |label: &&Value| !label.as_str().is_some_and(|label| known.contains(&label));
+            if let Some(label) = self.at_separators().find(unknown) {
+                let known = known.map(|label| format!("`{label}`")).join(", ");
+                return Some(format!("the label `{}` is none of {known}", shown(label)));
+            }
+            if self.at_separators().next().is_none() {
+                return Some(format!("there is no segment: no word is the separator `{SEPARATOR}`"));
+            }
+        }
+        let nothing = !self.labels.iter().any(|label| self.says_something(label));
+        nothing.then(|| "nothing is learnt of the row: no word has a label that counts".into())
+    }
+
+    fn at_separators(&self) -> impl Iterator<Item = &Value> {
+        self.words.iter().zip(&self.labels).filter(|(word, _)| *word == SEPARATOR).map(|(_, label)| label)
+    }
+
+    /// The errors that labels of segments tell of.
+    fn category(&self) -> Option<Category> {
+        let is = |category: Category| {
+            self.of_segments() && self.at_separators().any(|label| label.as_str() == Some(category.label()))
+        };
+        [Category::Relevance, Category::Factuality].into_iter().find(|category| is(*category))
+    }
+}
+
+fn shown(label: &Value) -> String {
+    label.as_str().map_or_else(|| label.to_string(), str::to_owned)
+}
+
+/// The words of a row that has labels for them.
+fn words_of(row: &Row) -> Option<&LabelledWords> {
+    if let RowData::Words(words) = &row.data { Some(words) } else { None }
+}
+
+/// What is wrong with the labels of each row, and with segments beside those of other rows: a model learns of one category of
+/// errors, and of what one splitter cut.
+pub(super) fn misfits(rows: &[Row]) -> Vec<Option<String>> {
+    let of_segments = |row: &&Row| words_of(row).is_some_and(LabelledWords::of_segments);
+    let first = rows.iter().find(of_segments);
+    let decided = rows.iter().find_map(|row| Some((row, words_of(row)?.category()?)));
+    let splitter = |row: &Row| row.columns.get(SENTENCES).map_or("nothing".into(), |name| format!("`{}`", shown(name)));
+    let beside = |row: &Row, words: &LabelledWords| {
+        let first = first.filter(|_| words.of_segments())?;
+        let (own, others) = (splitter(row), splitter(first));
+        if own != others {
+            let place = &first.place;
+            return Some(format!(
+                "`{SENTENCES}` says {own}, but {others} at {place}: a model of both cannot tell what cuts its texts"
+            ));
+        }
+        let (of, category) = decided?;
+        let foreign = |label: &&Value| match label.as_str() {
+            Some(IGNORE) => category == Category::Relevance,
+            label => label != Some(NO_ERROR) && label != Some(category.label()),
+        };
+        let label = words.at_separators().find(foreign)?;
+        let (label, wanted, place) = (shown(label), category.label(), &of.place);
+        Some(format!("a segment has the label `{label}` in a file of `{wanted}` ({place})"))
+    };
+    let misfit = |row: &Row| words_of(row).and_then(|words| words.misfit().or_else(|| beside(row, words)));
+    rows.iter().map(misfit).collect()
+}
+
+impl LabelTally {
+    /// Counts `rows`; nothing where none has words with labels.
+    pub fn of(rows: &[Row]) -> Option<Self> {
+        let all: Vec<&LabelledWords> = rows.iter().filter_map(words_of).collect();
+        let of_segments = all.first()?.of_segments();
+        let mut labels: BTreeMap<String, usize> = BTreeMap::new();
+        let counted = all.iter().flat_map(|words| words.words.iter().zip(&words.labels));
+        let counted = counted.filter(|(word, _)| !of_segments || *word == SEPARATOR);
+        counted.for_each(|(_, label)| *labels.entry(shown(label)).or_default() += 1);
+        let unit = if of_segments { "segments" } else { "words" };
+        Some(Self { unit, units: labels.values().sum(), labels: labels.into_iter().collect() })
+    }
+}
