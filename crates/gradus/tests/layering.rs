@@ -20,10 +20,11 @@ const PARTS: &[(&str, &[&str])] = &[
     ("suggest", &[]),
     ("calendar", &[]),
     ("text", &["calendar"]),
-    ("toxicity", &[]),
     // What users add: by name in their own programs, or as programs that are asked in lines.
     ("plugin", &["suggest"]),
     ("process", &[]),
+    // A service is waited for no longer than the user wants.
+    ("toxicity", &["process"]),
     ("metric", &["plugin", "process", "suggest", "text", "toxicity"]),
     ("loss", &[]),
     // A model larger than the machine's memory is refused before any of it is read.

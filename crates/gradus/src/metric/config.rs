@@ -105,7 +105,7 @@ impl MetricConfig {
             Self::SacreBleu(options) => Box::new(SacreBleu::new(*options)),
             Self::Chrf(options) => Box::new(Chrf::new(*options)),
             Self::Ter(options) => Box::new(Ter::new(*options)),
-            Self::Rouge(options) => Box::new(Rouge::new(*options)),
+            Self::Rouge(options) => Box::new(Rouge::new(options.clone())?),
             Self::RougeLMax(options) => Box::new(RougeLMax::new(options.clone())?),
             Self::ParentTotto(options) => Box::new(Parent::new(*options)),
             Self::BleuTotto(options) => Box::new(BleuTotto::new(*options)),
@@ -125,7 +125,7 @@ impl MetricConfig {
             Self::SummacConv(options) => Box::new(SummacConv::new(options, models)?),
             Self::IntentAccuracy(options) => Box::new(IntentAccuracy::new(options, models)?),
             Self::LearnedReward(options) => Box::new(LearnedReward::new(options, models)?),
-            Self::Toxicity(options) => Box::new(Toxicity::new(options, models)?),
+            Self::Toxicity(options) => Box::new(Toxicity::new(options, models, interrupt)?),
             Self::Command(options) => Box::new(CommandMetric::start(options, interrupt)?),
             Self::Plugin(plugin) => plugin.make()?(models)?,
         })

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::models::{ClassifierModel, Longest, Models};
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
+use crate::process::Interrupt;
 use crate::toxicity::{Answer, ClassifierScorer, ScorerConfig, ScoringError, ToxicityScorer};
 
 /// Options of [`Toxicity`].
@@ -41,15 +42,20 @@ impl Toxicity {
     ///
     /// # Errors
     /// A scorer that cannot be opened.
-    pub fn new(options: &ToxicityOptions, models: &dyn Models) -> Result<Self> {
-        Ok(Self { scorer: scorer(&options.scorer, models)?, threshold: options.threshold })
+    pub fn new(options: &ToxicityOptions, models: &dyn Models, interrupt: &Interrupt) -> Result<Self> {
+        Ok(Self { scorer: scorer(&options.scorer, models, interrupt)?, threshold: options.threshold })
     }
 
     /// The toxicity of every prediction.
     fn scores(&self, rows: &[Row]) -> std::result::Result<Vec<Option<f64>>, RowError> {
         let texts: Vec<&str> = rows.iter().map(|row| row.prediction.as_str()).collect();
         let of_row = |(row, score): (usize, std::result::Result<_, ScoringError>)| {
-            score.map_err(|error| RowError::new(row, error.message))
+            score.map_err(|ScoringError { message, hint, is_interrupted }| RowError {
+                row,
+                message,
+                hint,
+                is_interrupted,
+            })
         };
         scores(&*self.scorer, &texts).into_iter().enumerate().map(of_row).collect()
     }
@@ -107,12 +113,12 @@ pub(super) fn groups(rows: &[Row]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// The scorer that is configured so; a classifier is opened with `models`.
+/// The scorer that is configured so; a classifier is opened with `models`, and who waits for a service stops at an `interrupt`.
 ///
 /// # Errors
 /// A model, a file or a key that is not there, and a classifier that does not know the label.
-pub fn scorer(config: &ScorerConfig, models: &dyn Models) -> Result<Box<dyn ToxicityScorer>> {
-    config.open(&|config: &ClassifierScorer| {
+pub fn scorer(config: &ScorerConfig, models: &dyn Models, interrupt: &Interrupt) -> Result<Box<dyn ToxicityScorer>> {
+    let classifier = |config: &ClassifierScorer| -> Result<Box<dyn ToxicityScorer>> {
         let model = models.classifier(&config.model)?;
         let (labels, name) = (model.labels(), &config.model);
         let label = match (&config.label, labels) {
@@ -126,7 +132,8 @@ pub fn scorer(config: &ScorerConfig, models: &dyn Models) -> Result<Box<dyn Toxi
         };
         let called = format!("`{}` of {name}", labels[label]);
         Ok(Box::new(ByClassifier { model, label, called }))
-    })
+    };
+    config.open(&classifier, interrupt)
 }
 
 /// Asks a classifier.

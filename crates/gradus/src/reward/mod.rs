@@ -131,7 +131,7 @@ pub fn build(
         RewardConfig::Rule(RuleConfig::SoftOverlong(rule)) => Box::new(SoftOverlong::new(*rule)?),
         RewardConfig::Rule(RuleConfig::RepeatPenalty(prefix)) => Box::new(RepeatPenalty::new(prefix)),
         RewardConfig::Metric(config) => Box::new(MetricReward::new(config, models, interrupt)?),
-        RewardConfig::Toxicity(config) => Box::new(ToxicityReward::new(config, models)?),
+        RewardConfig::Toxicity(config) => Box::new(ToxicityReward::new(config, models, interrupt)?),
         RewardConfig::Command(command) => Box::new(CommandReward::start(command, interrupt)?),
         RewardConfig::Plugin(plugin) => plugin.make()?(models)?,
         RewardConfig::FineGrained(FineGrainedConfig(parts)) => {

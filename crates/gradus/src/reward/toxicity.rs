@@ -13,9 +13,10 @@ use super::place::last_token;
 use super::score::Count;
 use super::{Reward, RewardError, Score};
 use crate::metric::{Models, toxicity_scorer, toxicity_scores};
+use crate::process::Interrupt;
 use crate::rollout::{Rollout, Rollouts};
 use crate::text::{Level, RuleSplitter, segments};
-use crate::toxicity::{ScorerConfig, ToxicityScorer};
+use crate::toxicity::{ScorerConfig, ScoringError, ToxicityScorer};
 
 /// Keys of `reward.toxicity`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -43,12 +44,12 @@ pub struct ToxicityReward {
 }
 
 impl ToxicityReward {
-    /// The reward that is configured so, which opens a classifier with `models`.
+    /// The reward that is configured so, which opens a classifier with `models` and waits for a service until an `interrupt`.
     ///
     /// # Errors
     /// A scorer that cannot be opened.
-    pub fn new(config: &ToxicityConfig, models: &dyn Models) -> crate::Result<Self> {
-        Ok(Self { scorer: toxicity_scorer(&config.scorer, models)?, level: config.segments })
+    pub fn new(config: &ToxicityConfig, models: &dyn Models, interrupt: &Interrupt) -> crate::Result<Self> {
+        Ok(Self { scorer: toxicity_scorer(&config.scorer, models, interrupt)?, level: config.segments })
     }
 
     /// What a completion is cut into. Judged as a whole it is one, whatever it says.
@@ -112,10 +113,9 @@ impl Reward for ToxicityReward {
         let mut said = toxicity_scores(&*self.scorer, &texts).into_iter();
         let score = |(i, segments): (usize, &Vec<Range<usize>>)| {
             let said: Vec<_> = said.by_ref().take(segments.len()).collect();
-            let toxicity = said
-                .into_iter()
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|error| RewardError { hint: error.hint, ..RewardError::new(error.message) })?;
+            let toxicity = said.into_iter().collect::<Result<Vec<_>, _>>().map_err(
+                |ScoringError { message, hint, is_interrupted }| RewardError { message, hint, is_interrupted },
+            )?;
             self.judged(segments, &toxicity, &rollouts.rollouts[i], || rollouts.ranges(i))
         };
         cut.iter().enumerate().map(score).collect()
@@ -131,7 +131,6 @@ mod tests {
     use super::super::test_rollouts::completions;
     use super::*;
     use crate::text::Tokenizer;
-    use crate::toxicity::ScoringError;
     use crate::toxicity::test_scorer::ByRule;
 
     /// The share of `u` among the letters; a text that ends in `?` cannot be judged.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Recorded, Service, ToxicityScorer};
 use crate::error::Result;
+use crate::process::Interrupt;
 
 /// Requests a second at least: slower is never.
 const SLOWEST: f64 = 1e-3;
@@ -104,21 +105,22 @@ fn thirty() -> f64 {
 }
 
 impl ScorerConfig {
-    /// The scorer; `classifier` opens a model.
+    /// The scorer; `classifier` opens a model. Who waits for a service stops at an `interrupt`.
     ///
     /// # Errors
     /// A model, a file or a key that is not there.
     pub fn open(
         &self,
         classifier: &dyn Fn(&ClassifierScorer) -> Result<Box<dyn ToxicityScorer>>,
+        interrupt: &Interrupt,
     ) -> Result<Box<dyn ToxicityScorer>> {
         Ok(match self {
             Self::Classifier(config) => classifier(config)?,
             Self::Recorded(RecordedScorer { file, otherwise }) => {
-                let otherwise = otherwise.as_ref().map(|scorer| scorer.open(classifier)).transpose()?;
+                let otherwise = otherwise.as_ref().map(|scorer| scorer.open(classifier, interrupt)).transpose()?;
                 Box::new(Recorded::open(file, otherwise)?)
             }
-            Self::Service(config) => Box::new(Service::new(config)?),
+            Self::Service(config) => Box::new(Service::new(config, interrupt)?),
         })
     }
 

@@ -33,12 +33,19 @@ pub struct ScoringError {
     pub message: String,
     /// What to do about it.
     pub hint: Option<String>,
+    /// Whether the user stopped it.
+    pub is_interrupted: bool,
 }
 
 impl ScoringError {
     /// A failure without a hint.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None }
+        Self { message: message.into(), hint: None, is_interrupted: false }
+    }
+
+    /// The user did not want to wait for it.
+    pub fn interrupted() -> Self {
+        Self { is_interrupted: true, ..Self::new("interrupted") }
     }
 
     /// Adds what the user can do.

@@ -15,6 +15,10 @@ use crate::files;
 /// Characters of a text that a message quotes.
 const QUOTED: usize = 60;
 
+/// Texts that the other scorer is asked at once. What it said of them is on disk before it is asked again: of a service that allows one
+/// request a second, a death loses a minute and not the whole evaluation.
+const AT_ONCE: usize = 64;
+
 /// A line of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -85,8 +89,20 @@ impl Recorded {
         Ok(texts.iter().copied().filter(|text| !known.scores.contains_key(*text) && seen.insert(*text)).collect())
     }
 
-    /// Asks the other scorer for `texts`, each once, and records its answers: also those beside a failure.
+    /// Asks the other scorer for `texts`, each once, and records its answers as they come: also those beside a failure, after which
+    /// no others are asked.
     fn ask(&self, texts: &[&str], otherwise: &dyn ToxicityScorer) -> HashMap<String, ScoringError> {
+        let mut failed: HashMap<String, ScoringError> = HashMap::new();
+        for texts in texts.chunks(AT_ONCE) {
+            match failed.values().next().cloned() {
+                Some(error) => failed.extend(texts.iter().map(|text| ((*text).to_owned(), error.clone()))),
+                None => failed = self.ask_at_once(texts, otherwise),
+            }
+        }
+        failed
+    }
+
+    fn ask_at_once(&self, texts: &[&str], otherwise: &dyn ToxicityScorer) -> HashMap<String, ScoringError> {
         let mut failed = HashMap::new();
         let mut lines = Vec::new();
         let answers = otherwise.score(texts);
@@ -263,6 +279,44 @@ mod tests {
         let error = alone.score(&["four "])[0].clone().expect_err("to the character");
         assert_eq!(error.message, format!("{} has no score of `four`", path.display()));
         assert!(error.hint.expect("a hint").contains("otherwise"));
+    }
+
+    /// Says how many of its texts are on disk when it is asked, and fails at one.
+    struct Looking(PathBuf, std::sync::Arc<Mutex<Vec<(usize, usize)>>>);
+
+    impl ToxicityScorer for Looking {
+        fn name(&self) -> String {
+            "looking".into()
+        }
+
+        fn score(&self, texts: &[&str]) -> Vec<Answer> {
+            self.1.lock().expect("no panic").push((lines(&self.0).len(), texts.len()));
+            let answer = |text: &&str| match *text {
+                "150" => Err(ScoringError::new("the line is dead")),
+                text => Ok(Some(text.parse::<f32>().expect("a number") / 1000.0)),
+            };
+            texts.iter().map(answer).collect()
+        }
+    }
+
+    #[test]
+    fn what_was_said_is_on_disk_before_more_is_asked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("scores.jsonl");
+        let seen = std::sync::Arc::default();
+        let looking = Looking(path.clone(), std::sync::Arc::clone(&seen));
+        let recorded = Recorded::open(&path, Some(Box::new(looking))).expect("opened");
+        let texts: Vec<String> = (0..300).map(|i| i.to_string()).collect();
+        let found = recorded.score(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(*seen.lock().expect("no panic"), [(0, 64), (64, 64), (128, 64)], "nobody is asked after a failure");
+        assert_eq!(lines(&path).len(), 191, "what was said beside the failure is kept");
+        for (i, answer) in found.iter().enumerate() {
+            let expected = match i < 192 && i != 150 {
+                true => Ok(Some(i as f32 / 1000.0)),
+                false => Err(ScoringError::new("the line is dead")),
+            };
+            assert_eq!(*answer, expected, "{i}");
+        }
     }
 
     #[test]

@@ -12,12 +12,16 @@ use ureq::Agent;
 
 use super::{Answer, ScoringError, ServiceScorer, ToxicityScorer};
 use crate::error::{Error, Result, excerpt};
+use crate::process::Interrupt;
 
 /// The most that is read of an answer.
 const ANSWER_BYTES: u64 = 1 << 20;
 
 /// The longest wait that a service may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// How often someone who waits looks whether the user wants to stop.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What the service says of a text that it cannot judge, whoever asks and whenever.
 const UNJUDGED: [&str; 3] = ["COMMENT_EMPTY", "COMMENT_TOO_LONG", "LANGUAGE_NOT_SUPPORTED_BY_ATTRIBUTE"];
@@ -29,6 +33,7 @@ pub struct Service {
     agent: Agent,
     /// When the next request may go out.
     next: Mutex<Instant>,
+    interrupt: Interrupt,
 }
 
 /// What came of one request.
@@ -41,11 +46,11 @@ enum Reply {
 }
 
 impl Service {
-    /// The service that is configured so.
+    /// The service that is configured so; no wait outlasts an `interrupt`.
     ///
     /// # Errors
     /// When the variable of the key is not set.
-    pub fn new(config: &ServiceScorer) -> Result<Self> {
+    pub fn new(config: &ServiceScorer, interrupt: &Interrupt) -> Result<Self> {
         let key = |variable: &String| {
             std::env::var(variable).ok().filter(|key| !key.trim().is_empty()).ok_or_else(|| {
                 let message = format!("the environment variable `{variable}` holds no key for {}", config.url);
@@ -63,11 +68,26 @@ impl Service {
             .max_redirects_will_error(false)
             .build()
             .new_agent();
-        Ok(Self { config: config.clone(), key, agent, next: Mutex::new(Instant::now()) })
+        let (config, next, interrupt) = (config.clone(), Mutex::new(Instant::now()), interrupt.clone());
+        Ok(Self { config, key, agent, next, interrupt })
+    }
+
+    /// Waits until `end`, or for the user's wish to stop.
+    fn wait(&self, end: Instant) -> std::result::Result<(), ScoringError> {
+        loop {
+            if self.interrupt.is_raised() {
+                return Err(ScoringError::interrupted());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
     }
 
     /// Waits until a request may go out.
-    fn wait_turn(&self) {
+    fn wait_turn(&self) -> std::result::Result<(), ScoringError> {
         let apart = Duration::from_secs_f64(1.0 / self.config.requests_per_second);
         let turn = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,14 +95,14 @@ impl Service {
             *next = turn + apart;
             turn
         };
-        std::thread::sleep(turn.saturating_duration_since(Instant::now()));
+        self.wait(turn)
     }
 
     /// The score of a text, asked again where that may help.
     fn ask(&self, text: &str) -> Answer {
         let mut asked = 0;
         loop {
-            self.wait_turn();
+            self.wait_turn()?;
             match self.once(text) {
                 Reply::Score(score) => return Ok(score),
                 Reply::Never(error) => return Err(error),
@@ -93,7 +113,8 @@ impl Service {
                     ));
                 }
                 Reply::Later(_, wait) => {
-                    std::thread::sleep(wait.unwrap_or(Duration::from_secs(1 << asked.min(8))).min(LONGEST_WAIT));
+                    let wait = wait.unwrap_or(Duration::from_secs(1 << asked.min(8))).min(LONGEST_WAIT);
+                    self.wait(Instant::now() + wait)?;
                     asked += 1;
                 }
             }
@@ -198,7 +219,10 @@ impl ToxicityScorer for Service {
                 scope.spawn(work);
             }
         });
-        let not_asked = || Err(ScoringError::new(format!("{}: not asked after another text failed", self.config.url)));
+        let not_asked = || match self.interrupt.is_raised() {
+            true => Err(ScoringError::interrupted()),
+            false => Err(ScoringError::new(format!("{}: not asked after another text failed", self.config.url))),
+        };
         let answer = |answer: Mutex<Option<_>>| {
             answer.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_else(not_asked)
         };
@@ -252,7 +276,8 @@ mod tests {
 
     fn service(url: &str, more: &str) -> Service {
         let yaml = format!("url: '{url}'\nrequests_per_second: 200\n{more}");
-        Service::new(&serde_saphyr::from_str(&yaml).expect("a configuration")).expect("a service")
+        let config = serde_saphyr::from_str(&yaml).expect("a configuration");
+        Service::new(&config, &Interrupt::default()).expect("a service")
     }
 
     fn score_of(body: &Value) -> String {
@@ -284,7 +309,8 @@ mod tests {
     fn requests_keep_apart() {
         let (url, seen) = serve(|_, body| (200, "", score_of(body)));
         let service = service(&url, "connections: 8").config;
-        let service = Service::new(&ServiceScorer { requests_per_second: 20.0, ..service }).expect("a service");
+        let service = ServiceScorer { requests_per_second: 20.0, ..service };
+        let service = Service::new(&service, &Interrupt::default()).expect("a service");
         service.score(&["a"; 7]);
         let times: Vec<Instant> = seen.lock().expect("no panic").iter().map(|(at, _)| *at).collect();
         // Seven requests are six gaps of 50 ms; the server's threads may be late, never early.
@@ -309,6 +335,26 @@ mod tests {
         assert_eq!(error.message, format!("{url}: it answered 429, 3 times in a row"));
         assert!(found[1].clone().expect_err("not asked").message.ends_with("not asked after another text failed"));
         assert_eq!(seen.lock().expect("no panic").len(), 3, "the second text is spared");
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_the_user_wants() {
+        let (url, seen) = serve(|_, _| (429, "Retry-After: 300\r\n", String::new()));
+        let interrupt = Interrupt::default();
+        let service = Service::new(&service(&url, "connections: 2").config, &interrupt).expect("a service");
+        let began = Instant::now();
+        let found = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while seen.lock().expect("no panic").len() < 2 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                interrupt.raise();
+            });
+            service.score(&["a", "b", "c"])
+        });
+        assert_eq!(found, vec![Err(ScoringError::interrupted()); 3]);
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        assert_eq!(seen.lock().expect("no panic").len(), 2);
     }
 
     #[test]
@@ -339,7 +385,8 @@ mod tests {
     #[test]
     fn a_key_that_is_not_there_is_asked_for() {
         let yaml = "url: 'http://127.0.0.1:9'\nkey_variable: GRADUS_NO_SUCH_KEY";
-        let error = Service::new(&serde_saphyr::from_str(yaml).expect("a configuration")).err().expect("refused");
+        let config: ServiceScorer = serde_saphyr::from_str(yaml).expect("a configuration");
+        let error = Service::new(&config, &Interrupt::default()).err().expect("refused");
         assert!(error.to_string().starts_with("the environment variable `GRADUS_NO_SUCH_KEY` holds no key"));
         // Nobody listens at port 9.
         let found = service("http://127.0.0.1:9", "retries: 0").score(&["a"]);
