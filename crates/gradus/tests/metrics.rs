@@ -120,6 +120,12 @@ fn metrics_of_our_own_sentences_are_those_of_the_tools() {
     check_file("own", 5000);
 }
 
+/// With a model of NLTK's and either order of the texts.
+#[test]
+fn rouge_of_sentences_is_that_of_the_tools() {
+    check_file("sentences", 950);
+}
+
 #[test]
 fn metrics_at_the_edges_are_those_of_the_tools() {
     check_file("edges", 700);

@@ -3,6 +3,7 @@
 //! Lin 2004, <https://aclanthology.org/W04-1013>. The value is the F-measure. Checked against `rouge_score` 0.1.2.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,10 +13,11 @@ use super::punkt::Punkt;
 use super::references::{References, each};
 use super::stem::Porter;
 use super::{Measure, Metric, Resampling, Row, RowError, intervals, lcs};
+use crate::error::{Error, Result};
 use crate::rng::Seed;
 
 /// Options of [`Rouge`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RougeOptions {
     /// Stem words of more than three letters.
@@ -26,9 +28,11 @@ pub struct RougeOptions {
     pub aggregate: Aggregate,
     /// Only this value. As a reward, without it: the mean of ROUGE-1, -2 and -L.
     pub rouge_type: Option<RougeType>,
-    /// Put each sentence on a line of its own for ROUGE-Lsum, as scripts of Hugging Face and FineGrainedRLHF do: by NLTK's Punkt with
-    /// its list of English abbreviations. Default false.
+    /// Put each sentence on a line of its own for ROUGE-Lsum, as scripts of Hugging Face and FineGrainedRLHF do: by NLTK's Punkt
+    /// (`punkt`). Default false.
     pub split_sentences: bool,
+    /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for these sentences. Without it, a list of abbreviations.
+    pub punkt: Option<PathBuf>,
     /// Take the prediction for the reference and the other way round, as FineGrainedRLHF does while training: ROUGE-Lsum then looks for
     /// the lines of the prediction. Default false.
     pub swapped: bool,
@@ -37,7 +41,15 @@ pub struct RougeOptions {
 impl Default for RougeOptions {
     fn default() -> Self {
         let (references, aggregate) = (References::Max, Aggregate::Mean);
-        Self { use_stemmer: true, references, aggregate, rouge_type: None, split_sentences: false, swapped: false }
+        Self {
+            use_stemmer: true,
+            references,
+            aggregate,
+            rouge_type: None,
+            split_sentences: false,
+            punkt: None,
+            swapped: false,
+        }
     }
 }
 
@@ -86,8 +98,16 @@ pub struct Rouge {
 
 impl Rouge {
     /// The metric with these options.
-    pub fn new(options: RougeOptions) -> Self {
-        Self { options, punkt: Punkt::plain() }
+    ///
+    /// # Errors
+    /// A directory that cannot be read, or is given though nobody asks for sentences.
+    pub fn new(options: RougeOptions) -> Result<Self> {
+        if options.punkt.is_some() && !options.split_sentences {
+            let message = "`rouge` has `punkt`, which finds sentences, but `split_sentences` is false";
+            return Err(Error::input(message).with_hint("set `split_sentences: true`, or leave `punkt` out"));
+        }
+        let punkt = options.punkt.as_deref().map_or_else(|| Ok(Punkt::plain()), Punkt::read)?;
+        Ok(Self { options, punkt })
     }
 
     /// The four F-measures against each reference, and the best of each kind.
@@ -155,7 +175,7 @@ struct Text {
 }
 
 impl Metric for Rouge {
-    fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
+    fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
         let best = each(rows, |row, references| self.best(&row.prediction, references))?;
         let measure = |(i, (part, kind)): (usize, &(&str, RougeType))| {
             if self.options.rouge_type.is_some_and(|only| only != *kind) {
@@ -175,7 +195,7 @@ impl Metric for Rouge {
         Ok(PARTS.iter().enumerate().filter_map(measure).collect())
     }
 
-    fn worth(&self, rows: &[Row]) -> Result<Vec<f64>, RowError> {
+    fn worth(&self, rows: &[Row]) -> std::result::Result<Vec<f64>, RowError> {
         let best = each(rows, |row, references| self.best(&row.prediction, references))?;
         let worth = |scores: &[f64; 4]| match self.options.rouge_type {
             Some(kind) => scores[kind as usize],
@@ -228,7 +248,7 @@ mod tests {
                 RougeOptions { rouge_type: Some(RougeType::RougeLsum), split_sentences, ..Default::default() };
             let (prediction, references) = (prediction.to_owned(), vec![reference.to_owned()]);
             let row = Row { prompt: String::new(), prediction, references, metadata: serde_json::Map::new() };
-            Rouge::new(options).worth(&[row]).expect("a value")[0]
+            Rouge::new(options).expect("options").worth(&[row]).expect("a value")[0]
         };
         let (one, other) = ("Dr. Pot sings. The tea is hot!", " The tea is hot! Dr. Pot sings.");
         let lines = |text: &str| text.trim().replace(". The", ".\nThe").replace("! Dr", "!\nDr");
