@@ -241,7 +241,7 @@ fn feedback_is_shown_checked_and_converted() {
         &["data", "convert", "pairs.jsonl", "--to", "r1", "-o", "out.jsonl"],
         1,
         "error: pairs.jsonl:1: the row has no fine-grained feedback\n\
-         hint: `r1`, `r2` and `r3` are made of rows with `prediction 1`, `feedback` and `preference`\n",
+         hint: `r1`, `r2` and `r3` are made of rows with `passages`, `prediction 1` and `feedback`\n",
     );
 }
 

@@ -133,7 +133,7 @@ fn segments(form: Form, id: usize, answer: &Answer, labels: &LabelSet, task: &Ta
         _ if task.answers.len() < ANSWERS => None,
         _ => {
             let preferences = coverage_preferences(&known, &RuleSplitter)?;
-            Some(Feedback { preferences, ..known }.to_columns())
+            Some(Feedback { preferences: Some(preferences), ..known }.to_columns())
         }
     }
 }

@@ -220,7 +220,7 @@ fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
             for (i, answer) in feedback.answers.iter().enumerate() {
                 check_blank(&format!("prediction {}", i + 1), &Content::Text(answer.clone()), found);
             }
-            if let Some([a, b, c]) = conflicts(&feedback.preferences) {
+            if let Some([a, b, c]) = feedback.preferences.as_ref().and_then(conflicts) {
                 let message = format!("the preferences among the answers {a}, {b} and {c} contradict each other");
                 found.push((FindingKind::Contradiction, message));
             }

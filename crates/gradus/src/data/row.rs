@@ -162,7 +162,7 @@ pub enum RowKind {
     Grounded,
     /// `prompt` and `continuation`, each with a `text` and scores.
     ScoredContinuation,
-    /// `question`, `passages`, `prediction 1` and up, `feedback`, `preference`: annotated answers.
+    /// `question`, `passages`, `prediction 1` and up, `feedback`, perhaps `preference`: annotated answers.
     Feedback,
     /// `tokens` or `text`, a list of words, with `feedback_tags`, `labels`, `tags` or `ner_tags`.
     Words,

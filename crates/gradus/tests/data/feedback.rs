@@ -135,6 +135,23 @@ fn what_breaks_the_annotation_is_refused_with_its_place() {
     assert_eq!(found, "a.json:1: missing column `prediction 3` (row 1 of the array)");
 }
 
+/// Errors and comparisons may be two people's work: what annotates errors alone has no preferences.
+#[test]
+fn errors_are_read_without_preferences() {
+    let mut alone = row();
+    alone.as_object_mut().expect("an object").shift_remove("preference");
+    let (dataset, _folder) = loaded(&alone);
+    let found = feedback(&dataset.rows[0]);
+    assert_eq!((found.preferences, found.errors.len()), (None, 2));
+    assert_eq!(Value::Object(found.to_columns()), alone, "what is written is what was read");
+    let with = loaded(&row());
+    let segments = |feedback: &Feedback| segment_row(feedback, 0, &SegmentForm::R1, &RuleSplitter);
+    assert_eq!(segments(found), segments(feedback(&with.0.rows[0])));
+    assert!(preference_rows(found).is_empty());
+    assert!(lint(&dataset.rows, None, None, &gradus::data::TokeniseOptions::default()).is_empty());
+    assert!(Tally::of(&dataset.rows).expect("annotated rows").preferences.is_empty());
+}
+
 #[test]
 fn rows_with_feedback_are_converted_before_they_teach() {
     for need in [Need::Sft, Need::Preference, Need::Prompt, Need::Score] {
@@ -282,8 +299,8 @@ fn the_development_split_has_the_counts_of_its_description() {
     let ids: Vec<usize> = rows.iter().flat_map(|row| &row.missing).map(|missing| missing.sentences.len()).collect();
     assert_eq!([1, 2, 3].map(|n| ids.iter().filter(|&&of| of == n).count()), [821, 19, 2]);
     assert_eq!(with(&|row| row.errors.is_empty() && row.missing.is_empty()), 6);
-    assert_eq!(with(&|row| row.preferences == [Preference::Equal; 6]), 12);
-    assert_eq!(with(&|row| conflicts(&row.preferences).is_some()), 0);
+    assert_eq!(with(&|row| row.preferences == Some([Preference::Equal; 6])), 12);
+    assert_eq!(with(&|row| row.preferences.as_ref().and_then(conflicts).is_some()), 0);
     assert!(lint(&dataset.rows, None, None, &gradus::data::TokeniseOptions::default()).is_empty());
     assert_eq!(rows.iter().map(|row| preference_rows(row).len()).sum::<usize>(), 1577 + 1039);
 }

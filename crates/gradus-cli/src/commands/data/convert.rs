@@ -113,7 +113,7 @@ fn built(args: &ConvertArgs, from: &[Row], out: &Output) -> anyhow::Result<()> {
         let RowData::Feedback(feedback) = &row.data else {
             let error = row.place.error("the row has no fine-grained feedback");
             return Err(error
-                .with_hint("`r1`, `r2` and `r3` are made of rows with `prediction 1`, `feedback` and `preference`")
+                .with_hint("`r1`, `r2` and `r3` are made of rows with `passages`, `prediction 1` and `feedback`")
                 .into());
         };
         let made: Vec<Map<String, Value>> = match args.to {
@@ -129,11 +129,17 @@ fn built(args: &ConvertArgs, from: &[Row], out: &Output) -> anyhow::Result<()> {
             }
             Kind::R3 => coverage_preferences(feedback, splitter)
                 .map(|preferences| {
-                    let covered = Feedback { preferences, ..(**feedback).clone() };
+                    let covered = Feedback { preferences: Some(preferences), ..(**feedback).clone() };
                     covered.to_columns().into_iter().chain(row.columns.clone()).collect()
                 })
                 .into_iter()
                 .collect(),
+            _ if feedback.preferences.is_none() => {
+                let error = row.place.error("the row says of no two answers which is better: it has no `preference`");
+                return Err(error
+                    .with_hint("`r1` and `r2` are made without it, and `r3` makes one by what the answers cover")
+                    .into());
+            }
             _ => preference_rows(feedback),
         };
         dropped += usize::from(made.is_empty());

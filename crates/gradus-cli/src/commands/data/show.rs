@@ -171,7 +171,9 @@ fn feedback(text: &mut String, tally: &Tally) {
     kinds("missing", &tally.missing, tally.rows_without_missing);
     let (same, empty) = (rows(tally.rows_uncorrected), rows(tally.rows_without_answer));
     let _ = writeln!(text, "\ncorrection  the answer itself in {same}, empty in {empty}");
-    let _ = writeln!(text, "\npreferences    first  second neither");
+    if !tally.preferences.is_empty() {
+        let _ = writeln!(text, "\npreferences    first  second neither");
+    }
     for ([a, b], [first, second, neither]) in &tally.preferences {
         let _ = writeln!(text, "  {a} and {b}      {first:>7} {second:>7} {neither:>7}");
     }

@@ -1,7 +1,7 @@
 //! Fine-grained feedback: QA-Feedback's annotated answers (Wu et al. 2023, <https://arxiv.org/abs/2306.01693>).
 //!
 //! A row has a question, its passages as sentences, four answers, spans of errors and missing information of the first
-//! answer, its correction, and which of each two answers is better. Offsets count characters (Unicode code points) in the
+//! answer, its correction, and which of each two answers is better, if they were compared. Offsets count characters (Unicode code points) in the
 //! file and bytes here, so that a span is always a slice of its answer.
 
 mod coverage;
@@ -49,8 +49,8 @@ pub struct Feedback {
     pub missing: Vec<Missing>,
     /// The first answer as a person corrected it; empty where the passages hold no answer.
     pub corrected: String,
-    /// Which answer of each of [`PAIRS`] is better.
-    pub preferences: [Preference; PAIRS.len()],
+    /// Which answer of each of [`PAIRS`] is better, where someone compared them.
+    pub preferences: Option<[Preference; PAIRS.len()]>,
 }
 
 /// A passage by its sentences.
@@ -220,7 +220,9 @@ impl Feedback {
                 "corrected-prediction": self.corrected,
             }),
         );
-        columns.insert("preference".into(), self.preferences.iter().map(|of| of.number()).collect());
+        if let Some(preferences) = &self.preferences {
+            columns.insert("preference".into(), preferences.iter().map(|of| of.number()).collect());
+        }
         columns
     }
 }

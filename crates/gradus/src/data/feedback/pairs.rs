@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{Feedback, PAIRS, Preference};
 
-/// A row with `prompt`, `chosen` and `rejected` for every two answers of which one is better.
+/// A row with `prompt`, `chosen` and `rejected` for every two answers of which one is better; none where nobody compared them.
 pub fn preference_rows(feedback: &Feedback) -> Vec<Map<String, Value>> {
     let prompt = format!("{} answer: ", feedback.prompt());
     let row = |((first, second), preference): ((usize, usize), &Preference)| {
@@ -19,7 +19,7 @@ pub fn preference_rows(feedback: &Feedback) -> Vec<Map<String, Value>> {
         row.insert("rejected".into(), feedback.answers[rejected].clone().into());
         Some(row)
     };
-    PAIRS.into_iter().zip(&feedback.preferences).filter_map(row).collect()
+    PAIRS.into_iter().zip(feedback.preferences.iter().flatten()).filter_map(row).collect()
 }
 
 /// The three answers, from 1, whose preferences contradict each other, the first there are: a is better than b and b is not

@@ -35,10 +35,14 @@ pub(in crate::data) fn read(columns: &mut Map<String, Value>) -> Parsed<Feedback
     let missing =
         each("feedback.missing-info", within("missing-info")?, |path, value| missing(path, value, &passages))?;
     let corrected = text("feedback.corrected-prediction", within("corrected-prediction")?)?;
-    let given = each("preference", &take("preference")?, preference)?;
-    let preferences = given
-        .try_into()
-        .map_err(|given: Vec<_>| format!("`preference` has {} entries, expected {}", given.len(), PAIRS.len()))?;
+    // Those who mark errors need not be those who compare, so there may be none yet.
+    let given = columns.shift_remove("preference").filter(|given| !given.is_null());
+    let given = given.map(|given| each("preference", &given, preference)).transpose()?;
+    let all = |given: Vec<_>| {
+        let wrong = |given: Vec<_>| format!("`preference` has {} entries, expected {}", given.len(), PAIRS.len());
+        given.try_into().map_err(wrong)
+    };
+    let preferences = given.map(all).transpose()?;
     Ok(Feedback { question, passages, gold, answers, errors, missing, corrected, preferences })
 }
 

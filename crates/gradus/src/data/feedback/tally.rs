@@ -20,7 +20,7 @@ pub struct Tally {
     pub rows_uncorrected: usize,
     /// Rows whose correction is empty.
     pub rows_without_answer: usize,
-    /// Of each two answers, from 1: how often the first is better, the second, and neither.
+    /// Of each two answers, from 1: how often the first is better, the second, and neither. Empty where nobody compared any.
     pub preferences: Vec<([usize; 2], [usize; 3])>,
 }
 
@@ -35,7 +35,8 @@ impl Tally {
         let missing =
             |kind: MissingKind| annotated().flat_map(|row| &row.missing).filter(|missing| missing.kind == kind).count();
         let of_pair = |i: usize| {
-            let count = |wanted: Preference| annotated().filter(|row| row.preferences[i] == wanted).count();
+            let of_rows = || annotated().filter_map(|row| row.preferences.as_ref());
+            let count = |wanted: Preference| of_rows().filter(|preferences| preferences[i] == wanted).count();
             [count(Preference::First), count(Preference::Second), count(Preference::Equal)]
         };
         Some(Self {
@@ -45,7 +46,10 @@ impl Tally {
             rows_without_missing: annotated().filter(|row| row.missing.is_empty()).count(),
             rows_uncorrected: annotated().filter(|row| row.corrected == row.answers[0]).count(),
             rows_without_answer: annotated().filter(|row| row.corrected.trim().is_empty()).count(),
-            preferences: (0..PAIRS.len()).map(|i| ([PAIRS[i].0 + 1, PAIRS[i].1 + 1], of_pair(i))).collect(),
+            preferences: match annotated().any(|row| row.preferences.is_some()) {
+                true => (0..PAIRS.len()).map(|i| ([PAIRS[i].0 + 1, PAIRS[i].1 + 1], of_pair(i))).collect(),
+                false => Vec::new(),
+            },
         })
     }
 }
