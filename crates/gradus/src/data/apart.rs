@@ -59,9 +59,13 @@ impl Maker<'_> {
         Ok(Sequence { ids, loss_mask, source_len: source.len(), mismatch: false })
     }
 
-    /// Cuts source and target, each at `max_length`. A source keeps the end that its tokenizer gave it.
+    /// Cuts source and target, each at `max_length`, and before that the target as far as it may go. A source keeps the end that its
+    /// tokenizer gave it, and so does such a target.
     pub(super) fn cut_sft_apart(&self, sequence: Sequence, row: usize) -> Made<SftExample> {
         let (source, target) = sequence.ids.split_at(sequence.source_len);
+        let shortened =
+            self.options.target_cut.filter(|most| target.len() > *most).map(|most| self.with_end(target, most));
+        let target = shortened.as_deref().unwrap_or(target);
         let longest = source.len().max(target.len());
         let most = self.options.max_length.unwrap_or(usize::MAX);
         if longest > most && self.options.too_long == TooLong::Skip {
@@ -71,6 +75,7 @@ impl Maker<'_> {
         let outcome = match (target.len() > most, source.len() > most) {
             (true, _) => Outcome::Truncated,
             (false, true) => Outcome::SourceCut,
+            _ if shortened.is_some() => Outcome::TargetCut,
             _ if self.options.add_eos && eos.is_some() && target.last().copied() != eos => Outcome::WithoutEnd,
             _ => Outcome::Kept,
         };
@@ -80,6 +85,14 @@ impl Maker<'_> {
         let loss_mask = (0..ids.len()).map(|i| i >= source.len()).collect();
         let example = SftExample { ids, loss_mask, source_len: source.len(), row };
         Made { example: Some(example), outcome, mismatch: false, length: longest }
+    }
+
+    /// At most `most` ids of a target, the last of them its end-of-text token where it has one.
+    fn with_end(&self, target: &[u32], most: usize) -> Vec<u32> {
+        match target.last() {
+            Some(&last) if Some(last) == self.tokenizer.eos_id() && most > 0 => [&target[..most - 1], &[last]].concat(),
+            _ => target[..most].to_vec(),
+        }
     }
 
     /// A source, and two targets.

@@ -126,6 +126,9 @@ pub struct TokeniseOptions {
     /// Whether an encoder reads the prompt and a decoder writes the completion: both are tokenised alone, each with what
     /// the tokenizer puts around a text, and `max_length` bounds each of them. Default false.
     pub apart: bool,
+    /// Longest target of sequences to learn, where it is read [`apart`](Self::apart); a longer one is cut and keeps its end-of-text
+    /// token. Default: only `max_length` bounds it.
+    pub target_cut: Option<usize>,
     /// What happens to rows that cannot be tokenised. Default: they are an error.
     pub bad_rows: BadRows,
 }
@@ -144,6 +147,7 @@ impl Default for TokeniseOptions {
             implicit_prompt: super::ImplicitPrompt::default(),
             prompt_cut: None,
             apart: false,
+            target_cut: None,
             bad_rows: BadRows::Fail,
         }
     }
@@ -164,6 +168,8 @@ pub struct Counts {
     pub cut: usize,
     /// Rows whose source, for an encoder, was cut.
     pub sources_cut: usize,
+    /// Rows whose target, for a decoder, was cut before its end-of-text token.
+    pub targets_cut: usize,
     /// Rows whose prompt, to sample from, was cut.
     pub prompts_cut: usize,
     /// Rows whose target, for a decoder, does not end with the end-of-text token, though nothing was cut.
@@ -205,6 +211,7 @@ impl Counts {
         say(self.truncated, "cut at the end: they lost their end-of-text token");
         say(self.cut, "cut: their text is longer than the limit");
         say(self.sources_cut, "have a source that was cut at the end");
+        say(self.targets_cut, "have a target that was cut before its end-of-text token");
         say(self.prompts_cut, "have a prompt that was cut to the limit");
         say(self.without_end, "have a target without the end-of-text token: where it ends is not learnt");
         say(self.without_loss, "left out: the cut removed every token with loss");

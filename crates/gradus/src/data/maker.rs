@@ -27,6 +27,8 @@ pub(super) enum Outcome {
     Cut,
     /// Of a source and a target, only the source.
     SourceCut,
+    /// A target of its own, which keeps its end.
+    TargetCut,
     /// A prompt to sample from.
     PromptCut,
     /// The target of an encoder's source does not end.

@@ -326,6 +326,7 @@ pub(super) fn run<E: Send + Measured>(
             Outcome::Truncated => counts.truncated += 1,
             Outcome::Cut => counts.cut += 1,
             Outcome::SourceCut => counts.sources_cut += 1,
+            Outcome::TargetCut => counts.targets_cut += 1,
             Outcome::PromptCut => counts.prompts_cut += 1,
             Outcome::WithoutEnd => counts.without_end += 1,
             Outcome::WithoutLoss => counts.without_loss += 1,

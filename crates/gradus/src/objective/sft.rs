@@ -32,6 +32,10 @@ pub struct SftConfig {
     /// `wrapped`): for continued pre-training, where no text is to be lost. Default false: every row is a sequence of its own, and
     /// nothing is padded either way.
     pub packing: bool,
+    /// With an encoder: longest target in tokens; a longer one is cut and keeps its end-of-text token (FineGrainedRLHF: 200). Default: only
+    /// `train.max_length` bounds it.
+    #[schemars(range(max = 100_000_000))]
+    pub max_target_length: Option<usize>,
 }
 
 impl Default for SftConfig {
@@ -42,6 +46,7 @@ impl Default for SftConfig {
             assistant_only_loss: false,
             label_smoothing: 0.0,
             packing: false,
+            max_target_length: None,
         }
     }
 }
@@ -78,6 +83,7 @@ impl Method for SftConfig {
     }
 
     fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+        problems.at_least("method.sft.max_target_length", self.max_target_length.unwrap_or(2), 2);
         problems.zero_to_below("method.sft.label_smoothing", self.label_smoothing, 1.0);
         let fine = self.loss_type == SftLossType::Nll || self.label_smoothing == 0.0;
         problems.unless(fine, &["method.sft.label_smoothing", "method.sft.loss_type"], || {
@@ -102,8 +108,15 @@ impl OfflineMethod for SftConfig {
         let options = TokeniseOptions {
             completion_only_loss: self.completion_only_loss,
             assistant_only_loss: self.assistant_only_loss,
+            target_cut: self.max_target_length,
             ..options
         };
+        if options.target_cut.is_some() && !options.apart {
+            return Err(Error::input(
+                "`method.sft.max_target_length` bounds what a decoder writes, but this model reads prompt and completion as one text",
+            )
+            .with_hint("use `train.max_length`, or a model with an encoder"));
+        }
         let length = match (self.packing, options.max_length) {
             (true, Some(length)) => length,
             _ => return data::sft_examples(rows, &from.tokenizer, from.template.as_ref(), &options),

@@ -69,6 +69,22 @@ fn each_is_cut_alone_and_a_source_keeps_its_end() {
     assert_eq!((examples.len(), counts.skipped), (1, 1));
 }
 
+/// As a tokenizer of `transformers` cuts labels: the end stays.
+#[test]
+fn a_target_may_be_cut_before_its_end() {
+    let rows = "{\"prompt\": \"the sun the sun\", \"completion\": \"a moon the sun\"}\n\
+                {\"prompt\": \"the\", \"completion\": \"a moon\"}\n";
+    let options = TokeniseOptions { target_cut: Some(3), ..options(9, TooLong::Skip) };
+    let (examples, counts) = made(rows, &options).expect("made");
+    assert_eq!(parts(&examples[0]), (&[3, 5, 3, 5, 1][..], &[4, 6, 1][..], true));
+    assert_eq!(parts(&examples[1]), (&[3, 1][..], &[4, 6, 1][..], true));
+    assert_eq!((counts.targets_cut, counts.kept, counts.skipped, counts.truncated), (1, 2, 0, 0));
+    assert_eq!(counts.remarks(), ["1 of 2 rows have a target that was cut before its end-of-text token"]);
+    // Ids without an end have none to keep.
+    let (examples, _) = made("{\"input_ids\": [3, 5], \"labels\": [3, 4, 5, 6]}\n", &options).expect("made");
+    assert_eq!(parts(&examples[0]), (&[3, 5][..], &[3, 4, 5][..], true));
+}
+
 #[test]
 fn pairs_and_prompts_have_sources_too() {
     let folder = Folder::new();
