@@ -63,6 +63,8 @@ pub fn run(job: &Job<'_>, observer: &mut dyn Observer) -> Result<Comparison> {
         observer.event(&Event::Message(&format!("{}: measuring", plan.method().name())));
         let policy = CausalLm::load(&ModelDir::open(&run.model())?, &judge.device)?;
         let mut entry = Entry::from_run(run)?;
+        // All are measured here by one reward.
+        entry.before = Vec::new();
         let found = judge.measure(&policy)?;
         entry.name = plan.method().name().to_owned();
         entry.measured = found.stats.metrics("");

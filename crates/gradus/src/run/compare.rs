@@ -33,6 +33,8 @@ pub struct Entry {
     pub measured: Metrics,
     /// One completion of each held-out prompt.
     pub samples: Vec<Sample>,
+    /// What it began with on these prompts, by its own reward; empty where the comparison's start was measured by it.
+    pub before: Vec<Sample>,
     /// Optimiser steps or iterations.
     pub steps: usize,
     /// Tokens that went through the model in training.
@@ -116,6 +118,7 @@ impl Entry {
             name: run.name(),
             method: results.get("method").and_then(Value::as_str).map(str::to_owned),
             measured: without_prefix(results.get("after")),
+            before: samples.iter().filter(|sample| sample.step == 0).cloned().collect(),
             samples: samples.into_iter().filter(|sample| Some(sample.step) == last).collect(),
             steps: count("steps") as usize,
             tokens: count("tokens"),
@@ -124,13 +127,23 @@ impl Entry {
         })
     }
 
-    /// The start of a finished run, as its first evaluation describes it.
-    ///
-    /// # Errors
-    /// As [`Entry::from_run`].
-    pub fn start_of(run: &RunDir) -> Result<Self> {
-        let samples = read_samples(run)?.into_iter().filter(|sample| sample.step == 0).collect();
-        Ok(Self::start(without_prefix(read_results(run)?.get("before")), samples))
+    /// The start of finished runs: that of the first, with what all of them agree on that measured it. With other rewards there is no
+    /// one reward to begin with. Runs that do not know their start have no say.
+    pub fn start_of<'r>(runs: impl IntoIterator<Item = &'r RunDir>) -> Self {
+        let known = |run| {
+            let samples: Vec<Sample> = read_samples(run)?.into_iter().filter(|sample| sample.step == 0).collect();
+            Ok::<_, Error>(Self::start(without_prefix(read_results(run)?.get("before")), samples))
+        };
+        let mut starts: Vec<Self> = runs.into_iter().filter_map(|run| known(run).ok()).collect();
+        if starts.is_empty() {
+            return Self::start(Metrics::new(), Vec::new());
+        }
+        let measured = agreed(&starts);
+        let mut samples = starts.swap_remove(0).samples;
+        if measured.get("reward").is_none() {
+            samples.iter_mut().for_each(|sample| sample.reward = None);
+        }
+        Self::start(measured, samples)
     }
 
     /// The start with what was measured of it.
@@ -141,6 +154,7 @@ impl Entry {
             run: None,
             measured,
             samples,
+            before: Vec::new(),
             steps: 0,
             tokens: 0,
             elapsed_s: f64::NAN,
@@ -160,11 +174,13 @@ impl Entry {
         (rewards.len() > 1).then(|| (squares / (count - 1.0) / count).sqrt())
     }
 
-    /// The share of prompts on which this policy's reward beats `other`'s; ties count half.
-    fn wins_against(&self, other: &Entry) -> Option<f64> {
+    /// The share of prompts on which this policy's reward beats that of its start, which is `start` unless it has its own: another run
+    /// may have had another reward. Ties count half.
+    fn wins_against(&self, start: &Entry) -> Option<f64> {
         let (mut wins, mut count) = (0.0, 0);
+        let before = if self.before.is_empty() { &start.samples } else { &self.before };
         for mine in &self.samples {
-            let theirs = other.samples.iter().find(|theirs| theirs.row == mine.row);
+            let theirs = before.iter().find(|theirs| theirs.row == mine.row);
             if let (Some(mine), Some(theirs)) = (mine.reward, theirs.and_then(|theirs| theirs.reward)) {
                 wins += if mine > theirs { 1.0 } else { 0.5 * f64::from(u8::from(mine == theirs)) };
                 count += 1;
@@ -187,6 +203,16 @@ impl Entry {
         }
         .filter(|value| value.is_finite())
     }
+}
+
+/// What was measured of `starts`, as far as none of them says otherwise.
+fn agreed(starts: &[Entry]) -> Metrics {
+    let is_said = |(key, value): &(&str, f64)| {
+        let same =
+            |other: f64| (other - value).abs() <= 1e-6 * value.abs().max(1.0) || other.is_nan() && value.is_nan();
+        starts.iter().filter_map(|start| start.measured.get(key)).all(same)
+    };
+    starts.iter().flat_map(|start| start.measured.iter()).filter(is_said).collect()
 }
 
 /// What was logged; nothing for a run that never came to its first step.
@@ -218,7 +244,7 @@ fn without_prefix(object: Option<&Value>) -> Metrics {
 }
 
 impl Comparison {
-    /// Finished runs side by side; the start is that of the first run that knows its own.
+    /// Finished runs side by side, after [their start](Entry::start_of).
     ///
     /// # Errors
     /// [`Error::Input`] for no runs at all, else as [`Entry::from_run`].
@@ -226,15 +252,10 @@ impl Comparison {
         let Some(first) = runs.first() else { return Err(Error::input("nothing to compare: no run was given")) };
         let results = read_results(first)?;
         let text = |key: &str| results.get(key).and_then(Value::as_str).unwrap_or("–").to_owned();
-        let mut start = Entry::start(Metrics::new(), Vec::new());
-        let mut entries = Vec::new();
+        let mut entries = vec![Entry::start_of(runs)];
         for run in runs {
-            if start.measured.is_empty() {
-                start = Entry::start_of(run)?;
-            }
             entries.push(Entry::from_run(run.clone())?);
         }
-        entries.insert(0, start);
         Ok(Self {
             model: text("model"),
             data: text("data"),

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use gradus::Error;
 use gradus::run::compare::{Comparison, Entry};
-use gradus::run::metrics::Metrics;
 use gradus::run::{MetricsRow, RunDir};
 use gradus::runs::{Difference, Library, Settings, differences, history, metric_keys, series, sparkline};
 use serde_json::{Value, json};
@@ -88,8 +87,7 @@ pub fn run(args: &CompareArgs, library: &Library, out: &Output) -> anyhow::Resul
 
 /// The start is compared with where a run knows it.
 fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Comparison> {
-    let start = entries.iter().filter_map(|entry| entry.run.as_ref()).find_map(|run| Entry::start_of(run).ok());
-    entries.insert(0, start.unwrap_or_else(|| Entry::start(Metrics::new(), Vec::new())));
+    entries.insert(0, Entry::start_of(entries.iter().filter_map(|entry| entry.run.as_ref())));
     let shared = |key: &str| {
         let mut values: Vec<String> = sides.iter().filter_map(|side| side.settings.text(key)).collect();
         values.dedup();

@@ -60,6 +60,35 @@ fn the_table_says_what_changed() {
     );
 }
 
+/// Runs with other rewards, from one start: each wins against what it began with, and the start has no reward of its own.
+#[test]
+fn rewards_of_different_kinds_have_no_common_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let runs = [run(directory.path(), "dense", 2.0), run(directory.path(), "holistic", 0.5)];
+    let record = |step: usize, row: usize, reward: f64| Record {
+        step,
+        prompt_index: row - 1,
+        prompt: format!("prompt {row}"),
+        completion: "tea".into(),
+        reward: Some(reward),
+        length: 3,
+        ..Record::default()
+    };
+    // By its own reward the second lost everything; beside the first's start it would have won.
+    fs::remove_file(runs[1].rollouts()).unwrap();
+    let samples = [record(0, 1, 1.0), record(0, 2, 2.0), record(4, 1, 0.5), record(4, 2, 1.5)];
+    RolloutWriter::open(&runs[1].rollouts(), 0).unwrap().append(Table::Eval, samples.into()).unwrap();
+    let results = fs::read_to_string(runs[1].results()).unwrap();
+    let results = results.replace("\"eval_reward\":-0.5", "\"eval_reward\":1.5,\"eval_rewards/preference/mean\":1.5");
+    fs::write(runs[1].results(), results).unwrap();
+    let comparison = Comparison::of_runs(&runs).unwrap();
+    let found = comparison.to_json();
+    let of = |at: usize, key: &str| found["entries"][at][key].clone();
+    assert_eq!([of(1, "wins"), of(2, "wins")], [json!(0.75), json!(0.0)]);
+    assert_eq!([of(0, "reward"), of(0, "reward_standard_error")], [Value::Null, Value::Null]);
+    assert_eq!([of(0, "length"), of(0, "measured")["rewards/preference/mean"].clone()], [json!(3.0), json!(1.5)]);
+}
+
 #[test]
 fn whatever_was_measured_is_a_column() {
     let measured = |reward: f64| {
