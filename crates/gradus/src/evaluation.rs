@@ -7,7 +7,7 @@ use crate::math::stats::{Variance, std};
 use crate::metric::{Measure, Metric, MetricConfig, Models, Row};
 use crate::model::CausalLm;
 use crate::process::Interrupt;
-use crate::reward::{self, Count, Reward, Score, measured_rows};
+use crate::reward::{self, Count, Reward, Score, check_references, measured_rows};
 use crate::rng::Purpose;
 use crate::rollout::{self, Prompt, Rollouts, Sampler, StopReason};
 use crate::settings::Settings;
@@ -63,7 +63,7 @@ impl Measuring {
         let rows = self.rows(rollouts);
         let mut measured = Vec::new();
         for (name, metric) in &self.metrics {
-            let found = metric.measure(&rows).map_err(|error| {
+            let found = check_references(rollouts).and_then(|()| metric.measure(&rows)).map_err(|error| {
                 error.into_error(|row, message| {
                     Error::input(format!("`{name}` of prompt {}: {message}", rollouts.prompt(row).row + 1))
                 })

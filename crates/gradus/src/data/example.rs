@@ -123,6 +123,9 @@ pub struct TokeniseOptions {
     /// Prompts to sample from keep at most so many tokens, and are cut at this side; special tokens that the tokenizer puts around a
     /// text stay. Default: none is cut.
     pub prompt_cut: Option<(usize, super::Side)>,
+    /// Whether completions of the prompts are compared with the rows' [references](super::references): rows where these are no texts
+    /// are bad ones. Default false.
+    pub compares: bool,
     /// Whether an encoder reads the prompt and a decoder writes the completion: both are tokenised alone, each with what
     /// the tokenizer puts around a text, and `max_length` bounds each of them. Default false.
     pub apart: bool,
@@ -146,6 +149,7 @@ impl Default for TokeniseOptions {
             system_prompt: None,
             implicit_prompt: super::ImplicitPrompt::default(),
             prompt_cut: None,
+            compares: false,
             apart: false,
             target_cut: None,
             bad_rows: BadRows::Fail,

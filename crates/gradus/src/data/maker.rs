@@ -7,6 +7,7 @@ use super::example::{PreferenceExample, Prompt, SftExample, TokeniseOptions, Too
 use super::feedback::UNCONVERTED;
 use super::foreign::{asked_as_text, asked_as_turns};
 use super::implicit::split_shared_prompt;
+use super::references::references;
 use super::row::{Asked, Content, Row, RowData};
 use crate::Error;
 use crate::text::{ChatTemplate, Tokenizer};
@@ -327,6 +328,9 @@ impl Maker<'_> {
     }
 
     pub(super) fn prompt(&self, row: &Row) -> Result<Prompt, Failure> {
+        if self.options.compares {
+            references(&row.columns)?;
+        }
         let content = match &row.data {
             RowData::Prompt(prompt) | RowData::PromptCompletion { prompt, .. } | RowData::Unpaired { prompt, .. } => {
                 prompt.clone()

@@ -296,11 +296,12 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         (_, asked) => asked.to_vec(),
     };
     let measuring = Measuring::new(&metrics, options.post_process.as_ref(), &models, interrupt)?;
+    let compares = !metrics.is_empty() || options.reward.as_ref().is_some_and(RewardConfig::compares);
     let rows = rows(options, Need::Prompt, interrupt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.room().within(options.max_length).too_long(options.params.max_new_tokens);
     let tokenise =
-        TokeniseOptions { max_length: Some(room), prompt_cut: options.prompt_cut, ..super::tokenise(files)? };
+        TokeniseOptions { max_length: Some(room), prompt_cut: options.prompt_cut, compares, ..super::tokenise(files)? };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
     let longest = made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let reference = reference(options, files, model.room().needed(longest, options.params.max_new_tokens))?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::PASSES;
-use crate::data::{Place, open, resolve};
+use crate::data::{Place, open, reference_texts, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::metric::{Interval, Measure, MetricConfig, Resampling, Row, intervals};
@@ -134,11 +134,8 @@ fn row(mut columns: Map<String, Value>) -> Result<Row, String> {
     };
     let wanted = ["references", "reference", "completion"].into_iter().find(|name| columns.contains_key(*name));
     let references = match wanted.and_then(|name| Some((name, columns.shift_remove(name)?))) {
-        Some((name, Value::Array(texts))) => {
-            texts.into_iter().map(|value| text(name, value)).collect::<Result<_, _>>()?
-        }
-        Some((_, Value::Null)) | None => Vec::new(),
-        Some((name, value)) => vec![text(name, value)?],
+        Some((name, value)) => reference_texts(name, &value)?,
+        None => Vec::new(),
     };
     let prompt = match columns.shift_remove("prompt") {
         Some(Value::String(prompt)) => prompt,

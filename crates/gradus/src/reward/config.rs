@@ -52,6 +52,15 @@ impl RewardConfig {
         }
     }
 
+    /// Whether a metric compares completions with the references of their rows.
+    pub fn compares(&self) -> bool {
+        match self {
+            Self::Metric(_) => true,
+            Self::Mix(parts) => parts.iter().any(|part| part.reward.compares()),
+            _ => false,
+        }
+    }
+
     /// The learned rewards that it names.
     pub fn models(&self) -> Vec<Learned<'_>> {
         match self {

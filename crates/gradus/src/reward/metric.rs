@@ -1,10 +1,9 @@
 //! What a metric says of a completion beside the references of its row.
 
-use serde_json::{Map, Value};
-
 use super::{Interrupt, Reward, RewardError, Score};
+use crate::data::references;
 use crate::metric::{Metric, MetricConfig, Models, Row, RowError};
-use crate::rollout::{Prompt, Rollouts};
+use crate::rollout::{Rollout, Rollouts};
 
 /// A metric as a reward: its value of each completion alone. References are the row's column `references`, `reference`,
 /// `completion` or `answer`, the first that is there.
@@ -34,8 +33,7 @@ impl Reward for MetricReward {
     }
 
     fn score(&mut self, rollouts: &Rollouts) -> Vec<Result<Score, RewardError>> {
-        let rows = measured_rows(rollouts);
-        match self.metric.worth(&rows) {
+        match check_references(rollouts).and_then(|()| self.metric.worth(&measured_rows(rollouts))) {
             Ok(values) => {
                 let tokens = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
                 values
@@ -46,7 +44,7 @@ impl Reward for MetricReward {
             }
             // The batch is measured together: the row that cannot be measured fails, the others are not scored.
             Err(error) => {
-                let mut scores: Vec<_> = rows.iter().map(|_| Ok(Score::unscored())).collect();
+                let mut scores: Vec<_> = rollouts.rollouts.iter().map(|_| Ok(Score::unscored())).collect();
                 let RowError { row, message, hint, is_interrupted } = error;
                 scores[row] = Err(RewardError { message, hint, is_interrupted });
                 scores
@@ -55,32 +53,34 @@ impl Reward for MetricReward {
     }
 }
 
-/// What a metric sees of each rollout.
+/// What a metric sees of each rollout; no references where they are no texts, which [`check_references`] refuses.
 pub fn measured_rows(rollouts: &Rollouts) -> Vec<Row> {
-    let of_rollout = |(prompt, completion): (&Prompt, &str)| Row {
-        prompt: prompt.text.clone(),
-        prediction: completion.to_owned(),
-        references: references(&prompt.columns),
-        metadata: prompt.columns.clone(),
+    let of_rollout = |rollout: &Rollout| {
+        let prompt = &rollouts.prompts[rollout.prompt];
+        Row {
+            prompt: prompt.text.clone(),
+            prediction: rollout.completion.clone(),
+            references: references(&prompt.columns).unwrap_or_default(),
+            metadata: prompt.columns.clone(),
+        }
     };
-    let pairs = rollouts.rollouts.iter().map(|of| (&rollouts.prompts[of.prompt], of.completion.as_str()));
-    pairs.map(of_rollout).collect()
+    rollouts.rollouts.iter().map(of_rollout).collect()
 }
 
-/// The texts of the first column that holds references.
-fn references(columns: &Map<String, Value>) -> Vec<String> {
-    let names = ["references", "reference", "completion", "answer"];
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    match names.into_iter().find_map(|name| columns.get(name)) {
-        Some(Value::Array(texts)) => texts.iter().filter_map(text).collect(),
-        Some(value) => text(value).into_iter().collect(),
-        None => Vec::new(),
+/// Refuses references that are no texts.
+///
+/// # Errors
+/// The first rollout of such a row.
+pub fn check_references(rollouts: &Rollouts) -> Result<(), RowError> {
+    for i in 0..rollouts.len() {
+        references(&rollouts.prompt(i).columns).map_err(|message| RowError::new(i, message))?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::config::RewardConfig;
     use super::super::test_rollouts::{rollouts, totals};
@@ -139,6 +139,9 @@ mod tests {
         let expected =
             "reward for prompt 2: `chrf`: no references to compare with (column `references` or `reference`)";
         assert_eq!(error, expected);
+        let rows = [("", json!({ "references": ["a"] }), "a"), ("", json!({ "references": ["a", 5] }), "a")];
+        let error = super::super::apply(&mut *reward, &rollouts(rows)).expect_err("no text").to_string();
+        assert_eq!(error, "reward for prompt 2: `chrf`: column `references` holds 5, expected text");
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub use learned::ModelReward;
 pub use length::LengthReward;
 pub use lexicon::{Lexicon, LexiconReward};
 pub use matching::{ExactMatchReward, RegexReward, SubstringReward};
-pub use metric::{MetricReward, measured_rows};
+pub use metric::{MetricReward, check_references, measured_rows};
 pub use mix::MixReward;
 pub use numeric::{NumericAnswerReward, last_number};
 pub use overlong::SoftOverlong;

@@ -12,6 +12,7 @@ use crate::model::{self, open_model};
 use crate::observer::{Event, Observer};
 use crate::pretrained::Pretrained;
 use crate::process::Interrupt;
+use crate::reward::config::RewardConfig;
 use crate::rng::{Purpose, Stream};
 use crate::run::DataPrint;
 use crate::task::{self, DataConfig};
@@ -243,6 +244,8 @@ pub fn tokenise_options(plan: &Plan, model: &Pretrained, max_length: Option<usiz
         transcripts_as_messages: plan.train().transcripts_as_messages,
         system_prompt: plan.train().system_prompt.clone(),
         implicit_prompt: ImplicitPrompt::default(),
+        compares: !plan.train().evaluation.metrics.is_empty()
+            || plan.config().reward.as_ref().is_some_and(RewardConfig::compares),
         bad_rows: bad_rows(plan),
         ..TokeniseOptions::default()
     })
