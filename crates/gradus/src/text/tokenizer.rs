@@ -2,17 +2,20 @@
 //!
 //! `tokenizer.json` decides how text becomes ids; `tokenizer_config.json` and `special_tokens_map.json` say which
 //! tokens end a text, begin it and pad it; what they leave open, the class of the tokenizer decides. The older
-//! `vocab.json` + `merges.txt` of GPT-2, RoBERTa, BART and Blenderbot are read where `tokenizer.json` is missing.
+//! `vocab.json` + `merges.txt` of GPT-2, RoBERTa, BART and Blenderbot and the `vocab.txt` of BERT and DistilBERT are read where
+//! `tokenizer.json` is missing.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
 use tokenizers::{
-    AddedToken, Encoding, PostProcessor, PreTokenizerWrapper, decoders::byte_level::ByteLevel, models::bpe::BPE,
-    processors::roberta::RobertaProcessing, processors::template::TemplateProcessing,
+    AddedToken, Encoding, PostProcessor, PreTokenizerWrapper, decoders::byte_level::ByteLevel,
+    decoders::wordpiece::WordPiece as WordPieceDecoder, models::bpe::BPE, models::wordpiece::WordPiece,
+    normalizers::bert::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer, processors::roberta::RobertaProcessing,
+    processors::template::TemplateProcessing,
 };
 
 use super::convention::Convention;
@@ -27,6 +30,7 @@ pub struct Tokenizer {
     special: Special,
     special_ids: HashSet<u32>,
     vocab_size: usize,
+    longest: Option<usize>,
     appends_eos: bool,
     directory: PathBuf,
 }
@@ -79,7 +83,7 @@ impl Tokenizer {
         // What is wrong with it, whoever reads the model says.
         let model_config = read_json(&directory.join("config.json")).ok().flatten().unwrap_or(Value::Null);
         let convention = Convention::of(&config, &model_config);
-        let mut inner = load_model(directory, convention)?;
+        let mut inner = load_model(directory, convention, &config)?;
         // Padding and truncation are the caller's business; a `tokenizer.json` saved by a trainer often holds both.
         inner.with_padding(None);
         inner.with_truncation(None).expect("no truncation is always valid");
@@ -109,7 +113,10 @@ impl Tokenizer {
         let of_words = spaces_words(&inner, convention).then(Arc::default);
         let inner = Arc::new(inner);
         let directory = directory.to_path_buf();
-        let mut tokenizer = Self { inner, of_words, special, special_ids, vocab_size, appends_eos: false, directory };
+        // What has no limit is written as 1e30.
+        let longest = config.get("model_max_length").and_then(Value::as_u64).and_then(|ids| usize::try_from(ids).ok());
+        let mut tokenizer =
+            Self { inner, of_words, special, special_ids, vocab_size, longest, appends_eos: false, directory };
         // With special tokens a text ends with eos, without them it does not: the letter alone may be unknown, and a
         // tokenizer may call what is unknown eos.
         let last = |add_special| Ok::<_, Error>(tokenizer.encode("a", add_special)?.last().copied());
@@ -193,6 +200,11 @@ impl Tokenizer {
     /// The text of `ids`; with `skip_special`, without special tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         self.cross(|inner| inner.decode(ids, skip_special))
+    }
+
+    /// Ids of the longest text that its files allow (`model_max_length`), to which the field's tools cut what a classifier reads.
+    pub fn longest(&self) -> Option<usize> {
+        self.longest
     }
 
     /// How many ids there are, added tokens included: one more than the largest id.
@@ -327,14 +339,14 @@ fn spaces_words(inner: &tokenizers::Tokenizer, convention: Option<Convention>) -
     is_plain && convention.is_some_and(Convention::is_byte_level)
 }
 
-fn load_model(directory: &Path, convention: Option<Convention>) -> Result<tokenizers::Tokenizer> {
+fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) -> Result<tokenizers::Tokenizer> {
     let path = directory.join("tokenizer.json");
     match files::read(&path, files::TOKENIZER_BYTES) {
         Ok(bytes) => border::cross(|| tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| error.to_string()))
             .flatten()
             .map_err(|error| Error::model(&path, format!("not a tokenizer: {error}")))
             .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory")),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_old_files(directory, convention),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_old_files(directory, convention, config),
         Err(e) => Err(Error::io(path, e)),
     }
 }
@@ -342,14 +354,19 @@ fn load_model(directory: &Path, convention: Option<Convention>) -> Result<tokeni
 /// How a tokenizer is put beside a model.
 const SAVE: &str = "save the tokenizer beside the weights: `AutoTokenizer.from_pretrained(…).save_pretrained(…)`";
 
-/// GPT-2's two files: a byte-level BPE without normaliser.
-fn load_old_files(directory: &Path, convention: Option<Convention>) -> Result<tokenizers::Tokenizer> {
+/// GPT-2's two files: a byte-level BPE without normaliser; or BERT's one.
+fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Value) -> Result<tokenizers::Tokenizer> {
     let (vocab, merges) = (directory.join("vocab.json"), directory.join("merges.txt"));
     if !directory.is_dir() {
         return Err(Error::model(directory, "no such model directory"));
     }
+    let pieces = directory.join("vocab.txt");
+    if convention == Some(Convention::Bert) && pieces.is_file() {
+        return load_word_pieces(&pieces, config);
+    }
     if !vocab.is_file() || !merges.is_file() {
-        let message = "no tokenizer: neither `tokenizer.json` nor `vocab.json` with `merges.txt`";
+        let message =
+            "no tokenizer: neither `tokenizer.json` nor `vocab.json` with `merges.txt`, nor BERT's `vocab.txt`";
         return Err(Error::model(directory, message).with_hint(SAVE));
     }
     if convention.is_some_and(|of| !of.is_byte_level()) {
@@ -371,6 +388,35 @@ fn load_old_files(directory: &Path, convention: Option<Convention>) -> Result<to
     Ok(inner)
 }
 
+/// BERT's file: a piece of a word a line, whose number is its id.
+fn load_word_pieces(path: &Path, config: &Value) -> Result<tokenizers::Tokenizer> {
+    let text = files::read_text(path, files::TOKENIZER_BYTES).map_err(|error| Error::io(path, error))?;
+    // Lines as Python reads them: a carriage return ends one too, other white space may be a piece.
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    let lines = text.strip_suffix('\n').unwrap_or(&text).split('\n').zip(0..);
+    let vocab: Map<String, Value> = lines.map(|(piece, id): (_, u32)| (piece.to_owned(), id.into())).collect();
+    let unknown = token_text(config.get("unk_token")).unwrap_or_else(|| "[UNK]".to_owned());
+    if !vocab.contains_key(&unknown) {
+        let message = format!("no piece is `{unknown}`, which stands for what is unknown");
+        return Err(Error::model(path, message).with_hint("a line is a piece, and its number the id"));
+    }
+    let model = json!({
+        "type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocab,
+    });
+    let model: WordPiece =
+        serde_json::from_str(&model.to_string()).map_err(|error| Error::model(path, error.to_string()))?;
+    let mut inner = tokenizers::Tokenizer::new(model);
+    let flag = |name: &str| config.get(name).and_then(Value::as_bool);
+    let lowercase = flag("do_lower_case").unwrap_or(true);
+    let chinese = flag("tokenize_chinese_chars").unwrap_or(true);
+    inner
+        .with_normalizer(Some(BertNormalizer::new(true, chinese, flag("strip_accents"), lowercase)))
+        .map_err(|error| Error::model(path, error.to_string()))?;
+    inner.with_pre_tokenizer(Some(BertPreTokenizer));
+    inner.with_decoder(Some(WordPieceDecoder::default()));
+    Ok(inner)
+}
+
 /// What a class puts around texts whose files cannot say it.
 fn surround(
     inner: &mut tokenizers::Tokenizer,
@@ -382,12 +428,26 @@ fn surround(
         return Ok(());
     }
     let space = config.get("add_prefix_space").and_then(Value::as_bool).unwrap_or(convention.adds_space());
-    inner.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(space)));
+    if convention.is_byte_level() {
+        inner.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(space)));
+    }
     let token = |name: &str| {
         let text = special.named.iter().find(|(known, _)| known == name).map(|(_, text)| text.clone());
         let found = text.and_then(|text| inner.token_to_id(&text).map(|id| (text, id)));
-        found.ok_or_else(|| format!("`vocab.json` has no `{name}`, which stands around every text"))
+        let file = if convention == Convention::Bert { "vocab.txt" } else { "vocab.json" };
+        found.ok_or_else(|| format!("`{file}` has no `{name}`, which stands around every text"))
     };
+    if convention == Convention::Bert {
+        let [separator, first] = [token("sep_token")?, token("cls_token")?];
+        let template = TemplateProcessing::builder()
+            .try_single(format!("{}:0 $A:0 {}:0", first.0, separator.0))
+            .and_then(|of| of.try_pair(format!("{0}:0 $A:0 {1}:0 $B:1 {1}:1", first.0, separator.0)))?
+            .special_tokens(vec![first, separator])
+            .build()
+            .map_err(|error| error.to_string())?;
+        inner.with_post_processor(Some(template));
+        return Ok(());
+    }
     if convention == Convention::Blenderbot {
         let end = token("eos_token")?;
         let template = TemplateProcessing::builder()

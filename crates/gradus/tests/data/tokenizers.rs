@@ -20,7 +20,10 @@ fn missing_and_corrupt_files() {
     let folder = Folder::new();
     assert_eq!(error(&folder), "m: no such model directory");
     folder.write("m/config.json", "{}");
-    assert_eq!(error(&folder), "m: no tokenizer: neither `tokenizer.json` nor `vocab.json` with `merges.txt`");
+    assert_eq!(
+        error(&folder),
+        "m: no tokenizer: neither `tokenizer.json` nor `vocab.json` with `merges.txt`, nor BERT's `vocab.txt`"
+    );
     let whole = std::fs::read(fixture().join("tokenizer.json")).unwrap();
     folder.write("m/tokenizer.json", &whole[..whole.len() / 2]);
     let message = error(&folder);
@@ -174,4 +177,47 @@ fn old_files_of_other_tokenizers_are_refused() {
     // Without the tokens that stand around every text.
     folder.write("m/config.json", r#"{"model_type": "roberta"}"#);
     assert_eq!(error(&folder), "m: `vocab.json` has no `sep_token`, which stands around every text");
+}
+
+/// BERT's `vocab.txt` is read as `BertTokenizer` reads it: `transformers` 5.23.
+#[test]
+fn word_pieces_of_a_text_file_are_those_of_the_class() {
+    let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/encoders/bert");
+    let read = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(encoder.join(name)).expect("the fixture")).expect("JSON")
+    };
+    let vocab = read("tokenizer.json")["model"]["vocab"].as_object().expect("a vocabulary").clone();
+    let mut pieces: Vec<(u64, &String)> =
+        vocab.iter().map(|(piece, id)| (id.as_u64().expect("an id"), piece)).collect();
+    pieces.sort();
+    let lines: String = pieces.iter().map(|(_, piece)| format!("{piece}\n")).collect();
+    let folder = Folder::new();
+    folder.write("m/config.json", r#"{"model_type": "bert"}"#);
+    folder.write("m/vocab.txt", &lines);
+    let open = || Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+    let ids = |value: &serde_json::Value| -> Vec<u32> { serde_json::from_value(value.clone()).expect("ids") };
+    let texts = read("expected.json")["texts"].clone();
+    for text in texts.as_array().expect("texts") {
+        let (first, second) = (text["text"].as_str().expect("a text"), text["pair"].as_str());
+        let joined = open().encode_joined(first, second, None).expect("ids");
+        assert_eq!((joined.ids, joined.types), (ids(&text["ids"]), ids(&text["types"])), "{first}");
+    }
+    assert_eq!(open().pad_token(), Some("[PAD]"));
+    // The flags of the class; BertTokenizer(vocab, do_lower_case=…, strip_accents=…, tokenize_chinese_chars=…).
+    let tea = |flags: &str| {
+        folder.write("m/tokenizer_config.json", flags);
+        open().encode("Tea téa tea水tea", false).expect("ids")
+    };
+    let (known, unknown) =
+        (vocab["tea"].as_u64().expect("an id") as u32, vocab["[UNK]"].as_u64().expect("an id") as u32);
+    assert_eq!(tea("{}"), [known, known, known, unknown, known]);
+    assert_eq!(tea(r#"{"do_lower_case": false}"#), [unknown, unknown, known, unknown, known]);
+    assert_eq!(tea(r#"{"do_lower_case": false, "strip_accents": true}"#), [unknown, known, known, unknown, known]);
+    assert_eq!(tea(r#"{"strip_accents": false}"#), [known, unknown, known, unknown, known]);
+    assert_eq!(tea(r#"{"tokenize_chinese_chars": false}"#), [known, known, unknown]);
+    // What cannot be one.
+    folder.write("m/vocab.txt", lines.replace("[CLS]\n", "[CLASS]\n"));
+    assert_eq!(error(&folder), "m: `vocab.txt` has no `cls_token`, which stands around every text");
+    folder.write("m/vocab.txt", "tea\n");
+    assert_eq!(error(&folder), "m/vocab.txt: no piece is `[UNK]`, which stands for what is unknown");
 }
