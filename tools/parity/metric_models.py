@@ -61,7 +61,12 @@ ROWS = [
          intent=[1]),
     dict(prompt="the tea is warm and the cup is full<EOU>no<EOU>", prediction="more water", references=["tea", "more water, please"], intent=[3]),
     dict(prompt="no<EOU>she poured the water slowly", prediction="more water", references=["more water, please", "tea"], intent=[2]),
+    # White space of Python's alone; and texts of which no token weighs anything, before one that has a value.
+    dict(prompt="\x1cthe tea is warm\x1f", prediction="\x1c\x1f", references=["tea", "\x1c"], intent=[2]),
+    dict(prompt="the tea is warm", prediction="\x1cthe cup is cold\x1e", references=["[SEP]", "the cup is cold", "</s>"], intent=[1]),
 ]
+# What the language model's tokenizer has learned from.
+LEARNED = 12
 PREDICTIONS = [row["prediction"] for row in ROWS]
 PROMPTS = [row["prompt"] for row in ROWS]
 
@@ -83,7 +88,7 @@ def language_model(out):
     """A byte-level tokenizer that knows every byte, and a model with weights far from the usual ones."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.train_from_iterator(PROMPTS, trainers.BpeTrainer(
+    tokenizer.train_from_iterator(PROMPTS[:LEARNED], trainers.BpeTrainer(
         vocab_size=290, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
@@ -232,7 +237,8 @@ def summacs(out):
         written += [f"{key}={str(value).lower()}" for key, value in options.items()]
         yield case("summac_zs", here + written, {"summac_zs": (mean(found), found)})
     torch.manual_seed(SEED)
-    for bins, labels, agg in [("percentile", "e", "mean"), ("even50", "ec", "max"), ("even50", "ecn", "min")]:
+    for bins, labels, agg in [("percentile", "e", "mean"), ("even50", "ec", "max"), ("even50", "ecn", "min"),
+                              ("even50", "c", "all")]:
         scorer = model_summac.SummaCConv(models=["fixture"], bins=bins, granularity="sentence", nli_labels=labels, device="cpu",
                                          imager_load_cache=False, agg=agg)
         name = f"conv_{bins}_{labels}.json"

@@ -123,7 +123,8 @@ impl EncoderModel for Encoding {
     }
 
     fn ids(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, TextError> {
-        let cut = self.model.max_positions().map(Cut::Right);
+        let limits = [self.model.max_positions(), self.tokenizer.longest()];
+        let cut = limits.into_iter().flatten().min().map(Cut::Right);
         let ids = |(i, text): (usize, &&str)| {
             // What is empty stays empty.
             let text = if text.is_empty() { String::new() } else { format!("{}{text}", self.before) };
@@ -175,7 +176,10 @@ impl ClassifierModel for Classifying {
     }
 
     fn logits(&self, texts: &[(&str, Option<&str>)], longest: Longest) -> Result<Vec<Vec<f32>>, TextError> {
-        let limit = |asked: Option<usize>| [asked, self.model.encoder.max_positions()].into_iter().flatten().min();
+        let limit = |asked: Option<usize>| {
+            let asked = asked.or(self.tokenizer.longest());
+            [asked, self.model.encoder.max_positions()].into_iter().flatten().min()
+        };
         let cut = match longest {
             Longest::Left(asked) => limit(asked).map(Cut::Left),
             Longest::Right(asked) => limit(asked).map(Cut::Right),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use gradus::batches::MicroBatch;
 use gradus::device::DeviceChoice;
-use gradus::metric::{Measure, NoModels, Row, configure};
+use gradus::metric::{Longest, Measure, Models as _, NoModels, Row, configure};
 use gradus::metric_models::MetricModels;
 use gradus::process::Interrupt;
 use serde_json::{Value, json};
@@ -155,6 +155,31 @@ fn gzip_lines(path: &Path) -> Vec<String> {
 #[test]
 fn metrics_that_ask_models_are_those_of_the_tools() {
     check_models("metric_models", 350);
+}
+
+/// DeBERTa reads texts of any length; its tokenizer's file says how long those were that it learned from.
+#[test]
+fn what_classifiers_and_encoders_read_ends_where_their_tokenizer_says() {
+    let encoder = folder().join("../encoders/deberta");
+    let copy = tempfile::tempdir().expect("a temporary folder");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(encoder.join(name), copy.path().join(name)).expect("copied");
+    }
+    std::fs::write(copy.path().join("tokenizer_config.json"), r#"{"model_max_length": 12}"#).expect("written");
+    let models = MetricModels::new(DeviceChoice::cpu().device(), MicroBatch { tokens: 64, rows: None });
+    let open = |path: &Path| models.classifier(&path.to_string_lossy()).expect("a classifier");
+    let (limited, free) = (open(copy.path()), open(&encoder));
+    let long = "the tea is warm and the cup is full, she poured the water slowly, more tea for everyone";
+    for (given, asked) in
+        [(Longest::Left(None), Longest::Left(Some(12))), (Longest::Right(None), Longest::Right(Some(12)))]
+    {
+        let whole = free.logits(&[(long, None)], given).expect("readable");
+        let cut = free.logits(&[(long, None)], asked).expect("readable");
+        assert_eq!(limited.logits(&[(long, None)], given).expect("readable"), cut);
+        assert_ne!(whole, cut);
+    }
+    let ids = models.encoder(&copy.path().to_string_lossy(), 1).expect("an encoder").ids(&[long]).expect("readable");
+    assert_eq!(ids[0].len(), 12);
 }
 
 /// Against `transformers` and arithmetic on its losses.

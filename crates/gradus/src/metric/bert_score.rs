@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::characters::is_space;
 use super::models::{Encoded, EncoderModel, Models, TextError};
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
@@ -122,8 +123,8 @@ impl BertScore {
             if row.references.is_empty() {
                 return Err(RowError::new(i, super::references::NONE));
             }
-            let references = row.references.iter().map(|text| add(text.trim(), i)).collect();
-            pairs.push((add(row.prediction.trim(), i), references));
+            let references = row.references.iter().map(|text| add(text.trim_matches(is_space), i)).collect();
+            pairs.push((add(row.prediction.trim_matches(is_space), i), references));
         }
         let of_row = |error: TextError, first: usize| RowError::new(texts[first + error.text].1, error.message);
         let words: Vec<&str> = texts.iter().map(|&(text, _)| text).collect();
@@ -140,7 +141,8 @@ impl BertScore {
         let score = |(prediction, references): &(usize, Vec<usize>)| {
             let of = |reference: &usize| compare(&weighed[*prediction], &weighed[*reference], around);
             let best = references.iter().map(of).fold([f64::NEG_INFINITY; 3], |best, found| {
-                [0, 1, 2].map(|i| if found[i].is_nan() { found[i] } else { best[i].max(found[i]) })
+                // One that has no value leaves none.
+                [0, 1, 2].map(|i| if best[i] >= found[i] || best[i].is_nan() { best[i] } else { found[i] })
             });
             [0, 1, 2].map(|i| (best[i] - self.baseline[i]) / (1.0 - self.baseline[i]))
         };

@@ -85,7 +85,9 @@ pub use rouge::{Aggregate, Rouge, RougeOptions, RougeType};
 pub use rouge_l_max::{LengthUnit, RougeLMax, RougeLMaxOptions};
 pub use sacre_bleu::{SacreBleu, SacreBleuOptions, Smoothing};
 pub use spice::{Spice, SpiceOptions};
-pub use summac::{Bins, Fold, Granularity, SummacConv, SummacConvOptions, SummacZs, SummacZsOptions};
+pub use summac::{
+    Aggregate as SummacAggregate, Bins, Fold, Granularity, SummacConv, SummacConvOptions, SummacZs, SummacZsOptions,
+};
 pub use ter::{Ter, TerOptions};
 pub use token_f1::TokenF1;
 pub use toxicity::{Toxicity, ToxicityOptions};

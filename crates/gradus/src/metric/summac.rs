@@ -71,6 +71,32 @@ impl Fold {
     }
 }
 
+/// What is made of the values of a summary's chunks before the convolution's last layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Aggregate {
+    /// The largest, three times.
+    Max,
+    /// The mean, three times.
+    Mean,
+    /// The least, three times.
+    Min,
+    /// The least, the mean and the largest.
+    All,
+}
+
+impl Aggregate {
+    fn of(self, values: &[f64]) -> [f64; 3] {
+        let fold = |fold: Fold| fold.of(values.iter().copied());
+        match self {
+            Self::Max => [fold(Fold::Max); 3],
+            Self::Mean => [fold(Fold::Mean); 3],
+            Self::Min => [fold(Fold::Min); 3],
+            Self::All => [fold(Fold::Min), fold(Fold::Mean), fold(Fold::Max)],
+        }
+    }
+}
+
 /// Options of [`SummacZs`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -121,6 +147,9 @@ fn max() -> Fold {
 fn mean() -> Fold {
     Fold::Mean
 }
+fn mean_of_chunks() -> Aggregate {
+    Aggregate::Mean
+}
 fn yes() -> bool {
     true
 }
@@ -163,8 +192,8 @@ pub struct SummacConvOptions {
     #[serde(default = "entailed")]
     pub nli_labels: String,
     /// What is made of the chunks of the summary.
-    #[serde(default = "mean")]
-    pub agg: Fold,
+    #[serde(default = "mean_of_chunks")]
+    pub agg: Aggregate,
     /// The column that holds the document. Default: the prompt.
     #[serde(default)]
     pub document: Option<String>,
@@ -348,7 +377,7 @@ pub struct SummacConv {
     edges: Vec<f64>,
     /// Which probabilities are counted, in the order of an [`Image`].
     counted: Vec<usize>,
-    agg: Fold,
+    agg: Aggregate,
     weights: Weights,
 }
 
@@ -356,8 +385,8 @@ pub struct SummacConv {
 struct Weights {
     mlp: Vec<f64>,
     mlp_bias: f64,
-    /// Of each label: the weights of the three values added up, which are one value three times; and its bias.
-    last: [(f64, f64); 2],
+    /// Of each label: the weights of the three values, and its bias.
+    last: [([f64; 3], f64); 2],
 }
 
 impl SummacConv {
@@ -411,8 +440,10 @@ impl SummacConv {
                 self.histogram(chunk).iter().zip(&self.weights.mlp).map(|(count, weight)| count * weight).sum();
             sum + self.weights.mlp_bias
         };
-        let value = self.agg.of(image.iter().take(SEEN).map(value));
-        let [no, yes] = self.weights.last.map(|(weight, bias)| weight * value + bias);
+        let values: Vec<f64> = image.iter().take(SEEN).map(value).collect();
+        let made = self.agg.of(&values);
+        let [no, yes] =
+            self.weights.last.map(|(weights, bias)| weights.iter().zip(made).map(|(w, of)| w * of).sum::<f64>() + bias);
         1.0 / (1.0 + (no - yes).exp())
     }
 }
@@ -436,7 +467,7 @@ impl Weights {
             }
         };
         let (last, bias) = (tensor("layer_final.weight", 6)?, tensor("layer_final.bias", 2)?);
-        let label = |i: usize| (last[3 * i..][..3].iter().sum(), bias[i]);
+        let label = |i: usize| ([last[3 * i], last[3 * i + 1], last[3 * i + 2]], bias[i]);
         Ok(Self { mlp: tensor("mlp.weight", inputs)?, mlp_bias: tensor("mlp.bias", 1)?[0], last: [label(0), label(1)] })
     }
 }

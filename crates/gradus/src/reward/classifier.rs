@@ -58,7 +58,8 @@ impl ClassifierReward {
         let pattern = |text: &str| Pattern::parse(text).map_err(|message| config_error(message, None));
         let text = pattern(config.text.as_deref().unwrap_or(TEXT))?;
         let pair = config.pair.as_deref().map(pattern).transpose()?;
-        let cut = config.truncate.zip(model.encoder.max_positions()).map(|(side, limit)| side.to(limit));
+        let limit = [model.encoder.max_positions(), tokenizer.longest()].into_iter().flatten().min();
+        let cut = config.truncate.zip(limit).map(|(side, limit)| side.to(limit));
         let form = TextForm { text: None, pair, cut };
         Ok(Self { model, tokenizer, text, form, label, value, passes })
     }
