@@ -20,6 +20,17 @@ pub fn begin(mut command: Command, log: &Path) -> anyhow::Result<Child> {
     command.spawn().with_context(|| "the program cannot be started again".to_owned())
 }
 
+/// Asks it to stop, as Ctrl-C does. That it has ended meanwhile is no error.
+pub fn interrupt(child: &Child) {
+    #[cfg(unix)]
+    {
+        use nix::sys::signal::{Signal, kill};
+        let _ = kill(nix::unistd::Pid::from_raw(child.id().cast_signed()), Signal::SIGINT);
+    }
+    #[cfg(not(unix))]
+    let _ = child;
+}
+
 /// Lets it go on when what started it ends: Ctrl-C on a terminal reaches a whole group of processes.
 pub fn stands_alone(command: &mut Command) {
     #[cfg(unix)]

@@ -14,7 +14,7 @@ const USAGE: u8 = 2;
 /// Interrupted by the user, after a checkpoint.
 const INTERRUPTED: u8 = 130;
 
-/// Said of an interruption after which nothing can go on where it was.
+/// Said of an interruption after which `--resume` is not the way to go on.
 #[derive(Debug, Clone, Copy)]
 pub struct NotResumed(pub &'static str);
 

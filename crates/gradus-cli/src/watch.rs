@@ -1,6 +1,7 @@
 //! A run on the terminal: progress with the numbers that matter, and Ctrl-C.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
+use std::time::{Duration, Instant};
 
 use gradus::reward::Interrupt;
 use gradus::run::Metrics;
@@ -12,6 +13,9 @@ use crate::progress::Progress;
 
 /// Raised by Ctrl-C; the trainer asks after every step, and while it waits for a reward program.
 static INTERRUPT: LazyLock<Interrupt> = LazyLock::new(Interrupt::default);
+
+/// Ctrl-C on a terminal reaches a sweep and its runs, and the sweep hands it on to them: what comes twice so soon is one wish.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 /// What a person wants to see move, most wanted first.
 const NUMBERS: [(&str, &str); 8] = [
@@ -101,13 +105,15 @@ pub fn interrupt_of(starts_program: bool) -> Interrupt {
     interrupt()
 }
 
-/// From now on the first Ctrl-C only raises a flag; the second ends the program at once.
+/// From now on the first Ctrl-C only raises a flag; a second one, a second later or more, ends the program at once.
 pub fn catch_interrupts() {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
     // Only a second handler fails, and one is enough.
     let _ = ctrlc::set_handler(|| {
-        if INTERRUPT.is_raised() {
+        if INTERRUPT.is_raised() && FIRST.get_or_init(Instant::now).elapsed() > TOGETHER {
             std::process::exit(130);
         }
+        FIRST.get_or_init(Instant::now);
         INTERRUPT.raise();
     });
 }

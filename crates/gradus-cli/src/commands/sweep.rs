@@ -12,6 +12,7 @@ use gradus::sweep::{Outcome, Outcomes, is_finished, value};
 
 use crate::output::Output;
 use crate::process;
+use crate::report::NotResumed;
 use crate::table::aligned;
 use crate::watch::{catch_interrupts, is_interrupted};
 
@@ -109,6 +110,7 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
     let progress = out.progress("runs", pending.len() as u64);
     let (mut waiting, mut running, mut failed, mut done) =
         (pending.into_iter(), Vec::<(Run, Child)>::new(), Vec::new(), 0);
+    let mut is_told = false;
     loop {
         while running.len() < at_once && !is_interrupted() {
             let Some(run) = waiting.next() else { break };
@@ -117,6 +119,11 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
         }
         if running.is_empty() {
             break;
+        }
+        if is_interrupted() && !is_told {
+            // Whoever meant this process alone means its runs too.
+            running.iter().for_each(|(_, child)| process::interrupt(child));
+            is_told = true;
         }
         let mut still = Vec::new();
         for (run, mut child) in running {
@@ -135,7 +142,9 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
         std::thread::sleep(Duration::from_millis(100));
     }
     if is_interrupted() {
-        return Err(gradus::Error::Interrupted.into());
+        return Err(anyhow::Error::new(gradus::Error::Interrupted).context(NotResumed(
+            "interrupted; what was under way has a checkpoint: the same command goes on with it",
+        )));
     }
     Ok(failed)
 }

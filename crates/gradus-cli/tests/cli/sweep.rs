@@ -66,6 +66,44 @@ fn a_run_that_fails_is_named_and_the_others_are_finished() {
     assert!(found["best"].as_str().is_some_and(|best| best.starts_with("2-max_length=64")), "{found}");
 }
 
+/// `kill` and schedulers reach one process, a terminal all of them: both stop the runs, once.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+    for whole_group in [false, true] {
+        let test = sweep("sweep: { seeds: [1, 2], at_once: 2 }");
+        test.write("sweep.yml", &test.read("sweep.yml").replace("max_steps: 1,", "max_steps: 25, logging_steps: 1,"));
+        let mut command = test.command(&["sweep", "sweep.yml"]);
+        command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().expect("it runs");
+        let run = |seed: usize| test.path().join(format!("out/1/seed-{seed}"));
+        let has_begun = |seed| std::fs::metadata(run(seed).join("metrics.jsonl")).is_ok_and(|file| file.len() > 0);
+        for _ in 0..2400 {
+            if has_begun(1) && has_begun(2) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(25));
+        }
+        let whom = format!("{}{}", if whole_group { "-" } else { "" }, child.id());
+        let kill = Command::new("kill").args(["-INT", "--", &whom]).status();
+        assert!(kill.expect("`kill` runs").success());
+        let output = child.wait_with_output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{stderr}");
+        assert!(stderr.ends_with("the same command goes on with it\n"), "{stderr}");
+        for seed in [1, 2] {
+            assert!(!run(seed).join("results.json").exists(), "it was stopped before its end");
+            let checkpoints = std::fs::read_dir(run(seed).join("checkpoints")).expect("checkpoints").count();
+            assert_eq!(checkpoints, 1, "one of the step where it stopped");
+        }
+        let run = test.run(&["sweep", "sweep.yml"]);
+        assert!(run.code == 0 && run.stderr.contains("2 runs in out, 2 to do"), "{run:?}");
+        assert_eq!(shown(&test, &["--show"])["points"][0]["values"].as_array().map(Vec::len), Some(2));
+    }
+}
+
 /// The same command finds what it began, wherever the file stands.
 #[test]
 fn a_sweep_without_a_directory_goes_to_one_with_the_name_of_its_file() {

@@ -196,6 +196,11 @@ fn check(config: &SweepConfig) -> std::result::Result<(), String> {
             _ => {}
         }
     }
+    for (key, values) in config.grid.iter().filter_map(|(key, values)| Some((key, values.as_array()?))) {
+        if let Some((_, twice)) = values.iter().enumerate().find(|(i, value)| values[..*i].contains(value)) {
+            return Err(format!("`sweep.grid.{key}` has {twice} twice, which would be the same run"));
+        }
+    }
     if let Some((_, twice)) = config.seeds.iter().enumerate().find(|(i, seed)| config.seeds[..*i].contains(seed)) {
         return Err(format!("`sweep.seeds` has {twice} twice, which would be the same run"));
     }
@@ -231,7 +236,10 @@ fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
         let mut stream = Seed(random.seed).stream(Purpose::Sweep, 0, i as u64);
         let draw = |(key, from): (&String, &Json)| {
             let bounds = |name: &str| match from.get(name).and_then(Json::as_array).map(Vec::as_slice) {
-                Some([low, high]) => low.as_f64().zip(high.as_f64()).filter(|(low, high)| low < high),
+                Some([low, high]) => {
+                    let bounds = low.as_f64().zip(high.as_f64());
+                    bounds.filter(|(low, high)| low < high && (high - low).is_finite())
+                }
                 _ => None,
             };
             let wrong = || {
@@ -242,8 +250,10 @@ fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
             };
             let value = match (from, bounds("uniform"), bounds("log_uniform")) {
                 (Json::Array(values), ..) if !values.is_empty() => values[stream.random_range(0..values.len())].clone(),
-                (_, Some((low, high)), _) => rounded(stream.random_range(low..high)),
-                (_, _, Some((low, high))) if low > 0.0 => rounded(stream.random_range(low.ln()..high.ln()).exp()),
+                (_, Some((low, high)), _) => rounded(stream.random_range(low..high), low, high),
+                (_, _, Some((low, high))) if low > 0.0 => {
+                    rounded(stream.random_range(low.ln()..high.ln()).exp(), low, high)
+                }
                 _ => return Err(wrong()),
             };
             Ok((key.clone(), value))
@@ -253,9 +263,10 @@ fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
     (0..random.points.min(RUNS_MAX + 1)).map(point).collect()
 }
 
-/// Three digits that matter: nobody reads more, and names stay short.
-fn rounded(value: f64) -> Json {
-    format!("{value:.2e}").parse::<f64>().unwrap_or(value).into()
+/// Three digits of what differs between `low` and `high`: nobody reads more, and names stay short.
+fn rounded(value: f64, low: f64, high: f64) -> Json {
+    let same = (low.abs().max(high.abs()) / (high - low)).log10().floor().clamp(0.0, 12.0) as usize;
+    format!("{value:.*e}", 2 + same).parse::<f64>().map_or(value, |value| value.clamp(low, high)).into()
 }
 
 fn run(base: &Node, settings: &Settings, seed: Option<u64>, flags: &[Flag]) -> Result<Written> {
@@ -340,6 +351,23 @@ mod tests {
     }
 
     #[test]
+    fn a_narrow_range_keeps_the_digits_that_differ() {
+        // Three digits would make 0.9995 and all above it 1, which is no value of the range.
+        let text = format!(
+            "{BASE}sweep: {{ random: {{ points: 40, keys: {{ train.learning_rate: {{ uniform: [0.9991, 0.9999] }}, \
+             train.weight_decay: {{ uniform: [-1e308, 1e308] }} }} }} }}\n"
+        );
+        let Err(Error::Config(problems)) = WrittenSweep::parse(&text) else { panic!("a range without end is refused") };
+        assert!(problems[0].message.starts_with("`sweep.random.keys.train.weight_decay` is"), "{problems:?}");
+        let sweep = WrittenSweep::parse(&text.replace("[-1e308, 1e308]", "[0, 0.1]")).expect("it reads");
+        let rates: Vec<f64> =
+            sweep.points.iter().filter_map(|point| point.runs[0].config.train.learning_rate).collect();
+        assert!(rates.len() == 40 && rates.iter().all(|rate| (0.9991..=0.9999).contains(rate)), "{rates:?}");
+        let different: std::collections::BTreeSet<String> = rates.iter().map(f64::to_string).collect();
+        assert!(different.len() > 30, "{different:?}");
+    }
+
+    #[test]
     fn mistakes_are_told_once() {
         let messages = |sweep: &str| match WrittenSweep::parse(&format!("{BASE}{sweep}")) {
             Err(Error::Config(problems)) => problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>(),
@@ -355,6 +383,10 @@ mod tests {
             (
                 "random: { points: 1, keys: { output_dir: [a] } }",
                 "`sweep.random.keys` varies `output_dir`, but every run has a directory below that of the sweep",
+            ),
+            (
+                "grid: { train.batch_size: [4, 8, 4] }",
+                "`sweep.grid.train.batch_size` has 4 twice, which would be the same run",
             ),
             ("random: { points: 2, keys: {} }", "`sweep.random.keys` is empty, so that all points are one"),
         ] {
