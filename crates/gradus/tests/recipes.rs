@@ -144,6 +144,20 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     assert_eq!(error, "`alg.id` is `dqn`, which is none of RL4LMs' algorithms");
     let error = imported(&ORIGINAL.replace("learned_reward", "my_reward")).expect_err("unknown").to_string();
     assert_eq!(error, "the reward `my_reward` has no equal");
+    // What is not what it is taken for, every one with its place.
+    let wrong = ORIGINAL.replace("n_envs: 10", "n_envs: 0").replace("batch_size: 64", "batch_size: -3.5");
+    let wrong = wrong.replace("do_sample: True", "do_sample: [True]");
+    let Err(gradus::Error::Config(problems)) = imported(&wrong) else { panic!("nothing can be made of them") };
+    let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        [
+            "`alg.policy.args.generation_kwargs.do_sample` is a list, but one value is needed",
+            "`env.n_envs` is 0, but a whole number from 1 is needed",
+            "`alg.args.batch_size` is -3.5, but a whole number from 0 is needed",
+        ]
+    );
+    assert!(problems.iter().all(|problem| problem.places.len() == 1), "{problems:?}");
 }
 
 #[test]
@@ -175,9 +189,13 @@ fn metrics_that_ask_models_become_ours() {
         (
             "{ id: bleurt, args: { config_name: bleurt-large-512 } }",
             json!({ "bleurt": {
-            "model": "Elron/bleurt-large-512", "references": "repr" } }),
+            "model": "Elron/bleurt-large-512", "references": "repr", "max_length": 512 } }),
         ),
-        ("{ id: bleurt }", json!({ "bleurt": { "model": "Elron/bleurt-base-128", "references": "repr" } })),
+        (
+            "{ id: bleurt }",
+            json!({ "bleurt": {
+            "model": "Elron/bleurt-base-128", "references": "repr", "max_length": 128 } }),
+        ),
         (
             "{ id: learned_reward, args: { model_name: some/classifier, label_ix: 1, batch_size: 100 } }",
             json!({
@@ -211,6 +229,14 @@ fn metrics_that_ask_models_become_ours() {
     let mix = part(&plan, "/reward/mix");
     assert_eq!((&mix[0]["weight"], &mix[1]["weight"]), (&json!(0.75), &json!(0.25)));
     assert!(mix[0]["reward"]["metric"]["intent_accuracy"].is_object(), "{mix}");
+    let (plan, _) = imported("id: intent_accuracy\n  args: { shape: False }", meteor);
+    let mix = part(&plan, "/reward/mix");
+    assert!(mix.as_array().is_some_and(|parts| parts.len() == 1), "nothing shapes it: {mix}");
+    let spider =
+        "id: spider\n  args: { spice_coeff: 0, cider_coeff: 2, shaping_fn: common_gen_repeat_penalty_batched }";
+    let mix = part(&imported(spider, meteor).0, "/reward/mix");
+    let penalty = json!({ "rule": { "repeat_penalty": "generate a sentence with: " } });
+    assert_eq!((&mix[1]["weight"], &mix[1]["reward"]), (&json!(1.0), &penalty), "{mix}");
 }
 
 /// A file in the form of FineGrainedRLHF's own, with its values.

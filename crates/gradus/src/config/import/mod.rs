@@ -50,12 +50,20 @@ pub struct Imported {
 pub fn import(system: System, path: &Path) -> Result<Imported> {
     let text = load::text(path)?;
     let root = document(path, &text).map_err(|problem| Error::Config(vec![problem]))?;
-    let original = Original { root, seen: RefCell::default(), notes: RefCell::default() };
+    let original = Original { root, seen: RefCell::default(), notes: RefCell::default(), wrong: RefCell::default() };
     let config = match system {
         System::Rl4lms => rl4lms::convert(&original),
         System::FineGrained => fine_grained::convert(&original),
     };
-    let config = config.map_err(|problem| Error::Config(vec![problem]))?;
+    let mut wrong = original.wrong.take();
+    let config = match config {
+        Ok(config) if wrong.is_empty() => config,
+        Ok(_) => return Err(Error::Config(wrong)),
+        Err(problem) => {
+            wrong.push(problem);
+            return Err(Error::Config(wrong));
+        }
+    };
     original.note_unread();
     let mut notes = original.notes.into_inner();
     notes.sort_by_key(|note| note.places.first().map(line));
@@ -69,11 +77,12 @@ fn line(place: &crate::error::Place) -> usize {
     }
 }
 
-/// The other system's file: what of it was read, and what is to be said.
+/// The other system's file: what of it was read, what is to be said, and what cannot be what it is taken for.
 struct Original {
     root: Node,
     seen: RefCell<BTreeSet<String>>,
     notes: RefCell<Vec<Diagnostic>>,
+    wrong: RefCell<Vec<Diagnostic>>,
 }
 
 impl Original {
@@ -89,24 +98,57 @@ impl Original {
         self.node(path).map(json)
     }
 
+    /// A text, a number or a truth value as it is written.
     fn text(&self, path: &str) -> Option<String> {
         match &self.node(path)?.value {
             Value::Scalar { text, .. } => Some(text.clone()),
-            _ => None,
+            Value::List(_) => self.refuse(path, "a list", "one value"),
+            Value::Map(_) => self.refuse(path, "a mapping", "one value"),
         }
     }
 
     fn number(&self, path: &str) -> Option<f64> {
-        self.text(path)?.parse().ok()
+        let text = self.text(path)?;
+        let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+        number.or_else(|| self.refuse(path, &format!("`{text}`"), "a number"))
     }
 
+    /// A whole number from 0.
     fn count(&self, path: &str) -> Option<usize> {
-        self.number(path).map(|number| number as usize)
+        let number = self.number(path)?;
+        let is_whole = (0.0..1e15).contains(&number) && number.fract() == 0.0;
+        if is_whole { Some(number as usize) } else { self.refuse(path, &format!("{number}"), "a whole number from 0") }
     }
 
-    /// Python's and YAML's words for yes.
+    /// A whole number from 1.
+    fn some(&self, path: &str) -> Option<usize> {
+        self.count(path).and_then(
+            |count| {
+                if count > 0 { Some(count) } else { self.refuse(path, "0", "a whole number from 1") }
+            },
+        )
+    }
+
+    /// Python's and YAML's words for yes and no.
     fn flag(&self, path: &str) -> Option<bool> {
-        self.text(path).map(|text| text.eq_ignore_ascii_case("true"))
+        let text = self.text(path)?;
+        match text.to_ascii_lowercase().as_str() {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => self.refuse(path, &format!("`{text}`"), "`true` or `false`"),
+        }
+    }
+
+    /// Remembers, once, that the value at `path` is nothing that can be taken over.
+    fn refuse<T>(&self, path: &str, found: &str, needed: &str) -> Option<T> {
+        let place = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.place.clone()));
+        let message = format!("`{path}` is {found}, but {needed} is needed");
+        let problem = Diagnostic { message, places: place.into_iter().collect(), hint: None };
+        let mut wrong = self.wrong.borrow_mut();
+        if !wrong.contains(&problem) {
+            wrong.push(problem);
+        }
+        None
     }
 
     /// Marks everything below `path` as read.

@@ -55,7 +55,7 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
     data(from, to)?;
     to.set("preset", "rl4lms");
     let method = |key: &str| format!("method.{algorithm}.{key}");
-    let longest = from.count("env.args.max_episode_length").unwrap_or(512);
+    let longest = from.some("env.args.max_episode_length").unwrap_or(512);
     let rollouts = format!("{policy}.generation_kwargs");
     let new = new_tokens(from, &rollouts, apart, Some(longest));
     let new = new.unwrap_or(longest);
@@ -116,8 +116,8 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
 
 /// How many tokens completions have; `episode` is the bound of an episode, where there is one.
 fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>) -> Option<usize> {
-    let given = from.count(&format!("{kwargs}.max_new_tokens"));
-    let length = from.count(&format!("{kwargs}.max_length"));
+    let given = from.some(&format!("{kwargs}.max_new_tokens"));
+    let length = from.some(&format!("{kwargs}.max_length"));
     match (given, episode) {
         (Some(new), Some(longest)) => {
             if new != longest {
@@ -132,7 +132,7 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
         (Some(new), None) => Some(new),
         (None, Some(longest)) => {
             // The decoder's start token counts.
-            let cut = length.unwrap_or(HF_MAX_LENGTH) - usize::from(apart);
+            let cut = length.unwrap_or(HF_MAX_LENGTH).saturating_sub(usize::from(apart));
             from.note(
                 kwargs,
                 format!(
@@ -143,7 +143,7 @@ fn new_tokens(from: &Original, kwargs: &str, apart: bool, episode: Option<usize>
             Some(longest)
         }
         (None, None) => {
-            let cut = length.unwrap_or(HF_MAX_LENGTH) - usize::from(apart);
+            let cut = length.unwrap_or(HF_MAX_LENGTH).saturating_sub(usize::from(apart));
             from.note(
                 kwargs,
                 format!("`{kwargs}` has no `max_new_tokens`: transformers stops at {cut} tokens, which is written out"),
@@ -181,10 +181,11 @@ fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, ap
 
 /// A buffer of transitions as completions: as many as fill it, in mini-batches of at least as many transitions.
 fn batches(from: &Original, to: &mut Written, algorithm: &str, new: usize) {
-    let (environments, steps) = (from.count("env.n_envs").unwrap_or(1), from.count("alg.args.n_steps").unwrap_or(2048));
-    let buffer = environments * steps;
-    let batch = from.count("alg.args.batch_size");
+    let (environments, steps) = (from.some("env.n_envs").unwrap_or(1), from.some("alg.args.n_steps").unwrap_or(2048));
+    let buffer = environments.saturating_mul(steps);
+    let batch = from.some("alg.args.batch_size");
     let has_mini_batches = matches!(algorithm, "ppo" | "nlpo");
+    let new = new.max(1);
     let together = if has_mini_batches { batch.unwrap_or(64).div_ceil(new) } else { 1 };
     let mini_batches = buffer.div_ceil(new).div_ceil(together).max(1);
     to.set("train.batch_size", mini_batches * together);
@@ -320,7 +321,9 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
         "bleu" | "sacre_bleu" | "ter" | "chrf" => metric(id, json!(plain)),
         "rouge_l_max" => metric("rouge_l_max", json!(py_rouge(&plain))),
         "parent" => metric("parent_totto", json!({})),
-        "common_gen_repeat_penalty" => Some(json!({ "rule": { "repeat_penalty": REPEATED } })),
+        "common_gen_repeat_penalty" | "common_gen_repeat_penalty_batched" => {
+            Some(json!({ "rule": { "repeat_penalty": REPEATED } }))
+        }
         "learned_reward" => {
             let mut keys = json!({ "model": given("model_name"), "truncate": "left" });
             keys["label"] = given("label_ix").to_string().into();
@@ -343,11 +346,12 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
         "bleurt" => metric("bleurt", bleurt(args)),
         "intent_accuracy" => {
             let weight = |key: &str| given(key).as_f64().unwrap_or(1.0);
-            Some(json!({ "mix": [
-                { "weight": weight("intent_coeff"),
-                  "reward": { "metric": { "intent_accuracy": { "model": INTENTS } } } },
-                { "weight": weight("auto_coeff"), "reward": { "metric": { "meteor": { "references": "repr" } } } },
-            ] }))
+            let part = |key: &str, metric: Json| json!({ "weight": weight(key), "reward": { "metric": metric } });
+            let mut parts = vec![part("intent_coeff", json!({ "intent_accuracy": { "model": INTENTS } }))];
+            if given("shape") != json!(false) {
+                parts.push(part("auto_coeff", json!({ "meteor": { "references": "repr" } })));
+            }
+            Some(json!({ "mix": parts }))
         }
         "common_gen_preference_model" => {
             from.note(
@@ -384,7 +388,13 @@ fn bert_score(args: &Map<String, Json>) -> Json {
 /// The checkpoint as it is published for PyTorch; the original reads references as one text.
 fn bleurt(args: &Map<String, Json>) -> Json {
     let name = ["config_name", "checkpoint"].into_iter().find_map(|key| args.get(key).and_then(Json::as_str));
-    json!({ "model": format!("Elron/{}", name.unwrap_or("bleurt-base-128")), "references": "repr" })
+    let name = name.unwrap_or("bleurt-base-128");
+    let mut options = json!({ "model": format!("Elron/{name}"), "references": "repr" });
+    // It was learned with so many ids, fewer than the model has positions.
+    if let Some(longest) = name.rsplit('-').next().and_then(|last| last.parse::<usize>().ok()) {
+        options["max_length"] = longest.into();
+    }
+    options
 }
 
 fn learned_reward(args: &Map<String, Json>) -> Json {
