@@ -175,12 +175,12 @@ impl Entry {
     }
 
     /// The share of prompts on which this policy's reward beats that of its start, which is `start` unless it has its own: another run
-    /// may have had another reward. Ties count half.
+    /// may have had another reward. Ties count half. None where they share no prompt.
     fn wins_against(&self, start: &Entry) -> Option<f64> {
         let (mut wins, mut count) = (0.0, 0);
         let before = if self.before.is_empty() { &start.samples } else { &self.before };
         for mine in &self.samples {
-            let theirs = before.iter().find(|theirs| theirs.row == mine.row);
+            let theirs = before.iter().find(|theirs| theirs.is_beside(mine));
             if let (Some(mine), Some(theirs)) = (mine.reward, theirs.and_then(|theirs| theirs.reward)) {
                 wins += if mine > theirs { 1.0 } else { 0.5 * f64::from(u8::from(mine == theirs)) };
                 count += 1;
@@ -250,8 +250,15 @@ impl Comparison {
     /// [`Error::Input`] for no runs at all, else as [`Entry::from_run`].
     pub fn of_runs(runs: &[RunDir]) -> Result<Self> {
         let Some(first) = runs.first() else { return Err(Error::input("nothing to compare: no run was given")) };
-        let results = read_results(first)?;
-        let text = |key: &str| results.get(key).and_then(Value::as_str).unwrap_or("–").to_owned();
+        read_results(first)?;
+        // Runs of other models and other data are told, each once.
+        let results: Vec<_> = runs.iter().filter_map(|run| read_results(run).ok()).collect();
+        let text = |key: &str| {
+            let mut told: Vec<&str> = results.iter().filter_map(|of| of.get(key)?.as_str()).collect();
+            let mut seen = std::collections::HashSet::new();
+            told.retain(|&text| seen.insert(text));
+            if told.is_empty() { "–".to_owned() } else { told.join(", ") }
+        };
         let mut entries = vec![Entry::start_of(runs)];
         for run in runs {
             entries.push(Entry::from_run(run.clone())?);

@@ -23,6 +23,13 @@ pub struct Sample {
     pub stop: String,
 }
 
+impl Sample {
+    /// Whether both answer one prompt: a row of other data has another.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        self.row == other.row && self.prompt == other.prompt
+    }
+}
+
 impl From<Record> for Sample {
     fn from(record: Record) -> Self {
         Self {

@@ -32,8 +32,10 @@ impl Comparison {
         for key in self.entries.iter().flat_map(|entry| entry.measured.iter()).map(|(key, _)| key) {
             let is_known = is_detail(key) || is_reward(key) || columns.iter().any(|(known, _, _)| known == key);
             if has_value(key) && !is_known {
-                let heading = key.strip_prefix("rewards/").unwrap_or(key);
-                let heading = heading.strip_suffix("/mean").unwrap_or(heading);
+                let whole = key.strip_suffix("/mean").unwrap_or(key);
+                let short = whole.strip_prefix("rewards/").unwrap_or(whole);
+                // A metric may have the name of a part of the reward.
+                let heading = if short != key && has_value(short) { whole } else { short };
                 columns.insert(at, (key.into(), heading.into(), "on the held-out rows".into()));
                 at += 1;
             }
@@ -111,7 +113,7 @@ impl Comparison {
     fn side_by_side(&self) -> impl Iterator<Item = (&Sample, Vec<(&Entry, &Sample)>)> {
         let first = self.entries.iter().find(|entry| !entry.samples.is_empty());
         first.into_iter().flat_map(|entry| &entry.samples).map(|prompt| {
-            let of = |entry: &'_ Entry| entry.samples.iter().position(|sample| sample.row == prompt.row);
+            let of = |entry: &'_ Entry| entry.samples.iter().position(|sample| sample.is_beside(prompt));
             let found = self.entries.iter().filter_map(|entry| Some((entry, &entry.samples[of(entry)?])));
             (prompt, found.collect())
         })

@@ -170,3 +170,27 @@ fn ties_count_half_and_missing_rewards_not_at_all() {
     // Squares (0.5² + 0.5²) / (2 − 1) / 2 = 0.25.
     assert_eq!(other.standard_error(), Some(0.5));
 }
+
+/// A metric may be the reward's part and a measurement; and runs need not be of one model, of the same rows.
+#[test]
+fn what_differs_is_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let (first, other) = (run(directory.path(), "ppo", 2.0), run(directory.path(), "grpo", -3.0));
+    let results = |run: &RunDir, from: &str, to: &str| {
+        let text = fs::read_to_string(run.results()).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(run.results(), text.replace(from, to)).unwrap();
+    };
+    results(&first, "\"eval_kl\":1.25", "\"eval_rewards/meteor/mean\":0.5,\"eval_meteor\":0.25");
+    results(&other, "rows.jsonl", "others.jsonl");
+    let mut comparison = Comparison::of_runs(&[first, other]).unwrap();
+    assert_eq!((comparison.model.as_str(), comparison.data.as_str()), ("gpt2", "rows.jsonl, others.jsonl"));
+    let table = comparison.table();
+    assert!(table.lines().next().unwrap().contains("| rewards/meteor | meteor |"), "{table}");
+    comparison.entries[2].samples.iter_mut().for_each(|sample| sample.prompt += " of others");
+    let wins: Vec<Option<f64>> =
+        comparison.entries.iter().map(|entry| entry.value("wins", &comparison.entries[0])).collect();
+    assert_eq!(wins, [None, Some(0.75), None]);
+    let beside = comparison.samples_jsonl();
+    assert!(!beside.contains("grpo"), "its completions answer other prompts: {beside}");
+}
