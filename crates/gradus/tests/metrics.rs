@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use gradus::batches::MicroBatch;
 use gradus::device::DeviceChoice;
-use gradus::metric::{Longest, Measure, Models as _, NoModels, Row, configure};
+use gradus::metric::{Longest, Measure, ModelUse, Models as _, NoModels, Row, configure};
 use gradus::metric_models::MetricModels;
 use gradus::process::Interrupt;
 use serde_json::{Value, json};
@@ -155,6 +155,20 @@ fn gzip_lines(path: &Path) -> Vec<String> {
 #[test]
 fn metrics_that_ask_models_are_those_of_the_tools() {
     check_models("metric_models", 350);
+}
+
+/// The table of `bert-score` 0.3.13.
+#[test]
+fn layers_of_bert_score_are_the_tools() {
+    let path = folder().join("../metric_models/rows.json");
+    let fixture: Value = serde_json::from_str(&std::fs::read_to_string(path).expect("the fixture")).expect("JSON");
+    let layers = fixture["layers"].as_object().expect("layers by name");
+    assert!(layers.len() > 60, "only {} models", layers.len());
+    for (name, layer) in layers {
+        let config = configure(&["bert_score".into()], &[format!("model={name}")]).expect("known");
+        let expected = ModelUse::Encoder { layer: layer.as_u64().map(|layer| layer as usize) };
+        assert_eq!(config[0].model().map(|model| model.asked), Some(expected), "{name}");
+    }
 }
 
 /// DeBERTa reads texts of any length; its tokenizer's file says how long those were that it learned from.
@@ -382,6 +396,14 @@ fn spice_is_the_f_score_of_tuples_of_all_references_together() {
     // Two of four tuples are found, of four that are wanted; with synonyms a boat is a vessel.
     assert_eq!(spice(""), 0.5);
     assert_eq!(spice(" wordnet=FIXTURES/wordnet"), 0.75);
+    // Two words for one thing: nothing is wanted that is not said, and no more is found than there is.
+    std::fs::write(file.path(), r#"{"prediction": [["boat"], ["vessel"]], "references": [[["vessel"]]]}"#)
+        .expect("writable");
+    assert_eq!((spice(""), spice(" wordnet=FIXTURES/wordnet")), (2.0 / 3.0, 1.0));
+    // Letters that JSON writes by their numbers have no case there.
+    std::fs::write(file.path(), r#"{"prediction": [["\u00c9LAN"]], "references": [[["\u00e9lan"]]]}"#)
+        .expect("writable");
+    assert_eq!(spice(""), 1.0);
 }
 
 /// By `rouge_score` 0.1.2, with its first two arguments in either order.

@@ -37,6 +37,15 @@ struct Graphs {
     references: Vec<BTreeSet<Tuple>>,
 }
 
+impl Graphs {
+    fn in_lower_case(self) -> Self {
+        let lower = |tuples: BTreeSet<Tuple>| {
+            tuples.into_iter().map(|tuple| tuple.iter().map(|word| word.to_lowercase()).collect()).collect()
+        };
+        Self { prediction: lower(self.prediction), references: self.references.into_iter().map(lower).collect() }
+    }
+}
+
 /// F-score of the tuples of the prediction against those of all references together.
 #[derive(Debug)]
 pub struct Spice {
@@ -62,17 +71,18 @@ impl Spice {
             let Some(wordnet) = &self.wordnet else { return a == b };
             a == b || synonyms.entry(a.to_owned()).or_insert_with(|| wordnet.synonyms(a, Rules::Today)).contains(b)
         };
-        let mut is_found = |tuple: &Tuple| {
-            wanted.contains(tuple)
-                || wanted.iter().any(|other| {
-                    other.len() == tuple.len() && tuple.iter().zip(other.iter()).all(|(a, b)| is_same(a, b))
-                })
+        let mut is_match = |tuple: &Tuple, other: &Tuple| {
+            other.len() == tuple.len() && tuple.iter().zip(other).all(|(a, b)| is_same(a, b))
         };
-        let found = graphs.prediction.iter().filter(|tuple| is_found(tuple)).count() as f64;
-        if found == 0.0 {
+        // Each side counts its own: two words of the prediction may mean one of the references.
+        let mut said = |tuple: &&Tuple| wanted.contains(*tuple) || wanted.iter().any(|other| is_match(tuple, other));
+        let precise = graphs.prediction.iter().filter(|tuple| said(tuple)).count() as f64;
+        let recalled =
+            wanted.iter().filter(|other| graphs.prediction.iter().any(|tuple| is_match(tuple, other))).count() as f64;
+        if precise == 0.0 {
             return 0.0;
         }
-        let (precision, recall) = (found / graphs.prediction.len() as f64, found / wanted.len() as f64);
+        let (precision, recall) = (precise / graphs.prediction.len() as f64, recalled / wanted.len() as f64);
         2.0 * precision * recall / (precision + recall)
     }
 }
@@ -100,12 +110,12 @@ impl Metric for Spice {
 fn read(path: &Path) -> Result<Vec<Graphs>> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::io(path, error))?;
     let graphs = |(i, line): (usize, &str)| {
-        let lower = line.to_lowercase();
-        serde_json::from_str(&lower).map_err(|error| {
+        let graphs: Graphs = serde_json::from_str(line).map_err(|error| {
             let message = format!("no scene graphs of a row: {error}");
             Error::data(path, Some(i + 1), message)
                 .with_hint("a line is {\"prediction\": [[\"girl\"], …], \"references\": [[[\"girl\"], …], …]}")
-        })
+        })?;
+        Ok(graphs.in_lower_case())
     };
     text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(graphs).collect()
 }
