@@ -167,10 +167,12 @@ impl Metric for CommandMetric {
         let mut measures: Vec<Measure> = table
             .parts
             .into_iter()
-            .map(|(name, scores)| {
-                let corpus = of_all.iter().find(|(of, _)| *of == name).map(|(_, value)| *value);
-                let measure = Measure::mean_of_some(name, &scores);
-                corpus.map_or(measure.clone(), |value| measure.with_value(value))
+            .map(|(name, scores)| match of_all.iter().find(|(of, _)| *of == name) {
+                Some(&(_, value)) => {
+                    let rows = scores.into_iter().map(|score| score.unwrap_or(f64::NAN)).collect();
+                    Measure::beside_rows(name, value, rows)
+                }
+                None => Measure::mean_of_some(name, &scores),
             })
             .collect();
         measures.extend(alone);
@@ -251,6 +253,11 @@ mod tests {
             assert_eq!(values, [("a", 9.0), ("b", 2.0), ("c", 4.0)]);
             assert_eq!((found[0].2.clone(), found[2].2.clone()), (Some(vec![1.0, 1.0]), None));
         }
+        // Of a mean there is an interval; what 9 would be of other rows, the program alone knows.
+        let measures = metric.measure(&rows(2)).expect("measurable");
+        let resampling = super::super::Resampling { samples: 10, seed: crate::rng::Seed(1) };
+        let intervals = super::super::intervals(&measures.iter().collect::<Vec<_>>(), resampling);
+        assert_eq!(intervals.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
         let mean =
             self::found(&self::metric("read -r l; echo 1; read -r l; echo 3; read -r l; echo null", 9.0, true), 2);
         assert_eq!(mean[0].1, 2.0);

@@ -27,6 +27,8 @@ pub struct Measure {
 enum Evidence {
     /// `width` numbers a row, and the function of their sums.
     Sums { width: usize, rows: Vec<f64>, value_of: ValueOf },
+    /// A value a row, of which that of all rows is no function that is known here.
+    Rows(Vec<f64>),
     /// Nothing: the value is no function of sums over rows.
     Whole,
 }
@@ -63,6 +65,12 @@ impl Measure {
         Self { part: part.into(), fixed: Some(value), evidence: Evidence::Whole }
     }
 
+    /// A value of all rows together beside those of each, which nothing is drawn from anew: who measured says what it is. NaN for a
+    /// row that has none.
+    pub fn beside_rows(part: impl Into<String>, value: f64, rows: Vec<f64>) -> Self {
+        Self { part: part.into(), fixed: Some(value), evidence: Evidence::Rows(rows) }
+    }
+
     /// What the value is called: the metric's name, and after a `/` the part, where it has several.
     pub fn key(&self, metric: &str) -> String {
         if self.part.is_empty() { metric.to_owned() } else { format!("{metric}/{}", self.part) }
@@ -72,7 +80,7 @@ impl Measure {
     pub fn value(&self) -> f64 {
         match (&self.evidence, self.fixed) {
             (_, Some(value)) => value,
-            (Evidence::Whole, None) => f64::NAN,
+            (Evidence::Whole | Evidence::Rows(_), None) => f64::NAN,
             (Evidence::Sums { width, rows, value_of }, None) => {
                 let mut sums = vec![0.0; *width];
                 rows.chunks_exact(*width).for_each(|row| add(&mut sums, row));
@@ -86,6 +94,7 @@ impl Measure {
     pub fn row_values(&self) -> Option<Vec<f64>> {
         match &self.evidence {
             Evidence::Whole => None,
+            Evidence::Rows(rows) => Some(rows.clone()),
             Evidence::Sums { width, rows, value_of } => {
                 Some(rows.chunks_exact(*width).map(|row| value_of(row)).collect())
             }
@@ -95,7 +104,7 @@ impl Measure {
     /// The value of the rows `drawn`, which may repeat.
     fn resampled(&self, drawn: &[u32]) -> Option<f64> {
         match &self.evidence {
-            Evidence::Whole => None,
+            Evidence::Whole | Evidence::Rows(_) => None,
             Evidence::Sums { width, rows, value_of } => {
                 let mut sums = vec![0.0; *width];
                 for &row in drawn {
@@ -110,6 +119,7 @@ impl Measure {
     fn len(&self) -> usize {
         match &self.evidence {
             Evidence::Whole => 0,
+            Evidence::Rows(rows) => rows.len(),
             Evidence::Sums { width, rows, .. } => rows.len() / width,
         }
     }

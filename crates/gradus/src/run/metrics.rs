@@ -88,10 +88,16 @@ pub(super) fn readable(value: f64) -> f64 {
     if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value }
 }
 
-/// Whether a metric is better when it is smaller: losses, errors, divergences, edits.
+/// Whether a metric is better when it is smaller: losses, errors, divergences, edits, toxicity. More of a reward is better, whatever it is
+/// made of.
 pub fn smaller_is_better(name: &str) -> bool {
-    let last = name.rsplit(['/', '_']).next();
-    ["loss", "error", "perplexity", "kl"].iter().any(|part| name.contains(part)) || last == Some("ter")
+    if name.contains("rewards/") {
+        return false;
+    }
+    let words: Vec<&str> = name.split(['/', '_']).collect();
+    ["loss", "error", "perplexity"].iter().any(|part| name.contains(part))
+        || words.iter().any(|word| *word == "toxicity" || matches!(*word, "kl" | "approxkl"))
+        || words.last() == Some(&"ter")
 }
 
 /// Whether `value` of the metric is better than `other`.
@@ -251,6 +257,23 @@ mod tests {
 
     fn metrics(entries: &[(&str, f64)]) -> Metrics {
         entries.iter().copied().collect()
+    }
+
+    #[test]
+    fn which_way_is_better_follows_from_the_name() {
+        let smaller =
+            ["eval_loss", "eval_mean_squared_error", "eval_kl", "objective/kl", "eval_ter", "eval_perplexity/rows"];
+        for name in smaller.into_iter().chain(["eval_toxicity/max", "toxicity/mean", "policy/approxkl_avg"]) {
+            assert!(smaller_is_better(name), "{name}");
+        }
+        let larger = ["eval_reward", "eval_rouge/rougeL", "eval_sparkle", "eval_meteor", "eval_rewards/toxicity/mean"];
+        for name in larger.into_iter().chain([
+            "eval_rewards/typing_error/mean",
+            "eval_rewards/ter",
+            "eval_parent_totto/f_score",
+        ]) {
+            assert!(!smaller_is_better(name), "{name}");
+        }
     }
 
     #[test]
