@@ -171,6 +171,17 @@ fn layers_of_bert_score_are_the_tools() {
     }
 }
 
+#[test]
+fn summac_needs_two_labels() {
+    let options = ["model=FIXTURES/../encoders/bert", "entailment=good", "contradiction=2"];
+    let options: Vec<String> =
+        options.iter().map(|option| option.replace("FIXTURES", &folder().to_string_lossy())).collect();
+    let models = MetricModels::new(DeviceChoice::cpu().device(), MicroBatch { tokens: 64, rows: None });
+    let config = configure(&["summac_zs".into()], &options).expect("known");
+    let error = config[0].build(&models, &Interrupt::default()).err().expect("refused").to_string();
+    assert_eq!(error, "the options `entailment` and `contradiction` of `summac` both name `good`");
+}
+
 /// DeBERTa reads texts of any length; its tokenizer's file says how long those were that it learned from.
 #[test]
 fn what_classifiers_and_encoders_read_ends_where_their_tokenizer_says() {

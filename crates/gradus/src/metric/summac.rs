@@ -255,6 +255,13 @@ impl Inference {
         };
         let labels =
             [find("entailment", entailment, ENTAILMENT)?, find("contradiction", contradiction, CONTRADICTION)?];
+        if labels[0] == labels[1] {
+            let message = format!(
+                "the options `entailment` and `contradiction` of `summac` both name `{}`",
+                model.labels()[labels[0]]
+            );
+            return Err(Error::input(message).with_hint("name two labels"));
+        }
         let other =
             (0..model.labels().len()).find(|label| !labels.contains(label)).filter(|_| model.labels().len() == 3);
         let labels = [Some(labels[0]), Some(labels[1]), other];
@@ -452,8 +459,8 @@ impl Weights {
     fn read(path: &Path, inputs: usize) -> Result<Self> {
         let text =
             crate::files::read_text(path, crate::files::SETTINGS_BYTES).map_err(|error| Error::io(path, error))?;
-        let tensors: BTreeMap<String, Value> =
-            serde_json::from_str(&text).map_err(|error| Error::data(path, Some(error.line()), error.to_string()))?;
+        let tensors: BTreeMap<String, Value> = serde_json::from_str(&text)
+            .map_err(|error| Error::data(path, Some(error.line()), format!("not valid JSON: {error}")))?;
         let tensor = |name: &str, size: usize| {
             let mut values = Vec::new();
             match tensors.get(name).map(|value| flatten(value, &mut values)) {
