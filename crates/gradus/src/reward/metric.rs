@@ -36,11 +36,12 @@ impl Reward for MetricReward {
         match check_references(rollouts).and_then(|()| self.metric.worth(&measured_rows(rollouts))) {
             Ok(values) => {
                 let tokens = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
-                values
-                    .into_iter()
-                    .zip(tokens)
-                    .map(|(value, tokens)| Ok(Score::sequence(value as f32, tokens)))
-                    .collect()
+                let score = |(value, tokens): (f64, usize)| match value.is_nan() {
+                    false => Ok(Score::sequence(value as f32, tokens)),
+                    true => Err(RewardError::new("the metric has no value of this completion")
+                        .with_hint("a reward by `command` may answer `null`, which judges nothing")),
+                };
+                values.into_iter().zip(tokens).map(score).collect()
             }
             // The batch is measured together: the row that cannot be measured fails, the others are not scored.
             Err(error) => {
@@ -142,6 +143,15 @@ mod tests {
         let rows = [("", json!({ "references": ["a"] }), "a"), ("", json!({ "references": ["a", 5] }), "a")];
         let error = super::super::apply(&mut *reward, &rollouts(rows)).expect_err("no text").to_string();
         assert_eq!(error, "reward for prompt 2: `chrf`: column `references` holds 5, expected text");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_completion_without_a_value_is_named() {
+        let yaml = "metric: { command: [sh, -c, 'read -r l; echo 1; read -r l; echo null'] }";
+        let made = rollouts([("", json!({}), "a"), ("", json!({}), "b")]);
+        let error = super::super::apply(&mut *reward(yaml).expect("a program"), &made).expect_err("no value");
+        assert_eq!(error.to_string(), "reward for prompt 2: `command`: the metric has no value of this completion");
     }
 
     #[test]
