@@ -329,7 +329,8 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         Some(mut reward) => evaluation.run(&model, Some(&mut *reward))?,
         None => evaluation.run(&model, None)?,
     };
-    let values = values(&found.measures, options.resampling);
+    let group = options.group_size.max(1);
+    let values = values(&found.measures, Resampling { together: group, ..options.resampling });
     let rows = measuring.rows(&found.rollouts).into_iter().enumerate();
     let of_row = |(i, row): (usize, Row)| Prediction {
         id: row.metadata.get("id").cloned().unwrap_or_default(),
@@ -340,14 +341,19 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     };
     let samples = rows.map(of_row).collect();
     let mut means = Means::default();
-    for total in found.scores.iter().filter_map(Score::total) {
-        means.row("reward", f64::from(total), 1.0);
+    // Samples of one prompt are one observation.
+    for of_prompt in found.scores.chunks(group) {
+        let judged: Vec<f32> = of_prompt.iter().filter_map(Score::total).collect();
+        if !judged.is_empty() {
+            means.values("reward", &judged);
+        }
     }
-    for &kl in found.kls.iter().flatten() {
-        means.row("kl", kl, 1.0);
+    for of_prompt in found.kls.iter().flat_map(|kls| kls.chunks(group)) {
+        means.row("kl", of_prompt.iter().sum(), of_prompt.len() as f64);
     }
-    for rollout in &found.rollouts.rollouts {
-        means.row("length", rollout.completion_ids.len() as f64, 1.0);
+    for of_prompt in found.rollouts.rollouts.chunks(group) {
+        let lengths: Vec<f32> = of_prompt.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
+        means.values("length", &lengths);
     }
     let measured = Measured::new(made.examples.len(), made.counts.remarks(), found.stats.metrics(""));
     Ok(Measured { errors: means.errors(), values, samples, ..measured })

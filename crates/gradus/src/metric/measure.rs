@@ -149,6 +149,9 @@ pub struct Resampling {
     pub samples: usize,
     /// Which resamples.
     pub seed: Seed,
+    /// Rows that are drawn together, one after the other: samples of one prompt are more alike than those of others, and what counts are
+    /// the prompts. 1 where each row is drawn alone.
+    pub together: usize,
 }
 
 /// The middle 95 % of a value over resamples of the rows (percentile bootstrap).
@@ -171,9 +174,12 @@ pub fn intervals(measures: &[&Measure], resampling: Resampling) -> Vec<Option<In
     if rows == 0 || resampling.samples == 0 {
         return vec![None; measures.len()];
     }
+    let together = if rows.is_multiple_of(resampling.together.max(1)) { resampling.together.max(1) } else { 1 };
+    let draws = rows / together;
     let draw = |sample: usize| {
         let mut stream = resampling.seed.stream(Purpose::Resample, 0, sample as u64);
-        let drawn: Vec<u32> = (0..rows).map(|_| stream.random_range(0..rows as u32)).collect();
+        let drawn = (0..draws).map(|_| stream.random_range(0..draws as u32) * together as u32);
+        let drawn: Vec<u32> = drawn.flat_map(|first| first..first + together as u32).collect();
         measures.iter().map(|measure| measure.resampled(&drawn)).collect::<Vec<_>>()
     };
     let drawn: Vec<Vec<Option<f64>>> = (0..resampling.samples).into_par_iter().map(draw).collect();
@@ -226,13 +232,22 @@ mod tests {
         // A share of one half over 400 rows: the standard error is 0.5/√400 = 0.025, so ±1.96·0.025 = ±0.049.
         let scores: Vec<f64> = (0..400).map(|i| f64::from(i % 2)).collect();
         let (mean, whole) = (Measure::mean("", &scores), Measure::whole("", 1.0));
-        let resampling = Resampling { samples: 1000, seed: Seed(1) };
+        let resampling = Resampling { samples: 1000, seed: Seed(1), together: 1 };
         let found = intervals(&[&mean, &whole], resampling);
         let interval = found[0].expect("an interval");
         assert!((interval.low - 0.451).abs() < 0.01 && (interval.high - 0.549).abs() < 0.01, "{interval:?}");
         assert!((interval.middle - 0.5).abs() < 0.005, "{interval:?}");
         assert_eq!(found[1], None);
         assert_eq!(intervals(&[&mean], resampling)[0], found[0], "the same seed gives the same interval");
+        // Four samples of a prompt that are the same are one: 100 prompts, ±1.96 · 0.5/√100 = ±0.098.
+        let alike: Vec<f64> = (0..400).map(|i| f64::from(i / 4 % 2)).collect();
+        let by_prompt = Resampling { together: 4, ..resampling };
+        let interval = intervals(&[&Measure::mean("", &alike)], by_prompt)[0].expect("an interval");
+        assert!((interval.low - 0.402).abs() < 0.02 && (interval.high - 0.598).abs() < 0.02, "{interval:?}");
+        // What stands in the first row of each alone is in every resample.
+        let firsts: Vec<Option<f64>> = (0..12).map(|i| (i % 4 == 0).then_some(1.0)).collect();
+        let interval = intervals(&[&Measure::mean_of_some("", &firsts)], by_prompt)[0].expect("an interval");
+        assert_eq!((interval.low, interval.high), (1.0, 1.0));
         let off = Resampling { samples: 0, ..resampling };
         assert_eq!(intervals(&[&mean], off), [None]);
     }

@@ -186,7 +186,7 @@ impl Metric for Rouge {
             Some(match self.options.aggregate {
                 Aggregate::Mean => mean,
                 Aggregate::Bootstrap => {
-                    let resampling = Resampling { samples: 1000, seed: Seed(0) };
+                    let resampling = Resampling { samples: 1000, seed: Seed(0), together: 1 };
                     let middle = intervals(&[&mean], resampling)[0].map_or(mean.value(), |interval| interval.middle);
                     mean.with_value(middle)
                 }
