@@ -27,7 +27,7 @@ use crate::rng::{Purpose, Seed};
 
 /// Keys of `sweep`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a mapping")]
 struct SweepConfig {
     /// Keys with their values: every combination is a point.
     #[serde(default)]
@@ -50,7 +50,7 @@ fn one() -> usize {
 
 /// Keys of `sweep.random`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a mapping")]
 struct RandomConfig {
     /// How many points.
     points: usize,
@@ -235,13 +235,15 @@ fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
     let point = |i: usize| {
         let mut stream = Seed(random.seed).stream(Purpose::Sweep, 0, i as u64);
         let draw = |(key, from): (&String, &Json)| {
-            let bounds = |name: &str| match from.get(name).and_then(Json::as_array).map(Vec::as_slice) {
-                Some([low, high]) => {
-                    let bounds = low.as_f64().zip(high.as_f64());
-                    bounds.filter(|(low, high)| low < high && (high - low).is_finite())
-                }
-                _ => None,
-            };
+            let is_one = from.as_object().is_some_and(|from| from.len() == 1);
+            let bounds =
+                |name: &str| match from.get(name).filter(|_| is_one).and_then(Json::as_array).map(Vec::as_slice) {
+                    Some([low, high]) => {
+                        let bounds = low.as_f64().zip(high.as_f64());
+                        bounds.filter(|(low, high)| low < high && (high - low).is_finite())
+                    }
+                    _ => None,
+                };
             let wrong = || {
                 format!(
                     "`sweep.random.keys.{key}` is {from}, but a list, `{{ uniform: [low, high] }}` or `{{ log_uniform: [low, high] }}` \
@@ -260,7 +262,10 @@ fn drawn(random: &RandomConfig) -> std::result::Result<Vec<Settings>, String> {
         };
         random.keys.iter().map(draw).collect()
     };
-    (0..random.points.min(RUNS_MAX + 1)).map(point).collect()
+    if random.points > RUNS_MAX {
+        return Err(format!("`sweep.random.points` is {}, more than {RUNS_MAX} runs", random.points));
+    }
+    (0..random.points).map(point).collect()
 }
 
 /// Three digits of what differs between `low` and `high`: nobody reads more, and names stay short.
@@ -387,6 +392,16 @@ mod tests {
             (
                 "grid: { train.batch_size: [4, 8, 4] }",
                 "`sweep.grid.train.batch_size` has 4 twice, which would be the same run",
+            ),
+            (
+                "random: { points: 20000, keys: { train.batch_size: [4] } }",
+                "`sweep.random.points` is 20000, more than 10000 runs",
+            ),
+            ("random: 5", "`sweep`: invalid type: integer `5`, expected a mapping"),
+            (
+                "random: { points: 2, keys: { train.epochs: { uniform: [1, 2], log_uniform: [1, 2] } } }",
+                "`sweep.random.keys.train.epochs` is {\"uniform\":[1,2],\"log_uniform\":[1,2]}, but a list, `{ uniform: [low, high] }` \
+                 or `{ log_uniform: [low, high] }` is needed",
             ),
             ("random: { points: 2, keys: {} }", "`sweep.random.keys` is empty, so that all points are one"),
         ] {
