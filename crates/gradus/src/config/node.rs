@@ -130,7 +130,7 @@ pub(super) fn document(path: &Path, text: &str) -> Result<Node, Diagnostic> {
 pub(super) fn parse(path: &Path, text: &str) -> Result<Node, Diagnostic> {
     let mut reader = Reader {
         path,
-        lines: text.lines().collect(),
+        lines: text.lines().map(Line::of).collect(),
         parser: Parser::new_from_str(text),
         anchors: HashMap::new(),
         values: 0,
@@ -142,12 +142,35 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Node, Diagnostic> {
 
 struct Reader<'a> {
     path: &'a Path,
-    lines: Vec<&'a str>,
+    lines: Vec<Line<'a>>,
     parser: Parser<'a, serde_saphyr::granit_parser::StrInput<'a>>,
     /// What stands behind each anchor, and how many values that is.
     anchors: HashMap<usize, (Node, usize)>,
     values: usize,
     level: usize,
+}
+
+/// A line that messages show parts of.
+#[derive(Default)]
+struct Line<'a> {
+    text: &'a str,
+    /// How many characters it has, but for blanks at its end.
+    width: usize,
+    /// Where every [`LINE_SHOWN`]th character begins: nobody counts a long line from its start for each of its keys.
+    starts: Vec<usize>,
+}
+
+impl<'a> Line<'a> {
+    fn of(text: &'a str) -> Self {
+        let starts = text.char_indices().step_by(LINE_SHOWN).map(|(at, _)| at).collect();
+        Self { text, width: text.trim_end().chars().count(), starts }
+    }
+
+    /// At most [`LINE_SHOWN`] characters from the `from`th on.
+    fn shown(&self, from: usize) -> String {
+        let start = self.starts.get(from / LINE_SHOWN).copied().unwrap_or(self.text.len());
+        self.text[start..].chars().skip(from % LINE_SHOWN).take(LINE_SHOWN).collect()
+    }
 }
 
 impl<'a> Reader<'a> {
@@ -276,23 +299,22 @@ impl<'a> Reader<'a> {
 
     /// Underlines a scalar as far as its first line goes.
     fn scalar_place(&self, span: &Span) -> Place {
-        let line = self.lines.get(span.start.line().saturating_sub(1)).copied().unwrap_or_default();
-        let rest = line.trim_end().chars().count().saturating_sub(span.start.col());
+        let line = self.lines.get(span.start.line().saturating_sub(1));
+        let rest = line.map_or(0, |line| line.width).saturating_sub(span.start.col());
         let width = if span.end.line() == span.start.line() { span.end.col() - span.start.col() } else { rest };
         self.place(span.start, width.min(rest).max(1))
     }
 
     fn place(&self, start: Marker, width: usize) -> Place {
-        let line = self.lines.get(start.line().saturating_sub(1)).copied().unwrap_or_default();
+        let empty = Line::default();
+        let line = self.lines.get(start.line().saturating_sub(1)).unwrap_or(&empty);
         // A line of any length is shown around the place.
-        let from = if line.len() > LINE_SHOWN { start.col().saturating_sub(LINE_SHOWN / 2) } else { 0 };
-        let excerpt = match (from, line.len() > LINE_SHOWN) {
-            (_, false) => line.to_owned(),
+        let is_long = line.text.len() > LINE_SHOWN;
+        let from = if is_long { start.col().saturating_sub(LINE_SHOWN / 2) } else { 0 };
+        let excerpt = match is_long {
+            false => line.text.to_owned(),
             // The mark at its end says who asked for the key.
-            (from, true) => {
-                let mark = if line.ends_with(MARK) { MARK } else { "" };
-                line.chars().skip(from).take(LINE_SHOWN).collect::<String>() + mark
-            }
+            true => line.shown(from) + if line.text.ends_with(MARK) { MARK } else { "" },
         };
         Place::File {
             path: self.path.to_owned(),
