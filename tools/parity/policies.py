@@ -19,7 +19,7 @@ from replay import weights
 from safetensors.torch import load_file, save_file
 
 import torch
-from transformers import T5Config, T5ForConditionalGeneration, T5Model
+from transformers import AutoModelForSeq2SeqLM, BartConfig, T5Config, T5Model
 
 SEED = 29
 ITERATIONS = 5
@@ -56,13 +56,13 @@ class EncoderDecoders:
     start_model, value_model, ids = "t5", "t5-critic", (3, 26)
 
     @staticmethod
-    def read(row):
+    def read(row, start=0):
         """The source, and what the decoder reads: the ids before each of the completion's."""
-        return torch.tensor([row["prompt_ids"]]), torch.tensor([[0, *row["completion_ids"][:-1]]])
+        return torch.tensor([row["prompt_ids"]]), torch.tensor([[start, *row["completion_ids"][:-1]]])
 
     @classmethod
     def completion_logits(cls, model, row, temperature):
-        source, read = cls.read(row)
+        source, read = cls.read(row, model.config.decoder_start_token_id)
         return model(input_ids=source, decoder_input_ids=read, use_cache=False).logits[0] / temperature
 
     @classmethod
@@ -71,8 +71,8 @@ class EncoderDecoders:
 
     @staticmethod
     def load(models, name):
-        if name == "t5":
-            return T5ForConditionalGeneration.from_pretrained(models / name, attn_implementation="eager", dtype=torch.float32)
+        if name != "t5-critic":
+            return AutoModelForSeq2SeqLM.from_pretrained(models / name, attn_implementation="eager", dtype=torch.float32)
         critic = TwoLayerCritic(T5Model(T5Config.from_pretrained(models / name)))
         state = load_file(models / name / "model.safetensors")
         named = {key if key.startswith("score.") else f"trunk.{key}": value for key, value in state.items()}
@@ -94,6 +94,33 @@ class EncoderDecoders:
         config.save_pretrained(out)
         state = {key.removeprefix("trunk."): value for key, value in critic.state_dict().items() if not key.endswith("embed_tokens.weight")}
         save_file({key: value.contiguous() for key, value in state.items()}, out / "model.safetensors", metadata={"format": "pt"})
+
+
+class Smooth(EncoderDecoders):
+    """Without a ReLU, where differences are as exact as derivatives: one that is scaled before a tied head, one with
+    norms after its layers."""
+
+    # Of both: widths that are no multiple of anything, stacks of different depth.
+    ids_of = dict(pad_token_id=0, eos_token_id=1, vocab_size=29)
+    configurations = {
+        "t5-gated": T5Config(**ids_of, decoder_start_token_id=0, d_model=18, d_kv=5, d_ff=22, num_layers=1, num_decoder_layers=2,
+                             num_heads=3, relative_attention_num_buckets=8, relative_attention_max_distance=16, dropout_rate=0.0,
+                             feed_forward_proj="gated-gelu", initializer_factor=0.7),
+        "bart": BartConfig(**ids_of, bos_token_id=None, decoder_start_token_id=1, forced_eos_token_id=None, d_model=18,
+                           encoder_layers=1, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=3,
+                           encoder_ffn_dim=20, decoder_ffn_dim=26, max_position_embeddings=24, dropout=0.0, init_std=0.3),
+    }
+
+    def __init__(self, name):
+        self.start_model = name
+
+    @classmethod
+    def write(cls, models):
+        for i, (name, config) in enumerate(cls.configurations.items()):
+            torch.manual_seed(SEED + 10 + i)
+            model = AutoModelForSeq2SeqLM.from_config(config)
+            shutil.copytree(models / "t5", models / name, dirs_exist_ok=True)
+            model.save_pretrained(models / name)
 
 
 def ragged(generator, ids=(5, 320)):
@@ -433,6 +460,9 @@ def main():
     write_json(root.parent / "losses/masks.json", masks(root / "models"))
     write_json(root / "fisher.json", fisher(root / "models", Decoders))
     write_json(root / "fisher_t5.json", fisher(root / "models", EncoderDecoders))
+    Smooth.write(root / "models")
+    for name in Smooth.configurations:
+        write_json(root / f"fisher_{name.replace('-', '_')}.json", fisher(root / "models", Smooth(name)))
 
 
 if __name__ == "__main__":
