@@ -182,6 +182,29 @@ fn recomputed_blocks_give_the_same_bits() {
     }
 }
 
+/// What the classes of `transformers` take for keys that `config.json` lacks is not what BERT's takes.
+#[test]
+fn families_fill_in_what_a_configuration_lacks() {
+    for (name, lacking) in [
+        ("albert", &["hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob"][..]),
+        ("deberta-v2", &["layer_norm_eps"]),
+        // Every text fits into both windows.
+        ("longformer-wide", &["attention_window"]),
+    ] {
+        let mut case = Case::named(name);
+        let logits = |case: &Case| {
+            let mut model = case.trained();
+            model.set_dropout(true);
+            host(model.logits(&model.batch(&case.texts()).dropping(Some(DropoutStream::of_key(5)))))
+        };
+        let expected = logits(&case);
+        for key in lacking {
+            assert!(case.dir.config.remove(*key).is_some(), "{name} has `{key}`");
+        }
+        assert_eq!(logits(&case), expected, "{name} without {lacking:?}");
+    }
+}
+
 #[test]
 fn dropout_falls_where_transformers_has_it() {
     let text = std::fs::read_to_string(support::fixtures().join("dropout/fixture.json")).expect("a fixture");

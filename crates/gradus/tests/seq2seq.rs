@@ -432,6 +432,35 @@ fn a_bart_without_its_head_and_its_prefix_is_read() {
     assert_eq!(hidden(&bare), hidden(&case.load()));
 }
 
+/// What the classes of `transformers` take for keys that `config.json` lacks is not the same in all families.
+#[test]
+fn families_fill_in_what_a_configuration_lacks() {
+    for (name, lacking, start) in [
+        ("mt5", &["feed_forward_proj", "decoder_start_token_id"][..], 0),
+        ("bart", &["decoder_start_token_id"], 2),
+        ("blenderbot", &["decoder_start_token_id"], 1),
+        ("blenderbot-small", &["decoder_start_token_id"], 1),
+    ] {
+        let case = Case::all().find(|case| case.name == name).expect("a fixture");
+        let mut config = case.dir.config.clone();
+        config.insert("decoder_start_token_id".into(), json!(start));
+        let written = tempfile::tempdir().expect("temporary directory");
+        let logits = |config: &serde_json::Map<String, Value>| {
+            std::fs::write(written.path().join("config.json"), Value::Object(config.clone()).to_string())
+                .expect("written");
+            let weights = "model.safetensors";
+            std::fs::copy(case.path.join(weights), written.path().join(weights)).expect("copied");
+            let model = CausalLm::load(&ModelDir::open(written.path()).expect("opens"), &device()).expect("loads");
+            host(model.hidden(&model.batch(&Rows::Alone(case.pairs()))))
+        };
+        let expected = logits(&config);
+        for key in lacking {
+            assert!(config.remove(*key).is_some(), "{name} has `{key}`");
+        }
+        assert_eq!(logits(&config), expected, "{name} without {lacking:?}");
+    }
+}
+
 #[test]
 fn what_a_configuration_lacks_is_said() {
     let refuse = |key: &str, value: Option<Value>| {

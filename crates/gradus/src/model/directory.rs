@@ -9,7 +9,7 @@ use super::classifier::Task;
 use super::encoder::EncoderFamily;
 use super::facts;
 use super::hub;
-use super::trunk::Family;
+use super::trunk::{Family, whole_config};
 use crate::error::{Error, Result};
 use crate::files::{self, atomic};
 
@@ -279,18 +279,19 @@ impl ModelDir {
         }
     }
 
-    /// The id that a decoder begins with: `decoder_start_token_id` of the configuration, or of the generation configuration.
+    /// The id that a decoder begins with: `decoder_start_token_id` of the configuration, or of the generation configuration, or
+    /// what `transformers` takes for a family where neither says.
     ///
     /// # Errors
-    /// When neither says.
+    /// When nothing does.
     pub(crate) fn decoder_start(&self) -> Result<u32> {
-        let sources = [Some(&self.config), self.generation_config.as_ref()];
+        let whole = whole_config(self);
+        let sources = [Some(&self.config), self.generation_config.as_ref(), Some(&whole)];
         let found = sources.into_iter().flatten().find_map(|config| config.get("decoder_start_token_id")?.as_u64());
         let Some(id) = found.and_then(|id| u32::try_from(id).ok()) else {
             let message = "no `decoder_start_token_id`: nothing says what the decoder begins with";
-            return Err(Error::model(self.path.join("config.json"), message).with_hint(
-                "T5 begins with its padding (`\"decoder_start_token_id\": 0`), BART with its end of text (2)",
-            ));
+            return Err(Error::model(self.path.join("config.json"), message)
+                .with_hint("T5 begins with its padding: `\"decoder_start_token_id\": 0`"));
         };
         let vocabulary = self.config.get("vocab_size").and_then(Value::as_u64);
         if let Some(vocabulary) = vocabulary.filter(|&vocabulary| u64::from(id) >= vocabulary) {

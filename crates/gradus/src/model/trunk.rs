@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use gradus_kernels::AttentionShape;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::bart::{BartConfig, BartKind, BartModel};
 use super::batch::{Batch, Beginnings, Input, Rows};
@@ -177,8 +177,27 @@ pub(super) fn check_probability(key: &str, value: f32) -> Result<(), String> {
     }
 }
 
+/// What `transformers` takes for keys that `config.json` lacks, of a family that takes something else than its kin. Llama's kin
+/// have a table of their own.
+fn defaults(model_type: &str) -> &'static str {
+    match (Family::named(model_type), EncoderFamily::named(model_type)) {
+        (Some(Family::Mt5), _) => r#"{"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}"#,
+        (Some(Family::Bart), _) => r#"{"decoder_start_token_id": 2}"#,
+        (Some(Family::Blenderbot | Family::BlenderbotSmall), _) => r#"{"decoder_start_token_id": 1}"#,
+        (_, Some(encoder)) => encoder.defaults(),
+        _ => "{}",
+    }
+}
+
+/// `config.json` of a model, with what `transformers` takes for keys that it lacks where families differ.
+pub(super) fn whole_config(dir: &ModelDir) -> Map<String, Value> {
+    let mut all: Map<String, Value> = serde_json::from_str(defaults(dir.model_type())).expect("an object");
+    all.extend(dir.config.clone());
+    all
+}
+
 pub(crate) fn read_config<C: DeserializeOwned>(dir: &ModelDir) -> Result<C> {
-    serde_json::from_value(Value::Object(dir.config.clone()))
+    serde_json::from_value(Value::Object(whole_config(dir)))
         .map_err(|error| Error::model(dir.path.join("config.json"), error.to_string()))
 }
 

@@ -110,20 +110,24 @@ fn one() -> usize {
 /// What `transformers` takes for keys that are absent, where families differ.
 fn defaults(family: Family) -> &'static str {
     match family {
-        Family::Mistral | Family::Qwen2 | Family::Qwen3 => r#"{"sliding_window": 4096}"#,
+        Family::Mistral => r#"{"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}"#,
+        Family::Qwen2 => r#"{"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096}"#,
+        Family::Qwen3 => {
+            r#"{"num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32768, "sliding_window": 4096}"#
+        }
         Family::Gemma2 => {
-            r#"{"head_dim": 256, "max_position_embeddings": 8192, "hidden_activation": "gelu_pytorch_tanh",
-                "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+            r#"{"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192,
+                "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
                 "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}"#
         }
         Family::Gemma3 => {
-            r#"{"head_dim": 256, "max_position_embeddings": 131072, "hidden_activation": "gelu_pytorch_tanh",
-                "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+            r#"{"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
+                "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
                 "sliding_window_pattern": 6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}"#
         }
         Family::SmolLm3 => {
-            r#"{"max_position_embeddings": 32768, "tie_word_embeddings": true, "no_rope_layer_interval": 4,
-                "rope_theta": 2000000.0}"#
+            r#"{"num_key_value_heads": 4, "max_position_embeddings": 32768, "tie_word_embeddings": true,
+                "no_rope_layer_interval": 4, "rope_theta": 2000000.0}"#
         }
         Family::Phi3 => {
             r#"{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#

@@ -62,6 +62,19 @@ impl EncoderFamily {
         self.names()[2]
     }
 
+    /// What `transformers` takes for keys that `config.json` lacks, where BERT has something else or nothing.
+    pub(crate) fn defaults(self) -> &'static str {
+        match self {
+            Self::Albert => {
+                r#"{"hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+                    "classifier_dropout_prob": 0.1}"#
+            }
+            Self::Deberta => r#"{"layer_norm_eps": 1e-7}"#,
+            Self::Longformer => r#"{"attention_window": 512}"#,
+            _ => "{}",
+        }
+    }
+
     fn names(self) -> [&'static str; 3] {
         match self {
             Self::Bert => ["bert", "Bert", "bert."],
