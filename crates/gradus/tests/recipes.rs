@@ -160,6 +160,74 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
     assert!(problems.iter().all(|problem| problem.places.len() == 1), "{problems:?}");
 }
 
+/// What RL4LMs' constructors set where a file is silent, buffers smaller than a mini-batch, and the masks by rank.
+#[test]
+fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("bare.yml");
+    let imported = |algorithm: &str, environments: usize, args: &str, policy: &str, generation: &str| {
+        let text = format!(
+            "reward_fn: {{ id: increasing_numbers, args: {{ min_tokens: 20 }} }}\ndatapool: {{ id: dummy_pool, args: {{ prompt: one, n_samples: 5 }} }}\n\
+             env: {{ n_envs: {environments}, args: {{ max_prompt_length: 5, max_episode_length: 20, terminate_on_eos: True }} }}\n\
+             alg:\n  id: {algorithm}\n  args: {{ {args} }}\n  kl_div: {{ coeff: 0.1 }}\n  policy:\n    \
+             id: {policy}\n      generation_kwargs: {{ do_sample: True, max_new_tokens: 20{generation} }}\n\
+             train_evaluation: {{ n_iters: 5, eval_every: 1, eval_batch_size: 8 }}\n"
+        );
+        std::fs::write(&file, text).expect("written");
+        let Imported { yaml, notes } = import(System::Rl4lms, &file).expect("it is read");
+        let written = RunConfig::parse(&yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        let plan = Plan::check(&written, &Machine::detect()).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        (serde_json::to_value(plan.config()).expect("plain data"), notes)
+    };
+    let check = |(json, _): &(serde_json::Value, Vec<_>), expected: &[(&str, &str)]| {
+        for (key, expected) in expected {
+            assert_eq!(json.pointer(key).map(ToString::to_string).as_deref(), Some(*expected), "{key}");
+        }
+    };
+    let (causal, masked) = (
+        "causal_lm_actor_critic_policy\n    args:\n      model_name: gpt2",
+        "maskable_seq2seq_lm_actor_critic_policy\n    args:\n      model_name: t5\n      mask_type: ",
+    );
+    // 2048 tokens are 103 completions of 20, four to 64 tokens.
+    let ppo = imported("ppo", 1, "clip_range_vf: null", causal, ", temperature: 0.7");
+    check(
+        &ppo,
+        &[
+            ("/method/ppo/update_epochs", "10"),
+            ("/method/ppo/mini_batches", "26"),
+            ("/method/ppo/value_clip_range", "0.0"),
+            ("/method/ppo/kl/target", "null"),
+            ("/method/ppo/sampling/trained_logprobs", "\"untempered\""),
+            ("/train/batch_size", "104"),
+            ("/train/learning_rate", "0.0003"),
+        ],
+    );
+    // 40 tokens are two completions, whatever a mini-batch could hold.
+    let small = imported("ppo", 2, "n_steps: 20, batch_size: 64", causal, "");
+    check(&small, &[("/train/batch_size", "2"), ("/method/ppo/mini_batches", "1")]);
+    let a2c = imported("a2c", 8, "verbose: 1", causal, "");
+    check(&a2c, &[("/train/batch_size", "2"), ("/train/learning_rate", "0.0007"), ("/method/a2c/gae_lambda", "1.0")]);
+    // 640 tokens are 32 completions, seven to 128 tokens.
+    let trpo = imported("trpo", 10, "n_steps: 64", causal, "");
+    check(
+        &trpo,
+        &[("/train/batch_size", "35"), ("/method/trpo/critic_mini_batches", "5"), ("/train/learning_rate", "0.001")],
+    );
+    let ranked = imported("nlpo", 1, "n_steps: 20", &format!("{masked}topk\n      top_mask: 7"), ", temperature: 0.5");
+    check(
+        &ranked,
+        &[
+            ("/method/nlpo/mask_model", "\"policy\""),
+            ("/method/nlpo/top_k", "7"),
+            ("/method/nlpo/min_tokens_to_keep", "1"),
+            ("/method/nlpo/mask_update_iterations", "1000"),
+        ],
+    );
+    assert!(ranked.1.iter().any(|note| note.message.contains("those at temperature 1 there")), "{:?}", ranked.1);
+    let likely = imported("nlpo", 1, "n_steps: 20", &format!("{masked}learned_top_p\n      top_mask: 0.9"), "");
+    check(&likely, &[("/method/nlpo/min_tokens_to_keep", "101"), ("/method/nlpo/mask_model", "\"lagged\"")]);
+}
+
 #[test]
 fn metrics_that_ask_models_become_ours() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -104,7 +104,7 @@ method:
     clip_jointly: true
     kl: {coefficient: 0.1, estimator: k1, target: 0.5, rate: 0.1, unit: token}
     critic: {trunk: separate}
-    sampling: {top_k: 50, min_new_tokens: 48, trained_logprobs: raw}
+    sampling: {top_k: 50, min_new_tokens: 48, trained_logprobs: untempered}
 train:
   batch_size: 2
   optimizer: rmsprop

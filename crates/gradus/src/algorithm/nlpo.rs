@@ -41,7 +41,7 @@ pub struct NlpoConfig {
     pub mask_update: MaskUpdate,
     /// Iterations after which the lagged copy becomes the policy as it is then. Default 20 (RL4LMs' recipes).
     pub mask_update_iterations: usize,
-    /// Tokens that the mask keeps at least. Default 1 (RL4LMs' code: 100).
+    /// Tokens that the mask keeps at least. Default 1 (RL4LMs' code: 100; with an encoder it keeps one more than it says).
     pub min_tokens_to_keep: usize,
     /// Whether the tokenizer's special tokens are never masked. Default true (RL4LMs' code).
     pub keep_special_tokens: bool,

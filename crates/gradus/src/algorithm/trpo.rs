@@ -131,7 +131,7 @@ method:
     whitening: {rewards: biased_deviation, center_rewards: true, advantages: deviation}
     kl: {coefficient: 0.01, estimator: k1, target: 2, rate: 0.1, unit: token}
     critic: {trunk: separate}
-    sampling: {top_k: 50, trained_logprobs: raw}
+    sampling: {top_k: 50, trained_logprobs: untempered}
 train:
   batch_size: 2
   learning_rate: 1e-5

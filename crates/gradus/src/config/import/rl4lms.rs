@@ -13,6 +13,20 @@ const HF_MAX_LENGTH: usize = 20;
 const REPEATED: &str = "generate a sentence with: ";
 /// The classifier that is written into the original.
 const INTENTS: &str = "rajkumarrrk/roberta-daily-dialog-intent-classifier";
+/// What an algorithm's constructor sets where a file says nothing, other than `preset: rl4lms`: transitions of an environment, the
+/// learning rate, and transitions of a mini-batch of those who step by them (of TRPO its critic).
+fn constructor(algorithm: &str) -> (usize, f64, Option<usize>) {
+    match algorithm {
+        "a2c" => (5, 7e-4, None),
+        "trpo" => (2048, 1e-3, Some(128)),
+        _ => (2048, 3e-4, Some(64)),
+    }
+}
+/// Passes over a buffer.
+const EPOCHS: usize = 10;
+/// Iterations after which the network of a mask is refreshed, and tokens that it keeps at least.
+const MASK_UPDATE: usize = 1000;
+const MASK_KEEPS: usize = 100;
 /// Evaluations see the whole split.
 const WHOLE_SPLIT: usize = 1_000_000;
 
@@ -65,12 +79,10 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
 
     let args = |key: &str| format!("alg.args.{key}");
     for (theirs, ours) in [
-        ("n_epochs", "update_epochs"),
         ("ent_coef", "entropy_coefficient"),
         ("gamma", "discount"),
         ("gae_lambda", "gae_lambda"),
         ("clip_range", "clip_range"),
-        ("clip_range_vf", "value_clip_range"),
         ("target_kl", "target_kl"),
         ("normalize_advantage", "whiten_advantages"),
         ("cg_max_steps", "cg_max_steps"),
@@ -81,10 +93,16 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
     ] {
         to.set_some(&method(ours), from.json(&args(theirs)));
     }
+    // `null` is no clipping, as is 0 here.
+    to.set_some(&method("value_clip_range"), from.number(&args("clip_range_vf")));
+    if matches!(algorithm, "ppo" | "nlpo") {
+        to.set(&method("update_epochs"), from.count(&args("n_epochs")).unwrap_or(EPOCHS));
+    }
     // Ours is half a squared error.
     to.set_some(&method("value_coefficient"), from.number(&args("vf_coef")).map(|weight| weight * 2.0));
     from.see_all(&args("verbose"));
-    to.set_some("train.learning_rate", from.json(&args("learning_rate")));
+    let rate = from.json(&args("learning_rate")).unwrap_or_else(|| constructor(algorithm).1.into());
+    to.set("train.learning_rate", rate);
     to.set_some("train.max_grad_norm", from.json(&args("max_grad_norm")));
     to.set_some("train.seed", from.json(&args("seed")));
     to.set_some("train.weight_decay", from.json(&format!("{policy}.weight_decay")));
@@ -96,7 +114,7 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
         to.set(&method("whiten_rewards"), true);
     }
     if algorithm == "nlpo" {
-        mask(from, to, policy);
+        mask(from, to, policy, apart);
     }
     reward(from, to)?;
     prompts(from, to, &kind, policy, apart);
@@ -177,54 +195,61 @@ fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, ap
     to.set_some(&key("sampling.repetition_penalty"), from.json(&theirs("repetition_penalty")));
     to.set_some(&key("sampling.no_repeat_ngram_size"), from.json(&theirs("no_repeat_ngram_size")));
     to.set_some(&key("temperature"), from.json(&theirs("temperature")));
-}
-
-/// A buffer of transitions as completions: as many as fill it, in mini-batches of at least as many transitions.
-fn batches(from: &Original, to: &mut Written, algorithm: &str, new: usize) {
-    let (environments, steps) = (from.some("env.n_envs").unwrap_or(1), from.some("alg.args.n_steps").unwrap_or(2048));
-    let buffer = environments.saturating_mul(steps);
-    let batch = from.some("alg.args.batch_size");
-    let has_mini_batches = matches!(algorithm, "ppo" | "nlpo");
-    let new = new.max(1);
-    let together = if has_mini_batches { batch.unwrap_or(64).div_ceil(new) } else { 1 };
-    let mini_batches = buffer.div_ceil(new).div_ceil(together).max(1);
-    to.set("train.batch_size", mini_batches * together);
-    let of = format!("{environments} environments × {steps} steps are {buffer} tokens");
-    if has_mini_batches {
-        to.set(&format!("method.{algorithm}.mini_batches"), mini_batches);
+    if algorithm == "nlpo" && from.number(&theirs("temperature")).is_some_and(|temperature| temperature != 1.0) {
         from.note(
-            "alg.args.n_steps",
-            format!(
-                "{of}: {} completions of {new} an iteration, in {mini_batches} mini-batches of {together}",
-                mini_batches * together
-            ),
+            &theirs("temperature"),
+            "logprobs, ratios and KL are those at temperature 1 there; here, under a mask, those at the temperature of sampling",
         );
-    } else {
-        from.note("alg.args.n_steps", format!("{of}: {mini_batches} completions of {new} an iteration"));
     }
 }
 
-fn mask(from: &Original, to: &mut Written, policy: &str) {
+/// A buffer of transitions as completions: as many as fill it, in mini-batches of at least as many transitions, or in one where
+/// all are fewer.
+fn batches(from: &Original, to: &mut Written, algorithm: &str, new: usize) {
+    let (usual, _, batch) = constructor(algorithm);
+    let (environments, steps) = (from.some("env.n_envs").unwrap_or(1), from.some("alg.args.n_steps").unwrap_or(usual));
+    let (buffer, given, new) = (environments.saturating_mul(steps), from.some("alg.args.batch_size"), new.max(1));
+    let all = buffer.div_ceil(new).max(1);
+    let together = batch.map_or(all, |usual| given.unwrap_or(usual).div_ceil(new).clamp(1, all));
+    let mini_batches = all.div_ceil(together);
+    let all = mini_batches.saturating_mul(together);
+    to.set("train.batch_size", all);
+    let mut said = format!(
+        "{environments} environments × {steps} steps are {buffer} tokens: {all} completions of {new} an iteration"
+    );
+    if matches!(algorithm, "ppo" | "nlpo") {
+        to.set(&format!("method.{algorithm}.mini_batches"), mini_batches);
+        said += &format!(", in {mini_batches} mini-batches of {together}");
+    } else if mini_batches > 1 {
+        to.set(&format!("method.{algorithm}.critic_mini_batches"), mini_batches);
+        said += &format!(", for the critic in {mini_batches} mini-batches of {together}");
+    }
+    from.note("alg.args.n_steps", said);
+}
+
+/// `apart`: with an encoder one token more is kept.
+fn mask(from: &Original, to: &mut Written, policy: &str, apart: bool) {
     let theirs = |name: &str| format!("{policy}.{name}");
     let kind = from.text(&theirs("mask_type")).unwrap_or_else(|| "learned_top_k".into());
-    let top = from.number(&theirs("top_mask"));
+    let (top, keeps) = (from.number(&theirs("top_mask")), from.count(&theirs("min_tokens_to_keep")));
     match (kind.as_str(), top) {
-        ("learned_top_p", Some(top)) => to.set("method.nlpo.top_p", top),
+        ("learned_top_p", Some(top)) => {
+            to.set("method.nlpo.top_p", top);
+            to.set("method.nlpo.min_tokens_to_keep", keeps.unwrap_or(MASK_KEEPS) + usize::from(apart));
+        }
         (_, Some(top)) => {
             to.set("method.nlpo.top_k", top as usize);
+            to.set("method.nlpo.min_tokens_to_keep", 1); // there it is of top-p alone
             if kind == "topk" {
-                from.note(
-                    &theirs("mask_type"),
-                    "the mask of `topk` is the reference's; here it is a lagged policy's, never refreshed",
-                );
+                to.set("method.nlpo.mask_model", "policy");
             }
         }
         (_, None) => {
             from.note(&theirs("mask_type"), "`top_mask` is missing, without which the mask does not work there")
         }
     }
-    to.set_some("method.nlpo.mask_update_iterations", from.json(&theirs("target_update_iterations")));
-    to.set("method.nlpo.min_tokens_to_keep", from.count(&theirs("min_tokens_to_keep")).unwrap_or(100));
+    let iterations = from.count(&theirs("target_update_iterations")).unwrap_or(MASK_UPDATE);
+    to.set("method.nlpo.mask_update_iterations", iterations);
 }
 
 fn prompts(from: &Original, to: &mut Written, kind: &str, policy: &str, apart: bool) {
