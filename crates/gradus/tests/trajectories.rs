@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use burn::module::Module;
 use burn::tensor::Tensor;
 use gradus::algorithm::critic::{Critic, SeparateCritic};
-use gradus::algorithm::fisher::Distributions;
+use gradus::algorithm::fisher::{Distance, Distributions};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
@@ -753,6 +753,13 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
     let layout = learner.layout();
     let short = |name: &str| name.replacen("policy.trunk.", prefix, 1);
     let before = learner.parameters();
+    // Of a policy from itself: no step at all is never one upwards.
+    let (policy, every) = (
+        learner.frozen().policy,
+        Distributions { experience: &experience, chosen: &chosen, temperature: 1.0, passes: settings.passes },
+    );
+    let objective = every.objective(&policy, &advantages.advantages);
+    assert_eq!(every.distance(&policy, &policy, &advantages.advantages), Distance { kl: 0.0, objective });
 
     for case in fixture["cases"].as_array().unwrap() {
         let expected = case["product"].as_object().unwrap();
@@ -772,9 +779,7 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
                 Tensor::from_floats(values.as_slice(), &gradient.device())
             }
         };
-        let distributions =
-            Distributions { experience: &experience, chosen: &chosen, temperature: 1.0, passes: settings.passes };
-        let product = distributions.product(&mut learner, &vector);
+        let product = every.product(&mut learner, &vector);
         let host: Vec<f32> = vector.into_data().try_into_vec().unwrap();
         let curvature = dot(&host, &product);
         let name = &case["name"];

@@ -79,16 +79,26 @@ impl Distributions<'_> {
             let [new_mv, old_mv] = [new, old].map(|model| activation::log_softmax(self.logits(model, &batch), 1));
             let kl_m = (new_mv.clone().exp() * (new_mv.clone() - old_mv)).sum_dim(1);
             kl += sum(read(&kl_m.squeeze_dim::<1>(1)));
-            let logprobs = read(&new.logprobs(&batch, self.temperature).logprobs_m);
-            let recorded = actor::old_logprobs(&self.experience.rollouts, part);
-            let advantages = actor::concat(advantages, part);
-            let tokens = logprobs.iter().zip(&recorded).zip(&advantages);
-            objective += tokens
-                .map(|((new, old), advantage)| (f64::from(*new) - f64::from(*old)).exp() * f64::from(*advantage))
-                .sum::<f64>();
+            objective += self.objective_of(new, &batch, part, advantages);
         }
         let tokens = self.tokens().max(1) as f64;
         Distance { kl: kl / tokens, objective: objective / tokens }
+    }
+
+    /// What the ratios of `model` make of `advantages`: the [`objective`](Distance::objective) of its distance, to the bit.
+    pub fn objective(&self, model: &CausalLm, advantages: &[Vec<f32>]) -> f64 {
+        let parts = self.parts(model.vocab_size());
+        let sums = parts.map(|part| self.objective_of(model, &self.batch(model, part), part, advantages));
+        sums.sum::<f64>() / self.tokens().max(1) as f64
+    }
+
+    /// Σ `Â·ρ` over the tokens of a part.
+    fn objective_of(&self, model: &CausalLm, batch: &Batch, part: &[usize], advantages: &[Vec<f32>]) -> f64 {
+        let logprobs = read(&model.logprobs(batch, self.temperature).logprobs_m);
+        let recorded = actor::old_logprobs(&self.experience.rollouts, part);
+        let advantages = actor::concat(advantages, part);
+        let tokens = logprobs.iter().zip(&recorded).zip(&advantages);
+        tokens.map(|((new, old), advantage)| (f64::from(*new) - f64::from(*old)).exp() * f64::from(*advantage)).sum()
     }
 
     /// `F v` at the learner's parameters, in the order of [`Learner::layout`]; 0 where the policy does not depend on a

@@ -267,6 +267,8 @@ struct Step {
     gradient_norm: f64,
     /// The objective before.
     objective: f64,
+    /// By how much the step raised it.
+    gained: f64,
     /// Mean entropy.
     entropy: f64,
     /// Mean ratio before the step.
@@ -315,6 +317,7 @@ impl Trpo {
             tried: 0,
             gradient_norm: dot(&gradient, &gradient).sqrt(),
             objective: -losses.policy,
+            gained: 0.0,
             entropy: seen.entropy / tokens,
             ratio: seen.ratios.ratio(),
         };
@@ -339,14 +342,17 @@ impl Trpo {
 
         // 3. The longest step that stays within the bound and is one upwards.
         let old = learner.frozen().policy;
+        // Computed as that of the steps is: otherwise roundings would take a step that moves nothing for one upwards.
+        let before = distributions.objective(&old, &batch.advantages.advantages);
         let lengths = (0..config.line_search_max_iter)
             .map(|tried| length * config.line_search_shrinking_factor.powi(tried as i32));
         let accepts = |actor: &Actor| {
             step.tried += 1;
             let found = distributions.distance(&actor.policy, &old, &batch.advantages.advantages);
-            (found.kl < config.target_kl && found.objective > step.objective).then_some(found)
+            (found.kl < config.target_kl && found.objective > before).then_some(found)
         };
         step.taken = line_search(learner, &constant(direction, &device), lengths, accepts);
+        step.gained = step.taken.map_or(0.0, |found| found.objective - before);
         Ok(step)
     }
 
@@ -418,8 +424,7 @@ impl Algorithm for Trpo {
         stats.mean("trust_region/accepted", f64::from(u8::from(step.taken.is_some())), 1.0);
         stats.mean("trust_region/tried", step.tried as f64, 1.0);
         stats.mean("trust_region/kl", step.taken.map_or(0.0, |found| found.kl), 1.0);
-        let gained = step.taken.map_or(0.0, |found| found.objective - step.objective);
-        stats.mean("trust_region/improvement", gained, 1.0);
+        stats.mean("trust_region/improvement", step.gained, 1.0);
         self.step_critic(batch, update, &mut stats)?;
         stats.sum(NEW_TOKENS, lengths(&experience.rollouts, &scored).iter().sum::<usize>() as f64);
         Ok(stats)
