@@ -63,6 +63,16 @@ def cider(rows):
     return float(scorer.compute_score()[0])
 
 
+def cider_of_texts(rows):
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+
+    texts = [{i: [{"caption": text} for text in some] for i, some in enumerate(side)}
+             for side in ([row["references"] for row in rows], [[row["prediction"]] for row in rows])]
+    references, predictions = [PTBTokenizer().tokenize(side) for side in texts]
+    return float(Cider().compute_score(references, predictions)[0])
+
+
 # Metric, gradus' options, the key that both sides give, the tool.
 SIDES = [
     ("sacre_bleu", [], "sacre_bleu", sacrebleu("sacre_bleu")),
@@ -71,6 +81,7 @@ SIDES = [
     ("rouge", [], "rouge/rougeL", rouge),
     ("meteor", [f"punkt={FIXTURES / 'metrics/punkt'}"], "meteor", meteor),
     ("cider", ["tokenizer=whitespace"], "cider", cider),
+    ("cider", [], "cider", cider_of_texts),
 ]
 
 

@@ -196,33 +196,42 @@ pub(super) fn words(text: &str) -> Vec<String> {
     let mut found = Words(Vec::new());
     let mut at = 0;
     while let Some(next) = text[at..].chars().next() {
+        let rest = &text[at..];
         at += match next {
             _ if next.is_whitespace() => next.len_utf8(),
-            _ if next.is_ascii_alphabetic() => match plain(&text[at..]) {
+            '.' | ',' | ';' | ':' | '?' | '!' if ends(&rest[1..]) => 1,
+            _ => match plain(rest) {
                 Some(length) => {
-                    found.push(&text[at..at + length]);
+                    found.push(&rest[..length]);
                     length
                 }
                 None => found.take(text, at),
             },
-            _ => found.take(text, at),
         };
     }
     found.0
 }
 
-/// The length of a word of plain letters that nothing else begins with; most words are.
+/// Whether nothing follows, or a blank.
+fn ends(rest: &str) -> bool {
+    rest.chars().next().is_none_or(char::is_whitespace)
+}
+
+/// The length of a word of plain letters that nothing else begins with: most words are, and no rule need be asked.
 fn plain(rest: &str) -> Option<usize> {
     let length = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
-    let mut after = rest[length..].chars();
-    let ends = |next: Option<char>| next.is_none_or(char::is_whitespace);
-    let is_alone = match after.next() {
-        Some(',' | ';' | '?' | '!' | ')' | '"') => ends(after.next()),
-        next => ends(next),
+    let (word, after) = rest.split_at(length);
+    let is_alone = match after.chars().next() {
+        Some(',' | ';' | '?' | '!' | ')' | '"') => ends(&after[1..]),
+        Some('.') => ends(&after[1..]) && length > LONGEST,
+        _ => ends(after),
     };
-    let is_one = || !ASSIMILATED.iter().any(|(word, _)| word.eq_ignore_ascii_case(&rest[..length]));
-    (is_alone && is_one()).then_some(length)
+    let is_one = || !ASSIMILATED.iter().any(|(two, _)| two.eq_ignore_ascii_case(word));
+    (length > 0 && is_alone && is_one()).then_some(length)
 }
+
+/// No abbreviation is longer.
+const LONGEST: usize = 6;
 
 /// Words that are two, and how long the first is.
 const ASSIMILATED: [(&str, usize); 6] =
