@@ -74,7 +74,7 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
     use std::process::{Command, Stdio};
     for whole_group in [false, true] {
         let test = sweep("sweep: { seeds: [1, 2], at_once: 2 }");
-        test.write("sweep.yml", &test.read("sweep.yml").replace("max_steps: 1,", "max_steps: 25, logging_steps: 1,"));
+        test.write("sweep.yml", &test.read("sweep.yml").replace("max_steps: 1,", "max_steps: 1200, logging_steps: 1,"));
         let mut command = test.command(&["sweep", "sweep.yml"]);
         command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().expect("it runs");
