@@ -274,9 +274,9 @@ mod tests {
             let error = error(&format!("read -r l; echo 1; echo '{line}'; echo 1; cat > /dev/null"));
             assert!(error.row == 1 && error.message.contains("a number, null or an object of numbers"), "{error}");
         }
-        let twice = error("while read -r l; do echo 1; echo 2; done");
+        let twice = error("while read -r l; do printf '1\\n2\\n'; done");
         assert!(twice.message.contains("printed more lines than it was given (one too many: `2`)"), "{twice}");
-        let slow = error("echo 1; echo 2; cat > /dev/null");
+        let slow = error("printf '1\\n2\\n'; cat > /dev/null");
         assert!(slow.row == 2 && slow.message.contains("did not answer within 2 s"), "{slow}");
         assert!(slow.hint.is_some_and(|hint| hint.contains("flush")));
     }

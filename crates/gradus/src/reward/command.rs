@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn too_many_lines_are_an_error_of_the_same_batch() {
-        let script = "while read -r line; do echo 1; echo 2; done";
+        let script = "while read -r line; do printf '1\\n2\\n'; done";
         check_failure(script, 10.0, 3, &["printed more lines than it was given", "one too many"]);
     }
 
@@ -187,9 +187,9 @@ mod tests {
 
     #[test]
     fn lines_nobody_asked_for_are_an_error() {
-        let mut reward = shell("read -r line; echo 1; sleep 0.5; echo 2; cat > /dev/null", 10.0);
+        let mut reward = shell("read -r line; echo 1; sleep 1; echo 2; cat > /dev/null", 10.0);
         assert_eq!(totals(&mut reward, &completions(["a"])), [1.0]);
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(2));
         let error = reward.score(&completions(["b"])).remove(0).unwrap_err();
         assert!(
             error.message.contains("printed more lines than it was given (one too many: `2`)"),
