@@ -110,10 +110,9 @@ pub fn catch_interrupts() {
     static FIRST: OnceLock<Instant> = OnceLock::new();
     // Only a second handler fails, and one is enough.
     let _ = ctrlc::set_handler(|| {
-        if INTERRUPT.is_raised() && FIRST.get_or_init(Instant::now).elapsed() > TOGETHER {
+        if FIRST.get_or_init(Instant::now).elapsed() > TOGETHER {
             std::process::exit(130);
         }
-        FIRST.get_or_init(Instant::now);
         INTERRUPT.raise();
     });
 }

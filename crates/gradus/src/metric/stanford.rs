@@ -121,19 +121,19 @@ static RULES: LazyLock<Vec<(Kind, Regex)>> = LazyLock::new(|| {
 });
 
 /// Abbreviations before what they belong to.
-const TITLES: [&str; 51] = [
+const TITLES: [&str; 50] = [
     "adj", "adm", "adv", "alex", "assoc", "ave", "capt", "cf", "cie", "cmdr", "col", "cpl", "dept", "det", "dr", "drs",
     "ens", "ft", "gen", "gov", "hon", "insp", "invt", "jos", "lt", "maj", "messrs", "mfg", "mme", "mr", "mrs", "ms",
     "mt", "mtg", "pfc", "ph", "prof", "pvt", "rep", "reps", "rev", "sen", "sfc", "sgt", "spc", "st", "ste", "supt",
-    "vs", "wm", "assn",
+    "vs", "wm",
 ];
 /// Those that may end a sentence, which shows in punctuation alone.
-const ENDINGS: [&str; 69] = [
-    "al", "ala", "apr", "ariz", "aug", "bhd", "bldg", "blvd", "bros", "calif", "co", "colo", "conn", "corp", "cos",
-    "ct", "dak", "dec", "esq", "est", "etc", "ext", "feb", "fla", "fri", "ga", "inc", "ind", "jan", "jr", "jul", "jun",
-    "kan", "ky", "ltd", "mar", "md", "mich", "minn", "mo", "mon", "mont", "neb", "nev", "nov", "oct", "okla", "penn",
-    "plc", "pte", "pty", "rd", "rt", "sep", "sept", "seq", "sq", "sr", "sys", "tel", "tenn", "thu", "tue", "univ",
-    "va", "vt", "wed", "wis", "ph.d",
+const ENDINGS: [&str; 70] = [
+    "al", "ala", "apr", "ariz", "assn", "aug", "bhd", "bldg", "blvd", "bros", "calif", "co", "colo", "conn", "corp",
+    "cos", "ct", "dak", "dec", "esq", "est", "etc", "ext", "feb", "fla", "fri", "ga", "inc", "ind", "jan", "jr", "jul",
+    "jun", "kan", "ky", "ltd", "mar", "md", "mich", "minn", "mo", "mon", "mont", "neb", "nev", "nov", "oct", "okla",
+    "penn", "plc", "pte", "pty", "rd", "rt", "sep", "sept", "seq", "sq", "sr", "sys", "tel", "tenn", "thu", "tue",
+    "univ", "va", "vt", "wed", "wis", "ph.d",
 ];
 /// Those that are none in lower case.
 const CAPITALISED: [&str; 12] = ["ark", "az", "del", "ill", "la", "mass", "miss", "ore", "pa", "tex", "wash", "wyo"];
@@ -226,16 +226,15 @@ fn plain(rest: &str) -> Option<usize> {
         Some('.') => ends(&after[1..]) && length > LONGEST,
         _ => ends(after),
     };
-    let is_one = || !ASSIMILATED.iter().any(|(two, _)| two.eq_ignore_ascii_case(word));
+    let is_one = || !ASSIMILATED.iter().any(|two| two.eq_ignore_ascii_case(word));
     (length > 0 && is_alone && is_one()).then_some(length)
 }
 
 /// No abbreviation is longer.
 const LONGEST: usize = 6;
 
-/// Words that are two, and how long the first is.
-const ASSIMILATED: [(&str, usize); 6] =
-    [("cannot", 3), ("gonna", 3), ("gotta", 3), ("lemme", 3), ("gimme", 3), ("wanna", 3)];
+/// Words that are two, the first of three letters.
+const ASSIMILATED: [&str; 6] = ["cannot", "gonna", "gotta", "lemme", "gimme", "wanna"];
 
 /// Whether a letter or digit stands at the beginning.
 fn goes_on(rest: &str) -> bool {
@@ -305,6 +304,11 @@ fn negation(rest: &str) -> Option<usize> {
     is_negation.then(|| rest.len() - signs.as_str().len())
 }
 
+/// A token with straight apostrophes.
+fn straight(token: &str) -> String {
+    token.replace(['’', '\u{92}'], "'")
+}
+
 /// The words found so far.
 struct Words(Vec<String>);
 
@@ -329,12 +333,12 @@ impl Words {
             let last = token.char_indices().next_back().map_or(0, |(last, _)| last);
             if let Some(length) = negation(&rest[last..]).filter(|_| last > 0) {
                 self.push(&token[..last]);
-                self.push(&rest[last..last + length].replace(['’', '\u{92}'], "'"));
+                self.push(&straight(&rest[last..last + length]));
                 return last + length;
             }
             if let Some(length) = clitic(&rest[end..]) {
                 self.push(token);
-                self.push(&rest[end..end + length].replace(['’', '\u{92}'], "'"));
+                self.push(&straight(&rest[end..end + length]));
                 return end + length;
             }
             let has_letter = token.chars().any(char::is_alphabetic);
@@ -345,11 +349,10 @@ impl Words {
         }
         match kind {
             Kind::Assimilated => {
-                let known = ASSIMILATED.iter().find(|(word, _)| word.eq_ignore_ascii_case(token));
-                // `'tis`, `'twas`: the apostrophe and the t.
-                let cut =
-                    known.map_or_else(|| token.char_indices().nth(2).map_or(end, |(cut, _)| cut), |(_, cut)| *cut);
-                self.push(&token[..cut].replace('’', "'"));
+                // Of `'tis` and `'twas` the first is the apostrophe and the t.
+                let letters = if token.starts_with(char::is_alphabetic) { 3 } else { 2 };
+                let cut = token.char_indices().nth(letters).map_or(end, |(cut, _)| cut);
+                self.push(&straight(&token[..cut]));
                 self.push(&token[cut..]);
             }
             Kind::Entity => self.push(match token.to_ascii_lowercase().as_str() {
@@ -359,7 +362,7 @@ impl Words {
                 _ => "",
             }),
             Kind::Bracketed | Kind::Emoticon => self.push(&token.replace('(', "-lrb-").replace(')', "-rrb-")),
-            Kind::Clitic | Kind::Apostrophe | Kind::Prefix => self.push(&token.replace(['’', '\u{92}'], "'")),
+            Kind::Clitic | Kind::Apostrophe | Kind::Prefix => self.push(&straight(token)),
             Kind::Punctuation => {}
             Kind::Single => self.push(renamed(token)),
             _ => self.push(token),
