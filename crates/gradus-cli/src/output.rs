@@ -160,6 +160,11 @@ impl Output {
         }
     }
 
+    /// A message on stderr from another thread, below the progress that is drawn there; `--quiet` drops it.
+    pub fn answer(&self, message: &str) {
+        self.note(format_args!("{}{message}", if std::io::stderr().is_terminal() { "\n" } else { "" }));
+    }
+
     /// A warning on stderr: something the user should know, which stops nothing.
     pub fn warn(&self, message: impl Display) {
         self.stderr(format_args!("{} {message}\n", self.paint.warning("warning:")));

@@ -1,9 +1,10 @@
 //! Progress on stderr: a bar on a terminal, a line now and then elsewhere.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::output::Output;
 
@@ -17,34 +18,92 @@ pub struct Progress(Kind);
 #[derive(Debug)]
 enum Kind {
     Silent,
-    Bar(ProgressBar),
+    Bar(Bar),
     Lines(Lines),
+}
+
+/// How fast a loop has gone so far.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    started: Instant,
+    /// Units done before `started`: those of the run that is resumed.
+    before: u64,
+    /// Units done, and since when.
+    last: (u64, Instant),
+}
+
+impl Pace {
+    fn new(before: u64) -> Self {
+        let now = Instant::now();
+        Self { started: now, before, last: (before, now) }
+    }
+
+    fn reach(&mut self, position: u64) {
+        if position != self.last.0 {
+            self.last = (position, Instant::now());
+        }
+    }
+
+    /// Seconds that a unit took on average; `None` before one is done.
+    fn seconds_each(&self) -> Option<f64> {
+        let done = self.last.0.checked_sub(self.before).filter(|&done| done > 0)?;
+        Some(self.last.1.duration_since(self.started).as_secs_f64() / done as f64)
+    }
+
+    /// The rate and the time left at `now`: `2.31/s eta 3 minutes`; no estimate before a unit is done.
+    fn describe(&self, total: u64, now: Instant) -> String {
+        let Some(each) = self.seconds_each() else { return "eta unknown".to_owned() };
+        let rate = if each > 1.0 { format!("{each:.1} s each") } else { format!("{:.2}/s", 1.0 / each.max(1e-9)) };
+        let since = now.duration_since(self.last.1).as_secs_f64();
+        let left = (total.saturating_sub(self.last.0) as f64 * each - since).clamp(0.0, 1e9);
+        format!("{rate} eta {:#}", HumanDuration(Duration::from_secs_f64(left)))
+    }
+}
+
+#[derive(Debug)]
+struct Bar {
+    bar: ProgressBar,
+    pace: Arc<Mutex<Pace>>,
+    numbers: RefCell<String>,
+}
+
+impl Bar {
+    fn pace(&self, change: impl FnOnce(&mut Pace)) {
+        change(&mut self.pace.lock().unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 #[derive(Debug)]
 struct Lines {
     what: String,
     total: u64,
-    started: Instant,
-    /// What was done before: a resumed run.
-    before: Cell<u64>,
+    pace: Cell<Pace>,
     shown: Cell<Option<Instant>>,
     out: Output,
 }
 
 impl Lines {
+    /// Whether the last line is old enough for another one.
+    fn is_due(&self) -> bool {
+        self.shown.get().is_none_or(|last| last.elapsed() >= LINE_INTERVAL)
+    }
+
+    fn show(&self, text: &str) {
+        let now = Instant::now();
+        self.shown.set(Some(now));
+        let (pace, total) = (self.pace.get(), self.total);
+        let line = format!("{} {}/{total} {} {text}", self.what, pace.last.0, pace.describe(total, now));
+        self.out.note(line.trim_end());
+    }
+
     fn set(&self, position: u64, numbers: &str) {
-        let due = self.shown.get().is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
-        let done = position.saturating_sub(self.before.get());
+        let mut pace = self.pace.get();
+        pace.reach(position);
+        self.pace.set(pace);
         // Before anything is done there is no rate to tell.
-        if done == 0 || (!due && position != self.total) {
-            return;
+        if pace.seconds_each().is_some() && (self.is_due() || position == self.total) {
+            self.show(numbers);
         }
-        self.shown.set(Some(Instant::now()));
-        let rate = done as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
-        let left = (self.total.saturating_sub(position) as f64 / rate.max(1e-9)).min(1e9);
-        let left = indicatif::HumanDuration(Duration::from_secs_f64(left));
-        self.out.note(format_args!("{} {position}/{} {rate:.2}/s eta {left:#} {numbers}", self.what, self.total));
     }
 }
 
@@ -56,26 +115,34 @@ impl Progress {
 
     /// A bar with position, rate and the time left.
     pub fn bar(what: &str, total: u64) -> Self {
-        let style = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len} {per_sec} eta {eta} {wide_msg}")
+        let pace = Arc::new(Mutex::new(Pace::new(0)));
+        let shown = Arc::clone(&pace);
+        let style = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len} {pace} {wide_msg}")
             .expect("the template is a constant")
+            .with_key("pace", move |state: &ProgressState, text: &mut dyn std::fmt::Write| {
+                let pace = *shown.lock().unwrap_or_else(PoisonError::into_inner);
+                // A key that cannot be written is left out.
+                let _ = text.write_str(&pace.describe(state.len().unwrap_or(0), Instant::now()));
+            })
             .progress_chars("━╸ ");
         let bar = ProgressBar::new(total).with_style(style).with_prefix(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(500));
-        Self(Kind::Bar(bar))
+        Self(Kind::Bar(Bar { bar, pace, numbers: RefCell::default() }))
     }
 
     /// A sign of life where nobody knows how long it takes.
     pub fn spinner(what: &str) -> Self {
-        let style = ProgressStyle::with_template("{spinner} {prefix} {elapsed}").expect("the template is a constant");
+        let style = ProgressStyle::with_template("{spinner} {prefix} {elapsed} {wide_msg}")
+            .expect("the template is a constant");
         let bar = ProgressBar::new_spinner().with_style(style).with_prefix(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(200));
-        Self(Kind::Bar(bar))
+        Self(Kind::Bar(Bar { bar, pace: Arc::new(Mutex::new(Pace::new(0))), numbers: RefCell::default() }))
     }
 
     /// Plain lines, for logs.
     pub fn lines(what: &str, total: u64, out: Output) -> Self {
-        let (what, before, shown) = (what.to_owned(), Cell::new(0), Cell::new(None));
-        Self(Kind::Lines(Lines { what, total, started: Instant::now(), before, shown, out }))
+        let (what, pace, shown) = (what.to_owned(), Cell::new(Pace::new(0)), Cell::new(None));
+        Self(Kind::Lines(Lines { what, total, pace, shown, out }))
     }
 
     /// Starts at `position`, which was reached earlier and says nothing about the rate.
@@ -83,10 +150,10 @@ impl Progress {
         match &self.0 {
             Kind::Silent => {}
             Kind::Bar(bar) => {
-                bar.set_position(position);
-                bar.reset_eta();
+                bar.pace(|pace| *pace = Pace::new(position));
+                bar.bar.set_position(position);
             }
-            Kind::Lines(lines) => lines.before.set(position),
+            Kind::Lines(lines) => lines.pace.set(Pace::new(position)),
         }
     }
 
@@ -95,17 +162,29 @@ impl Progress {
         match &self.0 {
             Kind::Silent => {}
             Kind::Bar(bar) => {
-                bar.set_position(position);
-                bar.set_message(numbers.to_owned());
+                bar.pace(|pace| pace.reach(position));
+                bar.bar.set_position(position);
+                bar.bar.set_message(numbers.to_owned());
+                *bar.numbers.borrow_mut() = numbers.to_owned();
             }
             Kind::Lines(lines) => lines.set(position, numbers),
+        }
+    }
+
+    /// Shows how far the unit that is under way has come: `sampled 312/1600`.
+    pub fn within(&self, text: &str) {
+        match &self.0 {
+            Kind::Silent => {}
+            Kind::Bar(bar) => bar.bar.set_message(format!("{text}  {}", bar.numbers.borrow()).trim_end().to_owned()),
+            Kind::Lines(lines) if lines.is_due() => lines.show(text),
+            Kind::Lines(_) => {}
         }
     }
 
     /// Prints above the bar: `print` writes to stderr.
     pub fn above(&self, print: impl FnOnce()) {
         match &self.0 {
-            Kind::Bar(bar) => bar.suspend(print),
+            Kind::Bar(bar) => bar.bar.suspend(print),
             _ => print(),
         }
     }
@@ -113,7 +192,7 @@ impl Progress {
     /// Removes the bar.
     pub fn finish(&self) {
         if let Kind::Bar(bar) = &self.0 {
-            bar.finish_and_clear();
+            bar.bar.finish_and_clear();
         }
     }
 }
@@ -142,5 +221,24 @@ impl Counter {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_unknown_before_a_unit_is_done_and_counts_down_within_one() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut pace = Pace { started: start, before: 4, last: (4, start) };
+        assert_eq!(pace.describe(10, at(600)), "eta unknown");
+        pace.last = (6, at(600));
+        assert_eq!(pace.describe(10, at(600)), "300.0 s each eta 20m");
+        assert_eq!(pace.describe(10, at(720)), "300.0 s each eta 18m");
+        assert_eq!(pace.describe(10, at(7200)), "300.0 s each eta 0s");
+        pace.last = (1004, at(100));
+        assert_eq!(pace.describe(1004, at(100)), "10.00/s eta 0s");
     }
 }

@@ -1,6 +1,6 @@
 //! A run on the terminal: progress with the numbers that matter, and Ctrl-C.
 
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use gradus::reward::Interrupt;
@@ -11,7 +11,7 @@ use gradus::train::observer::{Event, Observer};
 use crate::output::Output;
 use crate::progress::Progress;
 
-/// Raised by Ctrl-C; the trainer asks after every step, and while it waits for a reward program.
+/// Raised by Ctrl-C; the trainer looks at it between rows and steps, and while it waits for a reward program.
 static INTERRUPT: LazyLock<Interrupt> = LazyLock::new(Interrupt::default);
 
 /// Ctrl-C on a terminal reaches a sweep and its runs, and the sweep hands it on to them: what comes twice so soon is one wish.
@@ -40,7 +40,7 @@ pub struct Watcher<'a> {
 impl<'a> Watcher<'a> {
     /// Watches for Ctrl-C from now on. The first asks the run to stop after a checkpoint, the second ends it at once.
     pub fn new(out: &'a Output) -> Self {
-        catch_interrupts();
+        catch_interrupts(Some((out, STOPPING_TRAINING)));
         Self { out, phase: String::new(), progress: Progress::silent() }
     }
 
@@ -66,6 +66,7 @@ impl Observer for Watcher<'_> {
                 (*name).clone_into(&mut self.phase);
             }
             Event::Progress { done } => self.progress.set(*done as u64, ""),
+            Event::Within { what, done, total, .. } => self.progress.within(&format!("{what} {done}/{total}")),
             Event::Step { step, total, metrics } => {
                 self.start("training", *total);
                 self.progress.set(*step as u64, &numbers("", metrics));
@@ -98,22 +99,37 @@ pub fn interrupt() -> Interrupt {
 }
 
 /// What Ctrl-C raises where a command may wait for a program; without one it ends with its process.
-pub fn interrupt_of(starts_program: bool) -> Interrupt {
+pub fn interrupt_of(starts_program: bool, out: &Output) -> Interrupt {
     if starts_program {
-        catch_interrupts();
+        catch_interrupts(Some((out, STOPPING)));
     }
     interrupt()
 }
 
-/// From now on the first Ctrl-C only raises a flag; a second one, a second later or more, ends the program at once.
-pub fn catch_interrupts() {
+/// The answer to the first Ctrl-C where a run directory is written.
+const STOPPING_TRAINING: &str = "stopping: the work under way is ended and a checkpoint written; press Ctrl-C again to stop \
+                                 now with what the last checkpoint holds";
+/// The answer to the first Ctrl-C of other commands.
+pub const STOPPING: &str = "stopping; press Ctrl-C again to stop now";
+
+/// From now on the first Ctrl-C raises a flag, and an answer is printed at once; a second one, a second later or more, ends the
+/// program.
+pub fn catch_interrupts(answer: Option<(&Output, &'static str)>) {
     static FIRST: OnceLock<Instant> = OnceLock::new();
+    static ANSWER: Mutex<Option<(Output, &'static str)>> = Mutex::new(None);
+    let mut current = ANSWER.lock().unwrap_or_else(PoisonError::into_inner);
+    *current = answer.map(|(out, answer)| (out.clone(), answer));
+    drop(current);
     // Only a second handler fails, and one is enough.
     let _ = ctrlc::set_handler(|| {
         if FIRST.get_or_init(Instant::now).elapsed() > TOGETHER {
             std::process::exit(130);
         }
         INTERRUPT.raise();
+        // Once: what comes twice within a second is one wish.
+        if let Some((out, answer)) = ANSWER.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            out.answer(answer);
+        }
     });
 }
 

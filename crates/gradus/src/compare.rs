@@ -127,6 +127,7 @@ impl<'a> Judge<'a> {
         let models = MetricModels::new(device.clone(), passes(plan));
         let measuring =
             Measuring::new(&evaluated.metrics, evaluated.post_process.as_ref(), &models, &observer.interrupt())?;
+        measuring.remarks().for_each(|remark| observer.event(&Event::Warning(&remark)));
         let params = SamplingParams {
             temperature: temperature as f32,
             max_new_tokens,
@@ -164,6 +165,7 @@ impl<'a> Judge<'a> {
             beams: self.beams,
             stop: &self.stop,
             masking: None,
+            progress: &self.interrupt,
         };
         let evaluation = Evaluation {
             prompts: &self.prompts,

@@ -38,6 +38,11 @@ impl Measuring {
         Ok(Self { metrics, post_process })
     }
 
+    /// What a reader of the values must know, one sentence a metric.
+    pub fn remarks(&self) -> impl Iterator<Item = String> {
+        self.metrics.iter().filter_map(|(name, metric)| Some(format!("`{name}` is computed {}", metric.remark()?)))
+    }
+
     /// Whether there is nothing to measure.
     pub fn is_empty(&self) -> bool {
         self.metrics.is_empty()

@@ -36,6 +36,7 @@ pub mod observer;
 pub mod plugin;
 pub mod pretrained;
 pub mod process;
+pub mod progress;
 pub mod reward;
 pub mod rng;
 pub mod rollout;

@@ -25,6 +25,17 @@ pub enum Event<'a> {
         /// Units done.
         done: usize,
     },
+    /// Progress within a step or an evaluation: `done` of `total` units are `what`.
+    Within {
+        /// The step that is under way, counted from 1; 0 for the evaluation before the first.
+        step: usize,
+        /// `sampled`, `scored`, `updated`, `accumulated`, …
+        what: &'a str,
+        /// Units done.
+        done: usize,
+        /// How many there are.
+        total: usize,
+    },
     /// An optimiser step (offline) or an iteration (online) was logged.
     Step {
         /// Counted from 1.
@@ -56,12 +67,13 @@ pub enum Event<'a> {
     Warning(&'a str),
 }
 
-/// Watches a run and may ask it to stop.
+/// Watches a run and may stop it.
 pub trait Observer {
     /// Something happened.
     fn event(&mut self, event: &Event<'_>);
 
-    /// Whether the run should stop after this step; a checkpoint is written first.
+    /// Whether the run should stop. While weights are updated, it stops after the step; while it samples, scores or
+    /// evaluates, at once, and takes that up again when it is resumed. A checkpoint is written first.
     fn should_stop(&mut self) -> bool {
         false
     }
@@ -77,7 +89,7 @@ impl Kind for dyn Observer {
     type Make = dyn Fn(&Path) -> Result<Box<dyn Observer>> + Send + Sync;
 }
 
-/// Watches nothing.
+/// An observer that ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

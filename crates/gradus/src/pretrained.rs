@@ -124,17 +124,16 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Refuses a model whose table of positions ends before the `needed` ones of the longest sequence.
+    /// Refuses a model that is made for shorter sequences than the longest one, which has `needed` tokens.
     ///
     /// # Errors
     /// [`Error::Input`].
     pub fn check_positions(&self, needed: usize) -> Result<()> {
-        match self.shape.table_of_positions() {
+        match self.shape.made_for {
             Some(most) if most < needed => {
                 Err(self
                     .refuse(&format!("has {most} positions, but the longest sequence of this run has {needed} tokens")))
             }
-            // Rotary positions have no end.
             _ => Ok(()),
         }
     }

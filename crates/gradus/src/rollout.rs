@@ -11,8 +11,9 @@ pub use crate::generate::StopReason;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::generate::{BeamParams, Masking, SamplingParams, StopRule, beam_search, generate, generate_masked};
+use crate::generate::{BeamParams, Hooks, Masking, SamplingParams, StopRule, beam_search, generate_with};
 use crate::model::{CausalLm, Support};
+use crate::progress::Progress;
 use crate::rng::Stream;
 use crate::text::{self, StopStrings, Tokenizer, continuation, cut_at_stop};
 
@@ -162,13 +163,16 @@ pub struct Sampler<'a> {
     pub stop: &'a [String],
     /// A mask over what is drawn; beams are not searched under it.
     pub masking: Option<Masking<'a>>,
+    /// Receives the progress and may end the sampling.
+    pub progress: &'a dyn Progress,
 }
 
 /// Samples `group_size` completions of each prompt; completion `i` draws from `stream(i)`. With beams those of prompt `p` draw
 /// from `stream(p)`, and come with the best first.
 ///
 /// # Errors
-/// When a setting has no meaning, a prompt does not fit, or a completion cannot be decoded.
+/// When a setting has no meaning, a prompt does not fit, or a completion cannot be decoded; [`Error::Interrupted`] when
+/// the sampler's progress ends the sampling.
 pub fn sample(
     policy: &CausalLm,
     prompts: Vec<Prompt>,
@@ -178,13 +182,13 @@ pub fn sample(
     let ids: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.ids.as_slice()).collect();
     let mut stop = StopStrings::new(sampler.tokenizer, sampler.stop.iter().cloned());
     let (group, params) = (sampler.group_size, &sampler.params);
-    let completions = match (&sampler.beams, sampler.masking) {
-        (Some(beams), _) => {
-            let found = beam_search(policy, &ids, group, (params, beams), &mut stop, stream)?;
+    let hooks = Hooks { stop: &mut stop, progress: sampler.progress };
+    let completions = match &sampler.beams {
+        Some(beams) => {
+            let found = beam_search(policy, &ids, group, (params, beams), hooks, stream)?;
             found.into_iter().map(|found| found.completion).collect()
         }
-        (None, None) => generate(policy, &ids, group, params, &mut stop, stream)?,
-        (None, Some(masking)) => generate_masked((policy, masking), &ids, group, params, &mut stop, stream)?,
+        None => generate_with((policy, sampler.masking), &ids, group, params, hooks, stream)?,
     };
     // Where nothing was ever taken out, the policy's own logprobs are those among the supports.
     let all_drawn = |supports: &[Support]| supports.iter().all(|support| *support == Support::All);

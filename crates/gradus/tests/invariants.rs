@@ -207,23 +207,27 @@ impl Run {
 
     /// Trains until after `steps` steps, as if interrupted there.
     fn interrupt(&self, steps: usize) {
-        let result = gradus::train::run(&self.plan(), &mut Interrupt { left: steps });
+        let result = gradus::train::run(&self.plan(), &mut Interrupt { steps, is_due: false });
         assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
         assert!(self.directory.path().join("run/checkpoints").is_dir(), "a checkpoint was written");
     }
 }
 
-/// Asks to stop after so many steps.
+/// Asks to stop as soon as the step after `steps` begins.
 struct Interrupt {
-    left: usize,
+    steps: usize,
+    is_due: bool,
 }
 
 impl Observer for Interrupt {
-    fn event(&mut self, _: &Event<'_>) {}
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Within { step, .. } = event {
+            self.is_due = *step > self.steps;
+        }
+    }
 
     fn should_stop(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left == 0
+        self.is_due
     }
 }
 

@@ -12,6 +12,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("rng", &[]),
     ("files", &[]),
     ("border", &[]),
+    ("progress", &[]),
     ("device", &["gradus_kernels"]),
     ("machine", &["device"]),
     ("host", &[]),
@@ -97,9 +98,9 @@ const PARTS: &[(&str, &[&str])] = &[
 /// Stands for every module above the line.
 const ALL_BELOW: &str = "*";
 
-/// What every module may use: the error type, the streams of random numbers, how files are read and written, and the border
-/// to libraries that panic.
-const GROUND: &[&str] = &["error", "rng", "files", "border"];
+/// Modules that every module may use: the error type, random streams, reading and writing files, the guard around libraries
+/// that panic, and progress.
+const GROUND: &[&str] = &["error", "rng", "files", "border", "progress"];
 
 /// What must not be found in the code of a module, and why.
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[

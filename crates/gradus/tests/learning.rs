@@ -596,6 +596,58 @@ impl Observer for Stopper {
     }
 }
 
+/// Stops a run at one of its reports of progress, wherever that is.
+struct StopperWithin(usize);
+
+impl Observer for StopperWithin {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Within { .. } = event {
+            self.0 = self.0.saturating_sub(1);
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        self.0 == 0
+    }
+}
+
+#[test]
+fn a_run_that_is_interrupted_within_steps_and_evaluations_ends_with_the_same_bits() {
+    let row = |i: usize| serde_json::json!({ "prompt": format!("The tea number {i} is"), "chosen": " good.", "rejected": " bad." });
+    for method in [
+        "grpo: {max_new_tokens: 6, group_size: 2, kl_coefficient: 0.1, mini_batches: 2}",
+        "ppo: {max_new_tokens: 6, update_epochs: 2}",
+        "dpo: {reference: live}",
+    ] {
+        let place = Place::new((0..20).map(row));
+        let rest = format!(
+            "method: {{{method}}}\ntrain: {{max_steps: 4, batch_size: 4, micro_batch_size: 2, learning_rate: 1e-3, \
+             eval_steps: 1, eval_fraction: 0.2, logging_steps: 2}}\n"
+        );
+        let whole = gradus::train::run(&place.plan("whole", "qwen3", &rest), &mut Silent).unwrap();
+        let plan = place.plan("parts", "qwen3", &rest).on_existing(Existing::Resume);
+        let (mut parts, mut interruptions, mut due) = (None, 0, 0);
+        // Each part gets a little further than the one before, and ends elsewhere.
+        while parts.is_none() {
+            match gradus::train::run(&plan, &mut StopperWithin(3 + 5 * interruptions)) {
+                Ok(outcome) => parts = Some(outcome),
+                Err(Error::Interrupted) => interruptions += 1,
+                Err(error) => panic!("{error}"),
+            }
+            let last =
+                gradus::run::Checkpoint::of(&gradus::run::RunDir::open(place.run("parts")).unwrap(), None).unwrap();
+            due += usize::from(last.is_some_and(|checkpoint| checkpoint.run_state.evaluation_due));
+        }
+        let parts = parts.unwrap();
+        assert!(interruptions >= 3 && due >= 1, "{method}: {interruptions} interruptions, {due} within an evaluation");
+        assert_eq!(logged(&whole.directory), logged(&parts.directory), "{method}");
+        assert_eq!(bits(&whole.model), bits(&parts.model), "{method}");
+        assert_eq!(whole.results["before"], parts.results["before"]);
+        let rollouts = |run: &Path| std::fs::read(run.join("rollouts.sqlite")).ok();
+        assert!(rollouts(&whole.directory) == rollouts(&parts.directory), "{method}: rollouts.sqlite");
+    }
+}
+
 fn bits(directory: &Path) -> Vec<u32> {
     let policy = CausalLm::load(&ModelDir::open(directory).unwrap(), &Device::flex()).unwrap();
     named_tensors(&policy).iter().flat_map(|tensor| tensor.values.iter().map(|x| x.to_bits())).collect()

@@ -1,15 +1,17 @@
-//! What a run is predicted to hold, against what it does hold: an allocator that counts measures whole runs.
+//! Memory, counted by the allocator of this test program: what a run is predicted to hold against what it holds, and what
+//! recomputed blocks keep.
 //!
-//! Bytes in use are counted, not pages: how many pages they take depends on the allocator, which the binary's own test
-//! measures.
+//! The allocator counts bytes in use, not pages: how many pages they take depends on the allocator, which the binary's own
+//! test measures. The counters belong to the whole process, so its tests run one after the other ([`alone`]).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gradus::config::{Plan, RunConfig};
 use gradus::machine::Machine;
-use gradus::model::{CausalLm, ModelDir, save_causal};
+use gradus::model::{CausalLm, ModelDir, Rows, save_causal};
 use gradus::rng::{Purpose, Seed};
 use gradus::train::forecast;
 use gradus::train::observer::{Event, Observer, Silent};
@@ -57,6 +59,13 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// Keeps the other tests of this process from allocating while the caller measures.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed leaves nothing behind that would disturb the next one.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Notes the most bytes in use in each phase that a run announces.
 #[derive(Default)]
@@ -168,7 +177,33 @@ fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
 const TOLERANCE: f64 = 0.05;
 
 #[test]
+fn recomputed_blocks_keep_little_in_memory() {
+    let _alone = alone();
+    let device = burn::tensor::Device::flex().autodiff();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
+    for (family, layers, width) in [("gpt2", "n_layer", "n_embd"), ("qwen3", "num_hidden_layers", "hidden_size")] {
+        let mut dir = ModelDir::open(&fixtures.join(family)).expect("opens");
+        (dir.config[layers], dir.config[width]) = (24.into(), 64.into());
+        let mut model = CausalLm::random(&dir, &mut Seed(1).stream(Purpose::Init, 0, 0), &device).expect("builds");
+        let sequences: Vec<Vec<u32>> = (0..128).map(|i| vec![i % 20; 32]).collect();
+        let batch = model.batch(&Rows::texts(&sequences));
+        let [kept, recomputed] = [false, true].map(|recompute| {
+            model.trunk.set_recompute(recompute);
+            let before = IN_USE.load(Ordering::Relaxed);
+            let hidden_nd = model.hidden(&batch);
+            let held = IN_USE.load(Ordering::Relaxed) - before;
+            drop(hidden_nd);
+            held
+        });
+        // 24 hidden states of 1 MiB each, against everything that lies between them.
+        assert!(kept > 128 << 20, "{family}: {kept} bytes are held without recomputation");
+        assert!(recomputed < kept / 4, "{family}: {recomputed} bytes are held with recomputation, {kept} without");
+    }
+}
+
+#[test]
 fn the_predicted_peak_is_the_measured_one() {
+    let _alone = alone();
     let mut wrong = Vec::new();
     let mut check = |family: &str, method: &str, train: &str| {
         let (ratio, text) = ratio(family, method, train);

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
-use gradus::generate::{BeamParams, Completion, EarlyStopping, NoStopRule, SamplingParams, beam_search, generate};
+use gradus::generate::{
+    BeamParams, Completion, EarlyStopping, Hooks, NoStopRule, SamplingParams, beam_search, generate,
+};
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
 use gradus::model::{
     Batch, CausalLm, DropoutStream, ModelDir, Precision, RewardModel, Rows, Sequence, WeightFormat, named_tensors,
@@ -248,7 +250,8 @@ fn beams_and_processors_find_what_transformers_finds() {
                     };
                     let stream = |p| Seed(5).stream(Purpose::Generate, 0, p as u64);
                     let search = (&params, &beams);
-                    let found = beam_search(&model, &sources, returned, search, &mut NoStopRule, &stream);
+                    let found =
+                        beam_search(&model, &sources, returned, search, Hooks::unwatched(&mut NoStopRule), &stream);
                     found.expect("finds").into_iter().map(|f| (f.completion.ids, f64::from(f.score))).collect()
                 }
             };

@@ -28,6 +28,7 @@ use gradus::machine::Machine;
 use gradus::math::conjugate::dot;
 use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
 use gradus::objective::OfflineMethod;
+use gradus::progress::Unwatched;
 use gradus::rollout::{Prompt, Rollout, Rollouts, StopReason};
 use gradus::run::read_metrics;
 use gradus::settings::Settings;
@@ -390,7 +391,12 @@ fn grouped(run: &str, algorithm: &mut dyn Algorithm, names: &[&str]) {
             known = Some((experience, advantages));
         }
         let (experience, advantages) = known.as_ref().unwrap();
-        let at = Update { iteration: update, multiplier: settings.multiplier(update), settings: &settings };
+        let at = Update {
+            iteration: update,
+            multiplier: settings.multiplier(update),
+            settings: &settings,
+            progress: &Unwatched,
+        };
         let stats = algorithm.update(&mut learner, experience, advantages, at).unwrap();
         for name in ["loss", "grad_norm", "entropy"].iter().chain(names) {
             let expected = step.get(name).unwrap_or(&step["metrics"][name]).as_f64();
@@ -494,7 +500,8 @@ fn ppo(run: &str) {
                 }
             }
         }
-        let at = Update { iteration, multiplier: settings.multiplier(iteration), settings: &settings };
+        let at =
+            Update { iteration, multiplier: settings.multiplier(iteration), settings: &settings, progress: &Unwatched };
         let stats = algorithm.update(&mut learner, &experience, &advantages, at).unwrap();
         let steps: Vec<&Value> =
             fixture["steps"].as_array().unwrap().iter().filter(|step| step["iteration"] == iteration).collect();
@@ -639,7 +646,8 @@ fn recorded_with(run: &str, keys: &Value) {
                 near(&format!("iteration {iteration}, {key}"), f64::from(*found), expected.as_f64().unwrap());
             }
         }
-        let at = Update { iteration, multiplier: settings.multiplier(iteration), settings: &settings };
+        let at =
+            Update { iteration, multiplier: settings.multiplier(iteration), settings: &settings, progress: &Unwatched };
         let stats = algorithm.update(&mut learner, &experience, &advantages, at).unwrap();
         let steps = expected["steps"].as_array().unwrap();
         // The loop's value loss is not halved.

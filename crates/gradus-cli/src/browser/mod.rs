@@ -39,7 +39,7 @@ pub enum Left {
 
 /// Shows the runs until the user leaves. The terminal is restored, also after a panic.
 pub fn run(library: &Library, is_coloured: bool) -> anyhow::Result<Left> {
-    crate::watch::catch_interrupts();
+    crate::watch::catch_interrupts(None);
     // Held until the browser is left.
     let (_here, left) = mpsc::channel();
     std::thread::spawn(move || leave_a_terminal_that_is_gone(&left));

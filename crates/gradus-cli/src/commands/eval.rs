@@ -127,7 +127,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let asks = options.reward.as_ref().is_some_and(RewardConfig::starts_program)
         || options.metrics.iter().any(MetricConfig::starts_program)
         || options.data.task.as_ref().is_some_and(TaskConfig::starts_program);
-    let found = evaluate(&options, &interrupt_of(asks)).map_err(not_resumed)?;
+    let found = evaluate(&options, &interrupt_of(asks, out)).map_err(not_resumed)?;
     drop(spinner);
     if let Some(path) = &args.predictions {
         let line = |sample: &Prediction| serde_json::to_string(sample).map(|line| line + "\n");
@@ -152,8 +152,11 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     fetch_data(&options.data, out)?;
     let spinner = out.spinner("measuring");
     let asks = options.metrics.iter().any(MetricConfig::starts_program);
-    let found = measure(&options, &interrupt_of(asks)).map_err(not_resumed)?;
+    let found = measure(&options, &interrupt_of(asks, out)).map_err(not_resumed)?;
     drop(spinner);
+    for remark in &found.remarks {
+        out.warn(remark);
+    }
     out.result(&found.to_json(), || values_table(found.rows, &found.values))
 }
 

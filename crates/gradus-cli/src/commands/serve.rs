@@ -113,7 +113,7 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
     let computing = Computing { device, weights, places: places.into() };
     let trainer = allow_training.then(|| Arc::new(Itself) as Arc<dyn Trainer>);
     let options = Options { folder, host, port, names: name, models: model, computing, trainer };
-    catch_interrupts();
+    catch_interrupts(None);
     let mut said = Ok(());
     let mut ready = |address: &gradus_web::Address| {
         said = match out.is_json() {

@@ -14,7 +14,7 @@ use crate::output::Output;
 use crate::process;
 use crate::report::NotResumed;
 use crate::table::aligned;
-use crate::watch::{catch_interrupts, is_interrupted};
+use crate::watch::{STOPPING, catch_interrupts, is_interrupted};
 
 /// Arguments of `gradus sweep`.
 #[derive(Debug, clap::Args)]
@@ -106,7 +106,7 @@ fn prepare(top: &Path, plan: &Plan) -> anyhow::Result<Run> {
 
 /// Runs all, so many at once; gives those that failed.
 fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> anyhow::Result<Vec<Run>> {
-    catch_interrupts();
+    catch_interrupts(Some((out, STOPPING)));
     let progress = out.progress("runs", pending.len() as u64);
     let (mut waiting, mut running, mut failed, mut done) =
         (pending.into_iter(), Vec::<(Run, Child)>::new(), Vec::new(), 0);

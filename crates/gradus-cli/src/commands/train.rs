@@ -7,11 +7,12 @@ use gradus::config::{Plan, Request, Resume, ResumeFrom, RunConfig, Scope};
 use gradus::device::DeviceChoice;
 use gradus::machine::Machine;
 use gradus::model::Precision;
-use gradus::run::{Existing, Origin};
+use gradus::run::{Existing, Origin, RunDir};
 use serde_json::Value;
 
 use crate::flags;
 use crate::output::Output;
+use crate::report::NotResumed;
 use crate::watch::{Watcher, fetch, fetch_rows, short};
 
 /// Trains what the file and the flags say. `method` is that of the command; `train` leaves it to the file.
@@ -37,9 +38,25 @@ pub fn carry_out(plan: &Plan, out: &Output) -> anyhow::Result<()> {
         .flatten()
         .try_for_each(|data| fetch_rows(data, out))?;
     config.mix.iter().try_for_each(|source| fetch_rows(&source.data, out))?;
-    let outcome = gradus::train::run(plan, &mut Watcher::new(out))?;
+    let outcome = gradus::train::run(plan, &mut Watcher::new(out)).map_err(|error| not_begun(plan, error))?;
     out.note(summary(&outcome.results));
+    if let Some(text) = outcome.results["no_improvement"].as_str() {
+        out.warn(out.paint().bold(text));
+    }
     out.result(&outcome.results, || outcome.directory.display().to_string())
+}
+
+/// An interruption before anything was kept says so.
+fn not_begun(plan: &Plan, error: gradus::Error) -> anyhow::Error {
+    let keeps = |directory| {
+        RunDir::open(directory).is_ok_and(|run| run.checkpoint_steps().is_ok_and(|steps| !steps.is_empty()))
+    };
+    match error {
+        gradus::Error::Interrupted if !keeps(plan.output_dir()) => anyhow::Error::new(error).context(NotResumed(
+            "interrupted before the first step was done; nothing is kept, `--resume` starts from the beginning",
+        )),
+        error => error.into(),
+    }
 }
 
 /// Says where bf16 costs time instead of saving it.

@@ -169,11 +169,10 @@ fn data_from_a_pipe_a_circle_of_links_and_rows_without_end() {
     let header: Vec<String> = (0..100_000).map(|i| format!("column{i}")).collect();
     let cells = vec!["1"; 100_000].join(",");
     test.write("wide.csv", &format!("{}\n{cells}\n{cells}\n", header.join(",")));
-    let started = std::time::Instant::now();
     let run = test.run(&["data", "show", "wide.csv"]);
     assert_eq!(run.code, 1);
     assert!(run.stderr.contains("`column19` and 99980 more"), "{}", run.stderr);
-    assert!(run.stderr.len() < 3000 && started.elapsed().as_secs() < 20, "{:?}: {}", started.elapsed(), run.stderr);
+    assert!(run.stderr.len() < 3000, "{}", run.stderr);
 }
 
 /// Two rows with feedback: one with an error of each category, one without anything said of its second answer.

@@ -2,6 +2,29 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a condition may take to come true. A limit against hangs, not a measure of speed: what is waited for takes
+/// seconds on a quiet machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Polls until `is_true`; fails with `what` when it never is.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < PATIENCE, "never true: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends a signal (`-INT`) to a process, or to a group (`-PID`).
+#[cfg(unix)]
+#[track_caller]
+pub fn signal(name: &str, target: &str) {
+    let sent = Command::new("kill").args([name, "--", target]).status().expect("`kill` runs");
+    assert!(sent.success(), "kill {name} {target}");
+}
 
 /// A directory of its own, in which the binary runs.
 pub struct CliTest {

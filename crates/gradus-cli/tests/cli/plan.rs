@@ -45,9 +45,8 @@ fn a_plan_shows_every_phase_and_writes_nothing() {
 }
 
 #[test]
-fn a_plan_of_any_number_of_steps_takes_bounded_time() {
+fn a_plan_does_not_walk_through_the_steps() {
     let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(40));
-    let started = std::time::Instant::now();
     let peak = |method: &str, more: &str| {
         test.write("run.yml", &config(method, more));
         let json = test.succeeds(&["plan", "run.yml", "--json", "--quiet"]);
@@ -59,7 +58,7 @@ fn a_plan_of_any_number_of_steps_takes_bounded_time() {
     peak("sft: {}", "train: { max_steps: 1000000000, batch_size: 1000000 }\n");
     let ppo = "ppo: { max_new_tokens: 8, update_epochs: 10000, mini_batches: 4 }";
     peak(ppo, "reward: { rule: { regex: e } }\ntrain: { max_steps: 1000000000 }\n");
-    assert!(started.elapsed().as_secs() < 60, "it took {:?}", started.elapsed());
+    // A plan that walks through the steps never gets here.
 }
 
 #[test]

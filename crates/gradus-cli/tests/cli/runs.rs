@@ -1,11 +1,10 @@
 //! `gradus runs`: what is listed, shown, compared, changed and refused.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{CliTest, fixture_model};
+use crate::harness::{CliTest, fixture_model, wait_until};
 
 const TEXTS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
 const PROMPTS: &str = "{\"prompt\": \"The tea is\"}\n{\"prompt\": \"The cup is\"}\n{\"prompt\": \"The pot is\"}\n";
@@ -264,12 +263,7 @@ fn a_killed_run_is_told_from_a_running_one_and_goes_on() {
     let entry = || json(&test, &["runs", "list", "--json"])[0].clone();
     let has_checkpoints =
         || std::fs::read_dir(test.path().join("runs/a/checkpoints")).is_ok_and(|entries| entries.flatten().count() > 1);
-    for _ in 0..600 {
-        if has_checkpoints() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_until("the run has checkpoints", has_checkpoints);
     let running = entry();
     assert_eq!((&running["state"], &running["steps"]), (&"running".into(), &100_000.into()), "{running}");
     let second = test.run(&[&arguments[..], &["--resume"]].concat());

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{CliTest, fixture_model};
+use crate::harness::{CliTest, fixture_model, signal, wait_until};
 
 fn sweep(keys: &str) -> CliTest {
     let file = format!(
@@ -71,24 +71,25 @@ fn a_run_that_fails_is_named_and_the_others_are_finished() {
 #[test]
 fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
     use std::os::unix::process::CommandExt as _;
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
     for whole_group in [false, true] {
         let test = sweep("sweep: { seeds: [1, 2], at_once: 2 }");
-        test.write("sweep.yml", &test.read("sweep.yml").replace("max_steps: 1,", "max_steps: 1200, logging_steps: 1,"));
+        // The reward answers for the evaluation and the first step; later ones wait for the file `go`, so no run is over
+        // before it is interrupted.
+        let go = test.path().join("go").display().to_string();
+        let script = format!(
+            "i=0; while read -r line; do i=$((i+1)); [ $i -le 8 ] || while [ ! -e {go} ]; do sleep 0.02; done; echo 1; done"
+        );
+        let file = test.read("sweep.yml").replace("max_steps: 1,", "max_steps: 3, logging_steps: 1,");
+        let reward = format!("reward: {{ command: [sh, -c, '{script}'] }}\n");
+        test.write("sweep.yml", &file.replace("reward: { rule: { length: { target: 3 } } }\n", &reward));
         let mut command = test.command(&["sweep", "sweep.yml"]);
         command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().expect("it runs");
         let run = |seed: usize| test.path().join(format!("out/1/seed-{seed}"));
         let has_begun = |seed| std::fs::metadata(run(seed).join("metrics.jsonl")).is_ok_and(|file| file.len() > 0);
-        for _ in 0..2400 {
-            if has_begun(1) && has_begun(2) {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(25));
-        }
-        let whom = format!("{}{}", if whole_group { "-" } else { "" }, child.id());
-        let kill = Command::new("kill").args(["-INT", "--", &whom]).status();
-        assert!(kill.expect("`kill` runs").success());
+        wait_until("both runs have begun", || has_begun(1) && has_begun(2));
+        signal("-INT", &format!("{}{}", if whole_group { "-" } else { "" }, child.id()));
         let output = child.wait_with_output().expect("it ends");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{stderr}");
@@ -98,6 +99,7 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
             let checkpoints = std::fs::read_dir(run(seed).join("checkpoints")).expect("checkpoints").count();
             assert_eq!(checkpoints, 1, "one of the step where it stopped");
         }
+        test.write("go", "");
         let run = test.run(&["sweep", "sweep.yml"]);
         assert!(run.code == 0 && run.stderr.contains("2 runs in out, 2 to do"), "{run:?}");
         assert_eq!(shown(&test, &["--show"])["points"][0]["values"].as_array().map(Vec::len), Some(2));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::harness::{CliTest, fixture_model};
+use crate::harness::{CliTest, fixture_model, signal, wait_until};
 
 const TEXTS: &str = "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n";
 const PAIRS: &str = "{\"prompt\": \"The tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}\n\
@@ -275,13 +275,7 @@ fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
         let child = child.expect("the binary runs");
         let metrics = test.path().join(&directory).join("metrics.jsonl");
         let lines = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
-        for _ in 0..600 {
-            if lines() >= 3 {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        assert!(lines() >= 3, "{method} logged nothing in half a minute");
+        wait_until(&format!("{method} has logged three rows"), || lines() >= 3);
         // At once, as seen from the run.
         std::fs::rename(test.path().join(&directory), test.path().join("gone")).expect("renamed");
         std::fs::remove_dir_all(test.path().join("gone")).expect("removed");
@@ -313,22 +307,16 @@ fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
     }
 }
 
-/// Interrupts `child` when its reward program was asked (and made the file `asked`); what it then said.
+/// Interrupts `child` once its reward program was asked (and made the file `asked`); returns stderr. The program sleeps for
+/// a day: a run that waits for it fails by [`wait_until`].
 #[cfg(unix)]
-fn interrupted_once_asked(test: &CliTest, child: std::process::Child) -> String {
-    for _ in 0..600 {
-        if test.path().join("asked").exists() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let started = std::time::Instant::now();
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.expect("`kill` runs").success());
+fn interrupted_once_asked(test: &CliTest, mut child: std::process::Child) -> String {
+    wait_until("the reward program was asked", || test.path().join("asked").exists());
+    signal("-INT", &child.id().to_string());
+    wait_until("the interrupted run ends", || child.try_wait().expect("a process can be asked").is_some());
     let output = child.wait_with_output().expect("it ends");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(started.elapsed().as_secs() < 20, "it waited for the program: {:?}", started.elapsed());
     stderr
 }
 
@@ -337,7 +325,7 @@ fn interrupted_once_asked(test: &CliTest, child: std::process::Child) -> String 
 fn an_interrupted_evaluation_takes_its_reward_program_along() {
     let test = CliTest::with("prompts.jsonl", PROMPTS);
     let model = fixture_model("gpt2");
-    let script = "echo $$ > group; touch asked; sleep 100 & read -r line; sleep 100";
+    let script = "echo $$ > group; touch asked; sleep 86400 & read -r line; sleep 86400";
     let program = format!("[sh, -c, '{script}']");
     let arguments = ["eval", "--model", &model, "--data", "prompts.jsonl", "--reward-command", &program];
     let mut command = test.command(&[&arguments[..], &["--max-new-tokens", "3"]].concat());
@@ -348,13 +336,7 @@ fn an_interrupted_evaluation_takes_its_reward_program_along() {
     let alive = || {
         std::process::Command::new("kill").args(["-0", "--", &group]).output().expect("`kill` runs").status.success()
     };
-    for _ in 0..100 {
-        if !alive() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    panic!("the program's group {group} is alive");
+    wait_until(&format!("the program's group {group} has ended"), || !alive());
 }
 
 #[cfg(unix)]
@@ -364,8 +346,8 @@ fn an_interrupt_ends_the_wait_for_a_reward_program_at_once() {
     let model = fixture_model("gpt2");
     // It answers the evaluation and the first step, and then no more.
     let script =
-        "i=0; while read -r line; do i=$((i+1)); if [ $i -gt 6 ]; then touch asked; sleep 100; fi; echo 1; done";
-    let command = format!("{{program: [sh, -c, '{script}'], timeout_s: 90}}");
+        "i=0; while read -r line; do i=$((i+1)); if [ $i -gt 6 ]; then touch asked; sleep 86400; fi; echo 1; done";
+    let command = format!("{{program: [sh, -c, '{script}'], timeout_s: 86400}}");
     test.write(
         "run.yml",
         &format!(
@@ -406,15 +388,8 @@ fn an_interrupted_run_leaves_a_checkpoint_and_goes_on() {
     let child = test.command(&arguments).stderr(std::process::Stdio::piped()).spawn().expect("the binary runs");
     let metrics = test.path().join("run/metrics.jsonl");
     let lines = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
-    for _ in 0..600 {
-        if lines() >= 2 {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    assert!(lines() >= 2, "no step was logged in a minute");
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.expect("`kill` runs").success());
+    wait_until("two steps are logged", || lines() >= 2);
+    signal("-INT", &child.id().to_string());
     let output = child.wait_with_output().expect("it ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{stderr}");
@@ -425,4 +400,172 @@ fn an_interrupted_run_leaves_a_checkpoint_and_goes_on() {
     test.succeeds(&["sft", "--output-dir", "run", "--resume", "--max-steps", &more, "--quiet"]);
     let numbers: Vec<_> = steps(&test, "run").iter().map(|row| row["step"].as_u64().expect("a number")).collect();
     assert_eq!(numbers, (1..=done as u64 + 2).collect::<Vec<_>>());
+}
+
+/// Texts of one kind, so that a few steps at a huge learning rate make everything worse.
+fn many_texts() -> String {
+    (0..24).map(|i| format!("{{\"text\": \"The tea number {i} is good.\"}}\n")).collect()
+}
+
+#[test]
+fn a_run_that_got_worse_says_so_everywhere_and_leaves_no_best_model() {
+    let test = CliTest::with("texts.jsonl", &many_texts());
+    let model = fixture_model("gpt2");
+    let arguments = [
+        "sft",
+        "--model",
+        &model,
+        "--data",
+        "texts.jsonl",
+        "--output-dir",
+        "runs/worse",
+        "--max-steps",
+        "6",
+        "--batch-size",
+        "4",
+        "--eval-steps",
+        "2",
+        "--eval-fraction",
+        "0.2",
+        "--learning-rate",
+        "5",
+    ];
+    let run = test.run(&arguments);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stderr.contains("warning: no evaluation beat the start: `eval_loss` was "), "{}", run.stderr);
+    assert!(run.stderr.contains("learning rate (5e0) is probably too large"), "{}", run.stderr);
+    assert!(run.stderr.contains(": the run diverges: `eval_loss` is "), "it warns while it runs: {}", run.stderr);
+    assert!(!run.stderr.contains("the best so far"), "{}", run.stderr);
+    assert!(!test.path().join("runs/worse/best").exists());
+    let results: Value = serde_json::from_str(&test.read("runs/worse/results.json")).expect("JSON");
+    assert_eq!((&results["best"]["step"], &results["best"]["value"]), (&0.into(), &results["before"]["eval_loss"]));
+    assert!(results["no_improvement"].is_string() && test.read("runs/worse/report.html").contains("beat the start"));
+
+    let list: Value = serde_json::from_str(&test.succeeds(&["runs", "list", "--json"])).expect("JSON");
+    assert_eq!((&list[0]["figure"]["best_step"], &list[0]["figure"]["best"]), (&0.into(), &results["best"]["value"]));
+    assert!(test.succeeds(&["runs", "list"]).contains(" (start)"));
+    assert!(test.succeeds(&["runs", "show", "worse"]).contains("the start: eval_loss was "));
+    let run = test.run(&["runs", "export", "worse", "--best", "--output", "out"]);
+    assert!(run.code == 1 && run.stderr.contains("has no `best/`: no evaluation beat the start ("), "{}", run.stderr);
+    let run = test.run(&["generate", "--model", "runs/worse/best", "--prompt", "The tea"]);
+    assert!(
+        run.code == 1 && run.stderr.contains("the run has no `best/`: no evaluation beat its start"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_run_that_got_better_has_its_best_model_and_no_warning() {
+    let test = CliTest::with("texts.jsonl", &many_texts());
+    let model = fixture_model("gpt2");
+    let arguments = [
+        "sft",
+        "--model",
+        &model,
+        "--data",
+        "texts.jsonl",
+        "--output-dir",
+        "runs/better",
+        "--max-steps",
+        "4",
+        "--batch-size",
+        "4",
+        "--eval-steps",
+        "2",
+        "--eval-fraction",
+        "0.2",
+        "--learning-rate",
+        "1e-3",
+    ];
+    let run = test.run(&arguments);
+    assert!(
+        run.code == 0 && !run.stderr.contains("warning") && run.stderr.contains("the best so far"),
+        "{}",
+        run.stderr
+    );
+    assert!(test.path().join("runs/better/best/config.json").is_file());
+    let results: Value = serde_json::from_str(&test.read("runs/better/results.json")).expect("JSON");
+    assert!(results["no_improvement"].is_null() && results["best"]["step"].as_u64() > Some(0), "{results}");
+}
+
+#[test]
+fn advice_about_rewards_belongs_to_dpo() {
+    let test = CliTest::with("pairs.jsonl", PAIRS);
+    let model = fixture_model("gpt2");
+    for method in ["dpo", "orpo", "simpo", "cpo", "kto"] {
+        let arguments = [
+            method,
+            "--model",
+            &model,
+            "--data",
+            "pairs.jsonl",
+            "--output-dir",
+            method,
+            "--max-steps",
+            "8",
+            "--learning-rate",
+            "0.05",
+            "--eval-fraction",
+            "0",
+        ];
+        let run = test.run(&arguments);
+        assert_eq!(run.code, 0, "{method}: {}", run.stderr);
+        let last = steps(&test, method).pop().expect("rows");
+        let is_due = last["rewards/chosen"].as_f64() <= Some(-0.1) && last["rewards/margins"].as_f64() > Some(0.0);
+        let said = run.stderr.contains("usual for DPO");
+        assert_eq!(said, method == "dpo" && is_due, "{method}: {last} {}", run.stderr);
+    }
+}
+
+/// Ctrl-C is answered at once, and ends the sampling of a step: nobody waits for the rest of it.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_a_long_step_between_its_rows() {
+    let prompts: String = (0..64).map(|i| format!("{{\"prompt\": \"The tea {i}\"}}\n")).collect();
+    let test = CliTest::with("prompts.jsonl", &prompts);
+    let model = fixture_model("gpt2");
+    // Minutes of sampling in one step.
+    let arguments = [
+        "grpo",
+        "--model",
+        &model,
+        "--data",
+        "prompts.jsonl",
+        "--output-dir",
+        "run",
+        "--max-steps",
+        "2",
+        "--batch-size",
+        "64",
+        "--group-size",
+        "5000",
+        "--max-new-tokens",
+        "40",
+        "--eval-steps",
+        "-1",
+        "--reward-rule-substring",
+        "e",
+        "--no-memory-check",
+        "--no-try-longest",
+    ];
+    let mut child = test.command(&arguments).stderr(std::process::Stdio::piped()).spawn().expect("the binary runs");
+    wait_until("the step has begun", || {
+        test.path().join("run/log.txt").is_file() && test.read("run/log.txt").contains("training")
+    });
+    signal("-INT", &child.id().to_string());
+    wait_until("the run ends", || child.try_wait().expect("a process can be asked").is_some());
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(
+        stderr.contains("stopping: the work under way is ended and a checkpoint written; press Ctrl-C again"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.ends_with(
+            "interrupted before the first step was done; nothing is kept, `--resume` starts from the beginning\n"
+        ),
+        "{stderr}"
+    );
 }

@@ -2,12 +2,11 @@
 //! exported, deleted.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::driver::Browser;
-use crate::harness::{CliTest, fixture_model};
+use crate::harness::{CliTest, fixture_model, wait_until};
 use crate::serve::serve;
 
 /// What of the rows is long enough that a run of many steps goes on while somebody looks at it.
@@ -47,11 +46,7 @@ fn state(test: &CliTest, run: &str) -> Value {
 }
 
 fn becomes(test: &CliTest, run: &str, wanted: &str) {
-    let begun = Instant::now();
-    while state(test, run) != wanted {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{run} is {} and never {wanted}", state(test, run));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until(&format!("{run} is {wanted}"), || state(test, run) == wanted);
 }
 
 #[test]
@@ -148,12 +143,10 @@ fn what_two_models_answer_becomes_a_blind_comparison() {
     browser.go(&format!("{url}/annotate/tea/results"));
     let fields = [("one", "gpt2"), ("other", "gpt2"), ("prompts", "2"), ("name", "blind")];
     fill(&mut browser, &fields, "form[action='/annotate/tea/compare'] button");
-    let begun = Instant::now();
-    while browser.eval("Boolean(document.querySelector('a[href=\"/annotate/blind\"]'))") != true {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{}", browser.text("main"));
-        std::thread::sleep(Duration::from_millis(200));
+    wait_until("the comparison is there", || {
         browser.reload();
-    }
+        browser.eval("Boolean(document.querySelector('a[href=\"/annotate/blind\"]'))") == true
+    });
     browser.go(&format!("{url}/annotate/blind"));
     browser.wait("document.querySelectorAll('.pair .prediction').length === 2");
     let page = browser.text("main");

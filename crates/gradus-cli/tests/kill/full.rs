@@ -31,16 +31,14 @@ fn a_file_that_cannot_grow() {
     let lab = Lab::new("sft", "gpt2", "texts.jsonl", COMMON);
     let expected = uninterrupted(&lab);
     let directory = lab.directory("limited");
-    let mut child = lab.start(&directory, false);
-    while checkpoints(&directory) == 0 || !directory.join("run/checkpoints/step-000002").exists() {
-        assert!(
-            child.try_wait().expect("a process can be asked").is_none(),
-            "it ended before its first checkpoint was seen"
-        );
-        std::thread::sleep(std::time::Duration::from_micros(200));
-    }
-    child.kill().expect("a process can be killed");
-    child.wait().expect("it ends");
+    lab.caught(
+        &directory,
+        || directory.join("run/checkpoints/step-000002").exists(),
+        |child| {
+            child.kill().expect("a process can be killed");
+            !child.wait().expect("it ends").success()
+        },
+    );
 
     let script =
         format!("trap '' XFSZ; ulimit -f 100; exec '{}' sft --output-dir run --resume", env!("CARGO_BIN_EXE_gradus"));

@@ -1,5 +1,6 @@
 //! What a machine takes away while a run is at work, or before: the right to write, memory, the time of day.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -25,33 +26,34 @@ fn a_file_system_that_becomes_read_only() {
     let expected = uninterrupted(&lab);
     let directory = lab.directory("frozen");
     let Some(mounted) = Mounted::new(&directory, "size=64m") else { return };
-    let mut child = lab.start(&directory, false);
-    while checkpoints(&directory) == 0 {
-        assert!(child.try_wait().expect("a process can be asked").is_none(), "it ended before its first checkpoint");
-        std::thread::sleep(std::time::Duration::from_micros(200));
-    }
-    // Not while a file is open for writing: between two steps.
-    let id = child.id().to_string();
-    let stopped = |how: &str| {
-        let sent = Command::new("kill").args([how, &id]).status();
-        assert!(sent.expect("`kill` runs").success());
-    };
-    let mut is_frozen = false;
-    for _ in 0..2000 {
-        stopped("-STOP");
-        is_frozen = mounted.mount("remount,ro");
-        stopped("-CONT");
-        if is_frozen || child.try_wait().expect("a process can be asked").is_some() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_micros(500));
-    }
-    let output = child.wait_with_output().expect("it ends");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    if is_frozen && !output.status.success() {
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains("Read-only file system"), "{stderr}");
-    }
+    lab.caught(
+        &directory,
+        || checkpoints(&directory) > 0,
+        |child| {
+            let id = child.id().to_string();
+            let send = |signal: &str| {
+                Command::new("kill").args([signal, &id]).status().expect("`kill` runs");
+            };
+            // The system refuses while a file is open for writing, so this succeeds between two writes.
+            let mut is_frozen = false;
+            while !is_frozen && child.try_wait().expect("a process can be asked").is_none() {
+                send("-STOP");
+                is_frozen = mounted.mount("remount,ro");
+                send("-CONT");
+            }
+            let code = child.wait().expect("it ends").code();
+            let mut stderr = String::new();
+            child.stderr.take().expect("it is piped").read_to_string(&mut stderr).expect("text");
+            if is_frozen && code != Some(0) {
+                assert_eq!(code, Some(1), "{stderr}");
+                assert!(stderr.contains("Read-only file system"), "{stderr}");
+                return true;
+            }
+            // It had written everything before.
+            assert!(mounted.mount("remount,rw"), "it can be written again");
+            false
+        },
+    );
     assert!(mounted.mount("remount,rw"), "it can be written again");
     goes_on(&lab, &directory, &expected);
 }

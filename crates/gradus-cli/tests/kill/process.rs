@@ -71,6 +71,22 @@ impl Lab {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs")
     }
 
+    /// Starts a run, waits until `is_there`, and calls `act` on the process; again from the start while the run is over
+    /// before `is_there` was seen or `act` returns false (it came too late).
+    pub fn caught(&self, directory: &Path, is_there: impl Fn() -> bool, mut act: impl FnMut(&mut Child) -> bool) {
+        for _ in 0..50 {
+            let mut child = self.start(directory, false);
+            wait(&mut child, |_| is_there());
+            let ended = child.try_wait().expect("a process can be asked").is_some();
+            if !ended && act(&mut child) {
+                return;
+            }
+            finish(child, "the run that was over too soon");
+            std::fs::remove_dir_all(directory.join("run")).expect("it can be removed");
+        }
+        panic!("50 runs were over before they could be caught");
+    }
+
     /// A run from start to end, and how long it took.
     pub fn run_whole(&self, directory: &Path) -> Duration {
         let start = Instant::now();
@@ -195,7 +211,7 @@ impl Killer {
 fn wait(child: &mut Child, mut is_time: impl FnMut(Instant) -> bool) {
     let start = Instant::now();
     while child.try_wait().expect("a process can be asked").is_none() && !is_time(start) {
-        assert!(start.elapsed() < Duration::from_secs(300), "a run of nine steps hangs");
+        assert!(start.elapsed() < Duration::from_secs(1200), "a run of nine steps hangs");
         std::thread::sleep(Duration::from_micros(50));
     }
 }

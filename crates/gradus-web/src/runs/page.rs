@@ -73,7 +73,12 @@ pub fn list(
     bare: Option<&Vec<(String, Standing)>>,
 ) -> Html {
     let row = |entry: &Entry| {
-        let figure = entry.figure.as_ref().map(|figure| html![(figure.key) " " (short(figure.last))]);
+        let figure = entry.figure.as_ref().map(|figure| {
+            let worse = figure
+                .is_worse_than_start()
+                .then(|| html![" <strong>worse than its start, " (short(figure.best)) "</strong>"]);
+            html![(figure.key) " " (short(figure.last)) (worse)]
+        });
         let steps = entry.steps.map(|steps| html![" of "(steps)]);
         let model = entry.model.as_deref().map(|model| model.rsplit('/').next().unwrap_or(model).to_owned());
         html![
@@ -138,6 +143,17 @@ fn curves(runs: &[&Entry]) -> Html {
     ]
 }
 
+/// The warning that the run never got better than its start.
+fn worse(entry: &Entry) -> Html {
+    match entry.figure.as_ref().filter(|figure| figure.is_worse_than_start()) {
+        Some(figure) => html![
+            "<p><strong>No evaluation beat the start: " (figure.key) " was " (short(figure.best)) " before training and is "
+            (short(figure.last)) " now; there is no best model.</strong></p>\n"
+        ],
+        None => Html::new(),
+    }
+}
+
 /// How far a run at work has come.
 fn progress(entry: &Entry) -> Html {
     match entry.steps {
@@ -172,7 +188,7 @@ pub fn one(session: &Session, entry: &Entry, settings: &Settings, warnings: &[St
         .collect();
     html![
         "<p data-state=\"" (entry.state.name()) "\">" (state(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
-        "</p>\n" (progress(entry)) (actions) (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
+        "</p>\n" (worse(entry)) (progress(entry)) (actions) (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
         "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>())
         "<form method=\"post\" action=\"/runs/tag\" class=\"row\">" (csrf)
         "<label for=\"add\">New tag</label><input id=\"add\" name=\"add\" size=\"12\" required><button type=\"submit\">Add</button></form></div>\n"

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::skip::skipped;
 
 /// How long a page may take to become what a test waits for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Names that browsers of Chromium's family go by.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];

@@ -248,6 +248,7 @@ impl Algorithm for A2c {
         let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
         let (batch, mut seen) =
             (MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout: None }, Seen::default());
+        update.report(0, 1);
         let (losses, norms) = loss.step(&mut learners, batch, update, &mut seen)?;
         let A2cConfig { value_coefficient, entropy_coefficient, .. } = self.config;
         let bonus = entropy_coefficient * losses.entropy;

@@ -49,7 +49,8 @@ impl Grouped {
         let (mut stats, mut ratios) = (Stats::default(), Statistics::default());
         for epoch in 0..self.update_epochs {
             let order = update.order(&all, self.mini_batches, epoch);
-            for batch in mini_batches(&order, self.mini_batches) {
+            for (number, batch) in mini_batches(&order, self.mini_batches).enumerate() {
+                update.report(epoch * self.mini_batches + number, self.mini_batches * self.update_epochs);
                 let (chosen, silent) = self.split(experience, batch);
                 if chosen.is_empty() {
                     continue;

@@ -36,6 +36,7 @@ use crate::learner::{Learner, Trained};
 use crate::math::kl;
 use crate::method::{Iteration, Method};
 use crate::model::CausalLm;
+use crate::progress::Progress;
 use crate::rng::Purpose;
 use crate::rollout::{Rollout, Rollouts};
 use crate::settings::Settings;
@@ -150,7 +151,7 @@ pub struct Advantages {
 }
 
 /// Where an update stands in the run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Update<'a> {
     /// Counted from 0.
     pub iteration: usize,
@@ -158,9 +159,17 @@ pub struct Update<'a> {
     pub multiplier: f64,
     /// What the run does not change.
     pub settings: &'a Settings,
+    /// Receives how many of the update's optimizer steps are done. An update is never ended half-way.
+    pub progress: &'a dyn Progress,
 }
 
 impl Update<'_> {
+    /// Reports that `done` of the update's `total` optimizer steps are done.
+    pub(crate) fn report(&self, done: usize, total: usize) {
+        // The wish to stop is granted after the update.
+        let _ = self.progress.advance("updated", done, total);
+    }
+
     /// At the optimiser step `step`, from 0, of the `steps` of its iteration.
     pub(crate) fn within(self, step: usize, steps: usize) -> Self {
         Self { multiplier: self.settings.multiplier_within(self.iteration, step, steps), ..self }

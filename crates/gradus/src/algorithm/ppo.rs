@@ -415,6 +415,7 @@ impl Algorithm for Ppo {
             let (mut steps, mut seen) = (Stats::default(), Seen::default());
             for (number, chosen) in mini_batches(&order, count).enumerate() {
                 let pass = (epoch * count + number) as u64;
+                update.report(pass as usize, count * self.config.update_epochs);
                 let dropout = DropoutStream::new(update.settings.seed, update.iteration as u64, pass);
                 let own = self.estimator.of_mini_batch(advantages, chosen);
                 let advantages = own.as_ref().unwrap_or(advantages);

@@ -13,6 +13,7 @@ use crate::algorithm::actor::ValueHead;
 use crate::host::read;
 use crate::learner::optimizer::Optimizer;
 use crate::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
+use crate::progress::Unwatched;
 use crate::rollout::{Prompt, Rollout, StopReason};
 use crate::settings::TrainConfig;
 
@@ -80,7 +81,7 @@ fn updated(algorithm: &mut dyn Algorithm, value_head: bool, of_tool: f32) -> (Ac
     let experience = experience(&policy, &settings, of_tool);
     let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
     let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
-    let at = Update { iteration: 0, multiplier: 1.0, settings: &settings };
+    let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
     algorithm.update(&mut learner, &experience, &advantages, at).expect("finite");
     (learner.frozen(), advantages)
 }
@@ -140,7 +141,7 @@ fn a_critic_whose_gradient_is_not_finite_keeps_the_policy_from_stepping() {
         let mut ppo = Ppo::new(&config, Critic::Separate(Box::new(critic)), None);
         let mut actor = Learner::new(Actor { policy, value_head: None }, Optimizer::new(settings.optimizer));
         let advantages = ppo.advantages(&actor.frozen(), &experience, &settings);
-        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings };
+        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
         let outcome = ppo.update(&mut actor, &experience, &advantages, at).map(drop);
         let versions = [actor.version(), ppo.learners()[0].1.version];
         (outcome, versions, named_tensors(&actor.frozen().policy) == named_tensors(&self::policy()))
@@ -166,7 +167,7 @@ fn the_learning_rate_of_ppo_may_rise_within_an_iteration() {
         let config = PpoConfig { update_epochs: 2, temperature: 1.0, lr_per_step, ..PpoConfig::default() };
         let mut ppo = Ppo::new(&config, Critic::Shared, None);
         let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
-        let at = Update { iteration: 0, multiplier: settings.multiplier(0), settings: &settings };
+        let at = Update { iteration: 0, multiplier: settings.multiplier(0), settings: &settings, progress: &Unwatched };
         ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
         named_tensors(&learner.frozen().policy) != named_tensors(&self::policy())
     };
@@ -197,7 +198,7 @@ fn ppo_drops_out_in_updates_alone() {
         let config = PpoConfig { update_epochs: 1, temperature: 1.0, ..PpoConfig::default() };
         let mut ppo = Ppo::new(&config, Critic::Shared, None);
         let advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
-        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings };
+        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
         let stats = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
         let ratio = stats.value("val/ratio").expect("one");
         (recorded, advantages.advantages, ratio, named_tensors(&learner.frozen().policy))

@@ -363,7 +363,9 @@ impl Trpo {
         let rollouts = &batch.experience.rollouts;
         for epoch in 0..critic_updates {
             let order = update.order(batch.chosen, count, epoch);
-            for chosen in mini_batches(&order, count) {
+            for (number, chosen) in mini_batches(&order, count).enumerate() {
+                // The policy's step comes first.
+                update.report(1 + epoch * count + number, 1 + count * critic_updates);
                 let tokens: usize = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).sum();
                 let mut loss = 0.0;
                 for pass in update.settings.passes.split(&lengths(rollouts, chosen)) {
@@ -416,6 +418,7 @@ impl Algorithm for Trpo {
         let own = self.estimator.of_mini_batch(advantages, &scored);
         let advantages = own.as_ref().unwrap_or(advantages);
         let batch = MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout: None };
+        update.report(0, 1 + self.config.critic_updates * self.config.critic_mini_batches);
         let step = self.step(actor, batch, update)?;
         stats.mean("loss", -step.objective, 1.0);
         stats.mean("grad_norm", step.gradient_norm, 1.0);

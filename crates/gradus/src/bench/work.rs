@@ -12,10 +12,11 @@ use crate::learner::Learner;
 use crate::learner::optimizer::Optimizer;
 use crate::model::{CausalLm, ModelShape, Precision};
 use crate::objective::sft::{Sft, SftConfig};
+use crate::progress::Unwatched;
 use crate::rng::{Purpose, Seed};
 use crate::settings::Settings;
 use crate::settings::TrainConfig;
-use crate::train::offline::optimise;
+use crate::train::offline::{Halt, optimise};
 
 /// Small enough that hundreds of steps on random rows leave the weights sane.
 const LEARNING_RATE: f64 = 1e-6;
@@ -63,9 +64,12 @@ impl Trainer {
         let objective = Sft::new(&SftConfig::default());
         let (learner, settings) = (&mut self.learner, &self.settings);
         let step_s = median(self.repetitions, &mut || {
-            optimise(&objective, learner, &rows, LEARNING_RATE, settings)
-                .map(drop)
-                .map_err(|what| Error::input(format!("training on random rows failed: {what}")))
+            optimise(&objective, learner, &rows, LEARNING_RATE, settings, &Unwatched).map(drop).map_err(|halt| {
+                match halt {
+                    Halt::Diverged(what) => Error::input(format!("training on random rows failed: {what}")),
+                    Halt::Interrupted => Error::Interrupted,
+                }
+            })
         })?;
         let (tokens, targets) = (batch_size * length, batch_size * (length - 1));
         let work = shape.trunk_matrices() as f64 * tokens as f64 + shape.head_matrix() as f64 * targets as f64;
@@ -131,13 +135,16 @@ fn random_ids(shape: &ModelShape, length: usize, seed: Seed, row: usize) -> Vec<
 
 /// Median seconds of `repetitions` runs (at least one), after one that is not counted.
 fn median(repetitions: usize, run: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
-    run()?;
-    let mut seconds = Vec::with_capacity(repetitions);
-    for _ in 0..repetitions.max(1) {
+    median_by(repetitions, || {
         let start = Instant::now();
-        run()?;
-        seconds.push(start.elapsed().as_secs_f64());
-    }
+        run().map(|()| start.elapsed().as_secs_f64())
+    })
+}
+
+/// [`median`] where `timed` runs once and returns how long that took.
+fn median_by(repetitions: usize, mut timed: impl FnMut() -> Result<f64>) -> Result<f64> {
+    timed()?;
+    let mut seconds = (0..repetitions.max(1)).map(|_| timed()).collect::<Result<Vec<f64>>>()?;
     seconds.sort_by(f64::total_cmp);
     let middle = seconds.len() / 2;
     Ok(if seconds.len() % 2 == 1 { seconds[middle] } else { (seconds[middle - 1] + seconds[middle]) / 2.0 })
@@ -149,12 +156,8 @@ mod tests {
 
     #[test]
     fn the_median_leaves_out_the_first_run_and_the_extremes() {
-        let mut pauses = [400, 1, 400, 100].into_iter();
-        let seconds = median(3, &mut || {
-            std::thread::sleep(std::time::Duration::from_millis(pauses.next().expect("four runs")));
-            Ok(())
-        });
-        let seconds = seconds.expect("no run fails");
-        assert!((0.1..0.35).contains(&seconds), "{seconds}");
+        let mut seconds = [0.4, 0.001, 0.4, 0.1].into_iter();
+        let median = median_by(3, || Ok(seconds.next().expect("four runs")));
+        assert_eq!(median.expect("no run fails"), 0.1);
     }
 }

@@ -21,6 +21,7 @@ use super::next::{NewToken, Next};
 use super::params::SamplingParams;
 use super::processors::{self, History};
 use super::row::{Completion, StopReason, StopRule};
+use super::run::Hooks;
 use super::truncate::truncate_keeping;
 use crate::error::{Error, Result};
 use crate::model::CausalLm;
@@ -149,11 +150,11 @@ pub fn beam_search(
     prompts: &[&[u32]],
     returned: usize,
     (params, beams): (&SamplingParams, &BeamParams),
-    stop: &mut dyn StopRule,
+    hooks: Hooks<'_>,
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Vec<Found>> {
     let places = ROWS_AT_ONCE.max(beams.num_beams);
-    search_at_once(places, model, prompts, returned, (params, beams), stop, stream)
+    search_at_once(places, model, prompts, returned, (params, beams), hooks, stream)
 }
 
 /// [`beam_search`] with at most `places` rows side by side.
@@ -163,7 +164,7 @@ fn search_at_once(
     prompts: &[&[u32]],
     returned: usize,
     (params, beams): (&SamplingParams, &BeamParams),
-    stop: &mut dyn StopRule,
+    Hooks { stop, progress }: Hooks<'_>,
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Vec<Found>> {
     params.check()?;
@@ -178,6 +179,7 @@ fn search_at_once(
     let (mut waiting, mut live): (VecDeque<usize>, Vec<Search>) = ((0..prompts.len()).collect(), Vec::new());
     let mut found = vec![Vec::new(); prompts.len()];
     while !(waiting.is_empty() && live.is_empty()) {
+        progress.advance("sampled", prompts.len() - waiting.len() - live.len(), prompts.len())?;
         // 1. Prompts come in as others leave.
         let places = at_once - live.len();
         let entering: Vec<usize> = waiting.drain(..waiting.len().min(places)).collect();

@@ -20,4 +20,4 @@ pub use mask::{Kept, LikeliestMask, LogitsMask, Masking, Record};
 pub use params::SamplingParams;
 pub use processors::History;
 pub use row::{Completion, NoStopRule, StopReason, StopRule};
-pub use run::{generate, generate_masked};
+pub use run::{Hooks, generate, generate_with};

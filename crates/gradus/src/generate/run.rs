@@ -8,6 +8,7 @@ use super::params::SamplingParams;
 use super::row::{Completion, StopRule};
 use crate::error::Result;
 use crate::model::CausalLm;
+use crate::progress::{Progress, Unwatched};
 use crate::rng::Stream;
 
 /// Rows sampled side by side at most: bounds the cache and the logits in memory.
@@ -30,33 +31,47 @@ pub fn generate(
     stop: &mut dyn StopRule,
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Vec<Completion>> {
-    generate_at_once(ROWS_AT_ONCE, (model, None), prompts, group, params, stop, stream)
+    generate_with((model, None), prompts, group, params, Hooks::unwatched(stop), stream)
 }
 
-/// [`generate`] under a mask.
+/// What sampling calls back.
+pub struct Hooks<'a> {
+    /// Ends completions beside the stop ids.
+    pub stop: &'a mut dyn StopRule,
+    /// Receives how many completions are `sampled`, and may end the call.
+    pub progress: &'a dyn Progress,
+}
+
+impl<'a> Hooks<'a> {
+    /// A stop rule alone: nobody watches the progress.
+    pub fn unwatched(stop: &'a mut dyn StopRule) -> Self {
+        Self { stop, progress: &Unwatched }
+    }
+}
+
+/// [`generate`], under a mask where there is one, with progress.
 ///
 /// # Errors
-/// As [`generate`].
-pub fn generate_masked(
-    (model, masking): (&CausalLm, Masking<'_>),
+/// As [`generate`]; [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends the call.
+pub fn generate_with(
+    (model, masking): (&CausalLm, Option<Masking<'_>>),
     prompts: &[&[u32]],
     group: usize,
     params: &SamplingParams,
-    stop: &mut dyn StopRule,
+    hooks: Hooks<'_>,
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Vec<Completion>> {
-    let params = SamplingParams { record: masking.record, ..params.clone() };
-    generate_at_once(ROWS_AT_ONCE, (model, Some(masking)), prompts, group, &params, stop, stream)
+    generate_at_once(ROWS_AT_ONCE, (model, masking), prompts, group, params, hooks, stream)
 }
 
-/// [`generate`] with at most `places` rows side by side.
+/// [`generate_with`] with at most `places` rows side by side.
 fn generate_at_once(
     places: usize,
     (model, masking): (&CausalLm, Option<Masking<'_>>),
     prompts: &[&[u32]],
     group: usize,
     params: &SamplingParams,
-    stop: &mut dyn StopRule,
+    Hooks { stop, progress }: Hooks<'_>,
     stream: &dyn Fn(usize) -> Stream,
 ) -> Result<Vec<Completion>> {
     params.check()?;
@@ -75,16 +90,20 @@ fn generate_at_once(
             engine = engine.with_guide(guide, places, room);
         }
     }
-    let params = Arc::new(params.clone());
+    let record = masking.map_or(params.record, |masking| masking.record);
+    let params = Arc::new(SamplingParams { record, ..params.clone() });
     for (i, prompt) in prompts.iter().enumerate() {
         let streams = (i * group..(i + 1) * group).map(stream).collect();
         engine.submit(Request { prompt: prompt.to_vec(), params: Arc::clone(&params), streams, is_kept: false })?;
     }
     let mut completions = vec![None; count];
+    let mut finished = 0;
     while engine.is_busy() {
+        progress.advance("sampled", finished, count)?;
         for event in engine.step(stop) {
             if let Event::Finished { row, completion } = event {
                 completions[row] = Some(completion);
+                finished += 1;
             }
         }
     }
@@ -111,7 +130,9 @@ mod tests {
         let params = SamplingParams { max_new_tokens: 9, stop_ids: (0..8).collect(), ..SamplingParams::default() };
         let stream = |row: usize| Seed(3).stream(Purpose::Generate, 0, row as u64);
         let sample = |slots| {
-            generate_at_once(slots, (&model, None), &prompts, 3, &params, &mut NoStopRule, &stream).expect("sampled")
+            let mut stop = NoStopRule;
+            let hooks = Hooks::unwatched(&mut stop);
+            generate_at_once(slots, (&model, None), &prompts, 3, &params, hooks, &stream).expect("sampled")
         };
         let all = sample(100);
         assert!(all.iter().any(|completion| completion.stop == StopReason::StopId), "some rows end early");

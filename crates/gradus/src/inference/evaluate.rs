@@ -19,7 +19,7 @@ use crate::metric_models::MetricModels;
 use crate::model::open_model;
 use crate::model::{CausalLm, Classifier, ModelShape, Ranker, Rows, Task, WeightFormat};
 use crate::objective::classify::{Classify, ClassifyConfig};
-use crate::objective::dpo::DpoConfig;
+use crate::objective::dpo::{DpoConfig, preferred};
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
 use crate::objective::sft;
 use crate::objective::{Objective, OfflineMethod};
@@ -186,7 +186,8 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     files.labels.get_or_init(|| LabelPlan { task, weights_k, sentences: None });
     let made = ClassifyConfig::default().examples(&rows, files, tokenise(options, files)?)?;
     let model = Classifier::load(&files.dir, &options.device.device())?;
-    let stats = Classify::default().evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
+    let examples: Vec<_> = made.examples.iter().collect();
+    let stats = Classify::default().evaluate(&model, &examples, PASSES, interrupt)?;
     let metrics = stats.without(NEW_TOKENS).metrics("");
     Ok(Measured::new(made.examples.len(), made.counts.remarks(), metrics))
 }
@@ -242,7 +243,7 @@ fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interru
             let [chosen, rejected] = [0, 1].map(|side| dpo.beta * f64::from(own[side] - others[side]));
             means.row("rewards/chosen", chosen, 1.0);
             means.row("rewards/rejected", rejected, 1.0);
-            means.row("rewards/accuracies", f64::from(u8::from(chosen > rejected)), 1.0);
+            means.row("rewards/accuracies", preferred(chosen, rejected), 1.0);
             means.row("rewards/margins", chosen - rejected, 1.0);
         }
     }
@@ -268,7 +269,7 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
     let model = Ranker::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
     let examples: Vec<&PreferenceExample> = made.examples.iter().collect();
-    let (stats, scores) = objective.judged(&model, &examples, PASSES);
+    let (stats, scores) = objective.judged(&model, &examples, PASSES, interrupt)?;
     let mut means = Means::default();
     for score in scores {
         means.row("accuracy", f64::from(u8::from(score.is_right())), 1.0);
@@ -314,6 +315,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         beams: options.beams,
         stop: &options.stop,
         masking: None,
+        progress: interrupt,
     };
     options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;
     let config = TrainConfig { seed: options.seed.0, ..TrainConfig::default() };
@@ -355,6 +357,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         let lengths: Vec<f32> = of_prompt.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
         means.values("length", &lengths);
     }
-    let measured = Measured::new(made.examples.len(), made.counts.remarks(), found.stats.metrics(""));
+    let remarks = made.counts.remarks().into_iter().chain(measuring.remarks()).collect();
+    let measured = Measured::new(made.examples.len(), remarks, found.stats.metrics(""));
     Ok(Measured { errors: means.errors(), values, samples, ..measured })
 }

@@ -8,7 +8,7 @@ use super::PASSES;
 use crate::data::{Place, open, reference_texts, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::metric::{Interval, Measure, MetricConfig, Resampling, Row, intervals};
+use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, intervals};
 use crate::metric_models::MetricModels;
 use crate::process::Interrupt;
 
@@ -34,6 +34,8 @@ pub struct MetricReport {
     pub rows: usize,
     /// The values, in the order of the metrics.
     pub values: Vec<MetricValue>,
+    /// What a reader of the values must know, one sentence each.
+    pub remarks: Vec<String>,
 }
 
 /// One value of a metric.
@@ -50,7 +52,8 @@ pub struct MetricValue {
 }
 
 impl MetricReport {
-    /// `{"metrics": {key: value}, "intervals": {key: [low, high]}, "rows": [{key: value}]}`; what is no number is `null`.
+    /// `{"metrics": {key: value}, "intervals": {key: [low, high]}, "rows": [{key: value}], "remarks": [text]}`; `remarks` is
+    /// there when there are any, and a value that is not a number is `null`.
     pub fn to_json(&self) -> Map<String, Value> {
         let metrics: Map<String, Value> = self.values.iter().map(|of| (of.key.clone(), of.value.into())).collect();
         let with_interval = |of: &MetricValue| {
@@ -62,11 +65,15 @@ impl MetricReport {
             self.values.iter().filter_map(|of| Some((of.key.clone(), of.rows.as_ref()?[i].into()))).collect()
         };
         let rows: Vec<Value> = (0..self.rows).map(|i| Value::Object(row(i))).collect();
-        Map::from_iter([
+        let mut object = Map::from_iter([
             ("metrics".to_owned(), Value::Object(metrics)),
             ("intervals".to_owned(), Value::Object(intervals)),
             ("rows".to_owned(), Value::Array(rows)),
-        ])
+        ]);
+        if !self.remarks.is_empty() {
+            object.insert("remarks".to_owned(), self.remarks.clone().into());
+        }
+        object
     }
 }
 
@@ -86,7 +93,10 @@ pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricR
             .map_err(|error| error.into_error(|row, message| places[row].error(format!("`{name}`: {message}"))))?;
         measured.extend(found.into_iter().map(|measure| (measure.key(name), measure)));
     }
-    Ok(MetricReport { rows: rows.len(), values: values(&measured, options.resampling) })
+    let remark =
+        |(name, metric): &(String, Box<dyn Metric>)| Some(format!("`{name}` is computed {}", metric.remark()?));
+    let remarks = metrics.iter().filter_map(remark).collect();
+    Ok(MetricReport { rows: rows.len(), values: values(&measured, options.resampling), remarks })
 }
 
 /// Measures of the same rows with their intervals.

@@ -11,6 +11,7 @@ use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::{BeamParams, SamplingParams};
 use crate::model::{CausalLm, Precision, Room, WeightFormat};
+use crate::progress::Unwatched;
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, Prompt, Sampler};
 
@@ -124,6 +125,7 @@ pub fn sample<E: From<Error>>(
         beams: options.beams,
         stop: &options.stop,
         masking: None,
+        progress: &Unwatched,
     };
     options.beams.map_or(Ok(()), |beams| beams.check(options.group_size))?;
     let total = prompts.len();

@@ -11,6 +11,8 @@ mod preset;
 mod problems;
 mod sampling;
 
+use serde_json::{Map, Value};
+
 pub use cast::{Cast, Head, Role, Source, Stay, Trainer};
 pub use iteration::Iteration;
 pub use preset::Preset;
@@ -53,6 +55,11 @@ pub trait Method {
     /// What a preset sets, as a configuration file; `None` where it says nothing of this method.
     fn preset(&self, _preset: Preset) -> Option<&'static str> {
         None
+    }
+
+    /// Sentences about the last numbers of a run that often puzzle people, by their keys in `metrics.jsonl`.
+    fn advice(&self, _last: &Map<String, Value>) -> Vec<String> {
+        Vec::new()
     }
 
     /// Whether masks of dropout may be drawn in training. They may not where logprobs of one text under several models are

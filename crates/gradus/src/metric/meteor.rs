@@ -29,7 +29,8 @@ pub struct MeteorOptions {
     pub gamma: f64,
     /// How several references are used; `repr` also finds words as NLTK 3.7 did.
     pub references: References,
-    /// A WordNet directory, for synonyms. Without it, words match by their letters and by their stems.
+    /// WordNet, for synonyms: a directory, or NLTK's `wordnet.zip`. When absent, WordNet is looked for where NLTK keeps its
+    /// data (`NLTK_DATA`, `~/nltk_data`, …); `none` leaves synonyms out: words then match by letters and stems alone.
     pub wordnet: Option<PathBuf>,
     /// A directory of NLTK's Punkt data (`tokenizers/punkt_tab/english`), for sentences. Without it, a list of abbreviations.
     pub punkt: Option<PathBuf>,
@@ -55,7 +56,7 @@ impl Meteor {
     /// # Errors
     /// A directory that cannot be read.
     pub fn new(options: MeteorOptions) -> Result<Self> {
-        let wordnet = options.wordnet.as_deref().map(WordNet::read).transpose()?;
+        let wordnet = WordNet::open(options.wordnet.as_deref())?;
         Ok(Self { tokeniser: WordTokeniser::new(options.punkt.as_deref())?, wordnet, options })
     }
 
@@ -143,6 +144,14 @@ fn matched<'a>(
 }
 
 impl Metric for Meteor {
+    fn remark(&self) -> Option<String> {
+        self.wordnet.is_none().then(|| {
+            "without WordNet: words match by letters and stems, not by synonyms, so values are lower than NLTK's; name \
+             WordNet's directory as the metric's option `wordnet`, or install it where NLTK looks for it"
+                .to_owned()
+        })
+    }
+
     fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
         Ok(vec![Measure::mean("", &each(rows, |row, references| self.best(row, references))?)])
     }

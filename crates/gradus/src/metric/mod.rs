@@ -154,6 +154,12 @@ pub trait Metric: Send + Sync {
     /// A row that lacks what the metric compares with.
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError>;
 
+    /// What a reader of the values must know: a resource that this machine lacks, so that they differ from the reference
+    /// implementation's.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// What each prediction alone is worth as a reward, where more is better: the row values of the metric's one value, unless
     /// the metric says otherwise.
     ///

@@ -21,7 +21,7 @@ pub struct SpiceOptions {
     /// A file of JSON lines, one a row, in the order of the rows: `{"prediction": [["girl"], ["girl", "young"], ["girl", "on",
     /// "court"]], "references": [[…], …]}`.
     pub scene_graphs: PathBuf,
-    /// A WordNet directory: words of one synset match. Without it, words match by their letters.
+    /// WordNet, as METEOR's option: words of one synset match. Without it, words match by their letters.
     #[serde(default)]
     pub wordnet: Option<PathBuf>,
 }
@@ -60,7 +60,7 @@ impl Spice {
     /// # Errors
     /// A file that cannot be read, or a line of another form.
     pub fn new(options: &SpiceOptions) -> Result<Self> {
-        let wordnet = options.wordnet.as_deref().map(WordNet::read).transpose()?;
+        let wordnet = WordNet::open(options.wordnet.as_deref())?;
         Ok(Self { graphs: read(&options.scene_graphs)?, file: options.scene_graphs.clone(), wordnet })
     }
 
@@ -88,6 +88,13 @@ impl Spice {
 }
 
 impl Metric for Spice {
+    fn remark(&self) -> Option<String> {
+        self.wordnet.is_none().then(|| {
+            "without WordNet: words match by letters, not by synonyms; name WordNet's directory as the metric's option `wordnet`"
+                .to_owned()
+        })
+    }
+
     fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
         if self.graphs.len() != rows.len() {
             let message = format!(

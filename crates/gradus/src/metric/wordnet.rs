@@ -4,10 +4,16 @@
 //! WordNet 3.0 and NLTK's `corpora/wordnet`. Checked against `nltk` 3.10.4.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use zip::ZipArchive;
+use zip::result::ZipError;
 
 use super::treebank::Rules;
 use crate::error::{Error, Result};
+use crate::{border, files};
 
 /// A part of speech: the end of its file names, and NLTK's rules from an inflected form to a base form.
 struct Part {
@@ -57,19 +63,104 @@ struct Lexicon {
     exceptions: HashMap<String, Vec<String>>,
 }
 
-/// A WordNet directory in memory.
+/// Where the files of a WordNet are.
+enum Source<'a> {
+    Directory(&'a Path),
+    /// An archive with one folder, `wordnet/`.
+    Archive(ZipArchive<File>, &'a Path),
+}
+
+/// The most bytes of one file; the largest of WordNet 3.0 has 16 million.
+const FILE_BYTES: u64 = 256 << 20;
+
+impl Source<'_> {
+    /// A file and its path.
+    fn read(&mut self, name: &str) -> Result<(PathBuf, String)> {
+        let (path, bytes) = match self {
+            Self::Directory(directory) => {
+                let path = directory.join(name);
+                let bytes = files::read(&path, FILE_BYTES).map_err(|error| Error::io(&path, error))?;
+                (path, bytes)
+            }
+            Self::Archive(archive, file) => {
+                let path = file.join("wordnet").join(name);
+                let mut bytes = Vec::new();
+                let entry = archive.by_name(&format!("wordnet/{name}")).map_err(|error| broken(&path, &error))?;
+                entry.take(FILE_BYTES).read_to_end(&mut bytes).map_err(|error| Error::io(&path, error))?;
+                (path, bytes)
+            }
+        };
+        Ok((path, String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
+
+fn open_archive(path: &Path) -> Result<ZipArchive<File>> {
+    let file = File::open(path).map_err(|error| Error::io(path, error))?;
+    border::cross(|| ZipArchive::new(file))
+        .map_err(|panicked| Error::data(path, None, format!("not a readable archive: {panicked}")))?
+        .map_err(|error| broken(path, &error))
+}
+
+fn broken(path: &Path, error: &ZipError) -> Error {
+    Error::data(path, None, format!("not a readable archive of WordNet: {error}"))
+}
+
+/// The folders where NLTK looks for its data, in its order.
+fn nltk_data() -> Vec<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let mut folders: Vec<PathBuf> =
+        set("NLTK_DATA").map(|folders| std::env::split_paths(&folders).collect()).unwrap_or_default();
+    folders.extend(set("HOME").or_else(|| set("USERPROFILE")).map(|home| PathBuf::from(home).join("nltk_data")));
+    for prefix in ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set).map(PathBuf::from) {
+        folders.extend(["nltk_data", "share/nltk_data", "lib/nltk_data"].map(|folder| prefix.join(folder)));
+    }
+    let system =
+        ["/usr/share/nltk_data", "/usr/local/share/nltk_data", "/usr/lib/nltk_data", "/usr/local/lib/nltk_data"];
+    folders.extend(system.map(PathBuf::from));
+    folders
+}
+
+/// WordNet in a folder of NLTK's data: unpacked, or as NLTK downloads it.
+fn installed(folder: &Path) -> Option<PathBuf> {
+    let unpacked = folder.join("corpora/wordnet");
+    let archive = folder.join("corpora/wordnet.zip");
+    match unpacked.join("index.noun").is_file() {
+        true => Some(unpacked),
+        false => Some(archive).filter(|path| path.is_file()),
+    }
+}
+
+/// A WordNet in memory.
 #[derive(Debug)]
 pub struct WordNet {
     parts: Vec<Lexicon>,
 }
 
 impl WordNet {
-    /// Reads a directory.
+    /// WordNet as an option names it: `none` is no WordNet, and without a name it is looked for where NLTK keeps its data.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn open(name: Option<&Path>) -> Result<Option<Self>> {
+        match name {
+            Some(name) if name == Path::new("none") => Ok(None),
+            Some(name) => Self::read(name).map(Some),
+            None => {
+                nltk_data().into_iter().find_map(|folder| installed(&folder)).map(|path| Self::read(&path)).transpose()
+            }
+        }
+    }
+
+    /// Reads a directory, or NLTK's `wordnet.zip`.
     ///
     /// # Errors
     /// A file that is missing or has a line of another form.
-    pub fn read(directory: &Path) -> Result<Self> {
-        let parts = PARTS.iter().map(|part| Lexicon::read(directory, part.file)).collect::<Result<_>>()?;
+    pub fn read(path: &Path) -> Result<Self> {
+        let mut source = match path.extension().is_some_and(|extension| extension == "zip") {
+            true => Source::Archive(open_archive(path)?, path),
+            false => Source::Directory(path),
+        };
+        let parts = PARTS.iter().map(|part| Lexicon::read(&mut source, part.file)).collect::<Result<_>>()?;
         Ok(Self { parts })
     }
 
@@ -90,14 +181,8 @@ impl WordNet {
 }
 
 impl Lexicon {
-    fn read(directory: &Path, part: &str) -> Result<Self> {
-        let read = |name: String| {
-            let path = directory.join(name);
-            match std::fs::read(&path) {
-                Ok(bytes) => Ok((path, String::from_utf8_lossy(&bytes).into_owned())),
-                Err(error) => Err(Error::io(path, error)),
-            }
-        };
+    fn read(source: &mut Source<'_>, part: &str) -> Result<Self> {
+        let mut read = |name: String| source.read(&name);
         let bad = |path: &Path, line: usize, what: &str| Error::data(path, Some(line + 1), format!("expected {what}"));
         let mut made = Self { index: HashMap::new(), lemmas: HashMap::new(), exceptions: HashMap::new() };
         // A line that begins with a blank is part of the licence.

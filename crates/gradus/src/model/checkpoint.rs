@@ -1,4 +1,5 @@
-//! Reading safetensors: one file or shards with an index, one tensor at a time, every problem reported at once.
+//! Reading weights: safetensors or PyTorch's files, one file or shards with an index, one tensor at a time, every problem
+//! reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,6 +15,7 @@ use super::directory::ModelDir;
 use super::encoder::EncoderFamily;
 use super::quant;
 use super::shape::ModelShape;
+use super::torch_file;
 use super::trunk::Family;
 use crate::error::{Error, Result, excerpt};
 use crate::files;
@@ -59,6 +61,10 @@ fn is_ignored(name: &str) -> bool {
     ];
     ENDS.iter().any(|end| name.ends_with(end))
 }
+
+/// Files that hold the weights of a model, and the indices of shards, the first that is there counts.
+pub(super) const WEIGHT_FILES: [(&str, &str); 2] =
+    [("model.safetensors", "model.safetensors.index.json"), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
 
 /// The most bytes that the header of a file may have, as in the `safetensors` library.
 const HEADER_BYTES: u64 = 100_000_000;
@@ -106,16 +112,19 @@ impl Checkpoint {
     /// # Errors
     /// When there are no weights, a file is damaged, or the index names a missing shard.
     pub(crate) fn open(directory: &Path, base_prefix: &'static str) -> Result<Self> {
-        let index_path = directory.join("model.safetensors.index.json");
-        let single = directory.join("model.safetensors");
-        let files: Vec<PathBuf> = if single.exists() {
-            vec![single]
-        } else if index_path.exists() {
-            shard_files(&index_path)?.into_iter().map(|name| directory.join(name)).collect()
-        } else {
-            return Err(no_weights(directory));
-        };
-        Self::of_files(directory, files, base_prefix)
+        for (single, index) in WEIGHT_FILES {
+            let (single, index) = (directory.join(single), directory.join(index));
+            if single.exists() {
+                return Self::of_files(directory, vec![single], base_prefix);
+            }
+            if index.exists() {
+                let files = shard_files(&index)?.into_iter().map(|name| directory.join(name)).collect();
+                return Self::of_files(directory, files, base_prefix);
+            }
+        }
+        Err(Error::model(directory, "no weights").with_hint(
+            "a model directory holds `model.safetensors` or `pytorch_model.bin`, or shards of either with an index",
+        ))
     }
 
     /// Opens the tensors of `files`, which lie in `directory`.
@@ -349,17 +358,6 @@ fn check_finite(name: &str, values: &[f32]) -> Result<(), String> {
     }
 }
 
-fn no_weights(directory: &Path) -> Error {
-    let error = Error::model(directory, "no `model.safetensors`");
-    if directory.join("pytorch_model.bin").exists() {
-        return error.with_hint(
-            "`pytorch_model.bin` is a pickle and is never opened; convert it with \
-             `AutoModel.from_pretrained(dir).save_pretrained(dir)` in transformers",
-        );
-    }
-    error.with_hint("a model directory holds `model.safetensors`, or shards with `model.safetensors.index.json`")
-}
-
 /// The distinct shard files an index names, in order.
 fn shard_files(index: &Path) -> Result<Vec<String>> {
     let text = files::read_text(index, files::SETTINGS_BYTES).map_err(|error| Error::io(index, error))?;
@@ -382,7 +380,31 @@ fn shard_files(index: &Path) -> Result<Vec<String>> {
     Ok(files.into_iter().collect())
 }
 
+/// A file of PyTorch's: the places of its tensors count from its start.
+fn open_torch(path: PathBuf) -> Result<(Shard, Vec<(String, TensorInfo)>)> {
+    let file = files::open(&path).map_err(|error| Error::io(&path, error))?;
+    let length = file.metadata().map_err(|error| Error::io(&path, error))?.len();
+    let found = torch_file::tensors(&file, &path).and_then(|tensors| {
+        match tensors.iter().find(|(_, info)| info.data_offsets.1 as u64 > length) {
+            Some((name, info)) => {
+                Err(format!("truncated: `{name}` ends at byte {}, the file at {length}", info.data_offsets.1))
+            }
+            None => Ok(tensors),
+        }
+    });
+    let tensors = found.map_err(|message| {
+        Error::model(&path, message).with_hint(
+            "convert the weights where they are trusted: `AutoModel.from_pretrained(dir).save_pretrained(dir)` in transformers \
+             writes safetensors",
+        )
+    })?;
+    Ok((Shard { path, file, data_start: 0 }, tensors))
+}
+
 fn open_shard(path: PathBuf) -> Result<(Shard, Vec<(String, TensorInfo)>)> {
+    if path.extension().is_some_and(|extension| extension == "bin") {
+        return open_torch(path);
+    }
     let damaged = |message: String| {
         Error::model(&path, message).with_hint("the file is damaged or was not downloaded completely; fetch it again")
     };

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::adapter::{self, PeftConfig, TaskType};
+use super::checkpoint::WEIGHT_FILES;
 use super::classifier::Task;
 use super::encoder::EncoderFamily;
 use super::facts;
@@ -356,7 +357,8 @@ impl AdapterDir {
 /// Whether `path` holds an adapter and no whole model.
 fn is_adapter(path: &Path) -> bool {
     let holds = |name: &str| path.join(name).is_file();
-    holds(adapter::CONFIG_FILE) && !holds("model.safetensors") && !holds("model.safetensors.index.json")
+    let has_weights = WEIGHT_FILES.iter().any(|(single, index)| holds(single) || holds(index));
+    holds(adapter::CONFIG_FILE) && !has_weights
 }
 
 /// Copies a file or a folder; what is missing is left out.

@@ -19,6 +19,10 @@ pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf> {
     if path.exists() {
         return Ok(path.into());
     }
+    if path.ends_with("best") && path.parent().is_some_and(|run| run.join("metrics.jsonl").is_file()) {
+        return Err(Error::model(path, "the run has no `best/`: no evaluation beat its start, or none was made")
+            .with_hint("its last weights are in `model/`, earlier ones in `checkpoints/`"));
+    }
     if !is_hub_name(name) {
         return Err(Error::model(path, "no such model directory")
             .with_hint("a model directory holds `config.json` and `model.safetensors`"));
@@ -46,14 +50,20 @@ fn is_hub_name(name: &str) -> bool {
 
 fn fetch(api: &Api, on_hub: OnHub<'_>, on_progress: OnProgress<'_>) -> Result<PathBuf, ApiError> {
     let files = on_hub.files(api)?;
-    // One whole set of weights is enough: shards where there is an index, never a second copy in another format.
-    let is_sharded = files.iter().any(|file| file == "model.safetensors.index.json");
+    // One whole set of weights is enough: safetensors where there are any, shards where there is an index.
+    let has = |name: &str| files.iter().any(|file| file == name);
+    let is_sharded = has("model.safetensors.index.json");
+    let is_torch_alone = !is_sharded && !has("model.safetensors") && !has("adapter_model.safetensors");
+    let is_torch_sharded = has("pytorch_model.bin.index.json");
     let is_wanted = |file: &str| match file.rsplit_once('.').map(|(_, extension)| extension) {
         _ if file.contains('/') && !file.starts_with("additional_chat_templates/") => false,
         Some("safetensors") => {
             file == "model.safetensors"
                 || file == "adapter_model.safetensors"
                 || (is_sharded && file.starts_with("model-"))
+        }
+        Some("bin") if is_torch_alone => {
+            file == "pytorch_model.bin" || (is_torch_sharded && file.starts_with("pytorch_model-"))
         }
         Some("json" | "txt" | "model" | "jinja") => true,
         _ => false,

@@ -28,6 +28,7 @@ mod layers;
 mod lora;
 mod packed;
 mod parameters;
+mod pickle;
 mod quant;
 mod ranker;
 mod reward_model;
@@ -38,6 +39,7 @@ mod scalar_head;
 mod shape;
 mod support;
 pub mod t5;
+mod torch_file;
 mod trunk;
 pub(crate) mod word;
 

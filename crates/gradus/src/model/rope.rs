@@ -18,6 +18,8 @@ pub struct Rope {
     base: f64,
     dim: usize,
     max_positions: usize,
+    /// The longest sequence that the scaled angles are made for.
+    made_for: usize,
     variant: Variant,
     /// fᵢ, `[dim / 2]`, where they do not depend on the sequence.
     frequencies: Vec<f32>,
@@ -125,7 +127,15 @@ impl Rope {
             kind => kind,
         };
         let plain = frequencies(base, dim);
-        let mut rope = Self { base, dim, max_positions, variant: Variant::Fixed, frequencies: Vec::new(), factor: 1.0 };
+        let mut rope = Self {
+            base,
+            dim,
+            max_positions,
+            made_for: made_for(kind, &keys, max_positions),
+            variant: Variant::Fixed,
+            frequencies: Vec::new(),
+            factor: 1.0,
+        };
         let scaled = match kind {
             "default" => plain,
             "linear" => {
@@ -190,6 +200,11 @@ impl Rope {
         }
     }
 
+    /// The longest sequence that a model with these angles is made for.
+    pub(crate) fn made_for(&self) -> usize {
+        self.made_for
+    }
+
     /// The base of the frequencies.
     pub(crate) fn base(&self) -> f64 {
         self.base
@@ -248,6 +263,20 @@ impl Rope {
         }
         (cos.into(), sin.into())
     }
+}
+
+/// The longest sequence that a model is made for. By the convention of `transformers`, `max_position_embeddings` is the
+/// length before scaling for linear, dynamic and yarn scaling, and the length after it for llama3 and longrope. Where a
+/// configuration counts the scaling twice, this is longer than the model was trained for, never shorter.
+fn made_for(kind: &str, keys: &Keys, max_positions: usize) -> usize {
+    let factor = keys.factor.filter(|factor| *factor > 1.0).unwrap_or(1.0);
+    let scaled = match kind {
+        "linear" | "dynamic" => max_positions as f64 * factor,
+        "yarn" => keys.original_max_position_embeddings.unwrap_or(max_positions as f64) * factor,
+        _ => 0.0,
+    };
+    // Casts of what is too large give the largest number.
+    max_positions.max(scaled as usize)
 }
 
 /// base^(−2i/dim), `[dim / 2]`.

@@ -32,8 +32,11 @@ pub struct ModelShape {
     pub inner: usize,
     /// Rows of the table of learned positions; 0 with rotary ones.
     pub learned_positions: usize,
-    /// The longest sequence that can be computed, where there is a limit.
+    /// The longest sequence that can be sampled and trained alike, where there is a limit.
     pub max_positions: Option<usize>,
+    /// The longest sequence that the model is made for, where there is a limit. It is longer than `max_positions` where
+    /// angles depend on the length of the sequence (dynamic scaling, longrope).
+    pub made_for: Option<usize>,
     /// How a block is made.
     pub block: Block,
     /// Whether queries and keys are normalised.
@@ -130,6 +133,7 @@ impl ModelShape {
             inner,
             learned_positions: config.n_positions,
             max_positions: Some(config.n_positions),
+            made_for: Some(config.n_positions),
             block: Block::Gpt2,
             qk_norm: false,
             tied: config.tie_word_embeddings,
@@ -153,7 +157,8 @@ impl ModelShape {
             head_dim: config.head_dim(),
             inner: config.intermediate_size,
             learned_positions: 0,
-            max_positions: anatomy.limit(),
+            max_positions: Some(anatomy.max_positions()),
+            made_for: Some(anatomy.made_for()),
             block: Block::Decoder {
                 fused: anatomy.fused,
                 norms_around: anatomy.norms == Norms::Around,
@@ -180,6 +185,7 @@ impl ModelShape {
             inner,
             learned_positions: 0,
             max_positions,
+            made_for: max_positions,
             block: Block::Encoder { gated, matrices, others },
             qk_norm: false,
             tied: true,
@@ -203,6 +209,7 @@ impl ModelShape {
             inner: config.d_ff,
             learned_positions: 0,
             max_positions: None,
+            made_for: None,
             block: Block::T5 { gated: config.activation().map_err(refuse)?.is_gated() },
             qk_norm: false,
             // Where nothing is scaled, the checkpoint has a head of its own, whatever newer files say of it.
@@ -230,17 +237,13 @@ impl ModelShape {
             inner: config.decoder_ffn_dim,
             learned_positions: positions,
             max_positions: Some(config.max_position_embeddings),
+            made_for: Some(config.max_position_embeddings),
             block: Block::Bart,
             qk_norm: false,
             tied: config.tie_word_embeddings,
             quantised: None,
             biases: of_encoder + of_decoder + 2 * 2 * d + positions * d,
         }
-    }
-
-    /// How many positions there are where they end with a table; rotary ones have no end.
-    pub fn table_of_positions(&self) -> Option<usize> {
-        self.max_positions.filter(|_| self.learned_positions > 0)
     }
 
     /// How long prompts and completions may be.

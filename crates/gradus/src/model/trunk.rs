@@ -374,12 +374,13 @@ impl Trunk {
 
     /// The longest sequence that can be computed, where there is a limit.
     ///
-    /// Learned positions end with their table. Rotary ones go on, except where longer sequences change the angles of
-    /// earlier tokens (dynamic scaling, longrope): sampling could then not agree with training.
+    /// Learned positions end with their table, rotary ones with what the model is made for, or earlier where longer
+    /// sequences change the angles of earlier tokens (dynamic scaling, longrope): sampling could then not agree with
+    /// training. T5's relative positions have no end.
     pub fn max_positions(&self) -> Option<usize> {
         match self {
             Self::Gpt2(model) => Some(model.config().n_positions),
-            Self::Decoder(model) => model.limit(),
+            Self::Decoder(model) => Some(model.max_positions()),
             Self::Bart(model) => Some(model.config().max_position_embeddings),
             Self::T5(_) => None,
         }

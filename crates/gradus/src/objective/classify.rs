@@ -18,6 +18,7 @@ use crate::math::classes::{ClassScore, Confusion, macro_f1};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Classifier, DropoutStream, ModelShape, Reading, Rows, Scope, Sequence, Task, Text};
 use crate::pretrained::{LabelPlan, Pretrained};
+use crate::progress::Progress;
 use crate::settings::TrainConfig;
 use crate::stats::{NEW_TOKENS, Stats};
 
@@ -342,8 +343,14 @@ impl Objective for Classify {
 
     /// Besides the loss: accuracy, macro F1, and precision, recall and F1 of each label; where there is a negative label, how
     /// well anything else is told from it; of numbers the mean squared and absolute errors.
-    fn evaluate(&self, model: &Classifier, examples: &[&LabelledExample], passes: MicroBatch) -> Result<Stats> {
-        let mut stats = evaluate_loss(self, model, examples, passes);
+    fn evaluate(
+        &self,
+        model: &Classifier,
+        examples: &[&LabelledExample],
+        passes: MicroBatch,
+        progress: &dyn Progress,
+    ) -> Result<Stats> {
+        let mut stats = evaluate_loss(self, model, examples, passes, progress)?;
         let found = Found::of(model, examples, passes);
         match model.task().reading {
             Reading::Values => {

@@ -1,7 +1,9 @@
 //! Direct preference optimisation: its objective, and where the reference's logprobs come from.
 
+use std::cmp::Ordering;
+
 use burn::tensor::Tensor;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Objective, OfflineMethod, Pass};
 use crate::batches::MicroBatch;
@@ -33,6 +35,18 @@ impl Method for DpoConfig {
 
     fn defaults(&self) -> Defaults {
         Defaults { learning_rate: 1e-6, too_long: TooLong::Truncate, best_metric: "eval_rewards/accuracies" }
+    }
+
+    fn advice(&self, last: &Map<String, Value>) -> Vec<String> {
+        let number = |key: &str| last.get(key).and_then(Value::as_f64);
+        match (number("rewards/chosen"), number("rewards/margins")) {
+            // A tenth is a tenth of a nat at beta 1, a whole one at the default: less is noise of a batch.
+            (Some(chosen), Some(margin)) if chosen <= -0.1 && margin > 0.0 => vec![format!(
+                "`rewards/chosen` is {chosen:.3}: the chosen answers became less likely than at the start, the rejected ones \
+                 even less. That is usual for DPO; a larger `beta` or fewer steps keep it small"
+            )],
+            _ => Vec::new(),
+        }
     }
 
     fn need(&self) -> Need {
@@ -235,7 +249,17 @@ impl Objective for Dpo {
     }
 }
 
-/// TRL's metrics: implicit rewards are `β` times the log-ratios; equal ones count as wrong.
+/// Whether the chosen answer of a pair has the higher implicit reward: 1, 0, or 0.5 for equal ones. Before the first step the
+/// policy is its reference and all are equal; TRL counts them as wrong.
+pub fn preferred(chosen: f64, rejected: f64) -> f64 {
+    match chosen.partial_cmp(&rejected) {
+        Some(Ordering::Greater) => 1.0,
+        Some(Ordering::Equal) => 0.5,
+        _ => 0.0,
+    }
+}
+
+/// TRL's metrics: implicit rewards are `β` times the log-ratios.
 pub(super) fn observe(ratios_b: &[f32], sums_b: &[f32], beta: f64, stats: &mut Stats) {
     let p = ratios_b.len() / 2;
     let rewards: Vec<f64> = ratios_b.iter().map(|&ratio| beta * f64::from(ratio)).collect();
@@ -243,8 +267,8 @@ pub(super) fn observe(ratios_b: &[f32], sums_b: &[f32], beta: f64, stats: &mut S
     let sum = |values: &[f64]| values.iter().sum::<f64>();
     stats.mean("rewards/chosen", sum(chosen), p as f64);
     stats.mean("rewards/rejected", sum(rejected), p as f64);
-    let right = chosen.iter().zip(rejected).filter(|(chosen, rejected)| chosen > rejected).count();
-    stats.mean("rewards/accuracies", right as f64, p as f64);
+    let right: f64 = chosen.iter().zip(rejected).map(|(chosen, rejected)| preferred(*chosen, *rejected)).sum();
+    stats.mean("rewards/accuracies", right, p as f64);
     stats.mean("rewards/margins", sum(chosen) - sum(rejected), p as f64);
     stats.mean_of("logps/chosen", &sums_b[..p]);
     stats.mean_of("logps/rejected", &sums_b[p..]);

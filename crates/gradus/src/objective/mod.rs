@@ -23,6 +23,7 @@ use crate::host::read;
 use crate::method::Method;
 use crate::model::{CausalLm, DropoutStream, Rows, Trained};
 use crate::pretrained::{LabelPlan, Pretrained, Trainable};
+use crate::progress::Progress;
 use crate::rng::Seed;
 use crate::stats::Stats;
 
@@ -158,12 +159,19 @@ pub trait Objective {
         stats: &mut Stats,
     ) -> Option<Tensor<1>>;
 
-    /// Everything measured on held-out examples, `loss` included, without prefix. `model` carries no gradient.
+    /// Everything measured on held-out examples, `loss` included, without prefix. `model` carries no gradient; `progress`
+    /// receives how many examples are `evaluated`.
     ///
     /// # Errors
-    /// What computing them may fail with.
-    fn evaluate(&self, model: &Self::Model, examples: &[&Self::Example], passes: MicroBatch) -> Result<Stats> {
-        Ok(evaluate_loss(self, model, examples, passes))
+    /// What computing them may fail with, and [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends it.
+    fn evaluate(
+        &self,
+        model: &Self::Model,
+        examples: &[&Self::Example],
+        passes: MicroBatch,
+        progress: &dyn Progress,
+    ) -> Result<Stats> {
+        evaluate_loss(self, model, examples, passes, progress)
     }
 
     /// What the model makes of every pair, for methods that score pairs. `model` carries no gradient.
@@ -195,12 +203,16 @@ pub fn totals<O: Objective + ?Sized>(objective: &O, examples: &[&O::Example]) ->
 }
 
 /// The loss and the statistics of `examples` taken as one step, without gradient.
+///
+/// # Errors
+/// [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends it.
 pub fn evaluate_loss<O: Objective + ?Sized>(
     objective: &O,
     model: &O::Model,
     examples: &[&O::Example],
     passes: MicroBatch,
-) -> Stats {
+    progress: &dyn Progress,
+) -> Result<Stats> {
     let step = Pass { totals: totals(objective, examples), dropout: None };
     let acquainted: Option<Vec<O::Example>> = objective.acquainted(model, examples, passes);
     let examples = acquainted.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
@@ -208,10 +220,11 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     let (mut stats, mut loss) = (Stats::default(), 0.0);
     let mut measured = Stats::default();
     for pass in passes.split(&lengths) {
+        progress.advance("evaluated", pass.start, examples.len())?;
         let share = objective.loss(model, &examples[pass], step, &mut measured);
         loss += share.map_or(0.0, |share| f64::from(read(&share)[0]));
     }
     stats.last("loss", loss);
     stats.merge(&measured);
-    stats
+    Ok(stats)
 }

@@ -15,6 +15,7 @@ use crate::math::stats as measure;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{CausalLm, Counted, DropoutStream, ModelShape, Ranker, Rows, Sequence, Trained};
 use crate::pretrained::Pretrained;
+use crate::progress::Progress;
 use crate::settings::TrainConfig;
 use crate::stats::{NEW_TOKENS, Stats};
 
@@ -140,11 +141,20 @@ impl BradleyTerry {
     }
 
     /// Everything measured on held-out pairs, and the scores that it was measured on.
-    pub fn judged(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> (Stats, Vec<PairScore>) {
-        let mut stats = evaluate_loss(self, model, pairs, passes);
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`](crate::Error::Interrupted) when `progress` ends it.
+    pub fn judged(
+        &self,
+        model: &Ranker,
+        pairs: &[&PreferenceExample],
+        passes: MicroBatch,
+        progress: &dyn Progress,
+    ) -> Result<(Stats, Vec<PairScore>)> {
+        let mut stats = evaluate_loss(self, model, pairs, passes, progress)?;
         let scores = self.scores(model, pairs, passes);
         judge(&scores, &mut stats);
-        (stats, scores)
+        Ok((stats, scores))
     }
 
     /// Rewards of the chosen and the rejected texts, `[P]` each, from one forward pass over both.
@@ -190,8 +200,14 @@ impl Objective for BradleyTerry {
 
     /// Besides what training logs: a 95 % interval for the accuracy, the expected calibration error, the accuracy of
     /// "the longer one wins", and the correlation of the reward with the length.
-    fn evaluate(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Result<Stats> {
-        Ok(self.judged(model, pairs, passes).0)
+    fn evaluate(
+        &self,
+        model: &Ranker,
+        pairs: &[&PreferenceExample],
+        passes: MicroBatch,
+        progress: &dyn Progress,
+    ) -> Result<Stats> {
+        Ok(self.judged(model, pairs, passes, progress)?.0)
     }
 
     fn scores(&self, model: &Ranker, pairs: &[&PreferenceExample], passes: MicroBatch) -> Vec<PairScore> {

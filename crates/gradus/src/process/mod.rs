@@ -11,6 +11,8 @@ mod program;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::progress::Progress;
+
 pub use child::LINE_BYTES;
 pub use config::{TIMEOUT_S, default_timeout_s, read_program, schema_of_program};
 pub use program::{Asked, Program, ProgramError};
@@ -18,6 +20,12 @@ pub use program::{Asked, Program, ProgramError};
 /// The user's wish to stop, for those who wait. Copies are the same wish.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
+
+impl Progress for Interrupt {
+    fn advance(&self, _what: &'static str, _done: usize, _total: usize) -> crate::Result<()> {
+        if self.is_raised() { Err(crate::Error::Interrupted) } else { Ok(()) }
+    }
+}
 
 impl Interrupt {
     /// Says that the user wants to stop.

@@ -58,6 +58,8 @@ pub struct RunState {
     pub models: BTreeMap<String, String>,
     /// Whether an undisturbed run writes none here: it was written on an interruption or a crash.
     pub unplanned: bool,
+    /// Whether the step's evaluation was interrupted: a resumed run begins with it.
+    pub evaluation_due: bool,
     /// The state of one method, under names of its own.
     pub method: Map<String, Value>,
 }
@@ -398,6 +400,7 @@ mod tests {
             above_kl_limit: 3,
             best: Some((step, -1.0 / 3.0)),
             evaluations_since_best: 1,
+            evaluation_due: true,
             elapsed_s: 1.5,
             pending: Map::new(),
             data: None,

@@ -19,7 +19,7 @@ const SHOWN_SAMPLES: usize = 12;
 /// Completes `results` with version and configuration hash and writes `results.json`, the curves and the page.
 ///
 /// `results` are the numbers of the trainer: `method`, `model`, `data`, `steps`, `elapsed_s`, and under `before`,
-/// `after`, `last` and `best` what was measured.
+/// `after`, `last` and `best` what was measured, under `no_improvement` a sentence where nothing beat the start.
 ///
 /// # Errors
 /// [`Error::Io`], or [`Error::Data`] when a file of the run is broken.
@@ -37,6 +37,9 @@ pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, V
     write_charts(&run.plots(), &charts)?;
     let samples = read_samples(run)?;
     let mut body = header(run, &complete);
+    if let Some(text) = complete.get("no_improvement").and_then(Value::as_str) {
+        body += &format!("<p class=\"warning\"><strong>{}</strong></p>\n", escape(text));
+    }
     if !charts.is_empty() {
         body += &format!("<h2>Curves</h2>\n{}", curves(&charts));
     }

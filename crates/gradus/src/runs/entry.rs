@@ -57,8 +57,15 @@ pub struct Figure {
     pub last: f64,
     /// Its best value.
     pub best: f64,
-    /// After which step.
+    /// After which step; 0 is the start.
     pub best_step: usize,
+}
+
+impl Figure {
+    /// Whether the run was evaluated after its start and never got better.
+    pub fn is_worse_than_start(&self) -> bool {
+        self.best_step == 0 && self.last != self.best
+    }
 }
 
 /// A run as a list shows it.

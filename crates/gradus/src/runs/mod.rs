@@ -20,7 +20,7 @@ pub use curves::{Series, history, metric_keys, series, sparkline};
 pub use entry::{Entry, Figure, Status, last_warnings, log_tail};
 pub use labels::Labels;
 pub use settings::{Difference, Key, Settings, differences};
-pub use snapshots::{Snapshot, SnapshotKind, export, snapshots, without_checkpoint};
+pub use snapshots::{Snapshot, SnapshotKind, export, snapshots, why_no_best, without_checkpoint};
 
 use crate::error::{Error, Result};
 use crate::run::RunDir;

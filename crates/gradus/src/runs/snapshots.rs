@@ -112,7 +112,15 @@ pub fn without_checkpoint(snapshots: &[Snapshot], step: usize) -> Option<String>
     })
 }
 
-/// The step and value of `best/`, as the results or the newest checkpoint have it.
+/// Why a run has no `best/`.
+pub fn why_no_best(run: &RunDir) -> String {
+    match best(run) {
+        Some((0, start)) => format!("no evaluation beat the start ({start:.4})"),
+        _ => "nothing was evaluated".to_owned(),
+    }
+}
+
+/// The step and value of `best/`, as the results or the newest checkpoint have it; step 0 is the start, which has no copy.
 fn best(run: &RunDir) -> Option<(usize, f64)> {
     let results = read_results(run.path()).ok().flatten().and_then(|results| {
         let best = results.get("best")?;

@@ -339,10 +339,10 @@ mod tests {
 
     #[test]
     fn nobody_waits_longer_than_the_user_wants() {
-        let (url, seen) = serve(|_, _| (429, "Retry-After: 300\r\n", String::new()));
+        // A service that is asked again after the given time would end this test a day later.
+        let (url, seen) = serve(|_, _| (429, "Retry-After: 86400\r\n", String::new()));
         let interrupt = Interrupt::default();
         let service = Service::new(&service(&url, "connections: 2").config, &interrupt).expect("a service");
-        let began = Instant::now();
         let found = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while seen.lock().expect("no panic").len() < 2 {
@@ -353,7 +353,6 @@ mod tests {
             service.score(&["a", "b", "c"])
         });
         assert_eq!(found, vec![Err(ScoringError::interrupted()); 3]);
-        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         assert_eq!(seen.lock().expect("no panic").len(), 2);
     }
 

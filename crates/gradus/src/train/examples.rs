@@ -89,7 +89,7 @@ pub fn fixed<M: OfflineMethod>(
     let rows = || parts.train.iter().chain(&parts.held_out).map(M::rows);
     let needed = rows().map(|rows| rows.positions(apart)).max().unwrap_or(0);
     let taken = usize::from(apart && rows().any(|rows| rows.are_scored()));
-    fit::check_positions(cast, (needed, taken), observer)?;
+    fit::check_positions(cast, (needed, taken))?;
     let prompts = match plan.train().evaluation.metrics.is_empty() || split.held_out.is_empty() {
         true => Vec::new(),
         false => answered_prompts(plan, start, &split.held_out, observer)?,
@@ -176,7 +176,7 @@ pub fn prompts(
     let parts = parts(&split, make, observer)?;
     let prompts = || parts.train.iter().chain(&parts.held_out);
     let longest = prompts().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-    fit::check_positions(cast, (cast.policy.shape.room().needed(longest, max_new_tokens), 0), observer)?;
+    fit::check_positions(cast, (cast.policy.shape.room().needed(longest, max_new_tokens), 0))?;
     Ok(parts)
 }
 

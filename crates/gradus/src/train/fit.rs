@@ -1,13 +1,10 @@
 //! Whether the models of a run fit together, before anything of them is loaded: ids of the policy's tokenizer reach the
 //! reference and the critic too. Reward models read text, with a tokenizer of their own.
 
-use serde_json::Value;
-
 use super::cast::Player;
 use super::prepare::Start;
 use crate::error::Result;
 use crate::method::Cast;
-use crate::observer::{Event, Observer};
 use crate::pretrained::Reader;
 
 /// What reads the policy's ids: each part with its name.
@@ -31,28 +28,15 @@ pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result
     Ok(())
 }
 
-/// Checks that every model has the `needed` positions of the longest sequence, of which `taken` are no id's of a row, and says
-/// where rotary ones, which have no end, go past what a model was made for.
+/// Checks that every model has the `needed` positions of the longest sequence, of which `taken` are no id's of a row.
 ///
 /// # Errors
 /// The first that has not.
-pub(super) fn check_positions(
-    cast: &Cast<Player>,
-    (needed, taken): (usize, usize),
-    observer: &mut dyn Observer,
-) -> Result<()> {
+pub(super) fn check_positions(cast: &Cast<Player>, (needed, taken): (usize, usize)) -> Result<()> {
     for (part, player) in readers(cast) {
-        let table = player.shape.table_of_positions();
-        let hint = format!("set `train.max_length` to {}", table.unwrap_or_default().saturating_sub(taken));
+        let most = player.shape.made_for.unwrap_or_default();
+        let hint = format!("set `train.max_length` to {}", most.saturating_sub(taken));
         reader(part, player).check_positions(needed).map_err(|error| error.with_hint(hint))?;
-        let made_for = player.dir.config.get("max_position_embeddings").and_then(Value::as_u64);
-        if let Some(made_for) = made_for.filter(|&made_for| table.is_none() && made_for < needed as u64) {
-            observer.event(&Event::Warning(&format!(
-                "the longest sequence has {needed} tokens, but {part} `{}` is made for {made_for} \
-                 (`max_position_embeddings`): it does not know what lies beyond; `train.max_length` bounds rows",
-                player.name
-            )));
-        }
     }
     Ok(())
 }

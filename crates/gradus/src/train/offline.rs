@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::diagnosis;
 use super::longest;
 use super::recorder::{Recorder, Verdict};
 use super::rescue;
@@ -14,6 +15,7 @@ use crate::learner::Learner;
 use crate::model::DropoutStream;
 use crate::objective::{Moment, Objective, Pass, totals};
 use crate::observer::Event;
+use crate::progress::Progress;
 use crate::run::Metrics;
 use crate::settings::Settings;
 use crate::stats::{NEW_TOKENS, Stats};
@@ -37,7 +39,7 @@ pub struct Offline<'a, O: Objective> {
 }
 
 /// Completes held-out prompts after so many steps and epochs, records the completions and measures them.
-pub type Complete<'a, M> = &'a dyn Fn(&M, (usize, usize)) -> Result<Stats>;
+pub type Complete<'a, M> = &'a dyn Fn(&M, (usize, usize), &dyn Progress) -> Result<Stats>;
 
 /// Trains until the last step, an early stop, or an interruption (after a checkpoint).
 ///
@@ -70,6 +72,9 @@ fn steps<O: Objective>(
     let settings = task.settings;
     recorder.settle(learner.version())?;
     recorder.tidy(settings)?;
+    if recorder.state.evaluation_due {
+        finish_step(task, learner, recorder)?;
+    }
     if recorder.has_stopped(settings) {
         return Ok(());
     }
@@ -77,7 +82,7 @@ fn steps<O: Objective>(
         longest::offline(task.objective, task.examples, task.order.batch_size, settings.passes, learner, recorder);
     }
     if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
-        let before = evaluate(task, learner, 0)?;
+        let before = evaluate(task, learner, 0, &recorder.within(0))?;
         recorder.baseline(&before, settings)?;
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
@@ -89,59 +94,86 @@ fn steps<O: Objective>(
 
         // 2. Forward and backward, pass by pass; 3. step.
         let learning_rate = settings.learning_rate * settings.multiplier(step);
-        let stats = match optimise(task.objective, learner, &batch, learning_rate, settings) {
-            Ok(stats) => stats,
-            Err(what) => {
-                learner.discard();
-                return Err(recorder.diverged(step + 1, what, describe(task.objective, &rows, &batch)));
+        let stats = optimise(task.objective, learner, &batch, learning_rate, settings, &recorder.within(step + 1));
+        let stats = stats.map_err(|halt| {
+            learner.discard();
+            match halt {
+                Halt::Interrupted => Error::Interrupted,
+                Halt::Diverged(what) => recorder.diverged(step + 1, what, describe(task.objective, &rows, &batch)),
             }
-        };
+        })?;
         let done = step + 1;
-        let epoch = done as f64 / task.order.steps_per_epoch() as f64;
         (recorder.state.step, recorder.state.epoch) = (done, task.order.epoch(done));
         recorder.gather(&stats);
 
-        // 4. Evaluate and 5. record.
-        let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
-            true => Some(evaluate(task, learner, done)?),
-            false => None,
-        };
-        if settings.logs_after(done) {
-            recorder.log(done, settings, epoch, evaluation.as_ref())?;
-        }
-        let verdict = match &evaluation {
-            Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&learner.frozen(), path))?,
-            None => Verdict::GoOn,
-        };
-
-        // 6. Keep what is needed to go on from here.
-        recorder.settle(learner.version())?;
-        let planned = settings.saves_after(done) || verdict == Verdict::Stop;
-        let interrupted = done < settings.steps && recorder.should_stop();
-        if planned || interrupted {
-            save_checkpoint(task, learner, recorder, planned)?;
-        }
-        if interrupted {
-            return Err(Error::Interrupted);
-        }
-        if verdict == Verdict::Stop {
+        // 4. Evaluate, record, and keep what is needed to go on from here.
+        if finish_step(task, learner, recorder)? == Verdict::Stop {
             break;
         }
     }
     Ok(())
 }
 
-/// One optimiser step over `batch`. Its result does not depend on how the passes split it.
+/// The end of a step, once the weights are updated: evaluate, log, compare with the best, write a checkpoint.
+///
+/// An interruption within the evaluation leaves a checkpoint from which a resumed run begins with this evaluation.
+fn finish_step<O: Objective>(
+    task: &Offline<'_, O>,
+    learner: &Learner<O::Model>,
+    recorder: &mut Recorder<'_>,
+) -> Result<Verdict> {
+    let (settings, done) = (task.settings, recorder.state.step);
+    let mut evaluation = None;
+    if settings.evaluates_after(done) && !task.held_out.is_empty() {
+        recorder.await_evaluation(learner.version());
+        evaluation = Some(evaluate(task, learner, done, &recorder.within(done))?);
+        recorder.evaluated();
+    }
+    if settings.logs_after(done) {
+        recorder.log(done, settings, done as f64 / task.order.steps_per_epoch() as f64, evaluation.as_ref())?;
+        diagnosis::watch_loss(recorder, done, settings);
+    }
+    let verdict = match &evaluation {
+        Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&learner.frozen(), path))?,
+        None => Verdict::GoOn,
+    };
+    recorder.settle(learner.version())?;
+    let planned = settings.saves_after(done) || verdict == Verdict::Stop;
+    let interrupted = done < settings.steps && recorder.should_stop();
+    if planned || interrupted {
+        save_checkpoint(task, learner, recorder, planned)?;
+    }
+    if interrupted { Err(Error::Interrupted) } else { Ok(verdict) }
+}
+
+/// What ends a step before its optimizer step.
+#[derive(Debug)]
+pub enum Halt {
+    /// The progress asked for an end.
+    Interrupted,
+    /// A loss or a gradient that is not finite.
+    Diverged(String),
+}
+
+impl From<String> for Halt {
+    fn from(what: String) -> Self {
+        Self::Diverged(what)
+    }
+}
+
+/// One optimizer step over `batch`. Its result does not depend on how the passes split it. `progress` receives how many
+/// examples are `accumulated`.
 ///
 /// # Errors
-/// What was not finite; the weights stay as they were.
+/// What was not finite, or that `progress` ended the step; the weights stay as they were.
 pub fn optimise<O: Objective>(
     objective: &O,
     learner: &mut Learner<O::Model>,
     batch: &[&O::Example],
     learning_rate: f64,
     settings: &Settings,
-) -> Result<Stats, String> {
+    progress: &dyn Progress,
+) -> Result<Stats, Halt> {
     let step = learner.optimizer().steps();
     let (mut stats, mut measured, mut loss) = (Stats::default(), Stats::default(), 0.0);
     let at = Moment { seed: settings.seed, step };
@@ -152,12 +184,13 @@ pub fn optimise<O: Objective>(
     let batch: Vec<&O::Example> = acquainted.as_ref().map_or(batch, |batch| batch.iter().collect());
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
     for (index, pass) in settings.passes.split(&lengths).into_iter().enumerate() {
+        progress.advance("accumulated", pass.start, batch.len()).map_err(|_| Halt::Interrupted)?;
         let masks = DropoutStream::new(settings.seed, step, index as u64);
         let at = Pass { totals, dropout: Some(masks) };
         let Some(share) = objective.loss(learner.module(), &batch[pass], at, &mut measured) else { continue };
         let value = f64::from(read(&share)[0]);
         if !value.is_finite() {
-            return Err(format!("the loss is {value}"));
+            return Err(Halt::Diverged(format!("the loss is {value}")));
         }
         loss += value;
         learner.accumulate(&share);
@@ -174,13 +207,18 @@ pub fn optimise<O: Objective>(
 ///
 /// # Errors
 /// What the objective fails with.
-pub fn evaluate<O: Objective>(task: &Offline<'_, O>, learner: &Learner<O::Model>, done: usize) -> Result<Metrics> {
+pub fn evaluate<O: Objective>(
+    task: &Offline<'_, O>,
+    learner: &Learner<O::Model>,
+    done: usize,
+    progress: &dyn Progress,
+) -> Result<Metrics> {
     let chosen = task.settings.evaluated(done, task.held_out.len());
     let examples: Vec<&O::Example> = chosen.into_iter().map(|row| &task.held_out[row]).collect();
     let model = learner.frozen();
-    let mut stats = task.objective.evaluate(&model, &examples, task.settings.passes)?;
+    let mut stats = task.objective.evaluate(&model, &examples, task.settings.passes, progress)?;
     if let Some(complete) = task.complete {
-        stats.merge(&complete(&model, (done, task.order.epoch(done)))?);
+        stats.merge(&complete(&model, (done, task.order.epoch(done)), progress)?);
     }
     Ok(stats.without(NEW_TOKENS).metrics("eval_"))
 }

@@ -21,6 +21,7 @@ use crate::learner::Learner;
 use crate::math::{Baseline, Scale, group_advantages};
 use crate::model::CausalLm;
 use crate::observer::Event;
+use crate::progress::Progress;
 use crate::reward::{self, Reward, Score};
 use crate::rng::{Purpose, Stream};
 use crate::rollout::{self, Prompt, Rollouts, Sampler};
@@ -57,8 +58,19 @@ pub struct Online<'a> {
 }
 
 impl<'a> Online<'a> {
+    /// The passes over the prompts after `done` iterations.
+    fn epoch(&self, done: usize) -> f64 {
+        done as f64 / (self.prompts.len() as f64 / self.order.batch_size as f64)
+    }
+
     /// The sampler that `algorithm` asks for.
-    fn sampler<'s>(&'s self, algorithm: &'s dyn Algorithm, stop: &'s [String], in_evaluation: bool) -> Sampler<'s> {
+    fn sampler<'s>(
+        &'s self,
+        algorithm: &'s dyn Algorithm,
+        stop: &'s [String],
+        in_evaluation: bool,
+        progress: &'s dyn Progress,
+    ) -> Sampler<'s> {
         let wanted = algorithm.sampling();
         Sampler {
             tokenizer: self.tokenizer,
@@ -72,6 +84,7 @@ impl<'a> Online<'a> {
             beams: None,
             stop,
             masking: algorithm.masking(in_evaluation),
+            progress,
         }
     }
 }
@@ -120,16 +133,18 @@ fn steps(
     let settings = task.settings;
     recorder.settle(version(algorithm, actor))?;
     recorder.tidy(settings)?;
-    let is_too_far = |recorder: &Recorder<'_>, limit: KlLimit| recorder.state.above_kl_limit >= limit.after;
+    let stop = algorithm.sampling().stop;
+    if recorder.state.evaluation_due {
+        finish_step(task, algorithm, reward, actor, &stop, log, recorder)?;
+    }
     if recorder.has_stopped(settings) || algorithm.kl_limit().is_some_and(|limit| is_too_far(recorder, limit)) {
         return Ok(());
     }
-    let stop = algorithm.sampling().stop;
     if settings.try_longest && recorder.state.step < settings.steps {
         longest::online(task.prompts, task.order.batch_size, settings.passes, algorithm, actor, recorder);
     }
     if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
-        let before = evaluate(task, algorithm, reward, actor, &stop, log, (0, 0))?;
+        let before = evaluate(task, algorithm, reward, actor, &stop, log, (0, 0), &recorder.within(0))?;
         recorder.baseline(&before, settings)?;
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
@@ -148,12 +163,14 @@ fn steps(
             Some(weighted) => weighted.batch(iteration),
             None => task.order.full_batch(iteration),
         };
-        let sampler = task.sampler(algorithm, &stop, false);
+        let within = recorder.within(iteration + 1);
+        let sampler = task.sampler(algorithm, &stop, false, &within);
         let round = Round { task, sampler: &sampler, iteration, size: rows.len() * sampler.group_size };
         let mut rollouts = round.sample(0, &rows, actor.frozen().policy, &mut measured)?;
         lap(&mut measured, "sampling");
 
         // 2. Score, per token; what teaches nothing may give way to other prompts.
+        within.advance("scored", 0, rollouts.len())?;
         let mut scores = reward::apply(reward, &rollouts)?;
         if iteration == 0 {
             reward::check_judges(&reward.name(), &scores)?;
@@ -169,6 +186,7 @@ fn steps(
         // 3. Ask the reference; 4. advantages, on the host.
         let reference = match (algorithm.needs_reference(), task.reference) {
             (true, Some(model)) => {
+                within.advance("compared with the reference", 0, rollouts.len())?;
                 let of = if algorithm.has_raw_kl() { raw_logprobs } else { logprobs };
                 Some(of(model, &rollouts, algorithm.sampling().trained_temperature(), settings.passes))
             }
@@ -180,6 +198,7 @@ fn steps(
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
         let experience = Experience { rollouts, rewards, reference };
         let kls = experience.kls(algorithm.has_raw_kl());
+        within.advance("given advantages", 0, experience.rollouts.len())?;
         let mut advantages = algorithm.advantages(&actor.frozen(), &experience, settings);
         // Every method's KL in one unit under one name; where it is part of the reward, by the estimator that is used there.
         if let Some(kls) = kls.as_ref().filter(|_| advantages.stats.value("objective/kl").is_none()) {
@@ -188,7 +207,8 @@ fn steps(
         lap(&mut measured, "advantages");
 
         // 5. Update: several passes over the rollouts.
-        let update = Update { iteration, multiplier: settings.multiplier(iteration), settings };
+        let multiplier = settings.multiplier(iteration);
+        let update = Update { iteration, multiplier, settings, progress: &within };
         let updated = match algorithm.update(actor, &experience, &advantages, update) {
             Ok(updated) => updated,
             Err(what) => return Err(recorder.diverged(iteration + 1, what, describe(&experience))),
@@ -204,55 +224,70 @@ fn steps(
         }
         lap(&mut measured, "record");
         let mut stats = updated;
-        stats.last("learning_rate", settings.learning_rate * update.multiplier);
+        stats.last("learning_rate", settings.learning_rate * multiplier);
         stats.merge(&advantages.stats);
         stats.merge(&measured);
-        let per_epoch = task.prompts.len() as f64 / task.order.batch_size as f64;
-        let epoch = done as f64 / per_epoch;
-        (recorder.state.step, recorder.state.epoch) = (done, epoch as usize);
+        (recorder.state.step, recorder.state.epoch) = (done, task.epoch(done) as usize);
         recorder.state.kl_coefficient = algorithm.kl_coefficient();
-        let limit = algorithm
-            .kl_limit()
-            .filter(|limit| advantages.stats.value("objective/kl").is_some_and(|kl| kl > limit.above));
-        recorder.state.above_kl_limit += usize::from(limit.is_some());
+        let kl = advantages.stats.value("objective/kl");
+        let is_above = algorithm.kl_limit().is_some_and(|limit| kl.is_some_and(|kl| kl > limit.above));
+        recorder.state.above_kl_limit += usize::from(is_above);
         recorder.gather(&stats);
 
-        // 7. Evaluate and log.
-        let evaluation = match settings.evaluates_after(done) && !task.held_out.is_empty() {
-            true => {
-                let found = evaluate(task, algorithm, reward, actor, &stop, log, (done, epoch as usize));
-                Some(recorder.unless_gone(found)?)
-            }
-            false => None,
-        };
-        if settings.logs_after(done) {
-            recorder.log(done, settings, epoch, evaluation.as_ref())?;
-        }
-        let mut verdict = match &evaluation {
-            Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&actor.frozen().policy, path))?,
-            None => Verdict::GoOn,
-        };
-        if let Some(KlLimit { above, after }) = limit.filter(|&limit| is_too_far(recorder, limit)) {
-            let message = format!("stopped early: the KL of {after} iterations was above `kl.stop_above`, {above}");
-            recorder.tell(&Event::Message(&message));
-            verdict = Verdict::Stop;
-        }
-
-        // 8. Keep what is needed to go on from here.
-        recorder.settle(version(algorithm, actor))?;
-        let planned = settings.saves_after(done) || verdict == Verdict::Stop;
-        let interrupted = done < settings.steps && recorder.should_stop();
-        if planned || interrupted {
-            save_checkpoint(task, algorithm, actor, log, recorder, planned)?;
-        }
-        if interrupted {
-            return Err(Error::Interrupted);
-        }
-        if verdict == Verdict::Stop {
+        // 7. Evaluate, log, and keep what is needed to go on from here.
+        if finish_step(task, algorithm, reward, actor, &stop, log, recorder)? == Verdict::Stop {
             break;
         }
     }
     Ok(())
+}
+
+fn is_too_far(recorder: &Recorder<'_>, limit: KlLimit) -> bool {
+    recorder.state.above_kl_limit >= limit.after
+}
+
+/// The end of a step, once the weights are updated: evaluate, log, compare with the best, write a checkpoint.
+///
+/// An interruption within the evaluation leaves a checkpoint from which a resumed run begins with this evaluation.
+fn finish_step(
+    task: &Online<'_>,
+    algorithm: &dyn Algorithm,
+    reward: &mut dyn Reward,
+    actor: &Learner<Actor>,
+    stop: &[String],
+    log: &mut RolloutLog,
+    recorder: &mut Recorder<'_>,
+) -> Result<Verdict> {
+    let (settings, done) = (task.settings, recorder.state.step);
+    let epoch = task.epoch(done);
+    let version = version(algorithm, actor);
+    let mut evaluation = None;
+    if settings.evaluates_after(done) && !task.held_out.is_empty() {
+        recorder.await_evaluation(version);
+        let place = (done, epoch as usize);
+        let found = evaluate(task, algorithm, reward, actor, stop, log, place, &recorder.within(done));
+        evaluation = Some(recorder.unless_gone(found)?);
+        recorder.evaluated();
+    }
+    if settings.logs_after(done) {
+        recorder.log(done, settings, epoch, evaluation.as_ref())?;
+    }
+    let mut verdict = match &evaluation {
+        Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&actor.frozen().policy, path))?,
+        None => Verdict::GoOn,
+    };
+    if let Some(KlLimit { above, after }) = algorithm.kl_limit().filter(|&limit| is_too_far(recorder, limit)) {
+        let message = format!("stopped early: the KL of {after} iterations was above `kl.stop_above`, {above}");
+        recorder.tell(&Event::Message(&message));
+        verdict = Verdict::Stop;
+    }
+    recorder.settle(version)?;
+    let planned = settings.saves_after(done) || verdict == Verdict::Stop;
+    let interrupted = done < settings.steps && recorder.should_stop();
+    if planned || interrupted {
+        save_checkpoint(task, algorithm, actor, log, recorder, planned)?;
+    }
+    if interrupted { Err(Error::Interrupted) } else { Ok(verdict) }
 }
 
 /// The rounds of sampling of one iteration.
@@ -348,8 +383,9 @@ fn evaluate(
     stop: &[String],
     log: &mut RolloutLog,
     done: (usize, usize),
+    progress: &dyn Progress,
 ) -> Result<Metrics> {
-    let sampler = task.sampler(algorithm, stop, true);
+    let sampler = task.sampler(algorithm, stop, true, progress);
     let (params, beams) = task.settings.evaluation.to_evaluate(sampler.params);
     let sampler = Sampler { group_size: task.settings.evaluation.samples(), params, beams, ..sampler };
     let chosen = task.settings.evaluated(done.0, task.held_out.len());

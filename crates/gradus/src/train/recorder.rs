@@ -1,5 +1,6 @@
 //! What a run leaves behind while it goes on: metrics, the best model, checkpoints, bad batches.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -9,10 +10,12 @@ use burn::tensor::{Device, Tensor, TensorData};
 use gradus_kernels::{HostValues, host_values};
 use serde_json::{Map, Value, json};
 
+use super::diagnosis;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::learner::optimizer::{Moments, Optimizer, OptimizerConfig};
 use crate::observer::{Event, Observer};
+use crate::progress::Progress;
 use crate::run::checkpoint::{CheckpointParts, moments};
 use crate::run::metrics::is_better;
 use crate::run::trackers::Trackers;
@@ -54,6 +57,8 @@ pub struct Recorder<'a> {
     description: String,
     /// Where the run goes on being recorded whose directory was deleted.
     rescue: Option<Claim>,
+    /// Whether the user was told that the run diverges; a resumed run tells again.
+    pub(super) warned_of_divergence: bool,
 }
 
 impl<'a> Recorder<'a> {
@@ -119,6 +124,7 @@ impl<'a> Recorder<'a> {
             trackers: None,
             description: String::new(),
             rescue: None,
+            warned_of_divergence: false,
         }
     }
 
@@ -151,12 +157,27 @@ impl<'a> Recorder<'a> {
         self.observer.should_stop()
     }
 
-    /// Keeps what was measured before the first step, for `results.json`, and as the row of step 0.
+    /// Tells the observer of progress within step `step` (counted from 1), and ends the work when the observer wants to stop.
+    pub fn within(&mut self, step: usize) -> Within<'_, 'a> {
+        Within { recorder: RefCell::new(self), step }
+    }
+
+    /// Every logged value of `key` after the first step, over all resumptions.
+    pub fn logged(&self, key: &str) -> impl Iterator<Item = f64> {
+        let rows = self.history.log_history.iter();
+        rows.filter(|row| row.get("step").and_then(Value::as_u64) > Some(0))
+            .filter_map(move |row| row.get(key)?.as_f64())
+    }
+
+    /// Records the evaluation before the first step: for `results.json`, as the row of step 0, and as the value that later
+    /// evaluations must beat.
     ///
     /// # Errors
-    /// When `metrics.jsonl` cannot be written.
+    /// A best metric that this run does not measure, or when `metrics.jsonl` cannot be written.
     pub fn baseline(&mut self, metrics: &Metrics, settings: &Settings) -> Result<()> {
+        let value = deciding(metrics, &settings.best_metric)?;
         self.state.method.insert("before".into(), Value::Object(metrics.to_json()));
+        self.state.best = value.is_finite().then_some((0, value));
         self.observer.event(&Event::Evaluated { step: 0, metrics, best: false });
         self.append(0, settings, metrics)
     }
@@ -182,6 +203,17 @@ impl<'a> Recorder<'a> {
     pub fn settle(&mut self, version: u64) -> Result<()> {
         self.settled = Some(version);
         if self.is_gone() { Err(self.deleted()) } else { Ok(()) }
+    }
+
+    /// The weights are those after `self.state.step` steps, and the held-out rows are yet to be evaluated: a checkpoint
+    /// that is written now says so.
+    pub fn await_evaluation(&mut self, version: u64) {
+        (self.settled, self.state.evaluation_due) = (Some(version), true);
+    }
+
+    /// The evaluation is over; what is recorded from here on belongs together.
+    pub fn evaluated(&mut self) {
+        (self.settled, self.state.evaluation_due) = (None, false);
     }
 
     /// Whether the run directory has been deleted, or another stands in its place.
@@ -320,7 +352,7 @@ impl<'a> Recorder<'a> {
         trackers.finish()
     }
 
-    /// Compares an evaluation with the best so far; a better model is written to `best/` by `save`.
+    /// Compares an evaluation with the best so far, the start included; a better model is written to `best/` by `save`.
     ///
     /// # Errors
     /// A best metric that this run does not measure, or what `save` returns.
@@ -336,11 +368,7 @@ impl<'a> Recorder<'a> {
             return Ok(Verdict::GoOn);
         }
         let name = &settings.best_metric;
-        let Some(value) = evaluation.get(name) else {
-            let known: Vec<String> = evaluation.iter().map(|(key, _)| format!("`{key}`")).collect();
-            return Err(Error::input(format!("`train.best_metric` is `{name}`, which this run does not measure"))
-                .with_hint(format!("it measures {}", known.join(", "))));
-        };
+        let value = deciding(evaluation, name)?;
         let better = match self.state.best {
             // No JSON holds it.
             _ if !value.is_finite() => false,
@@ -348,6 +376,10 @@ impl<'a> Recorder<'a> {
             None => true,
         };
         self.observer.event(&Event::Evaluated { step: done, metrics: evaluation, best: better });
+        let before = self.state.method.get("before").and_then(|before| before.get(name)).and_then(Value::as_f64);
+        if let Some(start) = before {
+            diagnosis::watch_evaluation(self, done, settings, start, value);
+        }
         if better {
             atomic::write_dir(&self.run.best(), save)?;
             self.state.best = Some((done, value));
@@ -390,7 +422,9 @@ impl<'a> Recorder<'a> {
         self.history.num_input_tokens_seen = self.state.tokens;
         self.history.best_global_step = self.state.best.map(|(step, _)| step);
         self.history.best_metric = self.state.best.map(|(_, value)| value);
-        self.history.best_model_checkpoint = self.state.best.map(|_| self.run.best().display().to_string());
+        // Step 0 is the start, of which there is no copy.
+        let written = self.state.best.filter(|(step, _)| *step > 0);
+        self.history.best_model_checkpoint = written.map(|_| self.run.best().display().to_string());
         self.state.unplanned = !planned;
         self.state.pending = match self.pending.is_empty() {
             true => Map::new(),
@@ -419,6 +453,32 @@ impl<'a> Recorder<'a> {
         let content = json!({ "step": step, "what": what, "batch": batch });
         let written = write_json(&path, &content);
         Error::Diverged { step, what, batch: written.ok().map(|()| path) }
+    }
+}
+
+/// The value of the metric that decides which model is the best.
+///
+/// # Errors
+/// [`Error::Input`] when `evaluation` does not have it.
+fn deciding(evaluation: &Metrics, name: &str) -> Result<f64> {
+    evaluation.get(name).ok_or_else(|| {
+        let known: Vec<String> = evaluation.iter().map(|(key, _)| format!("`{key}`")).collect();
+        Error::input(format!("`train.best_metric` is `{name}`, which this run does not measure"))
+            .with_hint(format!("it measures {}", known.join(", ")))
+    })
+}
+
+/// Progress within one step.
+pub struct Within<'r, 'o> {
+    recorder: RefCell<&'r mut Recorder<'o>>,
+    step: usize,
+}
+
+impl Progress for Within<'_, '_> {
+    fn advance(&self, what: &'static str, done: usize, total: usize) -> Result<()> {
+        let mut recorder = self.recorder.borrow_mut();
+        recorder.tell(&Event::Within { step: self.step, what, done, total });
+        if recorder.should_stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }
 

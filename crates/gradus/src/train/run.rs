@@ -11,6 +11,7 @@ use super::asked::{self, Asked};
 use super::beginning::Beginning;
 use super::cast::{self, Player};
 use super::claimed::Claimed;
+use super::diagnosis;
 use super::examples::{self, Fixed};
 use super::fingerprint;
 use super::forecast;
@@ -41,7 +42,7 @@ use crate::model::{CausalLm, ModelShape, Trained};
 use crate::objective::{Objective, OfflineMethod};
 use crate::observer::{Event, Observer};
 use crate::pretrained::Trainable;
-use crate::process::Interrupt;
+use crate::progress::Progress;
 use crate::rng::Purpose;
 use crate::rollout::{Prompt, Sampler};
 use crate::run::{Checkpoint, Claim, Existing, MetricsRow, Origin, RunDir, read_metrics, report};
@@ -203,7 +204,7 @@ impl Job<'_> {
     fn offline<M: OfflineMethod>(self, method: &M, observer: &mut dyn Observer) -> Result<Outcome> {
         let Fixed { parts, prompts } = examples::fixed(method, self.plan, self.start, self.cast, observer)?;
         let examples::Parts { train, held_out, apart } = parts;
-        let measuring = self.measuring(&observer.interrupt())?;
+        let measuring = self.measuring(observer)?;
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: <M::Objective as Objective>::Model = self.models().policy()?;
@@ -252,9 +253,9 @@ impl Job<'_> {
             true => None,
             false => Some(RefCell::new(RolloutLog::open(recorder.run(), &recorder.state, false)?)),
         };
-        let complete = |model: &<M::Objective as Objective>::Model, done: (usize, usize)| {
+        let complete = |model: &<M::Objective as Objective>::Model, done: (usize, usize), progress: &dyn Progress| {
             let (Some(policy), Some(log)) = (model.language(), &log) else { return Ok(Stats::default()) };
-            let found = self.completed(policy, &prompts, &settings, &measuring)?;
+            let found = self.completed(policy, &prompts, &settings, &measuring, progress)?;
             let mut log = log.borrow_mut();
             log.evaluation(done, &found)?;
             log.flush()?;
@@ -280,7 +281,8 @@ impl Job<'_> {
             measured.write(path)
         })?;
         // The best model's scores are others than the last one's.
-        if let Some((step, _)) = recorder.state.best.filter(|_| measured.score_mean.is_some()) {
+        let written = recorder.state.best.filter(|(step, _)| *step > 0);
+        if let Some((step, _)) = written.filter(|_| measured.score_mean.is_some()) {
             let best = self.directory.best();
             match step == recorder.state.step {
                 true => measured.write(&best)?,
@@ -307,7 +309,7 @@ impl Job<'_> {
         let special_ids = self.start.model.tokenizer.special_ids();
         let mut algorithm = method.algorithm(Parts { critic, lagged, special_ids, kl_coefficient });
         let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
-        let measuring = self.measuring(&observer.interrupt())?;
+        let measuring = self.measuring(observer)?;
 
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
@@ -356,10 +358,13 @@ impl Job<'_> {
     }
 
     /// What evaluations measure completions with.
-    fn measuring(&self, interrupt: &Interrupt) -> Result<Measuring> {
+    fn measuring(&self, observer: &mut dyn Observer) -> Result<Measuring> {
         let evaluation = &self.plan.train().evaluation;
         let models = MetricModels::new(self.device.clone().inner(), self.passes());
-        Measuring::new(&evaluation.metrics, evaluation.post_process.as_ref(), &models, interrupt)
+        let interrupt = observer.interrupt();
+        let measuring = Measuring::new(&evaluation.metrics, evaluation.post_process.as_ref(), &models, &interrupt)?;
+        measuring.remarks().for_each(|remark| observer.event(&Event::Warning(&remark)));
+        Ok(measuring)
     }
 
     /// Completions of held-out prompts by a policy that does not sample in training, always from the same streams.
@@ -369,6 +374,7 @@ impl Job<'_> {
         prompts: &[Prompt],
         settings: &Settings,
         measuring: &Measuring,
+        progress: &dyn Progress,
     ) -> Result<Evaluated> {
         let params = SamplingParams {
             max_new_tokens: examples::max_new_tokens(self.plan),
@@ -378,7 +384,7 @@ impl Job<'_> {
         let (params, beams) = settings.evaluation.to_evaluate(params.forcing(self.start.model.dir.forced_ids()));
         let tokenizer = &self.start.model.tokenizer;
         let group_size = settings.evaluation.samples();
-        let sampler = Sampler { tokenizer, group_size, params, beams, stop: &[], masking: None };
+        let sampler = Sampler { tokenizer, group_size, params, beams, stop: &[], masking: None, progress };
         let policy = policy.clone().into_frozen(self.plan.train().compute.into());
         Evaluation { prompts, sampler: &sampler, reference: None, settings, measuring }.run(&policy, None)
     }
@@ -443,6 +449,7 @@ impl Job<'_> {
             .state
             .best
             .map(|(step, value)| json!({ "step": step, "metric": settings.best_metric, "value": value }));
+        let samples = self.plan.method().is_online();
         let results = json!({
             "method": self.plan.method().name(),
             "model": self.plan.config().model,
@@ -455,8 +462,10 @@ impl Job<'_> {
             "after": after,
             "last": last,
             "best": best,
+            "no_improvement": diagnosis::no_improvement(recorder.state.best, &logged, settings, samples),
         });
-        for sentence in advice(&last) {
+        let method = self.plan.method().method();
+        for sentence in method.advice(&last).into_iter().chain(negative_kl(&last)) {
             recorder.tell(&Event::Message(&sentence));
         }
         let Value::Object(results) = results else { unreachable!("an object literal") };
@@ -480,24 +489,11 @@ fn weighted(scale: Option<f64>, order: Order, prompts: &[Prompt]) -> Result<Opti
     Weighted::new(order, &weights, scale).ok_or_else(none).map(Some)
 }
 
-/// What often puzzles people about the last numbers of a run.
-fn advice(last: &Map<String, Value>) -> Vec<String> {
-    let number = |key: &str| last.get(key).and_then(Value::as_f64);
-    let mut sentences = Vec::new();
-    if let (Some(chosen), Some(margin)) = (number("rewards/chosen"), number("rewards/margins"))
-        && chosen < 0.0
-        && margin > 0.0
-    {
-        sentences.push(format!(
-            "`rewards/chosen` is {chosen:.3}: the chosen answers became less likely than at the start, the rejected ones \
-             even less. That is usual for DPO; a larger `beta` or fewer steps keep it small"
-        ));
-    }
-    if let Some(kl) = number("objective/kl").filter(|kl| *kl < -0.1) {
-        sentences.push(format!(
-            "`objective/kl` is {kl:.3}: below 0 the completions are likelier under the reference than under the policy, \
-             which a single batch can show by chance and a trend should not"
-        ));
-    }
-    sentences
+/// The warning about a KL below 0, for methods that sample and have a reference.
+fn negative_kl(last: &Map<String, Value>) -> Option<String> {
+    let kl = last.get("objective/kl").and_then(Value::as_f64).filter(|kl| *kl < -0.1)?;
+    Some(format!(
+        "`objective/kl` is {kl:.3}: below 0 the completions are likelier under the reference than under the policy, \
+         which a single batch can show by chance and a trend should not"
+    ))
 }

@@ -140,10 +140,8 @@ fn ids_drawn_by_chance_have_places_too() {
 #[test]
 fn time_is_linear_in_the_ids() {
     let (_, tokenizer) = tokenizers().remove(0);
-    let ids = tokenizer.encode(&"The tea is good, 😀 and 世界 too.\n".repeat(1000), false).expect("readable");
-    assert!(ids.len() > 15_000);
-    let clock = std::time::Instant::now();
+    let ids = tokenizer.encode(&"The tea is good, 😀 and 世界 too.\n".repeat(20_000), false).expect("readable");
+    assert!(ids.len() > 300_000);
+    // Less than a second. By prefixes, 10^11 ids would be decoded: this test would not end.
     check(&tokenizer, &[], &ids, "long");
-    // Hundredths of a second; by prefixes, a hundred million ids would be decoded.
-    assert!(clock.elapsed().as_secs() < 3, "{:?}", clock.elapsed());
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gradus::Error;
-use gradus::runs::{Library, Snapshot, SnapshotKind, export, snapshots};
+use gradus::runs::{Entry, Library, Snapshot, SnapshotKind, export, snapshots, why_no_best};
 use serde_json::json;
 
 use crate::output::Output;
@@ -29,7 +29,7 @@ pub struct ExportArgs {
 pub fn run(args: &ExportArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let entry = library.entry(&args.name)?;
     let found = snapshots(&entry.directory()?, entry.figure.as_ref().map(|figure| figure.key.as_str()))?;
-    let snapshot = chosen(args, &entry.name, &found)?;
+    let snapshot = chosen(args, &entry, &found)?;
     let files = export(snapshot, &args.output)?;
     out.note(format_args!("{} of {}: {} files", snapshot.name(), entry.name, files.len()));
     if files.iter().any(|name| name == "adapter_config.json") {
@@ -39,7 +39,8 @@ pub fn run(args: &ExportArgs, library: &Library, out: &Output) -> anyhow::Result
     out.result(&value, || args.output.display().to_string())
 }
 
-fn chosen<'a>(args: &ExportArgs, name: &str, found: &'a [Snapshot]) -> gradus::Result<&'a Snapshot> {
+fn chosen<'a>(args: &ExportArgs, entry: &Entry, found: &'a [Snapshot]) -> gradus::Result<&'a Snapshot> {
+    let run = entry.directory()?;
     let of = |kind: SnapshotKind| found.iter().find(move |snapshot| snapshot.kind == kind);
     let checkpoints = || found.iter().filter(|snapshot| snapshot.kind == SnapshotKind::Checkpoint);
     let known = || {
@@ -50,11 +51,11 @@ fn chosen<'a>(args: &ExportArgs, name: &str, found: &'a [Snapshot]) -> gradus::R
         (Some(step), _) => {
             (checkpoints().find(|found| found.step == Some(step)), format!("no checkpoint of step {step}"))
         }
-        (None, true) => (of(SnapshotKind::Best), "no `best/`: nothing was evaluated".into()),
+        (None, true) => (of(SnapshotKind::Best), format!("no `best/`: {}", why_no_best(&run))),
         (None, false) => {
             let newest = || checkpoints().rfind(|found| found.defect.is_none());
             (of(SnapshotKind::Final).or_else(newest), "nothing to export".into())
         }
     };
-    wanted.ok_or_else(|| Error::input(format!("the run `{name}` has {what}")).with_hint(known()))
+    wanted.ok_or_else(|| Error::input(format!("the run `{}` has {what}", entry.name)).with_hint(known()))
 }

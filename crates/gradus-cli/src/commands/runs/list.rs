@@ -132,6 +132,7 @@ fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> Str
         (0, _) => paint.faint(&cell),
         (_, 0) => paint.bold(&cell),
         (_, 3) => painted(entries[r - 1].state, &cell, paint),
+        (_, 7) if entries[r - 1].figure.as_ref().is_some_and(Figure::is_worse_than_start) => paint.warning(&cell),
         _ => cell,
     };
     let mut text = laid_out(&shown, |c| matches!(columns[c], 4 | 6..=9), style);
@@ -161,7 +162,10 @@ fn row(entry: &Entry, now: u64) -> Vec<String> {
         steps(entry),
         entry.figure.as_ref().map_or_else(dash, |figure| figure.key.clone()),
         figure(|figure| figure.last),
-        figure(|figure| figure.best),
+        entry.figure.as_ref().map_or_else(dash, |figure| match figure.is_worse_than_start() {
+            true => format!("{} (start)", short(figure.best)),
+            false => short(figure.best),
+        }),
         bytes(entry.size_bytes),
         entry.changed.map_or_else(dash, |changed| format!("{} ago", age(now.saturating_sub(changed)))),
         entry.tags.join(" "),

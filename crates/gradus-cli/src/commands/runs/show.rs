@@ -120,6 +120,10 @@ fn text(page: &Page, paint: Paint) -> String {
     if !entry.tags.is_empty() {
         facts.push(("tags", entry.tags.join(" ")));
     }
+    if let Some(figure) = entry.figure.as_ref().filter(|figure| figure.is_worse_than_start()) {
+        let (key, best, last) = (&figure.key, short(figure.best), short(figure.last));
+        facts.push(("best", paint.bold(&format!("the start: {key} was {best} and is {last}; there is no `best/`"))));
+    }
     facts.extend(entry.note.clone().map(|note| ("note", note)));
     facts.extend(entry.problems.iter().map(|problem| ("problem", problem.clone())));
     text.push('\n');

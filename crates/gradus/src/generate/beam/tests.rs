@@ -2,7 +2,7 @@ use burn::tensor::Device;
 use serde_json::Value;
 
 use super::*;
-use crate::generate::{NoStopRule, SamplingParams, generate};
+use crate::generate::{Hooks, NoStopRule, SamplingParams, generate};
 use crate::model::ModelDir;
 use crate::rng::{Purpose, Seed};
 
@@ -79,7 +79,9 @@ impl Case {
             let found = generate(model, &[prompt], 1, params, &mut NoStopRule, &stream).expect("sampled");
             return assert_eq!(found[0].ids, ids[0], "{name}");
         };
-        let found = beam_search(model, &[prompt], *returned, (params, beams), &mut NoStopRule, &stream).expect("found");
+        let found =
+            beam_search(model, &[prompt], *returned, (params, beams), Hooks::unwatched(&mut NoStopRule), &stream)
+                .expect("found");
         let all: Vec<&[u32]> = found.iter().map(|found| &found.completion.ids[..]).collect();
         assert_eq!(all, *ids, "{name}");
         for (Found { score, completion }, expected) in found.iter().zip(scores) {
@@ -126,7 +128,8 @@ fn prompts_do_not_depend_on_each_other() {
         };
         let beams = BeamParams { num_beams: 3, ..BeamParams::default() };
         let search = |places| {
-            search_at_once(places, &model, &prompts, 2, (&params, &beams), &mut NoStopRule, &stream).expect("found")
+            search_at_once(places, &model, &prompts, 2, (&params, &beams), Hooks::unwatched(&mut NoStopRule), &stream)
+                .expect("found")
         };
         let all = search(100);
         assert_eq!(all.len(), 14);
@@ -151,8 +154,15 @@ fn logprobs_are_those_of_the_model_at_the_temperature() {
             ..SamplingParams::default()
         };
         let prompt: &[u32] = &[3, 7, 1];
-        let found = beam_search(&model, &[prompt], 4, (&params, &BeamParams::default()), &mut NoStopRule, &stream)
-            .expect("found");
+        let found = beam_search(
+            &model,
+            &[prompt],
+            4,
+            (&params, &BeamParams::default()),
+            Hooks::unwatched(&mut NoStopRule),
+            &stream,
+        )
+        .expect("found");
         for Found { completion, .. } in found {
             let all = [prompt, &completion.ids].concat();
             let mut next = Next::new(&model, 1, 8);

@@ -151,6 +151,16 @@ impl Anatomy {
         self.ropes.iter().filter_map(Rope::limit).min()
     }
 
+    /// The longest sequence that can be sampled.
+    pub(crate) fn max_positions(&self) -> usize {
+        self.limit().unwrap_or(usize::MAX).min(self.made_for())
+    }
+
+    /// The longest sequence that the model is made for.
+    pub(crate) fn made_for(&self) -> usize {
+        self.ropes.iter().map(Rope::made_for).min().expect("every model has rotary angles")
+    }
+
     /// Numbers of all norms of one block.
     pub(crate) fn norm_numbers(&self, config: &DecoderConfig) -> usize {
         let d = config.hidden_size;

@@ -212,6 +212,12 @@ impl Decoder {
         self.anatomy.limit()
     }
 
+    /// The longest sequence that can be sampled: what the model is made for, or where longer ones would change the angles of
+    /// earlier tokens.
+    pub(crate) fn max_positions(&self) -> usize {
+        self.anatomy.max_positions()
+    }
+
     /// Where logits are softly capped.
     pub(crate) fn logit_cap(&self) -> Option<f32> {
         self.anatomy.logit_cap

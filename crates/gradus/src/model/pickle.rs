@@ -1,0 +1,452 @@
+//! The pickles in PyTorch's weight files, read without executing anything.
+//!
+//! A pickle is a program for a stack machine that may call any Python function. This reader has the instructions that
+//! `torch.save` writes and the handful of names that describe tensors, as `torch.load(weights_only=True)` has; anything else
+//! is an error. Values live in one list and name each other by their places in it, so that nothing is copied, nothing
+//! recurses, and memory is bounded by the length of the pickle.
+
+use std::collections::HashMap;
+use std::io::Read;
+
+use safetensors::tensor::Dtype;
+
+/// The most bytes of one pickle; those of models with 10,000 tensors have a million.
+pub(super) const PICKLE_BYTES: u64 = 100_000_000;
+
+/// The most dimensions of a tensor.
+const RANK: usize = 8;
+
+/// A value, whose parts are places in [`Pickle::values`].
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    None,
+    Number(i64),
+    Text(String),
+    /// Bytes, floats and whatever else describes no tensor.
+    Other,
+    Tuple(Vec<usize>),
+    List(Vec<usize>),
+    Dict(Vec<(usize, usize)>),
+    /// A name that may be called: see [`Callable`].
+    Callable(Callable),
+    Storage(Storage),
+    Tensor(StoredTensor),
+}
+
+/// The names that a pickle of weights may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Callable {
+    /// `collections.OrderedDict`
+    Dict,
+    /// `torch._utils._rebuild_tensor_v2` and `_rebuild_tensor`
+    Tensor,
+    /// `torch._utils._rebuild_parameter`
+    Parameter,
+    /// `torch.Size`
+    Size,
+    /// `torch.FloatStorage` and its kin; `None` for numbers that no weight is stored in.
+    StorageOf(Option<Dtype>),
+}
+
+impl Callable {
+    fn named(module: &str, name: &str) -> Option<Self> {
+        Some(match (module, name) {
+            ("collections", "OrderedDict") => Self::Dict,
+            ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => Self::Tensor,
+            ("torch._utils", "_rebuild_parameter") => Self::Parameter,
+            ("torch", "Size") => Self::Size,
+            ("torch" | "torch.cuda", storage) => Self::StorageOf(match storage.strip_suffix("Storage")? {
+                "Float" => Some(Dtype::F32),
+                "Double" => Some(Dtype::F64),
+                "Half" => Some(Dtype::F16),
+                "BFloat16" => Some(Dtype::BF16),
+                "Long" => Some(Dtype::I64),
+                "Int" => Some(Dtype::I32),
+                "Short" => Some(Dtype::I16),
+                "Char" => Some(Dtype::I8),
+                "Byte" => Some(Dtype::U8),
+                "Bool" => Some(Dtype::BOOL),
+                _ => return None,
+            }),
+            _ => return None,
+        })
+    }
+}
+
+/// A run of numbers outside the pickle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Storage {
+    pub key: String,
+    pub dtype: Dtype,
+    /// How many numbers it has.
+    pub length: usize,
+}
+
+/// A tensor over a storage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StoredTensor {
+    /// The place of its [`Storage`].
+    pub storage: usize,
+    /// Numbers of the storage before its own.
+    pub offset: usize,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
+}
+
+/// A pickle that was read: its values, and which of them it gives.
+#[derive(Debug)]
+pub(super) struct Pickle {
+    values: Vec<Value>,
+    top: usize,
+}
+
+impl Pickle {
+    /// Reads one pickle; what follows it in `source` is left there.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, in words.
+    pub(super) fn read(source: &mut dyn Read) -> Result<Self, String> {
+        Machine { source, left: PICKLE_BYTES, values: Vec::new(), stack: Vec::new(), memo: HashMap::new() }.run()
+    }
+
+    /// The value in a place.
+    pub(super) fn get(&self, place: usize) -> &Value {
+        &self.values[place]
+    }
+
+    /// The entries of a mapping from texts.
+    pub(super) fn entries(&self) -> Result<Vec<(&str, &Value)>, String> {
+        let Value::Dict(entries) = self.get(self.top) else {
+            return Err("it holds no mapping of names to tensors".into());
+        };
+        let named = |&(key, value): &(usize, usize)| match self.get(key) {
+            Value::Text(name) => Ok((name.as_str(), self.get(value))),
+            _ => Err("a key of its mapping is not a text".to_owned()),
+        };
+        entries.iter().map(named).collect()
+    }
+
+    /// Every storage that a tensor may lie in.
+    pub(super) fn storages(&self) -> impl Iterator<Item = &Storage> {
+        self.values.iter().filter_map(|value| match value {
+            Value::Storage(storage) => Some(storage),
+            _ => None,
+        })
+    }
+
+    /// The texts of a list.
+    pub(super) fn texts(&self) -> Option<Vec<&str>> {
+        let Value::List(items) = self.get(self.top) else { return None };
+        let text = |&place: &usize| match self.get(place) {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        };
+        items.iter().map(text).collect()
+    }
+}
+
+struct Machine<'a> {
+    source: &'a mut dyn Read,
+    left: u64,
+    values: Vec<Value>,
+    /// Places; `None` is a mark.
+    stack: Vec<Option<usize>>,
+    memo: HashMap<u32, usize>,
+}
+
+impl Machine<'_> {
+    fn run(mut self) -> Result<Pickle, String> {
+        loop {
+            let [code] = self.bytes()?;
+            match code {
+                // PROTO, FRAME: nothing to do.
+                0x80 => drop(self.bytes::<1>()?),
+                0x95 => drop(self.bytes::<8>()?),
+                b'(' => self.stack.push(None),
+                b'.' => {
+                    let top = self.pop()?;
+                    return Ok(Pickle { values: self.values, top });
+                }
+                b'N' => self.push(Value::None),
+                0x88 => self.push(Value::Number(1)),
+                0x89 => self.push(Value::Number(0)),
+                b'J' => {
+                    let number = i32::from_le_bytes(self.bytes()?);
+                    self.push(Value::Number(number.into()));
+                }
+                b'K' => {
+                    let [number] = self.bytes()?;
+                    self.push(Value::Number(number.into()));
+                }
+                b'M' => {
+                    let number = u16::from_le_bytes(self.bytes()?);
+                    self.push(Value::Number(number.into()));
+                }
+                0x8a => {
+                    let [length] = self.bytes()?;
+                    let number = self.long(length.into())?;
+                    self.push(number);
+                }
+                b'G' => {
+                    self.bytes::<8>()?;
+                    self.push(Value::Other);
+                }
+                b'X' => {
+                    let length = u32::from_le_bytes(self.bytes()?);
+                    self.text(length.into())?;
+                }
+                0x8c | b'U' => {
+                    let [length] = self.bytes()?;
+                    self.text(length.into())?;
+                }
+                0x8d => {
+                    let length = u64::from_le_bytes(self.bytes()?);
+                    self.text(length)?;
+                }
+                b'T' => {
+                    let length = u32::from_le_bytes(self.bytes()?);
+                    self.text(length.into())?;
+                }
+                b'}' => self.push(Value::Dict(Vec::new())),
+                b']' => self.push(Value::List(Vec::new())),
+                b')' => self.push(Value::Tuple(Vec::new())),
+                b't' => {
+                    let items = self.to_mark()?;
+                    self.push(Value::Tuple(items));
+                }
+                0x85..=0x87 => {
+                    let mut items = vec![0; usize::from(code - 0x84)];
+                    for item in items.iter_mut().rev() {
+                        *item = self.pop()?;
+                    }
+                    self.push(Value::Tuple(items));
+                }
+                b'q' => {
+                    let [at] = self.bytes()?;
+                    self.remember(at.into())?;
+                }
+                b'r' => {
+                    let at = u32::from_le_bytes(self.bytes()?);
+                    self.remember(at)?;
+                }
+                0x94 => self.remember(self.memo.len() as u32)?,
+                b'h' => {
+                    let [at] = self.bytes()?;
+                    self.recall(at.into())?;
+                }
+                b'j' => {
+                    let at = u32::from_le_bytes(self.bytes()?);
+                    self.recall(at)?;
+                }
+                b'c' => {
+                    let (module, name) = (self.line()?, self.line()?);
+                    self.global(&module, &name)?;
+                }
+                0x93 => {
+                    let (name, module) = (self.pop_text()?, self.pop_text()?);
+                    self.global(&module, &name)?;
+                }
+                b'R' => self.call()?,
+                b'Q' => self.storage()?,
+                // BUILD: attributes of a mapping (`_metadata`), which describe no tensor.
+                b'b' => drop(self.pop()?),
+                b's' => {
+                    let (value, key) = (self.pop()?, self.pop()?);
+                    self.extend_dict(&[key, value])?;
+                }
+                b'u' => {
+                    let items = self.to_mark()?;
+                    self.extend_dict(&items)?;
+                }
+                b'a' => {
+                    let item = self.pop()?;
+                    self.extend_list(&[item])?;
+                }
+                b'e' => {
+                    let items = self.to_mark()?;
+                    self.extend_list(&items)?;
+                }
+                other => return Err(format!("its pickle has the instruction {other:#04x}, which weights do not need")),
+            }
+        }
+    }
+
+    fn take(&mut self, length: u64) -> Result<Vec<u8>, String> {
+        if length > self.left {
+            return Err(format!("its pickle has more than {PICKLE_BYTES} bytes"));
+        }
+        self.left -= length;
+        let mut bytes = Vec::new();
+        let read = self.source.take(length).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        if read as u64 == length { Ok(bytes) } else { Err("its pickle ends in the middle of an instruction".into()) }
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        self.left = self.left.checked_sub(N as u64).ok_or(format!("its pickle has more than {PICKLE_BYTES} bytes"))?;
+        let mut bytes = [0; N];
+        self.source.read_exact(&mut bytes).map_err(|_| "its pickle ends in the middle of an instruction")?;
+        Ok(bytes)
+    }
+
+    fn line(&mut self) -> Result<String, String> {
+        let mut line = Vec::new();
+        loop {
+            match self.bytes()? {
+                [b'\n'] => break,
+                [byte] if line.len() < 200 => line.push(byte),
+                _ => return Err("a name in its pickle has more than 200 bytes".into()),
+            }
+        }
+        String::from_utf8(line).map_err(|_| "a name in its pickle is not UTF-8".into())
+    }
+
+    fn text(&mut self, length: u64) -> Result<(), String> {
+        let text = String::from_utf8(self.take(length)?).map_err(|_| "a text in its pickle is not UTF-8")?;
+        self.push(Value::Text(text));
+        Ok(())
+    }
+
+    /// A whole number of any width; one that does not fit describes no tensor.
+    fn long(&mut self, length: u64) -> Result<Value, String> {
+        let bytes = self.take(length)?;
+        let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+        if bytes.len() > 8 {
+            return Ok(Value::Other);
+        }
+        let mut wide = [if negative { 0xff } else { 0 }; 8];
+        wide[..bytes.len()].copy_from_slice(&bytes);
+        Ok(Value::Number(i64::from_le_bytes(wide)))
+    }
+
+    fn push(&mut self, value: Value) {
+        self.values.push(value);
+        self.stack.push(Some(self.values.len() - 1));
+    }
+
+    fn pop(&mut self) -> Result<usize, String> {
+        self.stack.pop().flatten().ok_or_else(|| "its pickle takes a value that is not there".into())
+    }
+
+    fn pop_text(&mut self) -> Result<String, String> {
+        let place = self.pop()?;
+        match &self.values[place] {
+            Value::Text(text) => Ok(text.clone()),
+            _ => Err("a name in its pickle is not a text".into()),
+        }
+    }
+
+    fn to_mark(&mut self) -> Result<Vec<usize>, String> {
+        let mark = self.stack.iter().rposition(Option::is_none).ok_or("its pickle takes a mark that is not there")?;
+        let items = self.stack.drain(mark..).flatten().collect();
+        Ok(items)
+    }
+
+    fn top(&self) -> Result<usize, String> {
+        self.stack.last().copied().flatten().ok_or_else(|| "its pickle changes a value that is not there".into())
+    }
+
+    fn remember(&mut self, at: u32) -> Result<(), String> {
+        let top = self.top()?;
+        self.memo.insert(at, top);
+        Ok(())
+    }
+
+    fn recall(&mut self, at: u32) -> Result<(), String> {
+        let place = self.memo.get(&at).ok_or("its pickle recalls a value that is not there")?;
+        self.stack.push(Some(*place));
+        Ok(())
+    }
+
+    fn global(&mut self, module: &str, name: &str) -> Result<(), String> {
+        let callable = Callable::named(module, name).ok_or_else(|| {
+            let shown: String = format!("{module}.{name}").chars().take(80).collect();
+            format!("its pickle uses `{shown}`, which is not part of a weight file; it is not executed")
+        })?;
+        self.push(Value::Callable(callable));
+        Ok(())
+    }
+
+    fn extend_dict(&mut self, items: &[usize]) -> Result<(), String> {
+        let top = self.top()?;
+        let (pairs, rest) = items.as_chunks::<2>();
+        match &mut self.values[top] {
+            Value::Dict(entries) if rest.is_empty() => {
+                entries.extend(pairs.iter().map(|[key, value]| (*key, *value)));
+                Ok(())
+            }
+            _ => Err("its pickle sets an entry of a value that is not a mapping".into()),
+        }
+    }
+
+    fn extend_list(&mut self, items: &[usize]) -> Result<(), String> {
+        let top = self.top()?;
+        match &mut self.values[top] {
+            Value::List(list) => {
+                list.extend(items);
+                Ok(())
+            }
+            _ => Err("its pickle appends to a value that is not a list".into()),
+        }
+    }
+
+    /// REDUCE: calls a name with arguments.
+    fn call(&mut self) -> Result<(), String> {
+        let (arguments, callable) = (self.pop()?, self.pop()?);
+        let Value::Callable(callable) = self.values[callable] else {
+            return Err("its pickle calls a value that is not a name".into());
+        };
+        let Value::Tuple(arguments) = &self.values[arguments] else {
+            return Err("its pickle calls a name without arguments".into());
+        };
+        match (callable, arguments.as_slice()) {
+            (Callable::Dict, []) => self.push(Value::Dict(Vec::new())),
+            // The value itself: a copy could be made any number of times.
+            (Callable::Size, &[items]) => self.stack.push(Some(items)),
+            (Callable::Parameter, &[data, ..]) => self.stack.push(Some(data)),
+            (Callable::Tensor, &[storage, offset, shape, strides, ..]) => {
+                if !matches!(self.values[storage], Value::Storage(_)) {
+                    return Err("a tensor in its pickle has no storage".into());
+                }
+                let (offset, shape, strides) = (self.size(offset)?, self.sizes(shape)?, self.sizes(strides)?);
+                self.push(Value::Tensor(StoredTensor { storage, offset, shape, strides }));
+            }
+            _ => return Err("its pickle calls a name with arguments that weights do not have".into()),
+        }
+        Ok(())
+    }
+
+    fn size(&self, place: usize) -> Result<usize, String> {
+        match &self.values[place] {
+            Value::Number(number) => usize::try_from(*number).map_err(|_| format!("a size in its pickle is {number}")),
+            _ => Err("a size in its pickle is not a whole number".into()),
+        }
+    }
+
+    fn sizes(&self, place: usize) -> Result<Vec<usize>, String> {
+        match &self.values[place] {
+            Value::Tuple(items) if items.len() > RANK => {
+                Err(format!("a tensor in its pickle has {} dimensions, but weights have at most {RANK}", items.len()))
+            }
+            Value::Tuple(items) => items.iter().map(|&item| self.size(item)).collect(),
+            _ => Err("a shape in its pickle is not a tuple".into()),
+        }
+    }
+
+    /// BINPERSID: `('storage', class, key, device, length, …)` stands for a storage.
+    fn storage(&mut self) -> Result<(), String> {
+        let place = self.pop()?;
+        let parts = match &self.values[place] {
+            Value::Tuple(parts) if parts.len() >= 5 => [parts[1], parts[2], parts[4]],
+            _ => return Err("its pickle refers to something that is not a storage".into()),
+        };
+        let [class, key, length] = parts;
+        let storage = match (&self.values[class], &self.values[key]) {
+            (Value::Callable(Callable::StorageOf(Some(dtype))), Value::Text(key)) => {
+                Storage { key: key.clone(), dtype: *dtype, length: self.size(length)? }
+            }
+            _ => return Err("a storage in its pickle is of an unknown kind".into()),
+        };
+        self.push(Value::Storage(storage));
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! Progress within long work, and the wish to stop it.
+
+use crate::error::Result;
+
+/// Receives the progress of long work and may end it.
+pub trait Progress {
+    /// `done` of `total` units are `what`: `advance("sampled", 312, 1600)`.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`](crate::Error::Interrupted) when the work should end here; its results are dropped.
+    fn advance(&self, what: &'static str, done: usize, total: usize) -> Result<()>;
+}
+
+/// Work that nobody watches and nobody stops.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unwatched;
+
+impl Progress for Unwatched {
+    fn advance(&self, _what: &'static str, _done: usize, _total: usize) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! What a run should tell its user: that it diverges, or that nothing was better than its start.
+
+use crate::observer::Event;
+use crate::run::MetricsRow;
+use crate::run::metrics::{is_better, smaller_is_better};
+use crate::settings::Settings;
+
+use super::recorder::Recorder;
+
+/// Rows of the log whose mean is compared with the first ones.
+const WINDOW: usize = 3;
+
+/// A loss this far above its start no longer fluctuates: twice the start and 1 more.
+fn is_far_above(start: f64, now: f64) -> bool {
+    !now.is_finite() || now > start + start.abs() + 1.0
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Warns once when a held-out loss, `value` after `step` steps, is far above `start`.
+pub(super) fn watch_evaluation(recorder: &mut Recorder<'_>, step: usize, settings: &Settings, start: f64, value: f64) {
+    let name = &settings.best_metric;
+    if name.contains("loss") && smaller_is_better(name) && is_far_above(start, value) {
+        warn(recorder, step, settings, &format!("`{name}`"), start, value);
+    }
+}
+
+/// Warns once when the training loss has left its start: the mean of its last rows against that of its first ones.
+pub(super) fn watch_loss(recorder: &mut Recorder<'_>, step: usize, settings: &Settings) {
+    let losses: Vec<f64> = recorder.logged("loss").collect();
+    if losses.len() < 2 * WINDOW {
+        return;
+    }
+    let (first, last) = (mean(&losses[..WINDOW]), mean(&losses[losses.len() - WINDOW..]));
+    if is_far_above(first, last) {
+        warn(recorder, step, settings, "the training loss", first, last);
+    }
+}
+
+fn warn(recorder: &mut Recorder<'_>, step: usize, settings: &Settings, what: &str, start: f64, now: f64) {
+    if std::mem::replace(&mut recorder.warned_of_divergence, true) {
+        return;
+    }
+    let message = format!(
+        "step {step}: the run diverges: {what} is {now:.4} and was {start:.4} at the start; stop it and lower the learning \
+         rate ({:e})",
+        settings.learning_rate
+    );
+    recorder.tell(&Event::Warning(&message));
+}
+
+/// Says that no evaluation beat the start, and the likely cause; `None` when one did, or nothing was compared.
+///
+/// `best` is the best value of `settings.best_metric` and its step, `rows` the whole log.
+pub(super) fn no_improvement(
+    best: Option<(usize, f64)>,
+    rows: &[MetricsRow],
+    settings: &Settings,
+    samples: bool,
+) -> Option<String> {
+    let name = &settings.best_metric;
+    let (0, start) = best? else { return None };
+    let after: Vec<f64> = rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get(name)).collect();
+    let last = *after.last()?;
+    let nearest = after.into_iter().reduce(|best, value| if is_better(name, value, best) { value } else { best })?;
+    let closest = if nearest == last { String::new() } else { format!(", {nearest:.4} at its best") };
+    Some(format!(
+        "no evaluation beat the start: `{name}` was {start:.4} before training and is {last:.4} now{closest}; `best/` was \
+         not written. {}",
+        cause(start, last, rows, settings, samples)
+    ))
+}
+
+/// The likely cause, from how the training loss (or the reward of sampled completions) moved.
+fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool) -> String {
+    let learning_rate = format!("{:e}", settings.learning_rate);
+    if (last - start).abs() <= 1e-4 * start.abs() {
+        return format!(
+            "The weights hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
+        );
+    }
+    let key = if samples { "reward" } else { "loss" };
+    let trained: Vec<f64> =
+        rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get(key)).filter(|v| !v.is_nan()).collect();
+    let window = WINDOW.min(trained.len() / 2);
+    let moved = (window > 0).then(|| (mean(&trained[..window]), mean(&trained[trained.len() - window..])));
+    match (samples, moved) {
+        (false, Some((before, now))) if now < before => format!(
+            "The training loss fell from {before:.4} to {now:.4}, so the model memorizes its training rows: train for fewer \
+             steps, on more rows, or with a smaller learning rate ({learning_rate})."
+        ),
+        (true, Some((before, now))) if now > before => format!(
+            "The reward of the sampled completions rose from {before:.4} to {now:.4}, so the held-out prompts are too few \
+             to show it, or the policy only learned its own prompts: evaluate on more (`--max-eval-rows`)."
+        ),
+        (true, _) => format!(
+            "The reward of the sampled completions did not rise either: the learning rate ({learning_rate}) is probably too \
+             large or the run too short."
+        ),
+        (false, _) => format!("The learning rate ({learning_rate}) is probably too large, or the run too short."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Metrics;
+    use crate::settings::TrainConfig;
+
+    fn rows(key: &str, values: &[f64]) -> Vec<MetricsRow> {
+        let row = |(i, &value): (usize, &f64)| MetricsRow { step: i + 1, values: Metrics::from_iter([(key, value)]) };
+        values.iter().enumerate().map(row).collect()
+    }
+
+    fn said(best: (usize, f64), metric: &str, evaluated: &[f64], trained: (&str, &[f64])) -> Option<String> {
+        let settings = Settings::new(&TrainConfig::default(), 10, 5.0, metric);
+        let all = [rows(metric, evaluated), rows(trained.0, trained.1)].concat();
+        no_improvement(Some(best), &all, &settings, trained.0 == "reward")
+    }
+
+    #[test]
+    fn a_run_that_got_worse_says_so_with_the_likely_cause() {
+        let text = said((0, 3.468), "eval_loss", &[100.0, 369.2], ("loss", &[3.4, 200.0])).expect("it got worse");
+        assert!(text.starts_with(
+            "no evaluation beat the start: `eval_loss` was 3.4680 before training and is 369.2000 now, 100.0000 at its best; \
+             `best/` was not written."
+        ), "{text}");
+        assert!(text.ends_with("The learning rate (5e0) is probably too large, or the run too short."), "{text}");
+        let text = said((0, 3.0), "eval_loss", &[3.5], ("loss", &[3.0, 1.0])).expect("it got worse");
+        assert!(text.contains("now; `best/`") && text.contains("fell from 3.0000 to 1.0000"), "{text}");
+        let text = said((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.25, 0.5])).expect("it got worse");
+        assert!(text.contains("rose from 0.2500 to 0.5000") && text.contains("--max-eval-rows"), "{text}");
+        let text = said((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.5, 0.25])).expect("it got worse");
+        assert!(text.contains("did not rise either"), "{text}");
+        let text = said((0, 2.0), "eval_loss", &[2.00001], ("loss", &[2.0])).expect("nothing moved");
+        assert!(text.contains("hardly moved") && text.contains("too small"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_run_that_got_better_or_was_never_evaluated() {
+        assert_eq!(said((2, 3.0), "eval_loss", &[3.5, 3.0], ("loss", &[3.0])), None);
+        assert_eq!(said((0, 3.0), "eval_loss", &[], ("loss", &[3.0])), None);
+    }
+
+    #[test]
+    fn a_loss_diverges_when_it_is_twice_its_start_and_more() {
+        let far = [(0.69, 2.0, false), (0.69, 2.5, true), (3.468, 369.2, true), (0.0, 0.9, false), (-1.0, 0.5, false)];
+        for (start, now, expected) in far {
+            assert_eq!(is_far_above(start, now), expected, "{start} → {now}");
+        }
+        assert!(is_far_above(1.0, f64::NAN) && is_far_above(1.0, f64::INFINITY));
+    }
+}
