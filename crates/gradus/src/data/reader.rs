@@ -159,7 +159,7 @@ impl Iterator for Lines {
                 self.done = true;
                 return None;
             }
-            Ok(_) if buffer.len() > ROW_BYTES => Err(place.error(too_large())),
+            Ok(_) if buffer.len() > ROW_BYTES => Err(too_large(&self.origin.file, self.line)),
             Ok(_) => {
                 buffer.pop_if(|last| *last == b'\n');
                 buffer.pop_if(|last| *last == b'\r');
@@ -206,9 +206,10 @@ impl Origin {
 /// The most bytes of one row: a text of a million words is a tenth of it.
 pub(super) const ROW_BYTES: usize = 64 << 20;
 
-/// What is said of a row that is larger.
-pub(super) fn too_large() -> String {
-    format!("the row has more than {ROW_BYTES} bytes, the most that one row may have")
+/// The error of a row that is larger. It is no error of one row: nothing of the file is read after it.
+pub(super) fn too_large(file: &Path, line: usize) -> Error {
+    let message = format!("the row on line {line} has more than {ROW_BYTES} bytes, the most that one row may have");
+    Error::data(file, None, message)
 }
 
 struct JsonLines {
@@ -231,7 +232,7 @@ impl Iterator for JsonLines {
                     self.line += 1;
                     if self.buffer.len() > ROW_BYTES {
                         self.done = true;
-                        return Some(Err(Place::new(&self.origin.file, self.line).error(too_large())));
+                        return Some(Err(too_large(&self.origin.file, self.line)));
                     }
                     if self.buffer.iter().all(u8::is_ascii_whitespace) {
                         continue;

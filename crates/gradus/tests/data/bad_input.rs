@@ -175,7 +175,19 @@ fn compressed_files() {
 
 #[test]
 fn delimited_files() {
-    check("a.csv", "prompt,completion\na,b\nc\n", Need::Any, "a.csv:3: 1 fields where the header has 2");
+    check("a.csv", "prompt,completion\na,b\nc\n", Need::Any, "a.csv:3: 1 field where the header has 2");
+    check(
+        "a.csv",
+        "text\na\n\"b\nc\nd\ne\n",
+        Need::Any,
+        "a.csv: the quote that opens a field on line 3 is not closed",
+    );
+    check(
+        "a.csv",
+        "text\n\"a\nb\n\"c\" d\n",
+        Need::Any,
+        "a.csv:2: a quote opens a field on line 2; it is closed on line 4, and text stands behind it there",
+    );
     check("a.csv", "text,text\na,b\n", Need::Any, "a.csv:1: two columns are named `text`");
     check("a.csv", "prompt\na\n", Need::Preference, "a.csv:2: missing column `chosen` (found `prompt`)");
 }
