@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gradus::data::write_rows;
 use gradus::device::DeviceChoice;
-use gradus::files::atomic;
+use gradus::files::output::{OutputFile, Outputs};
 use gradus::inference::model_of;
 use gradus_web::{
     Answering, Form, NewProject, Number, Role, Stats, Tool, export_project, import_project, invite, new_project,
@@ -83,6 +83,9 @@ struct NewArgs {
     /// Write how many answers there are into this file while models answer: `{"done": 16, "of": 100}`
     #[arg(long, value_name = "FILE", requires = "model")]
     progress: Option<PathBuf>,
+    /// Replace the file of `--progress`, whatever is in it. One that tells of another project is replaced anyway
+    #[arg(long, requires = "progress")]
+    overwrite: bool,
     /// Where models compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -132,6 +135,9 @@ struct ExportArgs {
     /// one task), r1, r2, r3 (FineGrainedRLHF's files for reward models), prompt, label-studio, argilla, raw
     #[arg(long, value_name = "FORM", default_value = "preference", value_parser = form)]
     form: Form,
+    /// Replace the file if it is there
+    #[arg(long)]
+    overwrite: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -154,8 +160,22 @@ fn tool(text: &str) -> Result<Tool, String> {
 }
 
 /// Writes how many answers there are; who reads it never sees half of it.
-fn tell(file: &Path, done: usize, of: usize) -> anyhow::Result<()> {
-    Ok(atomic::write_bytes(file, json!({ "done": done, "of": of }).to_string().as_bytes())?)
+fn tell(file: &OutputFile, done: usize, of: usize) -> gradus::Result<()> {
+    let told = json!({ "done": done, "of": of }).to_string();
+    file.write(|file| file.write_all(told.as_bytes()))
+}
+
+/// The file that is told how many answers there are: a new one, or one that was told that before.
+fn told(path: &Path, overwrite: bool) -> gradus::Result<OutputFile> {
+    let is_ours = |path: &Path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let found: Option<Value> = serde_json::from_str(&text).ok();
+        found.is_some_and(|found| found["done"].is_u64() && found["of"].is_u64())
+    };
+    let file = Outputs::new(overwrite).file_unless(path, is_ours)?;
+    tell(&file, 0, 0)?;
+    // From here on what is there is ours.
+    Outputs::new(true).file(path)
 }
 
 /// Does what the verb says.
@@ -166,6 +186,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             let NewArgs {
                 name, data, labels, annotators, max_tasks, model, order, reward_model, progress, device, ..
             } = *args;
+            let progress = progress.map(|path| told(&path, args.overwrite)).transpose()?;
             fetch_data(&data, out)?;
             let uncertain_to = reward_model.filter(|_| order == Order::Uncertainty);
             for model in model.iter().chain(&uncertain_to) {
@@ -192,7 +213,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             let tasks = new_project(folder, &new, &mut |done, of| {
                 bar.set(done, of);
                 if let Some(Err(error)) = progress.as_ref().map(|file| tell(file, done, of)) {
-                    out.warn(format_args!("{error:#}"));
+                    out.warn(error);
                 }
             })?;
             drop(bar);
@@ -214,12 +235,13 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             let token = invite(folder, &name, role)?;
             out.result(&json!({ "name": name, "role": role.name(), "token": token }), || token.clone())
         }
-        Verb::Export(ExportArgs { name, output, form }) => {
+        Verb::Export(ExportArgs { name, output, form, overwrite }) => {
+            let file = Outputs::new(overwrite).file(&output)?;
             let rows = export_project(folder, &name, form)?;
             if rows.is_empty() {
                 anyhow::bail!(gradus::Error::input(format!("`{name}` has no {} rows yet", form.name())));
             }
-            write_rows(&output, &rows)?;
+            write_rows(&file, &rows)?;
             let count = rows.len();
             out.result(&json!({ "rows": count }), || format!("{count} rows in `{}`", output.display()))
         }

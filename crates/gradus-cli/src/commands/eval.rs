@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::config::{Flag, Request, RunConfig};
 use gradus::data::Side;
 use gradus::device::DeviceChoice;
+use gradus::files::output::Outputs;
 use gradus::inference::{EvalOptions, Measured, MetricOptions, MetricValue, Prediction, evaluate, measure};
 use gradus::metric::{MetricConfig, Resampling, configure};
 use gradus::reward::config::RewardConfig;
@@ -49,6 +50,9 @@ struct EvalArgs {
     /// Write every completion beside its references, with what metrics say of it alone, as JSON lines
     #[arg(long, value_name = "FILE", requires = "model")]
     predictions: Option<PathBuf>,
+    /// Replace the file of `--predictions`, whatever is in it. One that `eval` wrote is replaced anyway
+    #[arg(long, requires = "predictions")]
+    overwrite: bool,
     /// Samples of each prompt, as metrics of toxicity and of distinct n-grams look at them together
     #[arg(long, value_name = "N", default_value = "1", requires = "model")]
     samples: NonZeroUsize,
@@ -121,6 +125,10 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         chat_template: args.chat_template,
         device: args.device,
     };
+    let predictions = args.predictions.as_deref().map(|path| {
+        Outputs::new(args.overwrite).reading_all(args.data.as_deref()).file_unless(path, holds_predictions)
+    });
+    let predictions = predictions.transpose()?;
     fetch(&options.model, out)?;
     fetch_rows(&options.data, out)?;
     let spinner = out.spinner("measuring");
@@ -129,15 +137,22 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         || options.data.task.as_ref().is_some_and(TaskConfig::starts_program);
     let found = evaluate(&options, &interrupt_of(asks)).map_err(not_resumed)?;
     drop(spinner);
-    if let Some(path) = &args.predictions {
+    if let Some(file) = &predictions {
         let line = |sample: &Prediction| serde_json::to_string(sample).map(|line| line + "\n");
         let lines: String = found.samples.iter().map(line).collect::<Result<_, _>>()?;
-        std::fs::write(path, lines).map_err(|error| gradus::Error::io(path, error))?;
+        file.write(|file| file.write_all(lines.as_bytes()))?;
     }
     for remark in &found.remarks {
         out.warn(remark);
     }
     out.result(&found.to_json(), || table(&found))
+}
+
+/// Whether `eval` wrote this file: its first line has all that a prediction has.
+fn holds_predictions(path: &Path) -> bool {
+    let first = gradus::data::lines(path).ok().and_then(|mut lines| lines.next()?.ok());
+    let row: Option<serde_json::Value> = first.and_then(|(_, line)| serde_json::from_str(&line).ok());
+    row.is_some_and(|row| ["prompt", "prediction", "references", "metrics"].iter().all(|key| row.get(key).is_some()))
 }
 
 /// Measures the predictions of the rows.

@@ -50,6 +50,18 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
     assert!(run.code == 0 && run.stderr.contains("4 runs in out, 1 to do"), "{run:?}");
     assert_eq!(std::fs::metadata(&kept).and_then(|file| file.modified()).expect("there"), written);
     assert_eq!(shown(&test, &["--show"]), found, "the same seeds give the same numbers");
+    // What others wrote there stays.
+    let own = test.read("out/sweep.json");
+    for (name, before) in [("out/sweep.json", "{\"title\": \"mine\"}"), ("out/sweep.txt", "mine")] {
+        let kept = test.read(name);
+        std::fs::remove_file(test.path().join("out/sweep.json")).expect("removed");
+        test.write(name, before);
+        let run = test.run(&["sweep", "sweep.yml"]);
+        assert!(run.code == 2 && run.stderr.contains(&format!("`{name}` exists; `--overwrite` replaces it")), "{run:?}");
+        assert_eq!(test.read(name), before);
+        test.write("out/sweep.json", &own);
+        test.write(name, &kept);
+    }
     // Another file does not go on in the same place.
     test.write("sweep.yml", &test.read("sweep.yml").replace("target: 3", "target: 2"));
     let run = test.run(&["sweep", "sweep.yml"]);

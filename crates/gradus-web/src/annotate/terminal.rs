@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use gradus::device::DeviceChoice;
+use gradus::files::output::OutputFile;
 use gradus::generate::SamplingParams;
 use gradus::inference::{Prompts, SampleOptions, ScoreOptions, Scored, model_of, rewards, sample};
 use gradus::model::{Precision, WeightFormat};
@@ -189,7 +190,7 @@ fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceC
     });
     let rows: Vec<Map<String, Value>> = rows.collect();
     let passing = Passing(folder.join(format!(".{}.jsonl", secret())));
-    gradus::data::write_rows(&passing.0, &rows)?;
+    gradus::data::write_rows(&OutputFile::new(&passing.0)?, &rows)?;
     let options = ScoreOptions {
         model: model_of(Path::new(judge))?.to_string_lossy().into_owned(),
         adapter: None,

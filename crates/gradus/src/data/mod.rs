@@ -68,4 +68,4 @@ pub use tokenise::{
 pub(crate) use toxicity::read as read_scored;
 pub use unpaired::unpaired;
 pub use words::{LabelTally, LabelledWords};
-pub use write::write_rows;
+pub use write::{stage_rows, write_rows};
