@@ -15,6 +15,7 @@ pub use gradus::text::visible;
 use serde::Serialize;
 
 use crate::cli::{ColourChoice, Global};
+use crate::numbers::not_finite;
 use crate::progress::{Counter, Progress};
 
 /// Where everything a command says goes. Commands call it and never ask about terminals.
@@ -120,7 +121,15 @@ impl Output {
 
     /// One JSON value on one line of stdout.
     pub fn json_line(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.warn_not_finite(value);
         self.json(serde_json::to_string(value)?)
+    }
+
+    /// JSON has no number for what is not finite; what becomes `null` is named.
+    fn warn_not_finite(&self, value: &impl Serialize) {
+        if let Some((key, number)) = not_finite(value) {
+            self.warn(format_args!("`{key}` is {number}, which JSON has no number for: it is printed as `null`"));
+        }
     }
 
     /// JSON has no colours and escapes for itself: into a pipe it goes to the letter.
@@ -131,6 +140,7 @@ impl Output {
     /// A result: as JSON with `--json`, otherwise as `text` shows it.
     pub fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         if self.json {
+            self.warn_not_finite(value);
             return self.json(serde_json::to_string_pretty(value)?);
         }
         let text = text();

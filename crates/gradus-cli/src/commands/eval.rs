@@ -145,6 +145,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     for remark in &found.remarks {
         out.warn(remark);
     }
+    warn_undefined(&found.values, out);
     out.result(&found.to_json(), || table(&found))
 }
 
@@ -169,7 +170,15 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let asks = options.metrics.iter().any(MetricConfig::starts_program);
     let found = measure(&options, &interrupt_of(asks)).map_err(not_resumed)?;
     drop(spinner);
+    warn_undefined(&found.values, out);
     out.result(&found.to_json(), || values_table(found.rows, &found.values))
+}
+
+/// JSON has `null` for a metric that has no value, and the table a dash: both say why here.
+fn warn_undefined(values: &[MetricValue], out: &Output) {
+    for of in values.iter().filter(|of| !of.value.is_finite()) {
+        out.warn(format_args!("`{}` is {}: the rows have nothing that it measures", of.key, of.value));
+    }
 }
 
 /// A line a value: its key, the value and its 95 % interval.

@@ -159,3 +159,45 @@ fn a_classifier_is_trained_and_scores_afterwards() {
     let run = test.run(&["eval", "--model", "run/model", "--data", "other.jsonl"]);
     assert!(run.stderr.contains("error: other.jsonl:1: the label `cold` is none of `hot`, `wet`"), "{}", run.stderr);
 }
+
+/// Copies a model's directory; every value of the tensors that `is_huge` becomes as large as a number can be.
+fn with_huge(test: &CliTest, from: &str, to: &str, is_huge: fn(&str) -> bool) {
+    let to = test.path().join(to);
+    std::fs::create_dir(&to).expect("made");
+    for entry in std::fs::read_dir(from).expect("a model").flatten().filter(|entry| entry.path().is_file()) {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+    }
+    let mut bytes = std::fs::read(to.join("model.safetensors")).expect("weights");
+    let header = 8 + u64::from_le_bytes(*bytes.first_chunk().expect("a header")) as usize;
+    let tensors: Value = serde_json::from_slice(&bytes[8..header]).expect("JSON");
+    let huge: Vec<_> = tensors.as_object().expect("tensors").iter().filter(|(name, _)| is_huge(name)).collect();
+    assert!(!huge.is_empty(), "{tensors}");
+    for (_, tensor) in huge {
+        assert_eq!(tensor["dtype"], "F32");
+        let [begin, end] = [0, 1].map(|i| header + tensor["data_offsets"][i].as_u64().expect("an offset") as usize);
+        bytes[begin..end].chunks_exact_mut(4).for_each(|value| value.copy_from_slice(&3e38f32.to_le_bytes()));
+    }
+    std::fs::write(to.join("model.safetensors"), bytes).expect("written");
+}
+
+/// Weights may be finite and too large to compute with: no number is printed that is none.
+#[test]
+fn numbers_that_are_too_large_are_refused() {
+    let test = CliTest::with("rows.jsonl", "{\"text\": \"The kettle sings\", \"label\": \"good\"}\n");
+    test.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \" b\", \"rejected\": \" c\"}\n");
+    with_huge(&test, &fixture("bert"), "bert", |name| name.starts_with("classifier."));
+    with_huge(&test, &fixture_model("gpt2"), "gpt2", |name| name.contains("ln_f"));
+    with_huge(&test, &fixture_model("qwen3-reward"), "reward", |name| name.starts_with("score"));
+    let cases: [(&[&str], &str); 4] = [
+        (&["score", "--classifier", "bert", "--data", "rows.jsonl"], "a logit of row 1 is "),
+        (&["eval", "--model", "bert", "--data", "rows.jsonl", "--json"], "the loss is NaN"),
+        (&["eval", "--model", "gpt2", "--data", "rows.jsonl", "--json"], "of a token is "),
+        (&["eval", "--model", "reward", "--data", "pairs.jsonl", "--json"], "a reward is "),
+    ];
+    for (arguments, what) in cases {
+        let run = test.run(arguments);
+        assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{arguments:?}: {run:?}");
+        assert!(run.stderr.contains(what), "{arguments:?}: {}", run.stderr);
+        assert!(run.stderr.contains("are too large to compute with"), "{arguments:?}: {}", run.stderr);
+    }
+}

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::means::Means;
 use super::metrics::{MetricValue, values};
+use super::score::check_finite;
 use super::{PASSES, open_files};
 use crate::data::{self, LoadOptions, Need, PreferenceExample, Side, TokeniseOptions, TooLong};
 use crate::device::DeviceChoice;
@@ -188,6 +189,7 @@ fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> R
     let model = Classifier::load(&files.dir, &options.device.device())?;
     let stats = Classify::default().evaluate(&model, &made.examples.iter().collect::<Vec<_>>(), PASSES)?;
     let metrics = stats.without(NEW_TOKENS).metrics("");
+    check_finite("the loss", metrics.get("loss").unwrap_or_default())?;
     Ok(Measured::new(made.examples.len(), made.counts.remarks(), metrics))
 }
 
@@ -207,6 +209,8 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
         let mut begin = 0;
         for &count in batch.counts_b() {
             for (name, values) in ["entropy", "mean_token_accuracy", "loss"].into_iter().zip(&parts) {
+                let what = format!("`{name}` of a token");
+                values[begin..begin + count].iter().try_for_each(|&value| check_finite(&what, f64::from(value)))?;
                 means.values(name, &values[begin..begin + count]);
             }
             begin += count;
@@ -214,10 +218,16 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
     }
     let mut measured = Measured::new(made.examples.len(), made.counts.remarks(), Metrics::default()).with(&means);
     if let Some(loss) = measured.metrics.get("loss") {
-        measured.metrics.set("perplexity", loss.exp());
-        // The exponential's slope times the error of what it is of.
-        if let Some(error) = measured.errors.get("loss").and_then(Value::as_f64) {
-            measured.errors.insert("perplexity".into(), (error * loss.exp()).into());
+        let perplexity = loss.exp();
+        if perplexity.is_finite() {
+            measured.metrics.set("perplexity", perplexity);
+            // The exponential's slope times the error of what it is of.
+            if let Some(error) = measured.errors.get("loss").and_then(Value::as_f64) {
+                measured.errors.insert("perplexity".into(), (error * perplexity).into());
+            }
+        } else {
+            let remark = format!("there is no perplexity: e to the power of the loss, {loss}, is too large for a number");
+            measured.remarks.push(remark);
         }
     }
     match options.reference.is_some() && are_pairs(options, interrupt) {
@@ -240,6 +250,7 @@ fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interru
         let [policy, reference] = [model, &reference].map(|model| dpo.ask(model, &pairs));
         for (own, others) in policy.as_chunks::<2>().0.iter().zip(reference.as_chunks::<2>().0) {
             let [chosen, rejected] = [0, 1].map(|side| dpo.beta * f64::from(own[side] - others[side]));
+            [chosen, rejected].into_iter().try_for_each(|reward| check_finite("an implicit reward", reward))?;
             means.row("rewards/chosen", chosen, 1.0);
             means.row("rewards/rejected", rejected, 1.0);
             means.row("rewards/accuracies", f64::from(u8::from(chosen > rejected)), 1.0);
@@ -271,6 +282,8 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
     let (stats, scores) = objective.judged(&model, &examples, PASSES);
     let mut means = Means::default();
     for score in scores {
+        let rewards = [score.chosen, score.rejected];
+        rewards.into_iter().try_for_each(|reward| check_finite("a reward", f64::from(reward)))?;
         means.row("accuracy", f64::from(u8::from(score.is_right())), 1.0);
         means.row("margin", f64::from(score.chosen) - f64::from(score.rejected), 1.0);
     }
@@ -349,6 +362,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         }
     }
     for of_prompt in found.kls.iter().flat_map(|kls| kls.chunks(group)) {
+        of_prompt.iter().try_for_each(|&kl| check_finite("the KL to the reference", kl))?;
         means.row("kl", of_prompt.iter().sum(), of_prompt.len() as f64);
     }
     for of_prompt in found.rollouts.rollouts.chunks(group) {
