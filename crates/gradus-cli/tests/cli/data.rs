@@ -70,6 +70,32 @@ fn a_field_of_many_lines_is_a_finding_and_an_open_quote_is_an_error() {
 }
 
 #[test]
+fn a_format_that_would_change_a_value_is_refused_with_the_row() {
+    let test = CliTest::new();
+    let cases: [(&[&str], &str); 5] = [
+        (&["1", "\"x\""], "2: column `a` holds text here and a number before, but a column of Parquet has one type"),
+        (&["[1]", "[\"x\"]"], "2: column `a` holds text here and a number before, but a column of Parquet has one type"),
+        (&["1", "9223372036854775808"], "2: column `a` holds 9223372036854775808, more than a 64-bit integer of Parquet holds"),
+        (
+            &["0.5", "9007199254740993"],
+            "2: column `a` holds fractions and integers above 2^53, which no column of Parquet holds exactly",
+        ),
+        (&["{}"], "1: column `a` holds objects without any key, which no column of Parquet holds"),
+    ];
+    for (values, what) in cases {
+        let rows: String = values.iter().map(|value| format!("{{\"text\": \"t\", \"a\": {value}}}\n")).collect();
+        test.write("rows.jsonl", &rows);
+        test.fails(
+            &["data", "convert", "rows.jsonl", "-o", "rows.parquet"],
+            1,
+            &format!("error: rows.parquet:{what}\nhint: write .jsonl or .json, which hold any rows\n"),
+        );
+        test.succeeds(&["data", "convert", "rows.jsonl", "-o", "same.json", "--overwrite"]);
+    }
+    assert!(!test.path().join("rows.parquet").exists());
+}
+
+#[test]
 fn convert_writes_what_show_reads() {
     let test = CliTest::with("pairs.jsonl", PAIRS);
     let stdout = test.succeeds(&["data", "convert", "pairs.jsonl", "--output", "pairs.parquet"]);

@@ -8,6 +8,7 @@ use std::io::BufRead;
 
 use serde_json::{Map, Value};
 
+use super::json;
 use super::place::Place;
 use super::reader::{Origin, ROW_BYTES, RawRow, too_large};
 use crate::error::excerpt;
@@ -249,7 +250,7 @@ fn cell(name: &str, text: &str) -> Value {
     let start = text.trim_start();
     let structured = (LISTS.contains(&name) && start.starts_with(['[', '{']))
         || (CONTENTS.contains(&name) && (start.starts_with("[{") || start.starts_with("{\"")));
-    if structured && let Ok(value) = serde_json::from_str(text) {
+    if structured && let Ok(value) = json::parse(text.as_bytes()) {
         return value;
     }
     Value::from(text)

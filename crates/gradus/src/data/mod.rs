@@ -17,6 +17,7 @@ mod foreign;
 mod grounded;
 mod hub;
 mod implicit;
+mod json;
 mod labelled;
 mod lint;
 mod load;

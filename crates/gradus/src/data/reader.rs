@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::array::JsonArray;
 use super::delimited::Delimited;
 use super::documents::Documents;
+use super::json;
 use super::message::kind_name;
 use super::parquet::ParquetRows;
 use super::place::Place;
@@ -254,15 +255,12 @@ pub(super) fn parse_object(bytes: &[u8], mut place: Place) -> Result<RawRow> {
     if let Err(e) = std::str::from_utf8(bytes) {
         return Err(place.error(format!("not valid UTF-8 at byte {} of the row", e.valid_up_to() + 1)));
     }
-    match serde_json::from_slice(bytes) {
+    match json::parse(bytes) {
         Ok(Value::Object(columns)) => Ok(RawRow { place, columns }),
         Ok(other) => Err(place.error(format!("a row is an object with named columns, found {}", kind_name(&other)))),
-        Err(e) => {
-            place.line += e.line().saturating_sub(1);
-            let text = e.to_string();
-            let what = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);
-            let what = if e.is_eof() { "the row ends too early" } else { what };
-            Err(place.error(format!("not valid JSON: {what}, at column {}", e.column())))
+        Err(json::Fault { message, line, column }) => {
+            place.line += line.saturating_sub(1);
+            Err(place.error(format!("{message}, at column {column}")))
         }
     }
 }

@@ -47,12 +47,21 @@ pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Sta
         }
     };
     let gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
+    // What a format cannot hold is told before anything is written.
+    let parquet = match format {
+        Format::Parquet => Some(write_parquet(rows).map_err(|fault| fault.error(path))?),
+        _ => None,
+    };
+    let write = |out: &mut dyn Write| match &parquet {
+        Some(bytes) => out.write_all(bytes),
+        None => write_as(format, rows, out),
+    };
     let staged = file.stage(|file| {
         if !gzip {
-            return write_as(format, rows, file);
+            return write(file);
         }
         let mut encoder = GzEncoder::new(file, Compression::default());
-        write_as(format, rows, &mut encoder)?;
+        write(&mut encoder)?;
         encoder.finish().map(drop)
     })?;
     Ok((staged, format))
@@ -75,10 +84,7 @@ fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut dyn Write) ->
         }
         Format::Csv => write_delimited(rows, b',', &mut *out)?,
         Format::Tsv => write_delimited(rows, b'\t', &mut *out)?,
-        Format::Parquet => {
-            let bytes = write_parquet(rows).map_err(|e| std::io::Error::other(e.to_string()))?;
-            out.write_all(&bytes)?;
-        }
+        Format::Parquet => unreachable!("made of all rows at once"),
         Format::Text => {
             for (i, row) in rows.iter().enumerate() {
                 if i > 0 {
