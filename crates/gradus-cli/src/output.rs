@@ -166,18 +166,19 @@ impl Output {
     /// A message on stderr; `--quiet` drops it.
     pub fn note(&self, message: impl Display) {
         if !self.quiet {
-            self.stderr(format_args!("{message}\n"));
+            self.stderr(format_args!("{}\n", without_long_lines(&message.to_string())));
         }
     }
 
     /// A warning on stderr: something the user should know, which stops nothing.
     pub fn warn(&self, message: impl Display) {
+        let message = without_long_lines(&message.to_string());
         self.stderr(format_args!("{} {message}\n", self.paint.warning("warning:")));
     }
 
     /// An error on stderr, already rendered.
     pub fn error(&self, text: &str) {
-        self.stderr(format_args!("{text}\n"));
+        self.stderr(format_args!("{}\n", without_long_lines(text)));
     }
 
     /// A progress bar over `total` steps on stderr; plain lines where stderr is no terminal, nothing with `--quiet`.
@@ -214,6 +215,24 @@ impl Output {
         let text = rendered(&text.to_string(), std::io::stderr().is_terminal());
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
     }
+}
+
+/// The most characters of one line of a message.
+const LINE_SHOWN: usize = 2000;
+
+/// The text without the middle of lines that nobody reads to their end: messages quote what they found, and that may be any text.
+fn without_long_lines(text: &str) -> String {
+    let shown = |line: &str| {
+        let length = line.chars().count();
+        if length <= LINE_SHOWN {
+            return line.to_owned();
+        }
+        let half = LINE_SHOWN / 2;
+        let begin: String = line.chars().take(half).collect();
+        let end: String = line.chars().skip(length - half).collect();
+        format!("{begin} … ({} characters left out) … {end}", length - 2 * half)
+    };
+    text.split('\n').map(shown).collect::<Vec<_>>().join("\n")
 }
 
 /// Stands for the escape character in texts of our own until they are printed. Unicode reserves it for use inside a program.
@@ -357,6 +376,16 @@ impl Paint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_shortened() {
+        let short = "a".repeat(LINE_SHOWN);
+        assert_eq!(without_long_lines(&short), short);
+        let long = without_long_lines(&format!("x\n{}end\ny", "ä".repeat(200_000)));
+        let lines: Vec<&str> = long.lines().collect();
+        assert!(lines[0] == "x" && lines[2] == "y" && lines[1].ends_with("ääend"), "{long}");
+        assert!(lines[1].contains(" … (198003 characters left out) … ") && lines[1].chars().count() < LINE_SHOWN + 50);
+    }
 
     #[test]
     fn what_was_typed_reaches_no_terminal_as_a_command() {

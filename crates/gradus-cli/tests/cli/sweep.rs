@@ -116,6 +116,33 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
     }
 }
 
+/// Nobody can catch this signal: the runs see that the sweep is gone.
+#[cfg(unix)]
+#[test]
+fn a_sweep_that_is_killed_leaves_no_run_behind() {
+    use std::process::Stdio;
+    let wait_until = |what: &str, is_so: &dyn Fn() -> bool| {
+        for _ in 0..2400 {
+            if is_so() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(25));
+        }
+        panic!("never: {what}");
+    };
+    let test = sweep("sweep: { seeds: [1, 2], at_once: 2 }");
+    test.write("sweep.yml", &test.read("sweep.yml").replace("max_steps: 1,", "max_steps: 100000, logging_steps: 1,"));
+    let mut child =
+        test.command(&["sweep", "sweep.yml"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+    let run = |seed: usize| test.path().join(format!("out/1/seed-{seed}"));
+    let has_begun = |seed| std::fs::metadata(run(seed).join("metrics.jsonl")).is_ok_and(|file| file.len() > 0);
+    wait_until("both runs have begun", &|| has_begun(1) && has_begun(2));
+    child.kill().expect("killed");
+    child.wait().expect("it ends");
+    let checkpoints = |seed| std::fs::read_dir(run(seed).join("checkpoints")).map_or(0, Iterator::count);
+    wait_until("both runs have stopped", &|| checkpoints(1) == 1 && checkpoints(2) == 1);
+}
+
 /// The same command finds what it began, wherever the file stands.
 #[test]
 fn a_sweep_without_a_directory_goes_to_one_with_the_name_of_its_file() {
