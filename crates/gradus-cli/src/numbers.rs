@@ -75,9 +75,19 @@ impl<'a> Serializer for &'a mut Walk {
     type SerializeStructVariant = Entries<'a>;
 
     fine!(
-        serialize_bool(bool), serialize_i8(i8), serialize_i16(i16), serialize_i32(i32), serialize_i64(i64), serialize_u8(u8),
-        serialize_u16(u16), serialize_u32(u32), serialize_u64(u64), serialize_char(char), serialize_str(&str),
-        serialize_bytes(&[u8]), serialize_unit_struct(&'static str)
+        serialize_bool(bool),
+        serialize_i8(i8),
+        serialize_i16(i16),
+        serialize_i32(i32),
+        serialize_i64(i64),
+        serialize_u8(u8),
+        serialize_u16(u16),
+        serialize_u32(u32),
+        serialize_u64(u64),
+        serialize_char(char),
+        serialize_str(&str),
+        serialize_bytes(&[u8]),
+        serialize_unit_struct(&'static str)
     );
 
     fn serialize_f32(self, value: f32) -> Result<(), Stop> {
@@ -185,7 +195,8 @@ impl SerializeMap for Entries<'_> {
     type Ok = ();
     type Error = Stop;
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Stop> {
-        self.key = serde_json::to_value(key).map_or_else(|_| "?".into(), |key| key.as_str().map_or(key.to_string(), str::to_owned));
+        self.key = serde_json::to_value(key)
+            .map_or_else(|_| "?".into(), |key| key.as_str().map_or(key.to_string(), str::to_owned));
         Ok(())
     }
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Stop> {
@@ -214,7 +225,8 @@ mod tests {
 
     #[test]
     fn the_first_number_that_is_not_finite_is_found_with_its_key() {
-        let row = |score, last| Row { name: "a", scores: vec![Some(1.0), None, Some(score)], of: [("x", (1, last))].into() };
+        let row =
+            |score, last| Row { name: "a", scores: vec![Some(1.0), None, Some(score)], of: [("x", (1, last))].into() };
         assert_eq!(not_finite(&row(2.0, 3.0)), None);
         assert_eq!(not_finite(&row(f32::INFINITY, 3.0)), Some(("scores.2".into(), f64::INFINITY)));
         assert_eq!(not_finite(&[row(2.0, f64::NEG_INFINITY)]), Some(("0.of.x.1".into(), f64::NEG_INFINITY)));

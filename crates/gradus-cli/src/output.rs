@@ -95,6 +95,24 @@ impl Output {
         Some(read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
     }
 
+    /// Whether the user wants `what` removed: `yes`, or the answer to `question`.
+    ///
+    /// # Errors
+    /// When nobody is there to answer.
+    pub fn confirmed(&self, question: &str, what: &str, yes: bool) -> anyhow::Result<bool> {
+        match yes.then_some(true).or_else(|| self.confirm(question)) {
+            Some(true) => Ok(true),
+            Some(false) => {
+                self.note("kept");
+                Ok(false)
+            }
+            None => {
+                let error = gradus::Error::input(format!("{what} was not removed: nobody is here to confirm it"));
+                Err(error.with_hint("add `--yes`").into())
+            }
+        }
+    }
+
     /// One line of data on stdout.
     pub fn data(&self, line: impl Display) -> anyhow::Result<()> {
         self.text(&format!("{line}\n"))

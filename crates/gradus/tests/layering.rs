@@ -321,7 +321,8 @@ fn files_are_written_where_nobody_loses_one() {
         ("gradus-cli", "commands/chat/session.rs", "File::options("),
         ("gradus-web", "training/start.rs", "fs::write("),
     ];
-    let writes = ["fs::write(", "File::create", "File::options(", "OpenOptions", "fs::rename(", "fs::copy(", "atomic::write"];
+    let writes =
+        ["fs::write(", "File::create", "File::options(", "OpenOptions", "fs::rename(", "fs::copy(", "atomic::write"];
     let mut wrong = Vec::new();
     for name in ["gradus-cli", "gradus-web"] {
         for source in sources(name) {

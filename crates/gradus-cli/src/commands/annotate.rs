@@ -8,12 +8,13 @@ use gradus::device::DeviceChoice;
 use gradus::files::output::{OutputFile, Outputs};
 use gradus::inference::model_of;
 use gradus_web::{
-    Answering, Form, NewProject, Number, Role, Stats, Tool, export_project, import_project, invite, new_project,
-    project_stats,
+    Answering, Form, NewProject, Number, Overview, Role, Stats, Tool, export_project, import_project, invite,
+    new_project, project_overview, project_stats, projects, remove_project,
 };
 use serde_json::{Value, json};
 
 use crate::output::Output;
+use crate::table::aligned;
 use crate::watch::{fetch, fetch_data};
 
 /// Arguments of `gradus annotate`.
@@ -36,6 +37,10 @@ enum Verb {
     Invite(InviteArgs),
     /// Write what people said as training rows
     Export(ExportArgs),
+    /// List the projects of the folder
+    List,
+    /// Remove a project with everything that people said in it
+    Rm(RmArgs),
     /// Show who did how much, how far people agree, and which models they prefer
     Stats(StatsArgs),
 }
@@ -44,7 +49,8 @@ enum Verb {
 struct NewArgs {
     /// The project's name
     name: String,
-    /// Rows with `question` or `prompt`, and answers: `prediction 1`…, `completions`, `completion`, or `chosen` and `rejected`
+    /// Rows with `question` or `prompt`, and answers: `prediction 1`…, `completions`, `completion`, or `chosen` and `rejected`.
+    /// Pairs in the HH form, without a prompt of their own, and the CSV files of RL4LMs' studies are read too
     #[arg(long, value_name = "FILE")]
     data: String,
     /// What is asked: a YAML file, or one of fine-grained, comparison, comparison-strength, likert-imdb, likert-commongen, likert-dialogue,
@@ -138,6 +144,15 @@ struct ExportArgs {
     /// Replace the file if it is there
     #[arg(long)]
     overwrite: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct RmArgs {
+    /// The project's name
+    name: String,
+    /// Ask nothing
+    #[arg(long)]
+    yes: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -244,6 +259,31 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             write_rows(&file, &rows)?;
             let count = rows.len();
             out.result(&json!({ "rows": count }), || format!("{count} rows in `{}`", output.display()))
+        }
+        Verb::List => {
+            let found = projects(folder)?;
+            out.result(&found, || {
+                let line = |of: &Overview| {
+                    vec![of.name.clone(), of.tasks.to_string(), of.annotators.to_string(), of.done.to_string()]
+                };
+                let header = ["project", "tasks", "annotators", "annotations"].map(str::to_owned).to_vec();
+                match found.is_empty() {
+                    true => format!("no projects in `{}`", folder.display()),
+                    false => aligned(&std::iter::once(header).chain(found.iter().map(line)).collect::<Vec<_>>()),
+                }
+            })
+        }
+        Verb::Rm(RmArgs { name, yes }) => {
+            let found = project_overview(folder, &name)?;
+            let (tasks, done) = (found.tasks, found.done);
+            let question = format!("remove `{name}` with {tasks} tasks and {done} finished annotations?");
+            let is_removed = out.confirmed(&question, &format!("`{name}`"), yes)?;
+            if is_removed {
+                remove_project(folder, &name)?;
+                out.note(format_args!("removed `{name}`"));
+            }
+            let removed: Vec<&str> = is_removed.then_some(name.as_str()).into_iter().collect();
+            if out.is_json() { out.result(&json!({ "removed": removed }), String::new) } else { Ok(()) }
         }
         Verb::Stats(StatsArgs { name }) => {
             let stats = project_stats(folder, &name)?;

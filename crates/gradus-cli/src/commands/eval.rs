@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::config::{Flag, Request, RunConfig};
-use gradus::data::Side;
+use gradus::data::{BadRows, Side};
 use gradus::device::DeviceChoice;
 use gradus::files::output::Outputs;
 use gradus::inference::{EvalOptions, Measured, MetricOptions, MetricValue, Prediction, evaluate, measure};
 use gradus::metric::{MetricConfig, Resampling, configure};
+use gradus::objective::classify::ClassifyConfig;
 use gradus::reward::config::RewardConfig;
 use gradus::task::{PostProcess, TaskConfig};
 
@@ -73,6 +74,18 @@ struct EvalArgs {
     /// A model that the KL of samples is measured against, or of pairs the implicit rewards (as DPO has them)
     #[arg(long, value_name = "DIR", requires = "model")]
     reference_model: Option<String>,
+    /// Leave bad rows out, and say so, instead of failing
+    #[arg(long)]
+    skip_bad_rows: bool,
+    /// Of a classifier: the column with the labels [default: `label`; of tokens the first that there is of `labels`, `tags`, `ner_tags`]
+    #[arg(long, value_name = "NAME", requires = "model")]
+    label_column: Option<String>,
+    /// What a classifier reads of a row, with columns in braces [default: `text`, or `{prompt}{completion}`]
+    #[arg(long, value_name = "PATTERN", requires = "model")]
+    text: Option<String>,
+    /// A second text that a classifier reads beside the first
+    #[arg(long, value_name = "PATTERN", requires = "model")]
+    pair: Option<String>,
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
@@ -120,6 +133,13 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         data,
         reward,
         reference: args.reference_model,
+        bad_rows: bad_rows(args.skip_bad_rows),
+        classify: ClassifyConfig {
+            label_column: args.label_column,
+            text: args.text,
+            pair: args.pair,
+            ..ClassifyConfig::default()
+        },
         max_rows: args.max_rows,
         max_length: args.max_length,
         chat_template: args.chat_template,
@@ -149,6 +169,10 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     out.result(&found.to_json(), || table(&found))
 }
 
+fn bad_rows(skip: bool) -> BadRows {
+    if skip { BadRows::Skip } else { BadRows::FailOrSkip }
+}
+
 /// Whether `eval` wrote this file: its first line has all that a prediction has.
 fn holds_predictions(path: &Path) -> bool {
     let first = gradus::data::lines(path).ok().and_then(|mut lines| lines.next()?.ok());
@@ -161,6 +185,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let options = MetricOptions {
         data: args.data.clone().unwrap_or_default(),
         metrics: configure(&args.metrics, &args.metric_option)?,
+        bad_rows: bad_rows(args.skip_bad_rows),
         max_rows: args.max_rows,
         resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed(), together: 1 },
         device: args.device.clone(),
@@ -170,6 +195,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let asks = options.metrics.iter().any(MetricConfig::starts_program);
     let found = measure(&options, &interrupt_of(asks)).map_err(not_resumed)?;
     drop(spinner);
+    found.remarks.iter().for_each(|remark| out.warn(remark));
     warn_undefined(&found.values, out);
     out.result(&found.to_json(), || values_table(found.rows, &found.values))
 }

@@ -199,8 +199,25 @@ mod tests {
 
     /// Names of arguments that take the name of something that is read.
     const READ: &[&str] = &[
-        "adapter", "chat_template", "config", "data", "file", "files", "folder", "labels", "model", "named", "prompts", "questions",
-        "reference_model", "reward_model", "runs", "runs_dir", "classifier", "recorded", "resume-from",
+        "adapter",
+        "chat_template",
+        "config",
+        "data",
+        "file",
+        "files",
+        "folder",
+        "labels",
+        "model",
+        "named",
+        "prompts",
+        "questions",
+        "reference_model",
+        "reward_model",
+        "runs",
+        "runs_dir",
+        "classifier",
+        "recorded",
+        "resume-from",
     ];
 
     /// Every argument that takes the name of something that is written, with its command.
@@ -230,7 +247,9 @@ mod tests {
             names.iter().any(|name| ["FILE", "DIR", "PATH", "FOLDER"].iter().any(|word| name.contains(word)))
                 || argument.get_value_parser().type_id() == clap::value_parser!(std::path::PathBuf).type_id()
         };
-        let is_flag_of_config = |id: &str| id != "output-dir" && command.get_arguments().any(|other| other.get_id() == "output-dir") && path != "demo";
+        let is_flag_of_config = |id: &str| {
+            id != "output-dir" && command.get_arguments().any(|other| other.get_id() == "output-dir") && path != "demo"
+        };
         for argument in command.get_arguments().filter(takes_path) {
             let id = argument.get_id().as_str();
             // Keys of a configuration name what a run reads; it writes to `output_dir` alone.

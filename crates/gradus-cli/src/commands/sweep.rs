@@ -162,7 +162,13 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
 fn start(run: &Run, threads: usize, shares: bool) -> anyhow::Result<Child> {
     let mut command = process::gradus()?;
     // Named here too: of a directory that nobody asked for, a run takes one of its own.
-    command.arg("train").arg(&run.config).arg("--output-dir").arg(&run.directory).arg("--quiet").arg("--stop-with-stdin");
+    command
+        .arg("train")
+        .arg(&run.config)
+        .arg("--output-dir")
+        .arg(&run.directory)
+        .arg("--quiet")
+        .arg("--stop-with-stdin");
     if shares {
         command.args(["--threads", &threads.to_string()]);
     }

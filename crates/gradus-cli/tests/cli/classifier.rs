@@ -201,3 +201,24 @@ fn numbers_that_are_too_large_are_refused() {
         assert!(run.stderr.contains("are too large to compute with"), "{arguments:?}: {}", run.stderr);
     }
 }
+
+/// What was trained with names of columns is measured with them.
+#[test]
+fn a_classifier_is_measured_on_the_columns_that_it_was_trained_on() {
+    let row = |i: usize| json!({ "body": (["tea warm", "water cold"][i % 2]), "kind": (["hot", "wet"][i % 2]) });
+    let rows: String = (0..40).map(|i| format!("{}\n", row(i))).collect();
+    let test = CliTest::with("rows.jsonl", &rows);
+    let columns = ["--label-column", "kind", "--text", "{body}"];
+    let train = ["classify", "--model", &fixture("bert"), "--data", "rows.jsonl", "--output-dir", "run"];
+    let short = ["--max-steps", "20", "--batch-size", "8", "--learning-rate", "2e-3"];
+    test.succeeds(&[&train[..], &short, &columns].concat());
+    let eval = ["eval", "--model", "run/model", "--data", "rows.jsonl", "--json"];
+    let measured: Value = serde_json::from_str(&test.succeeds(&[&eval[..], &columns].concat())).expect("JSON");
+    assert_eq!((&measured["rows"], &measured["accuracy"]), (&json!(40), &json!(1.0)));
+    // A bad row: the error says how to go on, and then it is told what is left out.
+    test.write("rows.jsonl", &(rows + "{\"body\": 3, \"kind\": \"hot\"}\nno JSON\n"));
+    let run = test.run(&[&eval[..], &columns].concat());
+    assert!(run.code == 1 && run.stderr.contains("`--skip-bad-rows` leaves bad rows out"), "{run:?}");
+    let run = test.run(&[&eval[..], &columns, &["--skip-bad-rows"]].concat());
+    assert!(run.code == 0 && run.stderr.contains("left out, the first rows.jsonl:4"), "{run:?}");
+}

@@ -244,7 +244,9 @@ fn a_long_line_of_yaml_is_not_printed_whole() {
     ];
     for file in files {
         test.write("run.yml", &file);
-        for arguments in [&["config", "check", "run.yml"][..], &["annotate", "new", "p", "--data", "d", "--labels", "run.yml"]] {
+        for arguments in
+            [&["config", "check", "run.yml"][..], &["annotate", "new", "p", "--data", "d", "--labels", "run.yml"]]
+        {
             let run = test.run(arguments);
             assert!(run.code != 0 && run.stderr.len() < 10_000, "{arguments:?}: {} bytes", run.stderr.len());
         }

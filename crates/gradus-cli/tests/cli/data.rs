@@ -74,8 +74,14 @@ fn a_format_that_would_change_a_value_is_refused_with_the_row() {
     let test = CliTest::new();
     let cases: [(&[&str], &str); 5] = [
         (&["1", "\"x\""], "2: column `a` holds text here and a number before, but a column of Parquet has one type"),
-        (&["[1]", "[\"x\"]"], "2: column `a` holds text here and a number before, but a column of Parquet has one type"),
-        (&["1", "9223372036854775808"], "2: column `a` holds 9223372036854775808, more than a 64-bit integer of Parquet holds"),
+        (
+            &["[1]", "[\"x\"]"],
+            "2: column `a` holds text here and a number before, but a column of Parquet has one type",
+        ),
+        (
+            &["1", "9223372036854775808"],
+            "2: column `a` holds 9223372036854775808, more than a 64-bit integer of Parquet holds",
+        ),
         (
             &["0.5", "9007199254740993"],
             "2: column `a` holds fractions and integers above 2^53, which no column of Parquet holds exactly",

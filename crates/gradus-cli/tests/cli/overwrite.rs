@@ -26,14 +26,33 @@ fn a_file_of_somebody_else_stays_until_overwriting_is_asked_for() {
     let model = fixture_model("qwen3");
     let cases: [(&[&str], &str); 6] = [
         (&["data", "convert", "rows.jsonl", "-o", "out.jsonl"], "out.jsonl"),
-        (&["data", "split", "rows.jsonl", "--test-size", "1", "--train", "out.jsonl", "--test", "b.jsonl"], "out.jsonl"),
-        (&["data", "split", "rows.jsonl", "--test-size", "1", "--train", "c.jsonl", "--test", "out.jsonl"], "out.jsonl"),
+        (
+            &["data", "split", "rows.jsonl", "--test-size", "1", "--train", "out.jsonl", "--test", "b.jsonl"],
+            "out.jsonl",
+        ),
+        (
+            &["data", "split", "rows.jsonl", "--test-size", "1", "--train", "c.jsonl", "--test", "out.jsonl"],
+            "out.jsonl",
+        ),
         (&["annotate", "export", "p", "--form", "prompt", "--output", "out.jsonl"], "out.jsonl"),
         (&["export", "--model", &model, "--output", "out.gguf"], "out.gguf"),
         (
             &[
-                "annotate", "new", "q", "--data", "rows.jsonl", "--labels", "comparison", "--model", &model, "--answers", "2",
-                "--max-new-tokens", "2", "--progress", "out.json",
+                "annotate",
+                "new",
+                "q",
+                "--data",
+                "rows.jsonl",
+                "--labels",
+                "comparison",
+                "--model",
+                &model,
+                "--answers",
+                "2",
+                "--max-new-tokens",
+                "2",
+                "--progress",
+                "out.json",
             ],
             "out.json",
         ),
@@ -85,7 +104,16 @@ fn a_command_replaces_what_it_wrote_itself() {
     let test = CliTest::with("rows.jsonl", &ROWS.replace("completion", "reference"));
     let model = fixture_model("qwen3");
     let eval = [
-        "eval", "--model", &model, "--data", "rows.jsonl", "--metrics", "lengths", "--max-new-tokens", "2", "--predictions",
+        "eval",
+        "--model",
+        &model,
+        "--data",
+        "rows.jsonl",
+        "--metrics",
+        "lengths",
+        "--max-new-tokens",
+        "2",
+        "--predictions",
         "said.jsonl",
     ];
     test.write("said.jsonl", FOREIGN);
@@ -115,7 +143,9 @@ fn a_split_is_two_files_and_neither_is_read() {
         let arguments = ["data", "split", "rows.jsonl", "--test-size", "1", "--train", train, "--test", held_out];
         test.run(&[&arguments[..], more].concat())
     };
-    for (train, held_out) in [("x.jsonl", "./x.jsonl"), ("x.jsonl", "real/../x.jsonl"), ("none/x.jsonl", "none/./x.jsonl")] {
+    for (train, held_out) in
+        [("x.jsonl", "./x.jsonl"), ("x.jsonl", "real/../x.jsonl"), ("none/x.jsonl", "none/./x.jsonl")]
+    {
         let run = split(train, held_out, &[]);
         assert!(run.code == 2 && run.stderr.contains("two outputs are one file"), "{run:?}");
         assert!(!test.path().join("x.jsonl").exists() && !test.path().join("none").exists());
@@ -131,7 +161,8 @@ fn a_split_is_two_files_and_neither_is_read() {
     let run = split("train.jsonl", "rows.jsonl/test.jsonl", &[]);
     assert_ne!(run.code, 0, "{run:?}");
     assert!(!test.path().join("train.jsonl").exists());
-    let names: Vec<_> = std::fs::read_dir(test.path()).expect("readable").flatten().map(|entry| entry.file_name()).collect();
+    let names: Vec<_> =
+        std::fs::read_dir(test.path()).expect("readable").flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     assert_eq!(split("new/deep/train.jsonl", "other/test.jsonl", &[]).code, 0, "directories are made");
     assert!(Path::new(&test.path().join("other/test.jsonl")).is_file());

@@ -280,8 +280,10 @@ fn a_run_whose_completions_are_gone_says_so() {
     let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
     let model = fixture_model("qwen3");
     let run = |steps: &str, more: &[&str]| {
-        let arguments = ["grpo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", "run", "--max-steps", steps];
-        let small = ["--batch-size", "2", "--group-size", "2", "--max-new-tokens", "2", "--reward-rule-length-target", "3"];
+        let arguments =
+            ["grpo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", "run", "--max-steps", steps];
+        let small =
+            ["--batch-size", "2", "--group-size", "2", "--max-new-tokens", "2", "--reward-rule-length-target", "3"];
         let run = test.run(&[&arguments[..], &small, more].concat());
         assert_eq!(run.code, 0, "{run:?}");
         run.stderr

@@ -57,7 +57,10 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
         std::fs::remove_file(test.path().join("out/sweep.json")).expect("removed");
         test.write(name, before);
         let run = test.run(&["sweep", "sweep.yml"]);
-        assert!(run.code == 2 && run.stderr.contains(&format!("`{name}` exists; `--overwrite` replaces it")), "{run:?}");
+        assert!(
+            run.code == 2 && run.stderr.contains(&format!("`{name}` exists; `--overwrite` replaces it")),
+            "{run:?}"
+        );
         assert_eq!(test.read(name), before);
         test.write("out/sweep.json", &own);
         test.write(name, &kept);

@@ -26,8 +26,7 @@ impl Delimited {
     pub fn open(origin: Origin, input: Box<dyn BufRead>, delimiter: u8) -> Result<Self> {
         let mut records = Records::new(input, delimiter);
         let fault = records.read(&origin)?.and_then(|record| record.fault);
-        let header: Vec<String> =
-            records.fields().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        let header: Vec<String> = records.fields().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         if let Some(fault) = fault {
             return Err(fault.error(&Place::new(&origin.file, 1)));
         }

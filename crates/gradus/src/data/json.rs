@@ -166,7 +166,9 @@ mod tests {
         let large = "the integer 18446744073709551616 does not fit into 64 bits; write it as text";
         assert_eq!(message("{\"a\": \"1\\\"\",\n\"b\": 18446744073709551616}"), format!("{large} (2:6)"));
         assert!(message("[-9223372036854775809]").contains("the integer -9223372036854775809 does not fit"));
-        for fine in ["18446744073709551615", "-9223372036854775808", "1.8446744073709552e19", "\"99999999999999999999\""] {
+        for fine in
+            ["18446744073709551615", "-9223372036854775808", "1.8446744073709552e19", "\"99999999999999999999\""]
+        {
             parse(fine.as_bytes()).expect(fine);
         }
         let mixed = r#"{"text": "99999999999999999999", "large": 1e30}"#;

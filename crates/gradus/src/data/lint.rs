@@ -241,7 +241,8 @@ const MANY_LINES: usize = 50;
 
 /// A quote that is closed far below takes the rows between into one field, and the file is still valid.
 fn check_lines(row: &Row, options: &TokeniseOptions, found: &mut Found) {
-    if !matches!(extension(&row.place.file).as_deref(), Some("csv" | "tsv")) || matches!(row.data, RowData::Messages(_)) {
+    if !matches!(extension(&row.place.file).as_deref(), Some("csv" | "tsv")) || matches!(row.data, RowData::Messages(_))
+    {
         return;
     }
     let columns = row.columns.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_str()?.to_owned())));

@@ -21,7 +21,9 @@ enum Shape {
     Nothing,
     Bool,
     /// Integers; whether each of them is exact as a float, too.
-    Int { is_exact: bool },
+    Int {
+        is_exact: bool,
+    },
     Float,
     Text,
     List(Box<Shape>),
@@ -82,7 +84,11 @@ impl Shape {
             (Self::Int { is_exact: a }, Self::Int { is_exact: b }) => Self::Int { is_exact: a && b },
             (Self::Int { is_exact }, Self::Float) | (Self::Float, Self::Int { is_exact }) => match is_exact {
                 true => Self::Float,
-                false => return Err("holds fractions and integers above 2^53, which no column of Parquet holds exactly".into()),
+                false => {
+                    return Err(
+                        "holds fractions and integers above 2^53, which no column of Parquet holds exactly".into()
+                    );
+                }
             },
             (Self::List(a), Self::List(b)) => Self::List(Box::new(a.join(*b)?)),
             (Self::Struct(mut a), Self::Struct(b)) => {
@@ -154,7 +160,8 @@ impl Shape {
                     .build()?
             }
             Self::Struct(fields) => {
-                let fields = fields.iter().map(|(name, shape)| shape.schema(name)).collect::<Result<_, ParquetError>>()?;
+                let fields =
+                    fields.iter().map(|(name, shape)| shape.schema(name)).collect::<Result<_, ParquetError>>()?;
                 Type::group_type_builder(name).with_repetition(Repetition::OPTIONAL).with_fields(fields).build()?
             }
         };

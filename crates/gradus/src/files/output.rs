@@ -53,7 +53,10 @@ impl Outputs {
     pub fn file_unless(&mut self, path: &Path, is_ours: impl FnOnce(&Path) -> bool) -> Result<OutputFile> {
         let shown = path.display();
         if path.is_dir() {
-            return Err(refused(format!("`{shown}` is a directory, but a file is to be written"), "choose another name"));
+            return Err(refused(
+                format!("`{shown}` is a directory, but a file is to be written"),
+                "choose another name",
+            ));
         }
         self.take(path)?;
         let found = fs::symlink_metadata(path).is_ok();
@@ -98,7 +101,9 @@ impl Outputs {
         let shown = path.display();
         let own = identity(path);
         let holds = |input: &&PathBuf| is_same_file(path, input) || identity(input).starts_with(&own);
-        if let Some(input) = self.inputs.iter().find(holds).filter(|_| fs::symlink_metadata(path).is_ok() && !is_stream(path)) {
+        if let Some(input) =
+            self.inputs.iter().find(holds).filter(|_| fs::symlink_metadata(path).is_ok() && !is_stream(path))
+        {
             let message = match is_same_file(path, input) {
                 true => format!("`{shown}` is read and would be replaced"),
                 false => format!("`{shown}` would be replaced, but `{}` in it is read", input.display()),

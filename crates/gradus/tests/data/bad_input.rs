@@ -29,6 +29,12 @@ fn columns() {
     check("a.jsonl", r#"{"prompt": "a"}"#, Need::Sft, "a.jsonl:1: missing column `completion` (found `prompt`)");
     check("a.jsonl", r#"{"body": "a"}"#, Need::Sft, "a.jsonl:1: missing column `text` (found `body`)");
     check("a.jsonl", r#"{"body": "a"}"#, Need::Any, "a.jsonl:1: no known form in the columns `body`");
+    check(
+        "a.jsonl",
+        r#"{"prompt": "a", "completion": "b", "label": "yes"}"#,
+        Need::Unpaired,
+        "a.jsonl:1: column `label` is `\"yes\"`, expected `true` (a desirable completion) or `false`",
+    );
     check("a.jsonl", "{}", Need::Prompt, "a.jsonl:1: missing column `prompt` (found nothing)");
 }
 
@@ -176,12 +182,7 @@ fn compressed_files() {
 #[test]
 fn delimited_files() {
     check("a.csv", "prompt,completion\na,b\nc\n", Need::Any, "a.csv:3: 1 field where the header has 2");
-    check(
-        "a.csv",
-        "text\na\n\"b\nc\nd\ne\n",
-        Need::Any,
-        "a.csv: the quote that opens a field on line 3 is not closed",
-    );
+    check("a.csv", "text\na\n\"b\nc\nd\ne\n", Need::Any, "a.csv: the quote that opens a field on line 3 is not closed");
     check(
         "a.csv",
         "text\n\"a\nb\n\"c\" d\n",

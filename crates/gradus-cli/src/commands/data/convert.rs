@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use gradus::data::feedback::{
     Feedback, SegmentForm, coverage_preferences, preference_rows, segment_labels, segment_row,
 };
-use gradus::files::output::{OutputFile, Outputs};
 use gradus::data::{BadRows, Form, Row, RowData, RowErrors, Target, convert, unpaired, write_rows};
+use gradus::files::output::{OutputFile, Outputs};
 use gradus::text::{RuleSplitter, SentenceSplitter};
 use serde_json::{Map, Value, json};
 

@@ -70,7 +70,8 @@ const TOKENIZERS: [&str; 2] = ["tokenizer.json", "vocab.json"];
 pub fn export(options: &ExportOptions) -> Result<Exported> {
     let dir = open(&options.model, options.adapter.as_deref())?;
     let is_read = |path: &PathBuf| path.is_file() && path.extension().is_none_or(|extension| extension != "gguf");
-    let read = |at: &PathBuf| std::fs::read_dir(at).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_read);
+    let read =
+        |at: &PathBuf| std::fs::read_dir(at).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_read);
     let read = std::iter::once(&dir.path).chain(dir.adapter.as_ref().map(|adapter| &adapter.path)).flat_map(read);
     let output = Outputs::new(options.overwrite).reading_all(read).file(&options.output)?;
     // Everything is refused before weights are read.
