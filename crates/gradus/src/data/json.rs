@@ -38,7 +38,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, Fault> {
         Fault { message, line: error.line(), column: error.column() }
     })?;
     // A large number may be written as a float: only its text tells.
-    match large_integer(bytes).filter(|_| large.get()) {
+    match large.get().then(|| large_integer(bytes)).flatten() {
         Some((line, column, text)) => {
             let message = format!("the integer {text} does not fit into 64 bits; write it as text");
             Err(Fault { message, line, column })
