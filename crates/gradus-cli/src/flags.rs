@@ -37,7 +37,8 @@ pub fn add(command: Command, scope: Scope<'_>) -> Command {
                 )
                 .conflicts_with("overwrite"),
         )
-        .arg(run("overwrite", "Replace the run in the output directory"));
+        .arg(run("overwrite", "Replace the run in the output directory"))
+        .arg(run("stop-with-stdin", "Stop after a checkpoint when stdin ends, as Ctrl-C does").hide(true));
     for spec in flags(&Schema::run_config(), scope) {
         command = command.next_help_heading(spec.section).args(arguments(&spec));
     }

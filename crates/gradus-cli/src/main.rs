@@ -5,6 +5,7 @@ mod browser;
 mod cli;
 mod commands;
 mod flags;
+mod numbers;
 mod output;
 mod process;
 mod progress;

@@ -15,6 +15,7 @@ pub use gradus::text::visible;
 use serde::Serialize;
 
 use crate::cli::{ColourChoice, Global};
+use crate::numbers::not_finite;
 use crate::progress::{Counter, Progress};
 
 /// Where everything a command says goes. Commands call it and never ask about terminals.
@@ -94,6 +95,24 @@ impl Output {
         Some(read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
     }
 
+    /// Whether the user wants `what` removed: `yes`, or the answer to `question`.
+    ///
+    /// # Errors
+    /// When nobody is there to answer.
+    pub fn confirmed(&self, question: &str, what: &str, yes: bool) -> anyhow::Result<bool> {
+        match yes.then_some(true).or_else(|| self.confirm(question)) {
+            Some(true) => Ok(true),
+            Some(false) => {
+                self.note("kept");
+                Ok(false)
+            }
+            None => {
+                let error = gradus::Error::input(format!("{what} was not removed: nobody is here to confirm it"));
+                Err(error.with_hint("add `--yes`").into())
+            }
+        }
+    }
+
     /// One line of data on stdout.
     pub fn data(&self, line: impl Display) -> anyhow::Result<()> {
         self.text(&format!("{line}\n"))
@@ -120,7 +139,15 @@ impl Output {
 
     /// One JSON value on one line of stdout.
     pub fn json_line(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.warn_not_finite(value);
         self.json(serde_json::to_string(value)?)
+    }
+
+    /// JSON has no number for what is not finite; what becomes `null` is named.
+    fn warn_not_finite(&self, value: &impl Serialize) {
+        if let Some((key, number)) = not_finite(value) {
+            self.warn(format_args!("`{key}` is {number}, which JSON has no number for: it is printed as `null`"));
+        }
     }
 
     /// JSON has no colours and escapes for itself: into a pipe it goes to the letter.
@@ -131,6 +158,7 @@ impl Output {
     /// A result: as JSON with `--json`, otherwise as `text` shows it.
     pub fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         if self.json {
+            self.warn_not_finite(value);
             return self.json(serde_json::to_string_pretty(value)?);
         }
         let text = text();
@@ -156,7 +184,7 @@ impl Output {
     /// A message on stderr; `--quiet` drops it.
     pub fn note(&self, message: impl Display) {
         if !self.quiet {
-            self.stderr(format_args!("{message}\n"));
+            self.stderr(format_args!("{}\n", without_long_lines(&message.to_string())));
         }
     }
 
@@ -167,12 +195,13 @@ impl Output {
 
     /// A warning on stderr: something the user should know, which stops nothing.
     pub fn warn(&self, message: impl Display) {
+        let message = without_long_lines(&message.to_string());
         self.stderr(format_args!("{} {message}\n", self.paint.warning("warning:")));
     }
 
     /// An error on stderr, already rendered.
     pub fn error(&self, text: &str) {
-        self.stderr(format_args!("{text}\n"));
+        self.stderr(format_args!("{}\n", without_long_lines(text)));
     }
 
     /// A progress bar over `total` steps on stderr; plain lines where stderr is no terminal, nothing with `--quiet`.
@@ -209,6 +238,24 @@ impl Output {
         let text = rendered(&text.to_string(), std::io::stderr().is_terminal());
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
     }
+}
+
+/// The most characters of one line of a message.
+const LINE_SHOWN: usize = 2000;
+
+/// The text without the middle of lines that nobody reads to their end: messages quote what they found, and that may be any text.
+fn without_long_lines(text: &str) -> String {
+    let shown = |line: &str| {
+        let length = line.chars().count();
+        if length <= LINE_SHOWN {
+            return line.to_owned();
+        }
+        let half = LINE_SHOWN / 2;
+        let begin: String = line.chars().take(half).collect();
+        let end: String = line.chars().skip(length - half).collect();
+        format!("{begin} … ({} characters left out) … {end}", length - 2 * half)
+    };
+    text.split('\n').map(shown).collect::<Vec<_>>().join("\n")
 }
 
 /// Stands for the escape character in texts of our own until they are printed. Unicode reserves it for use inside a program.
@@ -352,6 +399,16 @@ impl Paint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_shortened() {
+        let short = "a".repeat(LINE_SHOWN);
+        assert_eq!(without_long_lines(&short), short);
+        let long = without_long_lines(&format!("x\n{}end\ny", "ä".repeat(200_000)));
+        let lines: Vec<&str> = long.lines().collect();
+        assert!(lines[0] == "x" && lines[2] == "y" && lines[1].ends_with("ääend"), "{long}");
+        assert!(lines[1].contains(" … (198003 characters left out) … ") && lines[1].chars().count() < LINE_SHOWN + 50);
+    }
 
     #[test]
     fn what_was_typed_reaches_no_terminal_as_a_command() {

@@ -31,6 +31,12 @@ pub fn interrupt(child: &Child) {
     let _ = child;
 }
 
+/// Has a run stop, after a checkpoint, when this process ends, however it ends: the run waits for the end of its input
+/// (`--stop-with-stdin`), and the other end of that pipe is held here.
+pub fn stops_with_us(command: &mut Command) {
+    command.stdin(Stdio::piped());
+}
+
 /// Lets it go on when what started it ends: Ctrl-C on a terminal reaches a whole group of processes.
 pub fn stands_alone(command: &mut Command) {
     #[cfg(unix)]

@@ -133,6 +133,15 @@ pub fn catch_interrupts(answer: Option<(&Output, &'static str)>) {
     });
 }
 
+/// Raises what Ctrl-C raises when stdin ends: a process that started this one has ended.
+pub fn stop_with_stdin() {
+    std::thread::spawn(|| {
+        // An error is an end too.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        INTERRUPT.raise();
+    });
+}
+
 /// Whether there was a Ctrl-C, or the signal with which schedulers end jobs.
 pub fn is_interrupted() -> bool {
     INTERRUPT.is_raised()

@@ -33,7 +33,8 @@ pub use annotate::export::Form;
 pub use annotate::foreign::Tool;
 pub use annotate::stats::{Agreement, Number, Stats, Strength, Work};
 pub use annotate::terminal::{
-    Answering, NewProject, export_project, import_project, invite, new_project, project_stats,
+    Answering, NewProject, Overview, export_project, import_project, invite, new_project, project_overview,
+    project_stats, projects, remove_project,
 };
 pub use models::Computing;
 pub use server::{Address, Options, serve};

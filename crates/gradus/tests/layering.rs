@@ -313,6 +313,28 @@ fn only_the_web_application_is_async_and_it_starts_no_program() {
     }
 }
 
+#[test]
+fn files_are_written_where_nobody_loses_one() {
+    // What these write has no name of the user's: configurations and logs below a folder of their own, and a conversation that is
+    // appended to.
+    let known = [
+        ("gradus-cli", "process.rs", "File::create("),
+        ("gradus-cli", "commands/chat/session.rs", "File::options("),
+        ("gradus-web", "training/start.rs", "fs::write("),
+    ];
+    let writes =
+        ["fs::write(", "File::create", "File::options(", "OpenOptions", "fs::rename(", "fs::copy(", "atomic::write"];
+    let mut wrong = Vec::new();
+    for name in ["gradus-cli", "gradus-web"] {
+        for source in sources(name) {
+            let found = writes.iter().filter(|write| source.code.contains(*write));
+            let found = found.filter(|write| !known.contains(&(name, source.path.as_str(), **write)));
+            wrong.extend(found.map(|write| format!("{name}/{}: `{write}`", source.path)));
+        }
+    }
+    assert!(wrong.is_empty(), "write through `gradus::files::output`:\n{}", wrong.join("\n"));
+}
+
 /// A variant of `MethodConfig` that the code of a file names, as `MethodConfig::Sft`.
 fn variant(code: &str) -> Option<&str> {
     let named = code.match_indices("MethodConfig::").map(|(at, found)| &code[at + found.len()..]);

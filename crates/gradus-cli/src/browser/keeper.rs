@@ -118,7 +118,7 @@ impl Keeper {
                 browser.say(format!("removed step {step} of {name}"));
             }
             Effect::Export { snapshot, output } => {
-                let files = export(&snapshot, &output)?;
+                let files = export(&snapshot, &output, false)?;
                 browser.say(format!("{} files in {}", files.len(), output.display()));
             }
             Effect::Compare(names) => {

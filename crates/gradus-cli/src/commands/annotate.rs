@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 
 use gradus::data::write_rows;
 use gradus::device::DeviceChoice;
-use gradus::files::atomic;
+use gradus::files::output::{OutputFile, Outputs};
 use gradus::inference::model_of;
 use gradus_web::{
-    Answering, Form, NewProject, Number, Role, Stats, Tool, export_project, import_project, invite, new_project,
-    project_stats,
+    Answering, Form, NewProject, Number, Overview, Role, Stats, Tool, export_project, import_project, invite,
+    new_project, project_overview, project_stats, projects, remove_project,
 };
 use serde_json::{Value, json};
 
 use crate::output::Output;
+use crate::table::aligned;
 use crate::watch::{fetch, fetch_data};
 
 /// Arguments of `gradus annotate`.
@@ -36,6 +37,10 @@ enum Verb {
     Invite(InviteArgs),
     /// Write what people said as training rows
     Export(ExportArgs),
+    /// List the projects of the folder
+    List,
+    /// Remove a project with everything that people said in it
+    Rm(RmArgs),
     /// Show who did how much, how far people agree, and which models they prefer
     Stats(StatsArgs),
 }
@@ -44,7 +49,8 @@ enum Verb {
 struct NewArgs {
     /// The project's name
     name: String,
-    /// Rows with `question` or `prompt`, and answers: `prediction 1`…, `completions`, `completion`, or `chosen` and `rejected`
+    /// Rows with `question` or `prompt`, and answers: `prediction 1`…, `completions`, `completion`, or `chosen` and `rejected`.
+    /// Pairs in the HH form, without a prompt of their own, and the CSV files of RL4LMs' studies are read too
     #[arg(long, value_name = "FILE")]
     data: String,
     /// What is asked: a YAML file, or one of fine-grained, comparison, comparison-strength, likert-imdb, likert-commongen, likert-dialogue,
@@ -83,6 +89,9 @@ struct NewArgs {
     /// Write how many answers there are into this file while models answer: `{"done": 16, "of": 100}`
     #[arg(long, value_name = "FILE", requires = "model")]
     progress: Option<PathBuf>,
+    /// Replace the file of `--progress`, whatever is in it. One that tells of another project is replaced anyway
+    #[arg(long, requires = "progress")]
+    overwrite: bool,
     /// Where models compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -132,6 +141,18 @@ struct ExportArgs {
     /// one task), r1, r2, r3 (FineGrainedRLHF's files for reward models), prompt, label-studio, argilla, raw
     #[arg(long, value_name = "FORM", default_value = "preference", value_parser = form)]
     form: Form,
+    /// Replace the file if it is there
+    #[arg(long)]
+    overwrite: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct RmArgs {
+    /// The project's name
+    name: String,
+    /// Ask nothing
+    #[arg(long)]
+    yes: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -154,8 +175,22 @@ fn tool(text: &str) -> Result<Tool, String> {
 }
 
 /// Writes how many answers there are; who reads it never sees half of it.
-fn tell(file: &Path, done: usize, of: usize) -> anyhow::Result<()> {
-    Ok(atomic::write_bytes(file, json!({ "done": done, "of": of }).to_string().as_bytes())?)
+fn tell(file: &OutputFile, done: usize, of: usize) -> gradus::Result<()> {
+    let told = json!({ "done": done, "of": of }).to_string();
+    file.write(|file| file.write_all(told.as_bytes()))
+}
+
+/// The file that is told how many answers there are: a new one, or one that was told that before.
+fn told(path: &Path, overwrite: bool) -> gradus::Result<OutputFile> {
+    let is_ours = |path: &Path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let found: Option<Value> = serde_json::from_str(&text).ok();
+        found.is_some_and(|found| found["done"].is_u64() && found["of"].is_u64())
+    };
+    let file = Outputs::new(overwrite).file_unless(path, is_ours)?;
+    tell(&file, 0, 0)?;
+    // From here on what is there is ours.
+    Outputs::new(true).file(path)
 }
 
 /// Does what the verb says.
@@ -166,6 +201,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             let NewArgs {
                 name, data, labels, annotators, max_tasks, model, order, reward_model, progress, device, ..
             } = *args;
+            let progress = progress.map(|path| told(&path, args.overwrite)).transpose()?;
             fetch_data(&data, out)?;
             let uncertain_to = reward_model.filter(|_| order == Order::Uncertainty);
             for model in model.iter().chain(&uncertain_to) {
@@ -192,7 +228,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             let tasks = new_project(folder, &new, &mut |done, of| {
                 bar.set(done, of);
                 if let Some(Err(error)) = progress.as_ref().map(|file| tell(file, done, of)) {
-                    out.warn(format_args!("{error:#}"));
+                    out.warn(error);
                 }
             })?;
             drop(bar);
@@ -214,14 +250,40 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
             let token = invite(folder, &name, role)?;
             out.result(&json!({ "name": name, "role": role.name(), "token": token }), || token.clone())
         }
-        Verb::Export(ExportArgs { name, output, form }) => {
+        Verb::Export(ExportArgs { name, output, form, overwrite }) => {
+            let file = Outputs::new(overwrite).file(&output)?;
             let rows = export_project(folder, &name, form)?;
             if rows.is_empty() {
                 anyhow::bail!(gradus::Error::input(format!("`{name}` has no {} rows yet", form.name())));
             }
-            write_rows(&output, &rows)?;
+            write_rows(&file, &rows)?;
             let count = rows.len();
             out.result(&json!({ "rows": count }), || format!("{count} rows in `{}`", output.display()))
+        }
+        Verb::List => {
+            let found = projects(folder)?;
+            out.result(&found, || {
+                let line = |of: &Overview| {
+                    vec![of.name.clone(), of.tasks.to_string(), of.annotators.to_string(), of.done.to_string()]
+                };
+                let header = ["project", "tasks", "annotators", "annotations"].map(str::to_owned).to_vec();
+                match found.is_empty() {
+                    true => format!("no projects in `{}`", folder.display()),
+                    false => aligned(&std::iter::once(header).chain(found.iter().map(line)).collect::<Vec<_>>()),
+                }
+            })
+        }
+        Verb::Rm(RmArgs { name, yes }) => {
+            let found = project_overview(folder, &name)?;
+            let (tasks, done) = (found.tasks, found.done);
+            let question = format!("remove `{name}` with {tasks} tasks and {done} finished annotations?");
+            let is_removed = out.confirmed(&question, &format!("`{name}`"), yes)?;
+            if is_removed {
+                remove_project(folder, &name)?;
+                out.note(format_args!("removed `{name}`"));
+            }
+            let removed: Vec<&str> = is_removed.then_some(name.as_str()).into_iter().collect();
+            if out.is_json() { out.result(&json!({ "removed": removed }), String::new) } else { Ok(()) }
         }
         Verb::Stats(StatsArgs { name }) => {
             let stats = project_stats(folder, &name)?;

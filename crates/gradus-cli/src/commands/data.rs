@@ -133,6 +133,7 @@ impl RowArgs {
         fetch_rows(&data, out)?;
         let asks = data.task.as_ref().is_some_and(TaskConfig::starts_program);
         let dataset = load(&data, &options, &interrupt_of(asks, out)).map_err(not_resumed)?;
+        dataset.remarks.iter().for_each(|remark| out.warn(remark));
         if let (Some(split), false) = (&dataset.source.split, dataset.source.other_splits.is_empty()) {
             let others: Vec<String> = dataset.source.other_splits.iter().map(|s| format!("`{s}`")).collect();
             let example = format!("{data}:{}", dataset.source.other_splits[0]);

@@ -2,14 +2,16 @@
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::config::{Flag, Request, RunConfig};
-use gradus::data::Side;
+use gradus::data::{BadRows, Side};
 use gradus::device::DeviceChoice;
+use gradus::files::output::Outputs;
 use gradus::inference::{EvalOptions, Measured, MetricOptions, MetricValue, Prediction, evaluate, measure};
 use gradus::metric::{MetricConfig, Resampling, configure};
+use gradus::objective::classify::ClassifyConfig;
 use gradus::reward::config::RewardConfig;
 use gradus::task::{PostProcess, TaskConfig};
 
@@ -49,6 +51,9 @@ struct EvalArgs {
     /// Write every completion beside its references, with what metrics say of it alone, as JSON lines
     #[arg(long, value_name = "FILE", requires = "model")]
     predictions: Option<PathBuf>,
+    /// Replace the file of `--predictions`, whatever is in it. One that `eval` wrote is replaced anyway
+    #[arg(long, requires = "predictions")]
+    overwrite: bool,
     /// Samples of each prompt, as metrics of toxicity and of distinct n-grams look at them together
     #[arg(long, value_name = "N", default_value = "1", requires = "model")]
     samples: NonZeroUsize,
@@ -69,6 +74,18 @@ struct EvalArgs {
     /// A model that the KL of samples is measured against, or of pairs the implicit rewards (as DPO has them)
     #[arg(long, value_name = "DIR", requires = "model")]
     reference_model: Option<String>,
+    /// Leave bad rows out, and say so, instead of failing
+    #[arg(long)]
+    skip_bad_rows: bool,
+    /// Of a classifier: the column with the labels [default: `label`; of tokens the first that there is of `labels`, `tags`, `ner_tags`]
+    #[arg(long, value_name = "NAME", requires = "model")]
+    label_column: Option<String>,
+    /// What a classifier reads of a row, with columns in braces [default: `text`, or `{prompt}{completion}`]
+    #[arg(long, value_name = "PATTERN", requires = "model")]
+    text: Option<String>,
+    /// A second text that a classifier reads beside the first
+    #[arg(long, value_name = "PATTERN", requires = "model")]
+    pair: Option<String>,
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
@@ -116,11 +133,22 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         data,
         reward,
         reference: args.reference_model,
+        bad_rows: bad_rows(args.skip_bad_rows),
+        classify: ClassifyConfig {
+            label_column: args.label_column,
+            text: args.text,
+            pair: args.pair,
+            ..ClassifyConfig::default()
+        },
         max_rows: args.max_rows,
         max_length: args.max_length,
         chat_template: args.chat_template,
         device: args.device,
     };
+    let predictions = args.predictions.as_deref().map(|path| {
+        Outputs::new(args.overwrite).reading_all(args.data.as_deref()).file_unless(path, holds_predictions)
+    });
+    let predictions = predictions.transpose()?;
     fetch(&options.model, out)?;
     fetch_rows(&options.data, out)?;
     let spinner = out.spinner("measuring");
@@ -129,15 +157,27 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         || options.data.task.as_ref().is_some_and(TaskConfig::starts_program);
     let found = evaluate(&options, &interrupt_of(asks, out)).map_err(not_resumed)?;
     drop(spinner);
-    if let Some(path) = &args.predictions {
+    if let Some(file) = &predictions {
         let line = |sample: &Prediction| serde_json::to_string(sample).map(|line| line + "\n");
         let lines: String = found.samples.iter().map(line).collect::<Result<_, _>>()?;
-        std::fs::write(path, lines).map_err(|error| gradus::Error::io(path, error))?;
+        file.write(|file| file.write_all(lines.as_bytes()))?;
     }
     for remark in &found.remarks {
         out.warn(remark);
     }
+    warn_undefined(&found.values, out);
     out.result(&found.to_json(), || table(&found))
+}
+
+fn bad_rows(skip: bool) -> BadRows {
+    if skip { BadRows::Skip } else { BadRows::FailOrSkip }
+}
+
+/// Whether `eval` wrote this file: its first line has all that a prediction has.
+fn holds_predictions(path: &Path) -> bool {
+    let first = gradus::data::lines(path).ok().and_then(|mut lines| lines.next()?.ok());
+    let row: Option<serde_json::Value> = first.and_then(|(_, line)| serde_json::from_str(&line).ok());
+    row.is_some_and(|row| ["prompt", "prediction", "references", "metrics"].iter().all(|key| row.get(key).is_some()))
 }
 
 /// Measures the predictions of the rows.
@@ -145,6 +185,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let options = MetricOptions {
         data: args.data.clone().unwrap_or_default(),
         metrics: configure(&args.metrics, &args.metric_option)?,
+        bad_rows: bad_rows(args.skip_bad_rows),
         max_rows: args.max_rows,
         resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed(), together: 1 },
         device: args.device.clone(),
@@ -154,10 +195,16 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let asks = options.metrics.iter().any(MetricConfig::starts_program);
     let found = measure(&options, &interrupt_of(asks, out)).map_err(not_resumed)?;
     drop(spinner);
-    for remark in &found.remarks {
-        out.warn(remark);
-    }
+    found.remarks.iter().for_each(|remark| out.warn(remark));
+    warn_undefined(&found.values, out);
     out.result(&found.to_json(), || values_table(found.rows, &found.values))
+}
+
+/// JSON has `null` for a metric that has no value, and the table a dash: both say why here.
+fn warn_undefined(values: &[MetricValue], out: &Output) {
+    for of in values.iter().filter(|of| !of.value.is_finite()) {
+        out.warn(format_args!("`{}` is {}: the rows have nothing that it measures", of.key, of.value));
+    }
 }
 
 /// A line a value: its key, the value and its 95 % interval.

@@ -23,9 +23,12 @@ pub struct ExportArgs {
     /// How the weights are held: f32, bf16 or q8_0
     #[arg(long, value_name = "FORMAT", default_value = "bf16")]
     weights: GgufWeights,
-    /// The file to write, which is not there yet
+    /// The file to write
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
+    /// Replace the file if it is there
+    #[arg(long)]
+    overwrite: bool,
     /// A chat template file that replaces the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
@@ -39,6 +42,7 @@ pub fn run(args: ExportArgs, out: &Output) -> anyhow::Result<()> {
         adapter: args.adapter,
         weights: args.weights,
         output: args.output,
+        overwrite: args.overwrite,
         chat_template: args.chat_template,
     };
     let spinner = out.spinner("exporting");

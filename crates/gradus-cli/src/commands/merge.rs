@@ -17,9 +17,12 @@ pub struct MergeArgs {
     /// The adapter, in peft's format
     #[arg(long, value_name = "DIR")]
     adapter: Option<String>,
-    /// Where the merged model goes: a directory that is not there yet
+    /// Where the merged model goes
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
+    /// Replace the model that is there
+    #[arg(long)]
+    overwrite: bool,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -28,7 +31,8 @@ pub struct MergeArgs {
 /// Merges, and says how far the model's answers moved by rounding.
 pub fn run(args: MergeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
-    let options = MergeOptions { model: args.model, adapter: args.adapter, output: args.output, device: args.device };
+    let MergeArgs { model, adapter, output, overwrite, device } = args;
+    let options = MergeOptions { model, adapter, output, overwrite, device };
     let spinner = out.spinner("merging");
     let merged = merge(&options)?;
     drop(spinner);

@@ -188,3 +188,104 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     }
     (entry.run)(arguments, out)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Command;
+
+    use super::*;
+
+    /// Names of arguments that take the name of something that is read.
+    const READ: &[&str] = &[
+        "adapter",
+        "chat_template",
+        "config",
+        "data",
+        "file",
+        "files",
+        "folder",
+        "labels",
+        "model",
+        "named",
+        "prompts",
+        "questions",
+        "reference_model",
+        "reward_model",
+        "runs",
+        "runs_dir",
+        "classifier",
+        "recorded",
+        "resume-from",
+    ];
+
+    /// Every argument that takes the name of something that is written, with its command.
+    const WRITTEN: &[&str] = &[
+        "annotate export output",
+        "annotate new progress",
+        "compare output-dir",
+        "data convert output",
+        "data split test",
+        "data split train",
+        "demo output_dir",
+        "eval predictions",
+        "export output",
+        "merge output",
+        "quantize output",
+        "runs compare output_dir",
+        "runs export output",
+        "train output-dir",
+    ];
+
+    /// Commands that write and cannot overwrite: a comparison is only ever replaced by a comparison.
+    const NEVER_OVERWRITE: &[&str] = &["runs compare"];
+
+    fn walk(command: &Command, path: &str, found: &mut BTreeSet<String>, wrong: &mut Vec<String>) {
+        let takes_path = |argument: &&clap::Arg| {
+            let names = argument.get_value_names().unwrap_or_default();
+            names.iter().any(|name| ["FILE", "DIR", "PATH", "FOLDER"].iter().any(|word| name.contains(word)))
+                || argument.get_value_parser().type_id() == clap::value_parser!(std::path::PathBuf).type_id()
+        };
+        let is_flag_of_config = |id: &str| {
+            id != "output-dir" && command.get_arguments().any(|other| other.get_id() == "output-dir") && path != "demo"
+        };
+        for argument in command.get_arguments().filter(takes_path) {
+            let id = argument.get_id().as_str();
+            // Keys of a configuration name what a run reads; it writes to `output_dir` alone.
+            if READ.contains(&id) || is_flag_of_config(id) {
+                continue;
+            }
+            found.insert(format!("{path} {id}"));
+            let can_overwrite = command.get_arguments().any(|other| other.get_id() == "overwrite");
+            if !can_overwrite && !NEVER_OVERWRITE.contains(&path) {
+                wrong.push(format!("`{path}` writes `{id}` and has no `--overwrite`"));
+            }
+        }
+        for inner in command.get_subcommands() {
+            walk(inner, format!("{path} {}", inner.get_name()).trim(), found, wrong);
+        }
+    }
+
+    #[test]
+    fn every_command_that_writes_a_named_file_can_be_told_to_overwrite() {
+        let (mut found, mut wrong) = (BTreeSet::new(), Vec::new());
+        for entry in others() {
+            let mut command = (entry.arguments)(Command::new(entry.name));
+            command.build();
+            // `plan` shows a run that writes nothing.
+            if entry.name != "plan" {
+                walk(&command, entry.name, &mut found, &mut wrong);
+            }
+        }
+        let mut demo = (entries().remove(0).arguments)(Command::new("demo"));
+        demo.build();
+        walk(&demo, "demo", &mut found, &mut wrong);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        let listed: BTreeSet<String> = WRITTEN.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(
+            found, listed,
+            "an argument that takes a path is in `READ` or in `WRITTEN`; what is written needs a case in tests/cli/overwrite.rs"
+        );
+    }
+}

@@ -24,6 +24,9 @@ pub struct QuantizeArgs {
     /// Where the quantised model goes [default: a folder of the model's, named after the format]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Replace the model that is there
+    #[arg(long)]
+    overwrite: bool,
     /// What both models are compared on: preferences for a reward model, prompts for another [default: texts that the
     /// model samples from nothing]
     #[arg(long, value_name = "PATH")]
@@ -64,6 +67,7 @@ pub fn run(args: QuantizeArgs, out: &Output) -> anyhow::Result<()> {
         model: args.model,
         format: args.format,
         output: args.output,
+        overwrite: args.overwrite,
         data: args.data,
         max_rows: args.max_rows,
         max_length: args.max_length,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use gradus::config::{Plan, WrittenSweep};
+use gradus::files::output::{OutputFile, Outputs, commit};
 use gradus::machine::Machine;
 use gradus::sweep::{Outcome, Outcomes, is_finished, value};
 
@@ -28,6 +28,9 @@ pub struct SweepArgs {
     /// Show the table of what is finished, and run nothing
     #[arg(long)]
     show: bool,
+    /// Replace `sweep.json` and `sweep.txt` in the directory of the sweep, whatever is in them. Those of a sweep are replaced anyway
+    #[arg(long, conflicts_with = "show")]
+    overwrite: bool,
 }
 
 /// One run: where it goes, its configuration file and what it prints.
@@ -61,13 +64,15 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
     }
     let all = plans.iter().flatten().count();
     if !args.show {
+        // Told before hours of training.
+        outputs(&sweep.output_dir, args.overwrite)?;
         let runs =
             plans.iter().flatten().map(|plan| prepare(&sweep.output_dir, plan)).collect::<anyhow::Result<Vec<_>>>()?;
         let pending: Vec<Run> = runs.into_iter().filter(|run| !is_finished(&run.directory)).collect();
         out.note(format_args!("{all} runs in {}, {} to do", sweep.output_dir.display(), pending.len()));
         let at_once = args.at_once.map_or(sweep.at_once, |count| count as usize);
         let failed = train(pending, at_once, machine.threads, out)?;
-        write(&sweep, &plans)?;
+        write(&sweep, &plans, args.overwrite)?;
         for run in &failed {
             out.warn(format_args!("{} failed: {}", run.directory.display(), last_line(&run.log)));
         }
@@ -91,17 +96,20 @@ fn prepare(top: &Path, plan: &Plan) -> anyhow::Result<Run> {
     let directory = plan.output_dir().to_owned();
     let name = directory.strip_prefix(top).unwrap_or(&directory).display().to_string().replace('/', "-");
     let configs = top.join("configs");
-    fs::create_dir_all(&configs).with_context(|| configs.display().to_string())?;
-    let (config, text) = (configs.join(format!("{name}.yml")), plan.to_yaml());
+    let (config, log) = (configs.join(format!("{name}.yml")), configs.join(format!("{name}.log")));
+    let text = plan.to_yaml();
     match fs::read_to_string(&config) {
         Ok(before) => anyhow::ensure!(
             before == text,
             "`{}` was begun with another configuration; choose another `output_dir`, or remove it",
             directory.display()
         ),
-        Err(_) => fs::write(&config, text).with_context(|| config.display().to_string())?,
+        Err(_) => {
+            OutputFile::new(&log)?;
+            OutputFile::new(&config)?.write(|file| file.write_all(text.as_bytes()))?;
+        }
     }
-    Ok(Run { directory, log: configs.join(format!("{name}.log")), config })
+    Ok(Run { directory, log, config })
 }
 
 /// Runs all, so many at once; gives those that failed.
@@ -153,25 +161,41 @@ fn train(pending: Vec<Run>, at_once: usize, threads: usize, out: &Output) -> any
 fn start(run: &Run, threads: usize, shares: bool) -> anyhow::Result<Child> {
     let mut command = process::gradus()?;
     // Named here too: of a directory that nobody asked for, a run takes one of its own.
-    command.arg("train").arg(&run.config).arg("--output-dir").arg(&run.directory).arg("--quiet");
+    command
+        .arg("train")
+        .arg(&run.config)
+        .arg("--output-dir")
+        .arg(&run.directory)
+        .arg("--quiet")
+        .arg("--stop-with-stdin");
     if shares {
         command.args(["--threads", &threads.to_string()]);
     }
     if run.directory.is_dir() {
         command.arg("--resume");
     }
+    process::stops_with_us(&mut command);
     process::begin(command, &run.log)
 }
 
 /// The table and its numbers, in the directory of the sweep.
-fn write(sweep: &WrittenSweep, plans: &[Vec<Plan>]) -> anyhow::Result<()> {
+fn write(sweep: &WrittenSweep, plans: &[Vec<Plan>], overwrite: bool) -> anyhow::Result<()> {
     let outcomes = outcomes(sweep, plans)?;
     let json = serde_json::to_string_pretty(&outcomes.to_json())? + "\n";
-    for (name, text) in [("sweep.json", json), ("sweep.txt", aligned(&outcomes.rows()))] {
-        let path = sweep.output_dir.join(name);
-        fs::write(&path, text).with_context(|| path.display().to_string())?;
-    }
-    Ok(())
+    let texts = [json, aligned(&outcomes.rows())];
+    let files = outputs(&sweep.output_dir, overwrite)?;
+    let staged = files.iter().zip(&texts).map(|(file, text)| file.stage(|file| file.write_all(text.as_bytes())));
+    Ok(commit(staged.collect::<gradus::Result<Vec<_>>>()?)?)
+}
+
+/// The two files that show a sweep: new ones, or those of a sweep.
+fn outputs(directory: &Path, overwrite: bool) -> gradus::Result<[OutputFile; 2]> {
+    let [json, table] = ["sweep.json", "sweep.txt"].map(|name| directory.join(name));
+    let found: Option<serde_json::Value> =
+        fs::read_to_string(&json).ok().and_then(|text| serde_json::from_str(&text).ok());
+    let is_ours = found.is_some_and(|found| found["metric"].is_string() && found["points"].is_array());
+    let mut outputs = Outputs::new(overwrite);
+    Ok([outputs.file_unless(&json, |_| is_ours)?, outputs.file_unless(&table, |_| is_ours)?])
 }
 
 fn outcomes(sweep: &WrittenSweep, plans: &[Vec<Plan>]) -> gradus::Result<Outcomes> {

@@ -13,10 +13,13 @@ use serde_json::Value;
 use crate::flags;
 use crate::output::Output;
 use crate::report::NotResumed;
-use crate::watch::{Watcher, fetch, fetch_rows, short};
+use crate::watch::{Watcher, fetch, fetch_rows, short, stop_with_stdin};
 
 /// Trains what the file and the flags say. `method` is that of the command; `train` leaves it to the file.
 pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
+    if matches.get_flag("stop-with-stdin") {
+        stop_with_stdin();
+    }
     carry_out(&plan(method, matches)?.in_directory_of_its_own()?, out)
 }
 

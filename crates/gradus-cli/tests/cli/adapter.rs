@@ -50,8 +50,12 @@ fn an_adapter_is_trained_used_and_merged() {
     let half = one.len() / 2;
     assert_eq!(one[one.len() - half..], other[other.len() - half..]);
     let run = test.run(&["export", "--model", "merged", "--output", "one.gguf"]);
-    assert_eq!(run.code, 1);
-    assert!(run.stderr.contains("error: `one.gguf` exists"), "{}", run.stderr);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("error: `one.gguf` exists; `--overwrite` replaces it"), "{}", run.stderr);
+    test.succeeds(&["export", "--model", "merged", "--weights", "f32", "--output", "one.gguf", "--overwrite"]);
+    test.succeeds(&["merge", "--model", "run/model", "--output", "merged", "--overwrite"]);
+    let run = test.run(&["merge", "--model", "run/model", "--output", "run/model", "--overwrite"]);
+    assert!(run.code == 2 && run.stderr.contains("`run/model` is read and would be replaced"), "{run:?}");
 
     let sample =
         ["generate", "--model", &model, "--adapter", "run/model", "--prompts", "rows.jsonl", "--max-new-tokens", "3"];
@@ -117,10 +121,10 @@ hint: its linear layers end in c_attn, c_fc, c_proj; `all-linear` takes them all
     test.write("taken/notes.txt", "mine");
     test.fails(
         &["merge", "--model", "run/model", "--output", "taken", "--quiet"],
-        1,
+        2,
         "
 error: output directory `taken` exists and is not empty
-hint: choose another `--output`
+hint: choose another `--output`, or replace the model in it with `--overwrite`
 ",
     );
 }

@@ -159,3 +159,66 @@ fn a_classifier_is_trained_and_scores_afterwards() {
     let run = test.run(&["eval", "--model", "run/model", "--data", "other.jsonl"]);
     assert!(run.stderr.contains("error: other.jsonl:1: the label `cold` is none of `hot`, `wet`"), "{}", run.stderr);
 }
+
+/// Copies a model's directory; every value of the tensors that `is_huge` becomes as large as a number can be.
+fn with_huge(test: &CliTest, from: &str, to: &str, is_huge: fn(&str) -> bool) {
+    let to = test.path().join(to);
+    std::fs::create_dir(&to).expect("made");
+    for entry in std::fs::read_dir(from).expect("a model").flatten().filter(|entry| entry.path().is_file()) {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+    }
+    let mut bytes = std::fs::read(to.join("model.safetensors")).expect("weights");
+    let header = 8 + u64::from_le_bytes(*bytes.first_chunk().expect("a header")) as usize;
+    let tensors: Value = serde_json::from_slice(&bytes[8..header]).expect("JSON");
+    let huge: Vec<_> = tensors.as_object().expect("tensors").iter().filter(|(name, _)| is_huge(name)).collect();
+    assert!(!huge.is_empty(), "{tensors}");
+    for (_, tensor) in huge {
+        assert_eq!(tensor["dtype"], "F32");
+        let [begin, end] = [0, 1].map(|i| header + tensor["data_offsets"][i].as_u64().expect("an offset") as usize);
+        bytes[begin..end].chunks_exact_mut(4).for_each(|value| value.copy_from_slice(&3e38f32.to_le_bytes()));
+    }
+    std::fs::write(to.join("model.safetensors"), bytes).expect("written");
+}
+
+/// Weights may be finite and too large to compute with: no number is printed that is none.
+#[test]
+fn numbers_that_are_too_large_are_refused() {
+    let test = CliTest::with("rows.jsonl", "{\"text\": \"The kettle sings\", \"label\": \"good\"}\n");
+    test.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \" b\", \"rejected\": \" c\"}\n");
+    with_huge(&test, &fixture("bert"), "bert", |name| name.starts_with("classifier."));
+    with_huge(&test, &fixture_model("gpt2"), "gpt2", |name| name.contains("ln_f"));
+    with_huge(&test, &fixture_model("qwen3-reward"), "reward", |name| name.starts_with("score"));
+    let cases: [(&[&str], &str); 4] = [
+        (&["score", "--classifier", "bert", "--data", "rows.jsonl"], "a logit of row 1 is "),
+        (&["eval", "--model", "bert", "--data", "rows.jsonl", "--json"], "the loss is NaN"),
+        (&["eval", "--model", "gpt2", "--data", "rows.jsonl", "--json"], "of a token is "),
+        (&["eval", "--model", "reward", "--data", "pairs.jsonl", "--json"], "a reward is "),
+    ];
+    for (arguments, what) in cases {
+        let run = test.run(arguments);
+        assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{arguments:?}: {run:?}");
+        assert!(run.stderr.contains(what), "{arguments:?}: {}", run.stderr);
+        assert!(run.stderr.contains("are too large to compute with"), "{arguments:?}: {}", run.stderr);
+    }
+}
+
+/// What was trained with names of columns is measured with them.
+#[test]
+fn a_classifier_is_measured_on_the_columns_that_it_was_trained_on() {
+    let row = |i: usize| json!({ "body": (["tea warm", "water cold"][i % 2]), "kind": (["hot", "wet"][i % 2]) });
+    let rows: String = (0..40).map(|i| format!("{}\n", row(i))).collect();
+    let test = CliTest::with("rows.jsonl", &rows);
+    let columns = ["--label-column", "kind", "--text", "{body}"];
+    let train = ["classify", "--model", &fixture("bert"), "--data", "rows.jsonl", "--output-dir", "run"];
+    let short = ["--max-steps", "20", "--batch-size", "8", "--learning-rate", "2e-3"];
+    test.succeeds(&[&train[..], &short, &columns].concat());
+    let eval = ["eval", "--model", "run/model", "--data", "rows.jsonl", "--json"];
+    let measured: Value = serde_json::from_str(&test.succeeds(&[&eval[..], &columns].concat())).expect("JSON");
+    assert_eq!((&measured["rows"], &measured["accuracy"]), (&json!(40), &json!(1.0)));
+    // A bad row: the error says how to go on, and then it is told what is left out.
+    test.write("rows.jsonl", &(rows + "{\"body\": 3, \"kind\": \"hot\"}\nno JSON\n"));
+    let run = test.run(&[&eval[..], &columns].concat());
+    assert!(run.code == 1 && run.stderr.contains("`--skip-bad-rows` leaves bad rows out"), "{run:?}");
+    let run = test.run(&[&eval[..], &columns, &["--skip-bad-rows"]].concat());
+    assert!(run.code == 0 && run.stderr.contains("left out, the first rows.jsonl:4"), "{run:?}");
+}

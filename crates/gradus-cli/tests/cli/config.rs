@@ -227,3 +227,26 @@ fn a_configuration_comes_from_a_file_or_a_pipe_with_an_end() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "/dev/stdin: a `sft` run without problems\n");
 }
+
+/// A file of one long line is not printed again in what is said of it.
+#[test]
+fn a_long_line_of_yaml_is_not_printed_whole() {
+    let long = "x".repeat(200_000);
+    let test = CliTest::new();
+    let files = [
+        format!("{{model: a, data: b, method: {{sft: {{}}}}, {long}: 1}}"),
+        format!("{{model: a, data: b, method: {{sft: {{beta: {long}}}}}}}"),
+        format!("{{model: a, data: b, train: {{batch_size: {long}}}, method: {{sft: {{}}}}}}"),
+        format!("{{model: a, data: [{long}"),
+        format!("{{model: a, method: {long}}}"),
+    ];
+    for file in files {
+        test.write("run.yml", &file);
+        for arguments in
+            [&["config", "check", "run.yml"][..], &["annotate", "new", "p", "--data", "d", "--labels", "run.yml"]]
+        {
+            let run = test.run(arguments);
+            assert!(run.code != 0 && run.stderr.len() < 10_000, "{arguments:?}: {} bytes", run.stderr.len());
+        }
+    }
+}

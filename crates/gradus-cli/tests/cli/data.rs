@@ -51,6 +51,57 @@ fn check_lists_findings_and_fails() {
 }
 
 #[test]
+fn a_field_of_many_lines_is_a_finding_and_an_open_quote_is_an_error() {
+    let rows: String = (0..60).map(|i| format!("row {i}\n")).collect();
+    let test = CliTest::with("closed.csv", &format!("text\na\n\"{rows}\"\nb\n"));
+    let found = test.succeeds(&["data", "check", "closed.csv", "-q"]);
+    let wanted = "CSV fields that span many lines: 1 row (remark)\n  \
+                  closed.csv:3: `text` spans 61 lines; look for a stray quote where it begins\n";
+    assert_eq!(found, wanted);
+    test.write("open.csv", &format!("text\na\n\"{rows}b\n"));
+    for arguments in [&["data", "check", "open.csv", "-q"][..], &["data", "convert", "open.csv", "-o", "open.jsonl"]] {
+        test.fails(
+            arguments,
+            1,
+            "error: open.csv: the quote that opens a field on line 3 is not closed\n\
+             hint: if the quote belongs to the text, put the whole field in quotes and write each quote in it twice (`\"\"`)\n",
+        );
+    }
+}
+
+#[test]
+fn a_format_that_would_change_a_value_is_refused_with_the_row() {
+    let test = CliTest::new();
+    let cases: [(&[&str], &str); 5] = [
+        (&["1", "\"x\""], "2: column `a` holds text here and a number before, but a column of Parquet has one type"),
+        (
+            &["[1]", "[\"x\"]"],
+            "2: column `a` holds text here and a number before, but a column of Parquet has one type",
+        ),
+        (
+            &["1", "9223372036854775808"],
+            "2: column `a` holds 9223372036854775808, more than a 64-bit integer of Parquet holds",
+        ),
+        (
+            &["0.5", "9007199254740993"],
+            "2: column `a` holds fractions and integers above 2^53, which no column of Parquet holds exactly",
+        ),
+        (&["{}"], "1: column `a` holds objects without any key, which no column of Parquet holds"),
+    ];
+    for (values, what) in cases {
+        let rows: String = values.iter().map(|value| format!("{{\"text\": \"t\", \"a\": {value}}}\n")).collect();
+        test.write("rows.jsonl", &rows);
+        test.fails(
+            &["data", "convert", "rows.jsonl", "-o", "rows.parquet"],
+            1,
+            &format!("error: rows.parquet:{what}\nhint: write .jsonl or .json, which hold any rows\n"),
+        );
+        test.succeeds(&["data", "convert", "rows.jsonl", "-o", "same.json", "--overwrite"]);
+    }
+    assert!(!test.path().join("rows.parquet").exists());
+}
+
+#[test]
 fn convert_writes_what_show_reads() {
     let test = CliTest::with("pairs.jsonl", PAIRS);
     let stdout = test.succeeds(&["data", "convert", "pairs.jsonl", "--output", "pairs.parquet"]);
@@ -106,11 +157,8 @@ fn bad_input_is_named() {
         "error: `--column prompt`: expected NAME=COLUMN, such as `prompt=question`\n",
     );
     let good = test.write("good.jsonl", "{\"prompt\": \"a\"}\n");
-    test.fails(
-        &["data", "convert", &good.to_string_lossy(), "-o", "none/out.jsonl"],
-        1,
-        "error: none/out.jsonl: No such file or directory (os error 2)\n",
-    );
+    test.succeeds(&["data", "convert", &good.to_string_lossy(), "-o", "new/folder/out.jsonl"]);
+    assert_eq!(test.read("new/folder/out.jsonl"), "{\"prompt\":\"a\"}\n");
     test.fails(
         &["data", "convert", "good.jsonl", "-o", "out.txt"],
         1,
@@ -159,10 +207,20 @@ fn data_from_a_pipe_a_circle_of_links_and_rows_without_end() {
     let bomb = "head -c 100000000 /dev/zero | tr '\\0' x | gzip > bomb.jsonl.gz; (echo a,b; gzip -dc bomb.jsonl.gz) | gzip > bomb.csv.gz";
     let made = std::process::Command::new("sh").args(["-c", bomb]).current_dir(test.path()).status().expect("a shell");
     assert!(made.success());
-    for name in ["bomb.jsonl.gz", "bomb.csv.gz"] {
+    // A hundred megabytes in one row of many short lines.
+    let lines = "(echo a,b; printf '\"'; yes y | head -c 100000000) | gzip > lines.csv.gz; \
+                 (echo a,b; printf 'x,\"'; yes y | head -c 100000000; echo '\"') | gzip > closed.csv.gz";
+    let made = std::process::Command::new("sh").args(["-c", lines]).current_dir(test.path()).status().expect("a shell");
+    assert!(made.success());
+    for (name, what) in [
+        ("bomb.jsonl.gz", "the row on line 1 has more than 67108864 bytes"),
+        ("bomb.csv.gz", "the row on line 2 has more than 67108864 bytes"),
+        ("lines.csv.gz", "the quote that opens a field on line 2 is not closed within 67108864 bytes"),
+        ("closed.csv.gz", "the quote that opens a field on line 2 is not closed within 67108864 bytes"),
+    ] {
         let run = test.run(&["data", "show", name]);
         assert_eq!(run.code, 1);
-        assert!(run.stderr.contains("the row has more than 67108864 bytes"), "{}", run.stderr);
+        assert!(run.stderr.contains(what), "{name}: {}", run.stderr);
         assert!(run.stderr.len() < 1000, "{} bytes", run.stderr.len());
     }
 

@@ -20,6 +20,7 @@ mod hub;
 mod inference;
 mod metrics;
 mod mistakes;
+mod overwrite;
 mod plan;
 mod plugins;
 mod resume;

@@ -52,3 +52,18 @@ fn what_is_wrong_is_named_with_its_place() {
     test.fails(&eval("chrf"), 1, &format!("measuring\nerror: {expected}\n"));
     test.fails(&eval("crf"), 1, "error: no metric is called `crf`\nhint: did you mean `chrf`?\n");
 }
+
+#[test]
+fn bad_rows_are_left_out_where_that_is_wanted() {
+    let row = "{\"prediction\": \"a b\", \"reference\": \"a b\"}\n";
+    let test = CliTest::with("rows.jsonl", &format!("{row}{{\"prediction\": 3}}\n{row}"));
+    let eval = ["eval", "--data", "rows.jsonl", "--metrics", "lengths", "--json"];
+    let run = test.run(&eval);
+    assert!(run.code == 1 && run.stderr.contains("hint: `--skip-bad-rows` leaves bad rows out"), "{run:?}");
+    let run = test.run(&[&eval[..], &["--skip-bad-rows"]].concat());
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(
+        run.stderr.contains("warning: 1 bad row is left out, the first rows.jsonl:2: column `prediction` holds 3"),
+        "{run:?}"
+    );
+}

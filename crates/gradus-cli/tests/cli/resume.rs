@@ -273,3 +273,25 @@ fn a_run_that_fails_between_two_steps_leaves_a_checkpoint() {
     let checkpoints = std::fs::read_dir(test.path().join("run/checkpoints")).expect("checkpoints").count();
     assert_eq!(checkpoints, 1, "that of the failure went with the next");
 }
+
+/// Completions that somebody removed are not silently missing.
+#[test]
+fn a_run_whose_completions_are_gone_says_so() {
+    let test = CliTest::with("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    let model = fixture_model("qwen3");
+    let run = |steps: &str, more: &[&str]| {
+        let arguments =
+            ["grpo", "--model", &model, "--data", "prompts.jsonl", "--output-dir", "run", "--max-steps", steps];
+        let small =
+            ["--batch-size", "2", "--group-size", "2", "--max-new-tokens", "2", "--reward-rule-length-target", "3"];
+        let run = test.run(&[&arguments[..], &small, more].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        run.stderr
+    };
+    run("1", &["--save-steps", "1"]);
+    let gone = "warning: `run/rollouts.sqlite` is gone: the completions and warnings of the steps up to 1 are lost";
+    assert!(!run("2", &["--resume", "--save-steps", "1"]).contains("is gone"));
+    std::fs::remove_file(test.path().join("run/rollouts.sqlite")).expect("removed");
+    let said = run("3", &["--resume", "--save-steps", "1"]);
+    assert!(said.contains(&gone.replace("up to 1", "up to 2")), "{said}");
+}

@@ -201,3 +201,30 @@ fn prompts_that_leave_no_room_give_their_places_to_others() {
     assert_eq!(held_out(&[]), 12);
     assert_eq!(held_out(&["--eval-data", "held_out.jsonl"]), 12);
 }
+
+/// A list of texts is easily taken for rows.
+#[test]
+fn a_long_document_is_told_to_be_one_row() {
+    let test = CliTest::with("lines.txt", &"A line of its own.\n".repeat(2500));
+    let said = "warning: `lines.txt` is one document of 2500 lines, so it is one row; separate documents by lines with \
+                `<|endoftext|>`, or give a row a line as .jsonl\n";
+    assert!(test.run(&["data", "show", "lines.txt"]).stderr.contains(said));
+    let model = fixture_model("gpt2");
+    let train = [
+        "sft",
+        "--model",
+        &model,
+        "--data",
+        "lines.txt",
+        "--output-dir",
+        "run",
+        "--max-steps",
+        "1",
+        "--max-length",
+        "16",
+    ];
+    let run = test.run(&[&train[..], &["--too-long", "truncate"]].concat());
+    assert!(run.code == 0 && run.stderr.contains(said), "{run:?}");
+    let run = test.run(&["eval", "--model", &model, "--data", "lines.txt", "--max-length", "16"]);
+    assert!(run.code == 0 && run.stderr.contains(said), "{run:?}");
+}

@@ -181,6 +181,12 @@ hint: choose another `--output-dir`
     write_run(&test, "third", "dpo", 0, "failed");
     std::fs::remove_file(test.path().join("runs/third/metrics.jsonl")).expect("it was written");
     assert!(test.succeeds(&["runs", "compare", "first", "third"]).contains("| third "));
+    let run = test.run(&["runs", "compare", "first", "third", "--metric", "los"]);
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{run:?}");
+    assert!(
+        run.stderr.starts_with("error: no run has the metric `los`\nhint: did you mean `loss`? They have `"),
+        "{run:?}"
+    );
     test.fails(&["runs", "compare", "first", "first"], 1, "error: `first` is named twice\n");
 }
 

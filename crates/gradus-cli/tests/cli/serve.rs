@@ -100,6 +100,16 @@ fn projects_are_made_and_read_from_the_terminal() {
     assert_eq!(stats["agreement"][0]["alpha"], json!({ "undefined": "no item was labelled by two" }));
     test.fails(&["annotate", "export", "tea", "--output", "out.jsonl"], 1, "error: `tea` has no preference rows yet\n");
     test.fails(&["annotate", "stats", "coffee"], 1, "error: there is no project `coffee`\nhint: there is `tea`\n");
+    let list = test.succeeds(&["annotate", "list"]);
+    assert_eq!(
+        list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).last(),
+        Some(vec!["tea", "1", "1", "0"])
+    );
+    let nobody = "error: `tea` was not removed: nobody is here to confirm it\nhint: add `--yes`\n";
+    test.fails(&["annotate", "rm", "tea"], 1, nobody);
+    test.succeeds(&["annotate", "rm", "tea", "--yes"]);
+    assert_eq!(test.succeeds(&["annotate", "list", "--json"]), "[]\n");
+    assert_eq!(test.run(&["annotate", "rm", "tea", "--yes"]).code, 1);
     let run = test.run(&["annotate", "new", "a/b", "--data", "rows.jsonl", "--labels", "comparison"]);
     assert_eq!(run.code, 1, "{}", run.stderr);
 }

@@ -50,6 +50,21 @@ fn every_point_is_run_with_every_seed_and_finished_runs_are_kept() {
     assert!(run.code == 0 && run.stderr.contains("4 runs in out, 1 to do"), "{run:?}");
     assert_eq!(std::fs::metadata(&kept).and_then(|file| file.modified()).expect("there"), written);
     assert_eq!(shown(&test, &["--show"]), found, "the same seeds give the same numbers");
+    // What others wrote there stays.
+    let own = test.read("out/sweep.json");
+    for (name, before) in [("out/sweep.json", "{\"title\": \"mine\"}"), ("out/sweep.txt", "mine")] {
+        let kept = test.read(name);
+        std::fs::remove_file(test.path().join("out/sweep.json")).expect("removed");
+        test.write(name, before);
+        let run = test.run(&["sweep", "sweep.yml"]);
+        assert!(
+            run.code == 2 && run.stderr.contains(&format!("`{name}` exists; `--overwrite` replaces it")),
+            "{run:?}"
+        );
+        assert_eq!(test.read(name), before);
+        test.write("out/sweep.json", &own);
+        test.write(name, &kept);
+    }
     // Another file does not go on in the same place.
     test.write("sweep.yml", &test.read("sweep.yml").replace("target: 3", "target: 2"));
     let run = test.run(&["sweep", "sweep.yml"]);
@@ -104,6 +119,33 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
         assert!(run.code == 0 && run.stderr.contains("2 runs in out, 2 to do"), "{run:?}");
         assert_eq!(shown(&test, &["--show"])["points"][0]["values"].as_array().map(Vec::len), Some(2));
     }
+}
+
+/// Nobody can catch this signal: the runs see that the sweep is gone.
+#[cfg(unix)]
+#[test]
+fn a_sweep_that_is_killed_leaves_no_run_behind() {
+    use std::process::Stdio;
+    let wait_until = |what: &str, is_so: &dyn Fn() -> bool| {
+        for _ in 0..2400 {
+            if is_so() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(25));
+        }
+        panic!("never: {what}");
+    };
+    let test = sweep("sweep: { seeds: [1, 2], at_once: 2 }");
+    test.write("sweep.yml", &test.read("sweep.yml").replace("max_steps: 1,", "max_steps: 100000, logging_steps: 1,"));
+    let mut child =
+        test.command(&["sweep", "sweep.yml"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+    let run = |seed: usize| test.path().join(format!("out/1/seed-{seed}"));
+    let has_begun = |seed| std::fs::metadata(run(seed).join("metrics.jsonl")).is_ok_and(|file| file.len() > 0);
+    wait_until("both runs have begun", &|| has_begun(1) && has_begun(2));
+    child.kill().expect("killed");
+    child.wait().expect("it ends");
+    let checkpoints = |seed| std::fs::read_dir(run(seed).join("checkpoints")).map_or(0, Iterator::count);
+    wait_until("both runs have stopped", &|| checkpoints(1) == 1 && checkpoints(2) == 1);
 }
 
 /// The same command finds what it began, wherever the file stands.

@@ -153,7 +153,8 @@ impl LabelSet {
     /// # Errors
     /// When it is wrong.
     pub fn read(text: &str, name: &str) -> Result<Self> {
-        let set: Self = serde_saphyr::from_str(text).map_err(|error| Error::input(format!("`{name}`: {error}")))?;
+        let set: Self = serde_saphyr::from_str(text)
+            .map_err(|error| Error::input(format!("`{name}`: {}", error.without_snippet())))?;
         match set.problem() {
             Some(problem) => Err(Error::input(format!("`{name}`: {problem}"))),
             None => Ok(set),

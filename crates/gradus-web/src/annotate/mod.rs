@@ -23,6 +23,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
+use gradus::files::output::OutputFile;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -265,7 +266,7 @@ async fn download(
     let (of, ending) = (app.folder.clone(), ending.to_owned());
     let bytes = apart(move || -> gradus::Result<Vec<u8>> {
         let passing = Passing(of.join(format!(".{}.{ending}", secret())));
-        gradus::data::write_rows(&passing.0, &rows)?;
+        gradus::data::write_rows(&OutputFile::new(&passing.0)?, &rows)?;
         std::fs::read(&passing.0).map_err(|error| gradus::Error::io(&passing.0, error))
     });
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], bytes.await??).into_response())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gradus::data::{self, RawRow};
+use gradus::data::{self, Content, ImplicitPrompt, RawRow};
 use gradus::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -85,7 +85,8 @@ pub struct Passage {
 /// The tasks of a data file, in its order.
 ///
 /// Questions are `question` or `prompt`; answers `prediction 1` and so on, `completions`, `answers`, `completion`, or `chosen`
-/// and `rejected`; references `gold` or `reference`; passages lists of sentences that begin with a title. What is known to be
+/// and `rejected`, which may hold the question that they share (HH). The files of RL4LMs' studies are read as they are: `prompt`,
+/// `machine_completion`, `algorithm`, and `concept`, `choice_A`, `choice_B`, `choice_A_id`, `choice_B_id`. References `gold` or `reference`; passages lists of sentences that begin with a title. What is known to be
 /// right is in `expected`, and `attention` says that a task has no other purpose. Without `has_answers` the answers of the file
 /// are left, and rows need none.
 ///
@@ -122,10 +123,29 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
+/// The question with which both answers of a pair begin, and the answers without it; `None` for a row that is no pair.
+fn shared_question(columns: &Map<String, Value>) -> Result<Option<(String, [String; 2])>, String> {
+    let content = |name: &str| match columns.get(name) {
+        Some(Value::String(text)) => Some(Content::Text(text.clone())),
+        Some(messages @ Value::Array(_)) => serde_json::from_value(messages.clone()).ok().map(Content::Messages),
+        _ => None,
+    };
+    let (Some(chosen), Some(rejected)) = (content("chosen"), content("rejected")) else { return Ok(None) };
+    let (question, chosen, rejected) = data::split_shared_prompt(&chosen, &rejected, ImplicitPrompt::default())?;
+    let said = |content: Content| match content {
+        Content::Text(said) => Some(said.trim().to_owned()),
+        Content::Messages(messages) => serde_json::to_value(messages).ok().and_then(|messages| text(&messages)),
+    };
+    Ok(said(question).zip(said(chosen).zip(said(rejected))).map(|(question, (one, other))| (question, [one, other])))
+}
+
 fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String> {
     let first = |names: &[&str]| names.iter().find_map(|name| columns.get(*name).and_then(text));
-    let Some(question) = first(&["question", "prompt"]) else {
-        return Err("the row has neither `question` nor `prompt`".into());
+    let own = first(&["question", "prompt", "concept"]);
+    let shared = if own.is_none() { shared_question(columns)? } else { None };
+    let Some(question) = own.or_else(|| shared.as_ref().map(|(question, _)| question.clone())) else {
+        let message = "the row has neither `question` nor `prompt`, nor `chosen` and `rejected` that begin with one";
+        return Err(message.into());
     };
     let predictions = (1..=ANSWERS).map_while(|i| columns.get(&format!("prediction {i}")).and_then(text));
     let mut answers: Vec<String> = predictions.collect();
@@ -137,16 +157,21 @@ fn task(columns: &Map<String, Value>, has_answers: bool) -> Result<Task, String>
             answers = list.iter().filter_map(text).collect();
         }
     }
+    if let Some((_, own)) = shared.filter(|_| answers.is_empty()) {
+        answers = own.into();
+    }
     if answers.is_empty() {
-        answers =
-            ["completion", "chosen", "rejected"].iter().filter_map(|name| columns.get(*name).and_then(text)).collect();
+        answers = ["completion", "machine_completion", "chosen", "rejected", "choice_A", "choice_B"]
+            .iter()
+            .filter_map(|name| columns.get(*name).and_then(text))
+            .collect();
     }
     if answers.is_empty() || answers.len() > ANSWERS {
         return Err(format!("the row has {} answers, but 1 to {ANSWERS} are needed", answers.len()));
     }
     let models: Vec<String> = match columns.get("models") {
         Some(Value::Array(models)) => models.iter().filter_map(|model| model.as_str().map(str::to_owned)).collect(),
-        _ => ["model", "chosen_model", "rejected_model"]
+        _ => ["model", "algorithm", "chosen_model", "rejected_model", "choice_A_id", "choice_B_id"]
             .iter()
             .filter_map(|name| columns.get(*name).and_then(text))
             .collect(),
@@ -207,8 +232,26 @@ mod tests {
         let sampled = json!({ "prompt": "P", "completions": ["a", "b"], "models": ["x", "y"] });
         assert_eq!(of(&sampled).expect("a task").models, ["x", "y"]);
         assert_eq!(of(&json!({ "prompt": "P", "completion": "a" })).expect("a task").answers, ["a"]);
+        let hh = |answer: &str| format!("\n\nHuman: Tea?\n\nAssistant:{answer}");
+        let found = of(&json!({ "chosen": hh(" Yes."), "rejected": hh(" No.") })).expect("a task");
+        assert_eq!(
+            (found.question.as_str(), found.answers),
+            ("Human: Tea?\n\nAssistant:", vec!["Yes.".to_owned(), "No.".into()])
+        );
+        let turn = |role: &str, said: &str| json!({ "role": role, "content": said });
+        let said = |answer: &str| json!([turn("user", "Tea?"), turn("assistant", answer)]);
+        let found = of(&json!({ "chosen": said("Yes."), "rejected": said("No.") })).expect("a task");
+        assert_eq!((found.question.as_str(), found.answers), ("Tea?", vec!["Yes.".to_owned(), "No.".into()]));
+        let study = json!({ "prompt": "P", "machine_completion": "a", "algorithm": "ppo" });
+        let found = of(&study).expect("a task");
+        assert_eq!((found.answers, found.models), (vec!["a".to_owned()], vec!["ppo".to_owned()]));
+        let pairwise =
+            json!({ "concept": "tea cup", "choice_A": "a", "choice_B": "b", "choice_A_id": "x", "choice_B_id": "y" });
+        let found = of(&pairwise).expect("a task");
+        assert_eq!((found.question.as_str(), found.answers.len(), found.models.len()), ("tea cup", 2, 2));
         for wrong in [
             json!({ "text": "a" }),
+            json!({ "chosen": "a", "rejected": 3 }),
             json!({ "prompt": "P" }),
             json!({ "prompt": "P", "completion": "a", "passages": [3] }),
         ] {

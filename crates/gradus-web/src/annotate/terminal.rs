@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use gradus::device::DeviceChoice;
+use gradus::files::output::OutputFile;
 use gradus::generate::SamplingParams;
 use gradus::inference::{Prompts, SampleOptions, ScoreOptions, Scored, model_of, rewards, sample};
 use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 use gradus::{Error, Result};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::pairs;
@@ -18,8 +20,8 @@ use super::stats::{self, Stats};
 use super::task::{ANSWERS, Expected, Task, tasks};
 use crate::guard::secret;
 use crate::passing::Passing;
-use crate::store::Store;
-use crate::store::projects::{Project, Role};
+use crate::store::projects::{Project, Role, State};
+use crate::store::{self, Store};
 
 /// A project that is to be.
 #[derive(Debug, Clone)]
@@ -189,7 +191,7 @@ fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceC
     });
     let rows: Vec<Map<String, Value>> = rows.collect();
     let passing = Passing(folder.join(format!(".{}.jsonl", secret())));
-    gradus::data::write_rows(&passing.0, &rows)?;
+    gradus::data::write_rows(&OutputFile::new(&passing.0)?, &rows)?;
     let options = ScoreOptions {
         model: model_of(Path::new(judge))?.to_string_lossy().into_owned(),
         adapter: None,
@@ -275,6 +277,59 @@ fn find(store: &Store, name: &str) -> Result<Project> {
 pub fn export_project(folder: &Path, name: &str, form: Form) -> Result<Vec<Map<String, Value>>> {
     let store = Store::open(folder)?;
     export::rows(&store, &find(&store, name)?, form)
+}
+
+/// A project in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Overview {
+    /// Its name.
+    pub name: String,
+    /// How many tasks it has.
+    pub tasks: usize,
+    /// How many people look at each task.
+    pub annotators: usize,
+    /// Finished annotations.
+    pub done: usize,
+}
+
+impl Overview {
+    fn of(store: &Store, project: Project) -> Result<Self> {
+        let said = store.projects().annotations(project.id)?;
+        let done = said.iter().filter(|said| said.state == State::Done).count();
+        let Project { name, tasks, annotators, .. } = project;
+        Ok(Self { name, tasks, annotators, done })
+    }
+}
+
+/// The projects of a folder, by name. A folder without any stays as it is.
+///
+/// # Errors
+/// When its file cannot be read.
+pub fn projects(folder: &Path) -> Result<Vec<Overview>> {
+    if !folder.join(store::FILE).exists() {
+        return Ok(Vec::new());
+    }
+    let store = Store::open(folder)?;
+    let found = store.projects().list()?;
+    found.into_iter().map(|project| Overview::of(&store, project)).collect()
+}
+
+/// One project.
+///
+/// # Errors
+/// When there is no such project.
+pub fn project_overview(folder: &Path, name: &str) -> Result<Overview> {
+    let store = Store::open(folder)?;
+    Overview::of(&store, find(&store, name)?)
+}
+
+/// Removes a project with its tasks and everything that people said of them. People keep their names and tokens.
+///
+/// # Errors
+/// When there is no such project.
+pub fn remove_project(folder: &Path, name: &str) -> Result<()> {
+    let store = Store::open(folder)?;
+    store.projects().remove(find(&store, name)?.id)
 }
 
 /// How a project stands.

@@ -9,8 +9,10 @@ use axum::response::{IntoResponse, Redirect};
 use axum::{Extension, Form as Filled};
 use gradus::Error;
 use gradus::config::MethodConfig;
-use gradus::data::{Need, write_rows};
+use gradus::data::Need;
+use gradus::files::output::OutputFile;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::export::{Form, rows};
 use super::{project, terminal};
@@ -128,8 +130,11 @@ pub fn section(app: &App, session: &Session, project: &Project, models: &[Found]
     html!["<section class=\"steps\" aria-labelledby=\"loop\">\n<h2 id=\"loop\">Train on it</h2>\n" (leave) (first) (policy) (compare) "</section>\n"]
 }
 
-/// Writes rows of a project into the folder; their path.
-fn write(app: &App, project: &Project, form: Form) -> gradus::Result<PathBuf> {
+/// Writes rows of a project into the folder; their name below it.
+///
+/// A file that is there stays: somebody else may have put it there, or a run may be trained on it. It is used again when it holds
+/// the same rows; otherwise the new one gets a number.
+fn write(app: &App, project: &Project, form: Form) -> gradus::Result<String> {
     let found = rows(&app.store, project, form)?;
     if found.is_empty() {
         return Err(Error::input(format!("`{}` has no {} rows yet", project.name, form.name())));
@@ -139,9 +144,20 @@ fn write(app: &App, project: &Project, form: Form) -> gradus::Result<PathBuf> {
     if !data.canonicalize().is_ok_and(|real| real.starts_with(&app.folder)) {
         return Err(Error::input(format!("`{}` leads out of the folder that is served", data.display())));
     }
-    let path = app.folder.join(file(project, form));
-    write_rows(&path, &found)?;
-    Ok(path)
+    let text: String = found.into_iter().map(|row| Value::Object(row).to_string() + "\n").collect();
+    let (mut name, mut number) = (file(project, form), 1);
+    loop {
+        let path = app.folder.join(&name);
+        if std::fs::read(&path).is_ok_and(|bytes| bytes == text.as_bytes()) {
+            return Ok(name);
+        }
+        if path.symlink_metadata().is_err() {
+            OutputFile::new(&path)?.write(|file| file.write_all(text.as_bytes()))?;
+            return Ok(name);
+        }
+        number += 1;
+        name = format!("{DATA}/{}-{}-{number}.jsonl", project.name, form.name());
+    }
 }
 
 #[derive(Deserialize)]
@@ -162,9 +178,9 @@ pub async fn train(
     let project = owned(&app, &session, &name)?;
     let form = Form::of(&form).ok_or_else(|| Failed::request("There is no such form of rows."))?;
     let method = MethodConfig::named(&method).ok_or_else(|| Failed::request("There is no such method."))?;
-    let (of, at) = (Arc::clone(&app), project.clone());
-    apart(move || write(&of, &at, form)).await??;
-    let mut to = format!("/runs/new?method={}&data={}", method.name(), percent(&file(&project, form)));
+    let (of, at) = (Arc::clone(&app), project);
+    let file = apart(move || write(&of, &at, form)).await??;
+    let mut to = format!("/runs/new?method={}&data={}", method.name(), percent(&file));
     if !judge.is_empty() {
         to += &format!("&reward-model={}", percent(&judge));
     }
@@ -210,7 +226,7 @@ pub async fn compare(
     };
     let models = [path(&asked.one)?, path(&asked.other)?];
     let of = Arc::clone(&app);
-    let file = apart(move || write(&of, &project, Form::Prompt)).await??;
+    let file = app.folder.join(apart(move || write(&of, &project, Form::Prompt)).await??);
     let models: Vec<&Path> = models.iter().map(PathBuf::as_path).collect();
     app.training.compare(&app.folder, &asked.name, (&file, prompts), &models)?;
     Ok(Redirect::to("/annotate").into_response())

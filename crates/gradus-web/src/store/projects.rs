@@ -277,6 +277,14 @@ impl Projects<'_> {
         self.0.change(|open| open.query_row(&format!("{PROJECT} WHERE name = ?1"), [name], project).optional())
     }
 
+    /// Removes a project with its tasks and what was said of them.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn remove(&self, project: i64) -> Result<()> {
+        self.0.change(|open| open.execute("DELETE FROM projects WHERE id = ?1", [project]).map(drop))
+    }
+
     /// A task by its number, from 1.
     ///
     /// # Errors

@@ -119,7 +119,7 @@ pub async fn export(
         let found = snapshots(&entry.directory()?, None)?;
         let chosen = found.iter().find(|found| found.name() == snapshot);
         let chosen = chosen.ok_or_else(|| Error::input(format!("the run has no model `{snapshot}`")))?;
-        copy(chosen, &models.join(name)).map(drop)
+        copy(chosen, &models.join(name), false).map(drop)
     });
     done.await??;
     Ok(Redirect::to("/").into_response())

@@ -12,6 +12,8 @@ pub(super) struct JsonArray {
     line: usize,
     rows: usize,
     last_line: usize,
+    /// The line that the last row begins on.
+    row_line: usize,
     state: State,
 }
 
@@ -24,7 +26,7 @@ enum State {
 
 impl JsonArray {
     pub fn new(origin: Origin, input: Box<dyn BufRead>) -> Self {
-        Self { origin, input, line: 1, rows: 0, last_line: 0, state: State::Start }
+        Self { origin, input, line: 1, rows: 0, last_line: 0, row_line: 1, state: State::Start }
     }
 
     fn peek(&mut self) -> io::Result<Option<u8>> {
@@ -97,7 +99,7 @@ impl JsonArray {
             }
             self.skip(byte);
             if bytes.len() == ROW_BYTES {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, too_large()));
+                return Err(io::ErrorKind::FileTooLarge.into());
             }
             bytes.push(byte);
             if depth == 0 && matches!(byte, b'}' | b']') && !in_string {
@@ -118,6 +120,7 @@ impl JsonArray {
         }
         let mut place = Place::new(&self.origin.file, self.line);
         self.rows += 1;
+        self.row_line = self.line;
         if self.line == self.last_line {
             place.row_in_array = Some(self.rows);
         }
@@ -151,7 +154,10 @@ impl Iterator for JsonArray {
             }
             Err(e) => {
                 self.state = State::Done;
-                Some(Err(self.origin.failed(self.line.saturating_sub(1), &e)))
+                Some(Err(match e.kind() {
+                    io::ErrorKind::FileTooLarge => too_large(&self.origin.file, self.row_line),
+                    _ => self.origin.failed(self.line.saturating_sub(1), &e),
+                }))
             }
         }
     }

@@ -1,72 +1,232 @@
 //! CSV and TSV files with a header.
+//!
+//! Fields are read as the `csv` crate reads them, but strictly: that crate accepts a quote that is never closed, text
+//! behind a closing quote, and a row of any size. Each of these is an error here.
 
 use std::collections::HashSet;
-use std::io::{self, BufRead, Read};
-use std::sync::Arc;
+use std::io::BufRead;
 
-use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 use serde_json::{Map, Value};
 
+use super::json;
 use super::place::Place;
 use super::reader::{Origin, ROW_BYTES, RawRow, too_large};
 use crate::error::excerpt;
 use crate::{Error, Result};
 
+/// The rows of a CSV or TSV file, streaming.
 pub(super) struct Delimited {
     origin: Origin,
-    reader: Reader<ByLine>,
+    records: Records,
     header: Vec<String>,
-    record: ByteRecord,
     done: bool,
-}
-
-/// Passes on what it reads, as long as lines end: a record that never does would be held whole.
-struct ByLine {
-    input: Box<dyn BufRead>,
-    /// Bytes since the last end of a line.
-    since_end: usize,
-}
-
-impl Read for ByLine {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.input.read(buffer)?;
-        self.since_end = match buffer[..count].iter().rposition(|&byte| byte == b'\n') {
-            Some(end) => count - end - 1,
-            None => self.since_end + count,
-        };
-        if self.since_end > ROW_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, too_large()));
-        }
-        Ok(count)
-    }
 }
 
 impl Delimited {
     pub fn open(origin: Origin, input: Box<dyn BufRead>, delimiter: u8) -> Result<Self> {
-        let mut reader = ReaderBuilder::new().delimiter(delimiter).from_reader(ByLine { input, since_end: 0 });
-        let header = match reader.byte_headers() {
-            Ok(header) => header.clone(),
-            Err(e) => return Err(failed(&origin, e)),
-        };
-        let header: Vec<String> = header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        let mut records = Records::new(input, delimiter);
+        let fault = records.read(&origin)?.and_then(|record| record.fault);
+        let header: Vec<String> = records.fields().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        if let Some(fault) = fault {
+            return Err(fault.error(&Place::new(&origin.file, 1)));
+        }
         let mut seen = HashSet::new();
         if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
             return Err(Error::data(&*origin.file, Some(1), format!("two columns are named `{}`", excerpt(twice, 60))));
         }
-        Ok(Self { origin, reader, header, record: ByteRecord::new(), done: false })
+        Ok(Self { origin, records, header, done: false })
     }
 
-    fn row(&self) -> Result<RawRow> {
-        let line = self.record.position().map_or(0, |p| p.line() as usize);
-        let place = Place::new(&self.origin.file, line);
+    fn row(&self, record: &Record) -> Result<RawRow> {
+        let place = Place::new(&self.origin.file, record.line);
+        if let Some(fault) = record.fault {
+            return Err(fault.error(&place));
+        }
+        let (found, expected) = (self.records.ends.len(), self.header.len());
+        if found != expected {
+            let plural = if found == 1 { "" } else { "s" };
+            return Err(place
+                .error(format!("{found} field{plural} where the header has {expected}"))
+                .with_hint("put fields that hold commas, quotes or line ends in double quotes"));
+        }
         let mut columns = Map::new();
-        for (name, field) in self.header.iter().zip(self.record.iter()) {
+        for (name, field) in self.header.iter().zip(self.records.fields()) {
             let text =
                 std::str::from_utf8(field).map_err(|_| place.error(format!("column `{name}` is not valid UTF-8")))?;
             columns.insert(name.clone(), cell(name, text));
         }
         Ok(RawRow { place, columns })
     }
+}
+
+impl Iterator for Delimited {
+    type Item = Result<RawRow>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        match self.records.read(&self.origin) {
+            Ok(Some(record)) => Some(self.row(&record)),
+            Ok(None) => None,
+            Err(fatal) => {
+                self.done = true;
+                Some(Err(fatal))
+            }
+        }
+    }
+}
+
+/// Splits bytes into records and fields. It holds one record at a time.
+struct Records {
+    input: Box<dyn BufRead>,
+    delimiter: u8,
+    /// The line that is being read, from 1.
+    line: usize,
+    /// The fields of the last record, one behind the other and without their quotes.
+    text: Vec<u8>,
+    /// Where each field ends in `text`.
+    ends: Vec<usize>,
+}
+
+/// What is known of a record beside its fields.
+struct Record {
+    /// The line that it begins on, from 1.
+    line: usize,
+    /// Its first fault; reading goes on after it.
+    fault: Option<Fault>,
+}
+
+/// Text stands behind the closing quote of a field.
+#[derive(Clone, Copy)]
+struct Fault {
+    /// The line on which the quote opens.
+    opened: usize,
+    /// The line on which it is closed.
+    closed: usize,
+}
+
+impl Fault {
+    fn error(self, place: &Place) -> Error {
+        let Self { opened, closed } = self;
+        let message = match opened == closed {
+            true => format!("text stands behind the closing quote of a field on line {closed}"),
+            false => format!(
+                "a quote opens a field on line {opened}; it is closed on line {closed}, and text stands behind it there"
+            ),
+        };
+        place.error(message).with_hint(
+            "if the quote belongs to the text, put the whole field in quotes and write each quote in it twice (`\"\"`)",
+        )
+    }
+}
+
+/// Where a byte stands.
+#[derive(Clone, Copy, PartialEq)]
+enum At {
+    /// Before the first byte of a field.
+    Start,
+    /// In a field without quotes, or behind a closing quote.
+    Plain,
+    /// Between quotes; the line on which they open.
+    Quoted(usize),
+    /// Behind a quote within quotes, which closes the field unless another one follows.
+    Closing(usize),
+}
+
+impl Records {
+    fn new(input: Box<dyn BufRead>, delimiter: u8) -> Self {
+        Self { input, delimiter, line: 1, text: Vec::new(), ends: Vec::new() }
+    }
+
+    fn fields(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.text[start..end])
+    }
+
+    /// Reads the next record that is not an empty line; `None` at the end of the file.
+    ///
+    /// # Errors
+    /// When the file cannot be read on: an error of its input, a quote that is never closed, or a record that is too large.
+    fn read(&mut self, origin: &Origin) -> Result<Option<Record>> {
+        self.text.clear();
+        self.ends.clear();
+        let (mut at, mut record, mut bytes) = (At::Start, Record { line: self.line, fault: None }, 0);
+        loop {
+            let buffer = self.input.fill_buf().map_err(|error| origin.failed(self.line - 1, &error))?;
+            if buffer.is_empty() {
+                return match at {
+                    At::Quoted(opened) => Err(unclosed(origin, opened, "")),
+                    At::Start if self.ends.is_empty() => Ok(None),
+                    _ => {
+                        self.ends.push(self.text.len());
+                        Ok(Some(record))
+                    }
+                };
+            }
+            let (mut used, mut is_complete) = (0, false);
+            for &byte in buffer {
+                used += 1;
+                let ends_line = matches!(byte, b'\n' | b'\r');
+                at = match at {
+                    At::Start if byte == b'"' => At::Quoted(self.line),
+                    At::Quoted(opened) if byte == b'"' => At::Closing(opened),
+                    At::Quoted(_) => {
+                        self.text.push(byte);
+                        at
+                    }
+                    At::Closing(opened) if byte == b'"' => {
+                        self.text.push(byte);
+                        At::Quoted(opened)
+                    }
+                    _ if byte == self.delimiter => {
+                        self.ends.push(self.text.len());
+                        At::Start
+                    }
+                    // An empty line is no record.
+                    At::Start if ends_line && self.ends.is_empty() => At::Start,
+                    _ if ends_line => {
+                        self.ends.push(self.text.len());
+                        is_complete = true;
+                        At::Start
+                    }
+                    _ => {
+                        if let At::Closing(opened) = at {
+                            record.fault.get_or_insert(Fault { opened, closed: self.line });
+                        }
+                        self.text.push(byte);
+                        At::Plain
+                    }
+                };
+                self.line += usize::from(byte == b'\n');
+                if is_complete {
+                    break;
+                }
+                if at == At::Start && self.ends.is_empty() {
+                    record.line = self.line;
+                }
+            }
+            self.input.consume(used);
+            if is_complete {
+                return Ok(Some(record));
+            }
+            bytes = if at == At::Start && self.ends.is_empty() { 0 } else { bytes + used };
+            if bytes > ROW_BYTES {
+                return Err(match at {
+                    At::Quoted(opened) => unclosed(origin, opened, &format!(" within {ROW_BYTES} bytes")),
+                    _ => too_large(&origin.file, record.line),
+                });
+            }
+        }
+    }
+}
+
+/// What is wrong with a field that has no end. It is no error of one row: nothing of the file is read after it.
+fn unclosed(origin: &Origin, line: usize, within: &str) -> Error {
+    let message = format!("the quote that opens a field on line {line} is not closed{within}");
+    Error::data(&*origin.file, None, message).with_hint(
+        "if the quote belongs to the text, put the whole field in quotes and write each quote in it twice (`\"\"`)",
+    )
 }
 
 /// A cell is text, but message lists and token ids are written as JSON.
@@ -89,40 +249,65 @@ fn cell(name: &str, text: &str) -> Value {
     let start = text.trim_start();
     let structured = (LISTS.contains(&name) && start.starts_with(['[', '{']))
         || (CONTENTS.contains(&name) && (start.starts_with("[{") || start.starts_with("{\"")));
-    if structured && let Ok(value) = serde_json::from_str(text) {
+    if structured && let Ok(value) = json::parse(text.as_bytes()) {
         return value;
     }
     Value::from(text)
 }
 
-fn failed(origin: &Origin, error: csv::Error) -> Error {
-    let line = error.position().map(|p| p.line() as usize);
-    match error.into_kind() {
-        ErrorKind::Io(e) => origin.failed(line.unwrap_or(0), &e),
-        ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            let message = format!("{len} fields where the header has {expected_len}");
-            Error::data(&*origin.file, line, message)
-                .with_hint("fields with commas, quotes or line ends stand in double quotes")
-        }
-        other => Error::data(&*origin.file, line, format!("not valid CSV: {other:?}")),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
 
-impl Iterator for Delimited {
-    type Item = Result<RawRow>;
+    use proptest::prelude::*;
 
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        match self.reader.read_byte_record(&mut self.record) {
-            Ok(true) => Some(self.row()),
-            Ok(false) => None,
-            Err(e) => {
-                self.done = !matches!(e.kind(), ErrorKind::UnequalLengths { .. });
-                let origin = Origin { file: Arc::clone(&self.origin.file), gzip: self.origin.gzip };
-                Some(Err(failed(&origin, e)))
+    use super::*;
+
+    fn read(text: &[u8]) -> Vec<Result<Vec<Vec<u8>>, String>> {
+        let origin = Origin { file: Arc::from(std::path::Path::new("a.csv")), gzip: false };
+        // A small buffer: records go over its ends.
+        let input = std::io::BufReader::with_capacity(3, std::io::Cursor::new(text.to_vec()));
+        let (mut records, mut found) = (Records::new(Box::new(input), b','), Vec::new());
+        loop {
+            match records.read(&origin) {
+                Ok(None) => return found,
+                Ok(Some(Record { fault: None, .. })) => found.push(Ok(records.fields().map(<[u8]>::to_vec).collect())),
+                Ok(Some(Record { fault: Some(fault), line })) => {
+                    found.push(Err(fault.error(&Place::new(&origin.file, line)).to_string()));
+                }
+                Err(fatal) => {
+                    found.push(Err(fatal.to_string()));
+                    return found;
+                }
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn fields_are_those_of_the_csv_crate(text in "[ab,\"\n\r]{0,24}") {
+            let ours = read(text.as_bytes());
+            prop_assume!(ours.iter().all(Result::is_ok));
+            let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
+            let theirs: Vec<Vec<Vec<u8>>> = reader
+                .byte_records()
+                .map(|record| record.expect("readable").iter().map(<[u8]>::to_vec).collect())
+                .collect();
+            let ours: Vec<Vec<Vec<u8>>> = ours.into_iter().flatten().collect();
+            prop_assert_eq!(ours, theirs);
+        }
+    }
+
+    #[test]
+    fn stray_quotes_are_errors() {
+        let never = |line| Err(format!("a.csv: the quote that opens a field on line {line} is not closed"));
+        let row = |text: &str| Ok(text.split('|').map(|field| field.as_bytes().to_vec()).collect::<Vec<_>>());
+        assert_eq!(read(b"text\na\n\"b\nc\n"), [row("text"), row("a"), never(3)]);
+        assert_eq!(read(b"a,b\n1,\"\"\"2\n"), [row("a|b"), never(2)]);
+        assert_eq!(read(b"\n\na,\"b\nc\"\n"), [row("a|b\nc")]);
+        let same = "a.csv:1: text stands behind the closing quote of a field on line 1";
+        assert_eq!(read(b"\"a\" b\nc\n"), [Err(same.into()), row("c")]);
+        let other = "a.csv:2: a quote opens a field on line 2; it is closed on line 3, and text stands behind it there";
+        assert_eq!(read(b"t\n\"b\n\"c\" d\ne\n"), [row("t"), Err(other.into()), row("e")]);
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::place::Place;
 use super::reader::{Origin, ROW_BYTES, RawRow};
-use crate::Result;
+use crate::{Error, Result};
 
 /// The line between two documents, as in the text files of GPT-2's kin.
 pub(super) const DOCUMENT_END: &str = "<|endoftext|>";
@@ -44,9 +44,10 @@ impl Documents {
             }
             if bytes.len() > ROW_BYTES {
                 self.done = true;
-                let message = format!("the document has more than {ROW_BYTES} bytes, the most that one may have");
-                return Err(place
-                    .error(message)
+                let line = place.line;
+                let message =
+                    format!("the document on line {line} has more than {ROW_BYTES} bytes, the most that one may have");
+                return Err(Error::data(&*self.origin.file, None, message)
                     .with_hint(format!("put lines with `{DOCUMENT_END}` into it, or split the file")));
             }
             if bytes[begin..].trim_ascii() == DOCUMENT_END.as_bytes() {
@@ -85,7 +86,6 @@ impl Iterator for Documents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Error;
 
     fn documents(text: &[u8]) -> Vec<Result<(usize, String), String>> {
         let origin = Origin { file: std::path::Path::new("a.txt").into(), gzip: false };
@@ -119,7 +119,7 @@ mod tests {
         let found = documents(&vec![b'x'; ROW_BYTES + 2]);
         assert_eq!(
             found,
-            [Err("Some(1) the document has more than 67108864 bytes, the most that one may have".into())]
+            [Err("None the document on line 1 has more than 67108864 bytes, the most that one may have".into())]
         );
     }
 }

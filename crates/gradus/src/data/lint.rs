@@ -9,7 +9,9 @@ use serde::Serialize;
 use super::feedback::{Joined, conflicts, join};
 use super::implicit::{split_shared_prompt, trl_boundary, turn_boundary};
 use super::place::Place;
+use super::reader::extension;
 use super::row::{Asked, Content, Row, RowData};
+use super::stats::parts;
 use super::tokenise::row_sequences;
 use super::transcript::turns;
 use super::{Message, TokeniseOptions, words};
@@ -47,6 +49,8 @@ pub enum FindingKind {
     Labels,
     /// The two rules for the prompt that both answers share disagree.
     AmbiguousPrompt,
+    /// A field of a CSV file holds so many lines that a stray quote may have taken other rows into it.
+    ManyLines,
 }
 
 impl FindingKind {
@@ -67,12 +71,13 @@ impl FindingKind {
             Self::Unjoined => "questions that the QA split has otherwise",
             Self::Labels => "labels that teach nothing, or something else",
             Self::AmbiguousPrompt => "pairs whose prompt depends on the rule",
+            Self::ManyLines => "CSV fields that span many lines",
         }
     }
 
     /// Whether this is worth knowing but nothing to repair.
     pub fn is_remark(self) -> bool {
-        matches!(self, Self::PromptMismatch | Self::AmbiguousPrompt | Self::TooLong)
+        matches!(self, Self::PromptMismatch | Self::AmbiguousPrompt | Self::TooLong | Self::ManyLines)
     }
 }
 
@@ -112,6 +117,7 @@ pub fn lint(
         .map(|row| {
             let mut found = Vec::new();
             check_content(row, options, &mut found);
+            check_lines(row, options, &mut found);
             if let Some(tokenizer) = tokenizer {
                 check_tokens(row, tokenizer, template, options, &mut found);
             }
@@ -227,6 +233,25 @@ fn check_content(row: &Row, options: &TokeniseOptions, found: &mut Found) {
         }
         // Rows of words are looked at together.
         RowData::Tokens { .. } | RowData::Columns | RowData::Words(_) => {}
+    }
+}
+
+/// More lines than a field of a CSV file usually has.
+const MANY_LINES: usize = 50;
+
+/// A quote that is closed far below takes the rows between into one field, and the file is still valid.
+fn check_lines(row: &Row, options: &TokeniseOptions, found: &mut Found) {
+    if !matches!(extension(&row.place.file).as_deref(), Some("csv" | "tsv")) || matches!(row.data, RowData::Messages(_))
+    {
+        return;
+    }
+    let columns = row.columns.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_str()?.to_owned())));
+    for (name, text) in parts(row, options).into_iter().chain(columns) {
+        let lines = text.split('\n').count();
+        if lines > MANY_LINES {
+            let message = format!("`{name}` spans {lines} lines; look for a stray quote where it begins");
+            found.push((FindingKind::ManyLines, message));
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use super::documents::DOCUMENT_END;
 use super::message::names;
 use super::reader::{Format, open};
 use super::recognise::{Need, read_row, recognise};
 use super::report::RowErrors;
-use super::row::{Row, RowKind};
+use super::row::{Row, RowData, RowKind};
 use super::source::{Source, resolve};
 use crate::{Error, Result};
 
@@ -16,6 +17,8 @@ pub enum BadRows {
     /// Loading fails, with the first ten.
     #[default]
     Fail,
+    /// The same, and the error says that `--skip-bad-rows` leaves them out.
+    FailOrSkip,
     /// They are left out; [`Dataset::bad`] and [`Examples::skipped`](super::Examples) say which.
     Skip,
 }
@@ -80,6 +83,24 @@ pub struct Dataset {
     pub rows: Vec<Row>,
     /// The bad rows, where they were to be skipped.
     pub bad: RowErrors,
+    /// What is surprising about how the files were read, one sentence each.
+    pub remarks: Vec<String>,
+}
+
+/// A text of more lines than this is one row that was perhaps meant as many.
+const LINES_OF_A_ROW: usize = 100;
+
+/// What to say of a text file that is one long document.
+fn one_document(rows: &[Row]) -> Option<String> {
+    let [Row { data: RowData::Text(text), place, .. }] = rows else { return None };
+    let lines = text.lines().count();
+    (lines > LINES_OF_A_ROW).then(|| {
+        format!(
+            "`{}` is one document of {lines} lines, so it is one row; separate documents by lines with `{DOCUMENT_END}`, or \
+             give a row a line as .jsonl",
+            place.file.display()
+        )
+    })
 }
 
 /// Reads a data set: a file, a directory or a hub name.
@@ -90,9 +111,11 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
     let source = resolve(name, &mut |_, _, _| {})?;
     let mut found: Option<(RowKind, (Format, bool))> = None;
     let (mut rows, mut bad, mut read) = (Vec::new(), RowErrors::new(options.bad_rows), 0usize);
+    let mut remarks = Vec::new();
     'files: for file in &source.files {
         let reader = open(file)?;
         let format = (reader.format, reader.gzip);
+        let first: usize = rows.len();
         for raw in reader {
             if options.max_rows.is_some_and(|most| read >= most) {
                 break 'files;
@@ -131,11 +154,14 @@ pub fn load(name: &str, options: &LoadOptions) -> Result<Dataset> {
                 Err(message) => bad.push(raw.place.error(message)),
             }
         }
+        if format.0 == Format::Text {
+            remarks.extend(one_document(&rows[first..]));
+        }
     }
     let bad = bad.settle(read, rows.len())?;
     let Some((kind, format)) = found else {
         let file = source.files.first().cloned().unwrap_or_else(|| PathBuf::from(name));
         return Err(Error::data(file, None, "no rows: the data set is empty"));
     };
-    Ok(Dataset { name: name.to_owned(), source, format: Some(format), kind, rows, bad })
+    Ok(Dataset { name: name.to_owned(), source, format: Some(format), kind, rows, bad, remarks })
 }

@@ -17,6 +17,7 @@ mod foreign;
 mod grounded;
 mod hub;
 mod implicit;
+mod json;
 mod labelled;
 mod lint;
 mod load;
@@ -68,4 +69,4 @@ pub use tokenise::{
 pub(crate) use toxicity::read as read_scored;
 pub use unpaired::unpaired;
 pub use words::{LabelTally, LabelledWords};
-pub use write::write_rows;
+pub use write::{stage_rows, write_rows};

@@ -5,6 +5,7 @@ use std::io::BufRead;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, SerializedFileReader};
 use parquet::record::reader::RowIter;
+use parquet::record::{Field, Row};
 use serde_json::Value;
 
 use super::place::Place;
@@ -55,6 +56,22 @@ fn invalid(origin: &Origin, what: &str) -> Error {
         .with_hint("the file may be cut off; copy or download it again")
 }
 
+/// The first column that holds a NaN or an infinity, which would become null.
+fn not_finite(row: &Row) -> Option<String> {
+    fn holds(field: &Field) -> bool {
+        match field {
+            Field::Float16(value) => !value.is_finite(),
+            Field::Float(value) => !value.is_finite(),
+            Field::Double(value) => !value.is_finite(),
+            Field::Group(row) => row.get_column_iter().any(|(_, field)| holds(field)),
+            Field::ListInternal(list) => list.elements().iter().any(holds),
+            Field::MapInternal(map) => map.entries().iter().any(|(key, value)| holds(key) || holds(value)),
+            _ => false,
+        }
+    }
+    row.get_column_iter().find(|(_, field)| holds(field)).map(|(name, _)| name.clone())
+}
+
 impl Iterator for ParquetRows {
     type Item = Result<RawRow>;
 
@@ -63,11 +80,16 @@ impl Iterator for ParquetRows {
             return None;
         }
         let rows = &mut self.rows;
-        let error = match border::cross(|| Some(rows.next()?.map(|row| row.to_json_value()))) {
+        let error = match border::cross(|| Some(rows.next()?.map(|row| (not_finite(&row), row.to_json_value())))) {
             Ok(None) => return None,
-            Ok(Some(Ok(row))) => {
+            Ok(Some(Ok((not_finite, row)))) => {
                 self.row += 1;
                 let place = Place::new(&self.origin.file, self.row);
+                if let Some(column) = not_finite {
+                    let message = format!("column `{column}` holds a number that is not finite");
+                    let hint = "rows have no such number: write null in its place, or leave the column out";
+                    return Some(Err(place.error(message).with_hint(hint)));
+                }
                 return Some(match row {
                     Value::Object(columns) => Ok(RawRow { place, columns }),
                     _ => Err(place.error("a row without columns")),

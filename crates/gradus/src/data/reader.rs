@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::array::JsonArray;
 use super::delimited::Delimited;
 use super::documents::Documents;
+use super::json;
 use super::message::kind_name;
 use super::parquet::ParquetRows;
 use super::place::Place;
@@ -159,7 +160,7 @@ impl Iterator for Lines {
                 self.done = true;
                 return None;
             }
-            Ok(_) if buffer.len() > ROW_BYTES => Err(place.error(too_large())),
+            Ok(_) if buffer.len() > ROW_BYTES => Err(too_large(&self.origin.file, self.line)),
             Ok(_) => {
                 buffer.pop_if(|last| *last == b'\n');
                 buffer.pop_if(|last| *last == b'\r');
@@ -206,9 +207,10 @@ impl Origin {
 /// The most bytes of one row: a text of a million words is a tenth of it.
 pub(super) const ROW_BYTES: usize = 64 << 20;
 
-/// What is said of a row that is larger.
-pub(super) fn too_large() -> String {
-    format!("the row has more than {ROW_BYTES} bytes, the most that one row may have")
+/// The error of a row that is larger. It is no error of one row: nothing of the file is read after it.
+pub(super) fn too_large(file: &Path, line: usize) -> Error {
+    let message = format!("the row on line {line} has more than {ROW_BYTES} bytes, the most that one row may have");
+    Error::data(file, None, message)
 }
 
 struct JsonLines {
@@ -231,7 +233,7 @@ impl Iterator for JsonLines {
                     self.line += 1;
                     if self.buffer.len() > ROW_BYTES {
                         self.done = true;
-                        return Some(Err(Place::new(&self.origin.file, self.line).error(too_large())));
+                        return Some(Err(too_large(&self.origin.file, self.line)));
                     }
                     if self.buffer.iter().all(u8::is_ascii_whitespace) {
                         continue;
@@ -253,15 +255,12 @@ pub(super) fn parse_object(bytes: &[u8], mut place: Place) -> Result<RawRow> {
     if let Err(e) = std::str::from_utf8(bytes) {
         return Err(place.error(format!("not valid UTF-8 at byte {} of the row", e.valid_up_to() + 1)));
     }
-    match serde_json::from_slice(bytes) {
+    match json::parse(bytes) {
         Ok(Value::Object(columns)) => Ok(RawRow { place, columns }),
         Ok(other) => Err(place.error(format!("a row is an object with named columns, found {}", kind_name(&other)))),
-        Err(e) => {
-            place.line += e.line().saturating_sub(1);
-            let text = e.to_string();
-            let what = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);
-            let what = if e.is_eof() { "the row ends too early" } else { what };
-            Err(place.error(format!("not valid JSON: {what}, at column {}", e.column())))
+        Err(json::Fault { message, line, column }) => {
+            place.line += line.saturating_sub(1);
+            Err(place.error(format!("{message}, at column {column}")))
         }
     }
 }

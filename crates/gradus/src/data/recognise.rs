@@ -128,6 +128,11 @@ pub fn recognise(columns: &Map<String, Value>, options: &LoadOptions) -> Result<
             return Err((format!("no known form in the columns {}", names(columns)), FORMS.to_owned()));
         }
     };
+    if options.need == Need::Unpaired
+        && let Some(Err(message)) = columns.get(wanted).filter(|_| wanted == "label").map(unpaired::label)
+    {
+        return Err((message, "1 and 0 will do too; words of your own are changed before training".into()));
+    }
     Err((format!("missing column `{wanted}` (found {})", names(columns)), FORMS.to_owned()))
 }
 

@@ -42,7 +42,7 @@ impl RowErrors {
     pub fn push(&mut self, error: Error) {
         self.count += 1;
         let most = match self.bad_rows {
-            BadRows::Fail => SHOWN,
+            BadRows::Fail | BadRows::FailOrSkip => SHOWN,
             BadRows::Skip => LISTED,
         };
         if self.kept.len() < most {
@@ -95,8 +95,15 @@ impl RowErrors {
     /// All of it as one error, `None` when every row was good. `rows` is how many rows were read, good and bad.
     pub fn into_error(self, rows: usize) -> Option<Error> {
         let count = self.count;
+        // Where no row is good, leaving them out leaves nothing.
+        let is_skippable = self.bad_rows == BadRows::FailOrSkip && count < rows;
         let mut errors = self.kept.into_iter().take(SHOWN);
         let mut first = errors.next()?;
+        if is_skippable {
+            let hint = first.hint().map_or(String::new(), |hint| format!("{hint}; "));
+            first =
+                first.with_hint(format!("{hint}`--skip-bad-rows` leaves bad rows out, `gradus data check` lists them"));
+        }
         if count == 1 {
             return Some(first);
         }
@@ -127,6 +134,20 @@ mod tests {
         assert!(message.starts_with("a.jsonl:1: bad\na.jsonl:2: bad\n"));
         assert!(message.ends_with("a.jsonl:10: bad\n… and 2 more\n12 of 20 rows are bad"));
         assert!(RowErrors::default().into_error(3).is_none());
+    }
+
+    #[test]
+    fn the_way_out_is_named_where_there_is_one() {
+        let hint = |bad_rows, rows| {
+            let mut errors = RowErrors::new(bad_rows);
+            errors.push(Error::data("a.jsonl", Some(1), "bad").with_hint("repair it"));
+            errors.into_error(rows).and_then(|error| error.hint().map(str::to_owned))
+        };
+        let found = hint(BadRows::FailOrSkip, 2);
+        let expected = "repair it; `--skip-bad-rows` leaves bad rows out, `gradus data check` lists them";
+        assert_eq!(found.as_deref(), Some(expected));
+        assert_eq!(hint(BadRows::FailOrSkip, 1).as_deref(), Some("repair it"), "no row would be left");
+        assert_eq!(hint(BadRows::Fail, 2).as_deref(), Some("repair it"));
     }
 
     #[test]

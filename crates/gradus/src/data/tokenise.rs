@@ -342,7 +342,7 @@ pub(super) fn run<E: Send + Measured>(
             None => shortest = shortest.min(made.length),
         }
     }
-    if (options.bad_rows == BadRows::Fail || examples.is_empty())
+    if (options.bad_rows != BadRows::Skip || examples.is_empty())
         && let Some(error) = std::mem::take(&mut errors).into_error(rows.len())
     {
         return Err(error);

@@ -9,6 +9,7 @@ use super::message::{Message, kind_name};
 use super::recognise::Need;
 use super::row::{Content, Row, RowData};
 use crate::Result;
+use crate::error::excerpt;
 
 /// Whether these are the columns of one: a prompt with a completion and a label that says yes or no. A conversation with a
 /// label is one only where one is needed.
@@ -39,7 +40,7 @@ pub(super) fn label(value: &Value) -> Result<bool, String> {
         _ => None,
     };
     let shown = match value {
-        Value::String(_) | Value::Number(_) => format!("`{value}`"),
+        Value::String(_) | Value::Number(_) => format!("`{}`", excerpt(&value.to_string(), 60)),
         other => kind_name(other).to_owned(),
     };
     found.ok_or_else(|| format!("column `label` is {shown}, expected `true` (a desirable completion) or `false`"))

@@ -1,7 +1,6 @@
 //! Rows to a file: JSON lines, a JSON array, CSV or Parquet, as its name says, gzipped when it ends in `.gz`.
 
 use std::io::Write;
-use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -10,14 +9,25 @@ use serde_json::{Map, Value};
 use super::documents::DOCUMENT_END;
 use super::reader::{Format, extension};
 use super::write_parquet::write_parquet;
-use crate::files::atomic;
+use crate::files::output::{OutputFile, Staged, commit};
 use crate::{Error, Result};
 
-/// Writes rows to `path`: to a temporary name first, renamed when complete.
+/// Writes rows to `file`, whole or not at all.
 ///
 /// # Errors
-/// When the name says no format, or the file cannot be written.
-pub fn write_rows(path: &Path, rows: &[Map<String, Value>]) -> Result<Format> {
+/// When the name says no format, the format cannot hold the rows, or the file cannot be written.
+pub fn write_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<Format> {
+    let (staged, format) = stage_rows(file, rows)?;
+    commit([staged])?;
+    Ok(format)
+}
+
+/// Writes rows beside `file`, for [`commit`].
+///
+/// # Errors
+/// As [`write_rows`].
+pub fn stage_rows(file: &OutputFile, rows: &[Map<String, Value>]) -> Result<(Staged, Format)> {
+    let path = file.path();
     let format = match extension(path).as_deref() {
         Some("jsonl" | "ndjson") => Format::JsonLines,
         Some("json") => Format::JsonArray,
@@ -37,15 +47,24 @@ pub fn write_rows(path: &Path, rows: &[Map<String, Value>]) -> Result<Format> {
         }
     };
     let gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
-    atomic::write_file(path, |file| {
+    // What a format cannot hold is told before anything is written.
+    let parquet = match format {
+        Format::Parquet => Some(write_parquet(rows).map_err(|fault| fault.error(path))?),
+        _ => None,
+    };
+    let write = |out: &mut dyn Write| match &parquet {
+        Some(bytes) => out.write_all(bytes),
+        None => write_as(format, rows, out),
+    };
+    let staged = file.stage(|file| {
         if !gzip {
-            return write_as(format, rows, file);
+            return write(file);
         }
         let mut encoder = GzEncoder::new(file, Compression::default());
-        write_as(format, rows, &mut encoder)?;
+        write(&mut encoder)?;
         encoder.finish().map(drop)
     })?;
-    Ok(format)
+    Ok((staged, format))
 }
 
 fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut dyn Write) -> std::io::Result<()> {
@@ -65,10 +84,7 @@ fn write_as(format: Format, rows: &[Map<String, Value>], out: &mut dyn Write) ->
         }
         Format::Csv => write_delimited(rows, b',', &mut *out)?,
         Format::Tsv => write_delimited(rows, b'\t', &mut *out)?,
-        Format::Parquet => {
-            let bytes = write_parquet(rows).map_err(|e| std::io::Error::other(e.to_string()))?;
-            out.write_all(&bytes)?;
-        }
+        Format::Parquet => unreachable!("made of all rows at once"),
         Format::Text => {
             for (i, row) in rows.iter().enumerate() {
                 if i > 0 {

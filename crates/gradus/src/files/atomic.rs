@@ -198,7 +198,7 @@ pub(crate) fn is_temporary(name: &std::ffi::OsStr) -> bool {
 }
 
 /// `.NAME.KIND-PID-N` beside `path`.
-fn sibling(path: &Path, kind: &str) -> PathBuf {
+pub(super) fn sibling(path: &Path, kind: &str) -> PathBuf {
     static COUNTER: AtomicUsize = AtomicUsize::new(0);
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -215,7 +215,7 @@ fn split_sibling(name: &str) -> Option<(&str, &str)> {
     (numbered && parts.next().is_none() && !stem.is_empty()).then_some((stem, kind))
 }
 
-fn parent(path: &Path) -> &Path {
+pub(super) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -238,7 +238,7 @@ fn sync_tree(directory: &Path) -> Result<()> {
 }
 
 /// Makes a rename in `directory` last. Not every platform can open a directory; there it is the file system's business.
-fn sync_directory(directory: &Path) -> std::io::Result<()> {
+pub(super) fn sync_directory(directory: &Path) -> std::io::Result<()> {
     if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
 }
 

@@ -1,6 +1,7 @@
 //! What all readers and writers of files share, and the tensors in them.
 
 pub mod atomic;
+pub mod output;
 
 use std::borrow::Cow;
 use std::fs::{self, File};

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::score::check_finite;
 use super::{PASSES, open};
 use crate::data::{self, Classified, LoadOptions, Need, Side, TextForm};
 use crate::device::DeviceChoice;
@@ -77,10 +78,11 @@ pub fn classes<E: From<Error>>(
         let texts: Vec<Text<'_>> = rows[range].iter().map(text).collect();
         let logits = read(&model.logits(&model.batch(&texts)).flatten(0, 1));
         let (labels, mut rest) = (model.task().labels.len(), logits.as_slice());
-        for text in &texts {
+        for (row, text) in (done - texts.len() + 1..).zip(&texts) {
             let count = if model.task().scope == Scope::Token { text.ids.len() } else { 1 };
             let (own, others) = rest.split_at(count * labels);
             rest = others;
+            own.iter().try_for_each(|&logit| check_finite(&format!("a logit of row {row}"), f64::from(logit)))?;
             each(said(model.task(), own))?;
         }
         progress(done, rows.len());

@@ -7,8 +7,11 @@ use serde_json::{Map, Value};
 
 use super::means::Means;
 use super::metrics::{MetricValue, values};
+use super::score::check_finite;
 use super::{PASSES, open_files};
-use crate::data::{self, LoadOptions, Need, PreferenceExample, Side, TokeniseOptions, TooLong};
+use crate::data::{
+    self, BadRows, Dataset, Examples, LoadOptions, Need, PreferenceExample, Side, SkippedRow, TokeniseOptions, TooLong,
+};
 use crate::device::DeviceChoice;
 use crate::error::Result;
 use crate::evaluation::{Evaluation, Measuring};
@@ -66,6 +69,10 @@ pub struct EvalOptions {
     pub stop: Vec<String>,
     /// The seed of every random stream.
     pub seed: Seed,
+    /// What happens when a row is bad.
+    pub bad_rows: BadRows,
+    /// Which columns a classifier is measured on.
+    pub classify: ClassifyConfig,
     /// Use at most this many rows.
     pub max_rows: Option<usize>,
     /// Longest row in tokens.
@@ -163,9 +170,30 @@ pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured
     }
 }
 
-fn rows(options: &EvalOptions, need: Need, interrupt: &Interrupt) -> Result<Vec<data::Row>> {
-    let load = LoadOptions { max_rows: options.max_rows, ..LoadOptions::needing(need) };
-    Ok(task::load(&options.data, &load, interrupt)?.rows)
+/// The rows, and what happened on the way to them.
+fn rows(options: &EvalOptions, need: Need, interrupt: &Interrupt) -> Result<(Vec<data::Row>, Vec<String>)> {
+    let load = LoadOptions { max_rows: options.max_rows, bad_rows: options.bad_rows, ..LoadOptions::needing(need) };
+    let Dataset { rows, bad, mut remarks, .. } = task::load(&options.data, &load, interrupt)?;
+    remarks.extend(left_out(&bad.into_skipped()));
+    Ok((rows, remarks))
+}
+
+/// What is said of bad rows that are left out.
+pub(super) fn left_out(skipped: &[SkippedRow]) -> Option<String> {
+    let first = skipped.first()?;
+    let place = first.line.map_or(String::new(), |line| format!(":{line}"));
+    let (count, file, problem) = (skipped.len(), first.file.display(), &first.problem);
+    Some(format!(
+        "{count} bad {} left out, the first {file}{place}: {problem}",
+        if count == 1 { "row is" } else { "rows are" }
+    ))
+}
+
+/// All that is said of the rows.
+fn remarks<E>(mut remarks: Vec<String>, made: &Examples<E>) -> Vec<String> {
+    remarks.extend(made.counts.remarks());
+    remarks.extend(left_out(&made.skipped));
+    remarks
 }
 
 /// Longer rows are cut, also those that are longer than the model has positions.
@@ -175,25 +203,27 @@ fn tokenise(options: &EvalOptions, files: &Pretrained) -> Result<TokeniseOptions
     // A reward model's decoder reads all of a completion, behind the id that it begins with.
     let first = usize::from(tokenise.apart && files.dir.is_reward_model());
     let most = most.saturating_sub(first);
-    Ok(TokeniseOptions { max_length: Some(options.max_length.min(most)), too_long: TooLong::Truncate, ..tokenise })
+    let (max_length, bad_rows) = (Some(options.max_length.min(most)), options.bad_rows);
+    Ok(TokeniseOptions { max_length, bad_rows, too_long: TooLong::Truncate, ..tokenise })
 }
 
 /// What a classifier makes of rows with labels.
 fn labels(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
-    let rows = rows(options, Need::Columns, interrupt)?;
+    let (rows, said) = rows(options, Need::Columns, interrupt)?;
     let task = Task::of(&files.dir)?;
     let weights_k = vec![1.0; task.labels.len()];
     files.labels.get_or_init(|| LabelPlan { task, weights_k, sentences: None });
-    let made = ClassifyConfig::default().examples(&rows, files, tokenise(options, files)?)?;
+    let made = options.classify.examples(&rows, files, tokenise(options, files)?)?;
     let model = Classifier::load(&files.dir, &options.device.device())?;
     let examples: Vec<_> = made.examples.iter().collect();
     let stats = Classify::default().evaluate(&model, &examples, PASSES, interrupt)?;
     let metrics = stats.without(NEW_TOKENS).metrics("");
-    Ok(Measured::new(made.examples.len(), made.counts.remarks(), metrics))
+    check_finite("the loss", metrics.get("loss").unwrap_or_default())?;
+    Ok(Measured::new(made.examples.len(), remarks(said, &made), metrics))
 }
 
 fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
-    let rows = rows(options, Need::Sft, interrupt)?;
+    let (rows, said) = rows(options, Need::Sft, interrupt)?;
     let made = data::sft_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
     let model = CausalLm::load(&files.dir, &options.device.device())?;
     let mut means = Means::default();
@@ -208,17 +238,26 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
         let mut begin = 0;
         for &count in batch.counts_b() {
             for (name, values) in ["entropy", "mean_token_accuracy", "loss"].into_iter().zip(&parts) {
+                let what = format!("`{name}` of a token");
+                values[begin..begin + count].iter().try_for_each(|&value| check_finite(&what, f64::from(value)))?;
                 means.values(name, &values[begin..begin + count]);
             }
             begin += count;
         }
     }
-    let mut measured = Measured::new(made.examples.len(), made.counts.remarks(), Metrics::default()).with(&means);
+    let mut measured = Measured::new(made.examples.len(), remarks(said, &made), Metrics::default()).with(&means);
     if let Some(loss) = measured.metrics.get("loss") {
-        measured.metrics.set("perplexity", loss.exp());
-        // The exponential's slope times the error of what it is of.
-        if let Some(error) = measured.errors.get("loss").and_then(Value::as_f64) {
-            measured.errors.insert("perplexity".into(), (error * loss.exp()).into());
+        let perplexity = loss.exp();
+        if perplexity.is_finite() {
+            measured.metrics.set("perplexity", perplexity);
+            // The exponential's slope times the error of what it is of.
+            if let Some(error) = measured.errors.get("loss").and_then(Value::as_f64) {
+                measured.errors.insert("perplexity".into(), (error * perplexity).into());
+            }
+        } else {
+            let remark =
+                format!("there is no perplexity: e to the power of the loss, {loss}, is too large for a number");
+            measured.remarks.push(remark);
         }
     }
     match options.reference.is_some() && are_pairs(options, interrupt) {
@@ -230,7 +269,7 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
 /// What the logprobs of pairs say beside those of a reference: their implicit rewards, as DPO has them with its default `beta`.
 fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interrupt: &Interrupt) -> Result<Means> {
     let dpo = DpoConfig::default();
-    let made = dpo.examples(&rows(options, Need::Preference, interrupt)?, files, tokenise(options, files)?)?;
+    let made = dpo.examples(&rows(options, Need::Preference, interrupt)?.0, files, tokenise(options, files)?)?;
     let apart = model.room().is_apart();
     let longest = made.examples.iter().map(|pair| DpoConfig::rows(pair).positions(apart)).max().unwrap_or(0);
     let Some(reference) = reference(options, files, longest)? else { return Ok(Means::default()) };
@@ -241,6 +280,7 @@ fn implicit(options: &EvalOptions, files: &Pretrained, model: &CausalLm, interru
         let [policy, reference] = [model, &reference].map(|model| dpo.ask(model, &pairs));
         for (own, others) in policy.as_chunks::<2>().0.iter().zip(reference.as_chunks::<2>().0) {
             let [chosen, rejected] = [0, 1].map(|side| dpo.beta * f64::from(own[side] - others[side]));
+            [chosen, rejected].into_iter().try_for_each(|reward| check_finite("an implicit reward", reward))?;
             means.row("rewards/chosen", chosen, 1.0);
             means.row("rewards/rejected", rejected, 1.0);
             means.row("rewards/accuracies", preferred(chosen, rejected), 1.0);
@@ -264,7 +304,7 @@ fn reference(options: &EvalOptions, files: &Pretrained, longest: usize) -> Resul
 }
 
 fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<Measured> {
-    let rows = rows(options, Need::Preference, interrupt)?;
+    let (rows, said) = rows(options, Need::Preference, interrupt)?;
     let made = data::reward_examples(&rows, &files.tokenizer, files.template.as_ref(), &tokenise(options, files)?)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
     let objective = BradleyTerry::new(&RewardModelConfig::default());
@@ -272,10 +312,12 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
     let (stats, scores) = objective.judged(&model, &examples, PASSES, interrupt)?;
     let mut means = Means::default();
     for score in scores {
+        let rewards = [score.chosen, score.rejected];
+        rewards.into_iter().try_for_each(|reward| check_finite("a reward", f64::from(reward)))?;
         means.row("accuracy", f64::from(u8::from(score.is_right())), 1.0);
         means.row("margin", f64::from(score.chosen) - f64::from(score.rejected), 1.0);
     }
-    let measured = Measured::new(examples.len(), made.counts.remarks(), stats.metrics(""));
+    let measured = Measured::new(examples.len(), remarks(said, &made), stats.metrics(""));
     Ok(Measured { errors: means.errors(), ..measured })
 }
 
@@ -298,11 +340,16 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     };
     let measuring = Measuring::new(&metrics, options.post_process.as_ref(), &models, interrupt)?;
     let compares = !metrics.is_empty() || options.reward.as_ref().is_some_and(RewardConfig::compares);
-    let rows = rows(options, Need::Prompt, interrupt)?;
+    let (rows, said) = rows(options, Need::Prompt, interrupt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.room().within(options.max_length).too_long(options.params.max_new_tokens);
-    let tokenise =
-        TokeniseOptions { max_length: Some(room), prompt_cut: options.prompt_cut, compares, ..super::tokenise(files)? };
+    let tokenise = TokeniseOptions {
+        max_length: Some(room),
+        prompt_cut: options.prompt_cut,
+        compares,
+        bad_rows: options.bad_rows,
+        ..super::tokenise(files)?
+    };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenise)?;
     let longest = made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let reference = reference(options, files, model.room().needed(longest, options.params.max_new_tokens))?;
@@ -351,13 +398,14 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         }
     }
     for of_prompt in found.kls.iter().flat_map(|kls| kls.chunks(group)) {
+        of_prompt.iter().try_for_each(|&kl| check_finite("the KL to the reference", kl))?;
         means.row("kl", of_prompt.iter().sum(), of_prompt.len() as f64);
     }
     for of_prompt in found.rollouts.rollouts.chunks(group) {
         let lengths: Vec<f32> = of_prompt.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
         means.values("length", &lengths);
     }
-    let remarks = made.counts.remarks().into_iter().chain(measuring.remarks()).collect();
+    let remarks = remarks(said, &made).into_iter().chain(measuring.remarks()).collect();
     let measured = Measured::new(made.examples.len(), remarks, found.stats.metrics(""));
     Ok(Measured { errors: means.errors(), values, samples, ..measured })
 }

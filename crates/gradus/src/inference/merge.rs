@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::open;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::output::Outputs;
 use crate::host::read;
 use crate::model::adapter::Adaptable;
 use crate::model::{CausalLm, ModelDir, RewardModel, Rows, Sequence, save_causal, save_reward_model};
@@ -24,8 +24,10 @@ pub struct MergeOptions {
     pub model: String,
     /// The adapter, unless `model` is one.
     pub adapter: Option<String>,
-    /// Where the merged model goes: a directory that is not there yet, or is empty.
+    /// Where the merged model goes.
     pub output: PathBuf,
+    /// Whether it may replace a model that is there.
+    pub overwrite: bool,
     /// Where to compute.
     pub device: DeviceChoice,
 }
@@ -50,18 +52,15 @@ const PROBE_TOKENS: usize = 32;
 /// Writes the base with the adapter in its weights, and says how far its answers moved by rounding.
 ///
 /// # Errors
-/// When there is no adapter, it does not fit, or the output directory is not empty.
+/// When there is no adapter, it does not fit, or [`Outputs::model_dir`] refuses the output.
 pub fn merge(options: &MergeOptions) -> Result<Merged> {
     let dir = open(&options.model, options.adapter.as_deref())?;
     if dir.adapter.is_none() {
         return Err(Error::model(&dir.path, "this is a whole model: there is no adapter to fold in")
             .with_hint("name the adapter with `--adapter DIR`"));
     }
-    let is_taken = std::fs::read_dir(&options.output).is_ok_and(|mut entries| entries.next().is_some());
-    if is_taken {
-        return Err(Error::input(format!("output directory `{}` exists and is not empty", options.output.display()))
-            .with_hint("choose another `--output`"));
-    }
+    let read = std::iter::once(&dir.path).chain(dir.adapter.as_ref().map(|adapter| &adapter.path));
+    let output = Outputs::new(options.overwrite).reading_all(read).model_dir(&options.output)?;
     let base = dir.without_adapter();
     let (probes, has_encoder) = (probes(&dir), dir.has_encoder()?);
     let answers = |ask: &dyn Fn(&Rows<'_>) -> Vec<f32>| answers(&probes, has_encoder, ask);
@@ -69,7 +68,7 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
         let model = RewardModel::load(&dir, &options.device.device())?;
         let expected = answers(&|rows| read_all(&model.values(&model.batch(rows))));
         let merged = model.merged();
-        atomic::write_dir(&options.output, |path| {
+        output.write(|path| {
             save_scalar(&merged, &base, path)?;
             dir.trained().write(path)
         })?;
@@ -78,7 +77,7 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
         let model = CausalLm::load(&dir, &options.device.device())?;
         let expected = answers(&|rows| read_all(&model.logits(&model.batch(rows))));
         let merged = model.merged();
-        atomic::write_dir(&options.output, |path| save_causal(&merged, &base, path))?;
+        output.write(|path| save_causal(&merged, &base, path))?;
         (answers(&|rows| read_all(&merged.logits(&merged.batch(rows)))), expected)
     };
     let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0f32, |max, value| max.max(value.abs()));

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::PASSES;
-use crate::data::{Place, open, reference_texts, resolve};
+use super::evaluate::left_out;
+use crate::data::{BadRows, Place, RowErrors, open, reference_texts, resolve};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::metric::{Interval, Measure, Metric, MetricConfig, Resampling, Row, intervals};
@@ -19,6 +20,8 @@ pub struct MetricOptions {
     pub data: String,
     /// The metrics.
     pub metrics: Vec<MetricConfig>,
+    /// What happens when a row is bad.
+    pub bad_rows: BadRows,
     /// Use at most this many rows.
     pub max_rows: Option<usize>,
     /// How intervals are drawn.
@@ -32,10 +35,10 @@ pub struct MetricOptions {
 pub struct MetricReport {
     /// Rows measured.
     pub rows: usize,
+    /// What happened to rows on the way, and what a reader of the values must know, one sentence each.
+    pub remarks: Vec<String>,
     /// The values, in the order of the metrics.
     pub values: Vec<MetricValue>,
-    /// What a reader of the values must know, one sentence each.
-    pub remarks: Vec<String>,
 }
 
 /// One value of a metric.
@@ -85,7 +88,8 @@ pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricR
     let models = MetricModels::new(options.device.device(), PASSES);
     let metrics = options.metrics.iter().map(|config| Ok((config.name(), config.build(&models, interrupt)?)));
     let metrics = metrics.collect::<Result<Vec<_>>>()?;
-    let (places, rows): (Vec<Place>, Vec<Row>) = read(&options.data, options.max_rows)?.into_iter().unzip();
+    let (found, bad) = read(options)?;
+    let (places, rows): (Vec<Place>, Vec<Row>) = found.into_iter().unzip();
     let mut measured: Vec<(String, Measure)> = Vec::new();
     for (name, metric) in &metrics {
         let found = metric
@@ -95,8 +99,8 @@ pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricR
     }
     let remark =
         |(name, metric): &(String, Box<dyn Metric>)| Some(format!("`{name}` is computed {}", metric.remark()?));
-    let remarks = metrics.iter().filter_map(remark).collect();
-    Ok(MetricReport { rows: rows.len(), values: values(&measured, options.resampling), remarks })
+    let remarks = left_out(&bad.into_skipped()).into_iter().chain(metrics.iter().filter_map(remark)).collect();
+    Ok(MetricReport { rows: rows.len(), remarks, values: values(&measured, options.resampling) })
 }
 
 /// Measures of the same rows with their intervals.
@@ -111,25 +115,34 @@ pub(super) fn values(measured: &[(String, Measure)], resampling: Resampling) -> 
     measured.iter().zip(intervals).map(value).collect()
 }
 
-/// The rows of a data set, with where they stand.
-fn read(name: &str, max_rows: Option<usize>) -> Result<Vec<(Place, Row)>> {
+/// The rows of a data set, with where they stand, and the bad ones.
+fn read(options: &MetricOptions) -> Result<(Vec<(Place, Row)>, RowErrors)> {
+    let name = &options.data;
     let source = resolve(name, &mut |_, _, _| {})?;
-    let mut rows = Vec::new();
-    for file in &source.files {
+    let (mut rows, mut bad, mut read) = (Vec::new(), RowErrors::new(options.bad_rows), 0);
+    'files: for file in &source.files {
         for raw in open(file)? {
-            if max_rows.is_some_and(|most| rows.len() >= most) {
-                return Ok(rows);
+            if options.max_rows.is_some_and(|most| rows.len() >= most) {
+                break 'files;
             }
-            let raw = raw?;
-            let row = row(raw.columns).map_err(|message| raw.place.error(message))?;
-            rows.push((raw.place, row));
+            read += 1;
+            let found = raw.and_then(|raw| match row(raw.columns) {
+                Ok(row) => Ok((raw.place, row)),
+                Err(message) => Err(raw.place.error(message)),
+            });
+            match found {
+                Ok(row) => rows.push(row),
+                Err(error @ Error::Data { line: Some(_), .. }) => bad.push(error),
+                Err(fatal) => return Err(fatal),
+            }
         }
     }
+    let bad = bad.settle(read, rows.len())?;
     if rows.is_empty() {
         let file = source.files.first().cloned().unwrap_or_else(|| PathBuf::from(name));
         return Err(Error::data(file, None, "no rows: the data set is empty"));
     }
-    Ok(rows)
+    Ok((rows, bad))
 }
 
 /// A row from its columns. Where there is a `prediction` and no reference column, the `completion` is the reference: that is

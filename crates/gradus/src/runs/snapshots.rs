@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::entry::{read_results, size};
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::output::Outputs;
 use crate::run::tensors::check_length;
 use crate::run::{Checkpoint, RunDir, read_metrics};
 
@@ -150,25 +150,23 @@ fn check_model(path: &Path) -> Result<()> {
     if weights == 0 { Err(Error::model(path, "no weights: there is no `.safetensors` file")) } else { Ok(()) }
 }
 
-/// Copies a model to `output` as a plain model directory, without what only the run needs, whole or not at all.
+/// Copies a model to `output` as a plain model directory, without what only the run needs, whole or not at all. `overwrite`
+/// says whether it may replace a model that is there.
 ///
 /// # Errors
-/// [`Error::Input`] when `output` exists and is not empty, [`Error::Model`] for a model that is not complete,
+/// [`Error::Config`] when [`Outputs::model_dir`] refuses `output`, [`Error::Model`] for a model that is not complete,
 /// [`Error::Io`].
-pub fn export(snapshot: &Snapshot, output: &Path) -> Result<Vec<String>> {
+pub fn export(snapshot: &Snapshot, output: &Path, overwrite: bool) -> Result<Vec<String>> {
     if let Some(defect) = &snapshot.defect {
         return Err(Error::model(&snapshot.path, format!("not complete: {defect}")));
     }
-    let shown = output.display();
-    if output.is_file() || fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(Error::input(format!("`{shown}` exists and is not empty")).with_hint("choose another `--output`"));
-    }
+    let output = Outputs::new(overwrite).reading(&snapshot.path).model_dir(output)?;
     check_model(&snapshot.path)?;
     if snapshot.kind == SnapshotKind::Checkpoint {
         Checkpoint::open(&snapshot.path)?;
     }
     let mut names = Vec::new();
-    atomic::write_dir(output, |directory| {
+    output.write(|directory| {
         let entries = fs::read_dir(&snapshot.path).map_err(|source| Error::io(&snapshot.path, source))?;
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();

@@ -222,11 +222,12 @@ fn snapshots_are_complete_or_say_what_is_missing() {
     );
 
     let output = runs.path("out");
-    assert_eq!(export(&found[1], &output).unwrap(), ["config.json", "model.safetensors", "tokenizer.json"]);
+    assert_eq!(export(&found[1], &output, false).unwrap(), ["config.json", "model.safetensors", "tokenizer.json"]);
     assert_eq!(fs::read(output.join("model.safetensors")).unwrap(), bytes);
-    let again = export(&found[0], &output).unwrap_err();
-    assert_eq!(again.to_string(), format!("`{}` exists and is not empty", output.display()));
-    let torn = export(&found[2], &runs.path("torn")).unwrap_err().to_string();
+    let again = export(&found[0], &output, false).unwrap_err();
+    assert_eq!(again.to_string(), format!("output directory `{}` exists and is not empty", output.display()));
+    export(&found[0], &output, true).expect("a model is replaced where that is wanted");
+    let torn = export(&found[2], &runs.path("torn"), false).unwrap_err().to_string();
     assert!(torn.contains("not complete") && !runs.path("torn").exists(), "{torn}");
 }
 

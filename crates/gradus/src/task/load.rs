@@ -32,7 +32,7 @@ pub fn load(config: &DataConfig, options: &LoadOptions, interrupt: &Interrupt) -
     files.dedup();
     files.retain(|file| file.is_file());
     let source = Source { files, split: Some(split.name().to_owned()), other_splits: Vec::new() };
-    Ok(Dataset { name: config.to_string(), source, format: None, kind, rows, bad })
+    Ok(Dataset { name: config.to_string(), source, format: None, kind, rows, bad, remarks: Vec::new() })
 }
 
 /// Samples as rows: prompts with their references and metadata as columns; or, to learn from, a prompt and a completion for each

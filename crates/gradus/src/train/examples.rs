@@ -186,6 +186,7 @@ fn parts<E>(
     make: impl Fn(&[Row]) -> Result<Examples<E>>,
     observer: &mut dyn Observer,
 ) -> Result<Parts<E>> {
+    split.remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
     let train = make(&split.train)?;
     report("training", &train.counts, observer);
     let mut skipped = split.skipped.clone();

@@ -109,6 +109,8 @@ pub struct Split {
     pub held_out: Vec<Row>,
     /// Bad rows that were left out.
     pub skipped: Vec<SkippedRow>,
+    /// What is surprising about how the rows were read, one sentence each.
+    pub remarks: Vec<String>,
 }
 
 /// Reads the rows and holds some out, unless `eval_data` or a task names others. Held out is what `is_usable`: others leave their
@@ -124,8 +126,11 @@ pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool, interrupt
         bad_rows: bad_rows(plan),
         ..LoadOptions::needing(need)
     };
-    let load = |data: &DataConfig, options: &LoadOptions| {
-        let Dataset { rows, bad, .. } = task::load(data, options, interrupt)?;
+    let mut remarks: Vec<String> = Vec::new();
+    let mut load = |data: &DataConfig, options: &LoadOptions| {
+        let Dataset { rows, bad, remarks: more, .. } = task::load(data, options, interrupt)?;
+        // Rows may be read twice.
+        remarks.extend(more.into_iter().filter(|remark| !remarks.contains(remark)).collect::<Vec<_>>());
         Ok::<_, Error>((rows, bad.into_skipped()))
     };
     let drawn_from_all = train.max_rows.filter(|_| train.max_rows_at_random);
@@ -161,11 +166,11 @@ pub fn rows(plan: &Plan, need: Need, is_usable: &dyn Fn(&Row) -> bool, interrupt
             held_out = hold_out(&mut rows, count, plan, is_usable);
         }
     }
-    Ok(Split { train: rows, held_out, skipped })
+    Ok(Split { train: rows, held_out, skipped, remarks })
 }
 
 fn bad_rows(plan: &Plan) -> BadRows {
-    if plan.train().skip_bad_rows { BadRows::Skip } else { BadRows::Fail }
+    if plan.train().skip_bad_rows { BadRows::Skip } else { BadRows::FailOrSkip }
 }
 
 /// As many of `rows` as `source` asks for, in the order of the file.

@@ -106,7 +106,7 @@ fn run_in(
     let observer: &mut dyn Observer = &mut Logged::new(&beginning.log(), observer)?;
     let observer: &mut dyn Observer = &mut Watched::new(plan, directory.path(), &beginning, observer)?;
     if plan.existing() == Existing::Resume || checkpoint.is_some() {
-        tell_resumption(plan, checkpoint.as_ref(), observer);
+        tell_resumption(plan, directory, checkpoint.as_ref(), observer);
     }
     observer.event(&Event::Phase { name: "loading", total: None, done: 0 });
     fetch_models(plan, observer)?;
@@ -124,14 +124,25 @@ fn run_in(
 }
 
 /// Says where a run goes on, and with what that it did not have before.
-fn tell_resumption(plan: &Plan, checkpoint: Option<&Checkpoint>, observer: &mut dyn Observer) {
+fn tell_resumption(plan: &Plan, directory: &RunDir, checkpoint: Option<&Checkpoint>, observer: &mut dyn Observer) {
     match checkpoint {
         Some(checkpoint) => {
             let of = match plan.origin() {
                 Origin::Own(_) => String::new(),
                 Origin::Other(path) => format!(" of `{}`", path.display()),
             };
-            observer.event(&Event::Message(&format!("going on from step {}{of}", checkpoint.run_state.step)));
+            let step = checkpoint.run_state.step;
+            observer.event(&Event::Message(&format!("going on from step {step}{of}")));
+            // A checkpoint of another run comes without the completions of that run.
+            let is_own = matches!(plan.origin(), Origin::Own(_));
+            let rollouts = directory.rollouts();
+            if is_own && step > 0 && plan.method().is_online() && !rollouts.exists() {
+                let message = format!(
+                    "`{}` is gone: the completions and warnings of the steps up to {step} are lost, and a new file begins",
+                    rollouts.display()
+                );
+                observer.event(&Event::Warning(&message));
+            }
         }
         None => observer.event(&Event::Warning("no checkpoint to resume from: starting from the beginning")),
     }

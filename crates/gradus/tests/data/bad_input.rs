@@ -29,6 +29,12 @@ fn columns() {
     check("a.jsonl", r#"{"prompt": "a"}"#, Need::Sft, "a.jsonl:1: missing column `completion` (found `prompt`)");
     check("a.jsonl", r#"{"body": "a"}"#, Need::Sft, "a.jsonl:1: missing column `text` (found `body`)");
     check("a.jsonl", r#"{"body": "a"}"#, Need::Any, "a.jsonl:1: no known form in the columns `body`");
+    check(
+        "a.jsonl",
+        r#"{"prompt": "a", "completion": "b", "label": "yes"}"#,
+        Need::Unpaired,
+        "a.jsonl:1: column `label` is `\"yes\"`, expected `true` (a desirable completion) or `false`",
+    );
     check("a.jsonl", "{}", Need::Prompt, "a.jsonl:1: missing column `prompt` (found nothing)");
 }
 
@@ -175,7 +181,26 @@ fn compressed_files() {
 
 #[test]
 fn delimited_files() {
-    check("a.csv", "prompt,completion\na,b\nc\n", Need::Any, "a.csv:3: 1 fields where the header has 2");
+    check("a.csv", "prompt,completion\na,b\nc\n", Need::Any, "a.csv:3: 1 field where the header has 2");
+    check("a.csv", "text\na\n\"b\nc\nd\ne\n", Need::Any, "a.csv: the quote that opens a field on line 3 is not closed");
+    check(
+        "a.csv",
+        "text\n\"a\nb\n\"c\" d\n",
+        Need::Any,
+        "a.csv:2: a quote opens a field on line 2; it is closed on line 4, and text stands behind it there",
+    );
+    check(
+        "a.jsonl",
+        "{\"text\": \"a\"}\n{\"text\": \"b\", \"id\": 1, \"text\": \"c\"}\n",
+        Need::Any,
+        "a.jsonl:2: the key `text` stands twice in one object, at column 30",
+    );
+    check(
+        "a.json",
+        "[{\"text\": \"a\",\n\"id\": 99999999999999999999}]",
+        Need::Any,
+        "a.json:2: the integer 99999999999999999999 does not fit into 64 bits; write it as text, at column 7",
+    );
     check("a.csv", "text,text\na,b\n", Need::Any, "a.csv:1: two columns are named `text`");
     check("a.csv", "prompt\na\n", Need::Preference, "a.csv:2: missing column `chosen` (found `prompt`)");
 }

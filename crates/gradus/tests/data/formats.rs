@@ -4,6 +4,7 @@ use gradus::data::{
     Content, Form, Format, ImplicitPrompt, LoadOptions, Message, Need, RowData, RowKind, Target, convert, load, open,
     write_rows,
 };
+use gradus::files::output::OutputFile;
 use serde_json::{Map, Value, json};
 
 use super::{Folder, gzip};
@@ -24,7 +25,7 @@ fn every_format_reads_what_it_wrote() {
     for name in ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet"] {
         for suffix in ["", ".gz"] {
             let path = folder.path(&format!("{name}{suffix}"));
-            let format = write_rows(&path, &rows()).unwrap();
+            let format = write_rows(&OutputFile::new(&path).unwrap(), &rows()).unwrap();
             let dataset = load(&path.to_string_lossy(), &LoadOptions::default()).unwrap();
             assert_eq!(dataset.format, Some((format, !suffix.is_empty())), "{name}{suffix}");
             assert_eq!(dataset.kind, RowKind::Preference);
@@ -47,7 +48,7 @@ fn parquet_keeps_nested_values() {
     .filter_map(|row| row.as_object().cloned())
     .collect();
     let path = folder.path("nested.parquet");
-    write_rows(&path, &rows).unwrap();
+    write_rows(&OutputFile::new(&path).unwrap(), &rows).unwrap();
     let read: Vec<Map<String, Value>> = open(&path).unwrap().map(|row| row.unwrap().columns).collect();
     assert_eq!(read, rows);
 }

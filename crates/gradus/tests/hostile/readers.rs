@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use gradus::config::RunConfig;
 use gradus::data::{LoadOptions, load, write_rows};
+use gradus::files::output::Outputs;
 use gradus::model::{AdapterDir, CausalLm, Classifier, ModelDir, save_causal};
 use gradus::reward::Lexicon;
 use gradus::rng::{Purpose, Seed};
@@ -203,7 +204,7 @@ fn parquet() -> Vec<Vec<u8>> {
         let path = directory.path().join("rows.parquet");
         let rows: Vec<Map<String, Value>> =
             rows.iter().map(|row| row.as_object().expect("an object").clone()).collect();
-        write_rows(&path, &rows).expect("written");
+        write_rows(&Outputs::new(true).file(&path).expect("may be written"), &rows).expect("written");
         std::fs::read(path).expect("readable")
     };
     data().into_iter().map(file).collect()

@@ -7,10 +7,11 @@ use gradus::data::feedback::{
     Feedback, SegmentForm, coverage_preferences, preference_rows, segment_labels, segment_row,
 };
 use gradus::data::{BadRows, Form, Row, RowData, RowErrors, Target, convert, unpaired, write_rows};
+use gradus::files::output::{OutputFile, Outputs};
 use gradus::text::{RuleSplitter, SentenceSplitter};
 use serde_json::{Map, Value, json};
 
-use super::{RowArgs, grouped, rows, usage};
+use super::{RowArgs, grouped, rows};
 use crate::output::Output;
 
 /// Arguments of `gradus data convert`.
@@ -61,14 +62,14 @@ enum Written {
 
 /// Converts the rows.
 pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
-    if args.output.exists() && !args.overwrite {
-        return Err(usage(format!("`{}` exists; `--overwrite` replaces it", args.output.display())).into());
-    }
+    // What is there already is told before rows are read; which files are read is known after that.
+    Outputs::new(args.overwrite).file(&args.output)?;
     let dataset = args.rows.load(BadRows::Fail, out)?;
+    let file = Outputs::new(args.overwrite).reading_all(&dataset.source.files).file(&args.output)?;
     let is_annotated = dataset.rows.iter().any(|row| matches!(row.data, RowData::Feedback(_)));
     let target = match args.to {
-        Kind::Preference if is_annotated => return built(&args, &dataset.rows, out),
-        Kind::R1 | Kind::R2 | Kind::R3 => return built(&args, &dataset.rows, out),
+        Kind::Preference if is_annotated => return built(&args, &file, &dataset.rows, out),
+        Kind::R1 | Kind::R2 | Kind::R3 => return built(&args, &file, &dataset.rows, out),
         Kind::Same => Target::Same,
         Kind::Text => Target::Text,
         Kind::Messages => Target::Messages,
@@ -97,13 +98,13 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(error) = errors.into_error(dataset.rows.len()) {
         return Err(error.into());
     }
-    let format = write_rows(&args.output, &converted)?;
+    let format = write_rows(&file, &converted)?;
     let value = json!({ "output": args.output, "format": format, "rows": converted.len() });
     out.result(&value, || format!("{}: {}, {}", args.output.display(), rows(converted.len()), format.describe()))
 }
 
 /// Rows for reward models, from rows with feedback.
-fn built(args: &ConvertArgs, from: &[Row], out: &Output) -> anyhow::Result<()> {
+fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> anyhow::Result<()> {
     let splitter = &RuleSplitter;
     let of_words = |form: SegmentForm| SegmentForm { fewest_words: args.min_span_words, ..form };
     let mut rows: Vec<Map<String, Value>> = Vec::new();
@@ -148,7 +149,7 @@ fn built(args: &ConvertArgs, from: &[Row], out: &Output) -> anyhow::Result<()> {
     if rows.is_empty() {
         anyhow::bail!("none of {} has anything to learn from", super::rows(from.len()));
     }
-    let format = write_rows(&args.output, &rows)?;
+    let format = write_rows(file, &rows)?;
     let value = json!({
         "output": args.output, "format": format, "rows": rows.len(), "dropped": dropped, "labels": labels,
         "sentences": splitter.name(),

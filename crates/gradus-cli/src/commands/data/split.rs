@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use gradus::data::{BadRows, HeldOut, Need, SplitBy, split, write_rows};
+use gradus::data::{BadRows, HeldOut, Need, SplitBy, split, stage_rows};
+use gradus::files::output::{Outputs, commit};
 use gradus::rng::{Purpose, Seed};
 use rand::seq::SliceRandom;
 use serde_json::json;
 
-use super::{RowArgs, rows, usage};
+use super::{RowArgs, rows};
 use crate::output::Output;
 
 /// Arguments of `gradus data split`.
@@ -50,11 +51,11 @@ fn size(text: &str) -> Result<HeldOut, String> {
 /// Splits the rows.
 pub fn run(args: SplitArgs, out: &Output) -> anyhow::Result<()> {
     let files = [&args.train, &args.test];
-    anyhow::ensure!(args.train != args.test, usage("`--train` and `--test` name one file".into()));
-    if let Some(taken) = files.iter().find(|file| file.exists() && !args.overwrite) {
-        return Err(usage(format!("`{}` exists; `--overwrite` replaces it", taken.display())).into());
-    }
+    let claim = |mut outputs: Outputs| files.iter().map(|file| outputs.file(file)).collect::<gradus::Result<Vec<_>>>();
+    // What is there already is told before rows are read; which files are read is known after that.
+    claim(Outputs::new(args.overwrite))?;
     let dataset = args.rows.load_as(Need::Columns, BadRows::Fail, out)?;
+    let claimed = claim(Outputs::new(args.overwrite).reading_all(&dataset.source.files))?;
     let by = match (args.by, args.stratify) {
         (Some(column), _) => SplitBy::Together(column),
         (_, Some(column)) => SplitBy::Stratified(column),
@@ -62,10 +63,13 @@ pub fn run(args: SplitArgs, out: &Output) -> anyhow::Result<()> {
     };
     let mut stream = Seed(args.seed).stream(Purpose::Split, 0, 0);
     let sides = split(&dataset.rows, args.test_size, &by, &mut |groups| groups.shuffle(&mut stream))?;
-    for (file, side) in files.iter().zip(&sides) {
+    let mut staged = Vec::new();
+    for (file, side) in claimed.iter().zip(&sides) {
         let columns: Vec<_> = side.iter().map(|&row| dataset.rows[row].columns.clone()).collect();
-        write_rows(file, &columns)?;
+        staged.push(stage_rows(file, &columns)?.0);
     }
+    // A split is both files: neither has its name before both are written.
+    commit(staged)?;
     let counts = sides.map(|side| side.len());
     let value = json!({ "train": args.train, "test": args.test, "train_rows": counts[0], "test_rows": counts[1] });
     out.result(&value, || {

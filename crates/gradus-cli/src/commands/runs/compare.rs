@@ -6,6 +6,7 @@ use gradus::Error;
 use gradus::run::compare::{Comparison, Entry};
 use gradus::run::{MetricsRow, RunDir};
 use gradus::runs::{Difference, Library, Settings, differences, history, metric_keys, series, sparkline};
+use gradus::suggest::nearest;
 use serde_json::{Value, json};
 
 use super::show::{headed, section};
@@ -74,6 +75,7 @@ impl Compared {
 /// Writes the comparison and shows it.
 pub fn run(args: &CompareArgs, library: &Library, out: &Output) -> anyhow::Result<()> {
     let found = Compared::of(library, &args.names)?;
+    found.check_metrics(&args.metric)?;
     let directory = args.output_dir.clone().unwrap_or_else(|| library.root().join("comparison"));
     found.comparison.write(&directory)?;
     out.note(format_args!("curves and report are in {}", directory.display()));
@@ -103,6 +105,19 @@ fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Compari
 }
 
 impl Compared {
+    /// Refuses a metric that no run has.
+    fn check_metrics(&self, asked: &[String]) -> gradus::Result<()> {
+        let all: Vec<MetricsRow> = self.sides.iter().flat_map(|side| side.rows.iter().cloned()).collect();
+        let known = metric_keys(&all);
+        let Some(missing) = asked.iter().find(|key| !known.contains(key)) else { return Ok(()) };
+        let names = known.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+        let hint = match nearest(missing, known.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean `{near}`? They have {names}"),
+            None => format!("they have {names}"),
+        };
+        Err(Error::input(format!("no run has the metric `{missing}`")).with_hint(hint))
+    }
+
     /// The table, the curves of `metrics` (none: those that say most), and what was set differently.
     pub fn text(&self, metrics: &[String], all_keys: bool, paint: Paint) -> String {
         let Self { comparison, sides, different } = self;

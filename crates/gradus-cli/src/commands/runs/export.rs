@@ -23,6 +23,9 @@ pub struct ExportArgs {
     /// The directory to write
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
+    /// Replace the model in the directory if it is there
+    #[arg(long)]
+    overwrite: bool,
 }
 
 /// Copies the snapshot.
@@ -30,7 +33,7 @@ pub fn run(args: &ExportArgs, library: &Library, out: &Output) -> anyhow::Result
     let entry = library.entry(&args.name)?;
     let found = snapshots(&entry.directory()?, entry.figure.as_ref().map(|figure| figure.key.as_str()))?;
     let snapshot = chosen(args, &entry, &found)?;
-    let files = export(snapshot, &args.output)?;
+    let files = export(snapshot, &args.output, args.overwrite)?;
     out.note(format_args!("{} of {}: {} files", snapshot.name(), entry.name, files.len()));
     if files.iter().any(|name| name == "adapter_config.json") {
         out.note("this is an adapter: `gradus merge` folds it into its base");

@@ -117,7 +117,7 @@ pub fn remove(args: &RmArgs, library: &Library, out: &Output) -> anyhow::Result<
             out.warn(format_args!("the configuration of {} names {}", quoted(&users), entry.path.display()));
         }
         let question = format!("remove `{}` with {} in {}?", entry.name, bytes(entry.size_bytes), entry.path.display());
-        if !confirmed(&question, &format!("`{}`", entry.name), args.yes, out)? {
+        if !out.confirmed(&question, &format!("`{}`", entry.name), args.yes)? {
             continue;
         }
         library.remove(&entry.path.display().to_string())?;
@@ -138,27 +138,12 @@ fn remove_checkpoint(entry: &Entry, step: usize, yes: bool, library: &Library, o
     let size = found.iter().find(is_it).map_or(0, |found| found.size_bytes);
     let question = format!("remove step {step} of `{}` with {}?", entry.name, bytes(size));
     // What is not there is for the library to say.
-    if size == 0 || confirmed(&question, &format!("step {step} of `{}`", entry.name), yes, out)? {
+    if size == 0 || out.confirmed(&question, &format!("step {step} of `{}`", entry.name), yes)? {
         library.remove_checkpoint(&entry.path.display().to_string(), step)?;
         out.note(format_args!("removed step {step} of {}", entry.path.display()));
         removed.push(json!({ "name": entry.name, "step": step }));
     }
     if out.is_json() { out.result(&json!({ "removed": removed }), String::new) } else { Ok(()) }
-}
-
-/// Whether the user wants it.
-fn confirmed(question: &str, what: &str, yes: bool, out: &Output) -> anyhow::Result<bool> {
-    match yes.then_some(true).or_else(|| out.confirm(question)) {
-        Some(true) => Ok(true),
-        Some(false) => {
-            out.note("kept");
-            Ok(false)
-        }
-        None => {
-            let error = Error::input(format!("{what} was not removed: nobody is here to confirm it"));
-            Err(error.with_hint("add `--yes`").into())
-        }
-    }
 }
 
 fn quoted(names: &[String]) -> String {

@@ -50,7 +50,7 @@ fn a_language_model_and_what_it_is_good_for_afterwards() {
     assert_eq!(run.code, 1);
     assert!(run.stderr.contains("its linear layers are in nf4 already"), "{}", run.stderr);
     let run = test.run(&["quantize", "--model", &fixture_model("gpt2"), "--format", "nf4", "--output", "nf4"]);
-    assert_eq!(run.code, 1);
+    assert_eq!(run.code, 2);
     assert!(run.stderr.contains("output directory `nf4` exists and is not empty"), "{}", run.stderr);
 }
 

@@ -291,7 +291,8 @@ mod tests {
             let rows = rows(&store, &project, form).expect("rows");
             assert_eq!(rows.len(), 1);
             let path = folder.path().join(format!("{}.json", form.name()));
-            gradus::data::write_rows(&path, &rows).expect("written");
+            let file = gradus::files::output::OutputFile::new(&path).expect("nothing is there");
+            gradus::data::write_rows(&file, &rows).expect("written");
             let found = read(tool, &path.to_string_lossy(), &labels).expect("read");
             assert_eq!(found[0].task, tasks[0], "{}", form.name());
             let names: Vec<&str> = found[0].said.iter().map(|(name, ..)| name.as_str()).collect();

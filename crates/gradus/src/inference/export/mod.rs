@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::open;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::output::Outputs;
 use crate::model::adapter::Adaptable;
 use crate::model::{CausalLm, ModelDir};
 use crate::pretrained::Pretrained;
@@ -35,6 +35,8 @@ pub struct ExportOptions {
     pub weights: GgufWeights,
     /// The file to write.
     pub output: PathBuf,
+    /// Whether it may replace a file that is there.
+    pub overwrite: bool,
     /// A chat template file that replaces the model's own.
     pub chat_template: Option<PathBuf>,
 }
@@ -64,14 +66,14 @@ const TOKENIZERS: [&str; 2] = ["tokenizer.json", "vocab.json"];
 /// Writes a language model as a GGUF file.
 ///
 /// # Errors
-/// When the model is of another kind, its family or tokenizer cannot be written, or the file exists.
+/// When the model is of another kind, its family or tokenizer cannot be written, or [`Outputs::file`] refuses the output.
 pub fn export(options: &ExportOptions) -> Result<Exported> {
     let dir = open(&options.model, options.adapter.as_deref())?;
-    if options.output.exists() {
-        return Err(
-            Error::input(format!("`{}` exists", options.output.display())).with_hint("choose another `--output`")
-        );
-    }
+    let is_read = |path: &PathBuf| path.is_file() && path.extension().is_none_or(|extension| extension != "gguf");
+    let read =
+        |at: &PathBuf| std::fs::read_dir(at).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_read);
+    let read = std::iter::once(&dir.path).chain(dir.adapter.as_ref().map(|adapter| &adapter.path)).flat_map(read);
+    let output = Outputs::new(options.overwrite).reading_all(read).file(&options.output)?;
     // Everything is refused before weights are read.
     Architecture::of(&dir, true)?;
     let (mut facts, mut notes) = (Vec::new(), Vec::new());
@@ -92,7 +94,7 @@ pub fn export(options: &ExportOptions) -> Result<Exported> {
     let kept_in_f32 =
         tensors.iter().filter(|tensor| tensor.dims.len() > 1 && options.weights.of(&tensor.dims) != options.weights);
     let kept_in_f32 = kept_in_f32.count();
-    atomic::write_file(&options.output, |file| gguf::write(&facts, &tensors, options.weights, file))?;
+    output.write(|file| gguf::write(&facts, &tensors, options.weights, file))?;
     let bytes = std::fs::metadata(&options.output).map_err(|error| Error::io(&options.output, error))?.len();
     Ok(Exported {
         output: options.output.clone(),

@@ -106,6 +106,7 @@ fn exported(model: &Path, weights: GgufWeights) -> Result<(File, Exported)> {
         adapter: None,
         weights,
         output: output.clone(),
+        overwrite: false,
         chat_template: None,
     };
     let result = export(&options)?;

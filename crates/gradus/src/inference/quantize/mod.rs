@@ -14,7 +14,7 @@ pub use reward::RewardQuality;
 use super::open_files;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::output::Outputs;
 use crate::generate::SamplingParams;
 use crate::model::{
     CausalLm, ModelDir, Quantisation, RewardModel, Trunk, WeightFormat, save_causal, save_reward_model,
@@ -33,9 +33,10 @@ pub struct QuantizeOptions {
     pub model: String,
     /// The format of its linear layers.
     pub format: Quantisation,
-    /// Where the quantised model goes: a directory that is not there yet, or is empty. Default: a folder of the model's
-    /// own directory, named after the format.
+    /// Where the quantised model goes. Default: a folder of the model's own directory, named after the format.
     pub output: Option<PathBuf>,
+    /// Whether it may replace a model that is there.
+    pub overwrite: bool,
     /// Preference rows for a reward model. For another, rows with prompts; without them, texts are sampled from nothing.
     pub data: Option<String>,
     /// Use at most this many rows. Default: all pairs, 64 prompts.
@@ -91,7 +92,7 @@ pub struct Side {
 /// Quantises, measures and writes; `progress` is told what is being done.
 ///
 /// # Errors
-/// When the model is quantised already or has an adapter, the output directory is not empty, or what is wrong with the
+/// When the model is quantised already or has an adapter, [`Outputs::model_dir`] refuses the output, or what is wrong with the
 /// model or the rows.
 pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Result<QuantizeReport> {
     let files = open_files(&options.model, None, options.chat_template.as_deref())?;
@@ -99,13 +100,14 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
         return Err(Error::model(&options.model, "this is an adapter, not a whole model")
             .with_hint("fold it into its base with `gradus merge`, and quantise the result"));
     }
-    let output = output(options, &files.dir)?;
+    let name = output(options)?;
+    let output = Outputs::new(options.overwrite).reading(&files.dir.path).model_dir(&name)?;
     progress("loading");
     let device = options.device.device();
     let name = options.format.name();
     let mut report = None;
     let mut finish = |path: &Path, mut found: QuantizeReport| {
-        found.output.clone_from(&output);
+        found.output = output.path().to_owned();
         let text = serde_json::to_string_pretty(&found).expect("a report serialises") + "\n";
         std::fs::write(path.join(REPORT_FILE), text).map_err(|error| Error::io(path, error))?;
         report = Some(found);
@@ -116,7 +118,7 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
         let model = RewardModel::load(&files.dir, &device)?;
         check(&model.trunk, &files.dir)?;
         progress(&format!("quantising to {name}"));
-        atomic::write_dir(&output, |path| {
+        output.write(|path| {
             let pad_id = pad_id(&files.dir, &files.tokenizer);
             save_reward_model(&model.clone().quantised(options.format), &files.dir, path, pad_id)?;
             name_padding(path, &files.tokenizer, pad_id)?;
@@ -127,7 +129,7 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
         let model = CausalLm::load(&files.dir, &device)?;
         check(&model.trunk, &files.dir)?;
         progress(&format!("quantising to {name}"));
-        atomic::write_dir(&output, |path| {
+        output.write(|path| {
             save_causal(&model.clone().quantised(options.format), &files.dir, path)?;
             let after = CausalLm::load(&saved(path)?, &device)?;
             finish(path, policy::compare(options, &files, model, after, path, progress)?)
@@ -137,22 +139,15 @@ pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Re
 }
 
 /// Where the quantised model goes.
-fn output(options: &QuantizeOptions, dir: &ModelDir) -> Result<PathBuf> {
-    let output = match &options.output {
+fn output(options: &QuantizeOptions) -> Result<PathBuf> {
+    Ok(match &options.output {
         Some(output) => output.clone(),
         None if Path::new(&options.model).is_dir() => Path::new(&options.model).join(options.format.name()),
         None => {
             let message = format!("`{}` comes from the hub, and nothing is written into its cache", options.model);
             return Err(Error::input(message).with_hint("say where the quantised model goes with `--output DIR`"));
         }
-    };
-    let is_same =
-        std::fs::canonicalize(&output).is_ok_and(|path| std::fs::canonicalize(&dir.path).is_ok_and(|own| own == path));
-    if is_same || std::fs::read_dir(&output).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(Error::input(format!("output directory `{}` exists and is not empty", output.display()))
-            .with_hint("choose another `--output`, or remove it"));
-    }
-    Ok(output)
+    })
 }
 
 /// Refuses a model that is quantised already.

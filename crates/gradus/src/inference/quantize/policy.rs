@@ -214,6 +214,7 @@ mod tests {
             model: model.display().to_string(),
             format,
             output: Some(to.path().join("quantised")),
+            overwrite: false,
             data,
             max_rows: Some(8),
             max_length: 512,

@@ -1,0 +1,417 @@
+//! Files and directories that a user names for a command to write.
+//!
+//! [`Outputs`] is the one way to get an [`OutputFile`] or an [`OutputDir`], and everything that writes where a user says takes
+//! one of these. So nobody's file is replaced unless the user asked for that (`--overwrite`) or gradus wrote the file itself,
+//! no input is replaced at all, and two outputs are never the same file.
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Component, Path, PathBuf};
+
+use super::atomic::{self, parent, sibling, sync_directory};
+use crate::error::{Diagnostic, Error, Result};
+
+/// The outputs of one command.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    overwrite: bool,
+    inputs: Vec<PathBuf>,
+    taken: Vec<PathBuf>,
+}
+
+impl Outputs {
+    /// No outputs yet; `overwrite` says whether they may replace what is there.
+    pub fn new(overwrite: bool) -> Self {
+        Self { overwrite, ..Self::default() }
+    }
+
+    /// Adds a file or directory that the command reads: no output may replace it, whatever the user says.
+    #[must_use]
+    pub fn reading(mut self, input: impl AsRef<Path>) -> Self {
+        self.inputs.push(input.as_ref().to_owned());
+        self
+    }
+
+    /// [`Self::reading`] for several.
+    #[must_use]
+    pub fn reading_all<P: AsRef<Path>>(self, inputs: impl IntoIterator<Item = P>) -> Self {
+        inputs.into_iter().fold(self, Self::reading)
+    }
+
+    /// The file `path`, for writing.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when something is there that may not be replaced, it is an input, or another output is the same file.
+    pub fn file(&mut self, path: &Path) -> Result<OutputFile> {
+        self.file_unless(path, |_| false)
+    }
+
+    /// As [`Self::file`]; a file that `is_ours` may be replaced without being asked.
+    ///
+    /// # Errors
+    /// As [`Self::file`].
+    pub fn file_unless(&mut self, path: &Path, is_ours: impl FnOnce(&Path) -> bool) -> Result<OutputFile> {
+        let shown = path.display();
+        if path.is_dir() {
+            return Err(refused(
+                format!("`{shown}` is a directory, but a file is to be written"),
+                "choose another name",
+            ));
+        }
+        self.take(path)?;
+        let found = fs::symlink_metadata(path).is_ok();
+        let may_replace = self.overwrite || (found && is_ours(path));
+        // A pipe or a device holds nothing that could be lost.
+        if found && !may_replace && !is_stream(path) {
+            return Err(refused(format!("`{shown}` exists; `--overwrite` replaces it"), ""));
+        }
+        // A link stays, and what it leads to is replaced.
+        let at = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        Ok(OutputFile { path: path.to_owned(), at, may_replace })
+    }
+
+    /// The directory `path`, for a model. With `--overwrite` it may replace the directory of another model, and nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::file`].
+    pub fn model_dir(&mut self, path: &Path) -> Result<OutputDir> {
+        self.take(path)?;
+        let shown = path.display();
+        let is_empty = match fs::symlink_metadata(path) {
+            Err(_) => true,
+            Ok(_) => fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()),
+        };
+        if !is_empty && !self.overwrite {
+            return Err(refused(
+                format!("output directory `{shown}` exists and is not empty"),
+                "choose another `--output`, or replace the model in it with `--overwrite`",
+            ));
+        }
+        if !is_empty && let Some(foreign) = foreign_to_a_model(path) {
+            return Err(refused(
+                format!("`{shown}` {foreign}: `--overwrite` would remove what no model of gradus holds"),
+                "choose another `--output`, or remove it",
+            ));
+        }
+        Ok(OutputDir { path: path.to_owned() })
+    }
+
+    /// Takes the name, which must be neither an input's, nor that of a directory with an input in it, nor another output's.
+    fn take(&mut self, path: &Path) -> Result<()> {
+        let shown = path.display();
+        let own = identity(path);
+        let holds = |input: &&PathBuf| is_same_file(path, input) || identity(input).starts_with(&own);
+        if let Some(input) =
+            self.inputs.iter().find(holds).filter(|_| fs::symlink_metadata(path).is_ok() && !is_stream(path))
+        {
+            let message = match is_same_file(path, input) {
+                true => format!("`{shown}` is read and would be replaced"),
+                false => format!("`{shown}` would be replaced, but `{}` in it is read", input.display()),
+            };
+            return Err(refused(message, "choose another name for the output"));
+        }
+        if let Some(other) = self.taken.iter().find(|other| is_same_file(path, other)).filter(|_| !is_stream(path)) {
+            return Err(refused(
+                format!("two outputs are one file: `{}` and `{shown}`", other.display()),
+                "give each output a name of its own",
+            ));
+        }
+        self.taken.push(path.to_owned());
+        Ok(())
+    }
+}
+
+/// A mistake on the command line.
+fn refused(message: String, hint: &str) -> Error {
+    let hint = (!hint.is_empty()).then(|| hint.to_owned());
+    Error::Config(vec![Diagnostic { message, places: Vec::new(), hint }])
+}
+
+/// What a directory holds that no model's does; `None` for a model's directory.
+fn foreign_to_a_model(path: &Path) -> Option<String> {
+    let Ok(entries) = fs::read_dir(path) else { return Some("is no directory".into()) };
+    let is_model = ["config.json", "adapter_config.json"].iter().any(|name| path.join(name).is_file());
+    if !is_model {
+        return Some("holds no model".into());
+    }
+    let folder = entries.flatten().find(|entry| entry.path().is_dir())?;
+    Some(format!("holds the directory `{}`", folder.file_name().to_string_lossy()))
+}
+
+/// A file that may be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputFile {
+    /// As the user named it.
+    path: PathBuf,
+    /// Where it lies: behind a link.
+    at: PathBuf,
+    may_replace: bool,
+}
+
+impl OutputFile {
+    /// A file that is not there yet.
+    ///
+    /// # Errors
+    /// As [`Outputs::file`].
+    pub fn new(path: &Path) -> Result<Self> {
+        Outputs::default().file(path)
+    }
+
+    /// As the user named it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the file, whole or not at all, and makes the directories above it.
+    ///
+    /// # Errors
+    /// What `write` returns, or [`Error::Io`].
+    pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+        commit([self.stage(write)?])
+    }
+
+    /// Writes the content beside the file, where it waits for [`commit`]; goes away again without that.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn stage(&self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<Staged> {
+        let io = |source| Error::io(&self.path, source);
+        let mut staged = Staged { file: self.clone(), temporary: None };
+        if is_stream(&self.path) {
+            let mut stream = BufWriter::new(fs::File::options().write(true).open(&self.path).map_err(io)?);
+            write(&mut stream).and_then(|()| stream.flush()).map_err(io)?;
+            return Ok(staged);
+        }
+        fs::create_dir_all(parent(&self.at)).map_err(io)?;
+        let temporary = sibling(&self.at, "tmp");
+        let created = fs::File::create_new(&temporary).map_err(io)?;
+        staged.temporary = Some(temporary);
+        let mut file = BufWriter::new(created);
+        write(&mut file).and_then(|()| file.flush()).and_then(|()| file.get_ref().sync_all()).map_err(io)?;
+        Ok(staged)
+    }
+}
+
+/// What an [`OutputFile`] will hold, under another name.
+#[derive(Debug)]
+pub struct Staged {
+    file: OutputFile,
+    /// `None` once it has its own name, and of a stream.
+    temporary: Option<PathBuf>,
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            let _ = fs::remove_file(temporary);
+        }
+    }
+}
+
+/// Gives files that belong together their names, after all of them are written.
+///
+/// # Errors
+/// [`Error::Config`] when meanwhile something is there that may not be replaced; [`Error::Io`].
+pub fn commit(files: impl IntoIterator<Item = Staged>) -> Result<()> {
+    let mut done: Vec<PathBuf> = Vec::new();
+    for mut staged in files {
+        let Some(temporary) = staged.temporary.clone() else { continue };
+        let OutputFile { path, at, may_replace } = &staged.file;
+        let io = |source| Error::io(path, source);
+        // Names that differ may still be one, as on a file system that ignores case.
+        let may_replace = *may_replace && !done.iter().any(|other| is_same_file(other, at));
+        if may_replace {
+            fs::rename(&temporary, at).map_err(io)?;
+            staged.temporary = None;
+        } else {
+            // A link fails where a rename would replace. A file system without links can only be asked before.
+            match fs::hard_link(&temporary, at) {
+                Ok(()) => {}
+                Err(_) if fs::symlink_metadata(at).is_err() => {
+                    fs::rename(&temporary, at).map_err(io)?;
+                    staged.temporary = None;
+                }
+                Err(_) => {
+                    let message = format!("`{}` was made meanwhile; `--overwrite` replaces it", path.display());
+                    return Err(refused(message, ""));
+                }
+            }
+        }
+        sync_directory(parent(at)).map_err(io)?;
+        done.push(at.clone());
+    }
+    Ok(())
+}
+
+/// A directory that may be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputDir {
+    path: PathBuf,
+}
+
+impl OutputDir {
+    /// Fills the directory, whole or not at all, as [`atomic::write_dir`].
+    ///
+    /// # Errors
+    /// As [`atomic::write_dir`].
+    pub fn write(&self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        atomic::write_dir(&self.path, fill)
+    }
+
+    /// As the user named it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Whether both names lead to one file or directory, also where it is not there yet.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    inode(one).is_some_and(|of| Some(of) == inode(other)) || identity(one) == identity(other)
+}
+
+#[cfg(unix)]
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+#[cfg(not(unix))]
+fn inode(_: &Path) -> Option<(u64, u64)> {
+    None
+}
+
+/// The one name of what the path leads to: of a file that is not there, the one name of the nearest directory that is, and the
+/// rest.
+fn identity(path: &Path) -> PathBuf {
+    if let Ok(found) = path.canonicalize() {
+        return found;
+    }
+    match path.components().next_back() {
+        Some(Component::Normal(name)) => identity(parent(path)).join(name),
+        Some(Component::ParentDir) => {
+            let mut above = identity(parent(path));
+            above.pop();
+            above
+        }
+        Some(Component::CurDir) => identity(parent(path)),
+        _ => path.to_owned(),
+    }
+}
+
+/// Whether what is there is no file but a pipe or a device: it is written to and never replaced.
+fn is_stream(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &'static str) -> impl FnOnce(&mut dyn Write) -> std::io::Result<()> {
+        move |file| file.write_all(text.as_bytes())
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let names = fs::read_dir(directory).expect("readable").flatten();
+        let mut names: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_is_there_stays_unless_it_may_be_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("new/rows.jsonl");
+        OutputFile::new(&path).expect("nothing is there").write(text("first")).expect("written");
+        let message = OutputFile::new(&path).expect_err("it is there").to_string();
+        assert_eq!(message, format!("`{}` exists; `--overwrite` replaces it", path.display()));
+        let ours = |of: &Path| fs::read(of).is_ok_and(|bytes| bytes == b"first");
+        Outputs::new(false).file_unless(&path, ours).expect("ours").write(text("second")).expect("written");
+        assert!(Outputs::new(false).file_unless(&path, ours).is_err(), "ours no more");
+        Outputs::new(true).file(&path).expect("asked for").write(text("third")).expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "third");
+        assert_eq!(names(&directory.path().join("new")), ["rows.jsonl"], "nothing else is left");
+        assert!(Outputs::new(true).file(directory.path()).is_err(), "a directory is no file");
+    }
+
+    #[test]
+    fn a_file_that_appears_meanwhile_stays() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("rows.jsonl");
+        let file = OutputFile::new(&path).expect("nothing is there");
+        let staged = file.stage(text("ours")).expect("written");
+        fs::write(&path, "theirs").expect("written");
+        let message = commit([staged]).expect_err("it is there").to_string();
+        assert!(message.contains("was made meanwhile"), "{message}");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "theirs");
+        assert_eq!(names(directory.path()), ["rows.jsonl"]);
+    }
+
+    #[test]
+    fn files_that_belong_together_get_their_names_together() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        let mut outputs = Outputs::default();
+        let (one, other) = (outputs.file(&at("one")).expect("new"), outputs.file(&at("other")).expect("new"));
+        let first = one.stage(text("1")).expect("written");
+        other.stage(|_| Err(std::io::ErrorKind::StorageFull.into())).expect_err("full");
+        drop(first);
+        assert!(names(directory.path()).is_empty(), "{:?}", names(directory.path()));
+        commit([one.stage(text("1")).expect("written"), other.stage(text("2")).expect("written")]).expect("named");
+        assert_eq!(names(directory.path()), ["one", "other"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_are_compared_and_not_their_names() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("real")).expect("made");
+        std::os::unix::fs::symlink(at("real"), at("link")).expect("linked");
+        fs::write(at("real/rows"), "1").expect("written");
+        std::os::unix::fs::symlink(at("real/rows"), at("rows")).expect("linked");
+        fs::hard_link(at("real/rows"), at("hard")).expect("linked");
+        for (one, other) in [
+            ("x", "./x"),
+            ("x", "real/../x"),
+            ("link/new", "real/new"),
+            ("link/none/new", "real/none/new"),
+            ("none/../x", "x"),
+            ("rows", "link/rows"),
+            ("hard", "rows"),
+        ] {
+            assert!(is_same_file(&at(one), &at(other)), "{one} and {other}");
+            let mut outputs = Outputs::new(true);
+            outputs.file(&at(one)).expect("one");
+            let message = outputs.file(&at(other)).expect_err("the same").to_string();
+            assert!(message.starts_with("two outputs are one file"), "{message}");
+        }
+        assert!(!is_same_file(&at("real/new"), &at("new")));
+        let mut outputs = Outputs::new(true).reading(at("rows"));
+        let message = outputs.file(&at("real/rows")).expect_err("it is read").to_string();
+        assert!(message.ends_with("is read and would be replaced"), "{message}");
+        let message = outputs.model_dir(&at("link")).expect_err("it is read").to_string();
+        assert!(message.contains("would be replaced, but"), "{message}");
+        // What is behind a link is replaced, and the link stays.
+        Outputs::new(true).file(&at("rows")).expect("asked for").write(text("2")).expect("written");
+        assert_eq!(fs::read_to_string(at("real/rows")).expect("there"), "2");
+        assert!(at("rows").is_symlink());
+    }
+
+    #[test]
+    fn only_a_model_is_replaced_by_a_model() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("model");
+        let claim = |overwrite| Outputs::new(overwrite).model_dir(&path).map_err(|error| error.to_string());
+        assert!(claim(false).is_ok());
+        fs::create_dir(&path).expect("made");
+        assert!(claim(false).is_ok(), "it is empty");
+        fs::write(path.join("notes.txt"), "mine").expect("written");
+        assert!(claim(false).is_err_and(|message| message.ends_with("exists and is not empty")));
+        assert!(claim(true).is_err_and(|message| message.contains("holds no model")));
+        fs::write(path.join("config.json"), "{}").expect("written");
+        assert!(claim(true).is_ok() && claim(false).is_err());
+        fs::create_dir(path.join("int8")).expect("made");
+        assert!(claim(true).is_err_and(|message| message.contains("holds the directory `int8`")));
+    }
+}
