@@ -353,3 +353,64 @@ fn packed_prompts_give_what_left_padded_ones_give() {
 fn without_kernels_all_of_this_holds_too() {
     without_kernels(10);
 }
+
+/// Puts a model of the fixtures together with weights of `torch_weights.py`.
+fn with_torch_weights(model: &Path, weights: &[&str]) -> tempfile::TempDir {
+    let to = tempfile::tempdir().expect("a directory");
+    for name in ["config.json", "generation_config.json"] {
+        std::fs::copy(model.join(name), to.path().join(name)).expect("copied");
+    }
+    for weights in weights {
+        let from = support::fixtures().join("torch_weights").join(weights);
+        let name = match weights.rsplit_once('/') {
+            Some((_, name)) => name,
+            None => "pytorch_model.bin",
+        };
+        std::fs::copy(from, to.path().join(name)).expect("copied");
+    }
+    to
+}
+
+#[test]
+fn pytorch_files_hold_what_safetensors_hold() {
+    let bits = |dir: &Path| -> Vec<(String, Vec<u32>)> {
+        let model = CausalLm::load(&ModelDir::open(dir).expect("opens"), &device()).expect("loads");
+        let tensor = |tensor: gradus::model::NamedTensor<'_>| {
+            (tensor.name.to_string(), tensor.values.iter().map(|value| value.to_bits()).collect())
+        };
+        gradus::model::named_tensors(&model).into_iter().map(tensor).collect()
+    };
+    let (gpt2, t5) = (fixtures().join("gpt2"), support::fixtures().join("seq2seq/t5"));
+    assert_eq!(bits(with_torch_weights(&gpt2, &["gpt2.bin"]).path()), bits(&gpt2), "an archive");
+    let shards = ["00001", "00002"].map(|n| format!("t5/pytorch_model-{n}-of-00002.bin"));
+    let files = [shards[0].as_str(), &shards[1], "t5/pytorch_model.bin.index.json"];
+    assert_eq!(bits(with_torch_weights(&t5, &files).path()), bits(&t5), "shards of views");
+    // bf16 has the upper half of the bits, rounded to even.
+    let rounded = |bits: u32| (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
+    let expected: Vec<_> = bits(&gpt2)
+        .into_iter()
+        .map(|(name, values)| (name, values.into_iter().map(rounded).collect::<Vec<_>>()))
+        .collect();
+    assert_eq!(bits(with_torch_weights(&gpt2, &["gpt2-old.bin"]).path()), expected, "the form before archives");
+}
+
+#[test]
+fn pytorch_files_that_are_no_weights_are_refused_with_the_reason() {
+    let gpt2 = fixtures().join("gpt2");
+    let refused = |dir: &Path| {
+        let dir = ModelDir::open(dir).expect("opens");
+        CausalLm::load(&dir, &device()).err().expect("refused").to_string()
+    };
+    let found = refused(with_torch_weights(&gpt2, &["transposed.bin"]).path());
+    assert!(found.contains("tensor `transformer.wte.weight` is a view with the strides [1, 3]"), "{found}");
+    let found = refused(with_torch_weights(&gpt2, &["training.bin"]).path());
+    assert!(found.contains("`optimizer` is a mapping: a training checkpoint"), "{found}");
+    let directory = with_torch_weights(&gpt2, &["gpt2.bin"]);
+    let path = directory.path().join("pytorch_model.bin");
+    let whole = std::fs::read(&path).expect("readable");
+    for bytes in [&whole[..whole.len() / 2], b"", b"PK\x03\x04", b"hello", b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R."] {
+        std::fs::write(&path, bytes).expect("written");
+        let found = refused(directory.path());
+        assert!(found.contains("pytorch_model.bin"), "{found}");
+    }
+}

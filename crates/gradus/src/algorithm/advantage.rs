@@ -41,9 +41,9 @@ pub fn of_critic(
     Advantages { advantages, returns, values, stats }
 }
 
-/// One advantage per completion, the same for all of its tokens: its whole reward against those of its group.
-pub fn of_groups(experience: &Experience, baseline: Baseline, scale: Scale) -> Advantages {
-    let groups = group_advantages(&experience.totals(), experience.rollouts.group_size, baseline, scale);
+/// One advantage per completion, the same for all of its tokens: its reward in `rewards_b` against those of its group.
+pub fn of_groups(rewards_b: &[Option<f32>], experience: &Experience, baseline: Baseline, scale: Scale) -> Advantages {
+    let groups = group_advantages(rewards_b, experience.rollouts.group_size, baseline, scale);
     let mut stats = Stats::default();
     stats.mean("frac_reward_zero_std", groups.zero_std_fraction(), 1.0);
     let rollouts = experience.rollouts.rollouts.iter().zip(&groups.advantages_b);

@@ -107,6 +107,9 @@ pub struct GrpoConfig {
     pub scale_rewards: ScaleRewards,
     /// Leave completions without a stop id out of the loss. Default false (TRL).
     pub mask_truncated_completions: bool,
+    /// Subtract this from the reward of a completion that reached `max_new_tokens` without a stop id, before rewards are
+    /// compared within their group. Default: nothing.
+    pub missing_eos_penalty: Option<f64>,
     /// How often groups whose rewards are all alike give way to groups of prompts that the iteration has not had (dynamic
     /// sampling, Yu et al. 2025). Default 0: they stay, and teach nothing.
     #[schemars(range(max = 1_000))]
@@ -145,6 +148,7 @@ impl Default for GrpoConfig {
             baseline: GroupBaseline::GroupMean,
             scale_rewards: ScaleRewards::Group,
             mask_truncated_completions: false,
+            missing_eos_penalty: None,
             resample_rounds: 0,
             entropy_coefficient: 0.0,
             stop: Vec::new(),
@@ -269,6 +273,7 @@ impl Method for GrpoConfig {
             problems.above_zero(key, value);
         }
         problems.at_least("method.grpo.entropy_coefficient", self.entropy_coefficient, 0.0);
+        problems.at_least("method.grpo.missing_eos_penalty", self.missing_eos_penalty.unwrap_or(0.0), 0.0);
         self.iteration().rules(problems, self.name(), train);
         problems.at_least("method.grpo.kl_coefficient", self.kl_coefficient, 0.0);
         if let Some(high) = self.clip_range_high {
@@ -384,7 +389,7 @@ impl Algorithm for Grpo {
             ScaleRewards::Batch => Scale::Batch,
             ScaleRewards::None => Scale::None,
         };
-        of_groups(experience, baseline, scale)
+        of_groups(&experience.totals_less(self.config.missing_eos_penalty), experience, baseline, scale)
     }
 
     fn update(

@@ -38,7 +38,7 @@ use crate::method::{Iteration, Method};
 use crate::model::CausalLm;
 use crate::progress::Progress;
 use crate::rng::Purpose;
-use crate::rollout::{Rollout, Rollouts};
+use crate::rollout::{Rollout, Rollouts, StopReason};
 use crate::settings::Settings;
 use crate::stats::Stats;
 
@@ -118,6 +118,16 @@ impl Experience {
     /// The sum of each rollout's rewards.
     pub fn totals(&self) -> Vec<Option<f32>> {
         self.rewards.iter().map(|rewards_t| rewards_t.as_ref().map(|rewards_t| rewards_t.iter().sum())).collect()
+    }
+
+    /// [`totals`](Self::totals), less `penalty` for a completion that was cut off before a stop id.
+    pub fn totals_less(&self, penalty: Option<f64>) -> Vec<Option<f32>> {
+        let penalty = penalty.unwrap_or(0.0) as f32;
+        let less = |(total, rollout): (Option<f32>, &Rollout)| match rollout.stop {
+            StopReason::Length => total.map(|total| total - penalty),
+            _ => total,
+        };
+        self.totals().into_iter().zip(&self.rollouts.rollouts).map(less).collect()
     }
 
     /// KL(policy ‖ reference) of each rollout in nats, over its tokens that count; `is_raw`: of all ids

@@ -50,6 +50,9 @@ pub struct RlooConfig {
     pub reward_clip_range: Option<[f64; 2]>,
     /// Leave completions without a stop id out of the loss. Default false (TRL).
     pub mask_truncated_completions: bool,
+    /// Subtract this from the reward of a completion that reached `max_new_tokens` without a stop id, before rewards are
+    /// compared within their group. Default: nothing.
+    pub missing_eos_penalty: Option<f64>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
     /// What else shapes the distribution that completions are drawn from.
@@ -72,6 +75,7 @@ impl Default for RlooConfig {
             normalize_advantages: false,
             reward_clip_range: None,
             mask_truncated_completions: false,
+            missing_eos_penalty: None,
             stop: Vec::new(),
             sampling: SamplingConfig::default(),
             reference_model: None,
@@ -116,6 +120,7 @@ impl Method for RlooConfig {
             problems.above_zero("method.rloo.clip_range_high", high);
         }
         problems.at_least("method.rloo.kl_coefficient", self.kl_coefficient, 0.0);
+        problems.at_least("method.rloo.missing_eos_penalty", self.missing_eos_penalty.unwrap_or(0.0), 0.0);
         if let Some([low, high]) = self.reward_clip_range {
             problems.unless(low < high, &["method.rloo.reward_clip_range"], || {
                 let message = format!(
@@ -228,7 +233,8 @@ impl Algorithm for Rloo {
             stats.mean("kl", kl_b.iter().sum(), tokens as f64);
         }
         let kl_b = kl_b.unwrap_or_else(|| vec![0.0; rollouts.len()]);
-        let found = self.config.advantages(&experience.totals(), &kl_b);
+        let rewards_b = experience.totals_less(self.config.missing_eos_penalty);
+        let found = self.config.advantages(&rewards_b, &kl_b);
         stats.mean("frac_reward_zero_std", found.zero_std_fraction(), 1.0);
         let advantages = rollouts.iter().zip(&found.advantages_b);
         let advantages = advantages.map(|(rollout, &advantage)| vec![advantage; rollout.counted()]).collect();

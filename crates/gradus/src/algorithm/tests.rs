@@ -8,6 +8,7 @@ use burn::tensor::{Device, Tensor};
 use super::critic::SeparateCritic;
 use super::grpo::{Grpo, GrpoConfig, ScaleRewards};
 use super::ppo::{Ppo, PpoConfig};
+use super::rloo::{Rloo, RlooConfig};
 use super::*;
 use crate::algorithm::actor::ValueHead;
 use crate::host::read;
@@ -208,4 +209,28 @@ fn ppo_drops_out_in_updates_alone() {
     assert!((plain.2 - 1.0).abs() < 1e-6 && (dropped.2 - 1.0).abs() > 1e-4, "{} and {}", plain.2, dropped.2);
     assert_ne!(plain.3, dropped.3);
     assert_eq!(dropped, again, "the masks are those of the step");
+}
+
+#[test]
+fn a_completion_that_is_cut_off_loses_the_penalty_before_rewards_are_compared() {
+    let (policy, settings) = (policy(), settings());
+    let mut experience = experience(&policy, &settings, 0.0);
+    // Rewards 1 and 0; the first completion never ended.
+    experience.rollouts.rollouts[0].stop = StopReason::Length;
+    assert_eq!(experience.totals_less(None), [Some(1.0), Some(0.0)]);
+    assert_eq!(experience.totals_less(Some(3.0)), [Some(-2.0), Some(0.0)]);
+    let actor = Actor { policy, value_head: None };
+    let first = |algorithm: &mut dyn Algorithm| algorithm.advantages(&actor, &experience, &settings).advantages[0][0];
+    let grpo = |missing_eos_penalty| {
+        let config = GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, missing_eos_penalty, ..GrpoConfig::default() };
+        first(&mut Grpo::new(&config))
+    };
+    // Less the mean of the group: 1 − 0.5, and −2 + 1.
+    assert_eq!([grpo(None), grpo(Some(3.0))], [0.5, -1.0]);
+    let rloo = |missing_eos_penalty| {
+        let config = RlooConfig { group_size: 2, kl_coefficient: 0.0, missing_eos_penalty, ..RlooConfig::default() };
+        first(&mut Rloo::new(&config))
+    };
+    // Less the other one's: 1 − 0, and −2 − 0.
+    assert_eq!([rloo(None), rloo(Some(3.0))], [1.0, -2.0]);
 }

@@ -450,3 +450,65 @@ impl Machine<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Pickle, String> {
+        Pickle::read(&mut &bytes[..])
+    }
+
+    fn refused(bytes: &[u8]) -> String {
+        read(bytes).expect_err("refused")
+    }
+
+    #[test]
+    fn mappings_lists_and_numbers_are_read() {
+        let pickle = read(b"\x80\x02}q\x00(X\x01\x00\x00\x00aK\x07X\x01\x00\x00\x00bM\x01\x02u.").expect("read");
+        let entries = pickle.entries().expect("a mapping");
+        assert!(matches!(entries[..], [("a", Value::Number(7)), ("b", Value::Number(513))]), "{entries:?}");
+        assert_eq!(read(b"\x80\x02](U\x01xU\x02yze.").expect("read").texts(), Some(vec!["x", "yz"]));
+        let numbers = read(b"\x80\x02(J\xff\xff\xff\xff\x8a\x01\xfe\x8a\x00t.").expect("read");
+        let Value::Tuple(places) = numbers.get(numbers.top) else { panic!("a tuple") };
+        let numbers: Vec<_> = places.iter().map(|&place| format!("{:?}", numbers.get(place))).collect();
+        assert_eq!(numbers, ["Number(-1)", "Number(-2)", "Number(0)"]);
+    }
+
+    #[test]
+    fn nothing_is_executed() {
+        let expected = "its pickle uses `posix.system`, which is not part of a weight file; it is not executed";
+        assert_eq!(refused(b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R."), expected);
+        assert_eq!(refused(b"\x80\x04\x8c\x05posix\x8c\x06system\x93."), expected);
+        assert!(refused(b"c__builtin__\neval\n.").contains("`__builtin__.eval`"));
+        // Instances and calls of methods have no instruction here.
+        for code in [b'i', b'o', 0x81, 0x92, b'P', 0x82] {
+            assert!(refused(&[b'(', code, b'.']).starts_with("its pickle has the instruction "), "{code}");
+        }
+        assert!(refused(b"ccollections\nOrderedDict\nK\x01\x85R.").contains("arguments that weights do not have"));
+        assert!(refused(b"K\x01)R.").contains("a value that is not a name"));
+    }
+
+    #[test]
+    fn broken_pickles_are_errors() {
+        for bytes in [&b""[..], b"\x80", b".", b"}u.", b"t.", b"R.", b"Q.", b"h\x00.", b"X\xff\xff\xff\xffa.", b"(K\x01)", b"K\x01a."] {
+            assert!(!refused(bytes).is_empty(), "{bytes:?}");
+        }
+        assert!(refused(&[&b"c"[..], &[b'a'; 1000], b"\nb\n."].concat()).contains("more than 200 bytes"));
+        let deep = [&[b'('; 9][..], &b"K\x01".repeat(9), b"t."].concat();
+        assert!(read(&deep).is_ok());
+        let many = [&b"ctorch._utils\n_rebuild_tensor_v2\n(ctorch\nFloatStorage\nU\x01a"[..], b"."].concat();
+        assert!(read(&many).is_ok(), "names alone are values");
+    }
+
+    #[test]
+    fn a_value_that_is_used_again_is_not_copied() {
+        // A tuple of a million numbers, made a `torch.Size` a million times: places only.
+        let mut bytes = b"(".to_vec();
+        bytes.extend(b"K\x01".repeat(100_000));
+        bytes.extend(b"tq\x00ctorch\nSize\nq\x01");
+        bytes.extend(b"h\x01h\x00\x85R".repeat(100_000));
+        bytes.push(b'.');
+        assert!(read(&bytes).is_ok());
+    }
+}

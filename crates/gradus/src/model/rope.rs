@@ -331,3 +331,27 @@ fn yarn_attention(keys: &Keys, factor: f64) -> f64 {
         _ => scale(1.0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scaling_stretches_the_positions_as_transformers_documents_it() {
+        let positions = |scaling: serde_json::Value| {
+            let config = json!({ "rope_scaling": scaling });
+            Rope::from_config(config.as_object().expect("an object"), 8, 512).expect("angles").made_for()
+        };
+        assert_eq!(positions(json!(null)), 512);
+        assert_eq!(positions(json!({ "rope_type": "linear", "factor": 4.0 })), 2048);
+        assert_eq!(positions(json!({ "rope_type": "dynamic", "factor": 2.0 })), 1024);
+        let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512 });
+        assert_eq!(positions(yarn), 2048);
+        // A configuration whose `max_position_embeddings` is the length after scaling.
+        let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
+        assert_eq!(positions(yarn), 512);
+        let llama3 = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64 });
+        assert_eq!(positions(llama3), 512);
+    }
+}
