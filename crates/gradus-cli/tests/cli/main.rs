@@ -16,10 +16,14 @@ mod documents;
 mod driver;
 mod fine_grained;
 mod frame;
+#[path = "../../../gradus/tests/support/hostile_templates.rs"]
+mod hostile_templates;
 mod hub;
 mod inference;
 mod metrics;
 mod mistakes;
+#[path = "../../../gradus/tests/hostile/mutate.rs"]
+mod mutate;
 mod plan;
 mod plugins;
 mod resume;
@@ -31,5 +35,6 @@ mod serve;
 mod skip;
 mod sweep;
 mod tasks;
+mod templates;
 mod train;
 mod training;
