@@ -18,12 +18,16 @@ use std::process::ExitCode;
 use output::Output;
 
 fn main() -> ExitCode {
+    // A process that renders chat templates for another one does nothing else.
+    if let Some(code) = output::render_for_parent() {
+        return code;
+    }
     allocator::keep_pages();
     let matches = match cli::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return output::usage(error),
     };
     let out = Output::new(&cli::Global::from(&matches));
-    let result = commands::run(&matches, &out);
+    let result = process::render_apart().and_then(|()| commands::run(&matches, &out));
     report::finish(result, &out)
 }

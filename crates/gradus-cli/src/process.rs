@@ -5,12 +5,20 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
+use gradus::text::render;
 
 /// The program itself, with no arguments yet. Whatever they become, no shell reads them.
 pub fn gradus() -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.stdin(Stdio::null());
     Ok(command)
+}
+
+/// Has chat templates rendered by processes of their own from now on, which are this program too.
+pub fn render_apart() -> anyhow::Result<()> {
+    let program = render::this_program().context("chat templates need a process of their own")?;
+    render::register(program);
+    Ok(())
 }
 
 /// Begins it; what it says of itself goes to `log`.

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use gradus::Result;
-use gradus::inference::{AnswerEnd, Ask, Piece, Said, Session};
+use gradus::inference::{AnswerEnd, Ask, Piece, Prompter, Said, Session};
+use gradus::{Error, Result};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::actor::Work;
+use crate::actor::{Actor, Work};
 
 /// A token with its words.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +46,20 @@ struct Listener {
     to: UnboundedSender<(usize, Heard)>,
     /// The last ids before the next.
     tail: Vec<u32>,
+}
+
+/// Makes a prompt for the model of a desk, on a thread that computes nothing: a chat template may take seconds, and others are
+/// answered meanwhile.
+///
+/// # Errors
+/// What `make` fails with.
+pub async fn prompt<R: Send + 'static>(
+    desk: &Actor<Desk>,
+    make: impl FnOnce(&Prompter) -> Result<R> + Send + 'static,
+) -> Result<R> {
+    let prompter = desk.ask(|desk| desk.session.prompter().clone()).await?;
+    let made = tokio::task::spawn_blocking(move || make(&prompter)).await;
+    made.unwrap_or_else(|_| Err(Error::input("the prompt could not be made")))
 }
 
 impl Desk {

@@ -348,3 +348,30 @@ fn what_is_longer_than_a_models_positions_is_refused_by_every_family() {
         assert!(run.stderr.contains(&format!("hint: set `train.max_length` to {positions}")), "{family}: {}", run.stderr);
     }
 }
+
+/// A file of a few kilobytes must not size a list by the largest id in it.
+#[test]
+fn ids_beyond_the_embedding_are_refused() {
+    let test = CliTest::new();
+    let from = fixture_model("qwen3");
+    for file in ["config.json", "model.safetensors", "tokenizer_config.json"] {
+        let path = test.write(&format!("m/{file}"), "");
+        std::fs::copy(std::path::Path::new(&from).join(file), path).expect("copied");
+    }
+    let text = std::fs::read_to_string(std::path::Path::new(&from).join("tokenizer.json")).expect("the fixture has it");
+    let vocabulary = serde_json::from_str::<Value>(&text).expect("JSON");
+    let largest = vocabulary["model"]["vocab"].as_object().expect("a mapping").values().filter_map(Value::as_u64).max();
+    for (id, expected) in [
+        (4_000_000_000_u64, "the largest token id is 4000000000, but at most 16777215 is allowed"),
+        (90_000, "the tokenizer has 90001 tokens, but the model's vocabulary only"),
+    ] {
+        let mut changed = vocabulary.clone();
+        let pieces = changed["model"]["vocab"].as_object_mut().expect("a mapping");
+        let last = pieces.values_mut().find(|value| value.as_u64() == largest).expect("the largest");
+        *last = id.into();
+        test.write("m/tokenizer.json", &changed.to_string());
+        let run = test.run(&["export", "--model", "m", "--output", "m.gguf"]);
+        assert!(run.code == 1 && run.stderr.contains(expected), "{id}: {} {}", run.code, run.stderr);
+        assert!(!test.path().join("m.gguf").exists(), "nothing is written");
+    }
+}

@@ -16,10 +16,14 @@ mod documents;
 mod driver;
 mod fine_grained;
 mod frame;
+#[path = "../../../gradus/tests/support/hostile_templates.rs"]
+mod hostile_templates;
 mod hub;
 mod inference;
 mod metrics;
 mod mistakes;
+#[path = "../../../gradus/tests/hostile/mutate.rs"]
+mod mutate;
 mod overwrite;
 mod plan;
 mod plugins;
@@ -32,5 +36,6 @@ mod serve;
 mod skip;
 mod sweep;
 mod tasks;
+mod templates;
 mod train;
 mod training;

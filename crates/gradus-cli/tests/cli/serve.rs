@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::{CliTest, fixture_model};
+use crate::hostile_templates;
+use crate::templates::model_with;
 
 /// A server that is killed when the test ends, as by the system: without a word.
 pub struct Server(Child, String);
@@ -112,4 +114,55 @@ fn projects_are_made_and_read_from_the_terminal() {
     assert_eq!(test.run(&["annotate", "rm", "tea", "--yes"]).code, 1);
     let run = test.run(&["annotate", "new", "a/b", "--data", "rows.jsonl", "--labels", "comparison"]);
     assert_eq!(run.code, 1, "{}", run.stderr);
+}
+
+/// A model's chat template is a stranger's: whatever it does, the server goes on, and so do the answers of others.
+#[test]
+fn no_template_ends_the_server_or_the_streams_of_others() {
+    let test = CliTest::new();
+    model_with(&test, "good", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:");
+    let all = hostile_templates::all();
+    // One of each limit, and some of every class.
+    let limits = [hostile_templates::ITSELF.to_owned() + "{{ ns }}", hostile_templates::SLOW.to_owned()];
+    let bad: Vec<String> = all.iter().step_by(13).map(|(_, source)| source.clone()).chain(limits).collect();
+    for (i, source) in bad.iter().enumerate() {
+        model_with(&test, &format!("bad-{i}"), source);
+    }
+    let (server, _) = serve(&test, &[]);
+    let chat = |model: &str, stream: bool| {
+        let messages = json!([{ "role": "user", "content": "The tea" }]);
+        let body = json!({ "model": model, "messages": messages, "max_tokens": 60, "seed": 3, "stream": stream });
+        ask(&server, "POST", "/v1/chat/completions", &body.to_string())
+    };
+    let said = |stream: &str| -> String {
+        let events = stream.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+        events.filter_map(|event| Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect()
+    };
+    let whole = chat("good", true);
+    let expected = said(&whole);
+    assert!(whole.contains("data: [DONE]") && expected.len() > 10, "{whole}");
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            let mut streams = 0;
+            while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                let stream = chat("good", true);
+                assert!(stream.contains("data: [DONE]"), "{stream}");
+                assert_eq!(said(&stream), expected);
+                streams += 1;
+            }
+            streams
+        });
+        for (i, source) in bad.iter().enumerate() {
+            let answer = chat(&format!("bad-{i}"), false);
+            let start: String = source.chars().take(80).collect();
+            // Some are harmless, and the model answers.
+            let is_answer = ["HTTP/1.1 200", "HTTP/1.1 4", "HTTP/1.1 5"].iter().any(|head| answer.starts_with(head));
+            assert!(is_answer, "{start}: {answer}");
+        }
+        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert!(others.join().expect("every stream was whole") > 0);
+    });
+    let last = chat(&format!("bad-{}", bad.len() - 2), false);
+    assert!(last.contains("nests too deep"), "{last}");
 }

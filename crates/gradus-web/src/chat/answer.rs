@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::tree;
 use crate::app::App;
-use crate::desk::{Heard, Token};
+use crate::desk::{Heard, Token, prompt};
 use crate::events::Events;
 use crate::failed::{Done, Failed, read};
 use crate::guard::secret;
@@ -113,8 +113,8 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
     };
     let stream = Seed(seed).stream(Purpose::Chat, side.turn, side.attempt);
     let messages = side.messages.clone();
+    let prompt = prompt(&desk, move |prompter| prompter.prompt_of(&messages, &Asked::default())).await?;
     let asked = desk.ask(move |desk| {
-        let prompt = desk.session.prompt_of(&messages, &Asked::default())?;
         let stop = desk.session.stop_of(&[]);
         desk.sample(vec![Ask { prompt, params, stop, streams: vec![stream] }])
     });

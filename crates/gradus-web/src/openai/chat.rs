@@ -16,7 +16,7 @@ use super::tools::{Call, Speech};
 use super::wanted::{LIKELIEST_MAX, Wanted};
 use super::{Refused, desk, end_stream, finish_reason, head, json_response, usage};
 use crate::app::App;
-use crate::desk::{Desk, Heard, Hearing, Token};
+use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;
 
 /// Tokens of an answer where no limit is given; the model's positions are one too.
@@ -95,17 +95,15 @@ fn arguments_as_objects(message: &mut Value) {
     }
 }
 
-/// Reads the conversation and begins to sample; gives the prompt's ids.
-fn begin(desk: &mut Desk, request: &Request) -> gradus::Result<(Vec<u32>, Hearing)> {
-    let ids = desk.session.prompt_of(&request.messages, &request.asked)?;
+/// Begins to sample.
+fn begin(desk: &mut Desk, request: &Request, prompt: Vec<u32>) -> gradus::Result<Hearing> {
     let params = SamplingParams {
         max_new_tokens: request.max_tokens,
         likeliest: request.logprobs.unwrap_or(0),
         ..request.wanted.params.clone()
     };
     let stop = desk.session.stop_of(&request.wanted.stop);
-    let ask = Ask { prompt: ids.clone(), params, stop, streams: request.wanted.streams(0) };
-    Ok((ids, desk.sample(vec![ask])?))
+    desk.sample(vec![Ask { prompt, params, stop, streams: request.wanted.streams(0) }])
 }
 
 /// Answers.
@@ -113,7 +111,9 @@ pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response
     let request = Arc::new(Request::read(&body)?);
     let desk = desk(&app, &request.wanted.model).await?;
     let asked = Arc::clone(&request);
-    let (ids, hearing) = desk.ask(move |desk| begin(desk, &asked)).await??;
+    let ids = prompt(&desk, move |prompter| prompter.prompt_of(&asked.messages, &asked.asked)).await?;
+    let (asked, given) = (Arc::clone(&request), ids.clone());
+    let hearing = desk.ask(move |desk| begin(desk, &asked, given)).await??;
     if request.wanted.is_streamed {
         return Ok(stream(request, ids, hearing));
     }

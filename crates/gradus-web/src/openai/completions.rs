@@ -7,14 +7,14 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use gradus::generate::SamplingParams;
-use gradus::inference::Ask;
+use gradus::inference::{Ask, Prompter};
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::wanted::{COMPLETIONS_MAX, LIKELIEST_MAX, Wanted};
 use super::{Refused, desk, end_stream, finish_reason, head, json_response, usage};
 use crate::app::App;
-use crate::desk::{Desk, Heard, Hearing, Token};
+use crate::desk::{Desk, Heard, Hearing, Token, prompt};
 use crate::events::Events;
 
 /// The most prompts of a request.
@@ -101,19 +101,24 @@ struct Read {
     tokens: Vec<Token>,
 }
 
+/// The ids of each prompt.
+fn ids_of(prompter: &Prompter, request: &Request) -> gradus::Result<Vec<Vec<u32>>> {
+    let ids = |prompt: &Prompt| match prompt {
+        Prompt::Text(text) => prompter.ids_of(text, request.add_special),
+        Prompt::Ids(ids) => Ok(ids.clone()),
+    };
+    request.prompts.iter().map(ids).collect()
+}
+
 /// Reads the prompts and begins to sample.
-fn begin(desk: &mut Desk, request: &Request) -> gradus::Result<(Vec<Read>, Option<Hearing>)> {
+fn begin(desk: &mut Desk, request: &Request, prompts: Vec<Vec<u32>>) -> gradus::Result<(Vec<Read>, Option<Hearing>)> {
     let (mut read, mut asks) = (Vec::new(), Vec::new());
     let params = SamplingParams {
         max_new_tokens: request.max_tokens,
         likeliest: request.logprobs.unwrap_or(0),
         ..request.wanted.params.clone()
     };
-    for (i, prompt) in request.prompts.iter().enumerate() {
-        let ids = match prompt {
-            Prompt::Text(text) => desk.session.tokenizer().encode(text, request.add_special)?,
-            Prompt::Ids(ids) => ids.clone(),
-        };
+    for (i, ids) in prompts.into_iter().enumerate() {
         let tokens = match (request.echo, request.logprobs) {
             (false, _) => Vec::new(),
             (true, Some(likeliest)) => desk.score(&ids, likeliest)?,
@@ -144,7 +149,9 @@ pub async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response
     let request = Arc::new(Request::read(&body)?);
     let desk = desk(&app, &request.wanted.model).await?;
     let asked = Arc::clone(&request);
-    let (read, hearing) = desk.ask(move |desk| begin(desk, &asked)).await??;
+    let prompts = prompt(&desk, move |prompter| ids_of(prompter, &asked)).await?;
+    let asked = Arc::clone(&request);
+    let (read, hearing) = desk.ask(move |desk| begin(desk, &asked, prompts)).await??;
     if request.wanted.is_streamed {
         return Ok(stream(request, read, hearing));
     }

@@ -297,21 +297,30 @@ pub(super) fn run<E: Send + Measured>(
     make: impl Fn(&Row) -> Result<Made<E>, Failure> + Sync,
 ) -> Result<Examples<E>> {
     let failures = AtomicUsize::new(0);
-    let made: Vec<Result<Made<E>, Failure>> = rows
+    // The first row whose failure ends it all. Rows behind it are not tried: each may take as long as the limits allow.
+    let last = AtomicUsize::new(usize::MAX);
+    let made: Vec<Option<Result<Made<E>, Failure>>> = rows
         .par_iter()
-        .map(|row| {
+        .enumerate()
+        .map(|(at, row)| {
+            if at > last.load(Ordering::Relaxed) {
+                return None;
+            }
             let made = reading::read(row, options).map_err(Failure::Row).and_then(|row| make(&row));
             if made.is_err() {
                 failures.fetch_add(1, Ordering::Relaxed);
             }
-            made
+            if matches!(made, Err(Failure::All(_))) {
+                last.fetch_min(at, Ordering::Relaxed);
+            }
+            Some(made)
         })
         .collect();
     let mut errors = RowErrors::new(options.bad_rows);
     let mut counts = Counts { rows: rows.len(), ..Counts::default() };
     let mut examples = Vec::with_capacity(rows.len() - failures.into_inner());
     let mut shortest = usize::MAX;
-    for (row, made) in rows.iter().zip(made) {
+    for (row, made) in rows.iter().zip(made).map_while(|(row, made)| Some((row, made?))) {
         let made = match made {
             Ok(made) => made,
             Err(Failure::Row(message)) => {

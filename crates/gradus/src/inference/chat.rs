@@ -15,7 +15,7 @@ pub use answer::{Answer, AnswerEnd, Flow};
 pub use judge::ChatJudge;
 pub use segments::{JudgedPart, SegmentsJudge};
 pub use session::{Ask, Piece, Said, Session};
-pub use talker::{Asked, model_of};
+pub use talker::{Asked, Prompter, model_of};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl ChatModel {
 
     /// How conversations are written.
     pub fn format(&self) -> ChatFormat {
-        self.talker.format
+        self.talker.format()
     }
 
     /// The conversation as the model reads it, up to where its answer begins.
@@ -125,7 +125,7 @@ impl ChatModel {
     /// # Errors
     /// When the template refuses the conversation.
     pub fn text_of(&self, messages: &[Message]) -> Result<String> {
-        self.talker.text_of(messages, &Asked::default())
+        self.talker.prompter.text_of(messages, &Asked::default())
     }
 
     /// Answers the conversation. `turn` and `attempt` choose the random stream; `hear` gets every piece of the answer as
@@ -154,7 +154,7 @@ impl ChatModel {
     /// # Errors
     /// When the conversation has become too long, or a setting has no meaning.
     pub fn begin(&mut self, messages: &[Message], settings: &ChatSettings, (turn, attempt): (u64, u64)) -> Result<()> {
-        let (ids, begins_inside) = self.talker.prompt_of(messages, &Asked::default())?;
+        let (ids, begins_inside) = self.talker.prompter.begin(messages, &Asked::default())?;
         let params = self.talker.params(ids.len(), settings.params.clone());
         let params = params.map_err(|error| error.with_hint("`/reset` begins a new one"))?;
         let stop = self.talker.stop(&settings.stop);

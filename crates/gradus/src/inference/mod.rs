@@ -14,7 +14,7 @@ mod score;
 
 pub use chat::{
     Answer, AnswerEnd, Ask, Asked, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow, JudgedPart,
-    Piece, Said, SegmentsJudge, Session, model_of,
+    Piece, Prompter, Said, SegmentsJudge, Session, model_of,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalOptions, Measured, Prediction, evaluate};

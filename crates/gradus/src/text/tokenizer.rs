@@ -19,6 +19,7 @@ use tokenizers::{
 };
 
 use super::convention::Convention;
+use super::tokenizer_bounds;
 use crate::{Error, Result, border, files};
 
 /// Text to ids and back, with the special tokens of one model directory. Copies share the vocabulary.
@@ -72,6 +73,9 @@ pub enum Cut {
     Right(usize),
 }
 
+/// More bytes than most tokens of any text have.
+const BYTES_A_TOKEN: usize = 16;
+
 impl Tokenizer {
     /// Reads the tokenizer of a model directory.
     ///
@@ -109,7 +113,7 @@ impl Tokenizer {
 
         let special_ids: HashSet<u32> =
             inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        let vocab_size = vocabulary_size(&inner);
+        let vocab_size = vocabulary_size(&inner).map_err(|e| Error::model(directory, e))?;
         let of_words = spaces_words(&inner, convention).then(Arc::default);
         let inner = Arc::new(inner);
         let directory = directory.to_path_buf();
@@ -129,6 +133,24 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         let encoding = self.cross(|inner| inner.encode_fast(text, add_special))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The ids of `text` as [`encode`](Self::encode) gives them; `None` for a text that is so long that it has far more than `most`.
+    ///
+    /// Of a long text only the beginning is tokenized first: tokenizing takes a hundred times the memory of a text.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_within(&self, text: &str, add_special: bool, most: usize) -> Result<Option<Vec<u32>>> {
+        let enough = most.saturating_mul(BYTES_A_TOKEN).max(1 << 16);
+        if text.len() > enough {
+            let beginning = self.encode(&text[..text.floor_char_boundary(enough)], false)?.len();
+            // The cut may change tokens near it, and so their number a little.
+            if beginning > most.saturating_mul(2) {
+                return Ok(None);
+            }
+        }
+        self.encode(text, add_special).map(Some)
     }
 
     /// One text, or two that are read together, with the special tokens that the tokenizer puts around them; cut where `cut`
@@ -325,10 +347,23 @@ fn token_text(value: Option<&Value>) -> Option<String> {
 }
 
 /// One more than the largest id: vocabularies with holes still index an embedding of that size.
-fn vocabulary_size(inner: &tokenizers::Tokenizer) -> usize {
-    let counted = inner.get_vocab_size(true);
-    let largest_added = inner.get_added_tokens_decoder().keys().max().map_or(0, |&id| id as usize + 1);
-    counted.max(largest_added)
+///
+/// # Errors
+/// When a piece or an id is larger than any that is known.
+fn vocabulary_size(inner: &tokenizers::Tokenizer) -> Result<usize, String> {
+    let (mut size, mut longest) = (inner.get_vocab_size(true), 0);
+    for (piece, id) in inner.get_vocab(true) {
+        size = size.max(id as usize + 1);
+        longest = longest.max(piece.len());
+    }
+    if longest > tokenizer_bounds::PIECE_BYTES {
+        let most = tokenizer_bounds::PIECE_BYTES;
+        return Err(format!("a piece of the vocabulary has {longest} bytes, but at most {most} are allowed"));
+    }
+    if size > tokenizer_bounds::IDS {
+        return Err(format!("the largest token id is {}, but at most {} is allowed", size - 1, tokenizer_bounds::IDS - 1));
+    }
+    Ok(size)
 }
 
 /// Whether words get a space before them though `tokenizer.json` says otherwise: byte-level tokenizers of GPT-2's and RoBERTa's kin,
@@ -342,10 +377,13 @@ fn spaces_words(inner: &tokenizers::Tokenizer, convention: Option<Convention>) -
 fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) -> Result<tokenizers::Tokenizer> {
     let path = directory.join("tokenizer.json");
     match files::read(&path, files::TOKENIZER_BYTES) {
-        Ok(bytes) => border::cross(|| tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| error.to_string()))
+        Ok(bytes) => {
+            tokenizer_bounds::check(&bytes).map_err(|what| Error::model(&path, what))?;
+            border::cross(|| tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| error.to_string()))
             .flatten()
             .map_err(|error| Error::model(&path, format!("not a tokenizer: {error}")))
-            .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory")),
+            .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory"))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_old_files(directory, convention, config),
         Err(e) => Err(Error::io(path, e)),
     }

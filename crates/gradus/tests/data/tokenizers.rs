@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use gradus::text::{ChatTemplate, Tokenizer};
+use serde_json::{Value, json};
 
 use super::Folder;
 
@@ -220,4 +221,95 @@ fn word_pieces_of_a_text_file_are_those_of_the_class() {
     assert_eq!(error(&folder), "m: `vocab.txt` has no `cls_token`, which stands around every text");
     folder.write("m/vocab.txt", "tea\n");
     assert_eq!(error(&folder), "m/vocab.txt: no piece is `[UNK]`, which stands for what is unknown");
+}
+
+/// A tokenizer file with these steps and this model.
+fn tokenizer_file(steps: &Value, model: &Value) -> String {
+    let mut file = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null, "decoder": null, "model": model
+    });
+    for (key, step) in steps.as_object().expect("steps by key") {
+        file[key] = step.clone();
+    }
+    file.to_string()
+}
+
+#[test]
+fn tokenizers_that_make_much_of_little_are_refused() {
+    let words = json!({ "type": "WordLevel", "vocab": { "<unk>": 0, "a": 1 }, "unk_token": "<unk>" });
+    let replace = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "a".repeat(200) });
+    let prepend = json!({ "type": "Prepend", "prepend": "a".repeat(1 << 20) });
+    let table = json!({ "type": "Precompiled", "precompiled_charsmap": "/////w==" });
+    let sequence = |steps: Vec<Value>| json!({ "normalizer": { "type": "Sequence", "normalizers": steps } });
+    let pieces: Vec<Value> = (1..=3000).map(|length| json!(["a".repeat(length), -1.0])).collect();
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": false });
+    let decoder = json!({ "type": "Sequence", "decoders": vec![json!({ "type": "Replace", "pattern": { "String": "" }, "content": "aa" }); 9] });
+    let copies = vec![json!({ "Sequence": { "id": "A", "type_id": 0 } }); 40];
+    let around = json!({ "type": "TemplateProcessing", "single": copies, "pair": [], "special_tokens": {} });
+    let word_piece = json!({ "type": "WordPiece", "unk_token": "<unk>", "continuing_subword_prefix": "##", "max_input_chars_per_word": 1_000_000_000, "vocab": { "<unk>": 0 } });
+    let sparse = json!({ "type": "WordLevel", "vocab": { "<unk>": 0, "a": 4_000_000_000_u32 }, "unk_token": "<unk>" });
+    let unknown = json!({ "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a".repeat(1 << 20) });
+    for (steps, model, expected) in [
+        (
+            sequence(vec![replace.clone(); 4]),
+            &words,
+            "the normalizer and the pre-tokenizer make a text up to 1600000000 times as long, but at most 256 times is allowed",
+        ),
+        (sequence(vec![prepend; 50]), &words, "times as long, but at most 256 times is allowed"),
+        (
+            json!({ "normalizer": table }),
+            &words,
+            "the table `precompiled_charsmap` is broken: it says to have 4294967292 bytes, and 0 follow",
+        ),
+        (
+            json!({}),
+            &json!({ "type": "Unigram", "unk_id": 0, "vocab": pieces }),
+            "a piece of the Unigram vocabulary has 3000 bytes, but at most 256 are allowed",
+        ),
+        (
+            json!({ "pre_tokenizer": { "type": "Sequence", "pretokenizers": vec![bytes; 20] } }),
+            &words,
+            "times as long, but at most 256 times is allowed",
+        ),
+        (json!({ "decoder": decoder }), &words, "the decoder makes a text up to 19683 times as long"),
+        (json!({ "post_processor": around }), &words, "the post-processor copies a text 40 times, but at most 16"),
+        (json!({}), &word_piece, "`max_input_chars_per_word` is 1000000000, but at most 1000 is allowed"),
+        (json!({}), &sparse, "the largest token id is 4000000000, but at most 16777215 is allowed"),
+        (json!({}), &unknown, "`unk_token` of the tokenizer's model has 1048576 bytes, but at most 256 are allowed"),
+    ] {
+        let folder = Folder::new();
+        folder.write("m/tokenizer.json", tokenizer_file(&steps, model));
+        let message = Tokenizer::from_dir(&folder.path("m")).expect_err("it is refused").to_string();
+        let place = folder.path("m").display().to_string();
+        assert!(message.starts_with(&place) && message.contains(expected), "{expected}: {message}");
+    }
+    // What is usual stays: Llama's steps, T5's, and one replacement that makes a text longer.
+    let llama = sequence(vec![
+        json!({ "type": "Prepend", "prepend": "▁" }),
+        json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" }),
+    ]);
+    for steps in [llama, sequence(vec![replace])] {
+        let folder = Folder::new();
+        folder.write("m/tokenizer.json", tokenizer_file(&steps, &words));
+        Tokenizer::from_dir(&folder.path("m")).expect("it is read");
+    }
+}
+
+#[test]
+fn ids_with_holes_count_up_to_the_largest() {
+    let folder = Folder::new();
+    let model = json!({ "type": "WordLevel", "vocab": { "<unk>": 0, "a": 90 }, "unk_token": "<unk>" });
+    folder.write("m/tokenizer.json", tokenizer_file(&json!({}), &model));
+    let tokenizer = Tokenizer::from_dir(&folder.path("m")).expect("it is read");
+    assert_eq!((tokenizer.vocab_size(), tokenizer.token_id("a")), (91, Some(90)));
+}
+
+#[test]
+fn a_text_that_is_far_too_long_is_not_read_to_its_end() {
+    let tokenizer = Tokenizer::from_dir(&fixture()).expect("a tokenizer");
+    let text = "Tea and more. ".repeat(20_000);
+    assert_eq!(tokenizer.encode_within(&text, false, 100).expect("no error"), None);
+    let whole = tokenizer.encode(&text, false).expect("ids");
+    assert_eq!(tokenizer.encode_within(&text, false, whole.len()).expect("no error"), Some(whole));
 }

@@ -1,8 +1,8 @@
 //! Every reader of foreign bytes, fed with files that were changed at random: whatever they hold, it answers, with a value or
 //! one error, in bounded time and memory, and never panics.
 //!
-//! The ordinary run takes ten thousand files a reader. A long one: `GRADUS_FUZZ_CASES=1000000 cargo test --workspace --test
-//! hostile`; `GRADUS_FUZZ_SEED` begins elsewhere. A file that a reader fails at is left in the directory that the message
+//! The ordinary run takes ten thousand files a reader. `tools/fuzz/run` makes a long one: `GRADUS_FUZZ_CASES` says how many,
+//! and `GRADUS_FUZZ_SEED` begins elsewhere. A file that a reader fails at is left in the directory that the message
 //! names; it belongs into `tests/fixtures/hostile/READER/`, which is tried first.
 
 mod mutate;
@@ -28,18 +28,33 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Reads one file; how it fails, if it does.
-fn fails(reader: &Reader, directory: &Path, bytes: &[u8]) -> Option<String> {
+/// What became of the files of one reader.
+#[derive(Debug, Default)]
+struct Tally {
+    read: u64,
+    refused: u64,
+    longest: Duration,
+}
+
+/// Reads one file.
+///
+/// # Errors
+/// How it fails.
+fn try_reading(reader: &Reader, directory: &Path, bytes: &[u8], tally: &mut Tally) -> Result<(), String> {
     let started = Instant::now();
     let read = catch_unwind(AssertUnwindSafe(|| (reader.read)(directory, bytes)));
+    let took = started.elapsed();
+    tally.longest = tally.longest.max(took);
     match read {
-        Err(_) => Some("it panicked".into()),
-        Ok(_) if started.elapsed() > LONGEST => Some(format!("it took {:?}", started.elapsed())),
+        Err(_) => return Err("it panicked".into()),
+        Ok(_) if took > LONGEST => return Err(format!("it took {took:?}")),
         // An error is one message that says something, and not the whole file.
-        Ok(Err(message)) if message.trim().is_empty() => Some("it said nothing".into()),
-        Ok(Err(message)) if message.len() > 20_000 => Some(format!("its message has {} bytes", message.len())),
-        Ok(_) => None,
+        Ok(Err(message)) if message.trim().is_empty() => return Err("it said nothing".into()),
+        Ok(Err(message)) if message.len() > 20_000 => return Err(format!("its message has {} bytes", message.len())),
+        Ok(Ok(())) => tally.read += 1,
+        Ok(Err(_)) => tally.refused += 1,
     }
+    Ok(())
 }
 
 #[track_caller]
@@ -47,8 +62,8 @@ fn check(name: &str) {
     let reader = readers::all().into_iter().find(|reader| reader.name == name).expect("a reader of this name");
     let directory = tempfile::tempdir().expect("a temporary directory");
     for (path, bytes) in found(name) {
-        let failure = fails(&reader, directory.path(), &bytes);
-        assert!(failure.is_none(), "{}: {}", path.display(), failure.unwrap_or_default());
+        let tried = try_reading(&reader, directory.path(), &bytes, &mut Tally::default());
+        assert_eq!(tried, Ok(()), "{}", path.display());
     }
     let seeds = (reader.seeds)();
     for seed in &seeds {
@@ -57,18 +72,21 @@ fn check(name: &str) {
     }
     let mut mutator = Mutator::new(number("GRADUS_FUZZ_SEED").unwrap_or(1));
     let (cases, started) = (number("GRADUS_FUZZ_CASES"), Instant::now());
+    let mut tally = Tally::default();
     for case in 0..cases.unwrap_or(10_000) {
         // On a machine that is busy fewer have to do; who asks for a number gets it.
         if cases.is_none() && started.elapsed() > WHOLE {
             break;
         }
         let bytes = mutator.next(&seeds);
-        if let Some(failure) = fails(&reader, directory.path(), &bytes) {
+        if let Err(failure) = try_reading(&reader, directory.path(), &bytes, &mut tally) {
             let kept = std::env::temp_dir().join(format!("gradus-hostile-{name}-{case}"));
             std::fs::write(&kept, &bytes).expect("written");
             panic!("{name}, case {case}: {failure}; the file is {}", kept.display());
         }
     }
+    let Tally { read, refused, longest } = tally;
+    println!("{name:18} {read:7} read, {refused:7} refused, the longest {longest:.0?}");
     if let Some(peak) = peak_kibibytes() {
         assert!(peak < MOST_MEMORY, "{name}: {peak} KiB at the peak");
     }

@@ -210,8 +210,34 @@ fn parquet() -> Vec<Vec<u8>> {
     data().into_iter().map(file).collect()
 }
 
+/// One of each model, and one with every step that changes a text.
 fn tokenizer() -> Vec<Vec<u8>> {
-    vec![fixture("t5", "tokenizer.json")]
+    let steps = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": { "type": "Sequence", "normalizers": [
+            { "type": "Prepend", "prepend": "▁" },
+            { "type": "Replace", "pattern": { "String": " " }, "content": "▁" },
+            { "type": "Replace", "pattern": { "Regex": " {2,}" }, "content": " " },
+            { "type": "NFKC" }, { "type": "Lowercase" }, { "type": "StripAccents" },
+            { "type": "Strip", "strip_left": true, "strip_right": true }
+        ] },
+        "pre_tokenizer": { "type": "Sequence", "pretokenizers": [
+            { "type": "Split", "pattern": { "Regex": "\\p{N}{1,3}" }, "behavior": "Isolated", "invert": false },
+            { "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true },
+            { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true }
+        ] },
+        "post_processor": { "type": "TemplateProcessing", "single": [{ "Sequence": { "id": "A", "type_id": 0 } }], "pair": [], "special_tokens": {} },
+        "decoder": { "type": "Sequence", "decoders": [
+            { "type": "Replace", "pattern": { "String": "▁" }, "content": " " }, { "type": "ByteFallback" },
+            { "type": "Fuse" }, { "type": "Strip", "content": " ", "start": 1, "stop": 0 }
+        ] },
+        "model": { "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true,
+            "vocab": { "<unk>": 0, "t": 1, "e": 2, "te": 3, "a": 4, "tea": 5 }, "merges": ["t e", "te a"] }
+    });
+    let fixtures = [fixture("t5", "tokenizer.json"), fixture("gpt2", "tokenizer.json")];
+    let encoders = ["bert", "deberta"].map(|model| encoder(model, "tokenizer.json"));
+    [steps.to_string().into_bytes()].into_iter().chain(fixtures).chain(encoders).collect()
 }
 
 fn use_tokenizer(directory: &Path) -> Result<(), String> {

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::answer::{AnswerEnd, Flow, Listener, UnderWay};
-use super::talker::{Asked, Talker};
+use super::talker::{Prompter, Talker};
 use super::{ChatFormat, ChatOptions};
-use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::generate::sampler::logprobs_of;
 use crate::generate::{Engine, Event, Request, SamplingParams, StopRule};
@@ -106,7 +105,7 @@ impl Session {
 
     /// How conversations are written.
     pub fn format(&self) -> ChatFormat {
-        self.talker.format
+        self.talker.format()
     }
 
     /// Turns text into ids and back.
@@ -124,12 +123,9 @@ impl Session {
         self.talker.model.max_positions()
     }
 
-    /// The ids of a conversation, up to where its answer begins.
-    ///
-    /// # Errors
-    /// When the template refuses the conversation, or tools are given and there is no template.
-    pub fn prompt_of(&self, messages: &[Message], asked: &Asked) -> Result<Vec<u32>> {
-        Ok(self.talker.prompt_of(messages, asked)?.0)
+    /// What makes prompts of conversations, for another thread too.
+    pub fn prompter(&self) -> &Prompter {
+        &self.talker.prompter
     }
 
     /// The strings that end an answer of a conversation: `asked`, and those of the format.

@@ -12,7 +12,7 @@ use crate::generate::SamplingParams;
 use crate::inference::{check_formats, open_files};
 use crate::model::{CausalLm, Precision};
 use crate::pretrained::Pretrained;
-use crate::text::{RenderOptions, think};
+use crate::text::{ChatTemplate, RenderOptions, Tokenizer, think};
 
 /// What a chat template is rendered with besides the messages.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ pub struct Asked {
 pub(super) struct Talker {
     pub files: Pretrained,
     pub model: CausalLm,
-    pub format: ChatFormat,
+    pub prompter: Prompter,
     pub directory: PathBuf,
 }
 
@@ -54,34 +54,14 @@ impl Talker {
             (None, None) => ChatFormat::Hh,
         };
         let model = CausalLm::load(&files.dir, &options.device.device())?.into_frozen(options.weights);
-        Ok(Self { files, model, format, directory })
-    }
-
-    /// The conversation as the model reads it, up to where its answer begins.
-    pub(super) fn text_of(&self, messages: &[Message], asked: &Asked) -> Result<String> {
-        match (self.format, &self.files.template) {
-            (ChatFormat::Template, Some(template)) => {
-                let options = RenderOptions {
-                    tools: Some(&asked.tools),
-                    add_generation_prompt: true,
-                    variables: Some(&asked.variables),
-                    ..RenderOptions::default()
-                };
-                Ok(template.render(messages, &options)?.text)
-            }
-            _ if !asked.tools.is_empty() => Err(Error::input("tools need a chat template, and this model has none")),
-            (ChatFormat::Plain, _) => Ok(said(messages).map(|(_, text)| text).collect()),
-            _ => Ok(hh(messages)),
-        }
-    }
-
-    /// The ids of [`text_of`](Self::text_of), and whether it has begun a thought.
-    pub(super) fn prompt_of(&self, messages: &[Message], asked: &Asked) -> Result<(Vec<u32>, bool)> {
-        let text = self.text_of(messages, asked)?;
-        let begins_inside = text.trim_end().ends_with(think::OPEN);
-        // A template writes its own special tokens, but for those that an encoder reads around every text.
-        let special = self.has_encoder() || self.format != ChatFormat::Template;
-        Ok((self.files.tokenizer.encode(&text, special)?, begins_inside))
+        let prompter = Prompter {
+            tokenizer: files.tokenizer.clone(),
+            template: files.template.clone(),
+            format,
+            has_encoder: model.trunk.decoder_start().is_some(),
+            positions: model.max_positions(),
+        };
+        Ok(Self { files, model, prompter, directory })
     }
 
     /// `params` with the ids that end and begin this model's answers, and no more tokens than its positions leave after a
@@ -102,13 +82,91 @@ impl Talker {
 
     /// The strings that end an answer of a conversation: those that are asked for, and the format's.
     pub(super) fn stop(&self, asked: &[String]) -> Vec<String> {
-        let own = (self.format == ChatFormat::Hh).then(|| HUMAN.to_owned());
+        let own = (self.format() == ChatFormat::Hh).then(|| HUMAN.to_owned());
         asked.iter().cloned().chain(own).collect()
+    }
+
+    /// How conversations are written.
+    pub(super) fn format(&self) -> ChatFormat {
+        self.prompter.format
     }
 
     /// Whether an encoder reads the conversation.
     pub(super) fn has_encoder(&self) -> bool {
-        self.model.trunk.decoder_start().is_some()
+        self.prompter.has_encoder
+    }
+}
+
+/// How conversations become the prompts of a model. Copies are cheap, and need neither the model nor the thread that has it.
+#[derive(Debug, Clone)]
+pub struct Prompter {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    format: ChatFormat,
+    /// Whether an encoder reads the conversation.
+    has_encoder: bool,
+    /// The model's positions, where they are limited.
+    positions: Option<usize>,
+}
+
+impl Prompter {
+    /// The conversation as the model reads it, up to where its answer begins.
+    ///
+    /// # Errors
+    /// When the template refuses the conversation, or tools are given and there is no template.
+    pub fn text_of(&self, messages: &[Message], asked: &Asked) -> Result<String> {
+        match (self.format, &self.template) {
+            (ChatFormat::Template, Some(template)) => {
+                let options = RenderOptions {
+                    tools: Some(&asked.tools),
+                    add_generation_prompt: true,
+                    variables: Some(&asked.variables),
+                    ..RenderOptions::default()
+                };
+                Ok(template.render(messages, &options)?.text)
+            }
+            _ if !asked.tools.is_empty() => Err(Error::input("tools need a chat template, and this model has none")),
+            (ChatFormat::Plain, _) => Ok(said(messages).map(|(_, text)| text).collect()),
+            _ => Ok(hh(messages)),
+        }
+    }
+
+    /// The ids of [`text_of`](Self::text_of), and whether it has begun a thought.
+    pub(super) fn begin(&self, messages: &[Message], asked: &Asked) -> Result<(Vec<u32>, bool)> {
+        let text = self.text_of(messages, asked)?;
+        let begins_inside = text.trim_end().ends_with(think::OPEN);
+        // A template writes its own special tokens, but for those that an encoder reads around every text.
+        let special = self.has_encoder || self.format != ChatFormat::Template;
+        Ok((self.ids("the conversation", &text, special)?, begins_inside))
+    }
+
+    /// The ids of a prompt, which messages call `name`.
+    ///
+    /// # Errors
+    /// When it is far longer than the model has positions.
+    fn ids(&self, name: &str, text: &str, special: bool) -> Result<Vec<u32>> {
+        let Some(limit) = self.positions else { return self.tokenizer.encode(text, special) };
+        self.tokenizer.encode_within(text, special, limit)?.ok_or_else(|| {
+            let bytes = text.len();
+            Error::input(format!("{name} of {bytes} bytes has far more tokens than the model has positions ({limit})"))
+                .with_hint("shorten it")
+        })
+    }
+
+    /// The ids of a conversation, up to where its answer begins.
+    ///
+    /// # Errors
+    /// As [`text_of`](Self::text_of); or when it is far longer than the model has positions.
+    pub fn prompt_of(&self, messages: &[Message], asked: &Asked) -> Result<Vec<u32>> {
+        Ok(self.begin(messages, asked)?.0)
+    }
+
+    /// The ids of a text that is a prompt; with `add_special`, also those that the tokenizer puts around it.
+    ///
+    /// # Errors
+    /// When it is far longer than the model has positions.
+    pub fn ids_of(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        self.ids("the prompt", text, add_special)
     }
 }
 

@@ -1,0 +1,262 @@
+//! Chat templates that mean harm, through the binary: whatever a template does, the program that reads it lives on and says
+//! what happened.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use gradus::text::render::{Starter, register};
+use gradus::text::{ChatTemplate, RenderOptions, Request, Tokenizer};
+use serde_json::{Map, Value, json};
+
+use crate::harness::{CliTest, fixture_model};
+use crate::hostile_templates::{self, Composer};
+use crate::mutate::Mutator;
+
+/// A model directory below the test's, whose chat template is `source`.
+pub fn model_with(test: &CliTest, name: &str, source: &str) -> String {
+    let from = fixture_model("qwen3");
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        let bytes = std::fs::read(Path::new(&from).join(file)).expect("the fixture has it");
+        let path = test.write(&format!("{name}/{file}"), "");
+        std::fs::write(path, bytes).expect("written");
+    }
+    test.write(&format!("{name}/chat_template.jinja"), source).parent().expect("a folder").display().to_string()
+}
+
+const PROMPT: &str = "{\"prompt\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n";
+
+#[test]
+fn no_template_ends_the_program() {
+    let test = CliTest::with("rows.jsonl", PROMPT);
+    let templates = hostile_templates::all();
+    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::SeqCst);
+            let Some((name, source)) = templates.get(at) else { break };
+            let model = model_with(&test, &format!("model-{at}"), source);
+            let run = test.run(&["generate", "--model", &model, "--prompts", "rows.jsonl", "--max-new-tokens", "1"]);
+            let is_told = run.code == 1 && run.stderr.contains("chat_template.jinja") && run.stderr.len() < 2000;
+            // Some are harmless with this much stack, and are rendered.
+            if !(is_told || run.code == 0) {
+                let stderr: String = run.stderr.chars().take(500).collect();
+                wrong.lock().expect("no panic").push(format!("{name}: exit {}: {stderr}", run.code));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        scope.spawn(work);
+    });
+    let wrong = wrong.into_inner().expect("no panic");
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), templates.len(), wrong.join("\n"));
+}
+
+/// Each limit has its words.
+#[test]
+fn the_limit_that_was_hit_is_named() {
+    let test = CliTest::with("rows.jsonl", PROMPT);
+    let cases = [
+        ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "it nests too deep: 16 MiB of stack were used up"),
+        (&format!("{{{{ {}1 }}}}", "not ".repeat(200_000)), "it nests too deep: 16 MiB of stack were used up"),
+        (
+            "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+            "it took more than 1024 MiB of memory",
+        ),
+        (hostile_templates::SLOW, "it took more than 5 s of processor time"),
+    ];
+    for (i, (source, expected)) in cases.into_iter().enumerate() {
+        let model = model_with(&test, &format!("model-{i}"), source);
+        let run = test.run(&["generate", "--model", &model, "--prompts", "rows.jsonl"]);
+        let started = format!("error: {model}/chat_template.jinja: the chat template was stopped: {expected}")
+            .replace(&test.path().display().to_string(), "[DIR]");
+        assert!(run.code == 1 && run.stderr.starts_with(&started), "{expected}: {} {}", run.code, run.stderr);
+        assert!(run.stderr.contains("hint: the template is broken or meant to do harm"), "{}", run.stderr);
+    }
+    // Every way to a template ends alike.
+    let model = model_with(&test, "model-0", cases[0].0);
+    test.write("chats.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}\n");
+    for arguments in [
+        &["data", "show", "chats.jsonl", "--model", &model][..],
+        &["data", "check", "chats.jsonl", "--model", &model],
+        &["sft", "--model", &model, "--data", "chats.jsonl", "--output", "run"],
+    ] {
+        let run = test.run(arguments);
+        let said = format!("{}{}", run.stdout, run.stderr);
+        assert!((0..=2).contains(&run.code) && said.contains("nests too deep"), "{arguments:?}: {} {said}", run.code);
+    }
+    let mut child = test.command(&["chat", "--model", &model]);
+    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"Hi\nHi again\n").expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code().is_some() && stderr.contains("nests too deep"), "{}: {stderr}", output.status);
+}
+
+/// The fixtures of what `transformers` renders, through children, one by one and all at once.
+#[test]
+fn children_render_what_this_process_renders() {
+    registered();
+    let apart = parity_templates();
+    for (one, other) in HERE.iter().zip(&apart) {
+        let at_once = |case: &Case| case.template.render_all(&case.requests()).into_iter().map(said).collect::<Vec<_>>();
+        let alone = |case: &Case| {
+            let requests = case.requests();
+            requests.iter().map(|(messages, options)| said(case.template.render(messages, options))).collect::<Vec<_>>()
+        };
+        assert_eq!(at_once(one), at_once(other), "{}", one.name);
+        assert_eq!(at_once(other), alone(other), "{}", one.name);
+    }
+}
+
+/// Templates that are composed of the known classes, and known templates that are changed at random: this process lives on,
+/// and each gives a text or an error in bounded time. `GRADUS_FUZZ_CASES` asks for more.
+#[test]
+fn composed_templates_leave_this_process_alive() {
+    registered();
+    let number = |variable: &str| std::env::var(variable).ok().and_then(|text| text.parse::<u64>().ok());
+    let (cases, seed) = (number("GRADUS_FUZZ_CASES"), number("GRADUS_FUZZ_SEED").unwrap_or(1));
+    let seeds: Vec<Vec<u8>> = HERE.iter().map(|case| case.template.source().as_bytes().to_vec()).collect();
+    let conversations: Vec<Vec<Value>> = vec![
+        vec![json!({ "role": "user", "content": "Hi" })],
+        vec![json!({ "role": "user", "content": "Hi" }), json!({ "role": "assistant", "content": "Hello" })],
+    ];
+    let (next, started) = (AtomicU64::new(0), Instant::now());
+    let counts = Mutex::new(std::collections::BTreeMap::<String, u64>::new());
+    let work = |thread: u64| {
+        let (mut composer, mut mutator) = (Composer::new(2 * seed + thread), Mutator::new(2 * seed + thread));
+        let tokenizer = Tokenizer::from_dir(Path::new(&fixture_model("qwen3"))).expect("a tokenizer");
+        while next.fetch_add(1, Ordering::SeqCst) < cases.unwrap_or(300) {
+            // On a machine that is busy fewer have to do; who asks for a number gets it.
+            if cases.is_none() && started.elapsed() > Duration::from_secs(60) {
+                break;
+            }
+            let mut source = composer.next();
+            if next.load(Ordering::SeqCst).is_multiple_of(2) {
+                source = String::from_utf8_lossy(&mutator.next(&seeds)).into_owned() + &source;
+            } else if next.load(Ordering::SeqCst).is_multiple_of(5) {
+                source = String::from_utf8_lossy(&mutator.next(&[source.into_bytes()])).into_owned();
+            }
+            let made = ChatTemplate::from_source(&source, "t.jinja", &tokenizer);
+            let outcomes = made.map(|template| {
+                let requests: Vec<_> = conversations.iter().map(|list| (&list[..], RenderOptions::default())).collect();
+                template.render_all(&requests)
+            });
+            let mut counts = counts.lock().expect("no panic");
+            let mut count = |outcome: &gradus::Result<()>| {
+                let name = match outcome {
+                    Ok(()) => "rendered".to_owned(),
+                    Err(error) => {
+                        let text = error.to_string();
+                        assert!(text.starts_with("t.jinja: ") && text.len() < 20_000, "{text}");
+                        match text.split_once("the chat template was stopped: ") {
+                            Some((_, what)) => format!("stopped: {}", what.chars().take(60).collect::<String>()),
+                            None => "refused".to_owned(),
+                        }
+                    }
+                };
+                *counts.entry(name).or_default() += 1;
+            };
+            match outcomes {
+                Ok(outcomes) => outcomes.into_iter().for_each(|outcome| count(&outcome.map(drop))),
+                Err(error) => count(&Err(error)),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(0));
+        scope.spawn(|| work(1));
+    });
+    println!("{:?} in {:?}", counts.into_inner().expect("no panic"), started.elapsed());
+}
+
+/// What the way through a child costs: how long each way takes for batches of many conversations, template by template.
+/// `cargo test --workspace --release --test cli -- --ignored --nocapture --exact templates::what_a_child_costs`
+#[test]
+#[ignore = "measures, alone on a machine"]
+fn what_a_child_costs() {
+    let here = &*HERE;
+    registered();
+    let apart = parity_templates();
+    let (mut all_here, mut all_apart) = (Duration::ZERO, Duration::ZERO);
+    for (one, other) in here.iter().zip(&apart) {
+        let time = |case: &Case, alone: bool| {
+            let requests: Vec<_> = case.requests().into_iter().cycle().take(64).collect();
+            let once = || {
+                let started = Instant::now();
+                match alone {
+                    true => requests.iter().for_each(|(messages, options)| drop(case.template.render(messages, options))),
+                    false => drop(case.template.render_all(&requests)),
+                }
+                started.elapsed()
+            };
+            once();
+            (0..20).map(|_| once()).min().expect("some")
+        };
+        let (a, b, c) = (time(one, false), time(other, false), time(other, true));
+        (all_here, all_apart) = (all_here + a, all_apart + b);
+        let ratio = |b: Duration| b.as_secs_f64() / a.as_secs_f64();
+        println!("{:24} {a:>9.0?} here, {b:>9.0?} ({:.2}) at once, {c:>9.0?} ({:.2}) alone", one.name, ratio(b), ratio(c));
+    }
+    println!("all: {:.2}", all_apart.as_secs_f64() / all_here.as_secs_f64());
+}
+
+fn said(rendered: gradus::Result<gradus::text::Rendered>) -> Result<gradus::text::Rendered, String> {
+    rendered.map_err(|error| error.to_string())
+}
+
+/// The templates, rendered by this process: they are opened before anything is registered.
+static HERE: LazyLock<Vec<Case>> = LazyLock::new(parity_templates);
+
+/// From now on templates that this process opens are rendered by children.
+fn registered() {
+    LazyLock::force(&HERE);
+    register(Starter { program: env!("CARGO_BIN_EXE_gradus").into(), arguments: Vec::new() });
+}
+
+/// A template and what it is rendered with.
+struct Case {
+    name: String,
+    template: ChatTemplate,
+    conversations: Vec<(Vec<Value>, Option<Vec<Value>>, Map<String, Value>)>,
+}
+
+impl Case {
+    fn requests(&self) -> Vec<Request<'_, Value>> {
+        let conversations = self.conversations.iter();
+        let of = conversations.map(|(messages, tools, variables)| {
+            let (tools, now) = (tools.as_deref(), Some(std::time::UNIX_EPOCH));
+            (&messages[..], RenderOptions { tools, add_generation_prompt: true, variables: Some(variables), now })
+        });
+        of.collect()
+    }
+}
+
+fn parity_templates() -> Vec<Case> {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity"));
+    let cases = std::fs::read_to_string(folder.join("chat_templates/cases.json")).expect("the fixture is there");
+    let cases: Value = serde_json::from_str(&cases).expect("JSON");
+    let tokenizer = folder.join(cases["tokenizer"].as_str().expect("a name"));
+    let tokenizer = Tokenizer::from_dir(&tokenizer).expect("a tokenizer");
+    let conversations: Vec<_> = cases["conversations"]
+        .as_object()
+        .expect("conversations by name")
+        .values()
+        .map(|one| {
+            let messages = one["messages"].as_array().cloned().expect("a list");
+            (messages, one["tools"].as_array().cloned(), one["variables"].as_object().cloned().unwrap_or_default())
+        })
+        .collect();
+    let mut files: Vec<_> = std::fs::read_dir(folder.join("chat_templates")).expect("a folder").flatten().collect();
+    files.retain(|file| file.path().extension().is_some_and(|extension| extension == "jinja"));
+    files.sort_by_key(std::fs::DirEntry::path);
+    let case = |file: std::fs::DirEntry| Case {
+        name: file.file_name().display().to_string(),
+        template: ChatTemplate::from_file(&file.path(), &tokenizer).expect("a template"),
+        conversations: conversations.clone(),
+    };
+    files.into_iter().map(case).collect()
+}

@@ -1,0 +1,127 @@
+//! The child: limits itself, compiles one template, renders what it is sent, and ends with its input.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use super::COMMAND;
+use super::engine::{Conversation, Engine, Source};
+use super::wire;
+
+/// The version that parent and child must share.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The stack that compiling and rendering have.
+pub(super) const STACK_BYTES: usize = 16 << 20;
+
+/// The memory that a child may hold.
+pub(super) const MEMORY_BYTES: u64 = 1 << 30;
+
+/// The processor time that one conversation may take, in seconds: this, and one second more for each megabyte. Known templates
+/// take a thousandth. Processor time does not pass while other programs have the processor.
+pub(super) const SECONDS: u64 = 5;
+
+/// How a child ends that is of another version than its parent.
+pub(super) const OTHER_VERSION: u8 = 81;
+
+/// How a child ends that could not limit itself.
+pub(super) const WITHOUT_LIMITS: u8 = 82;
+
+/// Renders chat templates for another process, where `arguments` (without the program's name) say that this process was
+/// started for it, and returns how to exit. `None` for every other start.
+///
+/// `connect` gives standard input and standard output. A program that [registers](super::register) itself calls this before
+/// anything else: nothing may be printed before, and threads that run already would count against the limits.
+pub fn answer(
+    arguments: impl IntoIterator<Item = OsString>,
+    connect: impl FnOnce() -> io::Result<(File, File)>,
+) -> Option<ExitCode> {
+    let mut arguments = arguments.into_iter();
+    if arguments.next()? != COMMAND {
+        return None;
+    }
+    if arguments.next().is_none_or(|version| version != VERSION) {
+        return Some(ExitCode::from(OTHER_VERSION));
+    }
+    let Ok((input, output)) = connect() else { return Some(ExitCode::FAILURE) };
+    // The stack is taken before memory is limited.
+    let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
+        if limits::set().is_err() {
+            return ExitCode::from(WITHOUT_LIMITS);
+        }
+        match serve(input, output) {
+            Ok(()) => ExitCode::SUCCESS,
+            // The parent has gone.
+            Err(_) => ExitCode::FAILURE,
+        }
+    });
+    Some(worker.ok().and_then(|worker| worker.join().ok()).unwrap_or(ExitCode::FAILURE))
+}
+
+fn serve(input: File, mut output: File) -> io::Result<()> {
+    let mut input = BufReader::new(input);
+    let Some(parts) = wire::receive(&mut input)? else { return Ok(()) };
+    let source: Source = serde_json::from_str(parts.first().map_or("", String::as_str)).map_err(io::Error::other)?;
+    limits::begin(parts.iter().map(String::len).sum())?;
+    let mut engine = match Engine::compile(Arc::new(source)) {
+        Ok(engine) => engine,
+        Err(what) => return wire::send_answer(&mut output, &Err(what)),
+    };
+    wire::send_answer(&mut output, &Ok(String::new()))?;
+    while let Some(parts) = wire::receive(&mut input)? {
+        let mut parts = parts.into_iter();
+        while let (Some(messages), Some(settings)) = (parts.next(), parts.next()) {
+            limits::begin(messages.len())?;
+            let conversation = Conversation { messages, settings };
+            wire::send_answer(&mut output, &engine.render(&conversation))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+mod limits {
+    use std::io;
+
+    use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+
+    use super::{MEMORY_BYTES, SECONDS};
+
+    /// Limits what this process may take in all.
+    pub(super) fn set() -> io::Result<()> {
+        lower(Resource::RLIMIT_DATA, MEMORY_BYTES)?;
+        // A child that aborts leaves no dump of its memory in the working directory.
+        lower(Resource::RLIMIT_CORE, 0)
+    }
+
+    fn lower(resource: Resource, most: u64) -> io::Result<()> {
+        let (_, hard) = getrlimit(resource)?;
+        let most = hard.min(most);
+        Ok(setrlimit(resource, most, most)?)
+    }
+
+    /// Gives this process time for work on so many bytes, from now on.
+    pub(super) fn begin(bytes: usize) -> io::Result<()> {
+        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+        let used = usage.user_time().tv_sec() + usage.system_time().tv_sec();
+        // Both parts of what is used are rounded down.
+        let until = u64::try_from(used).unwrap_or_default() + 2 + SECONDS + (bytes >> 20) as u64;
+        let (_, hard) = getrlimit(Resource::RLIMIT_CPU)?;
+        Ok(setrlimit(Resource::RLIMIT_CPU, until.min(hard), hard)?)
+    }
+}
+
+#[cfg(not(unix))]
+mod limits {
+    use std::io::Result;
+
+    pub(super) fn set() -> Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn begin(_bytes: usize) -> Result<()> {
+        Ok(())
+    }
+}

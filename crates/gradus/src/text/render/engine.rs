@@ -1,0 +1,301 @@
+//! The Jinja engine of one chat template, with Python's ways, and the bounds that it keeps by itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, UNIX_EPOCH};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, Serde, ValueKind, ValueOrKwargs};
+use minijinja::{AutoEscape, Environment, ErrorKind, Output, State, Value as Template};
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::super::{python, strftime::strftime};
+use crate::border;
+
+/// Enclose a generation block while rendering. Unicode reserves both for use inside a program; input with them is refused.
+pub(in crate::text) const OPEN: char = '\u{FDD0}';
+pub(in crate::text) const CLOSE: char = '\u{FDD1}';
+
+/// The instructions that rendering may take: these, and so many for each message. Known templates take a hundredth.
+const INSTRUCTIONS: u64 = 1_000_000;
+const INSTRUCTIONS_A_MESSAGE: u64 = 50_000;
+
+/// The bytes that rendering may give: these, and so many for each byte of the conversation.
+const OUTPUT_BYTES: usize = 4 << 20;
+const OUTPUT_A_BYTE: usize = 16;
+
+/// The widest that a template may pad or indent to.
+const WIDEST: usize = 1000;
+
+/// The text of a template: its parts by name, and the special tokens that it may print.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(in crate::text) struct Source {
+    pub named: Vec<(String, String)>,
+    pub special_tokens: Vec<(String, String)>,
+}
+
+/// What a template is rendered with, as JSON: the messages, and [`Settings`].
+#[derive(Debug, Clone)]
+pub(in crate::text) struct Conversation {
+    pub messages: String,
+    pub settings: String,
+}
+
+/// What a template is rendered with besides the messages.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(in crate::text) struct Settings {
+    pub tools: Option<Vec<Value>>,
+    pub add_generation_prompt: bool,
+    pub variables: Map<String, Value>,
+    /// Seconds since 1970, which `strftime_now` takes for now.
+    pub now: u64,
+}
+
+/// A compiled template.
+pub(super) struct Engine {
+    environment: Environment<'static>,
+    source: Arc<Source>,
+    now: Arc<AtomicU64>,
+}
+
+impl Engine {
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// Why it is not valid.
+    pub(super) fn compile(source: Arc<Source>) -> Result<Self, String> {
+        let mut environment = environment();
+        for (name, text) in &source.named {
+            let text = as_filter_blocks(text);
+            border::cross(|| environment.add_template_owned(name.clone(), text).map_err(|e| describe(&e))).flatten()?;
+        }
+        let now = Arc::new(AtomicU64::new(0));
+        let clock = Arc::clone(&now);
+        environment.add_function("strftime_now", move |format: &str| {
+            let now = UNIX_EPOCH + Duration::from_secs(clock.load(Ordering::Relaxed));
+            strftime(now, format).map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, e))
+        });
+        Ok(Self { environment, source, now })
+    }
+
+    /// Renders a conversation. What stands in generation blocks is enclosed by [`OPEN`] and [`CLOSE`].
+    ///
+    /// # Errors
+    /// Why the template refuses the conversation, or which bound it exceeds.
+    pub(super) fn render(&mut self, conversation: &Conversation) -> Result<String, String> {
+        let broken = |error: serde_json::Error| error.to_string();
+        let mut messages: Value = serde_json::from_str(&conversation.messages).map_err(broken)?;
+        let settings: Settings = serde_json::from_str(&conversation.settings).map_err(broken)?;
+        let count = messages.as_array().map_or(0, Vec::len) as u64;
+        tidy(&mut messages);
+
+        let has_tools = settings.tools.is_some();
+        let mut context = Map::new();
+        for (name, token) in &self.source.special_tokens {
+            context.insert(name.clone(), Value::from(token.as_str()));
+        }
+        context.insert("messages".into(), messages);
+        context.insert("tools".into(), settings.tools.map_or(Value::Null, Value::Array));
+        context.insert("documents".into(), Value::Null);
+        context.insert("add_generation_prompt".into(), Value::Bool(settings.add_generation_prompt));
+        context.extend(settings.variables);
+
+        let instructions = INSTRUCTIONS + INSTRUCTIONS_A_MESSAGE * count;
+        self.environment.set_fuel(Some(instructions));
+        self.now.store(settings.now, Ordering::Relaxed);
+        let has = |name: &str| self.environment.get_template(name).is_ok();
+        let name = if has_tools && has("tool_use") { "tool_use" } else { "default" };
+        let template = self.environment.get_template(name).map_err(|e| describe(&e))?;
+        let length = conversation.messages.len();
+        let room = OUTPUT_BYTES + OUTPUT_A_BYTE * length;
+        let mut marked = Bounded { bytes: Vec::new(), room };
+        let context = Template::from(Serde(&context));
+        let rendered = border::cross(|| template.render_captured_to(context, &mut marked).map(drop));
+        let rendered = match rendered {
+            Ok(rendered) => rendered,
+            Err(panicked) => {
+                // What a panic left behind is not used again.
+                *self = Self::compile(Arc::clone(&self.source))?;
+                return Err(format!("the engine failed at it: {panicked}"));
+            }
+        };
+        rendered.map_err(|error| match error.kind() {
+            ErrorKind::OutOfFuel => format!("it takes more than {instructions} instructions for this conversation"),
+            _ if marked.bytes.len() > room => {
+                format!("it writes more than {room} bytes for a conversation of {length}")
+            }
+            _ => describe(&error),
+        })?;
+        String::from_utf8(marked.bytes).map_err(|_| "it wrote no valid text".into())
+    }
+}
+
+/// Takes so many bytes, and says so with the next.
+struct Bounded {
+    bytes: Vec<u8>,
+    room: usize,
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        match self.bytes.len() > self.room {
+            true => Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge)),
+            false => Ok(bytes.len()),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"\{%(?P<left>[-+]?)\s*(?P<end>end)?generation\s*(?P<right>[-+]?)%\}").expect("a valid pattern")
+});
+
+/// Whether a template marks what the assistant says.
+pub(in crate::text) fn marks_generation(source: &str) -> bool {
+    GENERATION.is_match(source)
+}
+
+/// Generation blocks become filter blocks, which keep the same rules for white space; lines end as Jinja reads them.
+fn as_filter_blocks(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    GENERATION
+        .replace_all(&source, |found: &regex::Captures| {
+            let tag = if found.name("end").is_some() { "endfilter" } else { "filter assistant_said" };
+            format!("{{%{} {tag} {}%}}", &found["left"], &found["right"])
+        })
+        .into_owned()
+}
+
+/// The engine with Python's ways: what counts as iterable and as a sequence is what Python iterates and measures.
+fn environment() -> Environment<'static> {
+    use ValueKind::{Iterable, Map, Seq, String as Str, Undefined};
+    let mut environment = Environment::new();
+    environment.set_syntax(
+        SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()
+            .expect("the default delimiters are valid"),
+    );
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_unknown_method_callback(|state, value, method, arguments| {
+        if method == "format" {
+            check_widths(value)?;
+        }
+        minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
+    });
+    environment.add_filter("any_format", minijinja::filters::format);
+    environment.add_filter("format", |state: &mut State, format: &Template, values: Rest<ValueOrKwargs>| {
+        check_widths(format)?;
+        let arguments: Vec<Template> = [format.clone()].into_iter().chain(values.into_values()).collect();
+        state.apply_filter("any_format", &arguments)
+    });
+    environment.add_filter("any_indent", minijinja::filters::indent);
+    environment.add_filter("indent", |state: &mut State, text: &Template, values: Rest<ValueOrKwargs>| {
+        let values = values.into_values();
+        let named = values.iter().find_map(|value| value.is_kwargs().then(|| value.get_attr("width").ok()).flatten());
+        let width = values.first().filter(|value| !value.is_kwargs()).cloned().or(named);
+        if let Some(width) = width.and_then(|width| width.as_usize()).filter(|width| *width > WIDEST) {
+            return Err(too_wide(width));
+        }
+        let arguments: Vec<Template> = [text.clone()].into_iter().chain(values).collect();
+        state.apply_filter("any_indent", &arguments)
+    });
+    environment.set_formatter(python_format);
+    environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+    });
+    environment.add_filter("tojson", to_json);
+    environment.add_test("iterable", |value: Template| matches!(value.kind(), Undefined | Str | Seq | Map | Iterable));
+    environment.add_test("sequence", |value: Template| matches!(value.kind(), Undefined | Str | Seq | Map));
+    environment.add_filter("assistant_said", |text: &str| format!("{OPEN}{text}{CLOSE}"));
+    environment
+}
+
+fn too_wide(width: usize) -> minijinja::Error {
+    let message = format!("a width of {width}, but at most {WIDEST} are padded to");
+    minijinja::Error::new(ErrorKind::InvalidOperation, message)
+}
+
+/// Refuses `'%9999999d'` and `'{:9999999}'`, and widths that only the values give.
+fn check_widths(format: &Template) -> Result<(), minijinja::Error> {
+    static WIDTHS: LazyLock<Regex> = LazyLock::new(|| {
+        let percent = r"%(?:\([^)]*\))?[-+ #0]*([0-9]+|\*)?(?:\.([0-9]+|\*))?";
+        let braces = r"\{[^{}:]*:[^{}0-9]*([0-9]+)?(?:[^{}0-9]+([0-9]+))?";
+        Regex::new(&format!("{percent}|{braces}")).expect("a valid pattern")
+    });
+    let widths = WIDTHS.captures_iter(format.as_str().unwrap_or_default());
+    let given = widths.flat_map(|found| (1..found.len()).filter_map(move |i| Some(found.get(i)?.as_str().to_owned())));
+    // What is no number is one that no memory holds, or a star.
+    let widest = given.map(|width| width.parse().unwrap_or(usize::MAX)).max().unwrap_or(0);
+    if widest > WIDEST { Err(too_wide(widest)) } else { Ok(()) }
+}
+
+/// The message without the engine's own heading, and the line of the template.
+fn describe(error: &minijinja::Error) -> String {
+    let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    match error.line() {
+        Some(line) => format!("{message} (line {line})"),
+        None => message,
+    }
+}
+
+/// Prints values as Python does: `True`, `None`, `1.0`, `['a', 1]`.
+fn python_format(out: &mut Output, state: &mut State, value: &Template) -> Result<(), minijinja::Error> {
+    let repr = match value.kind() {
+        ValueKind::Bool | ValueKind::None | ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
+            python::repr(&as_json(value)?)
+        }
+        ValueKind::Iterable => python::repr(&as_json(&value.try_iter()?.collect())?),
+        _ => return minijinja::escape_formatter(out, state, value),
+    };
+    out.write_str(&repr).map_err(minijinja::Error::from)
+}
+
+fn as_json(value: &Template) -> Result<Value, minijinja::Error> {
+    serde_json::to_value(value).map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
+}
+
+/// Keys that hold nothing are left out; reasoning is written under several names, and templates read
+/// `reasoning_content` or `thinking`.
+fn tidy(messages: &mut Value) {
+    for message in messages.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        message.retain(|_, value| !value.is_null());
+        let names = ["reasoning_content", "thinking", "reasoning"];
+        let Some(reasoning) = names.iter().find_map(|n| message.get(*n).filter(|v| !v.is_null())).cloned() else {
+            continue;
+        };
+        message.insert("reasoning_content".into(), reasoning.clone());
+        if !message.contains_key("thinking") {
+            message.insert("thinking".into(), reasoning);
+        }
+    }
+}
+
+/// `json.dumps(value, ensure_ascii=False, indent=…, separators=…, sort_keys=…)`.
+fn to_json(value: Template, options: Kwargs) -> Result<Template, minijinja::Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    if let Some(width) = indent.filter(|width| *width > WIDEST) {
+        return Err(too_wide(width));
+    }
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let sort_keys: Option<bool> = options.get("sort_keys")?;
+    let ascii: Option<bool> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    if value.is_undefined() {
+        let message = "a value that is not defined cannot be written as JSON";
+        return Err(minijinja::Error::new(ErrorKind::BadSerialization, message));
+    }
+    let (item, key) = match separators.as_deref() {
+        Some([item, key]) => (item.clone(), key.clone()),
+        _ => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+    };
+    let style = python::Json { indent, item, key, sort_keys: sort_keys == Some(true), ascii: ascii == Some(true) };
+    Ok(Template::from_safe_string(style.dumps(&as_json(&value)?)))
+}
