@@ -23,6 +23,7 @@ use crate::runs::apart;
 use crate::store::projects::Project;
 use crate::store::sessions::Session;
 use crate::training::{may_train, quoted};
+use crate::within;
 
 /// The folder, below that which is served, of rows for training.
 const DATA: &str = "data";
@@ -134,12 +135,9 @@ fn write(app: &App, project: &Project, form: Form) -> gradus::Result<PathBuf> {
     if found.is_empty() {
         return Err(Error::input(format!("`{}` has no {} rows yet", project.name, form.name())));
     }
-    let data = app.folder.join(DATA);
-    std::fs::create_dir_all(&data).map_err(|error| Error::io(&data, error))?;
-    if !data.canonicalize().is_ok_and(|real| real.starts_with(&app.folder)) {
-        return Err(Error::input(format!("`{}` leads out of the folder that is served", data.display())));
-    }
+    within::made(&app.folder, DATA)?;
     let path = app.folder.join(file(project, form));
+    within::check(&app.folder, &path)?;
     write_rows(&path, &found)?;
     Ok(path)
 }
