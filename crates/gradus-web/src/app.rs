@@ -1,11 +1,20 @@
 //! What every request can reach.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use gradus::Result;
+
+use crate::connections::Place;
+use crate::failed::Failed;
 use crate::guard::Guard;
+use crate::guesses::Guesses;
 use crate::models::Models;
 use crate::runs::Cache;
 use crate::store::Store;
+use crate::store::chats::Asker;
+use crate::store::projects::Role;
+use crate::store::sessions::Session;
 use crate::training::Training;
 
 /// The server's own: who is let in, what is served, what was kept.
@@ -22,4 +31,48 @@ pub struct App {
     pub training: Training,
     /// What people did.
     pub store: Store,
+    /// Who gave wrong tokens.
+    pub guesses: Guesses,
+}
+
+impl App {
+    /// Whose conversations a session may see: on this machine all, elsewhere their own.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn asker(&self, session: &Session) -> Result<Asker> {
+        match self.guard.is_loopback {
+            true => Ok(Asker::everyone()),
+            false => Ok(Asker::of(session, self.store.projects().who(session)?.as_ref())),
+        }
+    }
+
+    /// Whether a session may change runs: where others reach the server, that of an owner alone.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn may_change_runs(&self, session: &Session) -> Result<bool> {
+        let is_owner = || Ok(self.store.projects().who(session)?.is_some_and(|person| person.role == Role::Owner));
+        if self.guard.is_loopback { Ok(true) } else { is_owner() }
+    }
+
+    /// Refuses a session that may not change runs.
+    ///
+    /// # Errors
+    /// When it may not, or the file cannot be read.
+    pub fn check_changes_runs(&self, session: &Session) -> std::result::Result<(), Failed> {
+        match self.may_change_runs(session)? {
+            true => Ok(()),
+            false => Err(Failed::forbidden(
+                "Others reach this server, so only an owner who has signed in starts and changes runs: the page Annotate has the form.",
+            )),
+        }
+    }
+
+    /// Has whoever gave a wrong token wait.
+    pub async fn wrong_guess(&self, place: Option<&Arc<Place>>) {
+        if let Some(place) = place {
+            tokio::time::sleep(self.guesses.wrong(place.client)).await;
+        }
+    }
 }

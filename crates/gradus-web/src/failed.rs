@@ -1,7 +1,7 @@
 //! Why something was not done, as a page says it.
 
 use axum::body::Bytes;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 
@@ -31,17 +31,26 @@ impl Failed {
     }
 }
 
+/// What is said to who is to ask again: after so many seconds.
+const AGAIN: &str = "2";
+
 impl From<gradus::Error> for Failed {
     fn from(error: gradus::Error) -> Self {
         let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
-        Self(StatusCode::UNPROCESSABLE_ENTITY, format!("{error}{hint}"))
+        // What passes is no fault of the request.
+        let status = if error.passes() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::UNPROCESSABLE_ENTITY };
+        Self(status, format!("{error}{hint}"))
     }
 }
 
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
         let Self(status, why) = self;
-        (status, bare(status, &why)).into_response()
+        let page = bare(status, &why);
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE => (status, [(header::RETRY_AFTER, AGAIN)], page).into_response(),
+            _ => (status, page).into_response(),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A page of another site must not make a browser act here: the `Host` must be ours, so that a name that was made to point
 //! here gets nothing; the `Origin` of whatever comes from a page must be ours; and what changes something needs a token that
 //! only our pages know, except below `/v1/`, where programs ask in JSON. Beyond this machine, everything needs the token that
-//! was made at the start.
+//! was made at the start; who gives a wrong one several times waits.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use subtle::ConstantTimeEq;
 
 use crate::app::App;
+use crate::connections::{Answering, Place};
 use crate::store::sessions::Session;
 use crate::{openai, page};
 
@@ -52,6 +53,11 @@ pub fn secret() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Whether a text has the form of a secret that was made here.
+pub fn is_secret(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// Whether two secrets are the same, in a time that does not say how much of them is.
 pub fn same(one: &str, other: &str) -> bool {
     bool::from(one.as_bytes().ct_eq(other.as_bytes()))
@@ -80,13 +86,31 @@ impl Guard {
         format!("gradus-{what}-{}", self.port)
     }
 
-    /// Whether the request knows the token, by its cookie or as programs say it.
-    fn knows_token(&self, headers: &HeaderMap) -> bool {
-        let Some(token) = &self.token else { return true };
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        let cookie = cookie(headers, &self.cookie("token"));
-        [bearer, cookie].into_iter().flatten().any(|given| same(given, token))
+    /// Sets the cookie of a session.
+    pub fn session_cookie(&self, session: &Session) -> HeaderValue {
+        set_cookie(&self.cookie("session"), session.id())
     }
+
+    /// Whether the request knows the token: by its address, by its cookie, or as programs say it.
+    fn knowledge(&self, headers: &HeaderMap, uri: &Uri) -> Knowledge {
+        let Some(token) = &self.token else { return Knowledge::Right };
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let given: Vec<&str> =
+            [bearer, cookie(headers, &self.cookie("token")), in_address(uri)].into_iter().flatten().collect();
+        match given.iter().any(|given| same(given, token)) {
+            true => Knowledge::Right,
+            false if given.is_empty() => Knowledge::None,
+            false => Knowledge::Wrong,
+        }
+    }
+}
+
+/// What a request knows of the token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Knowledge {
+    Right,
+    Wrong,
+    None,
 }
 
 /// The value of a cookie.
@@ -101,12 +125,16 @@ pub async fn stand(State(app): State<Arc<App>>, request: Request, next: Next) ->
     let is_api = request.uri().path().starts_with("/v1/");
     let mut response = match check(&app, request).await {
         Ok((request, fresh)) => {
+            // The whole request is here: from now on its connection does not make room for others.
+            let answering = request.extensions().get::<Arc<Place>>().map(Answering::on);
             let mut response = next.run(request).await;
             if let Some(session) = fresh {
-                let value = set_cookie(&app.guard.cookie("session"), &session.id);
-                response.headers_mut().append(header::SET_COOKIE, value);
+                response.headers_mut().append(header::SET_COOKIE, app.guard.session_cookie(&session));
             }
-            response
+            match answering {
+                Some(answering) => response.map(|body| answering.until_sent(body)),
+                None => response,
+            }
         }
         Err(Refusal::Known(response)) => *response,
         Err(Refusal::Because(status, why)) if is_api => openai::refusal(status, why),
@@ -148,12 +176,18 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     {
         return refuse("The request comes from a page of another site.");
     }
+    match guard.knowledge(&parts.headers, &parts.uri) {
+        Knowledge::Right => {}
+        knowledge => {
+            if knowledge == Knowledge::Wrong {
+                app.wrong_guess(parts.extensions.get::<Arc<Place>>()).await;
+            }
+            let why = "The token is missing or wrong: open the address that was printed when the server started.";
+            return Err(Refusal::Because(StatusCode::UNAUTHORIZED, why));
+        }
+    }
     if let Some(response) = enter(guard, &parts.uri) {
         return Err(Refusal::Known(Box::new(response)));
-    }
-    if !guard.knows_token(&parts.headers) {
-        let why = "The token is missing: open the address that was printed when the server started.";
-        return Err(Refusal::Because(StatusCode::UNAUTHORIZED, why));
     }
     // Who says that much is not listened to at all; who says nothing and sends it is cut off.
     let said = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
@@ -169,7 +203,8 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
             let why = "the body must be JSON, and `Content-Type` say `application/json`";
             return Err(Refusal::Because(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
         }
-        return Ok((Request::from_parts(parts, body), None));
+        let bytes = whole(body).await?;
+        return Ok((Request::from_parts(parts, Body::from(bytes)), None));
     }
     if path.starts_with("/assets/") {
         return Ok((Request::from_parts(parts, body), None));
@@ -189,9 +224,7 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     let Some(session) = known else {
         return refuse("The page is from another session: go back, load it again, and do it again.");
     };
-    let Ok(bytes) = to_bytes(body, BODY_BYTES).await else {
-        return Err(Refusal::Because(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE));
-    };
+    let bytes = whole(body).await?;
     let said = parts.headers.get("x-csrf-token").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let said = said.or_else(|| (kind == "application/x-www-form-urlencoded").then(|| field(&bytes, "csrf")).flatten());
     if !said.is_some_and(|said| same(&said, &session.csrf)) {
@@ -201,17 +234,26 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     Ok((Request::from_parts(parts, Body::from(bytes)), None))
 }
 
+/// All of a body.
+async fn whole(body: Body) -> Result<Bytes, Refusal> {
+    to_bytes(body, BODY_BYTES).await.map_err(|_| Refusal::Because(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE))
+}
+
 /// The value of a field of a form; the token has no characters that a form escapes.
 fn field(form: &Bytes, name: &str) -> Option<String> {
     let text = std::str::from_utf8(form).ok()?;
     text.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, v)| v.to_owned())
 }
 
+/// The token of an address.
+fn in_address(uri: &Uri) -> Option<&str> {
+    uri.query()?.split('&').find_map(|pair| pair.strip_prefix("token="))
+}
+
 /// The address that was printed at the start has the token: it becomes a cookie, and leaves the address.
 fn enter(guard: &Guard, uri: &Uri) -> Option<Response> {
     let token = guard.token.as_ref()?;
-    let given = uri.query()?.split('&').find_map(|pair| pair.strip_prefix("token="))?;
-    if !same(given, token) {
+    if !same(in_address(uri)?, token) {
         return None;
     }
     let mut response = Redirect::to("/").into_response();

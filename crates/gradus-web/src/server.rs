@@ -9,16 +9,16 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
-use axum::serve::ListenerExt;
 use gradus::{Error, Result};
 use tokio::net::TcpListener;
 
 use crate::app::App;
 use crate::guard::{BODY_BYTES, Guard, secret, stand};
+use crate::guesses::Guesses;
 use crate::models::{Computing, Models};
 use crate::store::Store;
 use crate::training::{Trainer, Training};
-use crate::{annotate, assets, chat, home, openai, page, runs, training};
+use crate::{annotate, assets, chat, connections, home, openai, page, runs, training};
 
 /// How often the server looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -68,7 +68,8 @@ impl Address {
 /// # Errors
 /// When the folder or a model cannot be opened, or the address is taken.
 pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dyn Fn() -> bool) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    // One thread answers everybody. What waits for the disk or a lock is done beside it, which this kind of runtime allows.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| Error::input(format!("the server cannot start: {error}")))?;
     runtime.block_on(async {
         let socket = SocketAddr::new(options.host, options.port);
@@ -79,13 +80,6 @@ pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dy
         // Read before anyone asks: many runs take a moment the first time.
         let early = Arc::clone(&app);
         tokio::task::spawn_blocking(move || drop(early.runs.entries(&early.folder)));
-        // A token goes out at once, and does not wait until the one before it has been acknowledged.
-        let listener = listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!("a connection waits for acknowledgements: {error}");
-            }
-        });
-        let served = axum::serve(listener, routes(app));
         ready(&address);
         let ended = async {
             while !should_stop() {
@@ -94,7 +88,7 @@ pub fn serve(options: Options, ready: &mut dyn FnMut(&Address), should_stop: &dy
         };
         // Streams may be long: who is still served when the server ends is cut off.
         tokio::select! {
-            served = served => served.map_err(|error| Error::input(format!("the server ended: {error}"))),
+            () = connections::serve(listener, routes(app)) => Ok(()),
             () = ended => Ok(()),
         }
     })
@@ -119,7 +113,8 @@ fn app(options: Options, socket: SocketAddr) -> Result<App> {
     let guard = Guard { names, port: socket.port(), is_loopback, token: (!is_loopback).then(secret) };
     let training = Training::new(options.trainer, options.computing.device.to_string());
     let models = Models::new(&folder, &options.models, options.computing)?;
-    Ok(App { guard, store: Store::open(&folder)?, models, runs: runs::Cache::default(), training, folder })
+    let (store, runs, guesses) = (Store::open(&folder)?, runs::Cache::default(), Guesses::default());
+    Ok(App { guard, store, models, runs, training, folder, guesses })
 }
 
 fn routes(app: Arc<App>) -> Router {

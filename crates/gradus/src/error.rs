@@ -149,8 +149,20 @@ impl Error {
             Self::Io { source, .. } if is_full(source.kind()) => {
                 Some("free some disk space; everything written before is intact")
             }
+            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::ResourceBusy => {
+                Some("try again in a moment")
+            }
             _ => None,
         }
+    }
+
+    /// Whether the same can succeed later without a change: another process holds the file, or the disk is full.
+    pub fn passes(&self) -> bool {
+        let kind = match self {
+            Self::Io { source, .. } => source.kind(),
+            _ => return false,
+        };
+        is_full(kind) || kind == std::io::ErrorKind::ResourceBusy
     }
 }
 

@@ -28,6 +28,10 @@ pub fn serve(test: &CliTest, arguments: &[&str]) -> (Server, Value) {
 fn serve_with(test: &CliTest, arguments: &[&str], environment: &[(&str, &str)]) -> (Server, Value) {
     let mut command = test.command(&[&["serve", ".", "--port", "0", "--json"], arguments].concat());
     command.envs(environment.iter().copied());
+    started(command)
+}
+
+fn started(mut command: std::process::Command) -> (Server, Value) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("it says where");
@@ -165,4 +169,33 @@ fn no_template_ends_the_server_or_the_streams_of_others() {
     });
     let last = chat(&format!("bad-{}", bad.len() - 2), false);
     assert!(last.contains("nests too deep"), "{last}");
+}
+
+/// A client that opens connections and says half of something takes no place from those who ask.
+#[test]
+#[cfg(unix)]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let test = CliTest::new();
+    let serve = test.command(&["serve", ".", "--port", "0", "--json"]);
+    // The shell starts the same program with few files.
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(serve.get_program()).args(serve.get_args());
+    command.envs(serve.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    command.env_remove("GRADUS_LOG");
+    if let Some(directory) = serve.get_current_dir() {
+        command.current_dir(directory);
+    }
+    let (server, _) = started(command);
+    let half = |i: usize| {
+        let mut stream = TcpStream::connect(&server.1).expect("it listens");
+        // Every other one says half of a head, or all of it and half of a body.
+        let text = ["", "GET / HTTP/1.1\r\nHost:", "POST /chat HTTP/1.1\r\nContent-Length: 9\r\n\r\na"][i % 3];
+        stream.write_all(text.as_bytes()).expect("written");
+        stream
+    };
+    let open: Vec<TcpStream> = (0..375).map(half).collect();
+    for _ in 0..20 {
+        assert!(ask(&server, "GET", "/v1/models", "").starts_with("HTTP/1.1 200"));
+    }
+    drop(open);
 }

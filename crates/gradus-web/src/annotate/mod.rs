@@ -29,9 +29,10 @@ use serde_json::{Value, json};
 
 use self::answer::{Answer, pairs};
 use crate::app::App;
+use crate::connections::Place;
 use crate::failed::{Done, Failed, read};
 use crate::guard::secret;
-use crate::page::{Page, Place};
+use crate::page::{Page, Place as Where};
 use crate::passing::Passing;
 use crate::runs::apart;
 use crate::store::projects::{Person, Project, Role, State};
@@ -74,13 +75,13 @@ fn project(app: &App, name: &str) -> Result<Project, Failed> {
 }
 
 fn who(app: &App, session: &Session) -> Result<Person, Failed> {
-    let found = app.store.projects().who(&session.id)?;
+    let found = app.store.projects().who(session)?;
     found.ok_or_else(|| Failed::forbidden("Sign in first: the page Annotate has the form."))
 }
 
 async fn list(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension<Session>) -> Done {
     let projects = app.store.projects();
-    let person = projects.who(&session.id)?;
+    let person = projects.who(&session)?;
     let mut rows = Vec::new();
     for project in projects.list()? {
         let progress = person.as_ref().map(|person| projects.progress(project.id, person.id)).transpose()?;
@@ -100,16 +101,23 @@ struct Entering {
 async fn enter(
     Extracted(app): Extracted<Arc<App>>,
     Extension(session): Extension<Session>,
+    place: Option<Extension<Arc<Place>>>,
     Form(Entering { name, token }): Form<Entering>,
 ) -> Done {
-    match app.store.projects().sign_in(&session.id, name.trim(), token.trim())? {
-        true => Ok(Redirect::to("/annotate").into_response()),
-        false => Err(Failed::forbidden("Name and token do not belong together.")),
+    match app.store.projects().sign_in(&session, name.trim(), token.trim())? {
+        Some(session) => {
+            let cookie = [(header::SET_COOKIE, app.guard.session_cookie(&session))];
+            Ok((cookie, Redirect::to("/annotate")).into_response())
+        }
+        None => {
+            app.wrong_guess(place.as_deref()).await;
+            Err(Failed::forbidden("Name and token do not belong together."))
+        }
     }
 }
 
 async fn leave(Extracted(app): Extracted<Arc<App>>, Extension(session): Extension<Session>) -> Done {
-    app.store.projects().sign_out(&session.id)?;
+    app.store.projects().sign_out(&session)?;
     Ok(Redirect::to("/annotate").into_response())
 }
 
@@ -148,7 +156,7 @@ async fn show(
     let body = page::task(&project, number, &task, annotation.state, progress);
     let (styles, scripts) = (page::path(&project, "colours.css"), ["page.js", "annotate.js"]);
     let page =
-        Page { title: &project.labels.name, place: Place::Annotate, scripts: &scripts, styles: &[&styles], body };
+        Page { title: &project.labels.name, place: Where::Annotate, scripts: &scripts, styles: &[&styles], body };
     Ok(page.framed(&session).into_response())
 }
 

@@ -349,8 +349,8 @@ mod tests {
         for (name, ranks, seconds) in said {
             let token = projects.invite(name, Role::Annotator).expect("kept");
             let session = store.sessions().begin();
-            projects.sign_in(&session.id, name, &token).expect("kept");
-            let person = projects.who(&session.id).expect("read").expect("signed in");
+            let session = projects.sign_in(&session, name, &token).expect("kept").expect("signed in");
+            let person = projects.who(&session).expect("read").expect("signed in");
             for rank in ranks {
                 let number = projects.next(&project, person.id).expect("read").expect("a task");
                 let answer = Answer { ranks: BTreeMap::from([("1v2".to_owned(), rank)]), ..Answer::default() };

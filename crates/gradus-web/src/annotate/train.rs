@@ -25,6 +25,7 @@ use crate::runs::apart;
 use crate::store::projects::Project;
 use crate::store::sessions::Session;
 use crate::training::{may_train, quoted};
+use crate::within;
 
 /// The folder, below that which is served, of rows for training.
 const DATA: &str = "data";
@@ -139,15 +140,12 @@ fn write(app: &App, project: &Project, form: Form) -> gradus::Result<String> {
     if found.is_empty() {
         return Err(Error::input(format!("`{}` has no {} rows yet", project.name, form.name())));
     }
-    let data = app.folder.join(DATA);
-    std::fs::create_dir_all(&data).map_err(|error| Error::io(&data, error))?;
-    if !data.canonicalize().is_ok_and(|real| real.starts_with(&app.folder)) {
-        return Err(Error::input(format!("`{}` leads out of the folder that is served", data.display())));
-    }
+    within::made(&app.folder, DATA)?;
     let text: String = found.into_iter().map(|row| Value::Object(row).to_string() + "\n").collect();
     let (mut name, mut number) = (file(project, form), 1);
     loop {
         let path = app.folder.join(&name);
+        within::check(&app.folder, &path)?;
         if std::fs::read(&path).is_ok_and(|bytes| bytes == text.as_bytes()) {
             return Ok(name);
         }

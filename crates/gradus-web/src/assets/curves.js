@@ -35,9 +35,9 @@ function points(run) {
   });
 }
 
-/** Round numbers between two. */
-function ticks(low, high, count) {
-  const rough = (high - low) / count || 1;
+/** Round numbers between two, at least so far apart. */
+function ticks(low, high, count, least = 0) {
+  const rough = Math.max((high - low) / count || 1, least);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const found = [];
@@ -73,7 +73,8 @@ function draw() {
       shape("text", { class: "tick", x: edge.left - 8, y: y(at) + 4, "text-anchor": "end" }, short(log.checked ? 10 ** at : at)),
     );
   }
-  for (const at of ticks(left, right, width / 110)) picture.append(shape("text", { class: "tick", x: x(at), y: height - 12, "text-anchor": "middle" }, short(at)));
+  // Steps are whole.
+  for (const at of ticks(left, right, width / 110, 1)) picture.append(shape("text", { class: "tick", x: x(at), y: height - 12, "text-anchor": "middle" }, short(at)));
   all.forEach((of, i) => {
     const line = of.map(([step, value]) => `${x(step).toFixed(1)},${y(level(value)).toFixed(1)}`).join(" ");
     picture.append(shape("polyline", { class: `series series-${runs[i].color}`, points: line }));

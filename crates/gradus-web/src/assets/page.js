@@ -15,13 +15,17 @@ function say(text) {
   if (status && status.textContent !== text) status.textContent = text;
 }
 
-/** Sends `body` as JSON with the token of the page; throws what the server says is wrong. */
-async function send(path, body, signal) {
+/** Sends `body` as JSON with the token of the page; throws what the server says is wrong. Asks again where it says when to. */
+async function send(path, body, signal, tries = 3) {
   const headers = {
     "Content-Type": "application/json",
     "X-CSRF-Token": document.querySelector("meta[name=csrf]").content,
   };
   const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+  if (response.status === 503 && tries > 1) {
+    await new Promise((then) => setTimeout(then, 1000 * Number(response.headers.get("Retry-After") || 1)));
+    return send(path, body, signal, tries - 1);
+  }
   if (!response.ok) throw new Error(await why(response));
   return response;
 }

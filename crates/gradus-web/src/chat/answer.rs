@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use gradus::data::Message;
@@ -22,7 +23,8 @@ use crate::events::Events;
 use crate::failed::{Done, Failed, read};
 use crate::guard::secret;
 use crate::judge::Judged;
-use crate::store::chats::{Answered, Part, Settings, Tree};
+use crate::store::chats::{Answered, Asker, Part, Settings, Tree};
+use crate::store::sessions::Session;
 
 /// How often an answer under way is kept.
 const KEEP: Duration = Duration::from_secs(1);
@@ -40,6 +42,7 @@ struct Wanted {
 struct Side {
     number: usize,
     message: i64,
+    asker: Asker,
     model: String,
     messages: Vec<Message>,
     settings: Settings,
@@ -49,9 +52,15 @@ struct Side {
 }
 
 /// Answers a turn; the stream tells `{side, text}` as it grows, and `{side, end}` or `{side, error}`.
-pub async fn answer(State(app): State<Arc<App>>, Path(id): Path<i64>, body: Bytes) -> Done {
+pub async fn answer(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(id): Path<i64>,
+    body: Bytes,
+) -> Done {
     let Wanted { parent } = read(&body)?;
-    let tree = tree(&app, id)?;
+    let asker = app.asker(&session)?;
+    let tree = tree(&app, &asker, id)?;
     if tree.message(parent).is_none_or(|message| message.role != "user") {
         return Err(Failed::request("Only what you said can be answered."));
     }
@@ -63,11 +72,11 @@ pub async fn answer(State(app): State<Arc<App>>, Path(id): Path<i64>, body: Byte
     }
     let attempt = tree.messages.iter().filter(|message| message.parent == Some(parent)).count() as u64;
     let messages = messages(&tree, parent);
-    let numbers = app.store.chats().begin_answers(id, parent, &models)?;
+    let numbers = app.store.chats(&asker).begin_answers(id, parent, &models)?;
     let (events, response) = Events::new();
     for (number, (message, model)) in numbers.into_iter().zip(models).enumerate() {
-        let (messages, settings) = (messages.clone(), settings.clone());
-        let side = Side { number, message, model, turn: messages.len() as u64, messages, settings, attempt };
+        let (messages, settings, asker) = (messages.clone(), settings.clone(), asker.clone());
+        let side = Side { number, message, asker, model, turn: messages.len() as u64, messages, settings, attempt };
         tokio::spawn(tell(Arc::clone(&app), side, events.clone()));
     }
     Ok(response)
@@ -92,7 +101,7 @@ async fn tell(app: Arc<App>, side: Side, events: Events) {
             json!({ "side": side.number, "error": format!("{error}{hint}") })
         }
     };
-    if let Err(error) = app.store.chats().keep_answer(side.message, &answered) {
+    if let Err(error) = app.store.chats(&side.asker).keep_answer(side.message, &answered) {
         last = json!({ "side": side.number, "error": error.to_string() });
     }
     events.say(&last);
@@ -141,7 +150,7 @@ async fn sample(app: &Arc<App>, side: &Side, events: &Events, answered: &mut Ans
             break;
         }
         if kept.elapsed() > KEEP {
-            app.store.chats().keep_answer(side.message, answered)?;
+            app.store.chats(&side.asker).keep_answer(side.message, answered)?;
             kept = Instant::now();
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -11,6 +12,7 @@ use super::tree;
 use crate::app::App;
 use crate::failed::Done;
 use crate::store::chats::{Choice, Message, Tree};
+use crate::store::sessions::Session;
 
 fn lines(rows: &[Value]) -> Response {
     let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
@@ -26,8 +28,12 @@ fn messages(tree: &Tree, leaf: Option<i64>) -> Vec<Value> {
 }
 
 /// The path that is shown, as one row of messages; of two answers side by side, the one that was gone on from.
-pub async fn conversation(State(app): State<Arc<App>>, Path(id): Path<i64>) -> Done {
-    let tree = tree(&app, id)?;
+pub async fn conversation(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(id): Path<i64>,
+) -> Done {
+    let tree = tree(&app, &app.asker(&session)?, id)?;
     let mut messages = messages(&tree, tree.conversation.leaf);
     // A row that trains ends with an answer.
     while messages.last().is_some_and(|message| message["role"] != "assistant") {
@@ -38,10 +44,11 @@ pub async fn conversation(State(app): State<Arc<App>>, Path(id): Path<i64>) -> D
 }
 
 /// All votes that prefer one answer, as preference rows. Ties and pairs that are both bad prefer none.
-pub async fn preferences(State(app): State<Arc<App>>) -> Done {
+pub async fn preferences(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
     let mut rows = Vec::new();
-    for conversation in app.store.chats().list()? {
-        let tree = tree(&app, conversation.id)?;
+    let asker = app.asker(&session)?;
+    for conversation in app.store.chats(&asker).list()? {
+        let tree = tree(&app, &asker, conversation.id)?;
         let mut votes: Vec<_> = tree.votes.iter().collect();
         votes.sort_by_key(|(pair, _)| **pair);
         rows.extend(votes.into_iter().filter_map(|(&pair, &choice)| preference(&tree, pair, choice)));

@@ -25,7 +25,7 @@ use crate::html;
 use crate::html::Html;
 use crate::models::Found;
 use crate::page::{Page, Place};
-use crate::store::chats::{Choice, Conversation, Tree};
+use crate::store::chats::{Asker, Choice, Conversation, Tree};
 use crate::store::sessions::Session;
 use form::Fields;
 
@@ -50,8 +50,8 @@ fn missing() -> Failed {
     Failed::missing("There is no such conversation; it may have been deleted.")
 }
 
-fn tree(app: &App, id: i64) -> Result<Tree, Failed> {
-    app.store.chats().tree(id)?.ok_or_else(missing)
+fn tree(app: &App, asker: &Asker, id: i64) -> Result<Tree, Failed> {
+    app.store.chats(asker).tree(id)?.ok_or_else(missing)
 }
 
 async fn models(app: &Arc<App>) -> Vec<Found> {
@@ -61,7 +61,7 @@ async fn models(app: &Arc<App>) -> Vec<Found> {
 
 async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session>) -> Done {
     let found = models(&app).await;
-    let conversations = app.store.chats().list()?;
+    let conversations = app.store.chats(&app.asker(&session)?).list()?;
     let row = |conversation: &Conversation| {
         let with = match conversation.settings.blind {
             true => "two models, blind".to_owned(),
@@ -84,14 +84,18 @@ async fn list(State(app): State<Arc<App>>, Extension(session): Extension<Session
     Ok(Page { title: "Chat", place: Place::Chat, scripts: &[], styles: &[], body }.framed(&session).into_response())
 }
 
-async fn begin(State(app): State<Arc<App>>, Form(fields): Form<Fields>) -> Done {
+async fn begin(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(fields): Form<Fields>,
+) -> Done {
     let settings = fields.settings(&models(&app).await).map_err(|why| Failed::request(&why))?;
-    let id = app.store.chats().begin(&settings)?;
+    let id = app.store.chats(&app.asker(&session)?).begin(&settings)?;
     Ok(Redirect::to(&format!("/chat/{id}")).into_response())
 }
 
 async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> Done {
-    let tree = tree(&app, id)?;
+    let tree = tree(&app, &app.asker(&session)?, id)?;
     let found = models(&app).await;
     let settings = &tree.conversation.settings;
     let body = html![
@@ -116,8 +120,8 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
     Ok(page.framed(&session).into_response())
 }
 
-async fn fragment(State(app): State<Arc<App>>, Path(id): Path<i64>) -> Done {
-    Ok(Body(thread::thread(&tree(&app, id)?).into_string()).into_response())
+async fn fragment(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> Done {
+    Ok(Body(thread::thread(&tree(&app, &app.asker(&session)?, id)?).into_string()).into_response())
 }
 
 #[derive(Deserialize)]
@@ -127,12 +131,17 @@ struct Said {
     parent: Option<i64>,
 }
 
-async fn say(State(app): State<Arc<App>>, Path(id): Path<i64>, body: Bytes) -> Done {
+async fn say(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(id): Path<i64>,
+    body: Bytes,
+) -> Done {
     let Said { text, parent } = read(&body)?;
     if text.trim().is_empty() {
         return Err(Failed::request("There is nothing to say."));
     }
-    let message = app.store.chats().say(id, parent, &text)?.ok_or_else(missing)?;
+    let message = app.store.chats(&app.asker(&session)?).say(id, parent, &text)?.ok_or_else(missing)?;
     Ok(json!({ "message": message }).to_string().into_response())
 }
 
@@ -141,10 +150,15 @@ struct Shown {
     message: i64,
 }
 
-async fn branch(State(app): State<Arc<App>>, Path(id): Path<i64>, body: Bytes) -> Done {
+async fn branch(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(id): Path<i64>,
+    body: Bytes,
+) -> Done {
     let Shown { message } = read(&body)?;
-    let leaf = tree(&app, id)?.newest_below(message);
-    match app.store.chats().show(id, leaf)? {
+    let leaf = tree(&app, &app.asker(&session)?, id)?.newest_below(message);
+    match app.store.chats(&app.asker(&session)?).show(id, leaf)? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(missing()),
     }
@@ -156,30 +170,44 @@ struct Vote {
     choice: Choice,
 }
 
-async fn vote(State(app): State<Arc<App>>, Path(id): Path<i64>, body: Bytes) -> Done {
+async fn vote(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(id): Path<i64>,
+    body: Bytes,
+) -> Done {
     let Vote { pair, choice } = read(&body)?;
-    match app.store.chats().vote(id, pair, choice)? {
+    match app.store.chats(&app.asker(&session)?).vote(id, pair, choice)? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(Failed::request("There are no two answers to vote on.")),
     }
 }
 
-async fn set(State(app): State<Arc<App>>, Path(id): Path<i64>, Form(fields): Form<Fields>) -> Done {
+async fn set(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path(id): Path<i64>,
+    Form(fields): Form<Fields>,
+) -> Done {
     let settings = fields.settings(&models(&app).await).map_err(|why| Failed::request(&why))?;
-    match app.store.chats().set(id, &settings)? {
+    match app.store.chats(&app.asker(&session)?).set(id, &settings)? {
         true => Ok(Redirect::to(&format!("/chat/{id}")).into_response()),
         false => Err(missing()),
     }
 }
 
-async fn delete(State(app): State<Arc<App>>, Path(id): Path<i64>) -> Done {
-    match app.store.chats().remove(id)? {
+async fn delete(State(app): State<Arc<App>>, Extension(session): Extension<Session>, Path(id): Path<i64>) -> Done {
+    match app.store.chats(&app.asker(&session)?).remove(id)? {
         true => Ok(Redirect::to("/chat").into_response()),
         false => Err(missing()),
     }
 }
 
-async fn tokens(State(app): State<Arc<App>>, Path((id, message)): Path<(i64, i64)>) -> Done {
-    let tokens = app.store.chats().tokens(id, message)?.unwrap_or_else(|| "[]".into());
+async fn tokens(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Path((id, message)): Path<(i64, i64)>,
+) -> Done {
+    let tokens = app.store.chats(&app.asker(&session)?).tokens(id, message)?.unwrap_or_else(|| "[]".into());
     Ok(([(axum::http::header::CONTENT_TYPE, "application/json")], tokens).into_response())
 }

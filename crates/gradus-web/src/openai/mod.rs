@@ -17,7 +17,7 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use gradus::inference::AnswerEnd;
+use gradus::inference::{AnswerEnd, model_of};
 use serde_json::{Value, json};
 
 use crate::actor::Actor;
@@ -25,7 +25,7 @@ use crate::app::App;
 use crate::desk::Desk;
 use crate::events::Events;
 use crate::guard::secret;
-use crate::models::Kind;
+use crate::models::{Found, Kind};
 
 /// The routes below `/v1`.
 pub fn routes() -> Router<Arc<App>> {
@@ -114,32 +114,42 @@ async fn nothing() -> Refused {
     Refused { status: StatusCode::NOT_FOUND, message: message.into(), param: None, code: None }
 }
 
-fn described(name: &str) -> Value {
-    json!({ "id": name, "object": "model", "created": 0, "owned_by": "gradus" })
+/// A model as OpenAI describes one. It was created when its configuration was written.
+fn described(found: &Found) -> Value {
+    let written = || {
+        let model = model_of(&found.path).ok()?;
+        let files = ["config.json", "adapter_config.json"].map(|file| model.join(file));
+        let changed = files.iter().find_map(|file| file.metadata().ok())?.modified().ok()?;
+        changed.duration_since(UNIX_EPOCH).ok()
+    };
+    let created = written().map_or(0, |since| since.as_secs());
+    json!({ "id": found.name, "object": "model", "created": created, "owned_by": "gradus" })
 }
 
-async fn names(app: &Arc<App>) -> Vec<String> {
+/// The models that can be asked for.
+async fn language_models(app: &Arc<App>) -> Vec<Found> {
     let app = Arc::clone(app);
-    let list = move || app.models.list().into_iter().filter(|found| found.kind == Kind::Language);
-    let found = tokio::task::spawn_blocking(move || list().map(|found| found.name).collect());
-    found.await.unwrap_or_default()
+    let list = move || app.models.list().into_iter().filter(|found| found.kind == Kind::Language).collect();
+    tokio::task::spawn_blocking(list).await.unwrap_or_default()
 }
 
+/// Lists the models. A run is one of them; its checkpoints can be asked for by name, and are left out.
 async fn models(State(app): State<Arc<App>>) -> Response {
-    let data: Vec<Value> = names(&app).await.iter().map(|name| described(name)).collect();
+    let all = language_models(&app).await;
+    let is_within = |found: &Found, other: &Found| {
+        found.name.strip_prefix(other.name.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    };
+    let listed = all.iter().filter(|found| !all.iter().any(|other| is_within(found, other)));
+    let data: Vec<Value> = listed.map(described).collect();
     json_response(StatusCode::OK, &json!({ "object": "list", "data": data }))
 }
 
 async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Response, Refused> {
-    check_name(&app, &name).await?;
-    Ok(json_response(StatusCode::OK, &described(&name)))
+    Ok(json_response(StatusCode::OK, &described(&named(&app, &name).await?)))
 }
 
-async fn check_name(app: &Arc<App>, name: &str) -> Result<(), Refused> {
-    if names(app).await.iter().any(|known| known == name) {
-        return Ok(());
-    }
-    Err(Refused {
+async fn named(app: &Arc<App>, name: &str) -> Result<Found, Refused> {
+    language_models(app).await.into_iter().find(|known| known.name == name).ok_or_else(|| Refused {
         status: StatusCode::NOT_FOUND,
         message: format!("there is no model `{name}`; `/v1/models` lists those that are there"),
         param: Some("model".into()),
@@ -149,7 +159,7 @@ async fn check_name(app: &Arc<App>, name: &str) -> Result<(), Refused> {
 
 /// The model of a request, loaded.
 async fn desk(app: &Arc<App>, name: &str) -> Result<Arc<Actor<Desk>>, Refused> {
-    check_name(app, name).await?;
+    named(app, name).await?;
     Ok(app.models.desk(name).await?)
 }
 

@@ -132,7 +132,8 @@ async fn show(State(app): State<Arc<App>>, Extension(session): Extension<Session
             let actions = models.first().map(|models| {
                 training::actions(&session, one, models, standing.as_ref(), app.training.is_stopping(one))
             });
-            (one.name.clone(), page::one(&session, one, &settings[0], &warnings[0], actions))
+            let may_tag = app.may_change_runs(&session)?;
+            (one.name.clone(), page::one(&session, one, &settings[0], &warnings[0], actions, may_tag))
         }
         several => (format!("{} runs", several.len()), page::several(several, &differences(&settings))),
     };
@@ -182,8 +183,13 @@ struct Tagged {
     remove: String,
 }
 
-async fn tag(State(app): State<Arc<App>>, Form(Tagged { run, add, remove }): Form<Tagged>) -> Done {
-    let path = find(&app, &run)?;
+async fn tag(
+    State(app): State<Arc<App>>,
+    Extension(session): Extension<Session>,
+    Form(Tagged { run, add, remove }): Form<Tagged>,
+) -> Done {
+    app.check_changes_runs(&session)?;
+    let path = training::own(&app, &run)?;
     let mut labels = Labels::read(&path)?;
     if !add.trim().is_empty() {
         labels.add(add.trim())?;

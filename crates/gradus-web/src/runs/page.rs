@@ -164,15 +164,32 @@ fn progress(entry: &Entry) -> Html {
     }
 }
 
-/// One run.
-pub fn one(session: &Session, entry: &Entry, settings: &Settings, warnings: &[String], actions: Option<Html>) -> Html {
+/// One run. Without `may_tag` its tags are only shown.
+pub fn one(
+    session: &Session,
+    entry: &Entry,
+    settings: &Settings,
+    warnings: &[String],
+    actions: Option<Html>,
+    may_tag: bool,
+) -> Html {
     let steps = entry.steps.map(|steps| html![" of "(steps)]);
     let csrf = html!["<input type=\"hidden\" name=\"csrf\" value=\"" (session.csrf) "\"><input type=\"hidden\" name=\"run\" value=\"" (entry.name) "\">"];
     let tag = |tag: &String| {
+        if !may_tag {
+            return html!["<span class=\"tag\">" (tag) "</span>"];
+        }
         html![
             "<form method=\"post\" action=\"/runs/tag\" class=\"tag\">" (csrf) "<input type=\"hidden\" name=\"remove\" value=\"" (tag) "\">" (tag)
             " <button type=\"submit\" aria-label=\"Remove the tag " (tag) "\">×</button></form>"
         ]
+    };
+    let add = match may_tag {
+        true => html![
+            "<form method=\"post\" action=\"/runs/tag\" class=\"row\">" (csrf)
+            "<label for=\"add\">New tag</label><input id=\"add\" name=\"add\" size=\"12\" required><button type=\"submit\">Add</button></form>"
+        ],
+        false => Html::new(),
     };
     let lines = |name: &'static str, lines: &[String]| match lines.is_empty() {
         true => Html::new(),
@@ -189,9 +206,7 @@ pub fn one(session: &Session, entry: &Entry, settings: &Settings, warnings: &[St
     html![
         "<p data-state=\"" (entry.state.name()) "\">" (state(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
         "</p>\n" (worse(entry)) (progress(entry)) (actions) (curves(&[entry])) "<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"
-        "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>())
-        "<form method=\"post\" action=\"/runs/tag\" class=\"row\">" (csrf)
-        "<label for=\"add\">New tag</label><input id=\"add\" name=\"add\" size=\"12\" required><button type=\"submit\">Add</button></form></div>\n"
+        "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>()) (add) "</div>\n"
         (lines("Problems", &entry.problems)) (lines("Warnings", warnings))
         "<h2>Configuration</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Configuration\"><table><thead><tr><th scope=\"col\">Key</th>"
         "<th scope=\"col\">Value</th><th scope=\"col\">Asked for</th></tr></thead>\n<tbody>\n" (set) "</tbody></table></div>\n"

@@ -6,6 +6,8 @@ use gradus::Result;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 
+use super::projects::{Person, Role};
+use super::sessions::Session;
 use super::{Store, now};
 
 pub(super) const TABLES: &str = "
@@ -45,6 +47,52 @@ pub(super) const TABLES: &str = "
 pub(super) const PARTS: &str = "
     ALTER TABLE messages ADD COLUMN parts TEXT;
 ";
+
+/// Whose conversations are.
+pub(super) const OWNERS: &str = "
+    -- A person's number, or the sum of a session; none where it began on the server's own machine.
+    ALTER TABLE conversations ADD COLUMN owner TEXT;
+    CREATE INDEX conversations_of ON conversations (owner);
+";
+
+/// Who asks for conversations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asker {
+    /// Whose conversations they see and begin; none is everybody's, on the server's own machine.
+    owner: Option<String>,
+    /// Whether they see those that have no owner, too.
+    sees_unowned: bool,
+}
+
+/// The owner that a session is, as long as nobody has signed in with it.
+fn browser(session: &Session) -> String {
+    format!("browser {}", session.sum())
+}
+
+fn someone(person: i64) -> String {
+    format!("person {person}")
+}
+
+impl Asker {
+    /// Somebody on the server's own machine, who sees all.
+    pub fn everyone() -> Self {
+        Self { owner: None, sees_unowned: true }
+    }
+
+    /// Somebody from elsewhere, who sees their own. Those that began on the server's machine are shown to owners.
+    pub fn of(session: &Session, person: Option<&Person>) -> Self {
+        match person {
+            Some(person) => Self { owner: Some(someone(person.id)), sees_unowned: person.role == Role::Owner },
+            None => Self { owner: Some(browser(session)), sees_unowned: false },
+        }
+    }
+}
+
+/// Gives what was said in a session to the person who signs in.
+pub(super) fn hand_over(open: &Transaction<'_>, session: &Session, person: i64) -> rusqlite::Result<usize> {
+    let row = params![browser(session), someone(person)];
+    open.execute("UPDATE conversations SET owner = ?2 WHERE owner = ?1", row)
+}
 
 /// How a conversation is had.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -234,8 +282,14 @@ impl Tree {
     }
 }
 
-/// The conversations.
-pub struct Chats<'a>(pub(super) &'a Store);
+/// The conversations that somebody may see; others are not there for them.
+pub struct Chats<'a> {
+    pub(super) store: &'a Store,
+    pub(super) asker: &'a Asker,
+}
+
+/// Whether `asker` may see a conversation: what stands for its owner is the first parameter, and for those without one the second.
+const SEEN: &str = "(?1 IS NULL OR owner = ?1 OR (?2 AND owner IS NULL))";
 
 const CONVERSATION: &str = "SELECT id, title, settings, leaf, changed FROM conversations";
 
@@ -266,14 +320,30 @@ fn json(settings: &impl Serialize) -> String {
 }
 
 impl Chats<'_> {
+    /// Whether conversation `id` is there for who asks.
+    fn is_seen(&self, open: &Transaction<'_>, id: i64) -> rusqlite::Result<bool> {
+        let sought = format!("SELECT EXISTS (SELECT 1 FROM conversations WHERE id = ?3 AND {SEEN})");
+        open.query_row(&sought, params![self.asker.owner, self.asker.sees_unowned, id], |row| row.get(0))
+    }
+
+    /// Whether `message` is none or one of conversation `id`, which is there for who asks.
+    fn belongs(&self, open: &Transaction<'_>, id: i64, message: Option<i64>) -> rusqlite::Result<bool> {
+        let sought = "SELECT EXISTS (SELECT 1 FROM messages WHERE conversation = ?1 AND id = ?2)";
+        Ok(self.is_seen(open, id)?
+            && match message {
+                Some(message) => open.query_row(sought, [id, message], |row| row.get(0))?,
+                None => true,
+            })
+    }
+
     /// All conversations, the last changed first.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub fn list(&self) -> Result<Vec<Conversation>> {
-        self.0.change(|open| {
-            let mut found = open.prepare(&format!("{CONVERSATION} ORDER BY changed DESC, id DESC"))?;
-            found.query_map([], conversation)?.collect()
+        self.store.read(|open| {
+            let mut found = open.prepare(&format!("{CONVERSATION} WHERE {SEEN} ORDER BY changed DESC, id DESC"))?;
+            found.query_map(params![self.asker.owner, self.asker.sees_unowned], conversation)?.collect()
         })
     }
 
@@ -282,9 +352,9 @@ impl Chats<'_> {
     /// # Errors
     /// When it cannot be kept.
     pub fn begin(&self, settings: &Settings) -> Result<i64> {
-        self.0.change(|open| {
-            let row = params!["New conversation", json(settings), now()];
-            open.execute("INSERT INTO conversations (title, settings, changed) VALUES (?1, ?2, ?3)", row)?;
+        self.store.change(|open| {
+            let row = params!["New conversation", json(settings), now(), self.asker.owner];
+            open.execute("INSERT INTO conversations (title, settings, changed, owner) VALUES (?1, ?2, ?3, ?4)", row)?;
             Ok(open.last_insert_rowid())
         })
     }
@@ -294,7 +364,10 @@ impl Chats<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn tree(&self, id: i64) -> Result<Option<Tree>> {
-        self.0.change(|open| {
+        self.store.read(|open| {
+            if !self.is_seen(open, id)? {
+                return Ok(None);
+            }
             let found = open.query_row(&format!("{CONVERSATION} WHERE id = ?1"), [id], conversation).optional()?;
             let Some(conversation) = found else { return Ok(None) };
             let mut messages = open.prepare(
@@ -316,8 +389,8 @@ impl Chats<'_> {
     /// # Errors
     /// When it cannot be kept, or `parent` is no message of the conversation.
     pub fn say(&self, id: i64, parent: Option<i64>, text: &str) -> Result<Option<i64>> {
-        self.0.change(|open| {
-            if !belongs(open, id, parent)? {
+        self.store.change(|open| {
+            if !self.belongs(open, id, parent)? {
                 return Ok(None);
             }
             let title: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(80).collect();
@@ -334,12 +407,16 @@ impl Chats<'_> {
         })
     }
 
-    /// Makes room for the answers of `models` to `parent`, side by side where there are two; their numbers.
+    /// Makes room for the answers of `models` to `parent`, side by side where there are two; their numbers. There are none where
+    /// `parent` is not there.
     ///
     /// # Errors
     /// When it cannot be kept.
     pub fn begin_answers(&self, id: i64, parent: i64, models: &[String]) -> Result<Vec<i64>> {
-        self.0.change(|open| {
+        self.store.change(|open| {
+            if !self.belongs(open, id, Some(parent))? {
+                return Ok(Vec::new());
+            }
             let mut numbers = Vec::with_capacity(models.len());
             for model in models {
                 numbers.push(insert(open, id, Some(parent), "assistant", "", Some(model))?);
@@ -356,12 +433,12 @@ impl Chats<'_> {
         })
     }
 
-    /// Keeps what is known of an answer.
+    /// Keeps what is known of an answer that was begun here.
     ///
     /// # Errors
     /// When it cannot be kept.
     pub fn keep_answer(&self, message: i64, answered: &Answered) -> Result<()> {
-        self.0.change(|open| {
+        self.store.change(|open| {
             let Answered { text, tokens, rewards, parts, ended } = answered;
             let parts = (!parts.is_empty()).then(|| json(parts));
             let row = params![message, text, tokens, json(rewards), ended, parts];
@@ -378,7 +455,10 @@ impl Chats<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn tokens(&self, id: i64, message: i64) -> Result<Option<String>> {
-        self.0.change(|open| {
+        self.store.read(|open| {
+            if !self.is_seen(open, id)? {
+                return Ok(None);
+            }
             let sought = "SELECT tokens FROM messages WHERE conversation = ?1 AND id = ?2";
             Ok(open.query_row(sought, [id, message], |row| row.get(0)).optional()?.flatten())
         })
@@ -389,8 +469,8 @@ impl Chats<'_> {
     /// # Errors
     /// When it cannot be kept.
     pub fn show(&self, id: i64, message: i64) -> Result<bool> {
-        self.0.change(|open| {
-            let is_there = belongs(open, id, Some(message))?;
+        self.store.change(|open| {
+            let is_there = self.belongs(open, id, Some(message))?;
             if is_there {
                 show(open, id, message)?;
             }
@@ -404,7 +484,10 @@ impl Chats<'_> {
     /// # Errors
     /// When it cannot be kept.
     pub fn vote(&self, id: i64, pair: i64, choice: Choice) -> Result<bool> {
-        self.0.change(|open| {
+        self.store.change(|open| {
+            if !self.is_seen(open, id)? {
+                return Ok(false);
+            }
             let mut sides =
                 open.prepare("SELECT id FROM messages WHERE conversation = ?1 AND pair = ?2 ORDER BY id")?;
             let sides = sides.query_map([id, pair], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
@@ -421,8 +504,10 @@ impl Chats<'_> {
     /// # Errors
     /// When it cannot be kept.
     pub fn set(&self, id: i64, settings: &Settings) -> Result<bool> {
-        self.0.change(|open| {
-            Ok(open.execute("UPDATE conversations SET settings = ?2 WHERE id = ?1", params![id, json(settings)])? > 0)
+        self.store.change(|open| {
+            let row = params![id, json(settings)];
+            Ok(self.is_seen(open, id)?
+                && open.execute("UPDATE conversations SET settings = ?2 WHERE id = ?1", row)? > 0)
         })
     }
 
@@ -431,18 +516,9 @@ impl Chats<'_> {
     /// # Errors
     /// When the file cannot be changed.
     pub fn remove(&self, id: i64) -> Result<bool> {
-        self.0.change(|open| Ok(open.execute("DELETE FROM conversations WHERE id = ?1", [id])? > 0))
-    }
-}
-
-/// Whether `message` is none or one of conversation `id`, which is there.
-fn belongs(open: &Transaction<'_>, id: i64, message: Option<i64>) -> rusqlite::Result<bool> {
-    match message {
-        None => open.query_row("SELECT EXISTS (SELECT 1 FROM conversations WHERE id = ?1)", [id], |row| row.get(0)),
-        Some(message) => {
-            let sought = "SELECT EXISTS (SELECT 1 FROM messages WHERE conversation = ?1 AND id = ?2)";
-            open.query_row(sought, [id, message], |row| row.get(0))
-        }
+        self.store.change(|open| {
+            Ok(self.is_seen(open, id)? && open.execute("DELETE FROM conversations WHERE id = ?1", [id])? > 0)
+        })
     }
 }
 
@@ -465,4 +541,56 @@ fn insert(
 fn show(open: &Transaction<'_>, id: i64, leaf: i64) -> rusqlite::Result<()> {
     open.execute("UPDATE conversations SET leaf = ?2, changed = ?3 WHERE id = ?1", params![id, leaf, now()])?;
     Ok(())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A conversation with one model.
+    pub fn settings() -> Settings {
+        Settings {
+            models: vec!["m".into()],
+            blind: false,
+            judges: Vec::new(),
+            system: String::new(),
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            max_tokens: 1,
+            seed: 0,
+        }
+    }
+
+    #[test]
+    fn a_conversation_is_there_for_its_owner_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let (session, other) = (store.sessions().begin(), store.sessions().begin());
+        let [here, ada, eve] = [Asker::everyone(), Asker::of(&session, None), Asker::of(&other, None)];
+        let unowned = store.chats(&here).begin(&settings()).expect("kept");
+        let id = store.chats(&ada).begin(&settings()).expect("kept");
+        let message = store.chats(&ada).say(id, None, "Hello").expect("kept").expect("there");
+        let seen = |asker: &Asker| -> Vec<i64> {
+            store.chats(asker).list().expect("read").into_iter().map(|found| found.id).collect()
+        };
+        assert_eq!((seen(&ada), seen(&eve)), (vec![id], vec![]));
+        assert_eq!(seen(&here).len(), 2, "the machine's own user sees all");
+        let theirs = store.chats(&eve);
+        assert!(theirs.tree(id).expect("read").is_none());
+        assert!(theirs.say(id, Some(message), "Mine").expect("read").is_none());
+        assert!(theirs.begin_answers(id, message, &["m".into()]).expect("read").is_empty());
+        assert!(!theirs.show(id, message).expect("read") && !theirs.vote(id, message, Choice::Left).expect("read"));
+        assert!(!theirs.set(id, &settings()).expect("read") && !theirs.remove(id).expect("read"));
+        assert!(theirs.tokens(id, message).expect("read").is_none());
+        // Who signs in takes along what they said before; an owner also sees what began on the server's machine.
+        let token = store.projects().invite("ada", Role::Owner).expect("kept");
+        let session = store.projects().sign_in(&session, "ada", &token).expect("kept").expect("signed in");
+        let person = store.projects().who(&session).expect("read");
+        let mut all = seen(&Asker::of(&session, person.as_ref()));
+        all.sort_unstable();
+        assert_eq!((all, seen(&ada)), (vec![unowned, id], vec![]));
+    }
 }

@@ -1,7 +1,11 @@
 //! What people do, kept: one SQLite file in the folder that is served.
 //!
 //! Every change is one transaction, written through to the disk before it is answered, so a server that is killed has lost
-//! nothing that a page had been told is saved.
+//! nothing that a page had been told is saved. Several processes may use the file at once: a change takes the write lock
+//! before it reads anything and waits for it, and reading waits for nobody.
+//!
+//! The file can be read by its owner only. It holds no secret that lets somebody in: of tokens and sessions it has SHA-256
+//! sums, which are enough because each secret is 256 random bits.
 
 pub mod chats;
 pub mod projects;
@@ -9,9 +13,11 @@ pub mod sessions;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use gradus::{Error, Result};
-use rusqlite::Connection;
+use ring::hmac;
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 /// The file, in the folder that is served.
 pub const FILE: &str = "gradus.sqlite";
@@ -19,13 +25,114 @@ pub const FILE: &str = "gradus.sqlite";
 /// `PRAGMA application_id`: `grwb`.
 const APPLICATION: i32 = 0x6772_7762;
 
-/// The tables, by version: what a file of an older version lacks is added.
-const VERSIONS: &[&str] = &[sessions::TABLES, chats::TABLES, projects::TABLES, projects::VERDICTS, chats::PARTS];
+/// What brings the file from one version to the next.
+const VERSIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; 6] = [
+    |change| change.execute_batch(sessions::TABLES),
+    |change| change.execute_batch(chats::TABLES),
+    |change| change.execute_batch(projects::TABLES),
+    |change| change.execute_batch(projects::VERDICTS),
+    |change| change.execute_batch(chats::PARTS),
+    |change| {
+        sessions::without_secrets(change)?;
+        change.execute_batch(chats::OWNERS)
+    },
+];
+
+/// The first version whose file has no tokens in clear.
+const WITHOUT_SECRETS: usize = 6;
+
+/// How long a change waits for another process: so many pauses of so many milliseconds. The pauses are short, so that a process
+/// that writes all the time does not always take the lock first.
+const PAUSES: i32 = 5000;
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The file.
 pub struct Store {
     path: PathBuf,
-    connection: Mutex<Connection>,
+    writer: Mutex<Connection>,
+    reader: Mutex<Connection>,
+    /// Makes the tokens of pages.
+    key: hmac::Key,
+}
+
+/// An error of SQLite. Those that pass are told as the system tells them: the file is busy, the disk is full.
+fn failed(path: &Path, error: &rusqlite::Error) -> Error {
+    use std::io::ErrorKind;
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            Error::io(path, std::io::Error::new(ErrorKind::ResourceBusy, "another process is writing it"))
+        }
+        Some(ErrorCode::DiskFull) => Error::io(path, ErrorKind::StorageFull.into()),
+        _ => Error::input(format!("{}: {error}", path.display())),
+    }
+}
+
+/// A connection that waits for the locks of others.
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open(path)?;
+    connection.busy_handler(Some(|tries| {
+        std::thread::sleep(PAUSE);
+        tries < PAUSES
+    }))?;
+    connection.execute_batch("PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;")?;
+    Ok(connection)
+}
+
+/// Switches to a log of changes beside the file, which readers need not wait for. Of two processes that switch at once, one is
+/// refused without waiting.
+fn log_changes(connection: &Connection) -> rusqlite::Result<()> {
+    let mut tries = 0;
+    loop {
+        match connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;") {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries < PAUSES => {
+                tries += 1;
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Makes the file where there is none, so that only its owner can read it, and what SQLite puts beside it.
+fn only_ours(path: &Path) -> Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+        let made = std::fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+        made.map_err(|error| Error::io(path, error))?;
+        for beside in ["", "-wal", "-shm"] {
+            let mut path = path.as_os_str().to_owned();
+            path.push(beside);
+            match std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(path, error)),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The application and the version of the file, and whether it has tables.
+fn kind_of(connection: &Connection) -> rusqlite::Result<(i64, i64, bool)> {
+    let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
+    Ok((number("application_id")?, number("user_version")?, tables > 0))
+}
+
+/// The version of the file, which is one of ours.
+fn version_of(connection: &Connection, path: &Path) -> Result<usize> {
+    let (application, version, has_tables) = kind_of(connection).map_err(|error| failed(path, &error))?;
+    if application != i64::from(APPLICATION) && has_tables {
+        return Err(Error::input(format!("{}: this is not a file of `gradus serve`", path.display()))
+            .with_hint("move it away, or serve another folder"));
+    }
+    let known = VERSIONS.len();
+    let version = usize::try_from(version).unwrap_or(usize::MAX);
+    if version > known {
+        let message = format!("{}: version {version}, but this gradus knows {known}", path.display());
+        return Err(Error::input(message).with_hint("it was written by a later gradus: use that one"));
+    }
+    Ok(version)
 }
 
 impl Store {
@@ -35,33 +142,32 @@ impl Store {
     /// When it cannot be opened, is another program's, or is of a later version.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
-        let failed = |error: rusqlite::Error| Error::input(format!("{}: {error}", path.display()));
-        let mut connection = Connection::open(&path).map_err(failed)?;
-        let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed);
-        let (application, version) = (number("application_id")?, number("user_version")?);
-        let tables: i64 =
-            connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).map_err(failed)?;
-        if application != i64::from(APPLICATION) && tables > 0 {
-            return Err(Error::input(format!("{}: this is not a file of `gradus serve`", path.display()))
-                .with_hint("move it away, or serve another folder"));
+        let failed = |error: rusqlite::Error| failed(&path, &error);
+        only_ours(&path)?;
+        let mut writer = connect(&path).map_err(failed)?;
+        // A file of another program stays as it is.
+        version_of(&writer, &path)?;
+        log_changes(&writer).map_err(failed)?;
+        let change = writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        // Another process may have brought it further meanwhile.
+        let version = version_of(&change, &path)?;
+        for step in &VERSIONS[version..] {
+            step(&change).map_err(failed)?;
         }
-        let known = VERSIONS.len();
-        let version = usize::try_from(version).unwrap_or(usize::MAX);
-        if version > known {
-            let message = format!("{}: version {version}, but this gradus knows {known}", path.display());
-            return Err(Error::input(message).with_hint("it was written by a later gradus: use that one"));
+        if version < VERSIONS.len() {
+            change.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
+            change.pragma_update(None, "user_version", VERSIONS.len() as i64).map_err(failed)?;
         }
-        connection
-            .execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
-            .map_err(failed)?;
-        let change = connection.transaction().map_err(failed)?;
-        for tables in &VERSIONS[version..] {
-            change.execute_batch(tables).map_err(failed)?;
-        }
-        change.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
-        change.pragma_update(None, "user_version", known as i64).map_err(failed)?;
+        let key = sessions::key(&change).map_err(failed)?;
         change.commit().map_err(failed)?;
-        Ok(Self { path, connection: Mutex::new(connection) })
+        if (1..WITHOUT_SECRETS).contains(&version) {
+            // Parts of the file that are free now, and the log of changes, still have the tokens in clear.
+            let cleaned = writer.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);");
+            cleaned.map_err(failed)?;
+        }
+        let reader = connect(&path).map_err(failed)?;
+        reader.execute_batch("PRAGMA query_only = ON;").map_err(failed)?;
+        Ok(Self { writer: Mutex::new(writer), reader: Mutex::new(reader), key, path })
     }
 
     /// The sessions of browsers.
@@ -69,9 +175,9 @@ impl Store {
         sessions::Sessions(self)
     }
 
-    /// The conversations.
-    pub fn chats(&self) -> chats::Chats<'_> {
-        chats::Chats(self)
+    /// The conversations that `asker` may see.
+    pub fn chats<'a>(&'a self, asker: &'a chats::Asker) -> chats::Chats<'a> {
+        chats::Chats { store: self, asker }
     }
 
     /// The projects of annotations.
@@ -79,23 +185,40 @@ impl Store {
         projects::Projects(self)
     }
 
-    /// The connection. A change is one transaction, so a thread that panicked has left nothing half done.
-    fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Does something within one transaction.
+    /// Reads, all of it at one moment.
     ///
     /// # Errors
-    /// What `change` fails with; then nothing is changed.
-    pub fn change<T>(&self, change: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T>) -> Result<T> {
-        let mut connection = self.lock();
-        let done = connection.transaction().and_then(|open| {
-            let done = change(&open)?;
-            open.commit()?;
-            Ok(done)
-        });
-        done.map_err(|error| Error::input(format!("{}: {error}", self.path.display())))
+    /// What `read` fails with.
+    pub fn read<T>(&self, read: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T> {
+        self.within(&self.reader, TransactionBehavior::Deferred, read)
+    }
+
+    /// Does something within one transaction, which waits until it is the only one that writes.
+    ///
+    /// # Errors
+    /// What `change` fails with; then nothing is changed. [`Error::passes`] where another process writes for too long, or the
+    /// disk is full.
+    pub fn change<T>(&self, change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T> {
+        self.within(&self.writer, TransactionBehavior::Immediate, change)
+    }
+
+    fn within<T>(
+        &self,
+        connection: &Mutex<Connection>,
+        behavior: TransactionBehavior,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        // Another process can hold the lock for a while: what else the server does goes on meanwhile.
+        tokio::task::block_in_place(|| {
+            // A transaction that ended early is undone, so a thread that panicked has left nothing half done.
+            let mut connection: MutexGuard<'_, Connection> = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let done = connection.transaction_with_behavior(behavior).and_then(|open| {
+                let done = work(&open)?;
+                open.commit()?;
+                Ok(done)
+            });
+            done.map_err(|error| failed(&self.path, &error))
+        })
     }
 }
 
@@ -125,5 +248,121 @@ mod tests {
         Connection::open(&path).and_then(|own| own.pragma_update(None, "user_version", 1000)).expect("changed");
         let message = Store::open(folder.path()).err().expect("refused").to_string();
         assert!(message.contains("version 1000, but this gradus knows"), "{message}");
+    }
+
+    #[test]
+    fn processes_that_write_at_once_lose_nothing_and_none_is_refused() {
+        use crate::annotate::answer::Answer;
+        use crate::annotate::labels::LabelSet;
+        use crate::annotate::task::Task;
+        use projects::{Role, State};
+
+        const TASKS: usize = 60;
+        let folder = tempfile::tempdir().expect("a folder");
+        let labels = LabelSet::open("comparison").expect("a label set");
+        let task = |i: usize| Task {
+            question: i.to_string(),
+            passages: Vec::new(),
+            reference: String::new(),
+            answers: vec!["a".into(), "b".into()],
+            models: Vec::new(),
+            expected: None,
+            attention: false,
+        };
+        let tasks: Vec<Task> = (0..TASKS).map(task).collect();
+        // Each has connections of its own, as processes have. They also make the file at once.
+        let annotate = |name: &str| {
+            let store = Store::open(folder.path()).expect("opened");
+            let projects = store.projects();
+            projects.begin("p", &labels, 3, &tasks).expect("kept or there");
+            let token = projects.invite(name, Role::Annotator).expect("kept");
+            let session = projects.sign_in(&store.sessions().begin(), name, &token).expect("kept").expect("signed in");
+            let person = projects.who(&session).expect("read").expect("signed in");
+            let project = projects.find("p").expect("read").expect("a project");
+            while let Some(number) = projects.next(&project, person.id).expect("a task") {
+                let said = (&Answer::default(), State::Done, "");
+                assert!(projects.keep(project.id, number, person.id, said, 1.0).expect("kept"));
+            }
+        };
+        std::thread::scope(|scope| {
+            let all = ["a", "b", "c"].map(|name| scope.spawn(move || annotate(name)));
+            all.into_iter().for_each(|one| one.join().expect("nothing is refused"));
+        });
+        let store = Store::open(folder.path()).expect("opened");
+        let project = store.projects().find("p").expect("read").expect("a project");
+        assert_eq!(store.projects().annotations(project.id).expect("read").len(), 3 * TASKS);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn only_the_owner_reads_the_file_and_what_lies_beside_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(FILE);
+        let modes = || -> Vec<u32> {
+            let entries = std::fs::read_dir(folder.path()).expect("a folder").flatten();
+            entries.map(|entry| entry.metadata().expect("a file").permissions().mode() & 0o777).collect()
+        };
+        let store = Store::open(folder.path()).expect("a new file");
+        store.projects().invite("ada", projects::Role::Owner).expect("kept");
+        assert!(modes().len() > 1 && modes().iter().all(|mode| *mode == 0o600), "{:o?}", modes());
+        drop(store);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("changed");
+        let _store = Store::open(folder.path()).expect("the same file");
+        assert!(modes().iter().all(|mode| *mode == 0o600), "{:o?}", modes());
+    }
+
+    #[test]
+    fn tokens_of_an_older_file_go_on_to_work_and_are_nowhere_in_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(FILE);
+        let (token, gone, session) = (crate::guard::secret(), crate::guard::secret(), crate::guard::secret());
+        let mut old = Connection::open(&path).expect("a file");
+        let open = old.transaction().expect("begun");
+        VERSIONS[..5].iter().for_each(|step| step(&open).expect("made"));
+        open.pragma_update(None, "application_id", APPLICATION).expect("set");
+        open.pragma_update(None, "user_version", 5).expect("set");
+        let people = "INSERT INTO people (name, token, role) VALUES ('ada', ?1, 'owner'), ('bob', ?2, 'owner')";
+        open.execute(people, [&token, &gone]).expect("kept");
+        open.execute("INSERT INTO sessions (id, csrf, begun) VALUES (?1, 'x', 0)", [&session]).expect("kept");
+        open.execute("INSERT INTO signed_in (session, person) VALUES (?1, 1)", [&session]).expect("kept");
+        open.execute("INSERT INTO conversations (title, settings, changed) VALUES ('t', '{}', 0)", []).expect("kept");
+        // What was removed is still in free parts of the file.
+        open.execute("DELETE FROM people WHERE name = 'bob'", []).expect("removed");
+        open.commit().expect("kept");
+        drop(old);
+
+        let store = Store::open(folder.path()).expect("brought further");
+        let projects = store.projects();
+        assert_eq!(projects.who(&store.sessions().of(&session)).expect("read").expect("still there").name, "ada");
+        let fresh = projects.sign_in(&store.sessions().begin(), "ada", &token).expect("kept").expect("signed in");
+        for entry in std::fs::read_dir(folder.path()).expect("a folder").flatten() {
+            let bytes = std::fs::read(entry.path()).expect("a file");
+            for secret in [&token, &gone, &session, fresh.id()] {
+                let found = bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
+                assert!(!found, "{} has a secret", entry.path().display());
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_as_such_and_passes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let pages = |most: i64| {
+            let writer = store.writer.lock().expect("nobody panicked");
+            let set: i64 =
+                writer.query_row(&format!("PRAGMA max_page_count = {most}"), [], |row| row.get(0)).expect("set");
+            set
+        };
+        let full = pages(1);
+        let asker = chats::Asker::everyone();
+        let (id, long) = (store.chats(&asker).begin(&chats::tests::settings()), "x".repeat(1 << 20));
+        let said = id.and_then(|id| store.chats(&asker).say(id, None, &long));
+        let error = said.expect_err("there is no room");
+        assert!(error.passes() && error.hint().is_some_and(|hint| hint.contains("disk space")), "{error:?}");
+        pages(full + 1000);
+        let id = store.chats(&asker).begin(&chats::tests::settings()).expect("kept");
+        assert!(store.chats(&asker).say(id, None, &long).expect("kept").is_some());
     }
 }

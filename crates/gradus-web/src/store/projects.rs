@@ -6,7 +6,8 @@ use gradus::Result;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 
-use super::{Store, now};
+use super::sessions::{SIGNED_IN, Session, sum};
+use super::{Store, chats, now};
 use crate::annotate::answer::Answer;
 use crate::annotate::foreign::Imported;
 use crate::annotate::labels::LabelSet;
@@ -248,8 +249,8 @@ impl Projects<'_> {
                 let sought = "SELECT id FROM tasks WHERE project = ?1 AND number = ?2";
                 let task = open.query_row(sought, params![id, (i + 1) as i64], |row| row.get(0))?;
                 for (name, answer, seconds) in &item.said {
-                    let stranger = params![name, secret(), Role::Annotator.name()];
-                    open.execute("INSERT OR IGNORE INTO people (name, token, role) VALUES (?1, ?2, ?3)", stranger)?;
+                    let stranger = params![name, sum(&secret()), Role::Annotator.name()];
+                    open.execute("INSERT OR IGNORE INTO people (name, token_sum, role) VALUES (?1, ?2, ?3)", stranger)?;
                     let by = open.query_row("SELECT id FROM people WHERE name = ?1", [name], |row| row.get(0))?;
                     let is_done = answer.problems(labels, &item.task).is_empty();
                     unfinished += usize::from(!is_done);
@@ -266,7 +267,7 @@ impl Projects<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn list(&self) -> Result<Vec<Project>> {
-        self.0.change(|open| open.prepare(&format!("{PROJECT} ORDER BY name"))?.query_map([], project)?.collect())
+        self.0.read(|open| open.prepare(&format!("{PROJECT} ORDER BY name"))?.query_map([], project)?.collect())
     }
 
     /// The project `name`.
@@ -274,7 +275,7 @@ impl Projects<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn find(&self, name: &str) -> Result<Option<Project>> {
-        self.0.change(|open| open.query_row(&format!("{PROJECT} WHERE name = ?1"), [name], project).optional())
+        self.0.read(|open| open.query_row(&format!("{PROJECT} WHERE name = ?1"), [name], project).optional())
     }
 
     /// Removes a project with its tasks and what was said of them.
@@ -290,7 +291,7 @@ impl Projects<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn task(&self, project: i64, number: usize) -> Result<Option<Task>> {
-        self.0.change(|open| {
+        self.0.read(|open| {
             let sought = "SELECT given FROM tasks WHERE project = ?1 AND number = ?2";
             open.query_row(sought, params![project, number as i64], |row| read(row, 0)).optional()
         })
@@ -301,7 +302,7 @@ impl Projects<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn tasks(&self, project: i64) -> Result<Vec<Task>> {
-        self.0.change(|open| {
+        self.0.read(|open| {
             let mut found = open.prepare("SELECT given FROM tasks WHERE project = ?1 ORDER BY number")?;
             found.query_map([project], |row| read(row, 0))?.collect()
         })
@@ -312,7 +313,7 @@ impl Projects<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn annotations(&self, project: i64) -> Result<Vec<Annotation>> {
-        self.0.change(|open| {
+        self.0.read(|open| {
             let mut found = open.prepare(
                 "SELECT tasks.number, people.name, answer, state, reason, seconds FROM annotations
                  JOIN tasks ON tasks.id = task JOIN people ON people.id = person
@@ -327,7 +328,7 @@ impl Projects<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn annotation(&self, project: i64, number: usize, by: i64) -> Result<Option<Annotation>> {
-        self.0.change(|open| {
+        self.0.read(|open| {
             let sought = "SELECT tasks.number, people.name, answer, state, reason, seconds FROM annotations
                  JOIN tasks ON tasks.id = task JOIN people ON people.id = person
                  WHERE project = ?1 AND tasks.number = ?2 AND person = ?3";
@@ -392,7 +393,7 @@ impl Projects<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn verdicts(&self, project: i64) -> Result<BTreeMap<usize, Annotation>> {
-        self.0.change(|open| {
+        self.0.read(|open| {
             let mut found = open.prepare(
                 "SELECT tasks.number, people.name, answer, state, '', 0.0 FROM verdicts
                  JOIN tasks ON tasks.id = task JOIN people ON people.id = person WHERE project = ?1",
@@ -424,63 +425,70 @@ impl Projects<'_> {
     /// # Errors
     /// When the file cannot be read.
     pub fn progress(&self, project: i64, by: i64) -> Result<(usize, usize)> {
-        self.0.change(|open| {
+        self.0.read(|open| {
             let counted = "SELECT count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'skipped')
                  FROM annotations JOIN tasks ON tasks.id = task WHERE project = ?1 AND person = ?2";
             open.query_row(counted, [project, by], |row| Ok((count(row, 0)?, count(row, 1)?)))
         })
     }
 
-    /// A new person, or a new token for one that is there; the token.
+    /// A new person, or a new token for one that is there, whose sessions end; the token.
     ///
     /// # Errors
     /// When it cannot be kept.
     pub fn invite(&self, name: &str, role: Role) -> Result<String> {
         let token = secret();
         self.0.change(|open| {
-            let row = params![name, token, role.name()];
+            let row = params![name, sum(&token), role.name()];
             open.execute(
-                "INSERT INTO people (name, token, role) VALUES (?1, ?2, ?3)
-                 ON CONFLICT (name) DO UPDATE SET token = excluded.token, role = excluded.role",
+                "INSERT INTO people (name, token_sum, role) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (name) DO UPDATE SET token_sum = excluded.token_sum, role = excluded.role",
                 row,
-            )
+            )?;
+            let ended = "DELETE FROM signed_in WHERE person = (SELECT id FROM people WHERE name = ?1)";
+            open.execute(ended, [name])
         })?;
         Ok(token)
     }
 
-    /// Signs a session in. Whether name and token belong together.
+    /// Signs somebody in; their new session, or nothing where name and token do not belong together. The session has a new
+    /// secret, so whoever knew that of `before` is not signed in. What was said in `before` belongs to the person from now on.
     ///
     /// # Errors
     /// When it cannot be kept.
-    pub fn sign_in(&self, session: &str, name: &str, token: &str) -> Result<bool> {
-        self.0.change(|open| {
-            let sought = "SELECT id, token FROM people WHERE name = ?1";
+    pub fn sign_in(&self, before: &Session, name: &str, token: &str) -> Result<Option<Session>> {
+        let session = self.0.sessions().begin();
+        let is_in = self.0.change(|open| {
+            let sought = "SELECT id, token_sum FROM people WHERE name = ?1";
             let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
-            let Some((id, _)) = open.query_row(sought, [name], row).optional()?.filter(|(_, known)| same(known, token))
-            else {
-                return Ok(false);
-            };
-            open.execute("INSERT OR REPLACE INTO signed_in (session, person) VALUES (?1, ?2)", params![session, id])?;
+            let known = open.query_row(sought, [name], row).optional()?;
+            let Some((id, _)) = known.filter(|(_, known)| same(known, &sum(token))) else { return Ok(false) };
+            open.execute("DELETE FROM signed_in WHERE session_sum = ?1 OR until <= ?2", params![before.sum(), now()])?;
+            let row = params![session.sum(), id, now() + SIGNED_IN];
+            open.execute("INSERT INTO signed_in (session_sum, person, until) VALUES (?1, ?2, ?3)", row)?;
+            chats::hand_over(open, before, id)?;
             Ok(true)
-        })
+        })?;
+        Ok(is_in.then_some(session))
     }
 
     /// Signs a session out.
     ///
     /// # Errors
     /// When it cannot be kept.
-    pub fn sign_out(&self, session: &str) -> Result<()> {
-        self.0.change(|open| open.execute("DELETE FROM signed_in WHERE session = ?1", [session]).map(drop))
+    pub fn sign_out(&self, session: &Session) -> Result<()> {
+        self.0.change(|open| open.execute("DELETE FROM signed_in WHERE session_sum = ?1", [session.sum()]).map(drop))
     }
 
     /// Who is signed in.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn who(&self, session: &str) -> Result<Option<Person>> {
-        self.0.change(|open| {
-            let sought = "SELECT id, name, role FROM people JOIN signed_in ON person = id WHERE session = ?1";
-            open.query_row(sought, [session], person).optional()
+    pub fn who(&self, session: &Session) -> Result<Option<Person>> {
+        self.0.read(|open| {
+            let sought = "SELECT id, name, role FROM people JOIN signed_in ON person = id
+                 WHERE session_sum = ?1 AND until > ?2";
+            open.query_row(sought, params![session.sum(), now()], person).optional()
         })
     }
 }
@@ -543,11 +551,12 @@ mod tests {
 
     fn signed_in(store: &Store, name: &str) -> Person {
         let token = store.projects().invite(name, Role::Annotator).expect("kept");
-        let session = store.sessions().begin();
-        assert!(!store.projects().sign_in(&session.id, name, &token[1..]).expect("read"));
-        assert_eq!(store.projects().who(&session.id).expect("read"), None);
-        assert!(store.projects().sign_in(&session.id, name, &token).expect("kept"));
-        store.projects().who(&session.id).expect("read").expect("signed in")
+        let before = store.sessions().begin();
+        assert!(store.projects().sign_in(&before, name, &token[1..]).expect("read").is_none());
+        assert_eq!(store.projects().who(&before).expect("read"), None);
+        let session = store.projects().sign_in(&before, name, &token).expect("kept").expect("signed in");
+        assert_eq!(store.projects().who(&before).expect("read"), None, "who knew the session before is not in");
+        store.projects().who(&session).expect("read").expect("signed in")
     }
 
     #[test]
@@ -579,5 +588,27 @@ mod tests {
         let seen: Vec<(usize, &str)> = all.iter().map(|found| (found.task, found.person.as_str())).collect();
         assert_eq!(seen, [(1, "a"), (1, "b"), (1, "c"), (2, "a"), (2, "c")]);
         assert_eq!((all[0].seconds, all[0].state), (3.0, State::Done), "time adds up");
+    }
+
+    #[test]
+    fn a_new_invitation_and_time_end_what_was_signed_in() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a file");
+        let projects = store.projects();
+        let enter = |token: &str| projects.sign_in(&store.sessions().begin(), "ada", token).expect("kept");
+        let token = projects.invite("ada", Role::Owner).expect("kept");
+        let (one, other) = (enter(&token).expect("signed in"), enter(&token).expect("signed in"));
+        let renewed = projects.invite("ada", Role::Annotator).expect("kept");
+        assert!([&one, &other].iter().all(|session| projects.who(session).expect("read").is_none()));
+        assert!(enter(&token).is_none(), "the token before is worth nothing");
+
+        let session = enter(&renewed).expect("signed in");
+        assert_eq!(projects.who(&session).expect("read").expect("signed in").role, Role::Annotator);
+        store.change(|open| open.execute("UPDATE signed_in SET until = ?1", [now()])).expect("changed");
+        assert!(projects.who(&session).expect("read").is_none(), "it has ended");
+        let again = enter(&renewed).expect("signed in");
+        assert_eq!(store.sessions().kept().expect("read"), 1, "what has ended is removed");
+        projects.sign_out(&again).expect("kept");
+        assert!(projects.who(&again).expect("read").is_none());
     }
 }

@@ -16,6 +16,7 @@ use crate::failed::{Done, Failed};
 use crate::page::{Page, Place};
 use crate::runs::{Asked, address, apart, first};
 use crate::store::sessions::Session;
+use crate::within;
 
 /// The folder, below that which is served, of exported models.
 const MODELS: &str = "models";
@@ -112,9 +113,9 @@ pub async fn export(
     if !is_plain(&name) {
         return Err(Failed::request("That is no name for a model: letters, digits, -, _ and . make one."));
     }
-    let models = app.folder.join(MODELS);
+    let folder = app.folder.clone();
     let done = apart(move || -> gradus::Result<()> {
-        std::fs::create_dir_all(&models).map_err(|error| Error::io(&models, error))?;
+        let models = within::made(&folder, MODELS)?;
         let entry = Entry::read(run, &path);
         let found = snapshots(&entry.directory()?, None)?;
         let chosen = found.iter().find(|found| found.name() == snapshot);

@@ -27,8 +27,8 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::failed::Failed;
-use crate::store::projects::Role;
 use crate::store::sessions::Session;
+use crate::within;
 
 /// Who starts runs: the program, which starts itself.
 pub trait Trainer: Send + Sync + std::fmt::Debug {
@@ -274,22 +274,19 @@ pub fn may_train(app: &App, session: &Session) -> std::result::Result<Arc<dyn Tr
             "Pages start and change no runs here: the server was started without --allow-training.",
         ));
     };
-    if !app.guard.is_loopback {
-        let person = app.store.projects().who(&session.id)?;
-        if person.is_none_or(|person| person.role != Role::Owner) {
-            return Err(Failed::forbidden(
-                "Others reach this server, so only an owner who has signed in starts and changes runs: the page Annotate has the form.",
-            ));
-        }
-    }
+    app.check_changes_runs(session)?;
     Ok(Arc::clone(trainer))
 }
 
-/// The directory of the run `name`, which lies in the folder itself and not behind a link.
-fn own(app: &App, name: &str) -> std::result::Result<PathBuf, Failed> {
+/// The directory of the run `name`, which is changed: it lies in the folder itself and not behind a link, and no link in it leads
+/// out.
+pub fn own(app: &App, name: &str) -> std::result::Result<PathBuf, Failed> {
     let path = crate::runs::find(app, name)?;
     let real = path.canonicalize().ok().filter(|real| real.starts_with(&app.folder) && *real != app.folder);
-    real.ok_or_else(|| Failed::missing("The run lies outside the folder that is served: it is only shown."))
+    let real =
+        real.ok_or_else(|| Failed::missing("The run lies outside the folder that is served: it is only shown."))?;
+    within::check(&app.folder, &real)?;
+    Ok(real)
 }
 
 /// Where new runs go, and what their names begin with: a folder `runs`, where there is one.

@@ -23,6 +23,7 @@ use crate::page::{Page, Place};
 use crate::passing::Passing;
 use crate::runs::{Asked, apart, first};
 use crate::store::sessions::Session;
+use crate::within;
 
 fn framed(session: &Session, title: &str, body: Html) -> Done {
     Ok(Page { title, place: Place::Runs, scripts: &[], styles: &[], body }.framed(session).into_response())
@@ -133,14 +134,11 @@ fn in_words(error: &Error) -> Vec<String> {
     problems.iter().map(one).collect()
 }
 
-/// The folder of configurations, made where it is not there.
+/// The folder of configurations and of what processes say, made where it is not there.
 pub(super) fn configs(folder: &Path) -> gradus::Result<PathBuf> {
-    let configs = folder.join(CONFIGS);
-    std::fs::create_dir_all(&configs).map_err(|error| Error::io(&configs, error))?;
-    match configs.canonicalize() {
-        Ok(real) if real.starts_with(folder) => Ok(configs),
-        _ => Err(Error::input(format!("`{}` leads out of the folder that is served", configs.display()))),
-    }
+    let configs = within::made(folder, CONFIGS)?;
+    within::check(folder, &configs)?;
+    Ok(configs)
 }
 
 fn write(path: &Path, text: &str) -> gradus::Result<()> {

@@ -363,3 +363,61 @@ fn downloads_have_the_form_that_is_asked_for() {
         assert_eq!(ada.get(&format!("/annotate/tea/{path}")).status, 404, "{path}");
     }
 }
+
+#[test]
+fn two_servers_on_one_folder_keep_what_is_said_at_both() {
+    const TASKS: usize = 12;
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows: Vec<Value> = (0..TASKS).map(|i| pair(&format!("Q{i}?"))).collect();
+    new_project(folder.path(), &project(folder.path(), "comparison", &rows, 4), &mut |_, _| {}).expect("a project");
+    let servers = [Server::over(folder.path()), Server::over(folder.path())];
+    let annotate = |server: &Server, name: &str| {
+        let visitor = person(server, folder.path(), name, Role::Annotator);
+        (0..TASKS).for_each(|_| assert!(hand_in(&visitor, "first") > 0));
+    };
+    std::thread::scope(|scope| {
+        let annotate = &annotate;
+        for (server, name) in [(0, "a"), (1, "b"), (0, "c"), (1, "d")] {
+            let server = &servers[server];
+            scope.spawn(move || annotate(server, name));
+        }
+        // And the command line.
+        for name in ["more", "most"] {
+            let new = NewProject { name: name.into(), ..project(folder.path(), "comparison", &rows, 1) };
+            new_project(folder.path(), &new, &mut |_, _| {}).expect("a project");
+        }
+    });
+    let rows = export_project(folder.path(), "tea", Form::Preference).expect("rows");
+    assert_eq!(rows.len(), 4 * TASKS);
+}
+
+#[test]
+fn while_another_process_writes_others_are_served_and_a_save_waits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    new_project(folder.path(), &project(folder.path(), "comparison", &[pair("Q?")], 1), &mut |_, _| {})
+        .expect("a project");
+    let server = Server::over(folder.path());
+    let ada = person(&server, folder.path(), "ada", Role::Annotator);
+    let path = ada.get("/annotate/tea").header("location").expect("a task").to_owned();
+    let said = json!({ "answer": { "ranks": { "1v2": "first" } }, "state": "done", "seconds": 1.0 });
+    let save = || ada.script(&format!("{path}/keep"), &said);
+    let mut other = rusqlite::Connection::open(folder.path().join("gradus.sqlite")).expect("the file");
+    let lock = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("locked");
+    std::thread::scope(|scope| {
+        let saving = scope.spawn(save);
+        // Pages are read and models asked meanwhile, as often as one likes.
+        for path in ["/", "/v1/models", "/assets/style.css", "/annotate", path.as_str()] {
+            assert_eq!(ada.get(path).status, 200, "{path}");
+        }
+        assert!(!saving.is_finished(), "it waits");
+        lock.rollback().expect("released");
+        assert_eq!(saving.join().expect("saved").status, 200);
+    });
+    // Who holds the lock for too long is named, and the page can ask again.
+    let lock = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("locked");
+    let refused = save();
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("2")), "{}", refused.body);
+    assert!(refused.body.contains("gradus.sqlite: another process is writing it"), "{}", refused.body);
+    lock.rollback().expect("released");
+    assert_eq!(save().status, 200);
+}

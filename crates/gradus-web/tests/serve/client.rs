@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use gradus::device::DeviceChoice;
@@ -195,8 +195,10 @@ impl Answer {
 /// Someone who looks at pages: a session with the token that its pages send.
 pub struct Visitor<'a> {
     server: &'a Server,
-    cookie: String,
-    csrf: String,
+    /// The cookie of the server's token, where it has one.
+    entered: Option<String>,
+    /// The cookie of the session, and what its pages send.
+    session: Mutex<(String, String)>,
 }
 
 impl<'a> Visitor<'a> {
@@ -204,34 +206,51 @@ impl<'a> Visitor<'a> {
     pub fn of(server: &'a Server) -> Self {
         let token = server.address.token.as_ref().map(|token| format!("/?token={token}"));
         let entered = token.map(|path| server.get(&path).cookie().expect("a cookie").to_owned());
-        let headers: Vec<(&str, &str)> = entered.iter().map(|cookie| ("Cookie", cookie.as_str())).collect();
-        let page = server.ask("GET", "/annotate", &headers, "");
-        let csrf = page.body.split("name=\"csrf\" content=\"").nth(1).and_then(|rest| rest.split('"').next());
-        let csrf = csrf.expect("the page knows its token").to_owned();
-        let session = page.cookie().expect("a session").to_owned();
-        let cookie = entered.into_iter().chain([session]).collect::<Vec<_>>().join("; ");
-        Self { server, cookie, csrf }
+        let visitor = Self { server, entered, session: Mutex::default() };
+        let page = visitor.get("/annotate");
+        visitor.begin(page.cookie().expect("a session").to_owned());
+        visitor
+    }
+
+    /// Goes on with another session.
+    fn begin(&self, cookie: String) {
+        *self.session.lock().expect("nobody panicked") = (cookie, String::new());
+        let page = self.get("/annotate").body;
+        let csrf = page.split("name=\"csrf\" content=\"").nth(1).and_then(|rest| rest.split('"').next());
+        self.session.lock().expect("nobody panicked").1 = csrf.expect("the page knows its token").to_owned();
+    }
+
+    /// The cookies, and what pages send.
+    fn known(&self) -> (String, String) {
+        let (session, csrf) = self.session.lock().expect("nobody panicked").clone();
+        let cookies = self.entered.iter().cloned().chain([session].into_iter().filter(|cookie| !cookie.is_empty()));
+        (cookies.collect::<Vec<_>>().join("; "), csrf)
     }
 
     /// A page.
     pub fn get(&self, path: &str) -> Answer {
-        self.server.ask("GET", path, &[("Cookie", &self.cookie)], "")
+        self.server.ask("GET", path, &[("Cookie", &self.known().0)], "")
     }
 
-    /// A filled form.
+    /// A filled form. Who signs in goes on with the session that they get.
     pub fn form(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
         let plain = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
         let fields: Vec<String> =
             fields.iter().map(|(name, value)| format!("{}={}", plain(name), plain(value))).collect();
-        let body = format!("csrf={}&{}", self.csrf, fields.join("&"));
+        let (cookie, csrf) = self.known();
+        let body = format!("csrf={csrf}&{}", fields.join("&"));
         let kind = ("Content-Type", "application/x-www-form-urlencoded");
-        self.server.ask("POST", path, &[("Cookie", &self.cookie), kind], &body)
+        let answer = self.server.ask("POST", path, &[("Cookie", &cookie), kind], &body);
+        if let Some(cookie) = answer.cookie() {
+            self.begin(cookie.to_owned());
+        }
+        answer
     }
 
     /// What a script sends.
     pub fn script(&self, path: &str, body: &Value) -> Answer {
-        let headers =
-            [("Cookie", self.cookie.as_str()), ("X-CSRF-Token", &self.csrf), ("Content-Type", "application/json")];
+        let (cookie, csrf) = self.known();
+        let headers = [("Cookie", cookie.as_str()), ("X-CSRF-Token", &csrf), ("Content-Type", "application/json")];
         self.server.ask("POST", path, &headers, &body.to_string())
     }
 }

@@ -1,10 +1,14 @@
 //! Attacks, each against a server that answers everyone else.
 
+use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
+use gradus_web::{Role, invite};
 use serde_json::json;
 
-use crate::client::{Server, folder};
+use crate::client::{Server, Visitor, folder};
 
 fn server() -> (tempfile::TempDir, Server) {
     let folder = folder(&["gpt2"]);
@@ -195,4 +199,121 @@ fn broken_requests_end_alone() {
         assert!(server.raw(request).status >= 400 || server.raw(request).status == 0);
     }
     assert_eq!(server.get("/v1/models").status, 200);
+}
+
+const EVERYWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+
+fn run(path: &Path) {
+    fs::create_dir_all(path).expect("a folder");
+    fs::write(path.join("config.yml"), "# Written by gradus 0.1.0.\nmodel: gpt2\nmethod:\n  sft: {}\n")
+        .expect("written");
+    fs::write(path.join("metrics.jsonl"), "{\"step\": 1, \"loss\": 2.0}\n").expect("written");
+}
+
+#[test]
+#[cfg(unix)]
+fn the_token_of_the_server_alone_changes_no_run_and_nobody_changes_one_outside() {
+    let (folder, outside) = (folder(&[]), folder(&[]));
+    run(&folder.path().join("own"));
+    run(&folder.path().join("partly"));
+    run(&outside.path().join("theirs"));
+    let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, folder.path().join(name)).expect("a link");
+    link(&outside.path().join("theirs"), "linked");
+    link(outside.path(), "partly/checkpoints");
+    let server = Server::at(folder.path(), EVERYWHERE);
+    let visitor = Visitor::of(&server);
+    let tag = |run: &str| visitor.form("/runs/tag", &[("run", run), ("add", "good")]).status;
+    let page = || visitor.get("/runs/show?run=own").body;
+    assert_eq!((tag("own"), page().contains("New tag")), (403, false), "nobody has signed in");
+    for (role, status) in [(Role::Annotator, 403), (Role::Reviewer, 403), (Role::Owner, 303)] {
+        let token = invite(folder.path(), "ada", role).expect("a token");
+        assert_eq!(visitor.form("/annotate/enter", &[("name", "ada"), ("token", &token)]).status, 303);
+        assert_eq!((tag("own"), page().contains("New tag")), (status, status == 303), "{role:?}");
+    }
+    assert_eq!([tag("linked"), tag("partly")], [404, 422]);
+    assert!(folder.path().join("own/tags.json").is_file());
+    assert!(!folder.path().join("partly/tags.json").exists() && !outside.path().join("theirs/tags.json").exists());
+}
+
+#[test]
+fn who_guesses_waits_and_who_knows_does_not() {
+    let folder = folder(&[]);
+    let server = Server::at(folder.path(), EVERYWHERE);
+    let guess = |token: &str| {
+        let begun = Instant::now();
+        let status = server.ask("GET", "/v1/models", &[("Authorization", &format!("Bearer {token}"))], "").status;
+        (status, begun.elapsed())
+    };
+    for _ in 0..3 {
+        assert_eq!(guess(&"0".repeat(64)).0, 401);
+    }
+    let (status, took) = guess(&"0".repeat(64));
+    assert!(status == 401 && took >= Duration::from_secs(1), "{status} after {took:?}");
+    let token = server.address.token.clone().expect("a token");
+    assert_eq!(guess(&token).0, 200, "the right one is right all the same");
+    // The tokens of people are guessed no faster.
+    let visitor = Visitor::of(&server);
+    let token = invite(folder.path(), "ada", Role::Owner).expect("a token");
+    let begun = Instant::now();
+    let enter = |token: &str| visitor.form("/annotate/enter", &[("name", "ada"), ("token", token)]).status;
+    assert_eq!(enter(&"0".repeat(64)), 403);
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(enter(&token), 303);
+}
+
+#[test]
+fn who_only_looks_leaves_nothing_behind() {
+    let folder = folder(&[]);
+    let server = Server::over(folder.path());
+    let rows = || -> i64 {
+        let file = rusqlite::Connection::open(folder.path().join("gradus.sqlite")).expect("a file");
+        let tables: Vec<String> = {
+            let mut names = file.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").expect("read");
+            let names = names.query_map([], |row| row.get(0)).expect("read");
+            names.collect::<Result<_, _>>().expect("names")
+        };
+        let count =
+            |table: &String| file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0));
+        tables.iter().map(|table| count(table).expect("counted")).sum()
+    };
+    let before = rows();
+    let cookies: Vec<String> = (0..20).filter_map(|_| server.get("/chat").cookie().map(str::to_owned)).collect();
+    assert_eq!((cookies.len(), rows()), (20, before));
+    // What no server made is no session.
+    let forged =
+        server.ask("GET", "/chat", &[("Cookie", &format!("gradus-session-{}=x", server.address.socket.port()))], "");
+    assert!(forged.cookie().is_some_and(|cookie| !cookie.ends_with("=x")), "{forged:?}");
+}
+
+#[test]
+fn conversations_belong_to_who_had_them() {
+    let folder = folder(&["gpt2"]);
+    let begin = |visitor: &Visitor<'_>| {
+        let all = ["temperature", "max_tokens", "seed", "top_p", "top_k", "min_p", "repetition_penalty"];
+        let mut fields: Vec<(&str, &str)> = all.map(|name| (name, "1")).into();
+        fields.push(("model", "gpt2"));
+        let answer = visitor.form("/chat", &fields);
+        answer.header("location").unwrap_or_else(|| panic!("{answer:?}")).to_owned()
+    };
+    let server = Server::at(folder.path(), EVERYWHERE);
+    let (ada, bob) = (Visitor::of(&server), Visitor::of(&server));
+    let path = begin(&ada);
+    assert_eq!(ada.script(&format!("{path}/say"), &json!({ "text": "SECRET", "parent": null })).status, 200);
+    let is_told = |visitor: &Visitor<'_>| visitor.get("/chat").body.contains("SECRET");
+    assert_eq!((is_told(&ada), is_told(&bob)), (true, false));
+    for end in ["", "/thread", "/conversation.jsonl"] {
+        assert_eq!(
+            (ada.get(&format!("{path}{end}")).status, bob.get(&format!("{path}{end}")).status),
+            (200, 404),
+            "{end}"
+        );
+    }
+    assert_eq!(bob.script(&format!("{path}/say"), &json!({ "text": "Mine", "parent": null })).status, 404);
+    assert_eq!(bob.form(&format!("{path}/delete"), &[]).status, 404);
+    // They stay hers when she signs in.
+    let token = invite(folder.path(), "ada", Role::Annotator).expect("a token");
+    assert_eq!(ada.form("/annotate/enter", &[("name", "ada"), ("token", &token)]).status, 303);
+    assert!(is_told(&ada));
+    // Whoever sits at the machine sees all.
+    assert!(is_told(&Visitor::of(&Server::over(folder.path()))));
 }

@@ -219,3 +219,37 @@ fn where_others_reach_the_server_only_owners_train() {
     assert_eq!(visitor.get("/runs/new").status, 200);
     assert_eq!(visitor.form("/runs/delete", &[("run", "old"), ("confirm", "old")]).status, 303);
 }
+
+#[test]
+#[cfg(unix)]
+fn no_link_leads_an_export_or_a_resumed_run_out_of_the_folder() {
+    let (folder, outside) = (full(), tempfile::tempdir().expect("a folder"));
+    let (server, recorder) = training(folder.path());
+    let visitor = Visitor::of(&server);
+    fs::create_dir(folder.path().join("old/model")).expect("a folder");
+    for entry in fs::read_dir(folder.path().join("gpt2")).expect("a model").flatten() {
+        fs::copy(entry.path(), folder.path().join("old/model").join(entry.file_name())).expect("copied");
+    }
+    let export =
+        |name: &str| visitor.form("/runs/export", &[("run", "old"), ("snapshot", "model"), ("name", name)]).status;
+    assert_eq!(export("copy"), 303);
+    assert!(folder.path().join("models/copy/config.json").is_file());
+    // A folder of models that lies elsewhere.
+    fs::rename(folder.path().join("models"), folder.path().join("before")).expect("renamed");
+    let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, folder.path().join(name)).expect("a link");
+    link(outside.path(), "models");
+    assert_eq!(export("elsewhere"), 422);
+    fs::remove_file(folder.path().join("models")).expect("removed");
+    // A file of the model that is somebody else's.
+    fs::write(outside.path().join("secret.json"), "{}").expect("written");
+    link(&outside.path().join("secret.json"), "old/model/secret.json");
+    assert_eq!(export("secret"), 422);
+    fs::remove_file(folder.path().join("old/model/secret.json")).expect("removed");
+    // A run whose checkpoints would be written elsewhere.
+    link(outside.path(), "old/checkpoints");
+    assert_eq!(visitor.form("/runs/resume", &[("run", "old"), ("max_steps", "9")]).status, 422);
+    assert!(recorder.asked().is_empty(), "{:?}", recorder.asked());
+    let written: Vec<_> =
+        fs::read_dir(outside.path()).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(written, ["secret.json"]);
+}

@@ -261,8 +261,8 @@ mod tests {
         for (name, answer) in [("ada", full), ("bob <b>", none)] {
             let token = store.projects().invite(name, Role::Annotator).expect("kept");
             let session = store.sessions().begin();
-            store.projects().sign_in(&session.id, name, &token).expect("kept");
-            let id = store.projects().who(&session.id).expect("read").expect("somebody").id;
+            let session = store.projects().sign_in(&session, name, &token).expect("kept").expect("signed in");
+            let id = store.projects().who(&session).expect("read").expect("somebody").id;
             store.projects().next(&project, id).expect("read");
             assert!(store.projects().keep(project.id, 1, id, (&answer, State::Done, ""), 2.5).expect("kept"));
         }

@@ -1,0 +1,258 @@
+//! Connections: how many there may be, how many of one client, and which one ends when there are too many.
+//!
+//! A connection *answers* from the moment at which a whole request was let in until the last byte of its answer; before and
+//! between it *waits*. One that waits makes room for a new one, so a client that opens connections and says nothing, or half
+//! of something, keeps nobody out.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use http_body::{Frame, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tower_service::Service;
+
+/// How long a client may take to send the head of a request, from the end of the answer before it.
+const HEAD: Duration = Duration::from_secs(30);
+
+/// How long nobody is let in after the system had no room for a connection.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The most connections, however many files a process may open.
+const MOST: usize = 4096;
+
+/// The machine or network that a connection comes from. A machine with IPv6 has many addresses, which begin alike.
+pub fn client(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address => address,
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Place {
+    /// Where it comes from.
+    pub client: IpAddr,
+    /// Requests that are answered on it.
+    answers: AtomicUsize,
+    leave: Notify,
+}
+
+impl Place {
+    fn waits(&self) -> bool {
+        self.answers.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// A request that is answered, until this is dropped.
+#[derive(Debug)]
+pub struct Answering(Arc<Place>);
+
+impl Answering {
+    /// The request is answered from now on.
+    pub fn on(place: &Arc<Place>) -> Self {
+        place.answers.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(place))
+    }
+
+    /// The same body; the request is answered until it has gone out.
+    pub fn until_sent(self, body: Body) -> Body {
+        Body::new(Sent { body, _answering: self })
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A body that is part of an answer.
+struct Sent {
+    body: Body,
+    _answering: Answering,
+}
+
+impl http_body::Body for Sent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// All connections, the oldest first.
+#[derive(Debug)]
+struct Crowd {
+    most: usize,
+    of_one: usize,
+    places: Mutex<Vec<Arc<Place>>>,
+}
+
+/// A place in the crowd, until this is dropped.
+struct Seat {
+    crowd: Arc<Crowd>,
+    place: Arc<Place>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.crowd.all().retain(|other| !Arc::ptr_eq(other, &self.place));
+    }
+}
+
+impl Crowd {
+    /// For a process that may open so many files: half of them are for connections, and one client gets most of that half.
+    fn new(files: usize) -> Self {
+        let most = (files / 2).clamp(8, MOST);
+        Self { most, of_one: most - most / 8, places: Mutex::default() }
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<Place>>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a new connection. Where there is none left, the oldest connection that waits has to leave: one of the same
+    /// client, where that has too many, else one of the client with the most that wait. Nothing where all answer.
+    fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Seat> {
+        let client = client(from);
+        let mut all = self.all();
+        let own = all.iter().filter(|place| place.client == client).count();
+        let from = if own >= self.of_one {
+            Some(client)
+        } else if all.len() >= self.most {
+            let mut waiting: HashMap<IpAddr, usize> = HashMap::new();
+            for place in all.iter().filter(|place| place.waits()) {
+                *waiting.entry(place.client).or_default() += 1;
+            }
+            Some(waiting.into_iter().max_by_key(|(_, count)| *count)?.0)
+        } else {
+            None
+        };
+        if let Some(from) = from {
+            let at = all.iter().position(|place| place.client == from && place.waits())?;
+            all.remove(at).leave.notify_one();
+        }
+        let place = Arc::new(Place { client, answers: AtomicUsize::new(0), leave: Notify::new() });
+        all.push(Arc::clone(&place));
+        Some(Seat { crowd: Arc::clone(self), place })
+    }
+}
+
+/// How many files the process may open.
+fn files() -> usize {
+    #[cfg(unix)]
+    {
+        use nix::sys::resource::{Resource, getrlimit};
+        if let Ok((now, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
+            return usize::try_from(now).unwrap_or(usize::MAX);
+        }
+    }
+    1024
+}
+
+/// Answers whoever connects, for ever.
+pub async fn serve(listener: TcpListener, router: Router) {
+    let crowd = Arc::new(Crowd::new(files()));
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => match crowd.admit(from.ip()) {
+                Some(seat) => drop(tokio::spawn(answer(stream, seat, router.clone()))),
+                None => tracing::warn!("a connection of {} was closed: there are too many", from.ip()),
+            },
+            // The client has gone already, or the process has too many files open.
+            Err(error) => {
+                tracing::debug!("no connection: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Answers the requests of one connection.
+async fn answer(stream: TcpStream, seat: Seat, router: Router) {
+    // A token goes out at once, and does not wait until the one before it has been acknowledged.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!("a connection waits for acknowledgements: {error}");
+    }
+    let place = Arc::clone(&seat.place);
+    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(Arc::clone(&place));
+        router.clone().call(request)
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    tokio::select! {
+        done = http.serve_connection(TokioIo::new(stream), service) => if let Err(error) = done {
+            tracing::debug!("a connection ended: {error}");
+        },
+        () = seat.place.leave.notified() => tracing::debug!("a connection that waited made room for another"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn count(crowd: &Crowd, client: &str) -> usize {
+        crowd.all().iter().filter(|place| place.client == at(client)).count()
+    }
+
+    #[test]
+    fn one_that_waits_makes_room_and_one_that_is_answered_does_not() {
+        let crowd = Arc::new(Crowd::new(16));
+        assert_eq!((crowd.most, crowd.of_one), (8, 7));
+        let mut seats: Vec<Seat> = (0..7).map(|_| crowd.admit(at("10.0.0.1")).expect("a place")).collect();
+        let answering = Answering::on(&seats[0].place);
+        seats.push(crowd.admit(at("10.0.0.1")).expect("one that waits has left"));
+        assert_eq!(count(&crowd, "10.0.0.1"), 7, "no client has more");
+        assert!(crowd.all().iter().any(|place| Arc::ptr_eq(place, &seats[0].place)), "it is answered");
+        assert!(!crowd.all().iter().any(|place| Arc::ptr_eq(place, &seats[1].place)), "the oldest that waited");
+        // Another client is let in, as long as somebody waits.
+        seats.push(crowd.admit(at("10.0.0.2")).expect("a place"));
+        seats.push(crowd.admit(at("10.0.0.3")).expect("a place"));
+        assert_eq!((crowd.all().len(), count(&crowd, "10.0.0.1")), (8, 6), "who has the most gives one up");
+        let rest: Vec<Answering> = crowd.all().iter().map(Answering::on).collect();
+        assert!(crowd.admit(at("10.0.0.4")).is_none(), "all are answered");
+        drop((rest, answering, seats));
+        assert_eq!(crowd.all().len(), 0);
+    }
+
+    #[test]
+    fn a_network_of_one_machine_is_one_client() {
+        assert_eq!(client(at("::ffff:10.0.0.1")), at("10.0.0.1"));
+        assert_eq!(client(at("2001:db8:1:2:3:4:5:6")), client(at("2001:db8:1:2:9:9:9:9")));
+        assert_ne!(client(at("2001:db8:1:2::1")), client(at("2001:db8:1:3::1")));
+    }
+}
