@@ -86,17 +86,23 @@ fn unexpected_tensors_are_named() {
 }
 
 #[test]
-fn missing_files_are_named_and_pickles_are_never_opened() {
+fn missing_files_are_named_and_pickles_are_never_executed() {
     let dir = copy("gpt2");
     std::fs::remove_file(weights(dir.path())).expect("removed");
     fails(
         dir.path(),
-        "[DIR]: no `model.safetensors`",
-        Some("a model directory holds `model.safetensors`, or shards with `model.safetensors.index.json`"),
+        "[DIR]: no weights",
+        Some("a model directory holds `model.safetensors` or `pytorch_model.bin`, or shards of either with an index"),
     );
-    std::fs::write(dir.path().join("pytorch_model.bin"), b"pickle").expect("written");
-    let hint = load(dir.path()).expect_err("a pickle").hint().expect("a hint").to_owned();
-    assert!(hint.contains("is a pickle and is never opened"), "{hint}");
+    // The older form: a pickle of a number, twice, and one that would run a command.
+    let magic = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
+    let sized =
+        [&magic[..], b"\x80\x02M\xe9\x03.", b"\x80\x02}.", b"cposix\nsystem\nX\x04\x00\x00\x00true\x85R."].concat();
+    std::fs::write(dir.path().join("pytorch_model.bin"), sized).expect("written");
+    let error = load(dir.path()).expect_err("a program");
+    let expected = "its pickle uses `posix.system`, which is not part of a weight file; it is not executed";
+    assert!(error.to_string().ends_with(expected), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("save_pretrained")), "{error}");
     std::fs::write(dir.path().join("config.json"), "{\"model_type\": }").expect("written");
     fails(dir.path(), "[DIR]/config.json:1: not valid JSON: expected value at line 1 column 16", None);
     std::fs::remove_file(dir.path().join("config.json")).expect("removed");

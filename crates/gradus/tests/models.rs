@@ -408,7 +408,9 @@ fn pytorch_files_that_are_no_weights_are_refused_with_the_reason() {
     let directory = with_torch_weights(&gpt2, &["gpt2.bin"]);
     let path = directory.path().join("pytorch_model.bin");
     let whole = std::fs::read(&path).expect("readable");
-    for bytes in [&whole[..whole.len() / 2], b"", b"PK\x03\x04", b"hello", b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R."] {
+    for bytes in
+        [&whole[..whole.len() / 2], b"", b"PK\x03\x04", b"hello", b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R."]
+    {
         std::fs::write(&path, bytes).expect("written");
         let found = refused(directory.path());
         assert!(found.contains("pytorch_model.bin"), "{found}");

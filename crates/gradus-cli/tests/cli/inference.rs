@@ -336,16 +336,31 @@ fn what_is_longer_than_a_models_positions_is_refused_by_every_family() {
     for (family, positions) in [("gpt2", "n_positions"), ("qwen3", "max_position_embeddings")] {
         let model = fixture_model(family);
         let config: Value =
-            serde_json::from_str(&std::fs::read_to_string(format!("{model}/config.json")).expect("there")).expect("JSON");
+            serde_json::from_str(&std::fs::read_to_string(format!("{model}/config.json")).expect("there"))
+                .expect("JSON");
         let positions = config[positions].as_u64().expect("a number");
         let long = "The tea is good. ".repeat(200);
         let run = test.run(&["generate", "--model", &model, "--prompt", &long, "--max-new-tokens", "4"]);
         let said = format!("it exceeds the model's {positions} positions");
         assert!(run.code == 1 && run.stderr.contains(&said), "{family}: {}", run.stderr);
-        let run = test.run(&["sft", "--model", &model, "--data", "texts.jsonl", "--max-steps", "1", "--max-length", "100000"]);
+        let run = test.run(&[
+            "sft",
+            "--model",
+            &model,
+            "--data",
+            "texts.jsonl",
+            "--max-steps",
+            "1",
+            "--max-length",
+            "100000",
+        ]);
         let said = format!("has {positions} positions, but the longest sequence of this run has ");
         assert!(run.code == 1 && run.stderr.contains(&said), "{family}: {}", run.stderr);
-        assert!(run.stderr.contains(&format!("hint: set `train.max_length` to {positions}")), "{family}: {}", run.stderr);
+        assert!(
+            run.stderr.contains(&format!("hint: set `train.max_length` to {positions}")),
+            "{family}: {}",
+            run.stderr
+        );
     }
 }
 

@@ -102,7 +102,8 @@ fn children_render_what_this_process_renders() {
     registered();
     let apart = parity_templates();
     for (one, other) in HERE.iter().zip(&apart) {
-        let at_once = |case: &Case| case.template.render_all(&case.requests()).into_iter().map(said).collect::<Vec<_>>();
+        let at_once =
+            |case: &Case| case.template.render_all(&case.requests()).into_iter().map(said).collect::<Vec<_>>();
         let alone = |case: &Case| {
             let requests = case.requests();
             requests.iter().map(|(messages, options)| said(case.template.render(messages, options))).collect::<Vec<_>>()
@@ -188,7 +189,9 @@ fn what_a_child_costs() {
             let once = || {
                 let started = Instant::now();
                 match alone {
-                    true => requests.iter().for_each(|(messages, options)| drop(case.template.render(messages, options))),
+                    true => {
+                        requests.iter().for_each(|(messages, options)| drop(case.template.render(messages, options)))
+                    }
                     false => drop(case.template.render_all(&requests)),
                 }
                 started.elapsed()
@@ -199,7 +202,12 @@ fn what_a_child_costs() {
         let (a, b, c) = (time(one, false), time(other, false), time(other, true));
         (all_here, all_apart) = (all_here + a, all_apart + b);
         let ratio = |b: Duration| b.as_secs_f64() / a.as_secs_f64();
-        println!("{:24} {a:>9.0?} here, {b:>9.0?} ({:.2}) at once, {c:>9.0?} ({:.2}) alone", one.name, ratio(b), ratio(c));
+        println!(
+            "{:24} {a:>9.0?} here, {b:>9.0?} ({:.2}) at once, {c:>9.0?} ({:.2}) alone",
+            one.name,
+            ratio(b),
+            ratio(c)
+        );
     }
     println!("all: {:.2}", all_apart.as_secs_f64() / all_here.as_secs_f64());
 }

@@ -305,11 +305,11 @@ mod tests {
         };
         let store = Store::open(folder.path()).expect("a new file");
         store.projects().invite("ada", projects::Role::Owner).expect("kept");
-        assert!(modes().len() > 1 && modes().iter().all(|mode| *mode == 0o600), "{:o?}", modes());
+        assert!(modes().len() > 1 && modes().iter().all(|mode| *mode == 0o600), "{:?}", modes());
         drop(store);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("changed");
         let _store = Store::open(folder.path()).expect("the same file");
-        assert!(modes().iter().all(|mode| *mode == 0o600), "{:o?}", modes());
+        assert!(modes().iter().all(|mode| *mode == 0o600), "{:?}", modes());
     }
 
     #[test]

@@ -222,7 +222,12 @@ fn a_completion_that_is_cut_off_loses_the_penalty_before_rewards_are_compared() 
     let actor = Actor { policy, value_head: None };
     let first = |algorithm: &mut dyn Algorithm| algorithm.advantages(&actor, &experience, &settings).advantages[0][0];
     let grpo = |missing_eos_penalty| {
-        let config = GrpoConfig { group_size: 2, scale_rewards: ScaleRewards::None, missing_eos_penalty, ..GrpoConfig::default() };
+        let config = GrpoConfig {
+            group_size: 2,
+            scale_rewards: ScaleRewards::None,
+            missing_eos_penalty,
+            ..GrpoConfig::default()
+        };
         first(&mut Grpo::new(&config))
     };
     // Less the mean of the group: 1 − 0.5, and −2 + 1.

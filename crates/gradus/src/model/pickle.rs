@@ -491,7 +491,19 @@ mod tests {
 
     #[test]
     fn broken_pickles_are_errors() {
-        for bytes in [&b""[..], b"\x80", b".", b"}u.", b"t.", b"R.", b"Q.", b"h\x00.", b"X\xff\xff\xff\xffa.", b"(K\x01)", b"K\x01a."] {
+        for bytes in [
+            &b""[..],
+            b"\x80",
+            b".",
+            b"}u.",
+            b"t.",
+            b"R.",
+            b"Q.",
+            b"h\x00.",
+            b"X\xff\xff\xff\xffa.",
+            b"(K\x01)",
+            b"K\x01a.",
+        ] {
             assert!(!refused(bytes).is_empty(), "{bytes:?}");
         }
         assert!(refused(&[&b"c"[..], &[b'a'; 1000], b"\nb\n."].concat()).contains("more than 200 bytes"));

@@ -222,7 +222,8 @@ impl Composer {
             }
             _ => {
                 let (setup, value) = self.value();
-                let uses: String = (0..self.0.random_range(1..4)).map(|_| self.pick(&USES).replace('X', &value)).collect();
+                let uses: String =
+                    (0..self.0.random_range(1..4)).map(|_| self.pick(&USES).replace('X', &value)).collect();
                 setup + &uses
             }
         }
@@ -241,7 +242,9 @@ impl Composer {
             5 => ("[1]", "ns.a + [ns]".into()),
             _ => ("messages", "ns.a | list".into()),
         };
-        let setup = format!("{{% set ns = namespace(a={first}) %}}{{% for i in range({rounds}) %}}{{% set ns.a = {step} %}}{{% endfor %}}");
+        let setup = format!(
+            "{{% set ns = namespace(a={first}) %}}{{% for i in range({rounds}) %}}{{% set ns.a = {step} %}}{{% endfor %}}"
+        );
         (setup, "ns.a".into())
     }
 }

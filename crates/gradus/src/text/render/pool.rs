@@ -48,12 +48,8 @@ impl Pool {
     /// # Errors
     /// Why the template is not valid, or what stopped it.
     pub(in crate::text) fn compile(source: Source) -> Result<Self, Refused> {
-        let pool = Self {
-            source: Arc::new(source),
-            starter: STARTER.get(),
-            state: Mutex::default(),
-            freed: Condvar::new(),
-        };
+        let pool =
+            Self { source: Arc::new(source), starter: STARTER.get(), state: Mutex::default(), freed: Condvar::new() };
         match pool.starter {
             Some(starter) => {
                 let child = Renderer::start(starter, &pool.source).map_err(|death| Refused::Stopped(death.what))?;

@@ -196,9 +196,7 @@ fn death(status: ExitStatus, words: &str) -> Death {
         }
     }
     match status.code().and_then(|code| u8::try_from(code).ok()) {
-        Some(OTHER_VERSION) => {
-            unknown("its process is another version of the program: start the program again".into())
-        }
+        Some(OTHER_VERSION) => unknown("its process is another version of the program: start the program again".into()),
         Some(WITHOUT_LIMITS) => unknown("its process could not limit its memory and time".into()),
         _ => unknown(format!("its process ended ({status})")),
     }

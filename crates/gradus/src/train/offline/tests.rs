@@ -351,8 +351,9 @@ fn training_stops_when_the_held_out_loss_no_longer_falls() {
     let run = run(&points(), &settings);
     run.outcome.as_ref().unwrap();
     let rows = logged(&run);
-    assert_eq!(rows.len(), 3, "the first is the best, and two do not improve on it");
-    assert_eq!(run.dir().checkpoint_steps().unwrap(), [3]);
+    assert_eq!(rows.len(), 2, "the start is the best, and two evaluations do not improve on it");
+    assert_eq!(run.dir().checkpoint_steps().unwrap(), [2]);
+    assert!(!run.dir().best().exists(), "there is no copy of the start");
 }
 
 #[test]
