@@ -361,7 +361,11 @@ fn vocabulary_size(inner: &tokenizers::Tokenizer) -> Result<usize, String> {
         return Err(format!("a piece of the vocabulary has {longest} bytes, but at most {most} are allowed"));
     }
     if size > tokenizer_bounds::IDS {
-        return Err(format!("the largest token id is {}, but at most {} is allowed", size - 1, tokenizer_bounds::IDS - 1));
+        return Err(format!(
+            "the largest token id is {}, but at most {} is allowed",
+            size - 1,
+            tokenizer_bounds::IDS - 1
+        ));
     }
     Ok(size)
 }
@@ -380,9 +384,9 @@ fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) 
         Ok(bytes) => {
             tokenizer_bounds::check(&bytes).map_err(|what| Error::model(&path, what))?;
             border::cross(|| tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| error.to_string()))
-            .flatten()
-            .map_err(|error| Error::model(&path, format!("not a tokenizer: {error}")))
-            .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory"))
+                .flatten()
+                .map_err(|error| Error::model(&path, format!("not a tokenizer: {error}")))
+                .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory"))
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_old_files(directory, convention, config),
         Err(e) => Err(Error::io(path, e)),

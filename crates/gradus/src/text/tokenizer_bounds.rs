@@ -166,7 +166,8 @@ fn replacement_growth(step: &Map<String, Value>) -> Option<f64> {
 fn charsmap_growth(charsmap: &str) -> Result<f64, String> {
     const LONGEST: usize = 5;
     let broken = |what: &str| format!("the table `precompiled_charsmap` is broken: {what}");
-    let bytes = base64::engine::general_purpose::STANDARD.decode(charsmap).map_err(|error| broken(&error.to_string()))?;
+    let bytes =
+        base64::engine::general_purpose::STANDARD.decode(charsmap).map_err(|error| broken(&error.to_string()))?;
     let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(|| broken("it has no length"))?;
     let length = u32::from_le_bytes(*length) as usize / 4 * 4;
     let (array, texts) = rest
@@ -363,9 +364,14 @@ mod tests {
 
     #[test]
     fn steps_multiply() {
-        let replace = |pattern: Value, content: &str| json!({ "type": "Replace", "pattern": pattern, "content": content });
+        let replace =
+            |pattern: Value, content: &str| json!({ "type": "Replace", "pattern": pattern, "content": content });
         assert_eq!(text_growth(replace(json!({ "String": "a" }), &"a".repeat(200))), Ok(200.0));
-        assert_eq!(text_growth(replace(json!({ "String": "ab" }), "c")), Ok(1.0), "what makes it shorter counts as nothing");
+        assert_eq!(
+            text_growth(replace(json!({ "String": "ab" }), "c")),
+            Ok(1.0),
+            "what makes it shorter counts as nothing"
+        );
         assert_eq!(text_growth(replace(json!({ "Regex": " {2,}" }), "▁")), Ok(1.5));
         assert_eq!(text_growth(replace(json!({ "Regex": "x*" }), "yy")), Ok(3.0), "it matches nothing, everywhere");
         assert_eq!(text_growth(replace(json!({ "Regex": "(?=a)" }), "yy")), Ok(3.0), "an unknown pattern may too");
@@ -376,7 +382,10 @@ mod tests {
         let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true });
         assert_eq!(text_growth(json!({ "type": "Sequence", "pretokenizers": [bytes.clone(), bytes] })), Ok(16.0));
         let many = vec![json!({ "type": "NFC" }); 200];
-        assert!(text_growth(json!({ "type": "Sequence", "normalizers": many })).is_err_and(|what| what.contains("64 steps")));
+        assert!(
+            text_growth(json!({ "type": "Sequence", "normalizers": many }))
+                .is_err_and(|what| what.contains("64 steps"))
+        );
     }
 
     /// A table that replaces `a` by `text`.

@@ -13,8 +13,8 @@ pub const ITSELF: &str = "{% set ns = namespace() %}{% set ns.a = ns %}";
 /// Lists in lists, in `ns.a`.
 const NESTED: &str = "{% set ns = namespace(a=1) %}{% for i in range(30000) %}{% set ns.a = [ns.a] %}{% endfor %}";
 
-/// A list that makes every walk over it slow, in `ns.a`.
-const LONG: &str = "{% set ns = namespace(a=[1]) %}{% for i in range(20) %}{% set ns.a = ns.a + ns.a %}{% endfor %}";
+/// A long list, in `ns.a`.
+const LONG: &str = "{% set ns = namespace(a=[1]) %}{% for i in range(14) %}{% set ns.a = ns.a + ns.a %}{% endfor %}";
 
 /// Few instructions, each of which takes long.
 pub const SLOW: &str = "{% set ns = namespace(a=[1]) %}{% for i in range(20) %}{% set ns.a = ns.a + ns.a %}{% endfor %}\
@@ -222,7 +222,8 @@ impl Composer {
             }
             _ => {
                 let (setup, value) = self.value();
-                let uses: String = (0..self.0.random_range(1..4)).map(|_| self.pick(&USES).replace('X', &value)).collect();
+                let uses: String =
+                    (0..self.0.random_range(1..4)).map(|_| self.pick(&USES).replace('X', &value)).collect();
                 setup + &uses
             }
         }
@@ -241,7 +242,9 @@ impl Composer {
             5 => ("[1]", "ns.a + [ns]".into()),
             _ => ("messages", "ns.a | list".into()),
         };
-        let setup = format!("{{% set ns = namespace(a={first}) %}}{{% for i in range({rounds}) %}}{{% set ns.a = {step} %}}{{% endfor %}}");
+        let setup = format!(
+            "{{% set ns = namespace(a={first}) %}}{{% for i in range({rounds}) %}}{{% set ns.a = {step} %}}{{% endfor %}}"
+        );
         (setup, "ns.a".into())
     }
 }
