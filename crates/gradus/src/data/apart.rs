@@ -170,8 +170,9 @@ impl Maker<'_> {
         match (prompt, completion) {
             (Content::Text(prompt), Content::Text(completion)) => Ok((self.source(prompt)?, self.target(completion)?)),
             (Content::Messages(prompt), Content::Messages(completion)) => {
-                let asked = self.render(prompt, row, true)?.text;
-                let together = self.render(&[&prompt[..], completion].concat(), row, false)?.text;
+                let together = [&prompt[..], completion].concat();
+                let [asked, together] = self.render_each([(prompt, true), (&together, false)], row)?;
+                let (asked, together) = (asked.text, together.text);
                 let Some(said) = together.strip_prefix(asked.as_str()) else {
                     return Err(Failure::Row(
                         "rendered with its answer, the conversation does not begin as alone".into(),

@@ -10,7 +10,7 @@ use super::maker::{Failure, Ids, Maker};
 use super::row::{Content, Row, RowData};
 use crate::Error;
 use crate::text::think::without_empty_thoughts;
-use crate::text::{ChatTemplate, RenderOptions, Rendered};
+use crate::text::{ChatTemplate, RenderOptions, Rendered, Request};
 
 /// What a chat template writes around the words of the assistant.
 struct Frame {
@@ -46,6 +46,22 @@ impl Maker<'_> {
     }
 
     pub(super) fn render(&self, messages: &[Message], row: &Row, prompt: bool) -> Result<Rendered, Failure> {
+        let [rendered] = self.render_each([(messages, prompt)], row)?;
+        Ok(rendered)
+    }
+
+    /// Renders several conversations of a row at once: the messages, and whether the head of the assistant's next turn follows. The
+    /// first that fails is the row's failure.
+    pub(super) fn render_each<const N: usize>(
+        &self,
+        conversations: [(&[Message], bool); N],
+        row: &Row,
+    ) -> Result<[Rendered; N], Failure> {
+        let rendered = self.render_list(&conversations, row)?;
+        Ok(rendered.try_into().expect("a text for each conversation"))
+    }
+
+    fn render_list(&self, conversations: &[(&[Message], bool)], row: &Row) -> Result<Vec<Rendered>, Failure> {
         let Some(template) = self.template else {
             return Err(Failure::All(row.place.error("conversations need a chat template, and the model has none").with_hint(
                 "give one with `--chat-template FILE`, or turn the rows into text: `gradus data convert FILE --to prompt-completion --form text --output OTHER.jsonl`",
@@ -62,15 +78,21 @@ impl Maker<'_> {
             _ => None,
         };
         let variables = row.columns.get("chat_template_kwargs").and_then(Value::as_object);
-        let mut rendered =
-            template.render(messages, &RenderOptions { tools, add_generation_prompt: prompt, variables, now: None })?;
-        if self.options.for_reward
-            && let Cow::Owned(text) = without_empty_thoughts(&rendered.text)
-        {
-            // Where the assistant speaks in it is only asked for in training texts.
-            rendered = Rendered { text, assistant: Vec::new() };
-        }
-        Ok(rendered)
+        let request = |&(messages, add_generation_prompt): &(_, bool)| {
+            (messages, RenderOptions { tools, add_generation_prompt, variables, now: None })
+        };
+        let requests: Vec<Request<'_, Message>> = conversations.iter().map(request).collect();
+        let tidied = |rendered: crate::Result<Rendered>| {
+            let mut rendered = rendered?;
+            if self.options.for_reward
+                && let Cow::Owned(text) = without_empty_thoughts(&rendered.text)
+            {
+                // Where the assistant speaks in it is only asked for in training texts.
+                rendered = Rendered { text, assistant: Vec::new() };
+            }
+            Ok(rendered)
+        };
+        template.render_all(&requests).into_iter().map(tidied).collect()
     }
 
     pub(super) fn conversation(
@@ -81,6 +103,17 @@ impl Maker<'_> {
         mask: bool,
     ) -> Result<Ids, Failure> {
         let rendered = self.render(messages, row, prompt)?;
+        self.ids_of(rendered, messages, row, mask)
+    }
+
+    /// The ids of a conversation that was rendered; with `mask`, which of them the assistant says.
+    pub(super) fn ids_of(
+        &self,
+        rendered: Rendered,
+        messages: &[Message],
+        row: &Row,
+        mask: bool,
+    ) -> Result<Ids, Failure> {
         if !mask {
             return Ok(Ids { ids: self.tokenizer.encode(&rendered.text, false)?, assistant: None });
         }
@@ -111,15 +144,20 @@ impl Maker<'_> {
     fn spoken(&self, messages: &[Message], row: &Row, whole: &str) -> Result<Vec<Range<usize>>, Failure> {
         let frame = self.frame(row)?;
         let mut spoken = Vec::new();
-        for (i, _) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
-            let turn = self.render(&messages[..=i], row, false)?.text;
+        let turns: Vec<usize> = (0..messages.len()).filter(|&i| messages[i].role == "assistant").collect();
+        // Each turn, and what stands before it unless it is the first.
+        let asked = turns.iter().flat_map(|&i| [(&messages[..=i], false), (&messages[..i], true)]);
+        let asked: Vec<(&[Message], bool)> = asked.filter(|(messages, _)| !messages.is_empty()).collect();
+        let mut texts = self.render_list(&asked, row)?.into_iter().map(|rendered| rendered.text);
+        for i in turns {
+            let turn = texts.next().expect("a text for each turn");
             let head = match i {
                 // What stands before a conversation that the assistant begins ends as every head does.
                 0 if !frame.head.is_empty() => {
                     turn.find(&frame.head).map_or("", |at| &turn[..at + frame.head.len()]).into()
                 }
                 0 => String::new(),
-                _ => self.render(&messages[..i], row, true)?.text,
+                _ => texts.next().expect("a text for what stands before each turn"),
             };
             let length = turn.strip_prefix(&head).filter(|_| whole.starts_with(&head)).and_then(|said| {
                 let (rest, closed) = (&whole[head.len()..], said.trim_end());
@@ -147,12 +185,11 @@ impl Maker<'_> {
     /// What the template writes around the words of the assistant, read off a conversation of one question.
     fn frame(&self, row: &Row) -> Result<Frame, Failure> {
         let [question, answer] = [Message::new("user", "question"), Message::new("assistant", "answer")];
-        let render = |messages: &[Message], prompt| Ok::<_, Failure>(self.render(messages, row, prompt)?.text);
-        let asked = render(std::slice::from_ref(&question), false)?;
-        let open = render(std::slice::from_ref(&question), true)?;
-        let answered = render(&[question, answer.clone()], false)?;
-        let end = answered.rsplit_once(answer.content.as_str()).map_or("", |(_, end)| end.trim_end());
-        Ok(Frame { head: open.strip_prefix(&asked).unwrap_or_default().to_owned(), end: end.to_owned() })
+        let both = [question, answer];
+        let [asked, open, answered] =
+            self.render_each([(&both[..1], false), (&both[..1], true), (&both, false)], row)?;
+        let end = answered.text.rsplit_once(both[1].content.as_str()).map_or("", |(_, end)| end.trim_end());
+        Ok(Frame { head: open.text.strip_prefix(&asked.text).unwrap_or_default().to_owned(), end: end.to_owned() })
     }
 
     /// Refuses rows of which `assistant_only_loss` would say nothing.

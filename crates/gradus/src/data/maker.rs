@@ -167,8 +167,9 @@ impl Maker<'_> {
             }
             (Content::Messages(prompt), Content::Messages(completion)) => {
                 let together = [&prompt[..], completion].concat();
-                let whole = self.conversation(&together, row, false, self.options.assistant_only_loss)?;
-                (self.conversation(prompt, row, true, false)?.ids, whole)
+                let [whole, asked] = self.render_each([(&together, false), (prompt, true)], row)?;
+                let whole = self.ids_of(whole, &together, row, self.options.assistant_only_loss)?;
+                (self.ids_of(asked, prompt, row, false)?.ids, whole)
             }
             _ => return Err(Failure::Row("prompt and completion must both be text or both be messages".into())),
         };
@@ -241,12 +242,19 @@ impl Maker<'_> {
                 self.text(&format!("{prompt}{}", self.with_eos(chosen)))?,
                 self.text(&format!("{prompt}{}", self.with_eos(rejected)))?,
             ),
-            (Content::Messages(prompt), Content::Messages(chosen), Content::Messages(rejected)) => (
+            (Content::Messages(prompt), Content::Messages(chosen), Content::Messages(rejected)) => {
+                let (chosen, rejected) = ([&prompt[..], chosen].concat(), [&prompt[..], rejected].concat());
+                let ids = |rendered| Ok::<_, Failure>(self.ids_of(rendered, prompt, row, false)?.ids);
                 // Two conversations may differ from their first message on.
-                if prompt.is_empty() { Vec::new() } else { self.conversation(prompt, row, true, false)?.ids },
-                self.conversation(&[&prompt[..], chosen].concat(), row, false, false)?.ids,
-                self.conversation(&[&prompt[..], rejected].concat(), row, false, false)?.ids,
-            ),
+                if prompt.is_empty() {
+                    let [chosen, rejected] = self.render_each([(&chosen, false), (&rejected, false)], row)?;
+                    (Vec::new(), ids(chosen)?, ids(rejected)?)
+                } else {
+                    let three = [(&prompt[..], true), (&chosen, false), (&rejected, false)];
+                    let [asked, chosen, rejected] = self.render_each(three, row)?;
+                    (ids(asked)?, ids(chosen)?, ids(rejected)?)
+                }
+            }
             _ => {
                 return Err(Failure::Row(
                     "`prompt`, `chosen` and `rejected` must all be text or all be messages".into(),

@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, BufWriter, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::COMMAND;
 use super::engine::{Conversation, Engine, Source};
@@ -23,11 +24,18 @@ pub(super) const MEMORY_BYTES: u64 = 1 << 30;
 /// take a thousandth. Processor time does not pass while other programs have the processor.
 pub(super) const SECONDS: u64 = 5;
 
+/// Conversations of so few bytes that follow each other within this time have one limit of time together.
+const SHARED: Duration = Duration::from_millis(100);
+const SHORT_BYTES: usize = 1 << 20;
+
 /// How a child ends that is of another version than its parent.
 pub(super) const OTHER_VERSION: u8 = 81;
 
 /// How a child ends that could not limit itself.
 pub(super) const WITHOUT_LIMITS: u8 = 82;
+
+/// How a child ends that got no stack.
+pub(super) const WITHOUT_STACK: u8 = 83;
 
 /// Renders chat templates for another process, where `arguments` (without the program's name) say that this process was
 /// started for it, and returns how to exit. `None` for every other start.
@@ -57,28 +65,55 @@ pub fn answer(
             Err(_) => ExitCode::FAILURE,
         }
     });
-    Some(worker.ok().and_then(|worker| worker.join().ok()).unwrap_or(ExitCode::FAILURE))
+    let Ok(worker) = worker else { return Some(ExitCode::from(WITHOUT_STACK)) };
+    Some(worker.join().unwrap_or(ExitCode::FAILURE))
 }
 
-fn serve(input: File, mut output: File) -> io::Result<()> {
-    let mut input = BufReader::new(input);
+fn serve(input: File, output: File) -> io::Result<()> {
+    let (mut input, mut output) = (BufReader::new(input), BufWriter::with_capacity(1 << 16, output));
     let Some(parts) = wire::receive(&mut input)? else { return Ok(()) };
     let source: Source = serde_json::from_str(parts.first().map_or("", String::as_str)).map_err(io::Error::other)?;
-    limits::begin(parts.iter().map(String::len).sum())?;
+    let mut clock = Clock::start(parts.iter().map(String::len).sum())?;
     let mut engine = match Engine::compile(Arc::new(source)) {
         Ok(engine) => engine,
-        Err(what) => return wire::send_answer(&mut output, &Err(what)),
+        Err(what) => {
+            wire::send_answer(&mut output, &Err(what))?;
+            return output.flush();
+        }
     };
     wire::send_answer(&mut output, &Ok(String::new()))?;
+    output.flush()?;
     while let Some(parts) = wire::receive(&mut input)? {
         let mut parts = parts.into_iter();
         while let (Some(messages), Some(settings)) = (parts.next(), parts.next()) {
-            limits::begin(messages.len())?;
+            clock.restart(messages.len())?;
             let conversation = Conversation { messages, settings };
             wire::send_answer(&mut output, &engine.render(&conversation))?;
         }
+        output.flush()?;
     }
     Ok(())
+}
+
+/// When the processor time of a conversation began. Setting it anew takes a tenth of the time that a short conversation takes,
+/// so conversations that follow at once share it.
+struct Clock {
+    started: Instant,
+    bytes: usize,
+}
+
+impl Clock {
+    fn start(bytes: usize) -> io::Result<Self> {
+        limits::begin(bytes)?;
+        Ok(Self { started: Instant::now(), bytes })
+    }
+
+    fn restart(&mut self, bytes: usize) -> io::Result<()> {
+        if bytes > self.bytes.max(SHORT_BYTES) || self.started.elapsed() > SHARED {
+            *self = Self::start(bytes)?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(unix)]

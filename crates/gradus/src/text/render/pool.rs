@@ -88,7 +88,10 @@ impl Pool {
     fn among_children(&self, conversations: &[Conversation], starter: &Starter) -> Vec<Result<String, Refused>> {
         let mut answers = Vec::with_capacity(conversations.len());
         let mut needs_new = false;
+        let mut is_alone = conversations.len() == 1;
         while answers.len() < conversations.len() {
+            let rest = &conversations[answers.len()..];
+            let asked = if is_alone { &rest[..1] } else { rest };
             let _place = self.place();
             let mut child = match self.child(starter, needs_new) {
                 Ok(child) => child,
@@ -99,24 +102,26 @@ impl Pool {
                 }
             };
             let mut given: Vec<Answer> = Vec::new();
-            let asked = child.ask(&conversations[answers.len()..], &mut given);
+            let outcome = child.ask(asked, &mut given);
             answers.extend(given.into_iter().map(|answer| answer.map_err(Refused::Said)));
-            needs_new = false;
-            let Err(error) = asked else {
+            let Err(error) = outcome else {
                 // One that had much to do keeps its memory; the next conversation gets a lean one.
-                if conversations.iter().all(|c| c.messages.len() < SMALL_BYTES) {
+                if asked.iter().all(|c| c.messages.len() < SMALL_BYTES) {
                     self.lock().children.push(child);
                 }
+                needs_new = false;
                 continue;
             };
             let was_used = child.is_used;
             let Death { what, is_certain } = child.bury(&error);
-            if was_used && !is_certain {
-                // Earlier conversations may have left too little for this one. A new child decides.
-                needs_new = true;
+            // Which of several it died at is found by asking for each alone. Earlier conversations may have left too little for
+            // this one: then a new child decides.
+            needs_new = was_used && !is_certain;
+            if !is_alone || needs_new {
+                is_alone = true;
                 continue;
             }
-            if conversations[answers.len()].messages.len() < SMALL_BYTES {
+            if asked[0].messages.len() < SMALL_BYTES {
                 let mut state = self.lock();
                 state.deaths += 1;
                 state.last_death.clone_from(&what);

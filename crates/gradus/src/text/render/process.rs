@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use super::child::{MEMORY_BYTES, OTHER_VERSION, SECONDS, STACK_BYTES, VERSION, WITHOUT_LIMITS};
+use super::child::{MEMORY_BYTES, OTHER_VERSION, SECONDS, STACK_BYTES, VERSION, WITHOUT_LIMITS, WITHOUT_STACK};
 use super::engine::{Conversation, Source};
 use super::wire::{self, Answer};
 use super::{COMMAND, Starter};
@@ -35,11 +35,19 @@ pub(super) struct Renderer {
 }
 
 impl Renderer {
-    /// Starts a child and has it compile the template. The inner error is the template's.
+    /// Starts a child and has it compile the template. The inner error is the template's. A death that the template may have
+    /// nothing to do with is tried again.
     ///
     /// # Errors
     /// When it cannot be started, or dies.
     pub(super) fn start(starter: &Starter, source: &Source) -> Result<Result<Self, String>, Death> {
+        match Self::start_once(starter, source) {
+            Err(death) if !death.is_certain => Self::start_once(starter, source),
+            started => started,
+        }
+    }
+
+    fn start_once(starter: &Starter, source: &Source) -> Result<Result<Self, String>, Death> {
         let mut command = Command::new(&starter.program);
         command.args(&starter.arguments).args([COMMAND, VERSION]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -198,6 +206,7 @@ fn death(status: ExitStatus, words: &str) -> Death {
     match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(OTHER_VERSION) => unknown("its process is another version of the program: start the program again".into()),
         Some(WITHOUT_LIMITS) => unknown("its process could not limit its memory and time".into()),
+        Some(WITHOUT_STACK) => unknown("its process got no stack, maybe for want of memory".into()),
         _ => unknown(format!("its process ended ({status})")),
     }
 }

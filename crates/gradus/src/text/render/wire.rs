@@ -47,15 +47,12 @@ pub(super) fn receive(from: &mut impl Read) -> Result<Option<Vec<String>>> {
     Ok(Some(parts))
 }
 
-/// Writes one answer, at once: what was answered before a child dies has arrived.
+/// Writes one answer.
 pub(super) fn send_answer(to: &mut impl Write, answer: &Answer) -> Result<()> {
     let (Ok(text) | Err(text)) = answer;
-    let mut bytes = Vec::with_capacity(9 + text.len());
-    bytes.push(u8::from(answer.is_err()));
-    bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(text.as_bytes());
-    to.write_all(&bytes)?;
-    to.flush()
+    to.write_all(&[u8::from(answer.is_err())])?;
+    to.write_all(&(text.len() as u64).to_le_bytes())?;
+    to.write_all(text.as_bytes())
 }
 
 /// The next answer.
