@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use gradus::config::{Plan, WrittenSweep};
 use gradus::files::output::{OutputFile, Outputs, commit};
 use gradus::machine::Machine;

@@ -193,7 +193,7 @@ fn delimited_files() {
         "a.jsonl",
         "{\"text\": \"a\"}\n{\"text\": \"b\", \"id\": 1, \"text\": \"c\"}\n",
         Need::Any,
-        "a.jsonl:2: the key `text` stands twice in one object, at column 30",
+        "a.jsonl:2: the key `text` stands twice in one object, at column 29",
     );
     check(
         "a.json",

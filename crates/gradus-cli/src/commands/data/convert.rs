@@ -11,7 +11,7 @@ use gradus::files::output::{OutputFile, Outputs};
 use gradus::text::{RuleSplitter, SentenceSplitter};
 use serde_json::{Map, Value, json};
 
-use super::{RowArgs, grouped, rows, usage};
+use super::{RowArgs, grouped, rows};
 use crate::output::Output;
 
 /// Arguments of `gradus data convert`.
