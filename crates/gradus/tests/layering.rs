@@ -318,7 +318,7 @@ fn files_are_written_where_nobody_loses_one() {
     // What these write has no name of the user's: configurations and logs below a folder of their own, and a conversation that is
     // appended to.
     let known = [
-        ("gradus-cli", "process.rs", "File::create("),
+        ("gradus-cli", "process.rs", "File::create"),
         ("gradus-cli", "commands/chat/session.rs", "File::options("),
         ("gradus-web", "training/start.rs", "fs::write("),
     ];

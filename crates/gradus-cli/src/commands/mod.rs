@@ -194,6 +194,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use clap::Command;
+    use gradus::config::{Schema, flags};
 
     use super::*;
 
@@ -216,12 +217,14 @@ mod tests {
         "runs",
         "runs_dir",
         "classifier",
-        "recorded",
         "resume-from",
+        "versus",
+        "versus_adapter",
     ];
 
     /// Every argument that takes the name of something that is written, with its command.
     const WRITTEN: &[&str] = &[
+        "METHOD output-dir",
         "annotate export output",
         "annotate new progress",
         "compare output-dir",
@@ -241,47 +244,44 @@ mod tests {
     /// Commands that write and cannot overwrite: a comparison is only ever replaced by a comparison.
     const NEVER_OVERWRITE: &[&str] = &["runs compare"];
 
-    fn walk(command: &Command, path: &str, found: &mut BTreeSet<String>, wrong: &mut Vec<String>) {
+    /// What a command writes, by its arguments; `keys` are the flags of configurations, which name what a run reads.
+    fn walk(command: &Command, path: &str, keys: &BTreeSet<String>, found: &mut BTreeSet<String>) {
         let takes_path = |argument: &&clap::Arg| {
             let names = argument.get_value_names().unwrap_or_default();
             names.iter().any(|name| ["FILE", "DIR", "PATH", "FOLDER"].iter().any(|word| name.contains(word)))
                 || argument.get_value_parser().type_id() == clap::value_parser!(std::path::PathBuf).type_id()
         };
-        let is_flag_of_config = |id: &str| {
-            id != "output-dir" && command.get_arguments().any(|other| other.get_id() == "output-dir") && path != "demo"
-        };
         for argument in command.get_arguments().filter(takes_path) {
             let id = argument.get_id().as_str();
-            // Keys of a configuration name what a run reads; it writes to `output_dir` alone.
-            if READ.contains(&id) || is_flag_of_config(id) {
+            if READ.contains(&id) || keys.contains(id) {
                 continue;
             }
             found.insert(format!("{path} {id}"));
             let can_overwrite = command.get_arguments().any(|other| other.get_id() == "overwrite");
-            if !can_overwrite && !NEVER_OVERWRITE.contains(&path) {
-                wrong.push(format!("`{path}` writes `{id}` and has no `--overwrite`"));
-            }
+            assert!(
+                can_overwrite || NEVER_OVERWRITE.contains(&path),
+                "`{path}` writes `{id}` and has no `--overwrite`"
+            );
         }
         for inner in command.get_subcommands() {
-            walk(inner, format!("{path} {}", inner.get_name()).trim(), found, wrong);
+            walk(inner, &format!("{path} {}", inner.get_name()), keys, found);
         }
     }
 
     #[test]
     fn every_command_that_writes_a_named_file_can_be_told_to_overwrite() {
-        let (mut found, mut wrong) = (BTreeSet::new(), Vec::new());
-        for entry in others() {
+        let schema = Schema::run_config();
+        let scopes = MethodConfig::all().iter().map(|method| Scope::Method(method.name()));
+        let keys: BTreeSet<String> = scopes.flat_map(|scope| flags(&schema, scope)).map(|flag| flag.name).collect();
+        let keys: BTreeSet<String> = keys.into_iter().filter(|name| name != "output-dir").collect();
+        let mut found = BTreeSet::new();
+        // `plan` shows a run and writes nothing; `runs resume` goes on in the directory of a run.
+        for entry in entries().into_iter().filter(|entry| entry.name != "plan") {
             let mut command = (entry.arguments)(Command::new(entry.name));
             command.build();
-            // `plan` shows a run that writes nothing.
-            if entry.name != "plan" {
-                walk(&command, entry.name, &mut found, &mut wrong);
-            }
+            let path = if MethodConfig::named(entry.name).is_some() { "METHOD" } else { entry.name };
+            walk(&command, path, &keys, &mut found);
         }
-        let mut demo = (entries().remove(0).arguments)(Command::new("demo"));
-        demo.build();
-        walk(&demo, "demo", &mut found, &mut wrong);
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         let listed: BTreeSet<String> = WRITTEN.iter().map(|&name| name.to_owned()).collect();
         assert_eq!(
             found, listed,

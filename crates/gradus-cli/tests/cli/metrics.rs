@@ -57,7 +57,7 @@ fn what_is_wrong_is_named_with_its_place() {
 fn bad_rows_are_left_out_where_that_is_wanted() {
     let row = "{\"prediction\": \"a b\", \"reference\": \"a b\"}\n";
     let test = CliTest::with("rows.jsonl", &format!("{row}{{\"prediction\": 3}}\n{row}"));
-    let eval = ["eval", "--data", "rows.jsonl", "--metrics", "lengths", "--json"];
+    let eval = ["eval", "--data", "rows.jsonl", "--metrics", "exact_match", "--json"];
     let run = test.run(&eval);
     assert!(run.code == 1 && run.stderr.contains("hint: `--skip-bad-rows` leaves bad rows out"), "{run:?}");
     let run = test.run(&[&eval[..], &["--skip-bad-rows"]].concat());

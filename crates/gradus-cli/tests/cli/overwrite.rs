@@ -110,7 +110,7 @@ fn a_command_replaces_what_it_wrote_itself() {
         "--data",
         "rows.jsonl",
         "--metrics",
-        "lengths",
+        "exact_match",
         "--max-new-tokens",
         "2",
         "--predictions",

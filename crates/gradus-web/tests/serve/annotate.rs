@@ -295,6 +295,14 @@ fn annotations_lead_to_runs_and_back_to_people() {
     let rows = fs::read_to_string(folder.path().join("data/tea-preference.jsonl")).expect("a file");
     let row: Value = serde_json::from_str(rows.trim()).expect("a row");
     assert_eq!((&row["chosen"], row["margin"].as_f64().map(|m| (m * 3.0).round())), (&json!("c d"), Some(2.0)));
+    // The same rows are the same file. One with other rows is somebody's, or a run's: it stays.
+    let again = [("form", "preference"), ("method", "reward")];
+    assert_eq!(train(&again).header("location"), Some("/runs/new?method=reward&data=data/tea-preference.jsonl"));
+    fs::write(folder.path().join("data/tea-preference.jsonl"), "mine").expect("written");
+    assert_eq!(train(&again).header("location"), Some("/runs/new?method=reward&data=data/tea-preference-2.jsonl"));
+    let read = |name: &str| fs::read_to_string(folder.path().join("data").join(name)).expect("a file");
+    assert_eq!((read("tea-preference.jsonl").as_str(), read("tea-preference-2.jsonl")), ("mine", rows.clone()));
+    fs::write(folder.path().join("data/tea-preference.jsonl"), &rows).expect("written");
     let form = ada.get("/runs/new?method=reward&data=data/tea-preference.jsonl").body;
     assert!(form.contains("<option value=\"data/tea-preference.jsonl\" selected>"), "{form}");
 

@@ -193,13 +193,13 @@ fn delimited_files() {
         "a.jsonl",
         "{\"text\": \"a\"}\n{\"text\": \"b\", \"id\": 1, \"text\": \"c\"}\n",
         Need::Any,
-        "a.jsonl:2: the key `text` stands twice in one object, at column 30",
+        "a.jsonl:2: the key `text` stands twice in one object, at column 29",
     );
     check(
         "a.json",
         "[{\"text\": \"a\",\n\"id\": 99999999999999999999}]",
         Need::Any,
-        "a.json:2: the integer 99999999999999999999 does not fit into 64 bits; write it as text, at column 7",
+        "a.json:2: the integer 99999999999999999999 does not fit into 64 bits; write it as text, at column 7 (row 1 of the array)",
     );
     check("a.csv", "text,text\na,b\n", Need::Any, "a.csv:1: two columns are named `text`");
     check("a.csv", "prompt\na\n", Need::Preference, "a.csv:2: missing column `chosen` (found `prompt`)");
