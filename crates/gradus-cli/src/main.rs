@@ -5,6 +5,7 @@ mod browser;
 mod cli;
 mod commands;
 mod flags;
+mod help;
 mod output;
 mod process;
 mod progress;

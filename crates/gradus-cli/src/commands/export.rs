@@ -26,8 +26,8 @@ pub struct ExportArgs {
     /// The file to write, which is not there yet
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// A chat template file that replaces the model's own
-    #[arg(long, value_name = "FILE")]
+    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
+    #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<PathBuf>,
 }
 

@@ -229,3 +229,16 @@ fn a_configuration_comes_from_a_file_or_a_pipe_with_an_end() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "/dev/stdin: a `sft` run without problems\n");
 }
+
+#[test]
+fn what_other_tools_call_a_key_is_explained() {
+    let test = CliTest::new();
+    test.fails(
+        &["config", "explain", "lr"],
+        1,
+        "error: there is no key `lr`\nhint: it is `train.learning_rate` here\n",
+    );
+    assert!(test.succeeds(&["config", "explain", "learning_rate"]).contains("train.learning_rate"));
+    let run = test.run(&["finetune"]);
+    assert!(run.code == 2 && run.stderr.contains("it is `gradus train FILE`"), "{}", run.stderr);
+}

@@ -35,7 +35,8 @@ pub struct ExportOptions {
     pub weights: GgufWeights,
     /// The file to write.
     pub output: PathBuf,
-    /// A chat template file that replaces the model's own.
+    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
+    /// `mistral`, `phi3`, `qwen`, `zephyr`).
     pub chat_template: Option<PathBuf>,
 }
 
