@@ -12,20 +12,18 @@ use gradus::task::DataConfig;
 
 pub use methods::MethodFlags;
 
-/// Adds `--config`, `--resume`, `--resume-from`, `--overwrite` and a flag for every key in `scope`.
-pub fn add(command: Command, scope: Scope<'_>) -> Command {
-    let file = match scope {
-        Scope::Method(_) => {
-            Arg::new("file").long("config").value_name("FILE").help("A configuration file; flags lie over it")
-        }
-        Scope::Shared => {
-            Arg::new("file").value_name("FILE").required(true).help("The configuration file; flags lie over it")
-        }
-    };
+/// Adds `--config`, and what [`add`] adds, with a flag for every key of `method`.
+pub fn add_method(command: Command, method: &str) -> Command {
+    let file = Arg::new("file").long("config").value_name("FILE").help("A configuration file; flags lie over it");
+    add(command, file.value_parser(clap::value_parser!(PathBuf)), flags(&Schema::run_config(), Scope::Method(method)))
+}
+
+/// Adds `file`, which names a configuration file, `--resume`, `--resume-from`, `--overwrite` and the flags `specs`.
+pub fn add(command: Command, file: Arg, specs: Vec<FlagSpec>) -> Command {
     let run = |name: &'static str, help: &'static str| Arg::new(name).long(name).help(help).action(ArgAction::SetTrue);
     let mut command = command
         .next_help_heading("Run")
-        .arg(file.value_parser(clap::value_parser!(PathBuf)))
+        .arg(file)
         .arg(run("resume", "Go on from the last checkpoint in the output directory").conflicts_with("overwrite"))
         .arg(
             Arg::new("resume-from")
@@ -39,7 +37,7 @@ pub fn add(command: Command, scope: Scope<'_>) -> Command {
         )
         .arg(run("overwrite", "Replace the run in the output directory"))
         .arg(run("stop-with-stdin", "Stop after a checkpoint when stdin ends, as Ctrl-C does").hide(true));
-    for spec in flags(&Schema::run_config(), scope) {
+    for spec in specs {
         command = command.next_help_heading(spec.section).args(arguments(&spec));
     }
     command.next_help_heading("Help")
@@ -119,6 +117,7 @@ pub fn arguments(spec: &FlagSpec) -> Vec<Arg> {
             vec![arg.value_name("WORD,WORD").value_parser(AnyText(values))]
         }
         FlagKind::Repeated => vec![arg.value_name("TEXT").action(ArgAction::Append).allow_hyphen_values(true)],
+        FlagKind::Names => vec![arg.value_name("NAME,NAME").action(ArgAction::Append)],
         FlagKind::Arguments => vec![arg.value_name("PROGRAM ARGS")],
         FlagKind::Numbers => vec![arg.value_name("X,Y").allow_hyphen_values(true)],
         FlagKind::Yaml => vec![arg.value_name("YAML")],

@@ -5,6 +5,7 @@ mod browser;
 mod cli;
 mod commands;
 mod flags;
+mod help;
 mod numbers;
 mod output;
 mod process;

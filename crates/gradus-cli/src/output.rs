@@ -328,8 +328,48 @@ fn usage_shown(text: &str, is_terminal: bool) -> String {
     rendered(&marked, is_terminal)
 }
 
+/// What other tools call their commands, and what does the same here.
+const ELSEWHERE: &[(&[&str], &str)] = &[
+    (
+        &["finetune", "fine-tune", "tune", "train-sft"],
+        "train FILE`, or one of the methods that `gradus --help` lists: `gradus METHOD",
+    ),
+    (&["infer", "inference", "sample", "predict", "complete", "rollout"], "generate"),
+    (&["evaluate", "evaluation", "test", "lm-eval", "metrics"], "eval"),
+    (&["server", "api", "web", "ui", "host"], "serve"),
+    (&["label", "labels", "labeling", "labelling"], "annotate"),
+    (&["list", "ls", "history"], "runs list"),
+    (&["resume", "continue"], "runs resume"),
+    (&["dataset", "datasets", "inspect", "preview"], "data show"),
+    (&["convert"], "data convert"),
+    (&["split"], "data split"),
+    (&["lint", "validate"], "data check"),
+    (&["gguf"], "export"),
+    (&["quantise"], "quantize"),
+    (&["memory", "estimate", "dry-run"], "plan"),
+    (&["grid", "hpo", "search"], "sweep"),
+    (&["explain"], "config explain"),
+    (&["init-model", "random-model"], "new-model"),
+    (&["env", "info", "check"], "doctor"),
+    (&["benchmark"], "bench"),
+    (&["completion"], "completions"),
+    (&["version"], "--version"),
+    (&["help"], "--help"),
+];
+
 /// What another tool calls by the name of an unknown argument is named; a suggestion that is no near miss is left out.
 fn translate_unknown(error: &mut clap::Error) {
+    if let (clap::error::ErrorKind::InvalidSubcommand, Some(ContextValue::String(given))) =
+        (error.kind(), error.get(ContextKind::InvalidSubcommand).cloned())
+    {
+        let known = |named: &&(&[&str], &str)| named.0.contains(&given.to_lowercase().replace('_', "-").as_str());
+        if let Some((_, command)) = ELSEWHERE.iter().find(known) {
+            error.remove(ContextKind::SuggestedSubcommand);
+            let hint = format!("it is `gradus {command}` here");
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+        }
+        return;
+    }
     let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg).cloned() else { return };
     if error.kind() != clap::error::ErrorKind::UnknownArgument {
         return;

@@ -12,6 +12,7 @@ mod border;
 pub mod calendar;
 pub mod compare;
 pub mod config;
+pub mod create;
 pub mod data;
 pub mod demo;
 pub mod device;

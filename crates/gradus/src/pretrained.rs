@@ -7,14 +7,13 @@ use burn::tensor::Device;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::files;
 use crate::model::adapter::Adaptable;
 use crate::model::{
     CausalLm, Classifier, ModelDir, ModelShape, Precision, Ranker, RewardModel, Task, WeightFormat, save_causal,
     save_classifier, save_reward_model,
 };
 use crate::rng::Stream;
-use crate::text::{ChatTemplate, Tokenizer};
+use crate::text::{ChatTemplate, NamedTemplate, Tokenizer};
 
 /// A model's directory with what turns text into ids.
 #[derive(Debug)]
@@ -41,7 +40,8 @@ pub struct LabelPlan {
 }
 
 impl Pretrained {
-    /// What lies in `dir`; `template` replaces its chat template, here and in every model that is written from it.
+    /// What lies in `dir`; `template`, a name or a file, replaces its chat template, here and in every model that is written
+    /// from it.
     ///
     /// # Errors
     /// When a file is missing or corrupt, or the vocabularies of model and tokenizer disagree.
@@ -49,10 +49,9 @@ impl Pretrained {
         let tokenizer = Tokenizer::from_dir(&dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = match template {
-            Some(file) => {
-                let source = files::read_text(file, files::SETTINGS_BYTES).map_err(|error| Error::io(file, error))?;
-                let template = ChatTemplate::from_source(&source, file, &tokenizer)?;
-                dir.chat_template = Some(source);
+            Some(choice) => {
+                let template = ChatTemplate::chosen(choice, &tokenizer)?;
+                dir.chat_template = Some(template.source().to_owned());
                 Some(template)
             }
             None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,
@@ -60,9 +59,17 @@ impl Pretrained {
         Ok(Self { dir, tokenizer, template, labels: OnceCell::new() })
     }
 
-    /// The ids that end a completion.
+    /// The ids that end a completion: the model's, its tokenizer's, and the one that ends a turn in a template with a name.
     pub fn stop_ids(&self) -> Vec<u32> {
-        stop_ids(&self.dir, &self.tokenizer)
+        let mut ids = stop_ids(&self.dir, &self.tokenizer);
+        let turn_end = self.turn_end().and_then(|token| self.tokenizer.token_id(token));
+        ids.extend(turn_end.filter(|id| !ids.contains(id)));
+        ids
+    }
+
+    /// What ends a turn of the assistant, where the chat template is one with a name and that is not the end of the text.
+    pub fn turn_end(&self) -> Option<&'static str> {
+        NamedTemplate::of_source(self.template.as_ref()?.source())?.turn_end
     }
 
     /// The id that fills gaps in batches elsewhere; see [`pad_id`].

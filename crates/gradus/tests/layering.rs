@@ -20,7 +20,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("math", &[]),
     ("suggest", &[]),
     ("calendar", &[]),
-    ("text", &["calendar"]),
+    ("text", &["calendar", "suggest"]),
     // What users add: by name in their own programs, or as programs that are asked in lines.
     ("plugin", &["suggest"]),
     ("process", &[]),
@@ -28,10 +28,10 @@ const PARTS: &[(&str, &[&str])] = &[
     ("toxicity", &["process"]),
     ("metric", &["plugin", "process", "suggest", "text", "toxicity"]),
     ("loss", &[]),
-    // A model larger than the machine's memory is refused before any of it is read.
-    ("model", &["hub", "machine", "gradus_kernels"]),
-    ("pretrained", &["model", "text"]),
     ("run", &["calendar"]),
+    // A model larger than the machine's memory is refused before any of it is read; a run stands for its model.
+    ("model", &["hub", "machine", "run", "gradus_kernels"]),
+    ("pretrained", &["model", "text"]),
     ("data", &["hub", "text"]),
     ("observer", &["plugin", "process", "run"]),
     ("task", &["data", "metric", "plugin", "process"]),
@@ -88,6 +88,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("runs", &["math", "run", "suggest"]),
     // The ways in, one behind each command: from a model to its answers, from a checked plan to a finished run.
     ("inference", &[ALL_BELOW]),
+    ("create", &["device", "model", "pretrained", "suggest", "text"]),
     ("train", &[ALL_BELOW]),
     ("bench", &[ALL_BELOW]),
     ("compare", &[ALL_BELOW]),

@@ -45,8 +45,8 @@ pub struct ChatArgs {
     /// template where there is one, else hh]
     #[arg(long, value_name = "FORM")]
     format: Option<ChatFormat>,
-    /// A chat template file that replaces the model's own
-    #[arg(long, value_name = "FILE")]
+    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
+    #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<PathBuf>,
     /// How the operands of products are held: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
@@ -129,7 +129,16 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
             format: args.format,
             device: args.device.clone(),
         };
-        Ok::<_, anyhow::Error>(Speaker::new(model, ChatModel::open(&options)?))
+        let found = ChatModel::open(&options)?;
+        if args.format.is_none() && found.format() != ChatFormat::Template {
+            let form = match found.format() {
+                ChatFormat::Hh => "`Human: …` and `Assistant: …`, as in HH-RLHF",
+                _ => "plain text",
+            };
+            out.warn(format_args!("`{model}` has no chat template: what is said goes to it as {form}"));
+            out.note("`--chat-template NAME|FILE` gives it one (chatml, llama3, qwen, …); `--format` chooses a form");
+        }
+        Ok::<_, anyhow::Error>(Speaker::new(model, found))
     };
     let mut speakers = vec![speaker(&args.model, args.adapter.clone())?];
     if let Some(other) = &args.versus {

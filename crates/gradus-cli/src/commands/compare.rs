@@ -70,6 +70,10 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
     let written =
         WrittenComparison::load(&ComparisonRequest { file, methods: &methods, flags: &given, registry: None })?;
+    for (name, why) in &written.left_out {
+        let hint = why.hint.as_ref().map_or(String::new(), |hint| format!(" ({hint})"));
+        out.warn(format_args!("`{name}` is left out: {why}{hint}"));
+    }
     let existing = match (matches.get_flag("resume"), matches.get_flag("overwrite")) {
         (true, _) => Existing::Resume,
         (_, true) => Existing::Overwrite,

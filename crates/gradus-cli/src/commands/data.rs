@@ -87,8 +87,8 @@ struct TokenArgs {
     /// The model whose tokenizer and chat template measure the rows: a directory or a hub name
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
-    /// A chat template file that replaces the model's own
-    #[arg(long, value_name = "FILE", requires = "model")]
+    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
+    #[arg(long, value_name = "NAME|FILE", requires = "model")]
     chat_template: Option<PathBuf>,
     /// What the system says before every conversation that has no message of its own for it
     #[arg(long, value_name = "TEXT", requires = "model")]
@@ -149,7 +149,7 @@ impl TokenArgs {
         let directory = &gradus::model::resolve(name, &mut |_, _, _| {})?;
         let tokenizer = Tokenizer::from_dir(directory)?;
         let template = match &self.chat_template {
-            Some(file) => Some(ChatTemplate::from_file(file, &tokenizer)?),
+            Some(choice) => Some(ChatTemplate::chosen(choice, &tokenizer)?),
             None => ChatTemplate::from_dir(directory, &tokenizer)?,
         };
         // A tokenizer may stand alone, without a model.

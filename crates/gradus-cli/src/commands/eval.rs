@@ -1,6 +1,5 @@
 //! `gradus eval`: metrics of a model on a data set, or of the predictions that a data set holds.
 
-use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -92,8 +91,8 @@ struct EvalArgs {
     /// Longest row in tokens
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_length: usize,
-    /// A chat template file that replaces the model's own
-    #[arg(long, value_name = "FILE", requires = "model")]
+    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
+    #[arg(long, value_name = "NAME|FILE", requires = "model")]
     chat_template: Option<PathBuf>,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
@@ -209,13 +208,15 @@ fn warn_undefined(values: &[MetricValue], out: &Output) {
 
 /// A line a value: its key, the value and its 95 % interval.
 fn values_table(count: usize, values: &[MetricValue]) -> String {
-    let number = |value: f64| if value.is_nan() { "–".to_owned() } else { format!("{value:.4}") };
-    let mut rows = vec![vec![format!("{count} rows"), "value".into(), "95 % interval".into()]];
-    for of in values {
-        let interval = of.interval.map_or_else(String::new, |of| format!("{} – {}", number(of.low), number(of.high)));
-        rows.push(vec![of.key.clone(), number(of.value), interval]);
-    }
+    let heads = vec![format!("{count} rows"), "value".into(), "95 % interval".into()];
+    let rows: Vec<Vec<String>> = std::iter::once(heads).chain(values.iter().map(value_row)).collect();
     aligned(&rows)
+}
+
+fn value_row(of: &MetricValue) -> Vec<String> {
+    let number = |value: f64| if value.is_nan() { "–".to_owned() } else { format!("{value:.4}") };
+    let interval = of.interval.map_or_else(String::new, |of| format!("{} – {}", number(of.low), number(of.high)));
+    vec![of.key.clone(), number(of.value), interval]
 }
 
 fn post_process(word: &str) -> Result<PostProcess, String> {
@@ -231,15 +232,17 @@ fn reward(given: &[Flag]) -> anyhow::Result<Option<RewardConfig>> {
     Ok(RunConfig::read(base, &Request { flags: given, ..Request::default() })?.config.reward)
 }
 
+/// A line a number. Metrics with an interval stand below the others, in the same columns.
 fn table(found: &Measured) -> String {
-    let mut text = format!("{:<24} {}\n", "rows", found.rows);
+    let mut rows = vec![vec!["rows".to_owned(), found.rows.to_string()]];
     for (name, value) in found.metrics.iter().filter(|(name, _)| !found.values.iter().any(|of| of.key == *name)) {
         let error = found.errors.get(name).and_then(serde_json::Value::as_f64);
-        let error = error.map_or_else(String::new, |error| format!(" ± {}", short(error)));
-        let _ = writeln!(text, "{name:<24} {}{error}", short(value));
+        let error = error.map(|error| format!("± {}", short(error)));
+        rows.push([Some(name.to_owned()), Some(short(value)), error].into_iter().flatten().collect());
     }
     if !found.values.is_empty() {
-        text += &values_table(found.rows, &found.values);
+        rows.push(vec![String::new(), "value".into(), "95 % interval".into()]);
+        rows.extend(found.values.iter().map(value_row));
     }
-    text
+    aligned(&rows)
 }

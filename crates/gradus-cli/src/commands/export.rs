@@ -29,8 +29,8 @@ pub struct ExportArgs {
     /// Replace the file if it is there
     #[arg(long)]
     overwrite: bool,
-    /// A chat template file that replaces the model's own
-    #[arg(long, value_name = "FILE")]
+    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
+    #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<PathBuf>,
 }
 

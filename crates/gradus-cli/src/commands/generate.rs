@@ -38,8 +38,8 @@ pub struct GenerateArgs {
     /// How the weights are held: f32, bf16, int8 or nf4 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightFormat>,
-    /// A chat template file that replaces the model's own
-    #[arg(long, value_name = "FILE")]
+    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
+    #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<PathBuf>,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]

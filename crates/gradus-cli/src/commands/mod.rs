@@ -5,7 +5,7 @@
 //! method has its command already: what the library says of it is all there is to say.
 
 use clap::{ArgMatches, FromArgMatches};
-use gradus::config::{MethodConfig, Scope};
+use gradus::config::MethodConfig;
 
 use crate::output::Output;
 
@@ -22,6 +22,7 @@ mod eval;
 mod export;
 mod generate;
 mod merge;
+mod new_model;
 mod plan;
 mod quantize;
 pub mod runs;
@@ -86,7 +87,8 @@ macro_rules! entry {
             group: Group::$group,
             about: $about,
             arguments: |command| {
-                <$module::$arguments as clap::Args>::augment_args(command).about($about).long_about(None)
+                let command = <$module::$arguments as clap::Args>::augment_args(command);
+                crate::help::brief(command.about($about).long_about(None))
             },
             run: Box::new(|matches, out| $module::run($module::$arguments::from_arg_matches(matches)?, out)),
         }
@@ -102,9 +104,9 @@ fn method(method: &MethodConfig) -> Entry {
         about,
         arguments: |command| {
             let name = command.get_name().to_owned();
-            crate::flags::add(command, Scope::Method(&name))
+            crate::help::brief(crate::flags::add_method(command, &name))
         },
-        run: Box::new(move |matches, out| train::run(Some(name), matches, out)),
+        run: Box::new(move |matches, out| train::run_method(name, matches, out)),
     }
 }
 
@@ -123,21 +125,21 @@ fn others() -> Vec<Entry> {
             name: "train",
             group: Group::Train,
             about: "Train what a configuration file says",
-            arguments: |command| crate::flags::add(command, Scope::Shared),
-            run: Box::new(|matches, out| train::run(None, matches, out)),
+            arguments: |command| crate::help::brief(train::arguments(command)),
+            run: Box::new(train::run_file),
         },
         Entry {
             name: "plan",
             group: Group::Train,
             about: "Show what a run will need in memory, phase by phase, and whether it fits",
-            arguments: |command| crate::flags::add(command, Scope::Shared),
+            arguments: |command| crate::help::brief(plan::arguments(command)),
             run: Box::new(plan::run),
         },
         Entry {
             name: "compare",
             group: Group::Train,
             about: "Train several methods from one start and compare them",
-            arguments: compare::arguments,
+            arguments: |command| crate::help::brief(compare::arguments(command)),
             run: Box::new(compare::run),
         },
         entry!(Train, "sweep", sweep::SweepArgs, "Train many runs from one file, and compare them over seeds"),
@@ -145,7 +147,7 @@ fn others() -> Vec<Entry> {
             name: "runs",
             group: Group::Train,
             about: "Browse, compare, tag, resume, export and remove runs",
-            arguments: runs::arguments,
+            arguments: |command| crate::help::brief(runs::arguments(command)),
             run: Box::new(runs::run),
         },
         entry!(Use, "generate", generate::GenerateArgs, "Sample completions of prompts"),
@@ -157,7 +159,10 @@ fn others() -> Vec<Entry> {
             name: "eval",
             group: Group::Use,
             about: "Measure a model on a data set",
-            arguments: |command| eval::arguments(command).about("Measure a model on a data set").long_about(None),
+            arguments: |command| {
+                let command = eval::arguments(command).about("Measure a model on a data set").long_about(None);
+                crate::help::brief(command)
+            },
             run: Box::new(eval::run),
         },
         entry!(Use, "merge", merge::MergeArgs, "Fold an adapter into its base"),
@@ -168,6 +173,7 @@ fn others() -> Vec<Entry> {
             quantize::QuantizeArgs,
             "Write a model with its linear layers in 8 or 4 bits, and say what that costs"
         ),
+        entry!(Use, "new-model", new_model::NewModelArgs, "Make a model of any family with random weights"),
         entry!(Data, "data", data::DataArgs, "Look at a data set, lint it, change its format"),
         entry!(Setup, "config", config::ConfigArgs, "Check configuration files, explain their keys"),
         entry!(Setup, "doctor", doctor::DoctorArgs, "Show devices, threads, memory and what this build can do"),
@@ -194,7 +200,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use clap::Command;
-    use gradus::config::{Schema, flags};
+    use gradus::config::{Schema, Scope, flags};
 
     use super::*;
 
@@ -271,7 +277,8 @@ mod tests {
     #[test]
     fn every_command_that_writes_a_named_file_can_be_told_to_overwrite() {
         let schema = Schema::run_config();
-        let scopes = MethodConfig::all().iter().map(|method| Scope::Method(method.name()));
+        let methods = MethodConfig::all();
+        let scopes = methods.iter().map(|method| Scope::Method(method.name()));
         let keys: BTreeSet<String> = scopes.flat_map(|scope| flags(&schema, scope)).map(|flag| flag.name).collect();
         let keys: BTreeSet<String> = keys.into_iter().filter(|name| name != "output-dir").collect();
         let mut found = BTreeSet::new();

@@ -1,8 +1,10 @@
-//! `gradus plan FILE`: what a run will need in memory, before anything of it runs.
+//! `gradus plan FILE|METHOD`: what a run will need in memory, before anything of it runs.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command};
+use gradus::config::{MethodConfig, Request};
 use gradus::device::DeviceChoice;
 use gradus::machine::Machine;
 use gradus::memory::{Forecast, Phase};
@@ -10,6 +12,7 @@ use gradus::train::forecast;
 use serde::Serialize;
 
 use super::train;
+use crate::flags;
 use crate::output::Output;
 use crate::table::{aligned, bytes};
 use crate::watch::Watcher;
@@ -25,9 +28,20 @@ struct Report {
     fits: bool,
 }
 
+/// Adds the arguments of `gradus plan`: a file or a method, and the keys of every method.
+pub fn arguments(command: Command) -> Command {
+    let what = Arg::new("what").value_name("FILE|METHOD").required(true);
+    let what = what.help("The configuration file, over which flags lie; or a method, which the flags describe");
+    flags::add(command, what.value_parser(clap::value_parser!(PathBuf)), train::every_flag().shown())
+}
+
 /// Reads and tokenises the rows, and shows a line for every phase; fails as the run would where it does not fit.
 pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
-    let plan = train::plan(None, matches)?;
+    let what = matches.get_one::<PathBuf>("what").map(PathBuf::as_path);
+    let method = what.and_then(Path::to_str).filter(|name| MethodConfig::named(name).is_some());
+    let file = what.filter(|_| method.is_none());
+    let given = train::every_flag().given(matches);
+    let plan = train::plan(&Request { file, method, flags: &given, registry: None }, matches)?;
     let workload = forecast::workload(&plan, &mut Watcher::new(out))?;
     let machine = Machine::detect();
     train::warn_of_bf16(&plan, &machine, out);

@@ -46,8 +46,8 @@ pub struct QuantizeArgs {
     /// The seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
-    /// A chat template file that replaces the model's own
-    #[arg(long, value_name = "FILE")]
+    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
+    #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<PathBuf>,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]

@@ -52,8 +52,8 @@ pub struct ScoreArgs {
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
-    /// A chat template file that replaces the model's own
-    #[arg(long, value_name = "FILE", conflicts_with = "classifier")]
+    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "classifier")]
     chat_template: Option<PathBuf>,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]

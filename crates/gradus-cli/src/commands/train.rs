@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command};
 use gradus::config::{Plan, Request, Resume, ResumeFrom, RunConfig, Scope};
 use gradus::device::DeviceChoice;
 use gradus::machine::Machine;
@@ -10,17 +10,40 @@ use gradus::model::Precision;
 use gradus::run::{Existing, Origin, RunDir};
 use serde_json::Value;
 
-use crate::flags;
+use crate::flags::{self, MethodFlags};
 use crate::output::Output;
 use crate::report::NotResumed;
 use crate::watch::{Watcher, fetch, fetch_rows, short, stop_with_stdin};
 
-/// Trains what the file and the flags say. `method` is that of the command; `train` leaves it to the file.
-pub fn run(method: Option<&str>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
+/// Adds the arguments of `gradus train`: a file, and the keys of every method.
+pub fn arguments(command: Command) -> Command {
+    let file = Arg::new("file").value_name("FILE").required(true).help("The configuration file; flags lie over it");
+    flags::add(command, file.value_parser(clap::value_parser!(PathBuf)), every_flag().shown())
+}
+
+/// The flags of every method: the file says which it is.
+pub fn every_flag() -> MethodFlags {
+    MethodFlags::of(|_| true).without_taken()
+}
+
+/// Trains what a file and the flags say.
+pub fn run_file(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
+    let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
+    run(&Request { file, flags: &every_flag().given(matches), ..Request::default() }, matches, out)
+}
+
+/// Trains what the flags of a method's command say, over a file where there is one.
+pub fn run_method(method: &str, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
+    let file = matches.get_one::<PathBuf>("file").map(PathBuf::as_path);
+    let given = flags::given(matches, Scope::Method(method));
+    run(&Request { file, method: Some(method), flags: &given, registry: None }, matches, out)
+}
+
+fn run(request: &Request<'_>, matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     if matches.get_flag("stop-with-stdin") {
         stop_with_stdin();
     }
-    carry_out(&plan(method, matches)?.in_directory_of_its_own()?, out)
+    carry_out(&plan(request, matches)?.in_directory_of_its_own()?, out)
 }
 
 /// Trains, and says what came of it.
@@ -72,11 +95,9 @@ pub fn warn_of_bf16(plan: &Plan, machine: &Machine, out: &Output) {
     }
 }
 
-/// The checked run that the file and the flags describe.
-pub fn plan(method: Option<&str>, matches: &ArgMatches) -> anyhow::Result<Plan> {
-    let given = flags::given(matches, method.map_or(Scope::Shared, Scope::Method));
-    let file = matches.get_one::<PathBuf>("file");
-    let request = Request { file: file.map(PathBuf::as_path), method, flags: &given, registry: None };
+/// The checked run that is asked for: a new one, or one that goes on.
+pub fn plan(request: &Request<'_>, matches: &ArgMatches) -> anyhow::Result<Plan> {
+    let request = *request;
     let machine = Machine::detect();
     let origin = matches.get_one::<String>("resume-from").map(|text| Origin::named(text));
     if let Some(Origin::Other(checkpoint)) = &origin {

@@ -12,13 +12,20 @@ impl MethodFlags {
         let schema = Schema::run_config();
         let methods = MethodConfig::all().into_iter().filter(|method| which(method));
         let own = methods.flat_map(|method| flags(&schema, Scope::Method(method.name())));
-        let own = own.filter(|spec| spec.key.starts_with("method."));
+        let own = own.filter(is_own);
         Self(own.chain(flags(&schema, Scope::Shared)).collect())
     }
 
     /// The same without a key.
     pub fn without(mut self, key: &str) -> Self {
         self.0.retain(|spec| spec.key != key);
+        self
+    }
+
+    /// The same without keys of methods whose flag has the name of a key of all runs: that one is meant.
+    pub fn without_taken(mut self) -> Self {
+        let shared: Vec<String> = self.0.iter().filter(|spec| !is_own(spec)).map(|spec| spec.name.clone()).collect();
+        self.0.retain(|spec| !is_own(spec) || !shared.contains(&spec.name));
         self
     }
 
@@ -56,9 +63,14 @@ impl MethodFlags {
     }
 }
 
+/// Whether a flag sets a key of a method.
+fn is_own(spec: &FlagSpec) -> bool {
+    spec.key.starts_with("method.")
+}
+
 /// Whether a flag is followed by one text, which the configuration reads.
 fn takes_one_text(kind: &FlagKind) -> bool {
-    !matches!(kind, FlagKind::Switch | FlagKind::Repeated | FlagKind::Arguments)
+    !matches!(kind, FlagKind::Switch | FlagKind::Repeated | FlagKind::Names | FlagKind::Arguments)
 }
 
 /// What a flag says: whom it reaches, and each method's default where they differ.

@@ -115,3 +115,27 @@ fn runs_and_checkpoints_can_be_talked_to_and_reward_models_cannot() {
     let (code, _, stderr) = talk("texts.jsonl");
     assert_eq!(code, Some(1), "{stderr}");
 }
+
+#[test]
+fn a_model_without_a_template_says_which_form_it_takes_and_takes_one_by_name() {
+    let test = CliTest::new();
+    let model = test.path().join("bare");
+    std::fs::create_dir(&model).expect("a directory");
+    for entry in std::fs::read_dir(fixture_model("gpt2")).expect("a fixture").flatten() {
+        if entry.file_name() != "chat_template.jinja" {
+            std::fs::copy(entry.path(), model.join(entry.file_name())).expect("copied");
+        }
+    }
+    let talk = |more: &[&str]| {
+        let (code, _, stderr) =
+            chat(&test, &[&["--model", "bare", "--max-new-tokens", "2"], more].concat(), "The tea\n");
+        assert_eq!(code, Some(0), "{stderr}");
+        stderr
+    };
+    let said = talk(&[]);
+    assert!(said.contains("warning: `bare` has no chat template: what is said goes to it as `Human: …`"), "{said}");
+    for chosen in [&["--format", "hh"][..], &["--chat-template", "chatml"]] {
+        let said = talk(chosen);
+        assert!(!said.contains("no chat template"), "{chosen:?}: {said}");
+    }
+}

@@ -250,3 +250,16 @@ fn a_long_line_of_yaml_is_not_printed_whole() {
         }
     }
 }
+
+#[test]
+fn what_other_tools_call_a_key_is_explained() {
+    let test = CliTest::new();
+    test.fails(
+        &["config", "explain", "lr"],
+        1,
+        "error: there is no key `lr`\nhint: it is `train.learning_rate` here\n",
+    );
+    assert!(test.succeeds(&["config", "explain", "learning_rate"]).contains("train.learning_rate"));
+    let run = test.run(&["finetune"]);
+    assert!(run.code == 2 && run.stderr.contains("it is `gradus train FILE`"), "{}", run.stderr);
+}

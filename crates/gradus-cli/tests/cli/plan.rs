@@ -139,3 +139,25 @@ fn the_plan_is_within_a_tenth_of_what_a_run_takes() {
     let measured = resident_peak(&test, &["train", "run.yml"]) as f64;
     assert!((predicted / measured - 1.0).abs() < 0.1, "{predicted} bytes predicted, {measured} measured");
 }
+
+/// A method and its flags are a run as well as a file is; a file takes the flags of its method.
+#[test]
+fn a_plan_takes_a_method_and_flags() {
+    let test = CliTest::with("rows.jsonl", &"{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n".repeat(40));
+    test.write("run.yml", &config("ppo: { max_new_tokens: 8 }", "reward: { rule: { regex: e } }\n"));
+    // Phases and sizes; what the machine has free changes.
+    let planned = |arguments: &[&str]| {
+        let json = test.succeeds(&[&["plan"], arguments, &["--json", "--quiet"]].concat());
+        serde_json::from_str::<serde_json::Value>(&json).expect("it is JSON")["phases"].clone()
+    };
+    let model = fixture_model("gpt2");
+    let flags = ["ppo", "--model", &model, "--data", "rows.jsonl", "--reward-rule-regex", "e", "--max-new-tokens", "8"];
+    assert_eq!(planned(&flags), planned(&["run.yml"]));
+    assert_ne!(planned(&["run.yml", "--max-new-tokens", "40"]), planned(&["run.yml"]), "a key of the method");
+    test.fails(&["plan", "run.yml", "--beta", "0.1"], 2, "error: `--beta` is no key of `ppo`\n  --> flag `--beta`\n");
+    test.fails(
+        &["plan", "sft"],
+        2,
+        "error: `model` is missing\nhint: pass `--model`\n\nerror: `data` is missing\nhint: pass `--data`\n",
+    );
+}

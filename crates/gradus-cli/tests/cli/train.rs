@@ -455,6 +455,25 @@ fn a_run_that_got_worse_says_so_everywhere_and_leaves_no_best_model() {
     );
 }
 
+/// A file names the method, and its keys are flags of `gradus train FILE` too.
+#[test]
+fn a_file_takes_the_flags_of_its_method() {
+    let test = CliTest::with("rows.jsonl", PROMPTS);
+    let model = fixture_model("gpt2");
+    let file = format!(
+        "model: {model}\ndata: rows.jsonl\noutput_dir: run\nmethod: {{ ppo: {{ max_new_tokens: 4 }} }}\nreward: {{ rule: {{ regex: e }} }}\n\
+         train: {{ max_steps: 1, batch_size: 2, eval_steps: -1 }}\n"
+    );
+    test.write("run.yml", &file);
+    test.succeeds(&["train", "run.yml", "--mini-batches", "2", "-q"]);
+    assert!(test.read("run/config.yml").contains("mini_batches: 2"));
+    test.fails(
+        &["train", "run.yml", "--packing"],
+        2,
+        "error: `--packing` is no key of `ppo`\n  --> flag `--packing`\n",
+    );
+}
+
 #[test]
 fn a_run_that_got_better_has_its_best_model_and_no_warning() {
     let test = CliTest::with("texts.jsonl", &many_texts());
@@ -567,5 +586,103 @@ fn an_interrupt_ends_a_long_step_between_its_rows() {
             "interrupted before the first step was done; nothing is kept, `--resume` starts from the beginning\n"
         ),
         "{stderr}"
+    );
+}
+
+#[test]
+fn lists_of_names_take_commas_and_choices_their_names() {
+    let test = CliTest::with(
+        "rows.jsonl",
+        "{\"prompt\": \"The tea is\", \"completion\": \" good.\", \"reference\": \" good.\"}\n".repeat(8).as_str(),
+    );
+    let model = fixture_model("qwen3");
+    let run = [
+        "--model",
+        &model,
+        "--data",
+        "rows.jsonl",
+        "--max-steps",
+        "1",
+        "--batch-size",
+        "2",
+        "--eval-steps",
+        "-1",
+        "-q",
+    ];
+    test.succeeds(
+        &[&["sft", "--output-dir", "a", "--lora-rank", "2", "--lora-targets", "q_proj,v_proj"], &run[..]].concat(),
+    );
+    let adapter: Value = serde_json::from_str(&test.read("a/model/adapter_config.json")).expect("JSON");
+    let mut targets: Vec<&str> =
+        adapter["target_modules"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    targets.sort_unstable();
+    assert_eq!(targets, ["q_proj", "v_proj"]);
+    let online =
+        ["grpo", "--output-dir", "b", "--reward-metric", "rouge", "--max-new-tokens", "4", "--group-size", "2"];
+    test.succeeds(&[&online, &run[..]].concat());
+    assert!(test.read("b/config.yml").contains("rouge"));
+}
+
+#[test]
+fn a_run_stands_for_its_model() {
+    let test = CliTest::with("pairs.jsonl", PAIRS);
+    let model = fixture_model("qwen3");
+    let few = ["--data", "pairs.jsonl", "--max-steps", "1", "--batch-size", "2", "--eval-steps", "-1", "-q"];
+    test.succeeds(&[&["sft", "--model", &model, "--output-dir", "start"], &few[..]].concat());
+    test.succeeds(&[&["reward", "--model", "start", "--output-dir", "judge"], &few[..]].concat());
+    test.succeeds(
+        &[&["dpo", "--model", "start", "--reference-model", "start", "--output-dir", "dpo"], &few[..]].concat(),
+    );
+    let online = [
+        "grpo",
+        "--model",
+        "dpo",
+        "--reward-model",
+        "judge",
+        "--output-dir",
+        "grpo",
+        "--max-new-tokens",
+        "4",
+        "--group-size",
+        "2",
+    ];
+    test.succeeds(&[&online, &few[..]].concat());
+    // By its path, the result is the same to the bit.
+    test.succeeds(
+        &[&["dpo", "--model", "start/model", "--reference-model", "start/model", "--output-dir", "again"], &few[..]]
+            .concat(),
+    );
+    let weights = |run: &str| std::fs::read(test.path().join(run).join("model/model.safetensors")).expect("weights");
+    assert!(weights("dpo") == weights("again"));
+    test.write("empty/config.yml", "model: gpt2\n");
+    let run = test.run(&[&["sft", "--model", "empty", "--output-dir", "none"], &few[..]].concat());
+    assert!(run.code == 1 && run.stderr.contains("a run without a model"), "{}", run.stderr);
+}
+
+#[test]
+fn a_new_model_can_be_trained() {
+    let test = CliTest::with("pairs.jsonl", PAIRS);
+    let tokenizer = fixture_model("gpt2");
+    for (family, method) in [("t5", "sft"), ("gemma3_text", "dpo"), ("longformer", "reward")] {
+        test.succeeds(&["new-model", "--family", family, "--tokenizer", &tokenizer, "--output", family, "-q"]);
+        let run = [
+            "--model",
+            family,
+            "--data",
+            "pairs.jsonl",
+            "--max-steps",
+            "1",
+            "--batch-size",
+            "2",
+            "--eval-steps",
+            "-1",
+            "-q",
+        ];
+        test.succeeds(&[&[method, "--output-dir", method], &run[..]].concat());
+    }
+    test.fails(
+        &["new-model", "--family", "t6", "--tokenizer", &tokenizer, "--output", "other"],
+        1,
+        "error: there is no family `t6`\nhint: did you mean `t5`?\n",
     );
 }

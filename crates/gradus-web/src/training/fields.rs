@@ -74,7 +74,7 @@ pub fn takes(spec: &FlagSpec) -> Option<Takes> {
         FlagKind::Value("N" | "X") | FlagKind::Numbers => Some(Takes::Number),
         FlagKind::Value("COLUMN" | "METRIC" | "REGEX") => Some(Takes::Text),
         FlagKind::Value(_) if TEXTS.contains(&spec.key.as_str()) => Some(Takes::Text),
-        FlagKind::Value(_) | FlagKind::Repeated | FlagKind::Arguments | FlagKind::Yaml => None,
+        FlagKind::Value(_) | FlagKind::Repeated | FlagKind::Names | FlagKind::Arguments | FlagKind::Yaml => None,
     }
 }
 

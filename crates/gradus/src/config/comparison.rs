@@ -20,9 +20,11 @@ use super::flags::{Flag, overlay};
 use super::load::{Request, Written, resolve, text};
 use super::method::names;
 use super::node::{Entry, Node, Value, document};
+use super::rules;
 use super::schema::Schema;
 use super::{MethodConfig, Registry, plan::free_directory};
 use crate::error::{Diagnostic, Error, Place, Result};
+use crate::machine::Machine;
 
 /// What the user asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,6 +48,8 @@ pub struct WrittenComparison {
     pub runs: Vec<Written>,
     /// How all are measured: the first online run, or one that only a reward was given for.
     pub judge: Option<Written>,
+    /// Methods among `all` that cannot run with what is given, and why.
+    pub left_out: Vec<(String, Diagnostic)>,
 }
 
 /// What policies are sampled as where only a reward is given to measure them with.
@@ -79,7 +83,7 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
         let message = "a comparison names its methods under `methods`, not under `method`";
         return Err(refuse(message.into(), entry.place.clone(), "write `methods: { dpo: {}, ppo: {} }`"));
     }
-    let sides = methods(base.take("methods"), request.methods)?;
+    let mut sides = methods(base.take("methods"), request.methods)?;
     let has_reward = base.entry("reward").is_some() || request.flags.iter().any(of_reward);
     let (mut runs, mut problems) = (Vec::new(), Vec::new());
     let mut add = |name: &str, keys: Node| match one(&base, name, keys, request) {
@@ -91,14 +95,30 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
         }
         Err(_) => None,
     };
-    for (name, keys) in &sides {
-        runs.extend(add(name, keys.clone()));
+    // Of `all`, those that cannot run here are left out, as long as there are others.
+    let mut left_out: Vec<(String, Diagnostic)> = Vec::new();
+    for side in sides.iter().filter(|side| side.is_of_all) {
+        let written = one(&base, &side.name, side.keys.clone(), request);
+        let problem = match written {
+            Ok(written) => rules::check(&written, &Machine::detect()).into_iter().next().map(|found| found.diagnostic),
+            Err(Error::Config(problems)) => problems.into_iter().next(),
+            Err(_) => None,
+        };
+        left_out.extend(problem.map(|problem| (side.name.clone(), problem)));
+    }
+    if left_out.len() == sides.len() {
+        left_out.clear();
+    }
+    sides.retain(|side| !left_out.iter().any(|(name, _)| *name == side.name));
+    for side in &sides {
+        runs.extend(add(&side.name, side.keys.clone()));
     }
     let mut judge = runs.iter().find(|written: &&Written| written.config.method.is_online()).cloned();
-    if judge.is_none() && has_reward && !sides.iter().any(|(name, _)| is_online(name)) {
+    if judge.is_none() && has_reward && !sides.iter().any(|side| is_online(&side.name)) {
         judge = add(JUDGE, Node::empty());
     }
-    let mut reached: Vec<&str> = sides.iter().map(|(name, _)| name.as_str()).collect();
+    let mut reached: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
+    reached.extend(left_out.iter().map(|(name, _)| name.as_str()));
     reached.extend(judge.as_ref().map(|judge| judge.config.method.name()));
     problems.extend(unreached(request.flags, &reached));
     if !problems.is_empty() {
@@ -109,7 +129,7 @@ fn resolve_all(mut base: Node, request: &ComparisonRequest<'_>) -> Result<Writte
     for run in &mut runs {
         run.config.output_dir = Some(output_dir.join(run.config.method.name()));
     }
-    Ok(WrittenComparison { output_dir, runs, judge })
+    Ok(WrittenComparison { output_dir, runs, judge, left_out })
 }
 
 /// The method whose key a flag sets; `None`: a key of every run.
@@ -165,8 +185,17 @@ fn one(base: &Node, name: &str, mut keys: Node, request: &ComparisonRequest<'_>)
     resolve(base, None, &Request { file: None, method: Some(name), flags: &flags, registry: request.registry })
 }
 
-/// The methods to train with the keys that the file gives them.
-fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<(String, Node)>> {
+/// A method to train.
+struct Side {
+    name: String,
+    /// The keys that the file gives it.
+    keys: Node,
+    /// Whether `all` stands for it, and nobody named it.
+    is_of_all: bool,
+}
+
+/// The methods to train.
+fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<Side>> {
     let place = written.as_ref().and_then(|entry| entry.place.clone());
     let sides: Vec<(String, Option<Place>, Node)> = match written.map(|entry| entry.node.value) {
         None => Vec::new(),
@@ -188,19 +217,26 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<(String, Node
     };
     let sides: Vec<_> = sides
         .into_iter()
-        .flat_map(|(name, place, keys)| each_of(&name).map(move |name| (name, place.clone(), keys.clone())))
+        .flat_map(|(name, place, keys)| {
+            let is_of_all = name == ALL;
+            each_of(&name).map(move |name| (Side { name, keys: keys.clone(), is_of_all }, place.clone()))
+        })
         .collect();
-    for (name, place, _) in &sides {
-        known(name, place.clone())?;
+    for (side, place) in &sides {
+        known(&side.name, place.clone())?;
     }
-    let chosen: Vec<(String, Node)> = match asked {
-        [] => sides.into_iter().map(|(name, _, node)| (name, node)).collect(),
+    let chosen: Vec<Side> = match asked {
+        [] => sides.into_iter().map(|(side, _)| side).collect(),
         _ => {
-            let keys =
-                |name: &String| sides.iter().find(|side| side.0 == *name).map_or(Node::empty(), |side| side.2.clone());
+            let keys = |name: &str| {
+                sides.iter().find(|(side, _)| side.name == name).map_or(Node::empty(), |(side, _)| side.keys.clone())
+            };
             let place = || Some(Place::Flag("--methods".into()));
-            let names = asked.iter().flat_map(|name| each_of(name));
-            names.map(|name| known(&name, place()).map(|()| (name.clone(), keys(&name)))).collect::<Result<_>>()?
+            let names = asked.iter().flat_map(|asked| each_of(asked).map(move |name| (name, asked == ALL)));
+            let side = |(name, is_of_all): (String, bool)| {
+                known(&name, place()).map(|()| Side { keys: keys(&name), name, is_of_all })
+            };
+            names.map(side).collect::<Result<_>>()?
         }
     };
     if chosen.is_empty() {
@@ -211,7 +247,7 @@ fn methods(written: Option<Entry>, asked: &[String]) -> Result<Vec<(String, Node
         ));
     }
     let mut seen = Vec::new();
-    for (name, _) in &chosen {
+    for Side { name, .. } in &chosen {
         if seen.contains(&name) {
             let message = format!("`{name}` stands twice among the methods");
             return Err(refuse(message, place, "name each method once"));
@@ -291,14 +327,25 @@ train: { max_steps: 100, learning_rate: 2e-6 }
         let every: Vec<&str> = every.iter().map(MethodConfig::name).collect();
         assert!(every.len() >= 5 && !every.contains(&"reward"), "{every:?}");
         let start = "model: gpt2\ndata: pairs.jsonl\nreward: { rule: { substring: happy } }\n";
+        // What cannot run with what is given is left out, with the reason; who names it is told.
+        let possible: Vec<&str> = every.iter().copied().filter(|name| *name != "distill").collect();
         for text in ["methods: all\n", "methods: [all]\n"] {
-            assert_eq!(names(&WrittenComparison::parse(&format!("{start}{text}")).unwrap()), every);
+            let comparison = WrittenComparison::parse(&format!("{start}{text}")).unwrap();
+            assert_eq!(names(&comparison), possible);
+            let left: Vec<(&str, &str)> =
+                comparison.left_out.iter().map(|(name, why)| (name.as_str(), why.message.as_str())).collect();
+            assert!(matches!(left[..], [("distill", why)] if why.contains("teacher_model")), "{left:?}");
         }
+        let with = format!("{start}methods: {{ all: {{}} }}\n");
+        assert!(WrittenComparison::parse(&with).is_ok());
+        // What is wrong everywhere leaves nothing to compare, and is told.
+        let wrong = WrittenComparison::parse(&format!("{start}methods: all\ntrain: {{ batch_size: 0 }}\n"));
+        assert!(wrong.is_err() || wrong.is_ok_and(|found| found.left_out.is_empty()));
         // By the flag, each with the keys that the file gives it.
         let base = document("compare.yml".as_ref(), FILE).unwrap();
         let request = ComparisonRequest { methods: &["all".to_owned()], ..ComparisonRequest::default() };
         let comparison = resolve_all(base, &request).unwrap();
-        assert_eq!(names(&comparison), every);
+        assert_eq!(names(&comparison), possible);
         assert!(
             comparison.runs.iter().any(|run| matches!(&run.config.method, MethodConfig::Dpo(dpo) if dpo.beta == 0.3))
         );

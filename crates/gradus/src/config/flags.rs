@@ -45,6 +45,8 @@ pub enum FlagKind {
     WordList(Vec<Word>),
     /// A text, and may be given several times.
     Repeated,
+    /// Names with commas between them, and may be given several times.
+    Names,
     /// A program with its arguments in one text, split as a shell splits words, or a list of them in brackets.
     Arguments,
     /// Numbers with commas between them.
@@ -201,6 +203,8 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
         },
         Shape::List { item, .. } => match schema.resolve(item) {
             Shape::Text if field.name == "command" => FlagKind::Arguments,
+            // No name of a layer has a comma; texts that end completions, labels and columns may.
+            Shape::Text if key == "lora.targets" => FlagKind::Names,
             Shape::Text => FlagKind::Repeated,
             Shape::Number | Shape::Integer { .. } => FlagKind::Numbers,
             _ => FlagKind::Yaml,
@@ -215,7 +219,8 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
 
 fn placeholder(name: &str) -> &'static str {
     match name {
-        "lexicon" | "chat_template" => "FILE",
+        "lexicon" => "FILE",
+        "chat_template" => "NAME|FILE",
         "data" | "eval_data" => "PATH",
         "device" => "DEVICE",
         "best_metric" => "METRIC",
@@ -284,6 +289,10 @@ fn value(flag: &Flag, place: &Option<Place>) -> Result<Node, String> {
                 .map(|text| Node { value: Value::Scalar { text: text.clone(), quoted: true }, place: place.clone() })
                 .collect(),
         ),
+        FlagKind::Names => {
+            let names = flag.values.iter().flat_map(|text| text.split(',')).filter(|name| !name.trim().is_empty());
+            list(names.map(|name| scalar(name, true)).collect())
+        }
         // A list, as the file has it: every word quoted or not.
         FlagKind::Arguments if last.trim_start().starts_with('[') => {
             let problem = || format!("`{}` is no list of words (found `{}`)", flag.written, excerpt(last, 80));

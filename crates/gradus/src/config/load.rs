@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::comparison::{of_method, unreached};
 use super::flags::{Flag, overlay, tree};
 use super::node::{Entry, Node, Value, document};
 use super::read::read;
@@ -127,7 +128,15 @@ pub(super) fn text(path: &Path) -> Result<String> {
 pub(super) fn resolve(base: Node, file: Option<Node>, request: &Request<'_>) -> Result<Written> {
     let schema = request.registry.map_or_else(Schema::run_config, Schema::with);
     let mut problems = Vec::new();
-    let mut over = tree(request.flags).unwrap_or_else(|found| {
+    // Flags of several methods may be given where the file names the method: those of that one count.
+    let written = || [file.as_ref(), Some(&base)].into_iter().flatten().find_map(method_of);
+    let method = request.method.map(str::to_owned).or_else(written);
+    let belongs = |flag: &&Flag| of_method(flag).is_none_or(|of| Some(of) == method.as_deref());
+    let flags: Vec<Flag> = request.flags.iter().filter(belongs).cloned().collect();
+    if let Some(method) = &method {
+        problems.extend(unreached(request.flags, &[method]));
+    }
+    let mut over = tree(&flags).unwrap_or_else(|found| {
         problems.extend(found);
         Node::empty()
     });
@@ -175,6 +184,14 @@ fn patched(mut value: serde_json::Value, method: Option<&str>) -> serde_json::Va
         }
     }
     value
+}
+
+/// The method that a file names.
+fn method_of(root: &Node) -> Option<String> {
+    match &root.entry("method")?.node.value {
+        Value::Map(sides) => sides.first().map(|side| side.key.clone()),
+        _ => None,
+    }
 }
 
 /// `gradus ppo --config FILE` with a file for another method.

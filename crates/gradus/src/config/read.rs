@@ -63,6 +63,13 @@ impl Reader<'_> {
             (Shape::Keyed(item), Value::Map(entries)) => return Some(self.keyed(item, entries, path)),
             (Shape::Keyed(_), _) if node.is_null() => return Some(Json::Object(Map::new())),
             (Shape::Choice(sides), Value::Map(entries)) => return self.choice(sides, entries, node, path),
+            // A name alone is that side with its defaults. The method is looked for in the tree before it is read.
+            (Shape::Choice(sides), Value::Scalar { text, .. })
+                if path != "method"
+                    && sides.iter().any(|side| side.name == *text && self.all_optional(&side.shape)) =>
+            {
+                return self.choice(sides, &[bare(text, node)], node, path);
+            }
             (Shape::List { item, length }, Value::List(items)) => {
                 return self.list(item, *length, items, node, path);
             }
@@ -75,9 +82,7 @@ impl Reader<'_> {
                 if let Shape::Choice(sides) = schema.resolve(map)
                     && sides.iter().any(|side| side.name == *text)
                 {
-                    let node = Node { place: node.place.clone(), ..Node::empty() };
-                    let side = Entry { key: text.clone(), place: node.place.clone(), node: node.clone() };
-                    return self.choice(sides, &[side], &node, path);
+                    return self.choice(sides, &[bare(text, node)], node, path);
                 }
                 return match schema.resolve(word) {
                     Shape::List { .. } => {
@@ -292,6 +297,12 @@ impl Reader<'_> {
     fn all_optional(&self, shape: &Shape) -> bool {
         matches!(self.schema.resolve(shape), Shape::Map(fields) if fields.iter().all(|field| !field.required))
     }
+}
+
+/// The side of a choice that `node` names, with nothing of its own.
+fn bare(name: &str, node: &Node) -> Entry {
+    let inner = Node { place: node.place.clone(), ..Node::empty() };
+    Entry { key: name.to_owned(), place: node.place.clone(), node: inner }
 }
 
 /// A scalar as the shape wants it.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::MethodConfig;
+use super::foreign::{Spelling, translate};
 use super::node::{Node, Value};
 use super::schema::{Field, LARGEST_COUNT, Schema, Shape, Word};
 use crate::error::{Error, Result};
@@ -48,6 +49,9 @@ pub fn explain(schema: &Schema, key: Option<&str>) -> Result<Vec<KeyReference>> 
         return Ok(named);
     }
     let error = Error::input(format!("there is no key `{key}`"));
+    if let Some(hint) = translate(key, None, Spelling::Key) {
+        return Err(error.with_hint(hint));
+    }
     let names = all.iter().flat_map(|found| [found.key.as_str(), found.key.rsplit('.').next().unwrap_or_default()]);
     Err(match nearest(key, names) {
         Some(name) => error.with_hint(format!("did you mean `{name}`?")),

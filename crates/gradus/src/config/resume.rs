@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use super::comparison::{of_method, unreached};
-use super::flags::Flag;
 use super::load::{Request, Written, resolve, resolved, text};
 use super::node::{Node, Value, document};
 use super::{Plan, RunConfig};
@@ -137,27 +135,13 @@ impl Resume<'_> {
             None => None,
         };
         let was = resolve(base.clone(), None, &Request { registry: self.request.registry, ..Request::default() })?;
-        let flags = self.flags(&was.config)?;
-        let mut written = resolve(base, over, &Request { flags: &flags, ..self.request })?;
+        let mut written = resolve(base, over, &self.request)?;
         written.marked = marked;
         let plan = Plan::check(&written, machine)?;
         let changes = if from_checkpoint { changes(&was.config, plan.config()) } else { Vec::new() };
         let refused = changes.iter().filter(|change| change.effect == Effect::Refused);
         let problems: Vec<Diagnostic> = refused.map(|change| refusal(change, &written)).collect();
         if problems.is_empty() { Ok(self.finish(plan, changes)) } else { Err(Error::Config(problems)) }
-    }
-
-    /// The flags that are given, without those of methods that the run does not have.
-    fn flags(&self, config: &RunConfig) -> Result<Vec<Flag>> {
-        let method = config.method.name();
-        if self.request.method.is_none() {
-            let problems = unreached(self.request.flags, &[method]);
-            if !problems.is_empty() {
-                return Err(Error::Config(problems));
-            }
-        }
-        let others = |flag: &&Flag| of_method(flag).is_none_or(|name| self.request.method.is_some() || name == method);
-        Ok(self.request.flags.iter().filter(others).cloned().collect())
     }
 
     /// The configuration that the run has: a file, its text, and whether it is a checkpoint's.

@@ -15,7 +15,7 @@ pub use answer::{Answer, AnswerEnd, Flow};
 pub use judge::ChatJudge;
 pub use segments::{JudgedPart, SegmentsJudge};
 pub use session::{Ask, Piece, Said, Session};
-pub use talker::{Asked, Prompter, model_of};
+pub use talker::{Asked, Prompter};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,7 +64,8 @@ pub struct ChatOptions {
     pub adapter: Option<String>,
     /// How the weights are held.
     pub weights: WeightFormat,
-    /// A chat template file that replaces the model's own.
+    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
+    /// `mistral`, `phi3`, `qwen`, `zephyr`).
     pub chat_template: Option<PathBuf>,
     /// How conversations are written. Default: by the template where there is one, else as in HH-RLHF.
     pub format: Option<ChatFormat>,

@@ -77,7 +77,8 @@ pub struct EvalOptions {
     pub max_rows: Option<usize>,
     /// Longest row in tokens.
     pub max_length: usize,
-    /// A chat template file that replaces the model's own.
+    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
+    /// `mistral`, `phi3`, `qwen`, `zephyr`).
     pub chat_template: Option<PathBuf>,
     /// Where to compute.
     pub device: DeviceChoice,

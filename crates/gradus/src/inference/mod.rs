@@ -12,9 +12,10 @@ mod quantize;
 mod sample;
 mod score;
 
+pub use crate::model::model_of;
 pub use chat::{
     Answer, AnswerEnd, Ask, Asked, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, Flow, JudgedPart,
-    Piece, Prompter, Said, SegmentsJudge, Session, model_of,
+    Piece, Prompter, Said, SegmentsJudge, Session,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalOptions, Measured, Prediction, evaluate};
@@ -39,13 +40,9 @@ const PASSES: MicroBatch = MicroBatch { tokens: 4096, rows: None };
 
 /// The directory of the model `name`, which may be a run, with `adapter`, which may be one too, on it.
 fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {
-    let path = model_of(Path::new(name))?;
-    let dir = open_model(&path.to_string_lossy())?;
+    let dir = open_model(name)?;
     match adapter {
-        Some(adapter) => {
-            let adapter = model_of(Path::new(adapter))?;
-            dir.with_adapter(&resolve(&adapter.to_string_lossy(), &mut |_, _, _| {})?)
-        }
+        Some(adapter) => dir.with_adapter(&resolve(adapter, &mut |_, _, _| {})?),
         None => Ok(dir),
     }
 }

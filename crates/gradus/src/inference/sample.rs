@@ -74,7 +74,8 @@ pub struct SampleOptions {
     pub compute: Precision,
     /// How the weights are held; logprobs are those of the model so rounded.
     pub weights: WeightFormat,
-    /// A chat template file that replaces the model's own.
+    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
+    /// `mistral`, `phi3`, `qwen`, `zephyr`).
     pub chat_template: Option<PathBuf>,
     /// Where to compute.
     pub device: DeviceChoice,

@@ -27,7 +27,8 @@ pub struct ScoreOptions {
     pub add_eos: Option<bool>,
     /// Use at most this many rows.
     pub max_rows: Option<usize>,
-    /// A chat template file that replaces the model's own.
+    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
+    /// `mistral`, `phi3`, `qwen`, `zephyr`).
     pub chat_template: Option<PathBuf>,
     /// Where to compute.
     pub device: DeviceChoice,

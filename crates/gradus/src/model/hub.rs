@@ -1,4 +1,4 @@
-//! From what `--model` says to a directory: a path, or a name on the Hugging Face hub, fetched through its cache.
+//! From what `--model` says to a directory: a path, a run, or a name on the Hugging Face hub, fetched through its cache.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +7,19 @@ use hf_hub::api::sync::{Api, ApiError};
 use super::ModelDir;
 use crate::error::{Error, Result};
 use crate::hub::{OnHub, OnProgress};
+use crate::run::RunDir;
 
-/// The directory of the model `name`: itself when it is a path, else the hub's snapshot, downloaded where needed.
+/// The directory of the model `name`: itself when it is a path, of a run its [model](model_of), else the hub's snapshot,
+/// downloaded where needed.
 ///
 /// Pickled weights are never fetched.
 ///
 /// # Errors
-/// [`Error::Model`] when a path does not exist; [`Error::Network`] when the hub cannot be reached or has no such model.
+/// [`Error::Model`] when a path does not exist, or is a run without a model; [`Error::Network`] when the hub cannot be reached or has no such model.
 pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.exists() {
-        return Ok(path.into());
+        return model_of(path);
     }
     if path.ends_with("best") && path.parent().is_some_and(|run| run.join("metrics.jsonl").is_file()) {
         return Err(Error::model(path, "the run has no `best/`: no evaluation beat its start, or none was made")
@@ -29,6 +31,24 @@ pub fn resolve(name: &str, on_progress: OnProgress<'_>) -> Result<PathBuf> {
     }
     let on_hub = OnHub { name, is_model: true };
     on_hub.fetched_or_cached(|api| fetch(api, on_hub, on_progress), || Ok(cached(on_hub)))
+}
+
+/// The model that a path stands for: of a run, its final one, else its best, else its newest checkpoint.
+///
+/// # Errors
+/// When the path is a run that has none yet.
+pub fn model_of(path: &Path) -> Result<PathBuf> {
+    let is_model = |path: &Path| path.join("config.json").is_file() || path.join("adapter_config.json").is_file();
+    if !path.is_dir() || is_model(path) {
+        return Ok(path.to_owned());
+    }
+    let Ok(run) = RunDir::open(path) else { return Ok(path.to_owned()) };
+    let newest = run.checkpoint_steps()?.last().map(|&step| run.checkpoint(step));
+    let found = [Some(run.model()), Some(run.best()), newest].into_iter().flatten().find(|path| is_model(path));
+    found.ok_or_else(|| {
+        Error::model(path, "a run without a model: it has neither `model/` nor `best/` nor a checkpoint")
+            .with_hint("go on with it until its first checkpoint")
+    })
 }
 
 /// The directory of a model given by name or path.

@@ -169,6 +169,11 @@ impl Family {
     }
 }
 
+/// Every family that is known: what `model_type` of `config.json` says, language models first, then encoders.
+pub fn families() -> Vec<&'static str> {
+    Family::ALL.map(Family::name).into_iter().chain(EncoderFamily::ALL.map(EncoderFamily::model_type)).collect()
+}
+
 /// What is dropped with probability 1 is nothing but zeros.
 pub(super) fn check_probability(key: &str, value: f32) -> Result<(), String> {
     match (0.0..1.0).contains(&value) {

@@ -43,7 +43,7 @@ pub struct Entry {
     pub elapsed_s: f64,
 }
 
-/// Policies from one start; the first entry is what the others are compared with.
+/// Policies and what they began with; the first entry is a start, which those without one of their own are compared with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// What all started from.
@@ -54,7 +54,7 @@ pub struct Comparison {
     pub budget: String,
     /// How the completions were made, as a sentence.
     pub evaluation: String,
-    /// The start, then the trained policies.
+    /// The start, or several of them, then the trained policies.
     pub entries: Vec<Entry>,
 }
 
@@ -127,14 +127,39 @@ impl Entry {
         })
     }
 
-    /// The start of finished runs: that of the first, with what all of them agree on that measured it. With other rewards there is no
-    /// one reward to begin with. Runs that do not know their start have no say.
-    pub fn start_of<'r>(runs: impl IntoIterator<Item = &'r RunDir>) -> Self {
-        let known = |run| {
+    /// The starts of finished runs, one for each model that they began with; one without measurements where no run knows its
+    /// start. Where there are several, their names say which runs began there.
+    pub fn starts_of<'r>(runs: impl IntoIterator<Item = &'r RunDir>) -> Vec<Self> {
+        let mut by_model: Vec<(Option<String>, Vec<&RunDir>)> = Vec::new();
+        for run in runs {
+            let model = read_results(run).ok().and_then(|results| Some(results.get("model")?.as_str()?.to_owned()));
+            match by_model.iter_mut().find(|(known, _)| *known == model) {
+                Some((_, runs)) => runs.push(run),
+                None => by_model.push((model, vec![run])),
+            }
+        }
+        // Who does not know the start has no say.
+        if by_model.iter().any(|(model, _)| model.is_some()) {
+            by_model.retain(|(model, _)| model.is_some());
+        }
+        let is_one = by_model.len() == 1;
+        let of_model = |(_, runs): &(_, Vec<&RunDir>)| {
+            let names: Vec<String> = runs.iter().map(|run| run.name()).collect();
+            let start = Self::start_of(runs);
+            if is_one { start } else { Self { name: format!("start of {}", names.join(", ")), ..start } }
+        };
+        let starts: Vec<Self> = by_model.iter().map(of_model).collect();
+        if starts.is_empty() { vec![Self::start(Metrics::new(), Vec::new())] } else { starts }
+    }
+
+    /// The start of runs from one model: that of the first, with what all of them agree on that measured it. With other rewards
+    /// there is no one reward to begin with. Runs that do not know their start have no say.
+    fn start_of(runs: &[&RunDir]) -> Self {
+        let known = |run: &RunDir| {
             let samples: Vec<Sample> = read_samples(run)?.into_iter().filter(|sample| sample.step == 0).collect();
             Ok::<_, Error>(Self::start(without_prefix(read_results(run)?.get("before")), samples))
         };
-        let mut starts: Vec<Self> = runs.into_iter().filter_map(|run| known(run).ok()).collect();
+        let mut starts: Vec<Self> = runs.iter().filter_map(|run| known(run).ok()).collect();
         if starts.is_empty() {
             return Self::start(Metrics::new(), Vec::new());
         }
@@ -244,7 +269,7 @@ fn without_prefix(object: Option<&Value>) -> Metrics {
 }
 
 impl Comparison {
-    /// Finished runs side by side, after [their start](Entry::start_of).
+    /// Finished runs side by side, after [their starts](Entry::starts_of).
     ///
     /// # Errors
     /// [`Error::Input`] for no runs at all, else as [`Entry::from_run`].
@@ -259,7 +284,7 @@ impl Comparison {
             told.retain(|&text| seen.insert(text));
             if told.is_empty() { "–".to_owned() } else { told.join(", ") }
         };
-        let mut entries = vec![Entry::start_of(runs)];
+        let mut entries = Entry::starts_of(runs);
         for run in runs {
             entries.push(Entry::from_run(run.clone())?);
         }
@@ -339,10 +364,12 @@ impl Comparison {
         runs.map(|(entry, color, run)| Ok(Shown { name: entry.name.clone(), color, rows: rows_of(run)? })).collect()
     }
 
-    /// The colour of each entry; the start has none.
+    /// The colour of each entry; starts have none.
     fn colors(&self) -> Vec<Option<usize>> {
-        let methods: Vec<_> = self.entries[1..].iter().map(|entry| entry.method.as_deref()).collect();
-        std::iter::once(None).chain(colors(&methods).into_iter().map(Some)).collect()
+        let runs = || self.entries.iter().filter(|entry| entry.run.is_some());
+        let methods: Vec<_> = runs().map(|entry| entry.method.as_deref()).collect();
+        let mut own = colors(&methods).into_iter();
+        self.entries.iter().map(|entry| entry.run.as_ref().and_then(|_| own.next())).collect()
     }
 
     fn bars(&self) -> BarChart {

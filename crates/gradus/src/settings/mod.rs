@@ -142,7 +142,8 @@ pub struct TrainConfig {
     /// Read transcripts (`\n\nHuman: …\n\nAssistant: …`, as in HH-RLHF) as conversations, which the model's chat template
     /// renders. Default false: they are trained on as they are written.
     pub transcripts_as_messages: bool,
-    /// A chat template file that replaces the model's own.
+    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
+    /// `mistral`, `phi3`, `qwen`, `zephyr`).
     pub chat_template: Option<std::path::PathBuf>,
 }
 

@@ -4,6 +4,7 @@
 
 pub mod chat_template;
 mod convention;
+mod named_templates;
 mod overlap;
 mod pattern;
 mod python;
@@ -20,6 +21,7 @@ mod tokenizer_bounds;
 mod visible;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered, Request};
+pub use named_templates::{NAMED_TEMPLATES, NamedTemplate};
 pub use overlap::match_score;
 pub use pattern::Pattern;
 pub use python::repr;

@@ -1,7 +1,7 @@
 //! Chat templates, against transformers: text, refusals, ids and assistant masks.
 
 use gradus::data::{LoadOptions, Need, TokeniseOptions, load, sft_examples};
-use gradus::text::{ChatTemplate, RenderOptions, Tokenizer};
+use gradus::text::{ChatTemplate, NAMED_TEMPLATES, NamedTemplate, RenderOptions, Tokenizer};
 use serde_json::{Map, Value, json};
 
 use crate::fixture::{flat, folder, list, read, text};
@@ -91,4 +91,63 @@ fn assistant_masks_are_those_of_transformers() {
         assert_eq!(made.examples[0].loss_mask, mask, "{name}, derived");
     }
     assert!(compared >= 15, "only {compared} masks were compared");
+}
+
+#[test]
+fn templates_with_a_name_render_as_in_transformers() {
+    let fixture = read("chat_templates/named.json");
+    let tokenizer = Tokenizer::from_dir(&folder().join(text(&fixture["tokenizer"]))).expect("a tokenizer");
+    let mut seen = std::collections::BTreeSet::new();
+    for case in list(&fixture["cases"]) {
+        let (name, conversation) = (text(&case["template"]), text(&case["conversation"]));
+        let template = ChatTemplate::chosen(name.as_ref(), &tokenizer).unwrap_or_else(|e| panic!("{name}: {e}"));
+        seen.insert(name);
+        let of = &fixture["conversations"][conversation];
+        for (key, add_generation_prompt) in [("plain", false), ("with_generation_prompt", true)] {
+            let tools = of["tools"].as_array().map(Vec::as_slice);
+            let options = RenderOptions { tools, add_generation_prompt, ..RenderOptions::default() };
+            let at = format!("{name} / {conversation} / {key}");
+            match (template.render(list(&of["messages"]), &options), case[key].get("text")) {
+                (Ok(found), Some(wanted)) => {
+                    assert_eq!(found.text, text(wanted), "{at}");
+                    if key == "plain" {
+                        let found: Vec<Value> =
+                            found.assistant.iter().map(|part| json!([part.start, part.end])).collect();
+                        assert_eq!(&found, list(&case["assistant"]), "{at}");
+                    }
+                }
+                (Err(found), None) => {
+                    let wanted = text(&case[key]["error"]).split_once(": ").expect("an error").1;
+                    assert!(found.to_string().contains(wanted), "{at}: {found}");
+                }
+                (found, _) => panic!("{at}: {found:?} instead of {}", case[key]),
+            }
+        }
+    }
+    let names: std::collections::BTreeSet<&str> = NAMED_TEMPLATES.iter().map(|template| template.name).collect();
+    assert_eq!(seen, names);
+    // The documented forms of one question and its answer, to the letter.
+    let said = [json!({ "role": "user", "content": "Tea?" }), json!({ "role": "assistant", "content": "Yes." })];
+    for (name, expected) in [
+        ("chatml", "<|im_start|>user\nTea?<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"),
+        ("qwen", "<|im_start|>user\nTea?<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"),
+        ("gemma", "<bos><start_of_turn>user\nTea?<end_of_turn>\n<start_of_turn>model\nYes.<end_of_turn>\n"),
+        (
+            "llama3",
+            "<bos><|start_header_id|>user<|end_header_id|>\n\nTea?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nYes.<|eot_id|>",
+        ),
+        ("llama2", "<bos>[INST] Tea? [/INST] Yes. <eos>"),
+        ("mistral", "<bos> [INST] Tea? [/INST] Yes.<eos>"),
+        ("phi3", "<|user|>\nTea?<|end|>\n<|assistant|>\nYes.<|end|>\n"),
+        ("zephyr", "<|user|>\nTea?<eos>\n<|assistant|>\nYes.<eos>\n"),
+    ] {
+        let template = ChatTemplate::chosen(name.as_ref(), &tokenizer).expect("a template");
+        assert_eq!(template.render(&said, &RenderOptions::default()).expect("rendered").text, expected, "{name}");
+        assert_eq!(NamedTemplate::of_source(template.source()).map(|found| found.name), Some(name));
+    }
+    let unknown = ChatTemplate::chosen("lama3".as_ref(), &tokenizer).expect_err("unknown");
+    assert_eq!(
+        (unknown.to_string().as_str(), unknown.hint()),
+        ("there is no chat template `lama3`", Some("did you mean `llama3`?"))
+    );
 }

@@ -89,7 +89,8 @@ pub fn run(args: &CompareArgs, library: &Library, out: &Output) -> anyhow::Resul
 
 /// The start is compared with where a run knows it.
 fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Comparison> {
-    entries.insert(0, Entry::start_of(entries.iter().filter_map(|entry| entry.run.as_ref())));
+    let starts = Entry::starts_of(entries.iter().filter_map(|entry| entry.run.as_ref()));
+    entries.splice(0..0, starts);
     let shared = |key: &str| {
         let mut values: Vec<String> = sides.iter().filter_map(|side| side.settings.text(key)).collect();
         values.dedup();

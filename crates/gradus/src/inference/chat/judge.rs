@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use super::transcript::{hh, said};
-use super::{Answer, AnswerEnd, model_of};
+use super::{Answer, AnswerEnd};
 use crate::data::Message;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::StopReason;
 use crate::inference::{PASSES, check_formats, open};
 use crate::model::Precision;
+use crate::model::model_of;
 use crate::reward::{ModelReward, Reward};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 

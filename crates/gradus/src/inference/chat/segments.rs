@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::transcript::hh;
-use super::{Answer, AnswerEnd, model_of};
+use super::{Answer, AnswerEnd};
 use crate::data::Message;
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::StopReason;
 use crate::inference::{PASSES, check_formats, open};
+use crate::model::model_of;
 use crate::model::{Precision, Scope, Task};
 use crate::reward::fine_grained::SegmentConfig;
 use crate::reward::{Judgement, SegmentReward};

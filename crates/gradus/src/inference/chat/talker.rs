@@ -10,7 +10,7 @@ use crate::data::Message;
 use crate::error::{Error, Result};
 use crate::generate::SamplingParams;
 use crate::inference::{check_formats, open_files};
-use crate::model::{CausalLm, Precision};
+use crate::model::{CausalLm, Precision, model_of};
 use crate::pretrained::Pretrained;
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, think};
 
@@ -44,8 +44,9 @@ impl Talker {
         }
         let format = match (options.format, &files.template) {
             (Some(ChatFormat::Template), None) => {
-                return Err(Error::model(&files.dir.path, "the model has no chat template")
-                    .with_hint("give one as `--chat-template FILE`, or choose `--format hh` or `--format plain`"));
+                return Err(Error::model(&files.dir.path, "the model has no chat template").with_hint(
+                    "give one as `--chat-template NAME|FILE`, or choose `--format hh` or `--format plain`",
+                ));
             }
             (Some(format), _) => format,
             (None, Some(_)) => ChatFormat::Template,
@@ -82,8 +83,12 @@ impl Talker {
 
     /// The strings that end an answer of a conversation: those that are asked for, and the format's.
     pub(super) fn stop(&self, asked: &[String]) -> Vec<String> {
-        let own = (self.format() == ChatFormat::Hh).then(|| HUMAN.to_owned());
-        asked.iter().cloned().chain(own).collect()
+        let own = match self.format() {
+            ChatFormat::Hh => Some(HUMAN),
+            ChatFormat::Template => self.files.turn_end(),
+            ChatFormat::Plain => None,
+        };
+        asked.iter().cloned().chain(own.map(str::to_owned)).collect()
     }
 
     /// How conversations are written.
@@ -168,22 +173,4 @@ impl Prompter {
     pub fn ids_of(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         self.ids("the prompt", text, add_special)
     }
-}
-
-/// The model that a path stands for: of a run, its final one, else its best, else its newest checkpoint.
-///
-/// # Errors
-/// When the path is a run that has none yet.
-pub fn model_of(path: &Path) -> Result<PathBuf> {
-    let is_model = |path: &Path| path.join("config.json").is_file() || path.join("adapter_config.json").is_file();
-    if !path.is_dir() || is_model(path) {
-        return Ok(path.to_owned());
-    }
-    let Ok(run) = crate::run::RunDir::open(path) else { return Ok(path.to_owned()) };
-    let newest = run.checkpoint_steps()?.last().map(|&step| run.checkpoint(step));
-    let found = [Some(run.model()), Some(run.best()), newest].into_iter().flatten().find(|path| is_model(path));
-    found.ok_or_else(|| {
-        Error::model(path, "a run without a model: it has neither `model/` nor `best/` nor a checkpoint")
-            .with_hint("go on with it until its first checkpoint")
-    })
 }

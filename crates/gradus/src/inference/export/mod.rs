@@ -37,7 +37,8 @@ pub struct ExportOptions {
     pub output: PathBuf,
     /// Whether it may replace a file that is there.
     pub overwrite: bool,
-    /// A chat template file that replaces the model's own.
+    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
+    /// `mistral`, `phi3`, `qwen`, `zephyr`).
     pub chat_template: Option<PathBuf>,
 }
 

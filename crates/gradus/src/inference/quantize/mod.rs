@@ -47,7 +47,8 @@ pub struct QuantizeOptions {
     pub params: SamplingParams,
     /// The seed of every random stream.
     pub seed: Seed,
-    /// A chat template file that replaces the model's own.
+    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
+    /// `mistral`, `phi3`, `qwen`, `zephyr`).
     pub chat_template: Option<PathBuf>,
     /// Where to compute.
     pub device: DeviceChoice,

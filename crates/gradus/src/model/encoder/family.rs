@@ -18,7 +18,8 @@ pub(crate) enum EncoderFamily {
 }
 
 impl EncoderFamily {
-    const ALL: [Self; 9] = [
+    /// All of them.
+    pub(crate) const ALL: [Self; 9] = [
         Self::Bert,
         Self::DistilBert,
         Self::Roberta,
@@ -48,7 +49,7 @@ impl EncoderFamily {
     }
 
     /// What `config.json` calls it.
-    fn model_type(self) -> &'static str {
+    pub(crate) fn model_type(self) -> &'static str {
         self.names()[0]
     }
 

@@ -89,6 +89,27 @@ fn rewards_of_different_kinds_have_no_common_start() {
     assert_eq!([of(0, "length"), of(0, "measured")["rewards/preference/mean"].clone()], [json!(3.0), json!(1.5)]);
 }
 
+/// Runs from different models have starts of their own: one's is not shown as the other's.
+#[test]
+fn runs_from_different_models_have_starts_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let runs =
+        [run(directory.path(), "ppo", 2.0), run(directory.path(), "grpo", 0.5), run(directory.path(), "dpo", 1.0)];
+    let results = fs::read_to_string(runs[2].results()).unwrap();
+    let other = results
+        .replace("\"model\":\"gpt2\"", "\"model\":\"runs/sft\"")
+        .replace("\"eval_reward\":-0.5", "\"eval_reward\":0.75");
+    fs::write(runs[2].results(), other).unwrap();
+    let comparison = Comparison::of_runs(&runs).unwrap();
+    let names: Vec<&str> = comparison.entries.iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(names, ["start of ppo, grpo", "start of dpo", "ppo", "grpo", "dpo"]);
+    let reward = |at: usize| comparison.entries[at].value("reward", comparison.start());
+    assert_eq!([reward(0), reward(1)], [Some(-0.5), Some(0.75)]);
+    let colors = comparison.colors();
+    assert!(colors[..2].iter().all(Option::is_none) && colors[2..].iter().all(Option::is_some), "{colors:?}");
+    assert!(comparison.samples_markdown().contains("**start of dpo**"));
+}
+
 #[test]
 fn whatever_was_measured_is_a_column() {
     let measured = |reward: f64| {

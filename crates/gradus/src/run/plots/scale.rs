@@ -26,10 +26,13 @@ impl Scale {
         Self { low: (low / step + 1e-9).floor() * step, high: (high / step - 1e-9).ceil() * step, step }
     }
 
-    /// Round ticks inside `[low, high]`, which stay the ends: for steps.
+    /// Whole ticks inside `[low, high]`, which stay the ends: for what is counted, such as steps.
     pub fn within(low: f64, high: f64, ticks: usize) -> Self {
         let high = if high > low { high } else { low + 1.0 };
-        Self { low, high, step: round_up((high - low) / ticks.max(1) as f64).max(1.0) }
+        let round = round_up((high - low) / ticks.max(1) as f64).max(1.0);
+        // 2.5 is round, but not whole.
+        let step = if round.fract() == 0.0 { round } else { 5.0 };
+        Self { low, high, step }
     }
 
     /// Where `value` lies between the ends, 0 to 1.
@@ -214,6 +217,8 @@ mod tests {
         assert_eq!(labels(Scale::within(1.0, 2000.0, 5)), "500 1000 1500 2000");
         assert_eq!(labels(Scale::around(0.0, 40_000.0, 4)), "0 10k 20k 30k 40k");
         assert_eq!(labels(Scale::within(1.0, 3.0, 8)), "1 2 3");
+        assert_eq!(labels(Scale::within(0.0, 20.0, 8)), "0 5 10 15 20", "steps are whole");
+        assert_eq!(labels(Scale::within(0.0, 200.0, 8)), "0 25 50 75 100 125 150 175 200");
         assert_eq!(labels(Scale::around(2.0, 2.0, 4)), "1.8 1.9 2.0 2.1 2.2");
         assert_eq!(labels(Scale::around(0.0, 0.0, 4)), "0 0.25 0.50 0.75 1.00");
     }
