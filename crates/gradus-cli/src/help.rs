@@ -134,17 +134,22 @@ fn at(mut command: Command, path: &str) -> Command {
         let path = format!("{path} {name}");
         command = command.mut_subcommand(name, |below| at(below, &path));
     }
-    if command.get_after_help().is_some() || command.has_subcommands() {
+    if command.has_subcommands() {
         return command;
     }
     let lines: Vec<String> = match EXAMPLES.iter().find(|(known, _)| *known == path) {
         Some((_, lines)) => lines.iter().map(|line| (*line).to_owned()).collect(),
         None => MethodConfig::named(path).iter().map(of_method).collect(),
     };
-    match lines.is_empty() {
-        true => command,
-        false => command.after_help(format!("Example:\n  {}", lines.join("\n  "))),
+    if lines.is_empty() {
+        return command;
     }
+    let example = format!("Example:\n  {}", lines.join("\n  "));
+    let after = match command.get_after_help() {
+        Some(own) => format!("{example}\n\n{own}"),
+        None => example,
+    };
+    command.after_help(after)
 }
 
 #[cfg(test)]
