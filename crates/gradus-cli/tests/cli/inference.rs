@@ -275,9 +275,9 @@ fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
     assert_close(&texts["standard_errors"]["loss"], (1.5 * squares).sqrt() / weight);
     assert_close(&texts["standard_errors"]["perplexity"], (1.5 * squares).sqrt() / weight * mean.exp());
 
-    // A model beside itself has no implicit reward; an equal one is no right choice.
+    // A model beside itself has no implicit reward; equal ones count as half a right choice.
     let same = eval(&["--model", &model, "--data", "pairs.jsonl", "--reference-model", &model]);
-    assert_eq!([&same["rewards/margins"], &same["rewards/accuracies"]], [&json!(0.0), &json!(0.0)]);
+    assert_eq!([&same["rewards/margins"], &same["rewards/accuracies"]], [&json!(0.0), &json!(0.5)]);
     assert_eq!(same["standard_errors"]["rewards/margins"], 0.0);
     assert!(
         same["loss"].is_number() && eval(&["--model", &model, "--data", "pairs.jsonl"])["rewards/margins"].is_null()

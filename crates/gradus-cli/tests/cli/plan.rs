@@ -68,7 +68,7 @@ fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     let written = format!(
         "model: {}\ndata: rows.jsonl\nmethod: {{ grpo: {{ max_new_tokens: 100000000 }} }}\n\
          reward: {{ rule: {{ regex: e }} }}\ntrain: {{ max_length: 200000000 }}\n",
-        fixture_model("qwen3")
+        fixture_model("t5")
     );
     test.write("run.yml", &written);
     for command in ["plan", "train"] {

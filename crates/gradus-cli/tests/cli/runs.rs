@@ -240,7 +240,7 @@ fn completions_are_found_and_two_steps_compared() {
     assert!(!names.contains(&"optimizer.safetensors".into()), "{names:?}");
     assert_eq!(test.succeeds(&["score", "--model", "model", "--data", "texts.jsonl"]).lines().count(), 2);
     let absent = test.run(&["runs", "export", "g", "--step", "7", "--output", "other"]);
-    let expected = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`, `best`, `model`\n";
+    let expected = "error: the run `g` has no checkpoint of step 7\nhint: it has `step 2`, `model`\n";
     assert_eq!((absent.code, absent.stderr.as_str()), (1, expected));
 
     // A checkpoint goes alone, and not without a word when it is the one to go on from.

@@ -14,6 +14,11 @@ fn sweep(keys: &str) -> CliTest {
     CliTest::with("sweep.yml", &file)
 }
 
+/// Whether a run has logged more than the evaluation before its first step.
+fn has_stepped(run: &std::path::Path) -> bool {
+    std::fs::read_to_string(run.join("metrics.jsonl")).is_ok_and(|rows| rows.lines().count() >= 2)
+}
+
 fn shown(test: &CliTest, arguments: &[&str]) -> Value {
     let all = [&["sweep", "sweep.yml", "--json"], arguments].concat();
     serde_json::from_str(&test.succeeds(&all)).expect("JSON")
@@ -102,8 +107,7 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
         command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().expect("it runs");
         let run = |seed: usize| test.path().join(format!("out/1/seed-{seed}"));
-        let has_begun = |seed| std::fs::metadata(run(seed).join("metrics.jsonl")).is_ok_and(|file| file.len() > 0);
-        wait_until("both runs have begun", || has_begun(1) && has_begun(2));
+        wait_until("both runs have done a step", || has_stepped(&run(1)) && has_stepped(&run(2)));
         signal("-INT", &format!("{}{}", if whole_group { "-" } else { "" }, child.id()));
         let output = child.wait_with_output().expect("it ends");
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -126,26 +130,16 @@ fn an_interrupt_stops_the_runs_and_the_same_command_goes_on_with_them() {
 #[test]
 fn a_sweep_that_is_killed_leaves_no_run_behind() {
     use std::process::Stdio;
-    let wait_until = |what: &str, is_so: &dyn Fn() -> bool| {
-        for _ in 0..2400 {
-            if is_so() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(25));
-        }
-        panic!("never: {what}");
-    };
     let test = sweep("sweep: { seeds: [1, 2], at_once: 2 }");
     test.write("sweep.yml", &test.read("sweep.yml").replace("max_steps: 1,", "max_steps: 100000, logging_steps: 1,"));
     let mut child =
         test.command(&["sweep", "sweep.yml"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
     let run = |seed: usize| test.path().join(format!("out/1/seed-{seed}"));
-    let has_begun = |seed| std::fs::metadata(run(seed).join("metrics.jsonl")).is_ok_and(|file| file.len() > 0);
-    wait_until("both runs have begun", &|| has_begun(1) && has_begun(2));
+    wait_until("both runs have done a step", || has_stepped(&run(1)) && has_stepped(&run(2)));
     child.kill().expect("killed");
     child.wait().expect("it ends");
     let checkpoints = |seed| std::fs::read_dir(run(seed).join("checkpoints")).map_or(0, Iterator::count);
-    wait_until("both runs have stopped", &|| checkpoints(1) == 1 && checkpoints(2) == 1);
+    wait_until("both runs have stopped", || checkpoints(1) == 1 && checkpoints(2) == 1);
 }
 
 /// The same command finds what it began, wherever the file stands.

@@ -33,14 +33,14 @@ impl Observer for Claimed<'_> {
                 self.change(|claim| claim.set_steps(*steps));
             }
             Event::Step { .. } | Event::Checkpoint { .. } => self.change(Claim::has_begun),
+            // The first step is done, whether or not it is logged.
+            Event::Within { step, .. } if *step > 1 => self.change(Claim::has_begun),
             _ => {}
         }
         self.inner.event(event);
     }
 
     fn should_stop(&mut self) -> bool {
-        // Asked after every step.
-        self.change(Claim::has_begun);
         self.inner.should_stop()
     }
 
