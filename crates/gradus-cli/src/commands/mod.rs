@@ -271,7 +271,8 @@ mod tests {
     #[test]
     fn every_command_that_writes_a_named_file_can_be_told_to_overwrite() {
         let schema = Schema::run_config();
-        let scopes = MethodConfig::all().iter().map(|method| Scope::Method(method.name()));
+        let methods = MethodConfig::all();
+        let scopes = methods.iter().map(|method| Scope::Method(method.name()));
         let keys: BTreeSet<String> = scopes.flat_map(|scope| flags(&schema, scope)).map(|flag| flag.name).collect();
         let keys: BTreeSet<String> = keys.into_iter().filter(|name| name != "output-dir").collect();
         let mut found = BTreeSet::new();
