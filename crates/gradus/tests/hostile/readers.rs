@@ -74,6 +74,12 @@ pub fn all() -> Vec<Reader> {
             write(at, "model.safetensors", bytes);
             said(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
         }),
+        reader("torch_weights", torch_weights, |at, bytes| {
+            let config = fixtures().join("models/gpt2/config.json");
+            write(at, "config.json", &std::fs::read(config).expect("a fixture"));
+            write(at, "pytorch_model.bin", bytes);
+            said(ModelDir::open(at).and_then(|dir| CausalLm::load(&dir, &Device::flex())))
+        }),
         reader("shard_index", shard_index, |at, bytes| {
             write(at, "config.json", tiny_config().to_string().as_bytes());
             write(at, "model-1.safetensors", &weights()[0]);
@@ -306,6 +312,16 @@ fn weights() -> Vec<Vec<u8>> {
     let model = CausalLm::random(&dir, &mut stream, &Device::flex()).expect("a model");
     save_causal(&model, &dir, directory.path()).expect("saved");
     vec![std::fs::read(directory.path().join("model.safetensors")).expect("written")]
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity")
+}
+
+/// An archive, and the form before it.
+fn torch_weights() -> Vec<Vec<u8>> {
+    let read = |name| std::fs::read(fixtures().join("torch_weights").join(name)).expect("a fixture");
+    ["gpt2.bin", "gpt2-old.bin"].map(read).to_vec()
 }
 
 fn shard_index() -> Vec<Vec<u8>> {
