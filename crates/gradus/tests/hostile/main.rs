@@ -1,7 +1,7 @@
 //! Every reader of foreign bytes, fed with files that were changed at random: whatever they hold, it answers, with a value or
 //! one error, in bounded time and memory, and never panics.
 //!
-//! The ordinary run takes three thousand files a reader. `tools/fuzz/run` makes a long one: `GRADUS_FUZZ_CASES` says how many,
+//! The ordinary run takes ten thousand files a reader. `tools/fuzz/run` makes a long one: `GRADUS_FUZZ_CASES` says how many,
 //! and `GRADUS_FUZZ_SEED` begins elsewhere. A file that a reader fails at is left in the directory that the message
 //! names; it belongs into `tests/fixtures/hostile/READER/`, which is tried first.
 
@@ -19,7 +19,7 @@ use readers::Reader;
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// Files a reader in an ordinary run, busy machine or not.
-const CASES: u64 = 3_000;
+const CASES: u64 = 10_000;
 
 /// What the whole test program may hold at its peak, in kibibytes: the largest file has 128 KiB.
 const MOST_MEMORY: u64 = 2 << 20;
