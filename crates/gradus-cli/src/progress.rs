@@ -176,7 +176,10 @@ impl Progress {
         match &self.0 {
             Kind::Silent => {}
             Kind::Bar(bar) => bar.bar.set_message(format!("{text}  {}", bar.numbers.borrow()).trim_end().to_owned()),
-            Kind::Lines(lines) if lines.is_due() => lines.show(text),
+            // A step of less than the interval is shown when it is done.
+            Kind::Lines(lines) if lines.is_due() && lines.pace.get().started.elapsed() >= LINE_INTERVAL => {
+                lines.show(text)
+            }
             Kind::Lines(_) => {}
         }
     }

@@ -15,6 +15,11 @@ fn is_far_above(start: f64, now: f64) -> bool {
     !now.is_finite() || now > start + start.abs() + 1.0
 }
 
+/// A learning rate as people write it: `0.5`, `1e-6`.
+fn rate(value: f64) -> String {
+    if (1e-3..1e4).contains(&value) { value.to_string() } else { format!("{value:e}") }
+}
+
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
@@ -45,8 +50,8 @@ fn warn(recorder: &mut Recorder<'_>, step: usize, settings: &Settings, what: &st
     }
     let message = format!(
         "step {step}: the run diverges: {what} is {now:.4} and was {start:.4} at the start; stop it and lower the learning \
-         rate ({:e})",
-        settings.learning_rate
+         rate ({})",
+        rate(settings.learning_rate)
     );
     recorder.tell(&Event::Warning(&message));
 }
@@ -75,7 +80,10 @@ pub(super) fn no_improvement(
 
 /// The likely cause, from how the training loss (or the reward of sampled completions) moved.
 fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool) -> String {
-    let learning_rate = format!("{:e}", settings.learning_rate);
+    let learning_rate = rate(settings.learning_rate);
+    if settings.best_metric.contains("loss") && is_far_above(start, last) {
+        return format!("The run diverged: the learning rate ({learning_rate}) is too large.");
+    }
     if (last - start).abs() <= 1e-4 * start.abs() {
         return format!(
             "The weights hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
@@ -127,7 +135,7 @@ mod tests {
             "no evaluation beat the start: `eval_loss` was 3.4680 before training and is 369.2000 now, 100.0000 at its best; \
              `best/` was not written."
         ), "{text}");
-        assert!(text.ends_with("The learning rate (5e0) is probably too large, or the run too short."), "{text}");
+        assert!(text.ends_with("The run diverged: the learning rate (5) is too large."), "{text}");
         let text = said((0, 3.0), "eval_loss", &[3.5], ("loss", &[3.0, 1.0])).expect("it got worse");
         assert!(text.contains("now; `best/`") && text.contains("fell from 3.0000 to 1.0000"), "{text}");
         let text = said((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.25, 0.5])).expect("it got worse");
