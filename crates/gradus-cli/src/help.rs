@@ -81,6 +81,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("annotate import", &["gradus annotate import tea --from argilla --data records.json --labels comparison"]),
     ("annotate invite", &["gradus annotate invite ada --role owner --folder runs"]),
     ("annotate export", &["gradus annotate export tea --output pairs.jsonl --folder runs"]),
+    ("annotate list", &["gradus annotate list --folder runs"]),
+    ("annotate rm", &["gradus annotate rm tea --folder runs"]),
     ("annotate stats", &["gradus annotate stats tea --folder runs"]),
     ("score", &["gradus score --model gpt2 --data rows.jsonl"]),
     ("eval", &["gradus eval --model runs/first --data prompts.jsonl --metrics rouge"]),

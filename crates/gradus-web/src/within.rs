@@ -65,12 +65,13 @@ mod tests {
         link(&at("run/checkpoints"), "run/inside");
         check(root, &at("run")).expect("all of it is in the folder");
         check(root, &at("nothing")).expect("it is not there");
+        // By which of its names the link is found depends on the order of the directories.
         let refused = |path: &str, link: &str| {
             let message = check(root, &at(path)).expect_err("refused").to_string();
-            assert!(message.contains(&at(link).display().to_string()), "{message}");
+            assert!(message.contains(&format!("/{link}`")), "{message}");
         };
         link(outside.path(), "run/checkpoints/step-2");
-        refused("run", "run/checkpoints/step-2");
+        refused("run", "step-2");
         link(&outside.path().join("nothing"), "models");
         refused("models", "models");
         assert!(made(root, "models").is_err() && !outside.path().join("nothing").exists());

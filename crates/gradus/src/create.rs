@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::files::atomic;
+use crate::files::output::Outputs;
 use crate::model::{CausalLm, Classifier, ModelDir, families, resolve, save_causal, save_classifier};
 use crate::rng::{Purpose, Seed};
 use crate::suggest::nearest;
@@ -48,6 +49,8 @@ pub struct NewModel {
     pub labels: Vec<String>,
     /// The seed of the weights.
     pub seed: Seed,
+    /// Whether it may replace the directory of another model.
+    pub overwrite: bool,
 }
 
 /// What was made.
@@ -86,10 +89,6 @@ impl Size {
 /// [`Error::Input`] for an unknown family or key, or when `output` exists and is not empty; when the tokenizer cannot be read,
 /// a value makes no model, or a file cannot be written.
 pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
-    let shown = output.display();
-    if output.is_file() || std::fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(Error::input(format!("`{shown}` exists and is not empty")).with_hint("choose another `--output`"));
-    }
     let known = families();
     if !known.contains(&new.family.as_str()) {
         let hint = nearest(&new.family, known.iter().copied())
@@ -97,10 +96,11 @@ pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
         return Err(Error::input(format!("there is no family `{}`", new.family)).with_hint(hint));
     }
     let directory = resolve(&new.tokenizer, &mut |_, _, _| {})?;
+    let output = Outputs::new(new.overwrite).reading(&directory).model_dir(output)?;
     let tokenizer = Tokenizer::from_dir(&directory)?;
     let config = config(new, &tokenizer)?;
     let mut parameters = 0;
-    atomic::write_dir(output, |at| {
+    output.write(|at| {
         // Read as any model is, so that what makes no model is refused with its reason.
         let written = serde_json::to_string_pretty(&config).expect("JSON values serialise");
         atomic::write_bytes(&at.join("config.json"), written.as_bytes())?;
@@ -290,7 +290,15 @@ mod tests {
 
     fn new(family: &str) -> NewModel {
         let (family, tokenizer) = (family.to_owned(), tokenizer());
-        NewModel { family, size: Size::Tiny, tokenizer, set: Vec::new(), labels: Vec::new(), seed: Seed(1) }
+        NewModel {
+            family,
+            size: Size::Tiny,
+            tokenizer,
+            set: Vec::new(),
+            labels: Vec::new(),
+            seed: Seed(1),
+            overwrite: false,
+        }
     }
 
     #[test]

@@ -620,8 +620,9 @@ fn a_run_that_is_interrupted_within_steps_and_evaluations_ends_with_the_same_bit
         "dpo: {reference: live}",
     ] {
         let place = Place::new((0..20).map(row));
+        let reward = if method.starts_with("dpo") { "" } else { "reward: {rule: {regex: e}}\n" };
         let rest = format!(
-            "method: {{{method}}}\ntrain: {{max_steps: 4, batch_size: 4, micro_batch_size: 2, learning_rate: 1e-3, \
+            "method: {{{method}}}\n{reward}train: {{max_steps: 4, batch_size: 4, micro_batch_size: 2, learning_rate: 1e-3, \
              eval_steps: 1, eval_fraction: 0.2, logging_steps: 2}}\n"
         );
         let whole = gradus::train::run(&place.plan("whole", "qwen3", &rest), &mut Silent).unwrap();

@@ -2,12 +2,11 @@
 //! recomputed blocks keep.
 //!
 //! The allocator counts bytes in use, not pages: how many pages they take depends on the allocator, which the binary's own
-//! test measures. The counters belong to the whole process, so its tests run one after the other ([`alone`]).
+//! test measures. The counters belong to the whole process, so everything is measured by one test.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gradus::config::{Plan, RunConfig};
 use gradus::machine::Machine;
@@ -59,13 +58,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// Keeps the other tests of this process from allocating while the caller measures.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    // A test that failed leaves nothing behind that would disturb the next one.
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Notes the most bytes in use in each phase that a run announces.
 #[derive(Default)]
@@ -176,9 +168,7 @@ fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
 /// completions that end early.
 const TOLERANCE: f64 = 0.05;
 
-#[test]
 fn recomputed_blocks_keep_little_in_memory() {
-    let _alone = alone();
     let device = burn::tensor::Device::flex().autodiff();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models");
     for (family, layers, width) in [("gpt2", "n_layer", "n_embd"), ("qwen3", "num_hidden_layers", "hidden_size")] {
@@ -201,9 +191,7 @@ fn recomputed_blocks_keep_little_in_memory() {
     }
 }
 
-#[test]
 fn the_predicted_peak_is_the_measured_one() {
-    let _alone = alone();
     let mut wrong = Vec::new();
     let mut check = |family: &str, method: &str, train: &str| {
         let (ratio, text) = ratio(family, method, train);
@@ -277,4 +265,10 @@ fn the_predicted_peak_is_the_measured_one() {
         }
     }
     assert!(wrong.is_empty(), "predicted by measured, phases in MB:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn memory_is_what_is_predicted_and_recomputation_saves_it() {
+    the_predicted_peak_is_the_measured_one();
+    recomputed_blocks_keep_little_in_memory();
 }

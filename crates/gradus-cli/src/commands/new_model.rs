@@ -25,6 +25,9 @@ pub struct NewModelArgs {
     /// The directory to write
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
+    /// Replace the model in the directory
+    #[arg(long)]
+    overwrite: bool,
     /// A key of `config.json` with another value, such as num_hidden_layers=3; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(String, Value)>,
@@ -44,9 +47,9 @@ fn setting(text: &str) -> Result<(String, Value), String> {
 
 /// Writes the model, and says what it is.
 pub fn run(args: NewModelArgs, out: &Output) -> anyhow::Result<()> {
-    let NewModelArgs { family, size, tokenizer, output, set, labels, seed } = args;
+    let NewModelArgs { family, size, tokenizer, output, overwrite, set, labels, seed } = args;
     fetch(&tokenizer, out)?;
-    let made = create(&NewModel { family, size, tokenizer, set, labels, seed: Seed(seed) }, &output)?;
+    let made = create(&NewModel { family, size, tokenizer, set, labels, seed: Seed(seed), overwrite }, &output)?;
     out.note(format_args!("{}: {} parameters with random weights", made.family, count(made.parameters as f64)));
     out.result(&made, || output.display().to_string())
 }

@@ -75,7 +75,8 @@ fn a_directory_is_only_replaced_by_its_like() {
     let sft = ["sft", "--model", &model, "--data", "rows.jsonl", "--max-steps", "1", "--batch-size", "2"];
     test.succeeds(&[&sft[..], &["--output-dir", "runs/a", "--lora-rank", "2"]].concat());
     test.succeeds(&[&sft[..], &["--output-dir", "runs/b"]].concat());
-    let cases: [&[&str]; 3] = [
+    let cases: [&[&str]; 4] = [
+        &["new-model", "--family", "gpt2", "--tokenizer", &model, "--output", "out"],
         &["merge", "--model", "runs/a/model", "--output", "out"],
         &["quantize", "--model", &model, "--format", "int8", "--max-new-tokens", "2", "--output", "out"],
         &["runs", "export", "b", "--output", "out"],

@@ -47,11 +47,9 @@ fn a_file_system_that_becomes_read_only() {
             if is_frozen && code != Some(0) {
                 assert_eq!(code, Some(1), "{stderr}");
                 assert!(stderr.contains("Read-only file system"), "{stderr}");
-                return true;
             }
-            // It had written everything before.
-            assert!(mounted.mount("remount,rw"), "it can be written again");
-            false
+            // Some systems never freeze it while a log is open: the run then ends, and must be whole all the same.
+            true
         },
     );
     assert!(mounted.mount("remount,rw"), "it can be written again");

@@ -24,7 +24,8 @@ pub enum RewardConfig {
     Classifier(ClassifierConfig),
     /// A rule.
     Rule(RuleConfig),
-    /// A metric against the row's references (docs/metrics.md): the choice is the key, as in `rouge: {}`.
+    /// A metric of each completion (docs/metrics.md): the choice is the key, as in `rouge: {}`. Metrics without a value of one
+    /// new completion cannot be rewards: `diversity`, `distinct`, `perplexity`, `spice`.
     Metric(MetricConfig),
     /// How harmless the completion is, as a whole or by sentences.
     Toxicity(ToxicityConfig),
