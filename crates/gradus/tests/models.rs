@@ -399,7 +399,7 @@ fn pytorch_files_that_are_no_weights_are_refused_with_the_reason() {
     let gpt2 = fixtures().join("gpt2");
     let refused = |dir: &Path| {
         let dir = ModelDir::open(dir).expect("opens");
-        CausalLm::load(&dir, &device()).err().expect("refused").to_string()
+        CausalLm::load(&dir, &device()).expect_err("refused").to_string()
     };
     let found = refused(with_torch_weights(&gpt2, &["transposed.bin"]).path());
     assert!(found.contains("tensor `transformer.wte.weight` is a view with the strides [1, 3]"), "{found}");

@@ -108,7 +108,7 @@ fn projects_are_made_and_read_from_the_terminal() {
     test.fails(&["annotate", "stats", "coffee"], 1, "error: there is no project `coffee`\nhint: there is `tea`\n");
     let list = test.succeeds(&["annotate", "list"]);
     assert_eq!(
-        list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).last(),
+        list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).next_back(),
         Some(vec!["tea", "1", "1", "0"])
     );
     let nobody = "error: `tea` was not removed: nobody is here to confirm it\nhint: add `--yes`\n";

@@ -244,11 +244,14 @@ fn registered() {
     register(Starter { program: env!("CARGO_BIN_EXE_gradus").into(), arguments: Vec::new() });
 }
 
+/// Messages, tools and further variables.
+type Conversation = (Vec<Value>, Option<Vec<Value>>, Map<String, Value>);
+
 /// A template and what it is rendered with.
 struct Case {
     name: String,
     template: ChatTemplate,
-    conversations: Vec<(Vec<Value>, Option<Vec<Value>>, Map<String, Value>)>,
+    conversations: Vec<Conversation>,
 }
 
 impl Case {

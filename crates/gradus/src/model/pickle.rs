@@ -211,7 +211,7 @@ impl Machine<'_> {
                 b']' => self.push(Value::List(Vec::new())),
                 b')' => self.push(Value::Tuple(Vec::new())),
                 b't' => {
-                    let items = self.to_mark()?;
+                    let items = self.pop_to_mark()?;
                     self.push(Value::Tuple(items));
                 }
                 0x85..=0x87 => {
@@ -255,7 +255,7 @@ impl Machine<'_> {
                     self.extend_dict(&[key, value])?;
                 }
                 b'u' => {
-                    let items = self.to_mark()?;
+                    let items = self.pop_to_mark()?;
                     self.extend_dict(&items)?;
                 }
                 b'a' => {
@@ -263,7 +263,7 @@ impl Machine<'_> {
                     self.extend_list(&[item])?;
                 }
                 b'e' => {
-                    let items = self.to_mark()?;
+                    let items = self.pop_to_mark()?;
                     self.extend_list(&items)?;
                 }
                 other => return Err(format!("its pickle has the instruction {other:#04x}, which weights do not need")),
@@ -335,7 +335,7 @@ impl Machine<'_> {
         }
     }
 
-    fn to_mark(&mut self) -> Result<Vec<usize>, String> {
+    fn pop_to_mark(&mut self) -> Result<Vec<usize>, String> {
         let mark = self.stack.iter().rposition(Option::is_none).ok_or("its pickle takes a mark that is not there")?;
         let items = self.stack.drain(mark..).flatten().collect();
         Ok(items)

@@ -135,7 +135,7 @@ fn steps(
     recorder.tidy(settings)?;
     let stop = algorithm.sampling().stop;
     if recorder.state.evaluation_due {
-        finish_step(task, algorithm, reward, actor, &stop, log, recorder)?;
+        finish_step(task, algorithm, reward, actor, log, recorder)?;
     }
     if recorder.has_stopped(settings) || algorithm.kl_limit().is_some_and(|limit| is_too_far(recorder, limit)) {
         return Ok(());
@@ -144,7 +144,7 @@ fn steps(
         longest::online(task.prompts, task.order.batch_size, settings.passes, algorithm, actor, recorder);
     }
     if recorder.state.step == 0 && settings.eval_steps >= 0 && !task.held_out.is_empty() {
-        let before = evaluate(task, algorithm, reward, actor, &stop, log, (0, 0), &recorder.within(0))?;
+        let before = evaluate(task, algorithm, reward, actor, log, (0, 0), &recorder.within(0))?;
         recorder.baseline(&before, settings)?;
     }
     recorder.tell(&Event::Phase { name: "training", total: Some(settings.steps), done: recorder.state.step });
@@ -235,7 +235,7 @@ fn steps(
         recorder.gather(&stats);
 
         // 7. Evaluate, log, and keep what is needed to go on from here.
-        if finish_step(task, algorithm, reward, actor, &stop, log, recorder)? == Verdict::Stop {
+        if finish_step(task, algorithm, reward, actor, log, recorder)? == Verdict::Stop {
             break;
         }
     }
@@ -254,7 +254,6 @@ fn finish_step(
     algorithm: &dyn Algorithm,
     reward: &mut dyn Reward,
     actor: &Learner<Actor>,
-    stop: &[String],
     log: &mut RolloutLog,
     recorder: &mut Recorder<'_>,
 ) -> Result<Verdict> {
@@ -265,7 +264,7 @@ fn finish_step(
     if settings.evaluates_after(done) && !task.held_out.is_empty() {
         recorder.await_evaluation(version);
         let place = (done, epoch as usize);
-        let found = evaluate(task, algorithm, reward, actor, stop, log, place, &recorder.within(done));
+        let found = evaluate(task, algorithm, reward, actor, log, place, &recorder.within(done));
         evaluation = Some(recorder.unless_gone(found)?);
         recorder.evaluated();
     }
@@ -380,12 +379,12 @@ fn evaluate(
     algorithm: &dyn Algorithm,
     reward: &mut dyn Reward,
     actor: &Learner<Actor>,
-    stop: &[String],
     log: &mut RolloutLog,
     done: (usize, usize),
     progress: &dyn Progress,
 ) -> Result<Metrics> {
-    let sampler = task.sampler(algorithm, stop, true, progress);
+    let stop = algorithm.sampling().stop;
+    let sampler = task.sampler(algorithm, &stop, true, progress);
     let (params, beams) = task.settings.evaluation.to_evaluate(sampler.params);
     let sampler = Sampler { group_size: task.settings.evaluation.samples(), params, beams, ..sampler };
     let chosen = task.settings.evaluated(done.0, task.held_out.len());
