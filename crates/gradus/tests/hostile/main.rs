@@ -5,6 +5,8 @@
 //! and `GRADUS_FUZZ_SEED` begins elsewhere. A file that a reader fails at is left in the directory that the message
 //! names; it belongs into `tests/fixtures/hostile/READER/`, which is tried first.
 
+#![expect(clippy::print_stdout, reason = "the tally of a long run")]
+
 mod mutate;
 mod readers;
 
