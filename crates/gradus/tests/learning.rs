@@ -630,7 +630,7 @@ fn a_run_that_is_interrupted_within_steps_and_evaluations_ends_with_the_same_bit
         let (mut parts, mut interruptions, mut due) = (None, 0, 0);
         // Each part gets a little further than the one before, and ends elsewhere.
         while parts.is_none() {
-            match gradus::train::run(&plan, &mut StopperWithin(3 + 5 * interruptions)) {
+            match gradus::train::run(&plan, &mut StopperWithin(2 + interruptions)) {
                 Ok(outcome) => parts = Some(outcome),
                 Err(Error::Interrupted) => interruptions += 1,
                 Err(error) => panic!("{error}"),

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::super::{python, strftime::strftime};
 use crate::border;
+use crate::error::excerpt;
 
 /// Enclose a generation block while rendering. Unicode reserves both for use inside a program; input with them is refused.
 pub(in crate::text) const OPEN: char = '\u{FDD0}';
@@ -237,9 +238,13 @@ fn check_widths(format: &Template) -> Result<(), minijinja::Error> {
     if widest > WIDEST { Err(too_wide(widest)) } else { Ok(()) }
 }
 
+/// The most characters of an error that are shown.
+const MESSAGE_CHARS: usize = 1000;
+
 /// The message without the engine's own heading, and the line of the template.
 fn describe(error: &minijinja::Error) -> String {
-    let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    // A template may raise a message of any length.
+    let message = error.detail().map_or_else(|| error.kind().to_string(), |detail| excerpt(detail, MESSAGE_CHARS));
     match error.line() {
         Some(line) => format!("{message} (line {line})"),
         None => message,
