@@ -128,6 +128,21 @@ fn rows(directory: &Path) -> String {
     path.display().to_string()
 }
 
+/// Bytes in use once what an earlier run left is gone: graphs that nobody needs any more are freed with the next backward pass,
+/// and other threads may still be dropping what they had.
+fn settled() -> usize {
+    let ones = burn::tensor::Tensor::<1>::ones([1], &burn::tensor::Device::flex().autodiff()).require_grad();
+    drop(ones.sum().backward());
+    let (mut last, mut same) = (IN_USE.load(Ordering::Relaxed), 0);
+    while same < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        let now = IN_USE.load(Ordering::Relaxed);
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+    }
+    last
+}
+
 /// Trains `method` for two steps; the predicted peak by the measured one, and both by phase in megabytes.
 fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     let directory = tempfile::tempdir().expect("a directory");
@@ -146,7 +161,7 @@ fn ratio(family: &str, method: &str, train: &str) -> (f64, String) {
     // The program itself is here already, and pages are no part of what is counted.
     let peak = forecast.peak();
     let uncounted = peak.program + peak.pages;
-    let before = IN_USE.load(Ordering::Relaxed);
+    let before = settled();
     PEAK.store(before, Ordering::Relaxed);
     let mut peaks = Peaks::default();
     gradus::train::run(&plan, &mut peaks).expect("the run ends");

@@ -37,6 +37,8 @@ pub struct ModelShape {
     /// The longest sequence that the model is made for, where there is a limit. It is longer than `max_positions` where
     /// angles depend on the length of the sequence (dynamic scaling, longrope).
     pub made_for: Option<usize>,
+    /// Whether rotary angles depend on the length of the whole sequence (dynamic scaling, longrope): rows then share nothing.
+    pub angles_vary: bool,
     /// How a block is made.
     pub block: Block,
     /// Whether queries and keys are normalised.
@@ -134,6 +136,7 @@ impl ModelShape {
             learned_positions: config.n_positions,
             max_positions: Some(config.n_positions),
             made_for: Some(config.n_positions),
+            angles_vary: false,
             block: Block::Gpt2,
             qk_norm: false,
             tied: config.tie_word_embeddings,
@@ -159,6 +162,7 @@ impl ModelShape {
             learned_positions: 0,
             max_positions: Some(anatomy.max_positions()),
             made_for: Some(anatomy.made_for()),
+            angles_vary: anatomy.limit().is_some(),
             block: Block::Decoder {
                 fused: anatomy.fused,
                 norms_around: anatomy.norms == Norms::Around,
@@ -186,6 +190,7 @@ impl ModelShape {
             learned_positions: 0,
             max_positions,
             made_for: max_positions,
+            angles_vary: false,
             block: Block::Encoder { gated, matrices, others },
             qk_norm: false,
             tied: true,
@@ -210,6 +215,7 @@ impl ModelShape {
             learned_positions: 0,
             max_positions: None,
             made_for: None,
+            angles_vary: false,
             block: Block::T5 { gated: config.activation().map_err(refuse)?.is_gated() },
             qk_norm: false,
             // Where nothing is scaled, the checkpoint has a head of its own, whatever newer files say of it.
@@ -238,6 +244,7 @@ impl ModelShape {
             learned_positions: positions,
             max_positions: Some(config.max_position_embeddings),
             made_for: Some(config.max_position_embeddings),
+            angles_vary: false,
             block: Block::Bart,
             qk_norm: false,
             tied: config.tie_word_embeddings,

@@ -13,7 +13,7 @@ use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
 use crate::method::{Cast, Iteration, Stay, Trainer};
-use crate::model::{Block, Rows, Support};
+use crate::model::{Rows, Support};
 use crate::objective::OfflineMethod;
 use crate::observer::Observer;
 use crate::rng::Purpose;
@@ -81,8 +81,7 @@ pub(crate) fn with_rows(
     held_out: &[Row],
 ) -> Result<Workload> {
     let shape = cast.policy.shape;
-    if matches!(shape.block, Block::Decoder { .. }) && shape.max_positions.is_some() {
-        // Dynamic rotary scaling, longrope: angles depend on the whole sequence, so nothing is shared.
+    if shape.angles_vary {
         rows.iter_mut().for_each(|row| (row.computed, row.computed_after) = (row.tokens, row.tokens));
     }
     if !shape.has_encoder() {
