@@ -1,7 +1,8 @@
-"""Adapters written by peft on the models of `models.py`, with logits, gradients and what merging gives; run after `models.py`.
+"""Adapters written by peft on the models of `models.py` and the classifiers of `encoders.py`, with logits, gradients and what
+merging gives; run after both.
 
 Each folder is what `save_pretrained` wrote, plus
-  expected.json         base, sequences, loss (mean next-token NLL over all sequences' targets) or scores
+  expected.json         base, sequences, loss (mean next-token NLL over all sequences' targets), scores or logits
   expected.safetensors  logits.<i> `[T, V]` of sequence i run alone; merged.<i> after merge_and_unload;
                         grad.<name in adapter_model.safetensors> of the loss
 """
@@ -14,7 +15,7 @@ from common import FIXTURES, arguments, meta, write_json
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 SEED = 50
 MODELS = FIXTURES / "models"
@@ -40,6 +41,18 @@ REWARD = {
     "llama-reward": ("llama-gqa", dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])),
 }
 
+ATTENTION = ["query", "key", "value"]
+CLASSIFIERS = {
+    "bert": dict(r=4, lora_alpha=8, target_modules=[*ATTENTION, "attention.output.dense"]),
+    "bert-token": dict(r=3, lora_alpha=6, target_modules=ATTENTION, use_dora=True),
+    "roberta": dict(r=4, lora_alpha=8, target_modules=ATTENTION),
+    "longformer": dict(r=2, lora_alpha=4, target_modules=ATTENTION),
+    "albert": dict(r=4, lora_alpha=8, target_modules=[*ATTENTION, "attention.dense"]),
+    "distilbert": dict(r=4, lora_alpha=8, target_modules=["q_lin", "v_lin"], modules_to_save=["pre_classifier"]),
+    "deberta": dict(r=4, lora_alpha=8, target_modules=["query_proj", "value_proj"], modules_to_save=["pooler"]),
+    "modernbert": dict(r=4, lora_alpha=8, target_modules=["Wqkv", "attn.Wo"], modules_to_save=["head"]),
+}
+
 
 def adapt(model, task_type, more, generator):
     """A fresh adapter whose B (and lengths of rows) are moved away from where they change nothing."""
@@ -52,7 +65,7 @@ def adapt(model, task_type, more, generator):
                 parameter.copy_(0.2 * noise)
             elif "lora_magnitude" in name:
                 parameter.mul_(1 + 0.2 * noise)
-            elif "score" in name and "modules_to_save" in name:
+            elif ("score" in name or "classifier" in name) and "modules_to_save" in name:
                 parameter.copy_(0.3 * noise)
     return model
 
@@ -115,8 +128,31 @@ def reward(name, base, more, out):
                                        "scores": scores})
 
 
+def classifier(name, more, out):
+    base = FIXTURES / "encoders" / name
+    generator = torch.Generator().manual_seed(SEED)
+    of_tokens = name.endswith("-token")
+    auto = AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
+    model = auto.from_pretrained(base, attn_implementation="eager", dtype=torch.float32)
+    rows = [torch.randint(5, 100, (length,), generator=generator).tolist() for length in (6, 13, 9)]
+    model = adapt(model, "TOKEN_CLS" if of_tokens else "SEQ_CLS", more, generator)
+    logits = [model(input_ids=torch.tensor([row])).logits[0] for row in rows]
+    sum(z.sum() for z in logits).backward()
+    tensors = gradients(model)
+    write(model, name, out)
+    save_file(tensors, out / "expected.safetensors")
+    write_json(out / "expected.json", {"meta": meta(SEED, "peft", "safetensors"), "base": name, "sequences": rows,
+                                       "logits": [z.reshape(-1) for z in logits]})
+
+
 def main():
     out = arguments("adapters")
+    for name, more in CLASSIFIERS.items():
+        folder = out.parent / "encoder_adapters" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        classifier(name, more, folder)
+        print(name, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB")
     for kind, cases in ((causal, CAUSAL), (reward, REWARD)):
         for name, (base, more) in cases.items():
             folder = out / name

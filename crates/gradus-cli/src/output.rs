@@ -5,7 +5,6 @@
 //! the cursor nor change the window. Colours of our own are marked by [`ESC`], which becomes an escape only there.
 
 use std::fmt::{Arguments, Display};
-use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -288,18 +287,7 @@ fn is_color(piece: &str) -> bool {
 
 /// Renders chat templates for the process that started this one, where it did so for that, and returns how to exit.
 pub fn render_for_parent() -> Option<ExitCode> {
-    render::answer(std::env::args_os().skip(1), || Ok((own(std::io::stdin())?, own(std::io::stdout())?)))
-}
-
-/// A standard stream as a file, without the buffer and the lock around it.
-#[cfg(unix)]
-fn own(stream: impl std::os::fd::AsFd) -> std::io::Result<File> {
-    Ok(stream.as_fd().try_clone_to_owned()?.into())
-}
-
-#[cfg(windows)]
-fn own(stream: impl std::os::windows::io::AsHandle) -> std::io::Result<File> {
-    Ok(stream.as_handle().try_clone_to_owned()?.into())
+    render::answer(std::env::args_os().skip(1), || render::streams(std::io::stdin(), std::io::stdout()))
 }
 
 /// Prints what clap has to say, which is help and versions too, and returns its exit code.

@@ -10,6 +10,7 @@ use gradus::config::RunConfig;
 use gradus::device::DeviceChoice;
 use gradus::inference::{ChatJudge, ChatOptions, SegmentsJudge, Session, model_of};
 use gradus::model::{ModelDir, Precision, Scope, Task, WeightFormat};
+use gradus::pretrained::TextFiles;
 use gradus::reward::fine_grained::SegmentConfig;
 use gradus::runs::is_run;
 use gradus::{Error, Result};
@@ -139,7 +140,8 @@ impl Models {
             let found = self.find(name, false)?;
             let Computing { device, weights, places } = self.computing.clone();
             let model = found.path.to_string_lossy().into_owned();
-            let options = ChatOptions { model, adapter: None, weights, chat_template: None, format: None, device };
+            let options =
+                ChatOptions { model, adapter: None, weights, text: TextFiles::default(), format: None, device };
             Actor::start(move || Ok(Desk::new(Session::open(&options, places)?))).await
         };
         loaded(&self.desks, name, open).await

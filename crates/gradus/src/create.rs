@@ -283,6 +283,7 @@ fn joined(first: Value, second: Value) -> Map<String, Value> {
 mod tests {
     use super::*;
     use crate::pretrained::Pretrained;
+    use crate::pretrained::TextFiles;
 
     fn tokenizer() -> String {
         concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/trajectories/models/gpt2").to_owned()
@@ -307,7 +308,8 @@ mod tests {
         for family in families() {
             let output = folder.path().join(family);
             let made = create(&new(family), &output).unwrap_or_else(|error| panic!("{family}: {error}"));
-            let files = Pretrained::of(ModelDir::open(&output).expect("a model"), None).expect("with its tokenizer");
+            let files = Pretrained::of(ModelDir::open(&output).expect("a model"), &TextFiles::default())
+                .expect("with its tokenizer");
             let device = DeviceChoice::cpu().device();
             let read = if files.dir.is_encoder() {
                 let found = Classifier::load(&files.dir, &device).unwrap_or_else(|error| panic!("{family}: {error}"));

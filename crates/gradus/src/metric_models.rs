@@ -29,7 +29,7 @@ impl MetricModels {
 
 /// The tokenizer of a model.
 fn tokenizer(dir: &ModelDir) -> Result<Tokenizer> {
-    let tokenizer = Tokenizer::from_dir(&dir.path)?;
+    let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
     dir.check_vocabulary(tokenizer.vocab_size())?;
     Ok(tokenizer)
 }

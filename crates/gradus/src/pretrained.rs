@@ -1,7 +1,7 @@
 //! A model's directory with what turns text into ids.
 
 use std::cell::OnceCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use serde_json::{Map, Value};
@@ -9,14 +9,24 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::model::adapter::Adaptable;
 use crate::model::{
-    CausalLm, Classifier, ModelDir, ModelShape, Precision, Ranker, RewardModel, Task, WeightFormat, save_causal,
-    save_classifier, save_reward_model,
+    CausalLm, Classifier, ModelDir, ModelShape, Precision, Ranker, RewardModel, SavedWeights, Task, WeightFormat,
+    resolve, save_causal, save_classifier, save_reward_model,
 };
 use crate::rng::Stream;
 use crate::text::{ChatTemplate, NamedTemplate, Tokenizer};
 
+/// What replaces the files beside a model that turn text into ids and back. Models that are written from it get them too.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TextFiles {
+    /// The tokenizer: a directory, a run or a hub name.
+    pub tokenizer: Option<String>,
+    /// The chat template: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`, `mistral`, `phi3`, `qwen`,
+    /// `zephyr`).
+    pub chat_template: Option<PathBuf>,
+}
+
 /// A model's directory with what turns text into ids.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Pretrained {
     /// Configuration, weights, tokenizer files.
     pub dir: ModelDir,
@@ -40,23 +50,31 @@ pub struct LabelPlan {
 }
 
 impl Pretrained {
-    /// What lies in `dir`; `template`, a name or a file, replaces its chat template, here and in every model that is written
-    /// from it.
+    /// What lies in `dir`, with the files of `text` in the place of its own.
     ///
     /// # Errors
     /// When a file is missing or corrupt, or the vocabularies of model and tokenizer disagree.
-    pub fn of(mut dir: ModelDir, template: Option<&Path>) -> Result<Self> {
-        let tokenizer = Tokenizer::from_dir(&dir.path)?;
+    pub fn of(mut dir: ModelDir, text: &TextFiles) -> Result<Self> {
+        if let Some(name) = &text.tokenizer {
+            dir.tokenizer = Some(resolve(name, &mut |_, _, _| {})?);
+        }
+        let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
-        let template = match template {
+        let template = match &text.chat_template {
             Some(choice) => {
                 let template = ChatTemplate::chosen(choice, &tokenizer)?;
                 dir.chat_template = Some(template.source().to_owned());
                 Some(template)
             }
-            None => ChatTemplate::from_dir(&dir.path, &tokenizer)?,
+            None => ChatTemplate::from_dir(dir.tokenizer_dir(), &tokenizer)?,
         };
         Ok(Self { dir, tokenizer, template, labels: OnceCell::new() })
+    }
+
+    /// The same, from which models are written with weights as `weights` says.
+    #[must_use]
+    pub fn saving(&self, weights: SavedWeights) -> Self {
+        Self { dir: ModelDir { saved_weights: weights, ..self.dir.clone() }, ..self.clone() }
     }
 
     /// The ids that end a completion: the model's, its tokenizer's, and the one that ends a turn in a template with a name.
@@ -104,9 +122,8 @@ impl Reader<'_> {
     /// [`Error::Input`] with the first difference.
     pub fn check(&self, writer: &Pretrained, policy: &str, samples: bool) -> Result<()> {
         let own_shape = ModelShape::of(&writer.dir)?;
-        let has_tokenizer = ["tokenizer.json", "vocab.json"].iter().any(|file| self.dir.path.join(file).is_file());
-        if has_tokenizer {
-            let own = Tokenizer::from_dir(&self.dir.path)?;
+        if Tokenizer::is_in(self.dir.tokenizer_dir()) {
+            let own = Tokenizer::of_model(self.dir.tokenizer_dir(), &self.dir.path)?;
             if let Some(id) = first_other(&writer.tokenizer, &own) {
                 let said = |by: &Tokenizer| by.token(id).map_or("nothing".to_owned(), |token| format!("`{token}`"));
                 let (to_it, to_policy) = (said(&own), said(&writer.tokenizer));

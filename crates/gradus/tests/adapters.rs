@@ -8,11 +8,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
-use burn::tensor::Gradients;
+use burn::tensor::{Gradients, Tensor};
 use device::{device, without_kernels};
 use gradus::generate::{NoStopRule, SamplingParams, generate};
 use gradus::model::adapter::{Adaptable, LoraConfig, TaskType};
-use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, Sequence, WeightFormat, save_causal, save_reward_model};
+use gradus::model::{
+    CausalLm, Classifier, ModelDir, Reading, RewardModel, Rows, Scope, Sequence, Task, Text, WeightFormat, save_causal,
+    save_classifier, save_reward_model,
+};
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
 use support::{assert_close, fixtures, host, prefix, tensors};
@@ -68,11 +71,11 @@ fn gradients<M: Module>(model: &M, gradients: &Gradients, prefix: &str) -> BTree
     support::gradients(model, gradients).into_iter().map(rename).collect()
 }
 
-fn check_gradients(case: &Case, found: &BTreeMap<String, Vec<f32>>) {
+fn check_gradients(case: &Case, found: &BTreeMap<String, Vec<f32>>, scale: f32) {
     let wanted: Vec<&String> = case.tensors.keys().filter(|key| key.starts_with("grad.")).collect();
     assert_eq!(found.keys().collect::<Vec<_>>(), wanted, "{}", case.name);
     for key in wanted {
-        assert_close(&format!("{}: {key}", case.name), &found[key], &case.tensors[key], 1e-4, SCALE);
+        assert_close(&format!("{}: {key}", case.name), &found[key], &case.tensors[key], 1e-4, scale);
     }
 }
 
@@ -119,8 +122,104 @@ fn only_the_adapter_has_gradients_and_they_agree() {
                 1e-5,
                 SCALE,
             );
-            check_gradients(&case, &gradients(&model, &loss.backward(), prefix(&case.dir)));
+            check_gradients(&case, &gradients(&model, &loss.backward(), prefix(&case.dir)), SCALE);
         }
+    }
+}
+
+/// The adapters on classifiers, each on the classifier of its name.
+fn on_classifiers() -> Vec<Case> {
+    let folder = fixtures().join("encoder_adapters");
+    let mut found: Vec<PathBuf> =
+        std::fs::read_dir(folder).expect("fixtures").map(|entry| entry.expect("entry").path()).collect();
+    found.sort();
+    assert!(found.len() >= 8, "fixtures are missing");
+    let open = |path: PathBuf| {
+        let text = std::fs::read_to_string(path.join("expected.json")).expect("expected.json");
+        let expected: Value = serde_json::from_str(&text).expect("JSON");
+        let base = fixtures().join("encoders").join(expected["base"].as_str().expect("base"));
+        let dir = ModelDir::open(&base).expect("opens").with_adapter(&path).expect("an adapter");
+        let sequences = serde_json::from_value(expected["sequences"].clone()).expect("sequences");
+        let name = path.file_name().expect("name").to_string_lossy().into_owned();
+        Case { name, tensors: tensors(&path.join("expected.safetensors")), path, dir, expected, sequences }
+    };
+    found.into_iter().map(open).collect()
+}
+
+#[test]
+fn classifiers_agree() {
+    for case in on_classifiers() {
+        let model = Classifier::load(&case.dir, &device().autodiff()).expect("loads");
+        let texts: Vec<Text<'_>> = case.sequences.iter().map(|ids| Text::new(ids)).collect();
+        let expected: Vec<Vec<f32>> = serde_json::from_value(case.expected["logits"].clone()).expect("logits");
+        let expected = expected.concat();
+        let merged = model.merged();
+        assert_close(&case.name, &host(merged.logits(&merged.batch(&texts))), &expected, 1e-5, 1.0);
+        let model = model.train_adapter(WeightFormat::F32);
+        let logits = model.logits(&model.batch(&texts));
+        assert_close(&case.name, &host(logits.clone().inner()), &expected, 1e-5, 1.0);
+        let gradients = support::gradients(&model, &logits.sum().backward()).into_iter();
+        let found = gradients.map(|(name, values)| {
+            let name = name.replace(".lora.lora_a", ".lora_A.weight").replace(".lora.lora_b", ".lora_B.weight");
+            let name = name.replace(".lora.magnitude", ".lora_magnitude_vector");
+            let name = Classifier::name_on_disk(&name, &case.dir).expect("a family");
+            (format!("grad.base_model.model.{name}"), values)
+        });
+        let gradients = case.tensors.iter().filter(|(key, _)| key.starts_with("grad.")).flat_map(|(_, values)| values);
+        let largest = gradients.fold(0.0f32, |most, value| most.max(value.abs()));
+        check_gradients(&case, &found.collect(), largest * 1e-2);
+        // What is written is what was read, to the bit, with the labels beside it.
+        let out = tempfile::tempdir().expect("temporary directory");
+        save_classifier(&model, &case.dir, out.path()).expect("written");
+        let file = "adapter_model.safetensors";
+        assert_eq!(tensors(&out.path().join(file)), tensors(&case.path.join(file)), "{}", case.name);
+        let again = case.dir.without_adapter().with_adapter(out.path()).expect("an adapter");
+        let again = Classifier::load(&again, &device()).expect("loads");
+        assert_eq!((again.task(), host(again.logits(&again.batch(&texts)))), (model.task(), host(logits_of(&case))));
+    }
+}
+
+/// What the model of a case says of its texts.
+fn logits_of(case: &Case) -> Tensor<2> {
+    let model = Classifier::load(&case.dir, &device()).expect("loads");
+    let texts: Vec<Text<'_>> = case.sequences.iter().map(|ids| Text::new(ids)).collect();
+    model.logits(&model.batch(&texts))
+}
+
+/// A head that the base does not have goes with the adapter, whole: peft alone would train it and leave it behind.
+#[test]
+fn what_was_drawn_of_a_head_is_saved_with_the_adapter() {
+    let task = |labels: usize| Task {
+        scope: Scope::Sequence,
+        reading: Reading::OneOf,
+        labels: (0..labels).map(|k| format!("label {k}")).collect(),
+    };
+    for (name, parts) in [
+        ("bert", "classifier score"),
+        ("distilbert", "classifier score pre_classifier"),
+        ("deberta-token", "classifier score pooler"),
+        ("roberta", "classifier score"),
+    ] {
+        let dir = ModelDir::open(&fixtures().join("encoders").join(name)).expect("opens");
+        let mut stream = Seed(3).stream(Purpose::Init, 0, 0);
+        let device = device().autodiff();
+        let model = Classifier::with_fresh_head(&dir, task(3), None, &mut stream, &device).expect("loads");
+        let config = LoraConfig { rank: 2, ..LoraConfig::default() };
+        let config = config.peft_config(&dir, TaskType::SequenceClassification, "base".into()).expect("a config");
+        let model = model.with_fresh_adapter(&dir, config, &mut stream).expect("an adapter");
+        let out = tempfile::tempdir().expect("temporary directory");
+        save_classifier(&model, &dir, out.path()).expect("written");
+        let written = std::fs::read_to_string(out.path().join("adapter_config.json")).expect("the file");
+        let written: Value = serde_json::from_str(&written).expect("JSON");
+        let heads: Vec<&str> =
+            written["modules_to_save"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+        assert_eq!(heads.join(" "), parts, "{name}");
+        let again = dir.with_adapter(out.path()).expect("an adapter");
+        let again = Classifier::load(&again, &device.inner()).expect("loads");
+        assert_eq!(again.task(), &task(3), "{name}");
+        let texts = [Text::new(&[5, 6, 7, 8]), Text::new(&[9, 10])];
+        let model = model.valid();
+        assert_eq!(host(again.logits(&again.batch(&texts))), host(model.logits(&model.batch(&texts))), "{name}");
     }
 }
 
@@ -131,7 +230,7 @@ fn reward_models_agree() {
         let scores = model.rewards(&model.batch(&Rows::scored(&case.sequences)));
         let expected: Vec<f32> = serde_json::from_value(case.expected["scores"].clone()).expect("scores");
         assert_close(&case.name, &host(scores.clone().inner()), &expected, 1e-5, SCALE);
-        check_gradients(&case, &gradients(&model, &scores.sum().backward(), prefix(&case.dir)));
+        check_gradients(&case, &gradients(&model, &scores.sum().backward(), prefix(&case.dir)), SCALE);
         let merged = RewardModel::load(&case.dir, &device()).expect("loads").merged();
         let batch = merged.batch(&Rows::scored(&case.sequences));
         assert_close(&case.name, &host(merged.rewards(&batch)), &expected, 1e-5, SCALE);

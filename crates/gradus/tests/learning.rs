@@ -30,10 +30,10 @@ use gradus::run::{Existing, MetricsRow, RunDir, read_metrics};
 use gradus::settings::Settings;
 use gradus::settings::TrainConfig;
 use gradus::text::Tokenizer;
-use gradus::train::Outcome;
 use gradus::train::observer::{Event, Observer, Silent};
 use gradus::train::online::{Online, train};
 use gradus::train::recorder::Recorder;
+use gradus::train::{Outcome, SaveFor};
 use gradus::{Error, Result};
 
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -106,7 +106,7 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
         batch_size: 16 / algorithm.sampling().group_size,
     };
     let dir = model("qwen3");
-    let save = |policy: &CausalLm, path: &Path| save_causal(policy, &dir, path);
+    let save = |policy: &CausalLm, path: &Path, _: SaveFor| save_causal(policy, &dir, path);
     let mut learner = Learner::new(actor, Optimizer::new(settings.optimizer));
     let reference = learner.frozen().policy;
     let task = Online {

@@ -25,6 +25,7 @@ use gradus::model::{CausalLm, ModelDir, save_causal};
 use gradus::observer::Silent;
 use gradus::rng::{Purpose, Seed};
 use gradus::task::demo::tokenizer;
+use gradus::text::render;
 use serde_json::{Value, json};
 
 /// What configurations may name.
@@ -97,6 +98,16 @@ fn run(directory: &Path, file: Option<&Path>) -> gradus::Result<Value> {
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a program says what came of it")]
 fn main() -> ExitCode {
+    // This program, started once more to render chat templates for itself, does nothing else.
+    let connect = || render::streams(std::io::stdin(), std::io::stdout());
+    if let Some(code) = render::answer(std::env::args_os().skip(1), connect) {
+        return code;
+    }
+    // From here on, templates of models, which may be a stranger's, are rendered by such a process.
+    if let Err(error) = render::this_program().map(render::register) {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
     let mut words = std::env::args_os().skip(1).map(PathBuf::from);
     let Some(directory) = words.next() else {
         eprintln!("usage: plugins DIRECTORY [RUN.yml]");

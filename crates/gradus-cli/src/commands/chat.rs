@@ -1,13 +1,13 @@
 //! `gradus chat`: talks to a model in the terminal, or answers the lines of a pipe.
 
 use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use gradus::device::DeviceChoice;
 use gradus::inference::{ChatFormat, ChatJudge, ChatModel, ChatOptions};
 use gradus::model::{Precision, WeightFormat};
 
+use super::text::TextArgs;
 use crate::output::Output;
 use crate::watch::fetch;
 
@@ -45,9 +45,8 @@ pub struct ChatArgs {
     /// template where there is one, else hh]
     #[arg(long, value_name = "FORM")]
     format: Option<ChatFormat>,
-    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
-    #[arg(long, value_name = "NAME|FILE")]
-    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    text_files: TextArgs,
     /// How the operands of products are held: f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     compute: Precision,
@@ -125,7 +124,7 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
             model: model.to_owned(),
             adapter,
             weights,
-            chat_template: args.chat_template.clone(),
+            text: args.text_files.clone().into(),
             format: args.format,
             device: args.device.clone(),
         };

@@ -1,12 +1,12 @@
 //! `gradus data`: look at a data set, lint it, change its format.
 
-use std::path::PathBuf;
-
 use gradus::data::{BadRows, Dataset, ImplicitPrompt, LoadOptions, Need, TokeniseOptions, TooLong, parse_rename};
 use gradus::model::ModelDir;
+use gradus::pretrained::TextFiles;
 use gradus::task::{TaskConfig, load};
 use gradus::text::{ChatTemplate, Tokenizer};
 
+use super::text::TextArgs;
 use crate::flags;
 use crate::output::Output;
 use crate::report::not_resumed;
@@ -87,9 +87,8 @@ struct TokenArgs {
     /// The model whose tokenizer and chat template measure the rows: a directory or a hub name
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
-    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
-    #[arg(long, value_name = "NAME|FILE", requires = "model")]
-    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    text_files: TextArgs,
     /// What the system says before every conversation that has no message of its own for it
     #[arg(long, value_name = "TEXT", requires = "model")]
     system_prompt: Option<String>,
@@ -145,12 +144,18 @@ impl RowArgs {
 
 impl TokenArgs {
     fn text(&self) -> anyhow::Result<Option<Text>> {
-        let Some(name) = &self.model else { return Ok(None) };
+        let Some(name) = &self.model else {
+            self.text_files.refuse("needs `--model`, whose rows are measured")?;
+            return Ok(None);
+        };
         let directory = &gradus::model::resolve(name, &mut |_, _, _| {})?;
-        let tokenizer = Tokenizer::from_dir(directory)?;
-        let template = match &self.chat_template {
+        let files: TextFiles = self.text_files.clone().into();
+        let beside = files.tokenizer.map(|name| gradus::model::resolve(&name, &mut |_, _, _| {})).transpose()?;
+        let beside = beside.as_ref().unwrap_or(directory);
+        let tokenizer = Tokenizer::of_model(beside, directory)?;
+        let template = match &files.chat_template {
             Some(choice) => Some(ChatTemplate::chosen(choice, &tokenizer)?),
-            None => ChatTemplate::from_dir(directory, &tokenizer)?,
+            None => ChatTemplate::from_dir(beside, &tokenizer)?,
         };
         // A tokenizer may stand alone, without a model.
         let apart = ModelDir::open(directory).and_then(|dir| dir.has_encoder()).unwrap_or(false);

@@ -15,6 +15,7 @@ use gradus::reward::config::RewardConfig;
 use gradus::task::{PostProcess, TaskConfig};
 
 use super::generate::{BeamArgs, SamplingArgs};
+use super::text::TextArgs;
 use crate::flags;
 use crate::output::Output;
 use crate::report::not_resumed;
@@ -91,9 +92,8 @@ struct EvalArgs {
     /// Longest row in tokens
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_length: usize,
-    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
-    #[arg(long, value_name = "NAME|FILE", requires = "model")]
-    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    text_files: TextArgs,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -111,6 +111,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let args = EvalArgs::from_arg_matches(matches)?;
     let reward = reward(&flags::given_rewards(matches))?;
     let Some(model) = args.model.clone() else {
+        args.text_files.refuse("needs `--model`: without one, completions are measured as they are")?;
         anyhow::ensure!(reward.is_none(), "a reward scores samples of a model: `--metrics` measures rows without one");
         return metrics(&args, out);
     };
@@ -141,7 +142,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         },
         max_rows: args.max_rows,
         max_length: args.max_length,
-        chat_template: args.chat_template,
+        text: args.text_files.into(),
         device: args.device,
     };
     let predictions = args.predictions.as_deref().map(|path| {

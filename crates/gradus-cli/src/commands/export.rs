@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use gradus::inference::{ExportOptions, GgufWeights, export};
 
+use super::text::TextArgs;
 use crate::output::Output;
 use crate::table::bytes;
 use crate::watch::fetch;
@@ -29,9 +30,8 @@ pub struct ExportArgs {
     /// Replace the file if it is there
     #[arg(long)]
     overwrite: bool,
-    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
-    #[arg(long, value_name = "NAME|FILE")]
-    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    text_files: TextArgs,
 }
 
 /// Writes the file, and says what it is.
@@ -43,7 +43,7 @@ pub fn run(args: ExportArgs, out: &Output) -> anyhow::Result<()> {
         weights: args.weights,
         output: args.output,
         overwrite: args.overwrite,
-        chat_template: args.chat_template,
+        text: args.text_files.into(),
     };
     let spinner = out.spinner("exporting");
     let exported = export(&options)?;

@@ -1,6 +1,6 @@
 //! `gradus generate`: completions of prompts, one JSON object a line, in the order of the prompts.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gradus::device::DeviceChoice;
 use gradus::generate::{BeamParams, EarlyStopping, SamplingParams};
@@ -8,6 +8,7 @@ use gradus::inference::{ChatSettings, Prompts, SampleOptions, Sampled, sample};
 use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 
+use super::text::TextArgs;
 use crate::output::{Output, Paint};
 use crate::watch::{fetch, fetch_data};
 
@@ -38,9 +39,8 @@ pub struct GenerateArgs {
     /// How the weights are held: f32, bf16, int8 or nf4 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightFormat>,
-    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
-    #[arg(long, value_name = "NAME|FILE")]
-    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    text_files: TextArgs,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -243,7 +243,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         at_once: None,
         compute: args.compute,
         weights: args.weights.unwrap_or(args.compute.into()),
-        chat_template: args.chat_template,
+        text: args.text_files.into(),
         device: args.device,
     };
     fetch(&options.model, out)?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use gradus::device::DeviceChoice;
 use gradus::inference::{MergeOptions, merge};
+use gradus::model::SavedWeights;
 
 use crate::output::Output;
 use crate::watch::fetch;
@@ -23,6 +24,9 @@ pub struct MergeArgs {
     /// Replace the model that is there
     #[arg(long)]
     overwrite: bool,
+    /// How the weights lie on disk: f32, bf16 or f16
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    weights: SavedWeights,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -31,8 +35,8 @@ pub struct MergeArgs {
 /// Merges, and says how far the model's answers moved by rounding.
 pub fn run(args: MergeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
-    let MergeArgs { model, adapter, output, overwrite, device } = args;
-    let options = MergeOptions { model, adapter, output, overwrite, device };
+    let MergeArgs { model, adapter, output, overwrite, weights, device } = args;
+    let options = MergeOptions { model, adapter, output, overwrite, weights, device };
     let spinner = out.spinner("merging");
     let merged = merge(&options)?;
     drop(spinner);

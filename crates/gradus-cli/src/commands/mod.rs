@@ -29,6 +29,7 @@ pub mod runs;
 mod score;
 mod serve;
 mod sweep;
+mod text;
 mod train;
 
 /// One command of the binary.

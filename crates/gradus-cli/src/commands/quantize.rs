@@ -8,6 +8,7 @@ use gradus::inference::{QuantizeOptions, QuantizeReport, quantize};
 use gradus::model::Quantisation;
 use gradus::rng::Seed;
 
+use super::text::TextArgs;
 use crate::output::Output;
 use crate::table::{aligned, bytes, count, percent};
 use crate::watch::{fetch, fetch_data, short};
@@ -46,9 +47,8 @@ pub struct QuantizeArgs {
     /// The seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
-    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
-    #[arg(long, value_name = "NAME|FILE")]
-    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    text_files: TextArgs,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -73,7 +73,7 @@ pub fn run(args: QuantizeArgs, out: &Output) -> anyhow::Result<()> {
         max_length: args.max_length,
         params,
         seed: Seed(args.seed),
-        chat_template: args.chat_template,
+        text: args.text_files.into(),
         device: args.device,
     };
     let mut spinner = None;

@@ -1,12 +1,11 @@
 //! `gradus score`: logprobs, rewards or labels of given rows, one JSON object a line, in the order of the rows.
 
-use std::path::PathBuf;
-
 use gradus::data::Side;
 use gradus::device::DeviceChoice;
 use gradus::inference::{ClassesOptions, ScoreOptions, classes, logprobs, rewards};
 use gradus::model::Precision;
 
+use super::text::TextArgs;
 use crate::output::Output;
 use crate::watch::{fetch, fetch_data};
 
@@ -52,9 +51,8 @@ pub struct ScoreArgs {
     /// Use at most this many rows
     #[arg(long, value_name = "N")]
     max_rows: Option<usize>,
-    /// A chat template that replaces the model's own: a file, or chatml, gemma, llama2, llama3, mistral, phi3, qwen or zephyr
-    #[arg(long, value_name = "NAME|FILE", conflicts_with = "classifier")]
-    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    text_files: TextArgs,
     /// Where to compute: cpu; gpu or gpu:1 where built in (`gradus doctor` lists them)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -63,6 +61,7 @@ pub struct ScoreArgs {
 /// Scores, and prints each row as soon as it is there.
 pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(model) = args.classifier {
+        args.text_files.refuse("does not go with `--classifier`: a classifier reads with its own tokenizer")?;
         let options = ClassesOptions {
             model,
             data: args.data,
@@ -85,7 +84,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
         data: args.data,
         add_eos: (args.add_eos || args.no_add_eos).then_some(args.add_eos),
         max_rows: args.max_rows,
-        chat_template: args.chat_template,
+        text: args.text_files.into(),
         device: args.device,
     };
     fetch(&options.model, out)?;

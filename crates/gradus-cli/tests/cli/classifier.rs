@@ -160,6 +160,63 @@ fn a_classifier_is_trained_and_scores_afterwards() {
     assert!(run.stderr.contains("error: other.jsonl:1: the label `cold` is none of `hot`, `wet`"), "{}", run.stderr);
 }
 
+/// An adapter on an encoder: trained, resumed to the bit, gone on with, folded in, scored with.
+#[test]
+fn a_classifier_is_trained_with_an_adapter() {
+    let row = |i: usize| json!({ "text": (["tea warm", "water cold"][i % 2]), "label": (["hot", "wet"][i % 2]) });
+    let rows: String = (0..40).map(|i| format!("{}\n", row(i))).collect();
+    let test = CliTest::with("rows.jsonl", &rows);
+    let (model, words) = (fixture("distilbert"), fixture("bert"));
+    let train = |output: &str, steps: &str, more: &[&str]| {
+        let arguments = ["classify", "--model", &model, "--tokenizer", &words, "--data", "rows.jsonl"];
+        let short = [
+            "--output-dir",
+            output,
+            "--max-steps",
+            steps,
+            "--batch-size",
+            "8",
+            "--learning-rate",
+            "1e-2",
+            "--lora-rank",
+            "4",
+        ];
+        let schedule = ["--lr-schedule", "constant", "--lora-dropout", "0.1", "--save-steps", "10"];
+        test.succeeds(&[&arguments[..], &short, &schedule, more].concat());
+    };
+    train("run", "30", &[]);
+    let report: Value = serde_json::from_str(&test.read("run/evaluation/report.json")).expect("JSON");
+    assert_eq!(report["accuracy"], 1.0, "{report}");
+    let labels = |model: &str| {
+        let arguments = ["score", "--classifier", model, "--data", "rows.jsonl", "--max-rows", "2"];
+        let rows = lines(&test.succeeds(&arguments));
+        rows.iter().map(|row| row["label"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(labels("run/model"), [json!("hot"), json!("wet")]);
+    let weights = |run: &str| {
+        let path = test.path().join(run).join("model/adapter_model.safetensors");
+        std::fs::read(path).expect("the adapter")
+    };
+    train("again", "10", &[]);
+    train("again", "30", &["--resume"]);
+    assert_eq!(weights("again"), weights("run"), "resumed to the bit");
+    // The head that was drawn at the start is in the adapter: `pre_classifier` is no part of DistilBERT itself.
+    let config: Value = serde_json::from_str(&test.read("run/model/adapter_config.json")).expect("JSON");
+    assert_eq!(config["modules_to_save"], json!(["classifier", "score", "pre_classifier"]));
+
+    test.succeeds(&["merge", "--model", "run/model", "--output", "merged"]);
+    assert_eq!(labels("merged"), [json!("hot"), json!("wet")]);
+    let more = ["classify", "--model", "run/model", "--data", "rows.jsonl", "--output-dir", "more", "--max-steps", "2"];
+    test.succeeds(&more);
+    assert!(test.path().join("more/model/adapter_config.json").is_file());
+
+    test.write("pairs.jsonl", &"{\"prompt\": \"a\", \"chosen\": \" tea\", \"rejected\": \" cup\"}\n".repeat(8));
+    let reward = ["reward", "--model", &fixture("roberta"), "--data", "pairs.jsonl", "--output-dir", "ranker"];
+    test.succeeds(&[&reward[..], &["--max-steps", "3", "--lora-rank", "2"]].concat());
+    let scored = test.succeeds(&["score", "--reward-model", "ranker/model", "--data", "pairs.jsonl"]);
+    assert_eq!(lines(&scored).len(), 8);
+}
+
 /// Copies a model's directory; every value of the tensors that `is_huge` becomes as large as a number can be.
 fn with_huge(test: &CliTest, from: &str, to: &str, is_huge: fn(&str) -> bool) {
     let to = test.path().join(to);

@@ -94,24 +94,43 @@ fn middling_model(path: &Path) {
 }
 
 /// Runs `gradus ARGUMENTS`; the most memory it had in bytes, as the system counts pages.
+///
+/// The system keeps the peak of all children that a process waited for. So this program starts itself once more, and that
+/// process has one child.
 #[cfg(target_os = "linux")]
 fn resident_peak(test: &CliTest, arguments: &[&str]) -> u64 {
-    let mut child =
-        test.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
-    let status = format!("/proc/{}/status", child.id());
-    let mut kibibytes = 0;
-    // The high-water mark only rises: the last one that can be read is as good as that at the end.
-    let code = loop {
-        let text = std::fs::read_to_string(&status).unwrap_or_default();
-        let mark = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB")?.trim().parse().ok());
-        kibibytes = mark.unwrap_or(kibibytes);
-        match child.try_wait().expect("a child can be asked") {
-            Some(code) => break code,
-            None => std::thread::sleep(std::time::Duration::from_millis(5)),
-        }
-    };
-    assert!(code.success(), "gradus {arguments:?} failed");
-    kibibytes * 1024
+    let file = test.path().join("peak");
+    let itself = std::env::current_exe().expect("the system knows this program");
+    let status = std::process::Command::new(itself)
+        .args(["--ignored", "--exact", "plan::one_child_and_its_peak"])
+        .env(PEAK_OF, serde_json::to_string(arguments).expect("words are JSON"))
+        .current_dir(test.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    assert!(status.expect("it starts").success(), "gradus {arguments:?} failed");
+    std::fs::read_to_string(file).expect("it measures").parse().expect("a number")
+}
+
+/// The arguments of the child whose peak is measured, as JSON.
+#[cfg(target_os = "linux")]
+const PEAK_OF: &str = "GRADUS_TEST_PEAK_OF";
+
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn one_child_and_its_peak() {
+    use nix::sys::resource::{UsageWho, getrusage};
+
+    let Ok(arguments) = std::env::var(PEAK_OF) else { return };
+    let arguments: Vec<String> = serde_json::from_str(&arguments).expect("words");
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    // In the directory of the test that asks.
+    let place = std::env::current_dir().expect("a directory");
+    let status = CliTest::new().command(&arguments).current_dir(&place).stdout(Stdio::null()).status();
+    assert!(status.expect("the binary runs").success());
+    let kibibytes = getrusage(UsageWho::RUSAGE_CHILDREN).expect("the system counts").max_rss();
+    std::fs::write(place.join("peak"), (kibibytes * 1024).to_string()).expect("written");
 }
 
 /// What is hard about small models is what is fixed: a program that is ten megabytes larger than it was taken to be is

@@ -228,3 +228,68 @@ fn a_long_document_is_told_to_be_one_row() {
     let run = test.run(&["eval", "--model", &model, "--data", "lines.txt", "--max-length", "16"]);
     assert!(run.code == 0 && run.stderr.contains(said), "{run:?}");
 }
+
+/// A copy of the fixture's model without what turns text into ids; that lies in a directory of its own.
+fn model_and_tokenizer_apart(test: &CliTest) -> (String, String) {
+    for entry in std::fs::read_dir(fixture_model("gpt2")).expect("the fixture") {
+        let entry = entry.expect("a file");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        let is_text = name.starts_with("tokenizer") || name.starts_with("chat_template");
+        let folder = if is_text { "words" } else { "weights" };
+        std::fs::create_dir_all(test.path().join(folder)).expect("a folder");
+        std::fs::copy(entry.path(), test.path().join(folder).join(&name)).expect("copied");
+    }
+    ("weights".to_owned(), "words".to_owned())
+}
+
+#[test]
+fn a_tokenizer_apart_from_the_model_is_used_and_saved() {
+    let test = CliTest::with("texts.jsonl", &rows().replace("7}", "\"7\"}").replace("cut off", "cut off\"}"));
+    let (model, words) = model_and_tokenizer_apart(&test);
+    let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", "run", "--max-steps", "1"];
+    let refused = test.run(&arguments);
+    assert!(refused.stderr.contains("weights: no tokenizer"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("name one that lies elsewhere with `--tokenizer`"), "{}", refused.stderr);
+    test.succeeds(&[&arguments[..], &["--tokenizer", &words]].concat());
+    let original = std::fs::read(test.path().join("words/tokenizer.json")).expect("the tokenizer");
+    assert_eq!(std::fs::read(test.path().join("run/model/tokenizer.json")).expect("it is saved"), original);
+
+    // The same answers as of the whole model.
+    let generate = |model: &str, more: &[&str]| {
+        let arguments =
+            ["generate", "--model", model, "--prompt", "The tea", "--max-new-tokens", "4", "--temperature", "0"];
+        test.succeeds(&[&arguments[..], more].concat())
+    };
+    assert_eq!(generate(&model, &["--tokenizer", &words]), generate(&fixture_model("gpt2"), &[]));
+    // Where nothing reads with it, it is refused.
+    test.write("texts.csv", "completion,reference\na,b\n");
+    let run = test.run(&["eval", "--data", "texts.csv", "--metrics", "bleu", "--tokenizer", &words]);
+    assert!(run.stderr.contains("`--tokenizer` needs `--model`"), "{}", run.stderr);
+    let run = test.run(&["score", "--classifier", "c", "--data", "texts.jsonl", "--chat-template", "chatml"]);
+    assert!(run.stderr.contains("`--chat-template` does not go with `--classifier`"), "{}", run.stderr);
+}
+
+#[test]
+fn saved_weights_are_half_as_large_where_that_is_asked_for() {
+    let test = CliTest::with("texts.jsonl", "{\"text\": \"The tea is good.\"}\n{\"text\": \"The kettle is warm.\"}\n");
+    let model = fixture_model("gpt2");
+    let run = |output: &str, more: &[&str]| {
+        let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", output, "--max-steps", "2"];
+        test.succeeds(&[&arguments[..], &["--save-steps", "1", "--eval-fraction", "0"], more].concat());
+        let size = |file: &str| std::fs::metadata(test.path().join(output).join(file)).expect("weights").len();
+        (size("model/model.safetensors"), size("checkpoints/step-000001/model.safetensors"))
+    };
+    let exact = run("exact", &[]);
+    let half = run("half", &["--saved-weights", "bf16"]);
+    assert!(half.0 * 2 < exact.0 + exact.0 / 10, "{half:?} beside {exact:?}");
+    assert_eq!(half.1, exact.1, "checkpoints are exact");
+    let config: Value = serde_json::from_str(&test.read("half/model/config.json")).expect("JSON");
+    assert_eq!((&config["dtype"], &config["torch_dtype"]), (&json!("bfloat16"), &json!("bfloat16")));
+    test.succeeds(&["generate", "--model", "half/model", "--prompt", "The tea", "--max-new-tokens", "2"]);
+
+    let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--max-steps", "1", "--lora-rank", "2"];
+    test.succeeds(&[&arguments[..], &["--output-dir", "adapter"]].concat());
+    test.succeeds(&["merge", "--model", "adapter/model", "--output", "merged", "--weights", "f16"]);
+    let merged: Value = serde_json::from_str(&test.read("merged/config.json")).expect("JSON");
+    assert_eq!(merged["dtype"], json!("float16"));
+}

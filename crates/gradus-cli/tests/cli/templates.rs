@@ -231,6 +231,21 @@ fn what_a_child_costs() {
     println!("all: {:.2}", all_apart.as_secs_f64() / all_here.as_secs_f64());
 }
 
+/// Fifteen megabytes are far below the limits of a child, each time.
+#[test]
+fn a_long_conversation_is_rendered_every_time() {
+    registered();
+    let model = fixture_model("gpt2");
+    let tokenizer = Tokenizer::from_dir(Path::new(&model)).expect("a tokenizer");
+    let template = ChatTemplate::from_dir(Path::new(&model), &tokenizer).expect("it opens").expect("a template");
+    let messages = [json!({ "role": "user", "content": "tea is good. ".repeat(1_200_000) })];
+    for _ in 0..10 {
+        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+        let rendered = template.render(&messages, &options).unwrap_or_else(|error| panic!("{error}"));
+        assert!(rendered.text.len() > 15_000_000);
+    }
+}
+
 fn said(rendered: gradus::Result<gradus::text::Rendered>) -> Result<gradus::text::Rendered, String> {
     rendered.map_err(|error| error.to_string())
 }

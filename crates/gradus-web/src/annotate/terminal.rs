@@ -7,6 +7,7 @@ use gradus::files::output::OutputFile;
 use gradus::generate::SamplingParams;
 use gradus::inference::{Prompts, SampleOptions, ScoreOptions, Scored, model_of, rewards, sample};
 use gradus::model::{Precision, WeightFormat};
+use gradus::pretrained::TextFiles;
 use gradus::rng::Seed;
 use gradus::{Error, Result};
 use serde::Serialize;
@@ -154,7 +155,7 @@ fn answered(
             at_once: Some(AT_ONCE),
             compute: Precision::F32,
             weights: WeightFormat::F32,
-            chat_template: None,
+            text: TextFiles::default(),
             device: new.device.clone(),
         };
         let mut said = Vec::new();
@@ -198,7 +199,7 @@ fn by_uncertainty(tasks: Vec<Task>, judge: &str, folder: &Path, device: &DeviceC
         data: passing.0.to_string_lossy().into_owned(),
         add_eos: None,
         max_rows: None,
-        chat_template: None,
+        text: TextFiles::default(),
         device: device.clone(),
     };
     let mut scores: Vec<f64> = Vec::new();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gradus::device::DeviceChoice;
+use gradus::pretrained::TextFiles;
 use gradus_web::{
     Answering, Form, NewProject, Number, Role, Tool, Trainer, export_project, import_project, invite, new_project,
     project_stats,
@@ -229,7 +230,7 @@ fn rewards(folder: &Path, row: &serde_json::Map<String, Value>) -> Vec<f32> {
         data: data.to_string_lossy().into_owned(),
         add_eos: None,
         max_rows: None,
-        chat_template: None,
+        text: TextFiles::default(),
         device: DeviceChoice::cpu(),
     };
     let mut found = Vec::new();

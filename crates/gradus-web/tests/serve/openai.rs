@@ -4,6 +4,7 @@ use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
 use gradus::inference::{Prompts, SampleOptions, Sampled, sample};
 use gradus::model::{Precision, WeightFormat};
+use gradus::pretrained::TextFiles;
 use gradus::rng::Seed;
 use serde_json::{Value, json};
 
@@ -33,7 +34,7 @@ fn generated(model: &str, prompt: &str, n: usize, params: SamplingParams, stop: 
         at_once: None,
         compute: Precision::F32,
         weights: WeightFormat::F32,
-        chat_template: None,
+        text: TextFiles::default(),
         device: DeviceChoice::cpu(),
     };
     let mut found = Vec::new();

@@ -227,7 +227,7 @@ fn placeholder(name: &str) -> &'static str {
         "exact_match" | "numeric_answer" | "text_column" => "COLUMN",
         "targets" => "NAME",
         "target_pattern" => "REGEX",
-        name if name.ends_with("model") || name.ends_with("dir") || name == "adapter" => "DIR",
+        name if name.ends_with("model") || name.ends_with("dir") || matches!(name, "adapter" | "tokenizer") => "DIR",
         _ => "TEXT",
     }
 }

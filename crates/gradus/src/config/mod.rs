@@ -57,6 +57,10 @@ use crate::task::DataConfig;
 pub struct RunConfig {
     /// The model to start from: a Hugging Face model directory or a hub name.
     pub model: String,
+    /// A tokenizer that is not beside the model: a directory or a hub name. It is saved with every model of the run. Default: the
+    /// model's own.
+    #[serde(default)]
+    pub tokenizer: Option<String>,
     /// Training rows: a file, a directory or a hub name; the row format is recognised from the columns. Or a task, with its files.
     pub data: DataConfig,
     /// More training rows, from other files or splits, beside those of `data` (which `train.max_rows` bounds).

@@ -15,6 +15,16 @@ use crate::error::{Error, Result};
 /// The most that a file of settings may hold, and one of a tokenizer: ten times what is known.
 pub(crate) const SETTINGS_BYTES: u64 = 64 << 20;
 pub(crate) const TOKENIZER_BYTES: u64 = 1 << 30;
+/// The files that a tokenizer is read from: one of them lies in every directory of a tokenizer.
+pub(crate) const TOKENIZERS: [&str; 7] = [
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "spm.model",
+];
 
 /// Opens a regular file. A pipe or a device is refused: it blocks whoever opens it, or has no end.
 ///

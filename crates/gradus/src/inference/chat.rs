@@ -17,7 +17,7 @@ pub use segments::{JudgedPart, SegmentsJudge};
 pub use session::{Ask, Piece, Said, Session};
 pub use talker::{Asked, Prompter};
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use answer::{Listener, UnderWay};
@@ -28,6 +28,7 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::{Engine, Event, Request, SamplingParams, Turn};
 use crate::model::WeightFormat;
+use crate::pretrained::TextFiles;
 use crate::rng::{Purpose, Seed, Stream};
 
 /// How a conversation is written as one text.
@@ -64,9 +65,8 @@ pub struct ChatOptions {
     pub adapter: Option<String>,
     /// How the weights are held.
     pub weights: WeightFormat,
-    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
-    /// `mistral`, `phi3`, `qwen`, `zephyr`).
-    pub chat_template: Option<PathBuf>,
+    /// What replaces its tokenizer and chat template.
+    pub text: TextFiles,
     /// How conversations are written. Default: by the template where there is one, else as in HH-RLHF.
     pub format: Option<ChatFormat>,
     /// Where to compute.
@@ -221,7 +221,7 @@ mod tests {
             model: root.to_string_lossy().into_owned(),
             adapter: None,
             weights: WeightFormat::F32,
-            chat_template: None,
+            text: TextFiles::default(),
             format: Some(format),
             device: DeviceChoice::cpu(),
         };

@@ -65,7 +65,7 @@ pub fn classes<E: From<Error>>(
 ) -> Result<(), E> {
     let dir = open(&options.model, None)?;
     dir.check_classifier()?;
-    let tokenizer = Tokenizer::from_dir(&dir.path)?;
+    let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
     dir.check_vocabulary(tokenizer.vocab_size())?;
     options.device.check_format("`--compute`", options.compute.name())?;
     let weights = WeightFormat::from(options.compute);

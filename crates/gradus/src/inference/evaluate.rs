@@ -1,7 +1,5 @@
 //! Metrics of a model on a data set: a language model's loss, a reward model's accuracy, or what samples are worth.
 
-use std::path::PathBuf;
-
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -26,7 +24,7 @@ use crate::objective::dpo::{DpoConfig, preferred};
 use crate::objective::reward_model::{BradleyTerry, RewardModelConfig};
 use crate::objective::sft;
 use crate::objective::{Objective, OfflineMethod};
-use crate::pretrained::{LabelPlan, Pretrained, Reader};
+use crate::pretrained::{LabelPlan, Pretrained, Reader, TextFiles};
 use crate::reward::config::{Learned, RewardConfig};
 use crate::reward::{self, Interrupt, Score};
 use crate::rng::Seed;
@@ -77,9 +75,8 @@ pub struct EvalOptions {
     pub max_rows: Option<usize>,
     /// Longest row in tokens.
     pub max_length: usize,
-    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
-    /// `mistral`, `phi3`, `qwen`, `zephyr`).
-    pub chat_template: Option<PathBuf>,
+    /// What replaces its tokenizer and chat template.
+    pub text: TextFiles,
     /// Where to compute.
     pub device: DeviceChoice,
 }
@@ -155,7 +152,7 @@ impl Measured {
 /// What is wrong with the model, the rows or the reward; [`Error::Interrupted`](crate::Error::Interrupted) where `interrupt`
 /// ended the wait for a reward program.
 pub fn evaluate(options: &EvalOptions, interrupt: &Interrupt) -> Result<Measured> {
-    let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     // One that gives a number is a reward model to rows with pairs.
     if files.dir.ranks() && are_pairs(options, interrupt) {
         return preferences(options, &files, interrupt);

@@ -12,7 +12,10 @@ use crate::error::{Error, Result};
 use crate::files::output::Outputs;
 use crate::host::read;
 use crate::model::adapter::Adaptable;
-use crate::model::{CausalLm, ModelDir, RewardModel, Rows, Sequence, save_causal, save_reward_model};
+use crate::model::{
+    CausalLm, Classifier, ModelDir, RewardModel, Rows, SavedWeights, Sequence, Text, save_causal, save_classifier,
+    save_reward_model,
+};
 use crate::pretrained::{name_padding, pad_id};
 use crate::rng::{Purpose, Seed};
 use crate::text::Tokenizer;
@@ -28,6 +31,8 @@ pub struct MergeOptions {
     pub output: PathBuf,
     /// Whether it may replace a model that is there.
     pub overwrite: bool,
+    /// How the weights lie on disk.
+    pub weights: SavedWeights,
     /// Where to compute.
     pub device: DeviceChoice,
 }
@@ -61,10 +66,24 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
     }
     let read = std::iter::once(&dir.path).chain(dir.adapter.as_ref().map(|adapter| &adapter.path));
     let output = Outputs::new(options.overwrite).reading_all(read).model_dir(&options.output)?;
-    let base = dir.without_adapter();
+    let base = ModelDir { saved_weights: options.weights, ..dir.without_adapter() };
     let (probes, has_encoder) = (probes(&dir), dir.has_encoder()?);
     let answers = |ask: &dyn Fn(&Rows<'_>) -> Vec<f32>| answers(&probes, has_encoder, ask);
-    let (found, expected) = if dir.is_reward_model() {
+    let (found, expected) = if dir.is_encoder() {
+        let model = Classifier::load(&dir, &options.device.device())?;
+        let logits = |model: &Classifier, rows: &Rows<'_>| {
+            let texts: Vec<Text<'_>> = rows.sequences().iter().map(|sequence| Text::new(sequence.target)).collect();
+            read_all(&model.logits(&model.batch(&texts)))
+        };
+        let expected = answers(&|rows| logits(&model, rows));
+        let merged = model.merged();
+        let base = base.with_head(Some(model.task().clone()));
+        output.write(|path| {
+            save_classifier(&merged, &base, path)?;
+            dir.trained().write(path)
+        })?;
+        (answers(&|rows| logits(&merged, rows)), expected)
+    } else if dir.is_reward_model() {
         let model = RewardModel::load(&dir, &options.device.device())?;
         let expected = answers(&|rows| read_all(&model.values(&model.batch(rows))));
         let merged = model.merged();
@@ -90,7 +109,7 @@ pub fn merge(options: &MergeOptions) -> Result<Merged> {
 }
 
 fn save_scalar(model: &RewardModel, base: &ModelDir, path: &Path) -> Result<()> {
-    let tokenizer = Tokenizer::from_dir(&base.path)?;
+    let tokenizer = Tokenizer::of_model(base.tokenizer_dir(), &base.path)?;
     let pad_id = pad_id(base, &tokenizer);
     save_reward_model(model, base, path, pad_id)?;
     name_padding(path, &tokenizer, pad_id)

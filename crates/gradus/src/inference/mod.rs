@@ -26,14 +26,12 @@ pub use quantize::{PolicyQuality, QuantizeOptions, QuantizeReport, REPORT_FILE, 
 pub use sample::{Prompts, SampleOptions, Sampled, sample};
 pub use score::{LogprobRow, RewardRow, ScoreOptions, Scored, logprobs, rewards};
 
-use std::path::Path;
-
 use crate::Result;
 use crate::batches::MicroBatch;
 use crate::data::TokeniseOptions;
 use crate::device::DeviceChoice;
 use crate::model::{ModelDir, Precision, WeightFormat, open_model, resolve};
-use crate::pretrained::Pretrained;
+use crate::pretrained::{Pretrained, TextFiles};
 
 /// Tokens of one forward pass.
 const PASSES: MicroBatch = MicroBatch { tokens: 4096, rows: None };
@@ -47,9 +45,9 @@ fn open(name: &str, adapter: Option<&str>) -> Result<ModelDir> {
     }
 }
 
-/// The model `name` with its tokenizer, with `adapter` on it; `template` replaces its chat template.
-fn open_files(name: &str, adapter: Option<&str>, template: Option<&Path>) -> Result<Pretrained> {
-    Pretrained::of(open(name, adapter)?, template)
+/// The model `name`, with `adapter` on it, and its tokenizer, with the files of `text` in the place of its own.
+fn open_files(name: &str, adapter: Option<&str>, text: &TextFiles) -> Result<Pretrained> {
+    Pretrained::of(open(name, adapter)?, text)
 }
 
 /// How rows become ids for the model in `files`: with an encoder, prompt and completion apart.

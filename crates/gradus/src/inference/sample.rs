@@ -1,6 +1,6 @@
 //! Completions of a data set's prompts, in the order of the prompts.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use crate::device::DeviceChoice;
 use crate::error::Error;
 use crate::generate::{BeamParams, SamplingParams};
 use crate::model::{CausalLm, Precision, Room, WeightFormat};
+use crate::pretrained::TextFiles;
 use crate::progress::Unwatched;
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, Prompt, Sampler};
@@ -74,9 +75,8 @@ pub struct SampleOptions {
     pub compute: Precision,
     /// How the weights are held; logprobs are those of the model so rounded.
     pub weights: WeightFormat,
-    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
-    /// `mistral`, `phi3`, `qwen`, `zephyr`).
-    pub chat_template: Option<PathBuf>,
+    /// What replaces its tokenizer and chat template.
+    pub text: TextFiles,
     /// Where to compute.
     pub device: DeviceChoice,
 }
@@ -108,7 +108,7 @@ pub fn sample<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(Sampled) -> Result<(), E>,
 ) -> Result<(), E> {
-    let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     let mut params = options.params.clone().forcing(files.dir.forced_ids());
     params.check()?;
     check_formats(&options.device, options.compute, options.weights)?;

@@ -1,7 +1,5 @@
 //! Logprobs or rewards of given rows, one result a row, in the order of the rows.
 
-use std::path::PathBuf;
-
 use serde::Serialize;
 
 use super::{PASSES, open_files};
@@ -11,7 +9,7 @@ use crate::error::Error;
 use crate::host::read;
 use crate::model::{CausalLm, Counted, Ranker, Room, Rows, Sequence};
 use crate::objective::sft;
-use crate::pretrained::Pretrained;
+use crate::pretrained::{Pretrained, TextFiles};
 
 /// What to score.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,9 +25,8 @@ pub struct ScoreOptions {
     pub add_eos: Option<bool>,
     /// Use at most this many rows.
     pub max_rows: Option<usize>,
-    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
-    /// `mistral`, `phi3`, `qwen`, `zephyr`).
-    pub chat_template: Option<PathBuf>,
+    /// What replaces its tokenizer and chat template.
+    pub text: TextFiles,
     /// Where to compute.
     pub device: DeviceChoice,
 }
@@ -76,7 +73,7 @@ pub fn logprobs<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(Scored<LogprobRow>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     if files.dir.is_reward_model() {
         let error = Error::model(&files.dir.path, "this is a reward model, which gives no logprobs");
         return Err(error.with_hint("score with it as `--reward-model`").into());
@@ -112,7 +109,7 @@ pub fn rewards<E: From<Error>>(
     progress: &mut dyn FnMut(usize, usize),
     each: &mut dyn FnMut(Scored<RewardRow>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let files = open_files(&options.model, options.adapter.as_deref(), options.chat_template.as_deref())?;
+    let files = open_files(&options.model, options.adapter.as_deref(), &options.text)?;
     let (examples, mut pairs) = examples(options, &files, true)?;
     let model = Ranker::load(&files.dir, &options.device.device())?;
     check_length(&examples, &pairs.rows, model.room())?;

@@ -89,7 +89,7 @@ impl CausalLm {
             return Err(Error::model(&found.path, "this is the adapter of a reward model, not of a language model"));
         }
         let mut tensors = AdapterTensors::open(&found.path)?;
-        adapter::attach_saved(&mut self.trunk, Family::of(dir)?, &found.config, &mut tensors)?;
+        adapter::attach_saved(&mut self.trunk, Family::of(dir)?.base_prefix(), &found.config, &mut tensors)?;
         tensors.finish()?;
         self.adapter = Some(Arc::new(found.config.clone()));
         Ok(self)

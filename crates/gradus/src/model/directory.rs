@@ -1,6 +1,7 @@
 //! A Hugging Face model directory: its configuration as written, and the files beside it.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
@@ -15,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::files::{self, atomic};
 
 /// Files that belong to the tokenizer: copied byte for byte beside every model that is written.
-const TOKENIZER_FILES: [&str; 11] = [
+const TOKENIZER_FILES: [&str; 13] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -25,6 +26,8 @@ const TOKENIZER_FILES: [&str; 11] = [
     "vocab.txt",
     "spiece.model",
     "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "spm.model",
     TEMPLATES[0],
     TEMPLATES[1],
 ];
@@ -45,14 +48,33 @@ pub struct ModelDir {
     pub adapter: Option<AdapterDir>,
     /// The head that goes on this encoder, where it is not the one that it has.
     pub head: Option<Task>,
+    /// Where its tokenizer is, if not beside it. Every model that is written from here gets that one.
+    pub tokenizer: Option<PathBuf>,
     /// The chat template that replaces the one beside it, in every model that is written from here.
     pub chat_template: Option<String>,
+    /// How the weights of every model that is written from here lie on disk.
+    pub saved_weights: SavedWeights,
 }
 
 /// The key of `config.json` that holds a [`Trained`].
 const TRAINED: &str = "gradus";
 /// The file that holds a [`Trained`] beside an adapter, whose own configuration is peft's alone.
 const TRAINED_FILE: &str = "gradus.json";
+
+/// The key of that file that holds what the head of a classifier says.
+const HEAD: &str = "head";
+
+/// Writes beside an adapter what the head of its classifier says.
+///
+/// # Errors
+/// When the file is broken or cannot be written.
+pub(super) fn write_head(head: Map<String, Value>, to: &Path) -> Result<()> {
+    let path = to.join(TRAINED_FILE);
+    let mut left = read_object(&path)?.unwrap_or_default();
+    left.insert(HEAD.into(), head.into());
+    let text = serde_json::to_string_pretty(&left).expect("JSON values serialise") + "\n";
+    atomic::write_bytes(&path, text.as_bytes())
+}
 
 /// What the training of a model leaves for those who use it: in `config.json`, under `gradus`; of an adapter in `gradus.json`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -85,7 +107,12 @@ impl Trained {
                 config.insert(TRAINED.into(), found.into());
                 (path, config)
             }
-            None => (to.join(TRAINED_FILE), found),
+            None => {
+                let path = to.join(TRAINED_FILE);
+                let mut left = read_object(&path)?.unwrap_or_default();
+                left.extend(found);
+                (path, left)
+            }
         };
         let text = serde_json::to_string_pretty(&object).expect("JSON values serialise") + "\n";
         // A new file: the old one may be that of a checkpoint as well.
@@ -115,6 +142,52 @@ impl Trained {
     }
 }
 
+/// How the weights of a saved model lie on disk. Memory and training state keep 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SavedWeights {
+    /// IEEE 754 single precision: exactly what was trained.
+    #[default]
+    F32,
+    /// The upper half of it, rounded to nearest, ties to even: the range of f32 and 8 bits of precision.
+    Bf16,
+    /// IEEE 754 half precision, rounded likewise: 11 bits of precision, and nothing beyond 65,504.
+    F16,
+}
+
+impl SavedWeights {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[Self::F32, Self::Bf16, Self::F16];
+
+    /// What configurations and flags call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+
+    /// What `config.json` calls it.
+    pub(super) fn dtype(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::Bf16 => "bfloat16",
+            Self::F16 => "float16",
+        }
+    }
+}
+
+impl FromStr for SavedWeights {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().copied().find(|weights| weights.name() == text);
+        found.ok_or_else(|| {
+            format!("`{text}` is none of {}", Self::ALL.iter().map(|of| of.name()).collect::<Vec<_>>().join(", "))
+        })
+    }
+}
+
 /// An adapter's directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterDir {
@@ -124,6 +197,8 @@ pub struct AdapterDir {
     pub config: PeftConfig,
     /// What its training left.
     pub trained: Trained,
+    /// What the head of a classifier says, as `config.json` of a whole model would have it.
+    pub head: Option<Map<String, Value>>,
 }
 
 impl ModelDir {
@@ -145,7 +220,7 @@ impl ModelDir {
                     Error::model(path, format!("its base `{base}` cannot be opened: {error}"))
                         .with_hint("give the base as `--model` and this directory as `--adapter`")
                 })?;
-            return Ok(Self { adapter: Some(adapter), ..base });
+            return Ok(base.with(adapter));
         }
         Self::open_model(path)
     }
@@ -161,7 +236,7 @@ impl ModelDir {
             .ok_or_else(|| Error::model(path, "no `config.json`: this is not a model directory"))?;
         let generation_config = read_object(&path.join("generation_config.json"))?;
         facts::check(path, &config, generation_config.as_ref())?;
-        Ok(Self { path: path.into(), config, generation_config, adapter: None, head: None, chat_template: None })
+        Ok(Self { path: path.into(), generation_config, ..Self::unsaved(config) })
     }
 
     /// The same model with the adapter in `path` on it.
@@ -174,7 +249,14 @@ impl ModelDir {
             return Err(Error::model(path, format!("the model has the adapter `{on}` already"))
                 .with_hint("merge that one into its base with `gradus merge`"));
         }
-        Ok(Self { adapter: Some(AdapterDir::open(path)?), ..self })
+        Ok(self.with(AdapterDir::open(path)?))
+    }
+
+    /// A tokenizer beside the adapter is the one that it was trained with.
+    fn with(self, adapter: AdapterDir) -> Self {
+        let has_tokenizer = files::TOKENIZERS.iter().any(|file| adapter.path.join(file).is_file());
+        let tokenizer = if has_tokenizer { Some(adapter.path.clone()) } else { self.tokenizer.clone() };
+        Self { adapter: Some(adapter), tokenizer, ..self }
     }
 
     /// The model without its adapter.
@@ -185,7 +267,21 @@ impl ModelDir {
 
     /// A directory that does not exist yet, for a model built from `config`.
     pub fn unsaved(config: Map<String, Value>) -> Self {
-        Self { path: PathBuf::new(), config, generation_config: None, adapter: None, head: None, chat_template: None }
+        Self {
+            path: PathBuf::new(),
+            config,
+            generation_config: None,
+            adapter: None,
+            head: None,
+            tokenizer: None,
+            chat_template: None,
+            saved_weights: SavedWeights::F32,
+        }
+    }
+
+    /// The directory of its tokenizer.
+    pub fn tokenizer_dir(&self) -> &Path {
+        self.tokenizer.as_deref().unwrap_or(&self.path)
     }
 
     /// `model_type`, such as `gpt2`.
@@ -214,7 +310,7 @@ impl ModelDir {
     /// Whether this is a scalar reward model.
     pub fn is_reward_model(&self) -> bool {
         match &self.adapter {
-            Some(adapter) => adapter.config.task_type == TaskType::SequenceClassification,
+            Some(adapter) => adapter.config.task_type == TaskType::SequenceClassification && !self.is_encoder(),
             None => self.has_score(),
         }
     }
@@ -317,7 +413,8 @@ impl ModelDir {
             return Ok(());
         }
         let message = format!("the tokenizer has {tokens} tokens, but the model's vocabulary only {known}");
-        Err(Error::model(&self.path, message).with_hint("put the tokenizer that the model was trained with beside it"))
+        Err(Error::model(&self.path, message)
+            .with_hint("put the tokenizer that the model was trained with beside it, or name it with `--tokenizer`"))
     }
 
     /// Copies the tokenizer files into `to`, byte for byte; a chat template that replaces them all is written in their place.
@@ -325,11 +422,12 @@ impl ModelDir {
     /// # Errors
     /// When a file cannot be copied.
     pub fn copy_tokenizer(&self, to: &Path) -> Result<()> {
+        let from = self.tokenizer_dir();
         // A model saved over itself keeps its files: copying one onto itself would empty it.
-        let is_same = || std::fs::canonicalize(&self.path).ok() == std::fs::canonicalize(to).ok();
-        if !self.path.as_os_str().is_empty() && !is_same() {
+        let is_same = || std::fs::canonicalize(from).ok() == std::fs::canonicalize(to).ok();
+        if !from.as_os_str().is_empty() && !is_same() {
             let files = TOKENIZER_FILES.iter().filter(|name| self.chat_template.is_none() || !TEMPLATES.contains(name));
-            files.copied().try_for_each(|name| copy(&self.path.join(name), &to.join(name)))?;
+            files.copied().try_for_each(|name| copy(&from.join(name), &to.join(name)))?;
         }
         let Some(template) = &self.chat_template else { return Ok(()) };
         // Readers take this file before a template within `tokenizer_config.json`.
@@ -349,8 +447,9 @@ impl AdapterDir {
             return Err(Error::model(path, format!("no `{}`: this is not an adapter", adapter::CONFIG_FILE))
                 .with_hint("an adapter holds `adapter_config.json` and `adapter_model.safetensors`"));
         }
-        let trained = read_object(&path.join(TRAINED_FILE))?.as_ref().map(Trained::from_json).unwrap_or_default();
-        Ok(Self { path: path.into(), config: PeftConfig::read(&file)?, trained })
+        let left = read_object(&path.join(TRAINED_FILE))?.unwrap_or_default();
+        let head = left.get(HEAD).and_then(Value::as_object).cloned();
+        Ok(Self { path: path.into(), config: PeftConfig::read(&file)?, trained: Trained::from_json(&left), head })
     }
 }
 

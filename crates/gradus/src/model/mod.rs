@@ -49,7 +49,7 @@ pub(crate) use causal::select_rows;
 pub use causal::{BLOCK_LOGITS, CausalLm, Head, head_format};
 pub use classifier::{Classifier, Reading, Scope, Task};
 pub use context::{Context, KvCache};
-pub use directory::{AdapterDir, ModelDir, Trained};
+pub use directory::{AdapterDir, ModelDir, SavedWeights, Trained};
 pub use dropout::DropoutStream;
 pub use encoder::{Encoder, Text, TextBatch};
 pub use gradus_kernels::{CacheRow, TokenLogprobs};

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, bf16, f16};
 use safetensors::tensor::{Dtype, View};
 
+use super::directory::SavedWeights;
 use crate::files::NamedTensor;
 
 /// Tracks the path of names while a module is walked. Enum variants are not part of a name, and neither is the `_` at the end
@@ -43,8 +44,8 @@ pub(crate) struct SharedTensor {
 
 #[derive(Debug, Clone)]
 enum Values {
-    /// Floats of the model.
-    Shared(Box<Tensor<1>>),
+    /// Floats of the model, and what they are in the file.
+    Shared(Box<Tensor<1>>, SavedWeights),
     /// As they go into the file.
     Raw(Dtype, Vec<u8>),
 }
@@ -55,7 +56,27 @@ impl SharedTensor {
         let tensor = if tensor.is_autodiff() { tensor.inner() } else { tensor };
         let shape = tensor.dims().to_vec();
         let size = shape.iter().product::<usize>();
-        Self { name, shape, values: Values::Shared(Box::new(tensor.reshape([size]))) }
+        Self { name, shape, values: Values::Shared(Box::new(tensor.reshape([size])), SavedWeights::F32) }
+    }
+
+    /// The same, rounded to `weights` in the file. What has a type of its own there keeps it.
+    #[must_use]
+    pub fn saved_as(mut self, weights: SavedWeights) -> Self {
+        if let Values::Shared(_, format) = &mut self.values {
+            *format = weights;
+        }
+        self
+    }
+
+    /// The first number that is finite in the model, and would not be in the file.
+    pub fn out_of_range(&self) -> Option<f32> {
+        // Half a step beyond the largest number, where rounding reaches infinity.
+        let limit = match &self.values {
+            Values::Shared(_, SavedWeights::F16) => 65_520.0,
+            Values::Shared(_, SavedWeights::Bf16) => f32::from_bits(0x7f7f_8000),
+            _ => return None,
+        };
+        self.values().into_iter().find(|value| value.is_finite() && value.abs() >= limit)
     }
 
     /// Its shape.
@@ -69,7 +90,7 @@ impl SharedTensor {
     /// When it is of another type.
     pub fn values(&self) -> Vec<f32> {
         match &self.values {
-            Values::Shared(values) => values.as_ref().clone().into_data().try_into_vec().expect("f32 parameters"),
+            Values::Shared(values, _) => values.as_ref().clone().into_data().try_into_vec().expect("f32 parameters"),
             Values::Raw(dtype, _) => panic!("`{}` is {dtype:?}", self.name),
         }
     }
@@ -83,7 +104,9 @@ impl SharedTensor {
 impl View for &SharedTensor {
     fn dtype(&self) -> Dtype {
         match self.values {
-            Values::Shared(_) => Dtype::F32,
+            Values::Shared(_, SavedWeights::F32) => Dtype::F32,
+            Values::Shared(_, SavedWeights::Bf16) => Dtype::BF16,
+            Values::Shared(_, SavedWeights::F16) => Dtype::F16,
             Values::Raw(dtype, _) => dtype,
         }
     }
@@ -95,14 +118,25 @@ impl View for &SharedTensor {
     /// Only the tensor that is being written is ever copied.
     fn data(&self) -> Cow<'_, [u8]> {
         match &self.values {
-            Values::Shared(values) => values.as_ref().clone().into_data_as::<f32>().as_bytes().to_vec().into(),
+            Values::Shared(values, format) => {
+                let values = values.as_ref().clone().into_data_as::<f32>();
+                let data = match format {
+                    SavedWeights::F32 => values,
+                    SavedWeights::Bf16 => values.convert::<bf16>(),
+                    SavedWeights::F16 => values.convert::<f16>(),
+                };
+                data.as_bytes().to_vec().into()
+            }
             Values::Raw(_, bytes) => bytes.into(),
         }
     }
 
     fn data_len(&self) -> usize {
         match &self.values {
-            Values::Shared(_) => 4 * self.shape.iter().product::<usize>(),
+            Values::Shared(_, format) => {
+                let bytes = if *format == SavedWeights::F32 { 4 } else { 2 };
+                bytes * self.shape.iter().product::<usize>()
+            }
             Values::Raw(_, bytes) => bytes.len(),
         }
     }

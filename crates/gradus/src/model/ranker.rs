@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use gradus_kernels::{Precision, WeightFormat};
 
-use super::adapter::{Adaptable, Attached, Layers};
+use super::adapter::{Adaptable, Attached, Layers, PeftConfig};
 use super::batch::{Rows, Sequence};
 use super::classifier::{Classifier, Reading, Scope, Task};
 use super::directory::ModelDir;
@@ -146,6 +146,13 @@ impl Adaptable for Ranker {
                 let (below, attached) = model.adapted_mut();
                 (below, attached)
             }
+        }
+    }
+
+    fn fitted(&self, config: PeftConfig) -> PeftConfig {
+        match self {
+            Self::Decoder(model) => model.fitted(config),
+            Self::Encoder(model) => model.fitted(config),
         }
     }
 

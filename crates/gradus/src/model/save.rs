@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::adapter::{self, Adaptable};
 use super::causal::CausalLm;
-use super::classifier::Classifier;
-use super::directory::ModelDir;
+use super::classifier::{Classifier, Head};
+use super::directory::{ModelDir, SavedWeights};
 use super::encoder::EncoderFamily;
 use super::parameters::{SharedTensor, shared_tensors};
 use super::quant;
@@ -30,7 +30,7 @@ const SHARD_BYTES: usize = 50_000_000_000;
 /// When a file cannot be written.
 pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()> {
     if let Some(config) = model.adapter() {
-        return adapter::save(&model.trunk, None, config, source, to);
+        return adapter::save(&model.trunk, Vec::new(), config, source, to);
     }
     let mut config = source.config.clone();
     config.insert("architectures".into(), json!([Family::of(source)?.language_class()]));
@@ -47,12 +47,12 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
             config.remove(key);
         }
     }
-    write_json(&to.join("config.json"), finish_config(config))?;
+    write_json(&to.join("config.json"), finish_config(config, source.saved_weights))?;
     let generation = source.generation_config.clone().unwrap_or_else(|| derived_generation_config(&source.config));
     write_json(&to.join("generation_config.json"), generation)?;
     let mut tensors = tensors_on_disk(model, &model.trunk, source)?;
     tensors.extend(model.logits_bias().map(|bias| SharedTensor::new("final_logits_bias".into(), bias)));
-    save_weights(&tensors, to, SHARD_BYTES)?;
+    save_weights(tensors, source.saved_weights, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
 }
 
@@ -65,7 +65,9 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
 /// When a file cannot be written.
 pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_id: u32) -> Result<()> {
     if let Some(config) = model.adapter() {
-        return adapter::save(&model.trunk, Some(&model.score), config, source, to);
+        let mut score = shared_tensors(&model.score);
+        score.iter_mut().for_each(|tensor| tensor.name = format!("score.{}", tensor.name));
+        return adapter::save(&model.trunk, score, config, source, to);
     }
     let mut config = source.config.clone();
     config.insert("architectures".into(), json!([format!("{}ForSequenceClassification", Family::of(source)?.class())]));
@@ -74,29 +76,34 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
     config.insert("label2id".into(), json!({ "LABEL_0": 0 }));
     config.insert("pad_token_id".into(), json!(pad_id));
     describe_quantisation(&mut config, &model.trunk, "score");
-    write_json(&to.join("config.json"), finish_config(config))?;
-    save_weights(&tensors_on_disk(model, &model.trunk, source)?, to, SHARD_BYTES)?;
+    write_json(&to.join("config.json"), finish_config(config, source.saved_weights))?;
+    save_weights(tensors_on_disk(model, &model.trunk, source)?, source.saved_weights, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
 }
 
 /// Writes `model` into the existing directory `to` as a `…ForSequenceClassification` or `…ForTokenClassification` model with
-/// its labels.
+/// its labels; of one with an adapter the adapter, what was trained of the head, and the labels.
 ///
 /// # Errors
 /// When a file cannot be written.
 pub fn save_classifier(model: &Classifier, source: &ModelDir, to: &Path) -> Result<()> {
     let (family, task) = (EncoderFamily::of(source)?, model.task());
+    if let Some(config) = model.adapter() {
+        let mut tensors = shared_tensors(model);
+        tensors.iter_mut().for_each(|tensor| tensor.name = Classifier::on_disk(&tensor.name, family));
+        tensors.retain(|tensor| Head::part(family, &tensor.name).is_some_and(|part| config.trains_head(part)));
+        adapter::save(&model.encoder, tensors, config, source, to)?;
+        return task.write_beside(to);
+    }
     let mut config = source.config.clone();
     config.insert("architectures".into(), json!([format!("{}{}", family.class(), task.scope.class_end())]));
     task.describe(&mut config);
-    for key in ["dtype", "torch_dtype"] {
-        config.insert(key.into(), json!("float32"));
-    }
+    name_dtype(&mut config, source.saved_weights);
     config.remove("quantization_config");
     write_json(&to.join("config.json"), config)?;
     let mut tensors = shared_tensors(model);
     tensors.iter_mut().for_each(|tensor| tensor.name = Classifier::on_disk(&tensor.name, family));
-    save_weights(&tensors, to, SHARD_BYTES)?;
+    save_weights(tensors, source.saved_weights, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
 }
 
@@ -135,10 +142,16 @@ fn describe_quantisation(config: &mut Map<String, Value>, trunk: &Trunk, head: &
     };
 }
 
+/// The type of the weights, in the new form and the old.
+fn name_dtype(config: &mut Map<String, Value>, weights: SavedWeights) {
+    for key in ["dtype", "torch_dtype"] {
+        config.insert(key.into(), json!(weights.dtype()));
+    }
+}
+
 /// The keys that every written configuration has, whatever the source had.
-fn finish_config(mut config: Map<String, Value>) -> Map<String, Value> {
-    config.insert("dtype".into(), json!("float32"));
-    config.insert("torch_dtype".into(), json!("float32"));
+fn finish_config(mut config: Map<String, Value>, weights: SavedWeights) -> Map<String, Value> {
+    name_dtype(&mut config, weights);
     config.insert("use_cache".into(), json!(true));
     agree_on_rope(&mut config);
     config
@@ -236,10 +249,20 @@ fn write_json(path: &Path, object: Map<String, Value>) -> Result<()> {
 }
 
 /// Writes tensors as one safetensors file, or as shards of at most `limit` bytes with an index.
-fn save_weights(tensors: &[SharedTensor], to: &Path, limit: usize) -> Result<()> {
+///
+/// # Errors
+/// When a number has no place in `weights`, or a file cannot be written.
+fn save_weights(tensors: Vec<SharedTensor>, weights: SavedWeights, to: &Path, limit: usize) -> Result<()> {
+    let tensors: Vec<SharedTensor> = tensors.into_iter().map(|tensor| tensor.saved_as(weights)).collect();
+    for tensor in &tensors {
+        if let Some(value) = tensor.out_of_range() {
+            let message = format!("`{}` holds {value}, which is too large for {}", tensor.name, weights.name());
+            return Err(Error::model(to, message).with_hint("save the weights as f32"));
+        }
+    }
     let mut shards: Vec<Vec<&SharedTensor>> = vec![Vec::new()];
     let mut size = 0;
-    for tensor in tensors {
+    for tensor in &tensors {
         let bytes = tensor.data_len();
         if size + bytes > limit && size > 0 {
             shards.push(Vec::new());
@@ -258,8 +281,9 @@ fn save_weights(tensors: &[SharedTensor], to: &Path, limit: usize) -> Result<()>
         weight_map.extend(shard.iter().map(|tensor| (tensor.name.clone(), json!(name))));
     }
     let total: usize = tensors.iter().map(|tensor| tensor.data_len()).sum();
+    let parameters: usize = tensors.iter().map(|tensor| tensor.dims().iter().product::<usize>()).sum();
     let index = json!({
-        "metadata": { "total_parameters": total / 4, "total_size": total },
+        "metadata": { "total_parameters": parameters, "total_size": total },
         "weight_map": weight_map,
     });
     let Value::Object(index) = index else { unreachable!("an object literal") };
@@ -281,11 +305,35 @@ mod tests {
     fn weights_over_the_limit_are_sharded_with_an_index() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let tensor = |name: &str| SharedTensor::new(name.into(), Tensor::<2>::ones([2, 3], &Device::flex()));
-        save_weights(&[tensor("a"), tensor("b"), tensor("c")], dir.path(), 50).expect("written");
+        save_weights(vec![tensor("a"), tensor("b"), tensor("c")], SavedWeights::F32, dir.path(), 50).expect("written");
         let index = std::fs::read_to_string(dir.path().join("model.safetensors.index.json")).expect("index");
         let index: Value = serde_json::from_str(&index).expect("JSON");
         assert_eq!(index["weight_map"]["b"], "model-00001-of-00002.safetensors");
         assert_eq!(index["weight_map"]["c"], "model-00002-of-00002.safetensors");
         assert_eq!(index["metadata"]["total_size"], 72);
+    }
+
+    #[test]
+    fn weights_are_rounded_on_disk_or_refused() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        // Half way between two numbers of bf16, and just above.
+        let values = [1.0 + 1.0 / 256.0, 1.0 + 1.0 / 256.0 + 1.0 / 4096.0, -65_519.0];
+        let tensor = |values: &[f32]| SharedTensor::new("a".into(), Tensor::<1>::from_floats(values, &Device::flex()));
+        let read = |weights: SavedWeights| {
+            save_weights(vec![tensor(&values)], weights, dir.path(), 50).expect("written");
+            let bytes = std::fs::read(dir.path().join("model.safetensors")).expect("weights");
+            let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+            let found = file.tensor("a").expect("the tensor");
+            let halves: Vec<u16> =
+                found.data().chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]])).collect();
+            (found.dtype(), halves)
+        };
+        assert_eq!(read(SavedWeights::Bf16), (safetensors::Dtype::BF16, vec![0x3f80, 0x3f81, 0xc780]));
+        assert_eq!(read(SavedWeights::F16), (safetensors::Dtype::F16, vec![0x3c04, 0x3c04, 0xfbff]));
+        for (weights, value) in [(SavedWeights::F16, 65_520.0), (SavedWeights::Bf16, f32::MAX)] {
+            let error = save_weights(vec![tensor(&[value])], weights, dir.path(), 50).expect_err("too large");
+            assert!(error.to_string().contains("is too large for"), "{error}");
+            save_weights(vec![tensor(&[f32::INFINITY])], weights, dir.path(), 50).expect("it is what it was");
+        }
     }
 }

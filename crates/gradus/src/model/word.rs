@@ -7,6 +7,8 @@ use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
 use gradus_kernels::{Precision, WeightFormat};
 
+use super::directory::SavedWeights;
+
 /// A value that is one word of a few.
 pub(crate) trait Word: Copy + 'static {
     /// Every value.
@@ -23,6 +25,13 @@ impl Word for Precision {
 }
 
 impl Word for WeightFormat {
+    const ALL: &[Self] = Self::ALL;
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Word for SavedWeights {
     const ALL: &[Self] = Self::ALL;
     fn name(self) -> &'static str {
         self.name()

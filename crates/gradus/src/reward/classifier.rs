@@ -53,7 +53,7 @@ impl ClassifierReward {
         }
         let (label, value) = wanted(&task, &config.model, config.label.as_ref(), config.value).map_err(refuse)?;
         let model = Classifier::load_packed(dir, weights, device)?.into_frozen(weights);
-        let tokenizer = Tokenizer::from_dir(&dir.path)?;
+        let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let pattern = |text: &str| Pattern::parse(text).map_err(|message| config_error(message, None));
         let text = pattern(config.text.as_deref().unwrap_or(TEXT))?;

@@ -31,7 +31,7 @@ impl ModelReward {
     /// When `dir` is not a reward model's, or a file is missing or corrupt.
     pub fn load(dir: &ModelDir, device: &Device, weights: WeightFormat, passes: MicroBatch) -> Result<Self> {
         let model = Ranker::load_packed(dir, weights, device)?.into_frozen(weights);
-        let tokenizer = Tokenizer::from_dir(&dir.path)?;
+        let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let template = ChatTemplate::from_dir(&dir.path, &tokenizer)?;
         Ok(Self { model, tokenizer, template, passes })

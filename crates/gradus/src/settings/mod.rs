@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::parse_rename;
 pub use crate::data::{Side, TooLong};
 use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
-use crate::model::{self, Precision, WeightFormat};
+use crate::model::{self, Precision, SavedWeights, WeightFormat};
 pub use evaluation::EvaluationConfig;
 pub use resolved::Settings;
 
@@ -129,6 +129,11 @@ pub struct TrainConfig {
     #[serde(with = "model::word::optional")]
     #[schemars(schema_with = "model::word::optional::schema::<WeightFormat>")]
     pub frozen_weights: Option<WeightFormat>,
+    /// How the weights of `model/` and `best/` lie on disk: `f32`, `bf16` or `f16` (half the size, rounded). Checkpoints, adapters
+    /// and critics keep `f32`. Default `f32`.
+    #[serde(with = "model::word")]
+    #[schemars(schema_with = "model::word::schema::<SavedWeights>")]
+    pub saved_weights: SavedWeights,
     /// Threads. Default: one per core.
     #[schemars(range(max = 1_024))]
     pub threads: Option<usize>,
@@ -196,6 +201,7 @@ impl Default for TrainConfig {
             compute: Precision::F32,
             sampling_weights: None,
             frozen_weights: None,
+            saved_weights: SavedWeights::F32,
             threads: None,
             text_column: "text".into(),
             column: Vec::new(),

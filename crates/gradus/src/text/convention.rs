@@ -7,8 +7,12 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Convention {
     Gpt2,
-    /// RoBERTa, BART, Longformer, LED, XLM-RoBERTa, CamemBERT.
+    /// RoBERTa, BART, Longformer, LED.
     Roberta,
+    /// XLM-RoBERTa.
+    XlmRoberta,
+    /// CamemBERT.
+    Camembert,
     Blenderbot,
     BlenderbotSmall,
     /// T5, mT5.
@@ -16,7 +20,13 @@ pub(super) enum Convention {
     /// BERT, DistilBERT.
     Bert,
     Albert,
+    /// DeBERTa 2 and 3.
     Deberta,
+    /// Llama 1 and 2, Mistral's first models.
+    Llama,
+    Gemma,
+    /// Qwen 2 and 3.
+    Qwen2,
 }
 
 impl Convention {
@@ -35,13 +45,18 @@ impl Convention {
     fn of_kind(kind: &str) -> Option<Self> {
         Some(match kind.replace('-', "").to_ascii_lowercase().as_str() {
             "gpt2" => Self::Gpt2,
-            "roberta" | "bart" | "longformer" | "led" | "xlmroberta" | "camembert" => Self::Roberta,
+            "roberta" | "bart" | "longformer" | "led" => Self::Roberta,
+            "xlmroberta" => Self::XlmRoberta,
+            "camembert" => Self::Camembert,
             "blenderbot" => Self::Blenderbot,
             "blenderbotsmall" => Self::BlenderbotSmall,
             "t5" | "mt5" => Self::T5,
             "bert" | "distilbert" => Self::Bert,
             "albert" => Self::Albert,
             "debertav2" => Self::Deberta,
+            "llama" | "mistral" => Self::Llama,
+            "gemma" | "gemma2" => Self::Gemma,
+            "qwen2" | "qwen3" => Self::Qwen2,
             _ => return None,
         })
     }
@@ -50,12 +65,17 @@ impl Convention {
     pub fn token(self, name: &str) -> Option<&'static str> {
         let [begin, end, unknown, separator, padding, first, mask] = match self {
             Self::Gpt2 => ["<|endoftext|>", "<|endoftext|>", "<|endoftext|>", "", "", "", ""],
-            Self::Roberta | Self::Blenderbot => ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"],
+            Self::Roberta | Self::XlmRoberta | Self::Camembert | Self::Blenderbot => {
+                ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"]
+            }
             Self::BlenderbotSmall => ["__start__", "__end__", "__unk__", "", "__null__", "", ""],
             Self::T5 => ["", "</s>", "<unk>", "", "<pad>", "", ""],
             Self::Bert => ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
             Self::Albert => ["[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"],
             Self::Deberta => ["[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
+            Self::Llama => ["<s>", "</s>", "<unk>", "", "", "", ""],
+            Self::Gemma => ["<bos>", "<eos>", "<unk>", "", "<pad>", "", ""],
+            Self::Qwen2 => ["", "<|endoftext|>", "", "", "<|endoftext|>", "", ""],
         };
         let token = match name {
             "bos_token" => begin,
@@ -72,11 +92,27 @@ impl Convention {
 
     /// Whether its `vocab.json` and `merges.txt` are of bytes, as GPT-2's are.
     pub fn is_byte_level(self) -> bool {
-        matches!(self, Self::Gpt2 | Self::Roberta | Self::Blenderbot)
+        matches!(self, Self::Gpt2 | Self::Roberta | Self::Blenderbot | Self::Qwen2)
+    }
+
+    /// Whether its older file is SentencePiece's, which then says what stands around a text.
+    pub fn is_sentencepiece(self) -> bool {
+        use Convention::{Albert, Camembert, Deberta, Gemma, Llama, T5, XlmRoberta};
+        matches!(self, T5 | Albert | Deberta | XlmRoberta | Camembert | Llama | Gemma)
+    }
+
+    /// Whether its older files put the token that begins a text before each, where they do not say.
+    pub fn adds_bos(self) -> bool {
+        matches!(self, Self::Llama | Self::Gemma)
     }
 
     /// Whether words begin with a space that the text need not have, where the files do not say.
     pub fn adds_space(self) -> bool {
         self == Self::Blenderbot
+    }
+
+    /// Whether a token that its file calls ordinary is a special one.
+    pub fn is_special(self, token: &str) -> bool {
+        self == Self::Gemma && ["<start_of_turn>", "<end_of_turn>"].contains(&token)
     }
 }

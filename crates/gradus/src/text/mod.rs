@@ -11,6 +11,7 @@ mod python;
 mod ranges;
 pub mod render;
 mod segments;
+mod sentencepiece;
 mod sentences;
 mod shell;
 mod stop_strings;

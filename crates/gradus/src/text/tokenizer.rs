@@ -1,25 +1,27 @@
 //! The tokenizer of a Hugging Face model directory.
 //!
 //! `tokenizer.json` decides how text becomes ids; `tokenizer_config.json` and `special_tokens_map.json` say which
-//! tokens end a text, begin it and pad it; what they leave open, the class of the tokenizer decides. The older
-//! `vocab.json` + `merges.txt` of GPT-2, RoBERTa, BART and Blenderbot and the `vocab.txt` of BERT and DistilBERT are read where
-//! `tokenizer.json` is missing.
+//! tokens end a text, begin it and pad it; what they leave open, the class of the tokenizer decides. Where `tokenizer.json` is
+//! missing, older files are read: `vocab.json` + `merges.txt` (GPT-2, RoBERTa, BART, Blenderbot, Qwen), `vocab.txt` (BERT,
+//! DistilBERT), and those of SentencePiece (T5, ALBERT, DeBERTa, XLM-RoBERTa, Llama, Gemma).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value, json};
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, truncate_encodings};
 use tokenizers::{
-    AddedToken, Encoding, PostProcessor, PreTokenizerWrapper, decoders::byte_level::ByteLevel,
+    AddedToken, Encoding, PostProcessor, PreTokenizerWrapper, SplitDelimiterBehavior, decoders::byte_level::ByteLevel,
     decoders::wordpiece::WordPiece as WordPieceDecoder, models::bpe::BPE, models::wordpiece::WordPiece,
-    normalizers::bert::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer, processors::roberta::RobertaProcessing,
+    normalizers::bert::BertNormalizer, normalizers::unicode::NFC, pre_tokenizers::bert::BertPreTokenizer,
+    pre_tokenizers::sequence::Sequence as PreTokenizerSequence, pre_tokenizers::split::Split,
+    pre_tokenizers::split::SplitPattern, processors::roberta::RobertaProcessing,
     processors::template::TemplateProcessing,
 };
 
 use super::convention::Convention;
-use super::tokenizer_bounds;
+use super::{sentencepiece, tokenizer_bounds};
 use crate::{Error, Result, border, files};
 
 /// Text to ids and back, with the special tokens of one model directory. Copies share the vocabulary.
@@ -77,15 +79,30 @@ pub enum Cut {
 const BYTES_A_TOKEN: usize = 16;
 
 impl Tokenizer {
+    /// Whether `directory` holds a tokenizer, of whatever format.
+    pub fn is_in(directory: &Path) -> bool {
+        files::TOKENIZERS.iter().any(|file| directory.join(file).is_file())
+    }
+
     /// Reads the tokenizer of a model directory.
     ///
     /// # Errors
     /// When a file is missing or corrupt; the message names it.
     pub fn from_dir(directory: &Path) -> Result<Self> {
+        Self::of_model(directory, directory)
+    }
+
+    /// Reads the tokenizer in `directory`, of the model in `model`: its `config.json` says which class the tokenizer has, where
+    /// no file beside the tokenizer does.
+    ///
+    /// # Errors
+    /// When a file is missing or corrupt; the message names it.
+    pub fn of_model(directory: &Path, model: &Path) -> Result<Self> {
         let config = read_json(&directory.join("tokenizer_config.json"))?.unwrap_or(Value::Null);
         let special_map = read_json(&directory.join("special_tokens_map.json"))?.unwrap_or(Value::Null);
         // What is wrong with it, whoever reads the model says.
-        let model_config = read_json(&directory.join("config.json")).ok().flatten().unwrap_or(Value::Null);
+        let model_config = [directory, model].map(|of| read_json(&of.join("config.json")).ok().flatten());
+        let model_config = model_config.into_iter().flatten().next().unwrap_or(Value::Null);
         let convention = Convention::of(&config, &model_config);
         let mut inner = load_model(directory, convention, &config)?;
         // Padding and truncation are the caller's business; a `tokenizer.json` saved by a trainer often holds both.
@@ -105,11 +122,12 @@ impl Tokenizer {
             .collect();
         // Tokens already in the vocabulary only become special: no id is added.
         inner.add_special_tokens(added).map_err(|e| Error::model(directory, e.to_string()))?;
-        let is_old = !directory.join("tokenizer.json").is_file();
-        if let Some(convention) = convention.filter(|_| is_old) {
+        let is_old = !directory.join(WHOLE).is_file();
+        if let Some(convention) = convention.filter(|of| is_old && !of.is_sentencepiece()) {
             surround(&mut inner, convention, &config, &special).map_err(|e| Error::model(directory, e))?;
         }
-        set_template(&mut inner, &config, &special).map_err(|e| Error::model(directory, e))?;
+        let adds_bos = is_old && convention.is_some_and(Convention::adds_bos);
+        set_template(&mut inner, &config, &special, adds_bos).map_err(|e| Error::model(directory, e))?;
 
         let special_ids: HashSet<u32> =
             inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
@@ -378,25 +396,86 @@ fn spaces_words(inner: &tokenizers::Tokenizer, convention: Option<Convention>) -
     is_plain && convention.is_some_and(Convention::is_byte_level)
 }
 
+/// The file that holds all of a tokenizer.
+const WHOLE: &str = "tokenizer.json";
+
 fn load_model(directory: &Path, convention: Option<Convention>, config: &Value) -> Result<tokenizers::Tokenizer> {
-    let path = directory.join("tokenizer.json");
+    let path = directory.join(WHOLE);
     match files::read(&path, files::TOKENIZER_BYTES) {
-        Ok(bytes) => {
-            tokenizer_bounds::check(&bytes).map_err(|what| Error::model(&path, what))?;
-            border::cross(|| tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| error.to_string()))
-                .flatten()
-                .map_err(|error| Error::model(&path, format!("not a tokenizer: {error}")))
-                .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory"))
+        Ok(bytes) => from_json(&path, &bytes)
+            .map_err(|e| e.with_hint("the file may be cut off; copy it again from the original model directory")),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let mut inner = load_old_files(directory, convention, config)?;
+            add_tokens(&mut inner, directory, config)?;
+            Ok(inner)
         }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => load_old_files(directory, convention, config),
         Err(e) => Err(Error::io(path, e)),
     }
 }
 
-/// How a tokenizer is put beside a model.
-const SAVE: &str = "save the tokenizer beside the weights: `AutoTokenizer.from_pretrained(…).save_pretrained(…)`";
+/// The tokenizer that `bytes`, a `tokenizer.json`, describe; `path` is where they come from.
+fn from_json(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
+    tokenizer_bounds::check(bytes).map_err(|what| Error::model(path, what))?;
+    border::cross(|| tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string()))
+        .flatten()
+        .map_err(|error| Error::model(path, format!("not a tokenizer: {error}")))
+}
 
-/// GPT-2's two files: a byte-level BPE without normaliser; or BERT's one.
+/// Adds the tokens that stand beside an older vocabulary: in `added_tokens.json` (token to id), and in `tokenizer_config.json`
+/// as `added_tokens_decoder` (id to token).
+fn add_tokens(inner: &mut tokenizers::Tokenizer, directory: &Path, config: &Value) -> Result<()> {
+    let path = directory.join("added_tokens.json");
+    let mut tokens: BTreeMap<u64, AddedToken> = BTreeMap::new();
+    if let Some(Value::Object(added)) = read_json(&path)? {
+        for (token, id) in added {
+            let id =
+                id.as_u64().ok_or_else(|| Error::model(&path, format!("the id of `{token}` is {id}, no number")))?;
+            tokens.insert(id, AddedToken::from(token, true).normalized(false));
+        }
+    }
+    for (id, token) in config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten() {
+        let flag = |name: &str| token.get(name).and_then(Value::as_bool).unwrap_or(false);
+        let (Ok(id), Some(content)) = (id.parse(), token_text(Some(token))) else {
+            let path = directory.join("tokenizer_config.json");
+            return Err(Error::model(
+                path,
+                format!("`added_tokens_decoder` has `{id}: {token}`, which is no token with an id"),
+            ));
+        };
+        let token = AddedToken::from(content, flag("special"))
+            .lstrip(flag("lstrip"))
+            .rstrip(flag("rstrip"))
+            .single_word(flag("single_word"))
+            .normalized(flag("normalized"));
+        tokens.insert(id, token);
+    }
+    for (id, token) in tokens {
+        let content = token.content.clone();
+        if content.len() > tokenizer_bounds::PIECE_BYTES {
+            let most = tokenizer_bounds::PIECE_BYTES;
+            return Err(Error::model(directory, format!("the added token {id} has more than {most} bytes")));
+        }
+        inner.add_tokens([token]).map_err(|error| Error::model(directory, error.to_string()))?;
+        let found = inner.token_to_id(&content).map(u64::from);
+        if found != Some(id) {
+            let found = found.map_or("none".to_owned(), |found| found.to_string());
+            let message =
+                format!("the id of the added token `{content}` is {id} in its file, but {found} in the vocabulary");
+            return Err(Error::model(directory, message).with_hint("the files belong to different tokenizers"));
+        }
+    }
+    Ok(())
+}
+
+/// How the class of Qwen 2 cuts texts before it merges bytes.
+const QWEN_WORDS: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// How a model gets a tokenizer.
+const SAVE: &str = "name one that lies elsewhere with `--tokenizer`, or save it beside the weights: \
+                    `AutoTokenizer.from_pretrained(…).save_pretrained(…)`";
+
+/// What is read where there is no `tokenizer.json`: GPT-2's two files, BERT's one, or that of SentencePiece.
 fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Value) -> Result<tokenizers::Tokenizer> {
     let (vocab, merges) = (directory.join("vocab.json"), directory.join("merges.txt"));
     if !directory.is_dir() {
@@ -406,12 +485,17 @@ fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Val
     if convention == Some(Convention::Bert) && pieces.is_file() {
         return load_word_pieces(&pieces, config);
     }
+    if let Some(path) = sentencepiece::FILES.iter().map(|name| directory.join(name)).find(|path| path.is_file()) {
+        let json = sentencepiece::read(&path, convention, config)?;
+        return from_json(&path, json.to_string().as_bytes());
+    }
     if !vocab.is_file() || !merges.is_file() {
-        let message =
-            "no tokenizer: neither `tokenizer.json` nor `vocab.json` with `merges.txt`, nor BERT's `vocab.txt`";
+        let message = "no tokenizer: it has none of `tokenizer.json`, `vocab.json` with `merges.txt`, `vocab.txt` (BERT) and \
+                       SentencePiece's `spiece.model`, `tokenizer.model`, `sentencepiece.bpe.model` or `spm.model`";
         return Err(Error::model(directory, message).with_hint(SAVE));
     }
-    if convention.is_some_and(|of| !of.is_byte_level()) {
+    let class = config.get("tokenizer_class").and_then(Value::as_str);
+    if convention.map_or(class.is_some(), |of| !of.is_byte_level()) {
         let message = "no `tokenizer.json`, and `vocab.json` with `merges.txt` are read of byte-level tokenizers alone";
         return Err(Error::model(directory, message).with_hint(SAVE));
     }
@@ -420,8 +504,17 @@ fn load_old_files(directory: &Path, convention: Option<Convention>, config: &Val
         .flatten()
         .map_err(|e| Error::model(directory, format!("`vocab.json` and `merges.txt` are not a tokenizer: {e}")))?;
     let mut inner = tokenizers::Tokenizer::new(bpe);
-    inner.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(false)));
+    let bytes = ByteLevel::default().add_prefix_space(false);
     inner.with_decoder(Some(ByteLevel::default()));
+    if convention == Some(Convention::Qwen2) {
+        let words = Split::new(SplitPattern::Regex(QWEN_WORDS.to_owned()), SplitDelimiterBehavior::Isolated, false)
+            .map_err(|error| Error::model(directory, error.to_string()))?;
+        inner.with_normalizer(Some(NFC)).map_err(|error| Error::model(directory, error.to_string()))?;
+        inner.with_pre_tokenizer(Some(PreTokenizerSequence::new(vec![words.into(), bytes.use_regex(false).into()])));
+        inner.with_post_processor(Some(bytes.use_regex(false).trim_offsets(false)));
+        return Ok(inner);
+    }
+    inner.with_pre_tokenizer(Some(bytes));
     inner.with_post_processor(Some(ByteLevel::default()));
     if inner.token_to_id("<|endoftext|>").is_some() {
         let end = AddedToken::from("<|endoftext|>".to_owned(), true);
@@ -466,7 +559,7 @@ fn surround(
     config: &Value,
     special: &Special,
 ) -> Result<(), String> {
-    if convention == Convention::Gpt2 {
+    if matches!(convention, Convention::Gpt2 | Convention::Qwen2) {
         return Ok(());
     }
     let space = config.get("add_prefix_space").and_then(Value::as_bool).unwrap_or(convention.adds_space());
@@ -507,8 +600,13 @@ fn surround(
 }
 
 /// `add_bos_token` and `add_eos_token`, where the configuration states them, replace the post-processor of
-/// `tokenizer.json`, as in transformers.
-fn set_template(inner: &mut tokenizers::Tokenizer, config: &Value, special: &Special) -> Result<(), String> {
+/// `tokenizer.json`, as in transformers. Where only the other is stated, `adds_bos` says whether the class adds the first.
+fn set_template(
+    inner: &mut tokenizers::Tokenizer,
+    config: &Value,
+    special: &Special,
+    adds_bos: bool,
+) -> Result<(), String> {
     let flag = |name: &str| config.get(name).and_then(Value::as_bool);
     let (bos, eos) = (flag("add_bos_token"), flag("add_eos_token"));
     if bos.is_none() && eos.is_none() {
@@ -518,22 +616,19 @@ fn set_template(inner: &mut tokenizers::Tokenizer, config: &Value, special: &Spe
         let token = token.as_ref()?;
         inner.token_to_id(token).map(|id| (token.clone(), id))
     };
-    let before = bos.unwrap_or(false).then(|| id(&special.bos)).flatten();
+    let before = bos.unwrap_or(adds_bos).then(|| id(&special.bos)).flatten();
     let after = eos.unwrap_or(false).then(|| id(&special.eos)).flatten();
-    let name = |token: &Option<(String, u32)>| token.as_ref().map_or(String::new(), |(text, _)| text.clone());
-    let mut single = Vec::new();
-    if before.is_some() {
-        single.push(format!("{}:0", name(&before)));
-    }
-    single.push("$A:0".to_owned());
-    if after.is_some() {
-        single.push(format!("{}:0", name(&after)));
-    }
+    let part = |text: &str, of: u8| -> Vec<String> {
+        let token = |token: &Option<(String, u32)>| token.as_ref().map(|(text, _)| format!("{text}:{of}"));
+        [token(&before), Some(format!("${text}:{of}")), token(&after)].into_iter().flatten().collect()
+    };
+    let (single, second) = (part("A", 0), part("B", 1));
+    let pair = [single.clone(), second].concat();
     let mut tokens: Vec<(String, u32)> = before.into_iter().chain(after).collect();
     tokens.dedup();
     let template = TemplateProcessing::builder()
         .try_single(single)
-        .map_err(|e| e.to_string())?
+        .and_then(|of| of.try_pair(pair))?
         .special_tokens(tokens)
         .build()
         .map_err(|e| e.to_string())?;

@@ -110,6 +110,7 @@ fn inputs(plan: &Plan, start: &Start, cast: &Cast<Player>) -> Vec<PathBuf> {
     let data = sources.iter().filter_map(|data| data.from.as_ref());
     found.extend(data.map(PathBuf::from).filter(|path| path.exists()));
     found.extend(plan.train().chat_template.clone());
+    found.extend(start.model.dir.tokenizer.clone());
     config.reward.iter().for_each(|reward| add_files(reward, &mut found));
     config.train.evaluation.metrics.iter().for_each(|metric| add_metric(metric, &mut found));
     for data in sources {

@@ -62,10 +62,6 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
         shape.layers = role.layers.map_or(shape.layers, |layers| layers.min(shape.layers));
         Ok::<_, Error>(Player { role, name: name.clone(), dir, shape })
     })?;
-    if cast.policy.role.head == Head::Labels && start.adapts(plan) {
-        let message = format!("`{}` is an encoder, which carries no adapter yet", config.model);
-        return Err(Error::input(message).with_hint("leave `lora` and `adapter` out: all weights are trained then"));
-    }
     fit::check(&cast, start, config.method.is_online())?;
     Ok(cast)
 }

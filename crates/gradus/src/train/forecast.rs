@@ -186,7 +186,7 @@ const BYTES_A_ROW: usize = 600;
 const TOKENIZER_FACTOR: u64 = 20;
 
 fn tokenizer_bytes(start: &Start) -> u64 {
-    let file = std::fs::metadata(start.model.dir.path.join("tokenizer.json"));
+    let file = std::fs::metadata(start.model.dir.tokenizer_dir().join("tokenizer.json"));
     TOKENIZER_FACTOR * file.map_or(0, |file| file.len())
 }
 

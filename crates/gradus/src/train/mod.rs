@@ -25,3 +25,22 @@ mod watched;
 
 pub use crate::observer;
 pub use run::{Outcome, run};
+
+/// What a model is saved for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SaveFor {
+    /// To go on with training: exactly.
+    Resume,
+    /// To be used: with weights as `train.saved_weights` says.
+    Use,
+}
+
+impl SaveFor {
+    /// Which of the two a model is written from.
+    fn choose<T>(self, exact: T, rounded: T) -> T {
+        match self {
+            Self::Resume => exact,
+            Self::Use => rounded,
+        }
+    }
+}

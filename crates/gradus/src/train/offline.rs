@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::SaveFor;
 use super::diagnosis;
 use super::longest;
 use super::recorder::{Recorder, Verdict};
@@ -33,7 +34,7 @@ pub struct Offline<'a, O: Objective> {
     /// Everything else.
     pub settings: &'a Settings,
     /// Writes the model (without gradient) into a directory.
-    pub save: &'a dyn Fn(&O::Model, &Path) -> Result<()>,
+    pub save: &'a dyn Fn(&O::Model, &Path, SaveFor) -> Result<()>,
     /// What completions of held-out prompts are worth after so many steps, where that is asked for.
     pub complete: Option<Complete<'a, O::Model>>,
 }
@@ -134,7 +135,9 @@ fn finish_step<O: Objective>(
         diagnosis::watch_loss(recorder, done, settings);
     }
     let verdict = match &evaluation {
-        Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&learner.frozen(), path))?,
+        Some(found) => {
+            recorder.judge(done, settings, found, |path| (task.save)(&learner.frozen(), path, SaveFor::Use))?
+        }
         None => Verdict::GoOn,
     };
     recorder.settle(learner.version())?;
@@ -230,7 +233,9 @@ fn save_checkpoint<O: Objective>(
     planned: bool,
 ) -> Result<()> {
     let model = learner.frozen();
-    recorder.checkpoint(task.settings, planned, &[("", learner.optimizer())], |path| (task.save)(&model, path))
+    recorder.checkpoint(task.settings, planned, &[("", learner.optimizer())], |path| {
+        (task.save)(&model, path, SaveFor::Resume)
+    })
 }
 
 fn describe<O: Objective>(objective: &O, rows: &[usize], batch: &[&O::Example]) -> Value {

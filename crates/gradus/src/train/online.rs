@@ -6,6 +6,7 @@ use std::time::Instant;
 use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
+use super::SaveFor;
 use super::longest;
 use super::recorder::{Recorder, Verdict};
 use super::rescue;
@@ -54,7 +55,7 @@ pub struct Online<'a> {
     /// What completions of held-out prompts are measured with beside the reward.
     pub measuring: &'a Measuring,
     /// Writes the policy (without gradient) into a directory.
-    pub save: &'a dyn Fn(&CausalLm, &Path) -> Result<()>,
+    pub save: &'a dyn Fn(&CausalLm, &Path, SaveFor) -> Result<()>,
 }
 
 impl<'a> Online<'a> {
@@ -272,7 +273,9 @@ fn finish_step(
         recorder.log(done, settings, epoch, evaluation.as_ref())?;
     }
     let mut verdict = match &evaluation {
-        Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&actor.frozen().policy, path))?,
+        Some(found) => {
+            recorder.judge(done, settings, found, |path| (task.save)(&actor.frozen().policy, path, SaveFor::Use))?
+        }
         None => Verdict::GoOn,
     };
     if let Some(KlLimit { above, after }) = algorithm.kl_limit().filter(|&limit| is_too_far(recorder, limit)) {
@@ -422,9 +425,10 @@ fn save_checkpoint(
     let mut optimizers = vec![(ACTOR_PREFIX, actor.optimizer())];
     optimizers.extend(algorithm.learners().into_iter().map(|(prefix, trained)| (prefix, trained.optimizer)));
     recorder.checkpoint(task.settings, planned, &optimizers, |path| {
-        (task.save)(&frozen.policy, path)?;
+        let save = |policy: &CausalLm, path: &Path| (task.save)(policy, path, SaveFor::Resume);
+        save(&frozen.policy, path)?;
         algorithm.save(&frozen, path)?;
-        algorithm.save_state(path, task.save)
+        algorithm.save_state(path, &save)
     })
 }
 

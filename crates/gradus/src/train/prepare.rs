@@ -10,7 +10,7 @@ use crate::data::{BadRows, Counts, Dataset, ImplicitPrompt, LoadOptions, Need, R
 use crate::error::{Error, Result};
 use crate::model::{self, open_model};
 use crate::observer::{Event, Observer};
-use crate::pretrained::Pretrained;
+use crate::pretrained::{Pretrained, TextFiles};
 use crate::process::Interrupt;
 use crate::reward::config::RewardConfig;
 use crate::rng::{Purpose, Stream};
@@ -45,7 +45,9 @@ impl Start {
                 adapter.path.display()
             )));
         }
-        let model = Pretrained::of(dir, plan.train().chat_template.as_deref())?;
+        let text =
+            TextFiles { tokenizer: plan.config().tokenizer.clone(), chat_template: plan.train().chat_template.clone() };
+        let model = Pretrained::of(dir, &text)?;
         Ok(Self { model, expected_data: None, data: OnceCell::new() })
     }
 
@@ -84,6 +86,7 @@ pub fn fetch_models(plan: &Plan, observer: &mut dyn Observer) -> Result<()> {
     let config = plan.config();
     let mut names = vec![config.model.as_str()];
     names.extend(config.adapter.as_deref());
+    names.extend(config.tokenizer.as_deref());
     let cast = plan.method().method().cast(&config.shared());
     names.extend(cast.names());
     for name in names {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
+use super::SaveFor;
 use super::asked::{self, Asked};
 use super::beginning::Beginning;
 use super::cast::{self, Player};
@@ -252,8 +253,9 @@ impl Job<'_> {
             ..objective.trained(model, examples, settings.passes)
         };
         // Every model that is saved says how it is read; what has to be measured is said of those that stay.
-        let save = |model: &<M::Objective as Objective>::Model, path: &Path| {
-            model.save(&self.start.model, path)?;
+        let for_use = self.start.model.saving(self.plan.train().saved_weights);
+        let save = |model: &<M::Objective as Objective>::Model, path: &Path, purpose: SaveFor| {
+            model.save(purpose.choose(&self.start.model, &for_use), path)?;
             trained(model, &[]).write(path)
         };
         let mut recorder = self.recorder(observer)?;
@@ -288,7 +290,7 @@ impl Job<'_> {
         let all: Vec<_> = train.iter().collect();
         let measured = trained(&model, &all);
         atomic::write_dir(&self.directory.model(), |path| {
-            save(&model, path)?;
+            save(&model, path, SaveFor::Use)?;
             measured.write(path)
         })?;
         // The best model's scores are others than the last one's.
@@ -332,7 +334,10 @@ impl Job<'_> {
             None => Learner::new(actor, optimizer),
             Some(_) => Learner::without_moments(actor, optimizer),
         };
-        let save = |policy: &CausalLm, path: &Path| policy.save(&self.start.model, path);
+        let for_use = self.start.model.saving(self.plan.train().saved_weights);
+        let save = |policy: &CausalLm, path: &Path, purpose: SaveFor| {
+            policy.save(purpose.choose(&self.start.model, &for_use), path)
+        };
         let stop_ids = self.start.model.stop_ids();
         let mut recorder = self.recorder(observer)?;
         apart.write(self.directory)?;
@@ -351,7 +356,7 @@ impl Job<'_> {
         online::train(&task, &mut *algorithm, &mut *reward, &mut learner, &mut recorder)?;
         recorder.tell(&Event::Phase { name: "saving", total: None, done: 0 });
         let frozen = learner.frozen();
-        atomic::write_dir(&self.directory.model(), |path| save(&frozen.policy, path))?;
+        atomic::write_dir(&self.directory.model(), |path| save(&frozen.policy, path, SaveFor::Use))?;
         algorithm.save(&frozen, self.directory.path())?;
         self.finish(&mut recorder, &settings)
     }

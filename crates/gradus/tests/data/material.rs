@@ -65,6 +65,54 @@ fn roberta_bart_and_longformer_read_from_their_two_old_files() {
     }
 }
 
+#[test]
+fn t5_reads_from_its_file_of_sentencepiece() {
+    let Some(source) = material("tokenizers/t5") else { return };
+    let folder = super::Folder::new();
+    std::fs::copy(source.join("spiece.model"), folder.path("spiece.model")).unwrap();
+    folder.write("config.json", r#"{"model_type": "t5"}"#);
+    let (old, new) = (Tokenizer::from_dir(&folder.path("")).unwrap(), Tokenizer::from_dir(&source).unwrap());
+    let mut compared = 0;
+    let rows = std::fs::read_to_string(source.join("../golden_ids.json")).unwrap();
+    let golden: Value = serde_json::from_str(&rows).unwrap();
+    for text in golden.as_object().unwrap().values().flat_map(|cases| cases.as_array().unwrap()) {
+        let text = text["text"].as_str().unwrap();
+        assert_eq!(old.encode(text, true).unwrap(), new.encode(text, true).unwrap(), "{text:?}");
+        compared += 1;
+    }
+    assert!(compared >= 60, "only {compared} texts were compared");
+    assert_eq!((old.vocab_size(), old.eos_id(), old.pad_id()), (32100, Some(1), Some(0)));
+}
+
+/// `vocab.json` and `merges.txt` of Qwen, with the tokens of its turns in `tokenizer_config.json`.
+#[test]
+fn qwen_reads_from_its_two_old_files() {
+    let Some(source) = material("tokenizers/qwen3") else { return };
+    let whole: Value = serde_json::from_slice(&std::fs::read(source.join("tokenizer.json")).unwrap()).unwrap();
+    let folder = super::Folder::new();
+    folder.write("vocab.json", whole["model"]["vocab"].to_string());
+    let merges = whole["model"]["merges"].as_array().unwrap().iter().map(|pair| match pair {
+        Value::String(pair) => format!("{pair}\n"),
+        pair => format!("{} {}\n", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
+    });
+    folder.write("merges.txt", merges.collect::<String>());
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(source.join("tokenizer_config.json")).unwrap()).unwrap();
+    let added = whole["added_tokens"].as_array().unwrap().iter();
+    config["added_tokens_decoder"] = added.map(|token| (token["id"].to_string(), token.clone())).collect();
+    folder.write("tokenizer_config.json", config.to_string());
+    let (old, new) = (Tokenizer::from_dir(&folder.path("")).unwrap(), Tokenizer::from_dir(&source).unwrap());
+    let golden = std::fs::read_to_string(source.join("../golden_ids.json")).unwrap();
+    let golden: Value = serde_json::from_str(&golden).unwrap();
+    for text in golden.as_object().unwrap().values().flat_map(|cases| cases.as_array().unwrap()) {
+        let text = text["text"].as_str().unwrap();
+        assert_eq!(old.encode(text, true).unwrap(), new.encode(text, true).unwrap(), "{text:?}");
+    }
+    let turn = "<|im_start|>user\nIt's 1234 cafe\u{301}<|im_end|>\n";
+    assert_eq!(old.encode(turn, true).unwrap(), new.encode(turn, true).unwrap());
+    assert_eq!((old.vocab_size(), old.eos_id()), (new.vocab_size(), new.eos_id()));
+}
+
 /// Blenderbot begins with a space and ends with `</s>` alone: transformers 4's `BlenderbotTokenizerFast` of the same files.
 #[test]
 fn blenderbots_two_old_files_end_every_text() {

@@ -23,7 +23,8 @@ fn missing_and_corrupt_files() {
     folder.write("m/config.json", "{}");
     assert_eq!(
         error(&folder),
-        "m: no tokenizer: neither `tokenizer.json` nor `vocab.json` with `merges.txt`, nor BERT's `vocab.txt`"
+        "m: no tokenizer: it has none of `tokenizer.json`, `vocab.json` with `merges.txt`, `vocab.txt` (BERT) and \
+         SentencePiece's `spiece.model`, `tokenizer.model`, `sentencepiece.bpe.model` or `spm.model`"
     );
     let whole = std::fs::read(fixture().join("tokenizer.json")).unwrap();
     folder.write("m/tokenizer.json", &whole[..whole.len() / 2]);
@@ -312,4 +313,75 @@ fn a_text_that_is_far_too_long_is_not_read_to_its_end() {
     assert_eq!(tokenizer.encode_within(&text, false, 100).expect("no error"), None);
     let whole = tokenizer.encode(&text, false).expect("ids");
     assert_eq!(tokenizer.encode_within(&text, false, whole.len()).expect("no error"), Some(whole));
+}
+
+/// The files of SentencePiece as the fast tokenizers of `transformers` 4.57.1 read them (`tools/parity/sentencepiece_files.py`).
+#[test]
+fn files_of_sentencepiece_are_read_as_their_classes_read_them() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/sentencepiece");
+    let expected = std::fs::read_to_string(fixtures.join("expected.json")).expect("the fixture");
+    let expected: Value = serde_json::from_str(&expected).expect("JSON");
+    let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).expect("ids") };
+    let mut compared = 0;
+    for (name, case) in expected["cases"].as_object().expect("cases") {
+        let tokenizer = Tokenizer::from_dir(&fixtures.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let special = &case["special"];
+        assert_eq!(tokenizer.bos_token(), special["bos_token"].as_str(), "{name}");
+        assert_eq!(tokenizer.eos_token(), special["eos_token"].as_str(), "{name}");
+        assert_eq!(tokenizer.unk_token(), special["unk_token"].as_str(), "{name}");
+        assert_eq!(tokenizer.vocab_size(), case["size"].as_u64().expect("a size") as usize, "{name}");
+        for row in case["texts"].as_array().expect("texts") {
+            let text = row["text"].as_str().expect("a text");
+            let found = tokenizer.encode(text, true).expect("ids");
+            assert_eq!(found, ids(&row["ids"]), "{name}: {text:?}");
+            let pair = tokenizer.encode_joined(text, Some("and more"), None).expect("ids");
+            assert_eq!(pair.ids, ids(&row["pair"]), "{name}: {text:?}");
+            assert_eq!(
+                tokenizer.decode(&found, true).expect("a text"),
+                row["decoded"].as_str().expect("a text"),
+                "{name}: {text:?}"
+            );
+            compared += 1;
+        }
+    }
+    assert!(compared >= 100, "only {compared} texts were compared");
+}
+
+#[test]
+fn files_of_sentencepiece_that_cannot_be_read() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/sentencepiece");
+    let folder = Folder::new();
+    folder.write("m/spiece.model", std::fs::read(fixtures.join("t5/spiece.model")).expect("the fixture"));
+    assert_eq!(error(&folder), "m/spiece.model: nothing says which class of tokenizers reads this file");
+    folder.write("m/tokenizer_config.json", r#"{"tokenizer_class": "GPT2Tokenizer"}"#);
+    assert_eq!(error(&folder), "m/spiece.model: tokenizers of its class do not read files of SentencePiece");
+    // The kind of the model says which class it is.
+    std::fs::remove_file(folder.path("m/tokenizer_config.json")).expect("it is there");
+    folder.write("m/config.json", r#"{"model_type": "t5"}"#);
+    assert!(Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer").appends_eos());
+    folder.write("m/spiece.model", "no protocol buffer");
+    let message = error(&folder);
+    assert!(message.starts_with("m/spiece.model: not a file of SentencePiece: "), "{message}");
+    folder.write("m/spiece.model", "");
+    assert_eq!(error(&folder), "m/spiece.model: not a file of SentencePiece: it has no pieces");
+}
+
+/// Tokens that stand beside an older vocabulary get the ids that their files name, or are refused.
+#[test]
+fn added_tokens_keep_their_ids() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/sentencepiece/gemma");
+    let folder = Folder::new();
+    folder.write("m/tokenizer.model", std::fs::read(fixtures.join("tokenizer.model")).expect("the fixture"));
+    let size = Tokenizer::from_dir(&fixtures).expect("a tokenizer").vocab_size();
+    folder.write("m/tokenizer_config.json", r#"{"tokenizer_class": "GemmaTokenizer"}"#);
+    folder.write("m/added_tokens.json", format!(r#"{{"<tool>": {size}}}"#));
+    let tokenizer = Tokenizer::from_dir(&folder.path("m")).expect("a tokenizer");
+    let id = tokenizer.token_id("<tool>").expect("the token");
+    assert_eq!((id as usize, tokenizer.vocab_size()), (size, size + 1));
+    assert!(tokenizer.encode("a<tool>b", false).expect("ids").contains(&id));
+    folder.write("m/added_tokens.json", format!(r#"{{"<tool>": {}}}"#, size + 3));
+    assert_eq!(
+        error(&folder),
+        format!("m: the id of the added token `<tool>` is {} in its file, but {size} in the vocabulary", size + 3)
+    );
 }

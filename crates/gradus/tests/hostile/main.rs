@@ -151,6 +151,7 @@ readers!(
     gzip,
     parquet,
     tokenizer,
+    sentencepiece,
     tokenizer_config,
     chat_template,
     model_config,

@@ -42,6 +42,12 @@ pub fn all() -> Vec<Reader> {
             let _ = std::fs::remove_file(at.join("tokenizer_config.json"));
             use_tokenizer(at)
         }),
+        reader("sentencepiece", sentencepiece, |at, bytes| {
+            write(at, "tokenizer.model", bytes);
+            write(at, "tokenizer_config.json", br#"{"tokenizer_class": "LlamaTokenizer"}"#);
+            let _ = std::fs::remove_file(at.join("tokenizer.json"));
+            use_tokenizer(at)
+        }),
         reader(
             "tokenizer_config",
             || vec![fixture("t5", "tokenizer_config.json")],
@@ -244,6 +250,10 @@ fn tokenizer() -> Vec<Vec<u8>> {
     let fixtures = [fixture("t5", "tokenizer.json"), fixture("gpt2", "tokenizer.json")];
     let encoders = ["bert", "deberta"].map(|model| encoder(model, "tokenizer.json"));
     [steps.to_string().into_bytes()].into_iter().chain(fixtures).chain(encoders).collect()
+}
+
+fn sentencepiece() -> Vec<Vec<u8>> {
+    vec![std::fs::read(fixtures().join("sentencepiece/llama/tokenizer.model")).expect("a fixture")]
 }
 
 fn use_tokenizer(directory: &Path) -> Result<(), String> {

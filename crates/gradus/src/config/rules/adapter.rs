@@ -1,8 +1,8 @@
 //! Rules of adapters, and of dropout.
 
 use crate::config::RunConfig;
-use crate::config::method::{MethodConfig, names};
-use crate::method::{Head, Problems};
+use crate::config::method::names;
+use crate::method::Problems;
 
 pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     let adapts = config.adapter.is_some() || config.lora.is_some();
@@ -10,14 +10,6 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         let message = "`train.sampling_weights` is set, but under an adapter the base is sampled from as it is held";
         (message.into(), Some("use `train.frozen_weights`: it holds the base so in training too".into()))
     });
-    problems.unless(
-        !adapts || carries_adapters(config, &config.method),
-        &[if config.lora.is_some() { "lora" } else { "adapter" }],
-        || {
-            let message = format!("`{}` trains an encoder, which carries no adapter yet", config.method.name());
-            (message, Some("leave it out: all weights are trained then".into()))
-        },
-    );
     drops_well(problems, config, "train.dropout", config.train.dropout.then_some("true".into()));
     let Some(lora) = &config.lora else { return };
     problems.unless(config.adapter.is_none(), &["adapter", "lora"], || {
@@ -35,11 +27,6 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     drops_well(problems, config, "lora.dropout", (lora.dropout != 0.0).then(|| lora.dropout.to_string()));
 }
 
-/// Encoders have no adapters yet.
-fn carries_adapters(config: &RunConfig, method: &MethodConfig) -> bool {
-    method.method().cast(&config.shared()).policy.head != Head::Labels
-}
-
 /// Dropout is for methods that ask one model alone; `value` is what `key` is set to.
 fn drops_well(problems: &mut Problems<'_>, config: &RunConfig, key: &'static str, value: Option<String>) {
     let Some(value) = value.filter(|_| !config.method.method().drops_out()) else { return };
@@ -47,8 +34,6 @@ fn drops_well(problems: &mut Problems<'_>, config: &RunConfig, key: &'static str
     let message = format!(
         "`{key}` is {value}, but {method} compares logprobs of one text under several models: with dropout they would differ by chance",
     );
-    let takers = names("and", |method| {
-        method.method().drops_out() && (key == "train.dropout" || carries_adapters(config, method))
-    });
+    let takers = names("and", |method| method.method().drops_out());
     problems.unless(false, &[key], || (message, Some(format!("leave it out; it is for {takers}"))));
 }

@@ -271,6 +271,7 @@ mod tests {
     use crate::device::DeviceChoice;
     use crate::inference::{Prompts, SampleOptions, ScoreOptions, Scored, logprobs, sample};
     use crate::model::{Precision, WeightFormat};
+    use crate::pretrained::TextFiles;
     use crate::rng::{Purpose, Seed};
 
     const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/trajectories/models/");
@@ -280,7 +281,7 @@ mod tests {
             model: format!("{ROOT}{name}"),
             adapter: None,
             weights: WeightFormat::F32,
-            chat_template: None,
+            text: TextFiles::default(),
             format: None,
             device: DeviceChoice::cpu(),
         };
@@ -339,7 +340,7 @@ mod tests {
                 at_once: None,
                 compute: Precision::F32,
                 weights: WeightFormat::F32,
-                chat_template: None,
+                text: TextFiles::default(),
                 device: DeviceChoice::cpu(),
             };
             let mut expected = Vec::new();
@@ -387,7 +388,7 @@ mod tests {
             data: file.to_string_lossy().into_owned(),
             add_eos: None,
             max_rows: None,
-            chat_template: None,
+            text: TextFiles::default(),
             device: DeviceChoice::cpu(),
         };
         let mut expected = Vec::new();

@@ -37,7 +37,7 @@ impl Talker {
         check_formats(&options.device, Precision::F32, options.weights)?;
         let directory = model_of(Path::new(&options.model))?;
         let name = directory.to_string_lossy();
-        let files = open_files(&name, options.adapter.as_deref(), options.chat_template.as_deref())?;
+        let files = open_files(&name, options.adapter.as_deref(), &options.text)?;
         if files.dir.is_reward_model() {
             let error = Error::model(&files.dir.path, "this is a reward model, which does not answer");
             return Err(error.with_hint("give it as `--reward-model`, and a language model as `--model`"));

@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::files::output::Outputs;
 use crate::model::adapter::Adaptable;
 use crate::model::{CausalLm, ModelDir};
-use crate::pretrained::Pretrained;
+use crate::pretrained::{Pretrained, TextFiles};
+use crate::text::Tokenizer;
 use architecture::Architecture;
 use gguf::Value;
 
@@ -37,9 +38,8 @@ pub struct ExportOptions {
     pub output: PathBuf,
     /// Whether it may replace a file that is there.
     pub overwrite: bool,
-    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
-    /// `mistral`, `phi3`, `qwen`, `zephyr`).
-    pub chat_template: Option<PathBuf>,
+    /// What replaces its tokenizer and chat template.
+    pub text: TextFiles,
 }
 
 /// What came of it.
@@ -60,9 +60,6 @@ pub struct Exported {
     /// What its reader should know.
     pub notes: Vec<String>,
 }
-
-/// Files that a tokenizer is read from.
-const TOKENIZERS: [&str; 2] = ["tokenizer.json", "vocab.json"];
 
 /// Writes a language model as a GGUF file.
 ///
@@ -110,9 +107,9 @@ pub fn export(options: &ExportOptions) -> Result<Exported> {
 
 /// The keys of the tokenizer; of a model without one, that there is none.
 fn tokenizer(dir: &ModelDir, options: &ExportOptions, notes: &mut Vec<String>) -> Result<Vec<(String, Value)>> {
-    if TOKENIZERS.iter().any(|name| dir.path.join(name).exists()) {
+    if options.text.tokenizer.is_some() || Tokenizer::is_in(dir.tokenizer_dir()) {
         let size = dir.config.get("vocab_size").and_then(serde_json::Value::as_u64).unwrap_or(0) as usize;
-        return vocabulary::facts(&Pretrained::of(dir.clone(), options.chat_template.as_deref())?, size);
+        return vocabulary::facts(&Pretrained::of(dir.clone(), &options.text)?, size);
     }
     notes.push("there is no tokenizer beside the model: the file reads and writes ids alone".into());
     Ok(vec![("tokenizer.ggml.model".into(), Value::Text("no_vocab".into()))])

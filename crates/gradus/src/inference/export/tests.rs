@@ -1,5 +1,6 @@
 //! Files are read again by a reader of their own, and compared with the model that they were made of.
 
+use crate::pretrained::TextFiles;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -107,7 +108,7 @@ fn exported(model: &Path, weights: GgufWeights) -> Result<(File, Exported)> {
         weights,
         output: output.clone(),
         overwrite: false,
-        chat_template: None,
+        text: TextFiles::default(),
     };
     let result = export(&options)?;
     assert_eq!(result.bytes, std::fs::metadata(&output).expect("the file").len());
@@ -231,7 +232,7 @@ fn what_llama_cpp_does_not_compute_is_refused() {
 fn tokenizer_template_and_ends_are_in_the_file() {
     let path = fixture("trajectories/models/qwen3");
     let (file, _) = exported(&path, GgufWeights::Bf16).expect("can be written");
-    let files = Pretrained::of(ModelDir::open(&path).expect("opens"), None).expect("a tokenizer");
+    let files = Pretrained::of(ModelDir::open(&path).expect("opens"), &TextFiles::default()).expect("a tokenizer");
     let tokens: Vec<&str> = file.facts["tokenizer.ggml.tokens"].split('|').collect();
     assert_eq!(file.facts["tokenizer.ggml.model"], "gpt2");
     assert_eq!(

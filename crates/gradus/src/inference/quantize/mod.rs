@@ -19,7 +19,7 @@ use crate::generate::SamplingParams;
 use crate::model::{
     CausalLm, ModelDir, Quantisation, RewardModel, Trunk, WeightFormat, save_causal, save_reward_model,
 };
-use crate::pretrained::Pretrained;
+use crate::pretrained::{Pretrained, TextFiles};
 use crate::pretrained::{name_padding, pad_id};
 use crate::rng::Seed;
 
@@ -47,9 +47,8 @@ pub struct QuantizeOptions {
     pub params: SamplingParams,
     /// The seed of every random stream.
     pub seed: Seed,
-    /// A chat template that replaces the model's own: a file, or the name of one (`chatml`, `gemma`, `llama2`, `llama3`,
-    /// `mistral`, `phi3`, `qwen`, `zephyr`).
-    pub chat_template: Option<PathBuf>,
+    /// What replaces its tokenizer and chat template.
+    pub text: TextFiles,
     /// Where to compute.
     pub device: DeviceChoice,
 }
@@ -96,7 +95,7 @@ pub struct Side {
 /// When the model is quantised already or has an adapter, [`Outputs::model_dir`] refuses the output, or what is wrong with the
 /// model or the rows.
 pub fn quantize(options: &QuantizeOptions, progress: &mut dyn FnMut(&str)) -> Result<QuantizeReport> {
-    let files = open_files(&options.model, None, options.chat_template.as_deref())?;
+    let files = open_files(&options.model, None, &options.text)?;
     if files.dir.adapter.is_some() {
         return Err(Error::model(&options.model, "this is an adapter, not a whole model")
             .with_hint("fold it into its base with `gradus merge`, and quantise the result"));

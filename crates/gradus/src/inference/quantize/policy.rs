@@ -204,6 +204,7 @@ mod tests {
     use crate::device::DeviceChoice;
     use crate::inference::quantize;
     use crate::model::Quantisation;
+    use crate::pretrained::TextFiles;
     use crate::rng::Seed;
 
     /// What quantising the small real model costs; `data` may name prompts.
@@ -220,7 +221,7 @@ mod tests {
             max_length: 512,
             params: SamplingParams { max_new_tokens: 64, ..SamplingParams::default() },
             seed: Seed(1),
-            chat_template: None,
+            text: TextFiles::default(),
             device: DeviceChoice::cpu(),
         };
         quantize(&options, &mut |_| {}).expect("quantised").policy

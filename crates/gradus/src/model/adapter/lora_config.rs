@@ -7,6 +7,7 @@ use super::peft::{PeftConfig, TaskType};
 use super::targets::Targets;
 use crate::error::Result;
 use crate::model::directory::ModelDir;
+use crate::model::encoder::EncoderFamily;
 use crate::model::trunk::Family;
 
 /// Train a low-rank adapter beside the frozen model instead of the model itself (LoRA, Hu et al. 2021).
@@ -50,13 +51,12 @@ impl LoraConfig {
     /// # Errors
     /// When the model's family is unknown, or the rank is 0.
     pub fn peft_config(&self, dir: &ModelDir, task_type: TaskType, base: String) -> Result<PeftConfig> {
-        let family = Family::of(dir)?;
-        let attention: &[&str] = match family {
-            Family::Gpt2 => &["c_attn", "attn.c_proj"],
-            Family::Phi3 => &["qkv_proj", "o_proj"],
-            Family::T5 | Family::Mt5 => &["q", "k", "v", "o"],
-            Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &["q_proj", "k_proj", "v_proj", "out_proj"],
-            _ => &["q_proj", "k_proj", "v_proj", "o_proj"],
+        let (attention, fan_in_fan_out) = match EncoderFamily::named(dir.model_type()) {
+            Some(family) => (of_encoder(family), false),
+            None => {
+                let family = Family::of(dir)?;
+                (of_decoder(family), family == Family::Gpt2)
+            }
         };
         let targets = match (&self.target_pattern, &self.targets[..]) {
             (Some(pattern), _) => Targets::Pattern(pattern.clone()),
@@ -64,6 +64,32 @@ impl LoraConfig {
             (None, [only]) if only == Targets::ALL => Targets::All,
             (None, names) => Targets::Names(names.to_vec()),
         };
-        PeftConfig::new(self, targets, family == Family::Gpt2, task_type, base)
+        PeftConfig::new(self, targets, fan_in_fan_out, task_type, base)
+    }
+}
+
+/// The layers of attention in the blocks of a family.
+fn of_decoder(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::Gpt2 => &["c_attn", "attn.c_proj"],
+        Family::Phi3 => &["qkv_proj", "o_proj"],
+        Family::T5 | Family::Mt5 => &["q", "k", "v", "o"],
+        Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &["q_proj", "k_proj", "v_proj", "out_proj"],
+        _ => &["q_proj", "k_proj", "v_proj", "o_proj"],
+    }
+}
+
+/// The same of encoders.
+fn of_encoder(family: EncoderFamily) -> &'static [&'static str] {
+    match family {
+        EncoderFamily::Bert
+        | EncoderFamily::Roberta
+        | EncoderFamily::XlmRoberta
+        | EncoderFamily::Camembert
+        | EncoderFamily::Longformer => &["query", "key", "value", "attention.output.dense"],
+        EncoderFamily::DistilBert => &["q_lin", "k_lin", "v_lin", "out_lin"],
+        EncoderFamily::Albert => &["query", "key", "value", "attention.dense"],
+        EncoderFamily::ModernBert => &["Wqkv", "attn.Wo"],
+        EncoderFamily::Deberta => &["query_proj", "key_proj", "value_proj", "attention.output.dense"],
     }
 }

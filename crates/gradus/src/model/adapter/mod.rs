@@ -56,17 +56,17 @@ fn attach_fresh(
     })
 }
 
-/// Gives the layers that `config` names the low-rank parts in `tensors`.
+/// Gives the layers that `config` names the low-rank parts in `tensors`; `prefix` stands before the names of the layers.
 ///
 /// # Errors
 /// When no layer has one of the names; what is wrong with `tensors` they report themselves.
 pub(crate) fn attach_saved(
     layers: &mut impl Layers,
-    family: Family,
+    prefix: &str,
     config: &PeftConfig,
     tensors: &mut AdapterTensors,
 ) -> Result<()> {
-    attach(layers, family.base_prefix(), config, &mut |name, [input, output], rank, _| {
+    attach(layers, prefix, config, &mut |name, [input, output], rank, _| {
         let a = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_A.weight"), &[rank, input]);
         let b = tensors.take(&format!("{PEFT_PREFIX}{name}.lora_B.weight"), &[output, rank]);
         let magnitude = match config.use_dora {
@@ -129,7 +129,7 @@ fn squares(linear: &Linear) -> Vec<f32> {
 }
 
 /// What stands before the names of everything below the head of the model in `dir`.
-fn base_prefix(dir: &ModelDir) -> Result<&'static str> {
+pub(crate) fn base_prefix(dir: &ModelDir) -> Result<&'static str> {
     match EncoderFamily::named(dir.model_type()) {
         Some(family) => Ok(family.base_prefix()),
         None => Ok(Family::of(dir)?.base_prefix()),
@@ -212,6 +212,11 @@ pub trait Adaptable: Module {
     /// Lets gradients reach the heads that are trained with the adapter.
     fn train_heads(&mut self) {}
 
+    /// `config` for an adapter on this model: with the parts of its head that are trained and saved too.
+    fn fitted(&self, config: PeftConfig) -> PeftConfig {
+        config
+    }
+
     /// What the adapter is, where there is one.
     fn adapter(&self) -> Option<&PeftConfig> {
         self.adapted().1.as_deref()
@@ -222,6 +227,7 @@ pub trait Adaptable: Module {
     /// # Errors
     /// When no layer has one of its names.
     fn with_fresh_adapter(mut self, dir: &ModelDir, config: PeftConfig, stream: &mut Stream) -> Result<Self> {
+        let config = self.fitted(config);
         let (trunk, attached) = self.adapted_mut();
         attach_fresh(trunk, base_prefix(dir)?, &config, stream)?;
         *attached = Some(Arc::new(config));

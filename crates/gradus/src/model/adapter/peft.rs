@@ -5,13 +5,13 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::base_prefix;
 use super::lora_config::LoraConfig;
 use super::targets::{Matcher, Rules, Targets};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::model::directory::ModelDir;
 use crate::model::shape::{LinearShape, ModelShape};
-use crate::model::trunk::Family;
 
 /// What the adapted model is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,8 +20,10 @@ pub enum TaskType {
     CausalLm,
     /// A language model with an encoder: `SEQ_2_SEQ_LM`.
     Seq2SeqLm,
-    /// A scalar reward model: `SEQ_CLS`; its head is trained with the adapter.
+    /// A scalar reward model, or a classifier of texts: `SEQ_CLS`; its head is trained with the adapter.
     SequenceClassification,
+    /// A classifier of tokens: `TOKEN_CLS`; its head is trained with the adapter.
+    TokenClassification,
 }
 
 impl TaskType {
@@ -30,6 +32,7 @@ impl TaskType {
             Self::CausalLm => "CAUSAL_LM",
             Self::Seq2SeqLm => "SEQ_2_SEQ_LM",
             Self::SequenceClassification => "SEQ_CLS",
+            Self::TokenClassification => "TOKEN_CLS",
         }
     }
 
@@ -37,7 +40,7 @@ impl TaskType {
     fn heads(self) -> Value {
         match self {
             Self::CausalLm | Self::Seq2SeqLm => Value::Null,
-            Self::SequenceClassification => json!(["classifier", "score"]),
+            Self::SequenceClassification | Self::TokenClassification => json!(["classifier", "score"]),
         }
     }
 }
@@ -65,6 +68,8 @@ pub struct PeftConfig {
     pub use_dora: bool,
     /// What it is for.
     pub task_type: TaskType,
+    /// The parts of heads that are trained whole, and saved with it.
+    heads: Vec<String>,
     /// The model it goes with: a directory or a hub name.
     pub base: Option<String>,
 }
@@ -84,6 +89,9 @@ const WITHOUT_EFFECT: [&str; 12] = [
     "bias",
     "modules_to_save",
 ];
+
+/// What heads are called, and their parts: what else may be trained whole is none.
+const HEADS: [&str; 5] = ["classifier", "score", "pre_classifier", "pooler", "head"];
 
 /// No layer is so wide that a larger rank would be low.
 const MOST_RANK: usize = 1 << 16;
@@ -150,21 +158,26 @@ impl PeftConfig {
             None | Some("CAUSAL_LM") => TaskType::CausalLm,
             Some("SEQ_2_SEQ_LM") => TaskType::Seq2SeqLm,
             Some("SEQ_CLS") => TaskType::SequenceClassification,
+            Some("TOKEN_CLS") => TaskType::TokenClassification,
             Some(other) => {
-                return Err(format!("`task_type` is \"{other}\", known are CAUSAL_LM, SEQ_2_SEQ_LM and SEQ_CLS"));
+                let known = "CAUSAL_LM, SEQ_2_SEQ_LM, SEQ_CLS and TOKEN_CLS";
+                return Err(format!("`task_type` is \"{other}\", known are {known}"));
             }
         };
         if let Some(bias) = keys.text("bias")?.filter(|bias| bias != "none") {
             return Err(format!("`bias` is \"{bias}\": trained biases are not supported"));
         }
         let heads = keys.take("modules_to_save");
-        let is_head = |name: &Value| matches!(name.as_str(), Some("classifier" | "score"));
-        if heads.as_ref().and_then(Value::as_array).is_some_and(|names| !names.iter().all(is_head)) {
+        let names = heads.as_ref().and_then(Value::as_array).into_iter().flatten();
+        let names: Option<Vec<String>> =
+            names.map(|name| name.as_str().filter(|name| HEADS.contains(name)).map(str::to_owned)).collect();
+        let Some(names) = names else {
             return Err(format!(
-                "`modules_to_save` is {}: only the head `score` can be trained whole",
-                heads.unwrap_or_default()
+                "`modules_to_save` is {}: only heads can be trained whole ({})",
+                heads.unwrap_or_default(),
+                HEADS.join(", ")
             ));
-        }
+        };
         match keys.take("init_lora_weights") {
             None | Some(Value::Bool(_)) => {}
             Some(Value::String(kind)) if matches!(kind.as_str(), "gaussian" | "orthogonal") => {}
@@ -201,6 +214,7 @@ impl PeftConfig {
             use_rslora: keys.is_true("use_rslora")?,
             use_dora: keys.is_true("use_dora")?,
             task_type,
+            heads: names,
             base: keys.text("base_model_name_or_path")?.filter(|base| !base.is_empty()),
             raw,
         };
@@ -220,11 +234,18 @@ impl PeftConfig {
     /// # Errors
     /// When the family is unknown, or a pattern is no regular expression.
     pub(crate) fn size(&self, dir: &ModelDir, shape: &ModelShape) -> Result<(usize, bool)> {
-        let family = Family::of(dir)?;
-        let matcher = self.matcher()?;
+        let (prefix, matcher) = (base_prefix(dir)?, self.matcher()?);
         let (mut numbers, mut feed_forward) = (0, false);
+        if dir.is_encoder() {
+            // As if all layers of a block had one: their names are each family's own.
+            let [attention, fed] = [4 * 2 * shape.width, 2 * (shape.width + shape.inner)];
+            let all = self.target_modules == Targets::All;
+            let inputs_and_outputs = attention + if all { fed } else { 0 };
+            numbers += shape.layers * self.rank * inputs_and_outputs + shape.width * shape.width;
+            feed_forward = all;
+        }
         for LinearShape { name, inputs, outputs, is_fed } in shape.linear_layers() {
-            let name = format!("{}{name}", family.base_prefix());
+            let name = format!("{prefix}{name}");
             if matcher.matches(&name) {
                 let (rank, _) = matcher.rank_and_scale(&name);
                 numbers += rank * (inputs + outputs) + if self.use_dora { outputs } else { 0 };
@@ -235,6 +256,26 @@ impl PeftConfig {
             numbers += shape.width;
         }
         Ok((numbers, feed_forward))
+    }
+
+    /// Whether the part `name` of a head (`classifier`, `pooler`) is trained and saved with it.
+    pub(crate) fn trains_head(&self, name: &str) -> bool {
+        self.heads.iter().any(|head| head == name)
+    }
+
+    /// The same for the heads of `task_type`, with `more` of their parts.
+    #[must_use]
+    pub(crate) fn with_heads(&self, task_type: TaskType, more: &[&str]) -> Self {
+        let mut config = self.clone();
+        for name in more {
+            if !config.trains_head(name) {
+                config.heads.push((*name).to_owned());
+            }
+        }
+        config.raw.insert("modules_to_save".into(), json!(config.heads));
+        config.raw.insert("task_type".into(), json!(task_type.name()));
+        config.task_type = task_type;
+        config
     }
 
     /// The file's text.
@@ -263,6 +304,7 @@ impl PeftConfig {
         config.raw.insert("base_model_name_or_path".into(), json!(base));
         config.raw.insert("task_type".into(), json!(task_type.name()));
         config.raw.insert("modules_to_save".into(), task_type.heads());
+        config.heads = serde_json::from_value(task_type.heads()).unwrap_or_default();
         (config.base, config.task_type) = (Some(base), task_type);
         config
     }
@@ -354,7 +396,7 @@ mod tests {
             (json!({"bias": "all"}), "`bias` is \"all\": trained biases are not supported"),
             (
                 json!({"modules_to_save": ["lm_head"]}),
-                "`modules_to_save` is [\"lm_head\"]: only the head `score` can be trained whole",
+                "`modules_to_save` is [\"lm_head\"]: only heads can be trained whole (classifier, score, pre_classifier, pooler, head)",
             ),
             (
                 json!({"init_lora_weights": "pissa"}),

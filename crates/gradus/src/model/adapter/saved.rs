@@ -4,15 +4,14 @@ use std::path::Path;
 
 use burn::tensor::Device;
 
-use super::{CONFIG_FILE, PEFT_PREFIX, PeftConfig, TENSORS_FILE};
+use super::{CONFIG_FILE, Layers, PEFT_PREFIX, PeftConfig, TENSORS_FILE, base_prefix};
 use crate::error::{Error, Result};
-use crate::model::build::{Builder, Init};
+use crate::model::build::{Builder, Init, Source};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::directory::ModelDir;
-use crate::model::parameters::{SharedTensor, shared_tensors};
+use crate::model::parameters::SharedTensor;
 use crate::model::save::write_safetensors;
 use crate::model::scalar_head::ScalarHead;
-use crate::model::trunk::{Family, Trunk};
 
 /// The tensors of an adapter, asked for one by one.
 pub(crate) struct AdapterTensors {
@@ -43,6 +42,23 @@ impl AdapterTensors {
         self.file.fitting(name, shape, Init::Constant(0.0))
     }
 
+    /// Whether it holds the tensor `name` of the model's head.
+    pub(crate) fn holds_head(&self, name: &str) -> bool {
+        self.file.has(&format!("{PEFT_PREFIX}{name}"))
+    }
+
+    /// How many outputs the last layer of its head has, of an encoder's classifier.
+    pub(crate) fn outputs(&self) -> Option<usize> {
+        let names = ["classifier.weight", "classifier.out_proj.weight", "score.weight"];
+        let found = names.iter().map(|name| format!("{PEFT_PREFIX}{name}")).find(|name| self.file.has(name))?;
+        self.file.shape(&found).first().copied()
+    }
+
+    /// The head's tensors: those of the adapter, and of `base` what it does not have.
+    pub(crate) fn over<'a>(&'a mut self, base: &'a mut Checkpoint) -> HeadTensors<'a> {
+        HeadTensors { adapter: self, base }
+    }
+
     /// The head that was trained with the adapter, where there is one.
     pub(crate) fn score(&mut self, width: usize, device: &Device) -> Option<ScalarHead> {
         let mut b = Builder::new(&mut self.file, device);
@@ -60,22 +76,42 @@ impl AdapterTensors {
     }
 }
 
-/// Writes the adapter on `trunk` into the existing directory `to`, with the tokenizer of `source`; `score` is the head that
-/// was trained with it.
+/// Where the head of a model with an adapter is read from.
+pub(crate) struct HeadTensors<'a> {
+    adapter: &'a mut AdapterTensors,
+    base: &'a mut Checkpoint,
+}
+
+impl Source for HeadTensors<'_> {
+    fn values(&mut self, name: &str, shape: &[usize], init: Init) -> Vec<f32> {
+        // What neither holds is missing in the adapter.
+        if self.adapter.holds_head(name) || !self.base.holds(name) {
+            return self.adapter.file.values(&format!("{PEFT_PREFIX}{name}"), shape, init);
+        }
+        self.base.values(name, shape, init)
+    }
+
+    fn holds(&self, name: &str) -> bool {
+        self.adapter.holds_head(name) || self.base.holds(name)
+    }
+}
+
+/// Writes the adapter on `below` into the existing directory `to`, with the tokenizer of `source`; `heads` are what was trained
+/// with it, under their names in the model.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub(crate) fn save(
-    trunk: &Trunk,
-    score: Option<&ScalarHead>,
+pub(crate) fn save<B: Layers + Clone>(
+    below: &B,
+    heads: Vec<SharedTensor>,
     config: &PeftConfig,
     source: &ModelDir,
     to: &Path,
 ) -> Result<()> {
-    let prefix = Family::of(source)?.base_prefix();
+    let prefix = base_prefix(source)?;
     let mut tensors = Vec::new();
     // Layers are only lent for changing; a copy shares all weights.
-    for (name, linear) in trunk.clone().linears_mut() {
+    for (name, linear) in below.clone().linears_mut() {
         let Some(lora) = &linear.lora else { continue };
         let name = format!("{PEFT_PREFIX}{prefix}{name}");
         tensors.push(SharedTensor::new(format!("{name}.lora_A.weight"), lora.lora_a.val()));
@@ -84,8 +120,8 @@ pub(crate) fn save(
             tensors.push(SharedTensor::new(format!("{name}.lora_magnitude_vector"), magnitude.val()));
         }
     }
-    for mut tensor in score.map(shared_tensors).unwrap_or_default() {
-        tensor.name = format!("{PEFT_PREFIX}score.{}", tensor.name);
+    for mut tensor in heads {
+        tensor.name = format!("{PEFT_PREFIX}{}", tensor.name);
         tensors.push(tensor);
     }
     write_safetensors(&tensors.iter().collect::<Vec<_>>(), &to.join(TENSORS_FILE))?;

@@ -243,6 +243,37 @@ impl Head {
             || name.strip_prefix(family.base_prefix()).is_some_and(|rest| rest.starts_with("pooler."))
     }
 
+    /// The part of the head that the tensor `name` belongs to, as peft's `modules_to_save` calls it: `classifier`,
+    /// `pre_classifier`, `pooler` or `head`.
+    pub(in crate::model) fn part(family: EncoderFamily, name: &str) -> Option<&str> {
+        let inside = name.strip_prefix(family.base_prefix()).unwrap_or(name);
+        Self::is_part(family, name).then(|| inside.split('.').next().unwrap_or(inside))
+    }
+
+    /// Lets gradients reach the parts that `is_trained` names.
+    pub(super) fn train_parts(&mut self, is_trained: &dyn Fn(&str) -> bool) {
+        fn grad<M: Module>(part: &mut M, trained: bool) {
+            *part = part.clone().set_require_grad(trained);
+        }
+        let classifier_is = is_trained("classifier");
+        match self {
+            Self::Tokens(Tokens { classifier, .. }) => grad(classifier, classifier_is),
+            Self::Pooled(Pooled { pooler, classifier, .. }) => {
+                grad(classifier, classifier_is);
+                grad(pooler, is_trained("pooler"));
+            }
+            Self::Distilled(Distilled { pre_classifier, classifier, .. }) => {
+                grad(classifier, classifier_is);
+                grad(pre_classifier, is_trained("pre_classifier"));
+            }
+            Self::Two(Two { classifier, .. }) => grad(classifier, classifier_is),
+            Self::Normed(Normed { head, classifier, .. }) => {
+                grad(classifier, classifier_is);
+                grad(head, is_trained("head"));
+            }
+        }
+    }
+
     /// Has a checkpoint hold nothing that belongs to labels. What pre-training left between states and labels (the poolers,
     /// ModernBERT's `head`) stays, as `transformers` has it.
     pub(super) fn forget(checkpoint: &mut Checkpoint) {

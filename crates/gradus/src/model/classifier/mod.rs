@@ -6,6 +6,8 @@
 mod head;
 mod task;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use burn::module::Module;
@@ -16,7 +18,7 @@ pub(super) use head::Head;
 use head::Reads;
 pub use task::{Reading, Scope, Task};
 
-use super::adapter::{Adaptable, Attached, Layers};
+use super::adapter::{self, Adaptable, AdapterTensors, Attached, Layers, PeftConfig};
 use super::build::{Builder, Fresh, Init, Source, normal};
 use super::causal::select_rows;
 use super::checkpoint::Checkpoint;
@@ -34,9 +36,14 @@ pub struct Classifier {
     head: Head,
     #[module(skip)]
     task: Arc<Task>,
-    /// What the low-rank parts of the encoder are: none so far.
+    /// What the low-rank parts of the encoder are.
     #[module(skip)]
     adapter: Attached,
+    /// The names on disk of what of the head was not there, and was drawn.
+    #[module(skip)]
+    drawn: Arc<Vec<String>>,
+    #[module(skip)]
+    family: EncoderFamily,
 }
 
 impl Classifier {
@@ -58,11 +65,24 @@ impl Classifier {
     }
 
     fn read(dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
-        EncoderFamily::of(dir)?;
+        let (family, task) = (EncoderFamily::of(dir)?, Task::of(dir)?);
         let mut checkpoint = Checkpoint::of_model(dir)?;
-        let model = Self::build(&mut checkpoint, dir, Task::of(dir)?, weights, device)?;
+        let Some(found) = &dir.adapter else {
+            let model = Self::build(&mut checkpoint, dir, task, weights, device)?;
+            model.leave(&mut checkpoint);
+            checkpoint.finish()?;
+            return Ok(model);
+        };
+        let mut tensors = AdapterTensors::open(&found.path)?;
+        checkpoint.forget_where(|name| Head::is_part(family, name) && tensors.holds_head(name));
+        let mut encoder = Self::below(&mut checkpoint, dir, weights, device)?;
+        adapter::attach_saved(&mut encoder, family.base_prefix(), &found.config, &mut tensors)?;
+        let head = Self::top(&mut tensors.over(&mut checkpoint), dir, &task, &encoder, device)?;
+        let mut model = Self::of_parts(encoder, head, task, family);
         model.leave(&mut checkpoint);
         checkpoint.finish()?;
+        tensors.finish()?;
+        model.adapter = Some(Arc::new(found.config.clone()));
         Ok(model)
     }
 
@@ -82,16 +102,22 @@ impl Classifier {
         let mut own = stream.clone();
         let mut checkpoint = Checkpoint::of_model(dir)?;
         Head::forget(&mut checkpoint);
+        let drawn = Rc::new(RefCell::new(Vec::new()));
+        let found = Rc::clone(&drawn);
         let mut checkpoint = checkpoint.with_fresh(move |name, shape, init| {
             let size = shape.iter().product();
-            Head::is_part(family, name).then(|| match init {
-                Init::Constant(value) => vec![value; size],
-                Init::Normal(deviation) => normal(&mut own, size, deviation),
+            Head::is_part(family, name).then(|| {
+                found.borrow_mut().push(name.to_owned());
+                match init {
+                    Init::Constant(value) => vec![value; size],
+                    Init::Normal(deviation) => normal(&mut own, size, deviation),
+                }
             })
         });
-        let model = Self::build(&mut checkpoint, dir, task, weights, device)?;
+        let mut model = Self::build(&mut checkpoint, dir, task, weights, device)?;
         model.leave(&mut checkpoint);
         checkpoint.finish()?;
+        model.drawn = Arc::new(drawn.take());
         Ok(model)
     }
 
@@ -110,12 +136,28 @@ impl Classifier {
         weights: Option<WeightFormat>,
         device: &Device,
     ) -> Result<Self> {
-        let mut b = Builder::new(source, device).packing(weights);
-        let encoder = Encoder::build(&mut b, dir)?;
-        // Heads are small, and stay in f32.
+        let encoder = Self::below(source, dir, weights, device)?;
+        let head = Self::top(source, dir, &task, &encoder, device)?;
+        Ok(Self::of_parts(encoder, head, task, EncoderFamily::of(dir)?))
+    }
+
+    fn below(
+        source: &mut dyn Source,
+        dir: &ModelDir,
+        weights: Option<WeightFormat>,
+        device: &Device,
+    ) -> Result<Encoder> {
+        Encoder::build(&mut Builder::new(source, device).packing(weights), dir)
+    }
+
+    /// Heads are small, and stay in f32.
+    fn top(source: &mut dyn Source, dir: &ModelDir, task: &Task, encoder: &Encoder, device: &Device) -> Result<Head> {
         let mut b = Builder::new(source, device);
-        let head = Head::build(&mut b, dir, &task, encoder.dims().1, encoder.initializer_range())?;
-        Ok(Self { encoder, head, task: Arc::new(task), adapter: None })
+        Head::build(&mut b, dir, task, encoder.dims().1, encoder.initializer_range())
+    }
+
+    fn of_parts(encoder: Encoder, head: Head, task: Task, family: EncoderFamily) -> Self {
+        Self { encoder, head, task: Arc::new(task), adapter: None, drawn: Arc::default(), family }
     }
 
     /// Lets what other heads left in the files be.
@@ -215,6 +257,17 @@ impl Adaptable for Classifier {
 
     fn adapted_mut(&mut self) -> (&mut Encoder, &mut Attached) {
         (&mut self.encoder, &mut self.adapter)
+    }
+
+    fn train_heads(&mut self) {
+        let adapter = self.adapter.clone();
+        self.head.train_parts(&|part| adapter.as_ref().is_none_or(|adapter| adapter.trains_head(part)));
+    }
+
+    /// What of the head was drawn is in no file yet, so it goes with the adapter.
+    fn fitted(&self, config: PeftConfig) -> PeftConfig {
+        let drawn: Vec<&str> = self.drawn.iter().filter_map(|name| Head::part(self.family, name)).collect();
+        config.with_heads(self.task.scope.task_type(), &drawn)
     }
 }
 

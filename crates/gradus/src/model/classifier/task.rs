@@ -1,9 +1,12 @@
 //! What a head says, and of what: from `architectures`, the label maps and `problem_type` of `config.json`.
 
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::model::directory::ModelDir;
+use crate::model::adapter::{AdapterTensors, TaskType};
+use crate::model::directory::{ModelDir, write_head};
 
 /// What a classifier says, and of what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +42,22 @@ pub enum Reading {
 impl Scope {
     /// The scope that the class in `architectures` names.
     pub(super) fn of(dir: &ModelDir) -> Option<Self> {
-        [Self::Sequence, Self::Token].into_iter().find(|scope| dir.architecture().ends_with(scope.class_end()))
+        match dir.adapter.as_ref().map(|adapter| adapter.config.task_type) {
+            Some(TaskType::SequenceClassification) => Some(Self::Sequence),
+            Some(TaskType::TokenClassification) => Some(Self::Token),
+            Some(TaskType::CausalLm | TaskType::Seq2SeqLm) => None,
+            None => {
+                [Self::Sequence, Self::Token].into_iter().find(|scope| dir.architecture().ends_with(scope.class_end()))
+            }
+        }
+    }
+
+    /// What peft calls it.
+    pub(super) fn task_type(self) -> TaskType {
+        match self {
+            Self::Sequence => TaskType::SequenceClassification,
+            Self::Token => TaskType::TokenClassification,
+        }
     }
 
     /// How the names of its classes end.
@@ -60,8 +78,16 @@ impl Task {
         dir.check_classifier()?;
         let scope = Scope::of(dir).expect("just checked");
         let refuse = |message| Error::model(dir.path.join("config.json"), message);
-        let labels = labels(&dir.config).map_err(refuse)?;
-        let reading = match dir.config.get("problem_type").and_then(Value::as_str) {
+        let config = dir.adapter.as_ref().and_then(|adapter| adapter.head.as_ref()).unwrap_or(&dir.config);
+        let mut labels = labels(config).map_err(refuse)?;
+        // peft's adapters name no labels; the base may have others.
+        if let Some(adapter) = dir.adapter.as_ref().filter(|adapter| adapter.head.is_none())
+            && let Some(outputs) = AdapterTensors::open(&adapter.path)?.outputs()
+            && outputs != labels.len()
+        {
+            labels = (0..outputs).map(|k| format!("LABEL_{k}")).collect();
+        }
+        let reading = match config.get("problem_type").and_then(Value::as_str) {
             None if scope == Scope::Sequence && labels.len() == 1 => Reading::Values,
             None | Some("single_label_classification") => Reading::OneOf,
             Some("multi_label_classification") => Reading::AnyOf,
@@ -117,6 +143,16 @@ impl Task {
             // The first of equal ones, as `argmax` has it.
             Reading::OneOf => indices.rev().max_by(|&a, &b| logits_k[a].total_cmp(&logits_k[b])).into_iter().collect(),
         }
+    }
+
+    /// Writes labels and reading beside an adapter.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(in crate::model) fn write_beside(&self, to: &Path) -> Result<()> {
+        let mut head = Map::new();
+        self.describe(&mut head);
+        write_head(head, to)
     }
 
     /// Writes labels and reading into a configuration.

@@ -50,7 +50,7 @@ impl Judge {
             }
             Model::Scalar(RewardModel::load_packed(dir, weights, device)?.into_frozen(weights))
         };
-        let tokenizer = Tokenizer::from_dir(&dir.path)?;
+        let tokenizer = Tokenizer::of_model(dir.tokenizer_dir(), &dir.path)?;
         dir.check_vocabulary(tokenizer.vocab_size())?;
         let positions = match &model {
             Model::Tokens(model) | Model::Texts(model) => model.encoder.max_positions(),

@@ -37,10 +37,34 @@ pub(super) const WITHOUT_LIMITS: u8 = 82;
 /// How a child ends that got no stack.
 pub(super) const WITHOUT_STACK: u8 = 83;
 
+/// Standard input and standard output as files, without the buffers and locks around them.
+///
+/// # Errors
+/// When the system gives no second handle.
+#[cfg(unix)]
+pub fn streams(input: impl std::os::fd::AsFd, output: impl std::os::fd::AsFd) -> io::Result<(File, File)> {
+    let own = |stream: std::os::fd::BorrowedFd<'_>| Ok::<File, io::Error>(stream.try_clone_to_owned()?.into());
+    Ok((own(input.as_fd())?, own(output.as_fd())?))
+}
+
+/// Standard input and standard output as files, without the buffers and locks around them.
+///
+/// # Errors
+/// When the system gives no second handle.
+#[cfg(windows)]
+pub fn streams(
+    input: impl std::os::windows::io::AsHandle,
+    output: impl std::os::windows::io::AsHandle,
+) -> io::Result<(File, File)> {
+    let own =
+        |stream: std::os::windows::io::BorrowedHandle<'_>| Ok::<File, io::Error>(stream.try_clone_to_owned()?.into());
+    Ok((own(input.as_handle())?, own(output.as_handle())?))
+}
+
 /// Renders chat templates for another process, where `arguments` (without the program's name) say that this process was
 /// started for it, and returns how to exit. `None` for every other start.
 ///
-/// `connect` gives standard input and standard output. A program that [registers](super::register) itself calls this before
+/// `connect` gives standard input and standard output, as [`streams`] makes them. A program that [registers](super::register) itself calls this before
 /// anything else: nothing may be printed before, and threads that run already would count against the limits.
 pub fn answer(
     arguments: impl IntoIterator<Item = OsString>,

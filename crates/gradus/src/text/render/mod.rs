@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-pub use child::answer;
+pub use child::{answer, streams};
 pub(super) use engine::{CLOSE, Conversation, OPEN, Settings, Source, marks_generation};
 pub(super) use pool::{Pool, Refused};
 

@@ -51,6 +51,8 @@ impl Renderer {
         let mut command = Command::new(&starter.program);
         command.args(&starter.arguments).args([COMMAND, VERSION]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // mimalloc reserves a gigabyte at once. The limit on memory counts what may be written, used or not.
+        command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
         #[cfg(unix)]
         {
             use std::os::unix::process::CommandExt;

@@ -6,6 +6,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::{Value, json};
 
+use super::SaveFor;
 use super::*;
 use crate::learner::optimizer::Optimizer;
 use crate::objective::Pass;
@@ -115,7 +116,7 @@ fn points() -> Vec<Point> {
     (0..14).map(point).collect()
 }
 
-fn save(model: &Line, path: &Path) -> Result<()> {
+fn save(model: &Line, path: &Path, _: SaveFor) -> Result<()> {
     let weight = read(&model.weight.val().reshape([2]));
     let bias = read(&model.bias.val());
     tensors::write_tensors(

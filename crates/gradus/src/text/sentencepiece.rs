@@ -1,0 +1,314 @@
+//! SentencePiece's own file (`spiece.model`, `tokenizer.model`, …), as the `tokenizer.json` that says the same.
+//!
+//! The file is a protocol buffer with the pieces, their scores, and the table of the normalization. What a class of tokenizers
+//! does around it (ids that it moves, tokens that it adds, spaces, tokens around a text) is not in the file. It follows what
+//! `transformers` 4 makes of each class.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use base64::Engine as _;
+use prost::Message as _;
+use serde_json::{Value, json};
+
+use super::convention::Convention;
+use crate::{Error, Result, files};
+
+/// The names that such a file has beside a model.
+pub(super) const FILES: [&str; 4] = ["spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model"];
+
+/// The most bytes of such a file. Known ones have four million.
+const BYTES: u64 = 32 << 20;
+
+/// The space of SentencePiece.
+const SPACE: &str = "▁";
+
+/// `ModelProto`: what is used of it.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Model {
+    #[prost(message, repeated, tag = "1")]
+    pieces: Vec<Piece>,
+    #[prost(message, optional, tag = "2")]
+    trainer: Option<Trainer>,
+    #[prost(message, optional, tag = "3")]
+    normalizer: Option<Normalizer>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Piece {
+    #[prost(string, optional, tag = "1")]
+    piece: Option<String>,
+    #[prost(float, optional, tag = "2")]
+    score: Option<f32>,
+    #[prost(int32, optional, tag = "3")]
+    kind: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Trainer {
+    #[prost(int32, optional, tag = "3")]
+    model_type: Option<i32>,
+    #[prost(int32, optional, tag = "40")]
+    unk_id: Option<i32>,
+    #[prost(string, optional, tag = "45")]
+    unk_piece: Option<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Normalizer {
+    #[prost(bytes = "vec", optional, tag = "2")]
+    precompiled_charsmap: Option<Vec<u8>>,
+}
+
+/// `Piece::kind` of control tokens, such as `</s>`, and of tokens that the maker of the file defined.
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+
+/// A piece with its score.
+type Scored = (String, f64);
+
+/// The `tokenizer.json` of the file in `path`, read as tokenizers of `class` read it.
+///
+/// # Errors
+/// When it is no such file, or of a kind that is not supported.
+pub(super) fn read(path: &Path, class: Option<Convention>, config: &Value) -> Result<Value> {
+    let bytes = files::read(path, BYTES).map_err(|error| Error::io(path, error))?;
+    let model = Model::decode(bytes.as_slice())
+        .map_err(|error| Error::model(path, format!("not a file of SentencePiece: {error}")))?;
+    let Some(class) = class else {
+        let message = "nothing says which class of tokenizers reads this file";
+        return Err(Error::model(path, message)
+            .with_hint("name it in `tokenizer_config.json`, as `\"tokenizer_class\": \"T5Tokenizer\"`"));
+    };
+    if model.pieces.is_empty() {
+        return Err(Error::model(path, "not a file of SentencePiece: it has no pieces"));
+    }
+    of_class(&model, class, config).map_err(|what| Error::model(path, what))
+}
+
+fn of_class(model: &Model, class: Convention, config: &Value) -> Result<Value, String> {
+    let flag = |name: &str, default: bool| config.get(name).and_then(Value::as_bool).unwrap_or(default);
+    let kinds = model.pieces.iter().filter(|piece| matches!(piece.kind, Some(CONTROL | USER_DEFINED)));
+    let mut added: Vec<(String, bool)> =
+        kinds.map(|piece| (text(piece), piece.kind == Some(CONTROL) || class.is_special(piece.piece()))).collect();
+    let pieces: Vec<Scored> = model.pieces.iter().map(|piece| (text(piece), f64::from(piece.score()))).collect();
+    // The first pieces of some classes are others than those of the file.
+    let instead = |first: &[&str], of: usize| {
+        let first = first.iter().map(|piece| ((*piece).to_owned(), 0.0));
+        first.chain(pieces.iter().skip(of).cloned()).collect::<Vec<Scored>>()
+    };
+    let in_file = model.trainer.as_ref().and_then(|trainer| trainer.unk_id).unwrap_or(0).max(0) as usize;
+    let (mut pieces, unknown) = match class {
+        Convention::T5 => {
+            let mut pieces = pieces;
+            let extra = config.get("extra_ids").and_then(Value::as_u64).unwrap_or(100).min(1000);
+            for id in (0..extra).rev() {
+                let token = format!("<extra_id_{id}>");
+                added.push((token.clone(), true));
+                pieces.push((token, 0.0));
+            }
+            (pieces, in_file)
+        }
+        Convention::XlmRoberta => {
+            let mut pieces = instead(&["<s>", "<pad>", "</s>", "<unk>"], 3);
+            pieces.push(("<mask>".to_owned(), 0.0));
+            (pieces, 3)
+        }
+        Convention::Camembert => {
+            let mut pieces = instead(&["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"], 1);
+            pieces[4].1 = -100.0;
+            pieces.push(("<mask>".to_owned(), 0.0));
+            (pieces, 3)
+        }
+        Convention::Albert => (pieces.into_iter().map(penalised).collect(), in_file),
+        Convention::Deberta => (pieces, in_file),
+        Convention::Llama => (instead(&["<unk>", "<s>", "</s>"], 3), 0),
+        Convention::Gemma => (with_tab(instead(&["<pad>", "<eos>", "<bos>"], 3)), 3),
+        _ => return Err("tokenizers of its class do not read files of SentencePiece".to_owned()),
+    };
+    // Tokens that the class has, and the file has not, come behind.
+    for name in ["unk_token", "sep_token", "pad_token", "cls_token", "mask_token"] {
+        let Some(token) = class.token(name) else { continue };
+        if class == Convention::Deberta && !pieces.iter().any(|(piece, _)| piece == token) {
+            pieces.push((token.to_owned(), 0.0));
+        }
+        if pieces.iter().any(|(piece, _)| piece == token) && !added.iter().any(|(known, _)| known == token) {
+            added.push((token.to_owned(), true));
+        }
+    }
+    let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, (piece, _))| (piece.as_str(), id)).collect();
+    if ids.len() < pieces.len() {
+        let twice = pieces.iter().enumerate().find(|(id, (piece, _))| ids[piece.as_str()] != *id);
+        return Err(format!("the piece `{}` is there twice", twice.map_or("", |(_, (piece, _))| piece)));
+    }
+    let has_bytes = matches!(class, Convention::Llama | Convention::Gemma);
+    let core = match model.trainer.as_ref().and_then(|trainer| trainer.model_type).unwrap_or(1) {
+        1 => json!({ "type": "Unigram", "unk_id": unknown, "vocab": pieces, "byte_fallback": has_bytes }),
+        2 => {
+            let unk = model.trainer.as_ref().and_then(|trainer| trainer.unk_piece.as_deref()).unwrap_or("<unk>");
+            json!({
+                "type": "BPE", "dropout": null, "unk_token": unk, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": has_bytes, "ignore_merges": false,
+                "vocab": ids, "merges": merges(&pieces, &ids),
+            })
+        }
+        _ => return Err("it cuts texts into words or characters, which is not supported".to_owned()),
+    };
+    let added: Vec<Value> = added
+        .iter()
+        .filter_map(|(token, special)| {
+            // A mask takes the spaces before it.
+            let lstrip = token == class.token("mask_token").unwrap_or("") && class != Convention::Deberta;
+            Some(json!({
+                "id": ids.get(token.as_str())?, "content": token, "single_word": false, "lstrip": lstrip, "rstrip": false,
+                "normalized": false, "special": special,
+            }))
+        })
+        .collect();
+
+    let replace = |pattern: Value, content: &str| json!({ "type": "Replace", "pattern": pattern, "content": content });
+    let string = |text: &str| json!({ "String": text });
+    let metaspace = |scheme: &str, split: bool| json!({ "type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": split });
+    let prefix = if !flag("add_prefix_space", true) {
+        "never"
+    } else if flag("legacy", true) {
+        "always"
+    } else {
+        "first"
+    };
+    let table = model.normalizer.as_ref().and_then(|normalizer| normalizer.precompiled_charsmap.as_ref());
+    let table = table.filter(|table| !table.is_empty()).map(
+        |table| json!({ "type": "Precompiled", "precompiled_charsmap": base64::engine::general_purpose::STANDARD.encode(table) }),
+    );
+    let spaces = |content: &str| replace(json!({ "Regex": " {2,}" }), content);
+    let sequence = |steps: Vec<Value>| json!({ "type": "Sequence", "normalizers": steps });
+    let strip = |left: bool| json!({ "type": "Strip", "strip_left": left, "strip_right": true });
+    let normalizer = match class {
+        Convention::Albert => {
+            let mut steps = vec![replace(string("``"), "\""), replace(string("''"), "\"")];
+            if !flag("keep_accents", false) {
+                steps.extend([json!({ "type": "NFKD" }), json!({ "type": "StripAccents" })]);
+            }
+            steps.extend(flag("do_lower_case", true).then(|| json!({ "type": "Lowercase" })));
+            steps.extend(table);
+            steps.push(spaces(" "));
+            sequence(steps)
+        }
+        Convention::Deberta => {
+            let lower = flag("do_lower_case", false).then(|| json!({ "type": "Lowercase" }));
+            sequence(lower.into_iter().chain([strip(true)]).chain(table).chain([spaces(" ")]).collect())
+        }
+        Convention::Llama if !flag("legacy", true) => Value::Null,
+        Convention::Llama => {
+            let prepend = flag("add_prefix_space", true).then(|| json!({ "type": "Prepend", "prepend": SPACE }));
+            sequence(prepend.into_iter().chain([replace(string(" "), SPACE)]).collect())
+        }
+        Convention::Gemma => replace(string(" "), SPACE),
+        _ => sequence(table.into_iter().chain([strip(false), spaces(SPACE)]).collect()),
+    };
+    let pre_tokenizer = match class {
+        Convention::Llama if flag("legacy", true) => Value::Null,
+        Convention::Llama => metaspace(prefix, false),
+        Convention::Gemma => {
+            json!({ "type": "Split", "pattern": string(" "), "behavior": "MergedWithPrevious", "invert": false })
+        }
+        Convention::Deberta => {
+            let punctuation =
+                flag("split_by_punct", false).then(|| json!({ "type": "Punctuation", "behavior": "Isolated" }));
+            let steps: Vec<Value> = punctuation.into_iter().chain([metaspace(prefix, true)]).collect();
+            json!({ "type": "Sequence", "pretokenizers": steps })
+        }
+        _ => metaspace(prefix, true),
+    };
+    let decoder = if has_bytes {
+        let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
+        let strip = (class == Convention::Llama && flag("add_prefix_space", true)).then_some(strip);
+        let steps = [replace(string(SPACE), " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+        json!({ "type": "Sequence", "decoders": steps.into_iter().chain(strip).collect::<Vec<_>>() })
+    } else {
+        metaspace(prefix, true)
+    };
+    Ok(json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer, "post_processor": around(class, config, &ids)?, "decoder": decoder, "model": core,
+    }))
+}
+
+fn text(piece: &Piece) -> String {
+    piece.piece().to_owned()
+}
+
+/// ALBERT's class avoids pieces that end with a digit and a comma.
+fn penalised((piece, score): Scored) -> Scored {
+    let mut ends = piece.chars().rev();
+    let is_number = ends.next() == Some(',') && ends.next().is_some_and(char::is_numeric);
+    (piece, if is_number { score - 100.0 } else { score })
+}
+
+/// Gemma's first files have no tab: its byte stands for it.
+fn with_tab(mut pieces: Vec<Scored>) -> Vec<Scored> {
+    if !pieces.iter().any(|(piece, _)| piece == "\t")
+        && let Some(byte) = pieces.iter_mut().find(|(piece, _)| piece == "<0x09>")
+    {
+        *byte = ("\t".to_owned(), 0.0);
+    }
+    pieces
+}
+
+/// The pairs that make pieces, in the order in which they are merged: by the piece's score, then the longer left part first.
+fn merges(pieces: &[Scored], ids: &HashMap<&str, usize>) -> Vec<[String; 2]> {
+    // (score, characters left, characters right, the pair)
+    let mut found: Vec<(f64, usize, usize, [&str; 2])> = Vec::new();
+    for (piece, score) in pieces {
+        let mut local: Vec<(usize, usize, usize, usize, [&str; 2])> = Vec::new();
+        let length = piece.chars().count();
+        for (characters, (byte, _)) in piece.char_indices().enumerate().skip(1) {
+            let (left, right) = piece.split_at(byte);
+            if let (Some(&first), Some(&second)) = (ids.get(left), ids.get(right)) {
+                local.push((first, second, characters, length - characters, [left, right]));
+            }
+        }
+        local.sort_unstable_by_key(|&(first, second, ..)| (first, second));
+        found.extend(local.into_iter().map(|(_, _, left, right, pair)| (*score, left, right, pair)));
+    }
+    // Stable: what is equal stays in the order of the pieces.
+    found.sort_by(|a, b| b.0.total_cmp(&a.0).then((b.1, b.2).cmp(&(a.1, a.2))));
+    found.into_iter().map(|(.., pair)| pair.map(str::to_owned)).collect()
+}
+
+/// What stands around a text.
+fn around(class: Convention, config: &Value, ids: &HashMap<&str, usize>) -> Result<Value, String> {
+    let [before, after] = match class {
+        Convention::T5 => [vec![], vec!["</s>"]],
+        Convention::XlmRoberta | Convention::Camembert => [vec!["<s>"], vec!["</s>"]],
+        Convention::Albert | Convention::Deberta => [vec!["[CLS]"], vec!["[SEP]"]],
+        _ => {
+            // Where the configuration states either, the template is made of what it says.
+            let adds = |key: &str, default: bool| config.get(key).and_then(Value::as_bool).unwrap_or(default);
+            let token = |name: &str| class.token(name).into_iter().collect::<Vec<_>>();
+            let bos = if adds("add_bos_token", true) { token("bos_token") } else { vec![] };
+            let eos = if adds("add_eos_token", false) { token("eos_token") } else { vec![] };
+            [bos, eos]
+        }
+    };
+    let special = |token: &str, of: u8| json!({ "SpecialToken": { "id": token, "type_id": of } });
+    let sequence = |id: &str, of: u8| json!({ "Sequence": { "id": id, "type_id": of } });
+    let part = |id: &str, of: u8, before: &[&str]| {
+        let tokens = |list: &[&str]| list.iter().map(|token| special(token, of)).collect::<Vec<_>>();
+        [tokens(before), vec![sequence(id, of)], tokens(&after)].concat()
+    };
+    let second = match class {
+        Convention::T5 => part("B", 0, &[]),
+        Convention::XlmRoberta | Convention::Camembert => part("B", 0, &["</s>"]),
+        Convention::Albert | Convention::Deberta => part("B", 1, &[]),
+        _ => part("B", 1, &before),
+    };
+    let single = part("A", 0, &before);
+    let pair = [single.clone(), second].concat();
+    let mut tokens = serde_json::Map::new();
+    for token in before.iter().chain(&after) {
+        let id = ids.get(token).ok_or_else(|| format!("it has no piece `{token}`, which stands around every text"))?;
+        tokens.insert((*token).to_owned(), json!({ "id": token, "ids": [id], "tokens": [token] }));
+    }
+    Ok(json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens }))
+}
