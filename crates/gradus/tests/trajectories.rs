@@ -589,7 +589,7 @@ fn mask(rollouts: &mut Rollouts, masking: Masking<'_>, policy: &CausalLm, settin
         for new in 0..rollout.completion_ids.len() {
             let at = prompt.len() + new;
             let line = &logits[(at - 1) * vocabulary..at * vocabulary];
-            let history = History { ids: &ids[..at], new };
+            let history = History::new(&ids[..at], new);
             rollout.supports.extend(masking.mask.supports(&[(0, history)], line, Some(line)));
             assert!(rollout.supports[new].contains(ids[at]), "what was drawn could be drawn");
         }
