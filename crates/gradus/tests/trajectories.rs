@@ -16,7 +16,7 @@ use gradus::algorithm::fisher::{Distance, Distributions};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
-use gradus::algorithm::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
+use gradus::algorithm::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
 use gradus::algorithm::{Actor, Advantages, Algorithm, Experience, OnlineMethod, Parts, Update, actor};
 use gradus::config::{MethodConfig, Plan, RunConfig, Visitor};
 use gradus::generate::{History, Masking};
@@ -743,9 +743,16 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
     let experience = Experience { rollouts, rewards: rewards(rows, "score"), reference: None };
     let chosen: Vec<usize> = (0..rows.len()).collect();
     let advantages = Advantages { advantages, ..Advantages::default() };
-    let batch =
-        MiniBatch { experience: &experience, advantages: &advantages, chosen: &chosen, silent: 0, dropout: None };
+    let batch = MiniBatch {
+        experience: &experience,
+        advantages: &advantages,
+        chosen: &chosen,
+        silent: 0,
+        dropout: None,
+        old: OldLogprobs::Sampled,
+    };
     let loss = PolicyLoss {
+        coefficient: 1.0,
         temperature: 1.0,
         surrogate: Surrogate::PolicyGradient,
         level: Level::Token,
