@@ -6,7 +6,6 @@ use super::method::names;
 use super::registry;
 use crate::data::Need;
 use crate::device;
-use crate::generate::BeamParams;
 use crate::machine::Machine;
 use crate::method::{Found, Problems};
 use crate::metric::MetricConfig;
@@ -203,7 +202,7 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
         let groups =
             ["num_beams", "num_beam_groups", "diversity_penalty"].map(|name| format!("train.evaluation.beams.{name}"));
         let places: Vec<&str> = groups.iter().map(String::as_str).collect();
-        if let Err(error) = BeamParams::from(*beams).check_groups() {
+        if let Err(error) = evaluation.check_groups() {
             problems.unless(false, &places, || {
                 (format!("`train.evaluation.beams`: {error}"), error.hint().map(str::to_owned))
             });

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
 use crate::generate::{BeamConfig, BeamParams, Record, SamplingParams};
 use crate::metric::{self, MetricConfig};
 use crate::task::PostProcess;
@@ -52,6 +53,14 @@ impl EvaluationConfig {
     /// Completions of each held-out prompt.
     pub fn samples(&self) -> usize {
         self.samples.map_or(1, NonZeroUsize::get)
+    }
+
+    /// Refuses groups of beams that cannot be.
+    ///
+    /// # Errors
+    /// [`Error::Input`](crate::Error::Input) with the value and its bounds.
+    pub fn check_groups(&self) -> Result<()> {
+        self.beams.map_or(Ok(()), |beams| BeamParams::from(beams).check_groups())
     }
 
     /// `params`, by which training samples, as evaluations take them; and the beams they search with.
