@@ -37,6 +37,9 @@ SETTINGS = [
     {"num_beams": 7, "num_return_sequences": 7, "max_new_tokens": 3},
     {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 1},
     {"num_beams": 1},
+    {"num_beams": 4, "num_return_sequences": 4, "encoder_no_repeat_ngram_size": 1},
+    {"num_beams": 4, "num_return_sequences": 4, "encoder_no_repeat_ngram_size": 2, "no_repeat_ngram_size": 3},
+    {"num_beams": 1, "encoder_no_repeat_ngram_size": 2},
 ]
 
 

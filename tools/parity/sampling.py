@@ -35,6 +35,8 @@ SETTINGS = [
     {"repetition_penalty": 1.3}, {"repetition_penalty": 0.7},
     {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
     {"temperature": 1.5, "top_k": 8, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.1},
+    {"typical_p": 0.2}, {"typical_p": 0.9}, {"typical_p": 0.999}, {"typical_p": 1.0}, {"temperature": 0.7, "typical_p": 0.5},
+    {"temperature": 1.3, "top_k": 12, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.6},
 ]
 
 # What looks at the ids before: these, how many of them are the prompt's, and settings.
@@ -57,7 +59,19 @@ OF_IDS = [
 ]
 
 
-def processed(model, row, settings, previous=PREVIOUS, prompt_length=len(PREVIOUS)):
+# The same, with what an encoder read: none means that the prompt takes its place, as `generate` has it.
+SOURCE = [9, 6, 4, 9, 11, 8]
+OF_SOURCES = [
+    (None, REPEATED, 5, {"encoder_no_repeat_ngram_size": 1}), (None, REPEATED, 5, {"encoder_no_repeat_ngram_size": 2}),
+    (None, REPEATED, 5, {"encoder_no_repeat_ngram_size": 3}), (None, REPEATED[:2], 1, {"encoder_no_repeat_ngram_size": 3}),
+    (SOURCE, [1, 11], 1, {"encoder_no_repeat_ngram_size": 2}), (SOURCE, [1, 4, 9], 1, {"encoder_no_repeat_ngram_size": 3}),
+    (SOURCE, [1], 1, {"encoder_no_repeat_ngram_size": 1}), (SOURCE, [1], 1, {"encoder_no_repeat_ngram_size": 2}),
+    (SOURCE, [1, 5, 9], 1, {"encoder_no_repeat_ngram_size": 2, "no_repeat_ngram_size": 1, "repetition_penalty": 1.3}),
+    (SOURCE, [1, 6, 9], 1, {"encoder_no_repeat_ngram_size": 2, "typical_p": 0.7, "temperature": 0.8}),
+]
+
+
+def processed(model, row, settings, previous=PREVIOUS, prompt_length=len(PREVIOUS), source=None):
     settings = dict(settings)
     # As GenerationMixin.generate prepares both before it asks for the processors.
     eos = settings.pop("eos_token_id", None)
@@ -65,7 +79,8 @@ def processed(model, row, settings, previous=PREVIOUS, prompt_length=len(PREVIOU
         settings["max_length"] = prompt_length + settings.pop("max_new_tokens")
     config = GenerationConfig(do_sample=True, **{"top_k": 0, "top_p": 1.0, "temperature": 1.0, **settings})
     config._eos_token_tensor = None if eos is None else torch.tensor(eos)
-    processors = model._get_logits_processor(generation_config=config, input_ids_seq_length=prompt_length, device="cpu")
+    processors = model._get_logits_processor(generation_config=config, input_ids_seq_length=prompt_length, device="cpu",
+                                             encoder_input_ids=torch.tensor([source or previous[:prompt_length]]))
     return torch.log_softmax(processors(torch.tensor([previous]), row[None].clone())[0], -1)
 
 
@@ -86,6 +101,10 @@ def main():
     for previous, prompt_length, settings in OF_IDS:
         answer = {name: processed(model, row, settings, previous, prompt_length) for name, row in rows.items()}
         of_ids.append({"previous_ids": previous, "prompt_length": prompt_length, "settings": settings,
+                       "logprobs": finite(answer)})
+    for source, previous, prompt_length, settings in OF_SOURCES:
+        answer = {name: processed(model, row, settings, previous, prompt_length, source) for name, row in rows.items()}
+        of_ids.append({"source_ids": source, "previous_ids": previous, "prompt_length": prompt_length, "settings": settings,
                        "logprobs": finite(answer)})
     write_json(out / "sampling.json", {"meta": meta(SEED), "note": "row ties: compare sorted values under top_p",
                                        "previous_ids": PREVIOUS, "logits": rows, "cases": cases, "cases_of_ids": of_ids})

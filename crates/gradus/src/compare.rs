@@ -135,6 +135,7 @@ impl<'a> Judge<'a> {
             ..SamplingParams::default()
         };
         let params = iteration.map_or_else(|| params.clone(), |iteration| iteration.sampling.apply(params.clone()));
+        let params = params.forcing(start.model.dir.forced_ids());
         let (params, beams) = plan.train().evaluation.to_evaluate(params);
         // Distances to the reference are those over all tokens at the temperature, whatever a method trains on.
         let params = SamplingParams { record: Record::Nothing, untempered: false, ..params };

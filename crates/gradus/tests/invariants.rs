@@ -516,6 +516,66 @@ fn dropout_of_an_adapter_changes_training_and_is_the_same_after_an_interruption(
 }
 
 #[test]
+fn dropout_of_an_adapter_under_online_methods_is_the_same_after_an_interruption() {
+    for written in [
+        "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04}",
+        "grpo: {group_size: 4, max_new_tokens: 6, update_epochs: 2, mini_batches: 2}",
+        "rloo: {group_size: 4, max_new_tokens: 6}",
+        "a2c: {max_new_tokens: 6}",
+        "nlpo: {max_new_tokens: 6, update_epochs: 2}",
+    ] {
+        let method = Method { name: written, model: "qwen3", written, rows: "sft" };
+        let run = |dropout: &str| {
+            Run::new(&method, true, "  max_steps: 4\n").with_adapter(&format!("{{rank: 4, dropout: {dropout}}}"))
+        };
+        let (with, without) = (run("0.5").train(), run("0").train());
+        let norms =
+            |trained: &Trained| trained.metrics.iter().map(|row| row.values.get("grad_norm")).collect::<Vec<_>>();
+        assert_ne!(norms(&with), norms(&without), "{written}: the dropout has an effect");
+        let broken = run("0.5");
+        broken.interrupt(2);
+        assert_same(written, &broken.finish(Existing::Resume), &with, 0.0);
+    }
+}
+
+#[test]
+fn a_critic_with_a_frozen_trunk_learns_with_its_head_alone() {
+    for lora in ["", "lora: {rank: 4}\n"] {
+        let written = "ppo: {max_new_tokens: 6, update_epochs: 2, critic: {freeze_trunk: true, head: two_layer}}";
+        let method = Method { name: written, model: "qwen3", written, rows: "sft" };
+        let run = || {
+            let run = Run::new(&method, true, "  max_steps: 4\n");
+            Run { written: format!("{lora}{}", run.written), ..run }
+        };
+        let (run, broken) = (run(), run());
+        let whole = run.train();
+        broken.interrupt(2);
+        assert_same(written, &broken.finish(Existing::Resume), &whole, 0.0);
+        let critic = RewardModel::load(
+            &ModelDir::open(&run.directory.path().join("run/critic")).expect("a critic"),
+            &Device::flex(),
+        );
+        let start =
+            CausalLm::load(&ModelDir::open(&fixtures().join("models/qwen3")).expect("a model"), &Device::flex());
+        let (critic, start) = (critic.expect("loads"), start.expect("loads"));
+        let (critic, start) = (named_tensors(&critic), named_tensors(&start));
+        let values = |all: &[NamedTensor<'_>], name: &str| {
+            all.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.values.to_vec())
+        };
+        let mut compared = 0;
+        for tensor in start.iter().filter(|tensor| tensor.name.starts_with("model.")) {
+            if let Some(found) = values(&critic, &tensor.name) {
+                assert!(found == tensor.values.to_vec(), "{} has moved", tensor.name);
+                compared += 1;
+            }
+        }
+        assert!(compared > 10, "{compared} tensors of the trunk");
+        let last = critic.iter().find(|tensor| tensor.name.starts_with("score") && tensor.shape.first() == Some(&1));
+        assert!(last.expect("a head").values.iter().any(|x| *x != 0.0), "the head has learned");
+    }
+}
+
+#[test]
 fn dropout_of_the_model_is_the_same_after_an_interruption_and_recomputed() {
     let sft = Method { name: "sft", model: "qwen3", written: "sft: {}", rows: "sft" };
     let reward = Method { name: "reward", model: "qwen3", written: "reward: {}", rows: "reward_margin" };

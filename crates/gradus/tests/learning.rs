@@ -116,6 +116,7 @@ fn learn(algorithm: &mut dyn Algorithm, actor: Actor, seed: u64, steps: usize) -
         weighted: None,
         tokenizer: &tokenizer,
         stop_ids: &[2],
+        forced_ids: [None, None],
         reference: Some(&reference),
         settings: &settings,
         measuring: &gradus::evaluation::Measuring::default(),

@@ -79,7 +79,7 @@ train_evaluation:
   n_iters: 50
   eval_every: 10
   metrics: [{ id: causal_perplexity, args: { stride: 512 } }, { id: sacre_bleu, args: { tokenize: intl } }]
-  generation_kwargs: { num_beams: 4, length_penalty: 0.6 }
+  generation_kwargs: { num_beams: 4, length_penalty: 0.6, num_beam_groups: 2, diversity_penalty: 0.5, no_repeat_ngram_size: 3 }
 ";
 
 #[test]
@@ -112,6 +112,9 @@ fn another_systems_file_becomes_ours_and_says_what_changed() {
         ("/train/save_steps", "20"),
         ("/train/learning_rate", "1e-6"),
         ("/train/evaluation/beams/length_penalty", "0.6"),
+        ("/train/evaluation/beams/num_beam_groups", "2"),
+        ("/train/evaluation/beams/diversity_penalty", "0.5"),
+        ("/train/evaluation/no_repeat_ngram_size", "3"),
         ("/train/evaluation/max_new_tokens", "20"),
         ("/train/evaluation/metrics/0/perplexity/model", "\"lvwerra/gpt2-imdb\""),
         ("/train/evaluation/metrics/1/sacre_bleu/tokenize", "\"intl\""),
@@ -200,6 +203,17 @@ fn what_another_systems_file_leaves_out_is_what_it_sets_there() {
             ("/method/ppo/sampling/trained_logprobs", "\"untempered\""),
             ("/train/batch_size", "104"),
             ("/train/learning_rate", "0.0003"),
+        ],
+    );
+    let generation =
+        ", typical_p: 0.9, no_repeat_ngram_size: 3, encoder_no_repeat_ngram_size: 4, forced_bos_token_id: 5";
+    check(
+        &imported("ppo", 1, "", causal, generation),
+        &[
+            ("/method/ppo/sampling/typical_p", "0.9"),
+            ("/method/ppo/sampling/no_repeat_ngram_size", "3"),
+            ("/method/ppo/sampling/encoder_no_repeat_ngram_size", "4"),
+            ("/method/ppo/sampling/forced_bos_token_id", "5"),
         ],
     );
     // 40 tokens are two completions, whatever a mini-batch could hold.
@@ -403,6 +417,12 @@ fn fine_grained_rlhfs_files_become_the_recipes() {
         .replace("kl_coef: 0.3, lam: 0.95", "kl_coef: 0.2, lam: 0.99")
         .replace("clip_grad: False", "clip_grad: True")
         .replace("n_warmup_steps: 100", "n_warmup_steps: 7");
+    let others = FINE_GRAINED
+        .replace("freeze_value_model: False", "freeze_value_model: True")
+        .replace("pg_coef: 1.0", "pg_coef: 0.5");
+    let ours = plan(&imported(&others).expect("it is read").yaml);
+    assert_eq!(part(&ours, "/method/ppo/critic/freeze_trunk"), true);
+    assert_eq!(part(&ours, "/method/ppo/policy_coefficient"), 0.5);
     let Imported { yaml, notes } = imported(&baseline).expect("it is read");
     let (ours, wanted) = (plan(&yaml), recipe("holistic.yml"));
     assert_eq!(part(&ours, "/method"), part(&wanted, "/method"));

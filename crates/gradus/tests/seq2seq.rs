@@ -247,6 +247,7 @@ fn beams_and_processors_find_what_transformers_finds() {
                         num_beams: beams.expect("beams") as usize,
                         length_penalty: search["length_penalty"].as_f64().unwrap_or(1.0) as f32,
                         early_stopping: if early { EarlyStopping::FirstEnded } else { EarlyStopping::Heuristic },
+                        ..BeamParams::default()
                     };
                     let stream = |p| Seed(5).stream(Purpose::Generate, 0, p as u64);
                     let search = (&params, &beams);

@@ -16,7 +16,7 @@ use gradus::algorithm::fisher::{Distance, Distributions};
 use gradus::algorithm::grpo::{Grpo, GrpoConfig, GrpoLossType};
 use gradus::algorithm::ppo::{KlConfig, KlEstimator, Ppo, PpoConfig};
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
-use gradus::algorithm::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
+use gradus::algorithm::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
 use gradus::algorithm::{Actor, Advantages, Algorithm, Experience, OnlineMethod, Parts, Update, actor};
 use gradus::config::{MethodConfig, Plan, RunConfig, Visitor};
 use gradus::generate::{History, Masking};
@@ -589,7 +589,7 @@ fn mask(rollouts: &mut Rollouts, masking: Masking<'_>, policy: &CausalLm, settin
         for new in 0..rollout.completion_ids.len() {
             let at = prompt.len() + new;
             let line = &logits[(at - 1) * vocabulary..at * vocabulary];
-            let history = History { ids: &ids[..at], new };
+            let history = History::new(&ids[..at], new);
             rollout.supports.extend(masking.mask.supports(&[(0, history)], line, Some(line)));
             assert!(rollout.supports[new].contains(ids[at]), "what was drawn could be drawn");
         }
@@ -743,9 +743,16 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
     let experience = Experience { rollouts, rewards: rewards(rows, "score"), reference: None };
     let chosen: Vec<usize> = (0..rows.len()).collect();
     let advantages = Advantages { advantages, ..Advantages::default() };
-    let batch =
-        MiniBatch { experience: &experience, advantages: &advantages, chosen: &chosen, silent: 0, dropout: None };
+    let batch = MiniBatch {
+        experience: &experience,
+        advantages: &advantages,
+        chosen: &chosen,
+        silent: 0,
+        dropout: None,
+        old: OldLogprobs::Sampled,
+    };
     let loss = PolicyLoss {
+        coefficient: 1.0,
         temperature: 1.0,
         surrogate: Surrogate::PolicyGradient,
         level: Level::Token,

@@ -113,6 +113,7 @@ impl Algorithm for BestOf {
         update: Update<'_>,
     ) -> Result<Stats, String> {
         let loss = PolicyLoss {
+            coefficient: 1.0,
             temperature: 1.0,
             surrogate: Surrogate::PolicyGradient,
             level: Level::Token,

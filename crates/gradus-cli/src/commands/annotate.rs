@@ -107,7 +107,7 @@ enum Order {
 struct ImportArgs {
     /// The project's name
     name: String,
-    /// Whose file it is: label-studio (its JSON export) or argilla (records as `to_dict` has them)
+    /// Whose file it is: label-studio (its JSON export), argilla (records as `to_dict` has them) or fine-grained (rows with the `prompt` that FineGrainedRLHF's pages showed and the `response` that they submitted)
     #[arg(long, value_name = "TOOL", value_parser = tool)]
     from: Tool,
     /// The file
@@ -171,7 +171,7 @@ fn form(text: &str) -> Result<Form, String> {
 }
 
 fn tool(text: &str) -> Result<Tool, String> {
-    Tool::of(text).ok_or_else(|| "`label-studio` or `argilla` is needed".into())
+    Tool::of(text).ok_or_else(|| "`label-studio`, `argilla` or `fine-grained` is needed".into())
 }
 
 /// Writes how many answers there are; who reads it never sees half of it.

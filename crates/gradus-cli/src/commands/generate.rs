@@ -63,13 +63,26 @@ pub struct BeamArgs {
     /// A search ends when as many completions have ended as there are beams (true), when the likeliest beam, ended where it is, would not be among them (false), or when none can come among them (never)
     #[arg(long, value_name = "WHEN", default_value = "false")]
     early_stopping: EarlyStopping,
+    /// Divide the beams into N groups that search for different completions (diverse beam search)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = num_beams)]
+    num_beam_groups: usize,
+    /// What a token's log-probability loses for every beam of an earlier group that has chosen it in the same place
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    diversity_penalty: f32,
 }
 
 impl BeamArgs {
     /// The search; `None` where each completion is sampled by itself.
     pub fn params(&self) -> Option<BeamParams> {
-        let Self { num_beams, length_penalty, early_stopping } = *self;
-        (num_beams != 1).then_some(BeamParams { num_beams, length_penalty, early_stopping })
+        let Self { num_beams, length_penalty, early_stopping, num_beam_groups, diversity_penalty } = *self;
+        let is_searched = num_beams != 1 || num_beam_groups != 1;
+        is_searched.then_some(BeamParams {
+            num_beams,
+            length_penalty,
+            early_stopping,
+            num_beam_groups,
+            diversity_penalty,
+        })
     }
 }
 
@@ -95,12 +108,18 @@ pub struct SamplingArgs {
     /// Draw only tokens at least this share as likely as the likeliest
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true, value_parser = min_p)]
     min_p: f32,
+    /// Draw only the tokens whose information is closest to the entropy, the fewest that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true, value_parser = top_p)]
+    typical_p: f32,
     /// Make tokens that are already there less likely
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = penalty)]
     repetition_penalty: f32,
     /// No sequence of N tokens appears twice, prompt included; 0 turns it off
     #[arg(long, value_name = "N", default_value_t = 0)]
     no_repeat_ngram_size: usize,
+    /// No sequence of N tokens of the prompt appears in the completion; 0 turns it off
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    encoder_no_repeat_ngram_size: usize,
     /// Token ids that are never drawn, with commas between them
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     suppress_tokens: Vec<u32>,
@@ -185,10 +204,12 @@ impl SamplingArgs {
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
+            typical_p: self.typical_p,
             repetition_penalty: self.repetition_penalty,
             max_new_tokens: self.max_new_tokens,
             min_new_tokens: self.min_new_tokens,
             no_repeat_ngram_size: self.no_repeat_ngram_size,
+            encoder_no_repeat_ngram_size: self.encoder_no_repeat_ngram_size,
             suppress_tokens: self.suppress_tokens.clone(),
             bad_words_ids: self.bad_words_ids.iter().map(|word| word.0.clone()).collect(),
             forced_bos_token_id: self.forced_bos_token_id,

@@ -211,6 +211,24 @@ fn generate_searches_with_beams() {
         "error: 3 completions of each prompt are wanted, but 2 beams give 1 to 2\n\
          hint: raise `num_beams`, or ask for fewer (`num_return_sequences`)\n",
     );
+    let groups =
+        |more: &[&'static str]| [&arguments[..], &["--num-beams", "4", "--num-beam-groups", "2"], more].concat();
+    let found = |more: &[&'static str]| test.succeeds(&groups(more));
+    let greedy = ["--temperature", "0", "--group-size", "4", "--diversity-penalty"];
+    let [little, much] = ["0.01", "9"].map(|penalty| found(&[&greedy[..], &[penalty]].concat()));
+    assert_ne!(little, much, "the penalty has an effect");
+    test.fails(
+        &groups(&["--diversity-penalty", "1"]),
+        1,
+        "error: `num_beam_groups` is 2, but the temperature is 1\n\
+         hint: diverse beam search draws nothing: set the temperature to 0\n",
+    );
+    test.fails(
+        &groups(&["--temperature", "0"]),
+        1,
+        "error: `diversity_penalty` is 0, but must be above 0 where beams are in groups\n\
+         hint: without a penalty all groups find the same completions\n",
+    );
 }
 
 #[test]

@@ -286,6 +286,30 @@ fn source_and_target_have_all_learned_positions_each() {
 }
 
 #[test]
+fn rollouts_begin_and_end_as_the_generation_configuration_forces() {
+    let test = CliTest::with("rows.jsonl", ROWS);
+    bart(&test, "bart", 20);
+    let sampled = |run: &str, more: &[&str]| {
+        let train = ["grpo", "--model", "bart", "--data", "rows.jsonl", "--output-dir", run, "--group-size", "4"];
+        let online = ["--reward-rule-length-target", "4", "--max-new-tokens", "3"];
+        test.succeeds(&[&train[..], &online, &SHORT, more].concat());
+        let run = gradus::run::RunDir::open(&test.path().join(run)).expect("a run");
+        let all = gradus::run::RolloutDb::open(&run).expect("rollouts").query(&Default::default()).expect("rows");
+        assert_eq!(all.len(), 16);
+        all.into_iter().map(|rollout| (rollout.completion, rollout.stop_reason)).collect::<Vec<_>>()
+    };
+    let begin = |all: &[(String, String)], word: &str| all.iter().filter(|(text, _)| text.starts_with(word)).count();
+    let end = |all: &[(String, String)]| all.iter().filter(|(_, stop)| stop == "stop_id").count();
+    let free = sampled("free", &[]);
+    assert!(begin(&free, "sun") < 16 && end(&free) < 16, "{free:?}");
+    test.write("bart/generation_config.json", "{\"forced_bos_token_id\": 5, \"forced_eos_token_id\": 1}");
+    let forced = sampled("forced", &[]);
+    assert!(begin(&forced, "sun") == 16 && end(&forced) == 16, "{forced:?}");
+    let own = sampled("own", &["--sampling-forced-bos-token-id", "22"]);
+    assert!(begin(&own, "rises") == 16 && end(&own) == 16, "what the run says wins: {own:?}");
+}
+
+#[test]
 fn methods_are_compared_on_one() {
     let pairs = |i: usize| {
         let prompt = ["the sun rises", "a warm sea", "sea the sun"][i % 3];

@@ -75,6 +75,12 @@ impl Wanted {
                 },
                 None => None,
             },
+            typical_p: match fields.number("typical_p", 0.0..=1.0)?.unwrap_or(1.0) as f32 {
+                0.0 => f32::MIN_POSITIVE,
+                typical_p => typical_p,
+            },
+            no_repeat_ngram_size: fields.count("no_repeat_ngram_size", 0..=1 << 24)?.unwrap_or(0),
+            encoder_no_repeat_ngram_size: fields.count("encoder_no_repeat_ngram_size", 0..=1 << 24)?.unwrap_or(0),
             repetition_penalty: fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(1.0) as f32,
             min_new_tokens: fields.count("min_tokens", 0..=1 << 24)?.unwrap_or(0),
             stop_ids: ids(fields, "stop_token_ids")?,

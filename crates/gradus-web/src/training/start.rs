@@ -9,6 +9,7 @@ use axum::{Extension, Form};
 use gradus::Error;
 use gradus::config::{MethodConfig, Plan, Request, RunConfig};
 use gradus::error::Place as Where;
+use gradus::files::atomic;
 use gradus::machine::Machine;
 use serde::Deserialize;
 use serde_json::Value;
@@ -141,14 +142,10 @@ pub(super) fn configs(folder: &Path) -> gradus::Result<PathBuf> {
     Ok(configs)
 }
 
-fn write(path: &Path, text: &str) -> gradus::Result<()> {
-    std::fs::write(path, text).map_err(|error| Error::io(path, error))
-}
-
 /// What a run will need: asked of a process of its own, because the rows are read for it.
 fn forecast(trainer: &dyn Trainer, folder: &Path, yaml: &str) -> gradus::Result<Value> {
     let passing = Passing(configs(folder)?.join(format!(".{}.yml", secret())));
-    write(&passing.0, yaml)?;
+    atomic::write_bytes(&passing.0, yaml.as_bytes())?;
     trainer.forecast(&passing.0)
 }
 
@@ -177,7 +174,7 @@ pub async fn start(
     std::fs::create_dir(&directory).map_err(|error| Error::io(&directory, error))?;
     let begun = configs(&app.folder).and_then(|configs| {
         let (config, log) = files(&configs, &name);
-        write(&config, &yaml)?;
+        atomic::write_bytes(&config, yaml.as_bytes())?;
         let going = trainer.begin(&Job::Train { config: &config }, &log)?;
         Ok(Begun { name: name.clone(), directory: directory.clone(), log, going, has_ended: false, before: None })
     });

@@ -71,6 +71,11 @@ fn what_was_shown_is_what_begins_and_only_once() {
     assert!(page.contains("4.0 MB") && page.contains("--group-size 4") && page.contains("Begin first"), "{page}");
     let draft = draft(&page);
     assert!(!folder.path().join("first").exists(), "nothing has begun");
+    // The configuration of an earlier run of this name, which shares its bytes with a copy: it is replaced, not written over.
+    let configs = folder.path().join("configs");
+    let (earlier, copy) = (configs.join("run-first.yml"), folder.path().join("copy.yml"));
+    fs::write(&copy, "an earlier run").expect("written");
+    fs::hard_link(&copy, &earlier).expect("linked");
     assert_eq!(visitor.form("/runs/start", &[("draft", &draft)]).status, 303);
     let asked = recorder.asked();
     let (plan, train) =
@@ -84,6 +89,8 @@ fn what_was_shown_is_what_begins_and_only_once() {
     // Only what is kept lies there: the file of the plan is gone.
     let names = fs::read_dir(folder.path().join("configs")).expect("a folder").count();
     assert_eq!(names, 2);
+    assert_eq!(fs::read_to_string(&copy).expect("read"), "an earlier run");
+    assert_eq!(fs::read_to_string(&earlier).expect("read"), asked[1].strip_prefix("train ").expect("a run"));
     assert!(visitor.get("/runs/show?run=first").body.contains("about to begin"));
     assert!(visitor.get("/runs").body.contains("about to begin"));
     assert_eq!(visitor.get("/runs/state?run=first").json(), json!({ "state": null, "going": true }));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::actor::{Actor, lengths};
 use super::critic::Critic;
 use super::estimator::{CriticConfig, Estimation, Estimator, KlConfig, WhiteningConfig};
-use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate, ValueLoss};
+use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate, ValueLoss};
 use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
@@ -18,6 +18,7 @@ use crate::generate::{SamplingConfig, TrainedLogprobs};
 use crate::learner::Learner;
 use crate::loss::surrogate::Level;
 use crate::method::{Cast, Defaults, Iteration, Method, Preset, Problems, Shared};
+use crate::model::DropoutStream;
 use crate::settings::{Settings, TrainConfig};
 use crate::stats::{NEW_TOKENS, Stats};
 
@@ -144,6 +145,10 @@ impl Method for A2cConfig {
         }
     }
 
+    fn drops_out(&self) -> bool {
+        true
+    }
+
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         problems.at_least("method.a2c.group_size", self.group_size, 1);
         problems.at_least("method.a2c.entropy_coefficient", self.entropy_coefficient, 0.0);
@@ -207,6 +212,7 @@ impl A2c {
     /// The loss of the step; its means run over all tokens.
     fn loss(&self) -> PolicyLoss {
         PolicyLoss {
+            coefficient: 1.0,
             temperature: self.config.sampling.trained_temperature(self.config.temperature) as f32,
             surrogate: Surrogate::PolicyGradient,
             level: Level::Token,
@@ -246,8 +252,10 @@ impl Algorithm for A2c {
         let own = self.estimator.of_mini_batch(advantages, &scored);
         let advantages = own.as_ref().unwrap_or(advantages);
         let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
+        let dropout = Some(DropoutStream::new(update.settings.seed, update.iteration as u64, 0));
+        let old = OldLogprobs::Sampled;
         let (batch, mut seen) =
-            (MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout: None }, Seen::default());
+            (MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout, old }, Seen::default());
         update.report(0, 1);
         let (losses, norms) = loss.step(&mut learners, batch, update, &mut seen)?;
         let A2cConfig { value_coefficient, entropy_coefficient, .. } = self.config;

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::batches::MicroBatch;
 use crate::host::{constant, read};
-use crate::model::{Batch, CausalLm, Counted, Rows, Sequence, Support, Targets, TokenLogprobs, Trunk};
+use crate::model::{Batch, CausalLm, Counted, DropoutStream, Rows, Sequence, Support, Targets, TokenLogprobs, Trunk};
 use crate::rollout::Rollouts;
 
 /// A policy, and a value head where the critic shares its trunk.
@@ -82,6 +82,22 @@ impl Actor {
 /// The logprobs of all completion tokens that count under `model`, one list per rollout.
 pub fn logprobs(model: &CausalLm, rollouts: &Rollouts, temperature: f32, passes: MicroBatch) -> Vec<Vec<f32>> {
     per_rollout(&model.trunk, rollouts, passes, |batch| read(&model.logprobs(batch, temperature).logprobs_m))
+}
+
+/// [`logprobs`] of a model that drops, with masks drawn from `masks`: those of the policy as it learns.
+pub(crate) fn logprobs_dropping(
+    model: &CausalLm,
+    rollouts: &Rollouts,
+    temperature: f32,
+    passes: MicroBatch,
+    masks: DropoutStream,
+) -> Vec<Vec<f32>> {
+    let mut number = 0;
+    per_rollout(&model.trunk, rollouts, passes, |batch| {
+        let batch = batch.clone().dropping(Some(masks.part(number)));
+        number += 1;
+        read(&model.logprobs(&batch, temperature).logprobs_m)
+    })
 }
 
 /// [`logprobs`] among all ids, whatever the tokens were drawn among.

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::learner::Trained;
 use crate::math::stats::Variance;
 use crate::math::{Divisor, Whiten};
-use crate::method::{Cast, Head, Problems, Role, Shared, Source, Stay, Trainer};
+use crate::method::{Cast, Head, Problems, Role, Shared, Source, Stay, TrainedParts, Trainer};
 use crate::model::HeadLayers;
 use crate::settings::Settings;
 use crate::stats::Stats;
@@ -103,11 +103,19 @@ pub struct CriticConfig {
     pub learning_rate: Option<f64>,
     /// What stands on a separate critic's trunk: one `linear` layer, or the `two_layer` head of FineGrainedRLHF, whose last layer starts at 0 as well. A model that has another head gets a fresh one. Default `linear` (TRL).
     pub head: HeadLayers,
+    /// Whether a separate critic's trunk keeps its weights and only its head is trained (FineGrainedRLHF's `freeze_value_model`). Default false.
+    pub freeze_trunk: bool,
 }
 
 impl Default for CriticConfig {
     fn default() -> Self {
-        Self { trunk: CriticTrunk::Separate, model: None, learning_rate: None, head: HeadLayers::Linear }
+        Self {
+            trunk: CriticTrunk::Separate,
+            model: None,
+            learning_rate: None,
+            head: HeadLayers::Linear,
+            freeze_trunk: false,
+        }
     }
 }
 
@@ -343,13 +351,15 @@ impl CriticConfig {
     /// Notes what is wrong with the keys under `method`.`critic`.
     pub(crate) fn rules(&self, problems: &mut Problems<'_>, method: &str) {
         let key = |name: &str| format!("method.{method}.critic.{name}");
-        let [trunk, model, learning_rate, head] = ["trunk", "model", "learning_rate", "head"].map(key);
+        let [trunk, model, learning_rate, head, freeze_trunk] =
+            ["trunk", "model", "learning_rate", "head", "freeze_trunk"].map(key);
         problems.at_least(&learning_rate, self.learning_rate.unwrap_or(0.0), 0.0);
         let shared = self.trunk == CriticTrunk::Shared;
         for (key, given, reason) in [
             (model, self.model.is_some(), "it is a head on the policy and starts from no other model"),
             (learning_rate, self.learning_rate.is_some(), "one optimiser steps policy and critic"),
             (head, self.head != HeadLayers::Linear, "it is one linear layer"),
+            (freeze_trunk, self.freeze_trunk, "the policy trains that"),
         ] {
             problems.unless(!(shared && given), &[&key, &trunk], || {
                 let message = format!("`{key}` is given, but the critic shares the policy's trunk: {reason}");
@@ -370,7 +380,8 @@ impl CriticConfig {
             CriticTrunk::Shared => (Source::Trunk, Trainer::Run),
             CriticTrunk::Separate => {
                 let named = self.model.clone().map(Source::Named);
-                (named.or(learned).unwrap_or(Source::Policy), Trainer::Own(self.learning_rate))
+                let parts = if self.freeze_trunk { TrainedParts::Head } else { TrainedParts::All };
+                (named.or(learned).unwrap_or(Source::Policy), Trainer::Own(self.learning_rate, parts))
             }
         };
         let critic = Role { head: Head::Scalar(self.head), trainer, ..Role::frozen(source, shared) };

@@ -1,10 +1,11 @@
 //! Several passes over groups of completions without a critic: what GRPO and RLOO share.
 
-use super::actor::{Actor, lengths};
-use super::step::{Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
+use super::actor::{Actor, lengths, logprobs_dropping};
+use super::step::{Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
 use super::{Advantages, Experience, Update, mini_batches};
 use crate::learner::Learner;
 use crate::loss::surrogate::Statistics;
+use crate::model::DropoutStream;
 use crate::rollout::StopReason;
 use crate::stats::{NEW_TOKENS, Stats};
 
@@ -45,6 +46,21 @@ impl Grouped {
     ) -> Result<Stats, String> {
         let all: Vec<usize> = (0..experience.rollouts.len()).collect();
         let entropy_coefficient = self.loss.entropy_coefficient;
+        let steps = self.update_epochs * self.mini_batches;
+        let masks = |pass: usize| DropoutStream::new(update.settings.seed, update.iteration as u64, pass as u64);
+        let drops = actor.module().policy.trunk.drops_out();
+        // With dropout the logprobs of the sampler, which drops nothing, are higher on average: ratios are taken to logprobs
+        // with dropout. They come from the step itself where it is the only one, else from a pass before the first.
+        let dropped = (drops && steps > 1).then(|| {
+            let policy = &actor.frozen().policy;
+            let (temperature, passes) = (self.loss.temperature, update.settings.passes);
+            logprobs_dropping(policy, &experience.rollouts, temperature, passes, masks(steps))
+        });
+        let old = match (&dropped, drops) {
+            (Some(dropped), _) => OldLogprobs::Given(dropped),
+            (None, true) => OldLogprobs::Own,
+            (None, false) => OldLogprobs::Sampled,
+        };
         let mut learners = Learners { actor, critic: None };
         let (mut stats, mut ratios) = (Stats::default(), Statistics::default());
         for epoch in 0..self.update_epochs {
@@ -55,8 +71,9 @@ impl Grouped {
                 if chosen.is_empty() {
                     continue;
                 }
+                let dropout = drops.then(|| masks(epoch * self.mini_batches + number));
                 let (batch, mut seen) =
-                    (MiniBatch { experience, advantages, chosen: &chosen, silent, dropout: None }, Seen::default());
+                    (MiniBatch { experience, advantages, chosen: &chosen, silent, dropout, old }, Seen::default());
                 let (losses, norms) = self.loss.step(&mut learners, batch, update, &mut seen)?;
                 let tokens = seen.tokens as f64;
                 stats.mean("loss", losses.total, 1.0);

@@ -247,6 +247,10 @@ impl Method for GrpoConfig {
         }
     }
 
+    fn drops_out(&self) -> bool {
+        true
+    }
+
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         problems.unless(self.group_size >= 2, &["method.grpo.group_size"], || {
             let reason = "an advantage is the distance from the mean of the group, which is always 0 in a group of one";
@@ -335,6 +339,7 @@ impl Grpo {
         let high = config.clip_range_high.unwrap_or(config.clip_range);
         let correction = if config.kl_bias_correction { KlCorrection::ImportanceRatio } else { KlCorrection::None };
         PolicyLoss {
+            coefficient: 1.0,
             temperature: config.sampling.trained_temperature(config.temperature) as f32,
             surrogate: match config.loss_type {
                 GrpoLossType::Cispo => Surrogate::Capped(high),

@@ -171,6 +171,10 @@ impl Method for NlpoConfig {
         }
     }
 
+    fn drops_out(&self) -> bool {
+        true
+    }
+
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         self.ppo.rules_of(problems, self.name(), train);
         problems.unless(self.top_p > 0.0 && self.top_p <= 1.0, &["method.nlpo.top_p"], || {

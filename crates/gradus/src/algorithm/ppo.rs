@@ -13,7 +13,7 @@ pub use super::estimator::{
     WhiteningDivisor,
 };
 use super::estimator::{Estimation, Estimator};
-use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate, ValueClip, ValueLoss};
+use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate, ValueClip, ValueLoss};
 use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
@@ -50,6 +50,8 @@ pub struct PpoConfig {
     pub value_clip_range: f64,
     /// Which error counts where values are clipped. Default `larger` (TRL).
     pub value_clip: ClippedError,
+    /// Weight of the policy loss (FineGrainedRLHF's `pg_coef`). Default 1.
+    pub policy_coefficient: f64,
     /// Weight of the value loss, which is half a squared error. Default 0.1 (TRL; `vf_coef: 0.5` of RL4LMs, whose error is not halved, is 1).
     pub value_coefficient: f64,
     /// Weight of the entropy bonus. Default 0.
@@ -103,6 +105,7 @@ impl Default for PpoConfig {
             clip_range: 0.2,
             value_clip_range: 0.2,
             value_clip: ClippedError::Larger,
+            policy_coefficient: 1.0,
             value_coefficient: 0.1,
             entropy_coefficient: 0.0,
             discount: 1.0,
@@ -269,6 +272,7 @@ impl PpoConfig {
         problems.at_least(&key("entropy_coefficient"), self.entropy_coefficient, 0.0);
         self.iteration().rules(problems, method, train);
         problems.at_least(&key("value_clip_range"), self.value_clip_range, 0.0);
+        problems.at_least(&key("policy_coefficient"), self.policy_coefficient, 0.0);
         problems.at_least(&key("value_coefficient"), self.value_coefficient, 0.0);
         problems.above_zero(&key("target_kl"), self.target_kl.unwrap_or(1.0));
         problems.at_least(&key("part_size"), self.part_size.unwrap_or(1), 1);
@@ -343,6 +347,7 @@ impl Ppo {
         let config = &self.config;
         let in_parts = config.part_size.is_some() || config.sum_parts || config.length_weights;
         PolicyLoss {
+            coefficient: config.policy_coefficient,
             temperature: config.sampling.trained_temperature(config.temperature) as f32,
             surrogate: Surrogate::Clipped(Clip::symmetric(config.clip_range)),
             level: Level::Token,
@@ -403,7 +408,8 @@ impl Algorithm for Ppo {
         advantages: &Advantages,
         update: Update<'_>,
     ) -> Result<Stats, String> {
-        let PpoConfig { value_coefficient, entropy_coefficient, mini_batches: count, .. } = self.config;
+        let PpoConfig { policy_coefficient, value_coefficient, entropy_coefficient, mini_batches: count, .. } =
+            self.config;
         let scored = experience.scored();
         let tokens: usize = scored.iter().map(|&i| experience.rollouts.rollouts[i].counted()).sum();
         let loss = self.loss(tokens as f64 / scored.len().max(1) as f64);
@@ -419,7 +425,8 @@ impl Algorithm for Ppo {
                 let dropout = DropoutStream::new(update.settings.seed, update.iteration as u64, pass);
                 let own = self.estimator.of_mini_batch(advantages, chosen);
                 let advantages = own.as_ref().unwrap_or(advantages);
-                let batch = MiniBatch { experience, advantages, chosen, silent: 0, dropout: Some(dropout) };
+                let (dropout, old) = (Some(dropout), OldLogprobs::Sampled);
+                let batch = MiniBatch { experience, advantages, chosen, silent: 0, dropout, old };
                 let mut learners = Learners { actor, critic: Some(&mut self.estimator.critic) };
                 let update = match self.config.lr_per_step {
                     true => update.within(pass as usize, count * self.config.update_epochs),
@@ -428,7 +435,8 @@ impl Algorithm for Ppo {
                 let takes = |moved: f64| !(per_step && too_far(moved));
                 let (losses, norms) = loss.step_if(&mut learners, batch, update, &mut seen, takes)?;
                 let bonus = entropy_coefficient * losses.entropy;
-                steps.mean("loss", losses.policy + value_coefficient * losses.value - bonus, 1.0);
+                let total = policy_coefficient * losses.policy + value_coefficient * losses.value - bonus;
+                steps.mean("loss", total, 1.0);
                 steps.mean("loss/policy_avg", losses.policy, 1.0);
                 steps.mean("loss/value_avg", losses.value, 1.0);
                 let Some(norms) = norms else {

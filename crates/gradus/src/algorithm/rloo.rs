@@ -109,6 +109,10 @@ impl Method for RlooConfig {
         }
     }
 
+    fn drops_out(&self) -> bool {
+        true
+    }
+
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         problems.unless(self.group_size >= 2, &["method.rloo.group_size"], || {
             let reason = "a completion is compared with the others of its prompt";
@@ -171,6 +175,7 @@ impl Rloo {
         let config = &self.config;
         let high = config.clip_range_high.unwrap_or(config.clip_range);
         PolicyLoss {
+            coefficient: 1.0,
             temperature: config.sampling.trained_temperature(config.temperature) as f32,
             surrogate: Surrogate::Clipped(Clip { low: config.clip_range, high, delta: None }),
             level: Level::SequenceProduct,

@@ -24,6 +24,7 @@ use crate::loss::{cispo, sapo, value};
 use crate::math::weights::{micro_mean_weights, part_weights, per_token};
 use crate::math::{Reduction, token_weights};
 use crate::model::DropoutStream;
+use crate::rollout::Rollouts;
 
 /// The parts of a policy's loss.
 #[derive(Debug, Clone)]
@@ -32,6 +33,8 @@ pub struct PolicyLoss {
     pub temperature: f32,
     /// What is made of advantages.
     pub surrogate: Surrogate,
+    /// The weight of the surrogate in the loss.
+    pub coefficient: f64,
     /// What has an importance ratio of its own.
     pub level: Level,
     /// Who divides by what.
@@ -213,6 +216,30 @@ pub struct MiniBatch<'a> {
     /// What the masks of dropout are drawn from, for models that drop while they learn; they depend on how passes split the
     /// mini-batch.
     pub dropout: Option<DropoutStream>,
+    /// What ratios are taken to.
+    pub old: OldLogprobs<'a>,
+}
+
+/// The logprobs that the importance ratios of a step are taken to.
+#[derive(Debug, Clone, Copy)]
+pub enum OldLogprobs<'a> {
+    /// Those of the policy that sampled, which drops nothing.
+    Sampled,
+    /// Those of the step's own pass, without gradient: every ratio is 1. For the one step of an iteration with dropout.
+    Own,
+    /// These, one list a rollout.
+    Given(&'a [Vec<f32>]),
+}
+
+impl OldLogprobs<'_> {
+    /// Those of `part`, whose own pass gave `found_m`.
+    fn of(self, rollouts: &Rollouts, part: &[usize], found_m: &Tensor<1>) -> Vec<f32> {
+        match self {
+            Self::Sampled => actor::old_logprobs(rollouts, part),
+            Self::Own => read(found_m),
+            Self::Given(all) => concat(all, part),
+        }
+    }
 }
 
 /// Who learns.
@@ -228,7 +255,7 @@ pub struct Learners<'a> {
 pub struct Losses {
     /// The surrogate and the KL term.
     pub policy: f64,
-    /// The same less the entropy bonus: what the policy's gradient is of.
+    /// The same times its coefficient, less the entropy bonus: what the policy's gradient is of.
     pub total: f64,
     /// The critic's, not yet weighted; 0 without one.
     pub value: f64,
@@ -314,7 +341,7 @@ impl PolicyLoss {
         passes: MicroBatch,
         seen: &mut Seen,
     ) -> Result<Losses, String> {
-        let MiniBatch { experience, advantages, chosen, silent, dropout } = batch;
+        let MiniBatch { experience, advantages, chosen, silent, dropout, old } = batch;
         let rollouts = &experience.rollouts;
         let counts_b: Vec<usize> = chosen.iter().map(|&i| rollouts.rollouts[i].counted()).collect();
         let tokens: usize = counts_b.iter().sum();
@@ -331,7 +358,7 @@ impl PolicyLoss {
             let device = found.logprobs_m.device();
 
             // 2. The loss of each token, and its part of the step's.
-            let old = actor::old_logprobs(rollouts, part);
+            let old = old.of(rollouts, part, &found.logprobs_m);
             let advantages_m = concat(&advantages.advantages, part);
             let of_level = |logprobs_m| self.level.log_ratios(logprobs_m, constant(old.clone(), &device), counts_b);
             let own = Tokens {
@@ -350,7 +377,7 @@ impl PolicyLoss {
                 policy = policy + reducer.reduce(term_m.clone(), &pass, counts_b) * coefficient;
                 kl_m = Some(term_m);
             }
-            let mut total = policy.clone();
+            let mut total = policy.clone() * self.coefficient;
             if self.entropy_coefficient != 0.0 {
                 total = total - found.entropies_m.clone().sum() * (self.entropy_coefficient / tokens as f64);
             }

@@ -176,8 +176,8 @@ fn the_learning_rate_of_ppo_may_rise_within_an_iteration() {
     assert_eq!([moves(false), moves(true)], [false, true]);
 }
 
-#[test]
-fn ppo_drops_out_in_updates_alone() {
+/// The GPT-2 of the fixtures with dropout.
+fn dropping_gpt2() -> tempfile::TempDir {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/parity/models/gpt2");
     let path = tempfile::tempdir().expect("a directory");
     for entry in std::fs::read_dir(fixture).expect("a model").flatten() {
@@ -186,6 +186,12 @@ fn ppo_drops_out_in_updates_alone() {
     let config = path.path().join("config.json");
     let text = std::fs::read_to_string(&config).expect("read").replace("\"resid_pdrop\": 0.0", "\"resid_pdrop\": 0.3");
     std::fs::write(&config, text).expect("written");
+    path
+}
+
+#[test]
+fn ppo_drops_out_in_updates_alone() {
+    let path = dropping_gpt2();
     let dir = ModelDir::open(path.path()).expect("opens");
     let update = |drops: bool| {
         let mut policy = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
@@ -209,6 +215,71 @@ fn ppo_drops_out_in_updates_alone() {
     assert!((plain.2 - 1.0).abs() < 1e-6 && (dropped.2 - 1.0).abs() > 1e-4, "{} and {}", plain.2, dropped.2);
     assert_ne!(plain.3, dropped.3);
     assert_eq!(dropped, again, "the masks are those of the step");
+}
+
+#[test]
+fn ratios_of_groups_are_to_logprobs_with_dropout() {
+    let dir = dropping_gpt2();
+    let dir = ModelDir::open(dir.path()).expect("opens");
+    let update = |drops: bool, update_epochs: usize| {
+        let mut policy = CausalLm::load(&dir, &Device::flex().autodiff()).expect("loads").train();
+        policy.trunk.set_dropout(drops);
+        let settings = settings();
+        let experience = experience(&policy, &settings, 0.0);
+        let mut learner = Learner::new(Actor { policy, value_head: None }, Optimizer::new(settings.optimizer));
+        // Every ratio but 1 is clipped.
+        let config = GrpoConfig {
+            group_size: 2,
+            update_epochs,
+            temperature: 1.0,
+            kl_coefficient: 0.0,
+            clip_range: 1e-4,
+            ..GrpoConfig::default()
+        };
+        let mut grpo = Grpo::new(&config);
+        let advantages = grpo.advantages(&learner.frozen(), &experience, &settings);
+        let at = Update { iteration: 0, multiplier: 0.0, settings: &settings, progress: &Unwatched };
+        let stats = grpo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        let value = |name: &str| stats.value(name).expect("it is told");
+        [value("clip_ratio/region_mean"), value("loss"), value("grad_norm")]
+    };
+    let (plain, dropped, again, twice) = (update(false, 1), update(true, 1), update(true, 1), update(true, 2));
+    assert_eq!((plain[0], dropped[0]), (0.0, 0.0), "the only step of an iteration has no ratio but 1");
+    assert!((plain[1] - dropped[1]).abs() < 1e-6, "so its loss is that of the advantages: {plain:?} {dropped:?}");
+    assert!((plain[2] - dropped[2]).abs() > 1e-6, "and its gradient that under the masks: {plain:?} {dropped:?}");
+    assert_eq!(dropped, again, "the masks are those of the step");
+    assert!(twice[0] > 0.0, "with several steps the old logprobs have masks of their own: {twice:?}");
+    assert_eq!(update(false, 2)[0], 0.0, "a learning rate of 0 moves nothing");
+}
+
+#[test]
+fn the_policy_loss_has_a_weight() {
+    let moved = |policy_coefficient: f64| {
+        let (policy, settings) = (policy(), settings());
+        let experience = experience(&policy, &settings, 0.0);
+        let value_head = Some(ValueHead::zeros(policy.trunk.dims().1, &policy.trunk.device()));
+        let mut learner = Learner::new(Actor { policy, value_head }, Optimizer::new(settings.optimizer));
+        let config = PpoConfig {
+            update_epochs: 1,
+            temperature: 1.0,
+            value_coefficient: 0.0,
+            policy_coefficient,
+            ..PpoConfig::default()
+        };
+        let mut ppo = Ppo::new(&config, Critic::Shared, None);
+        let mut advantages = ppo.advantages(&learner.frozen(), &experience, &settings);
+        // A loss that is not 0 where all ratios are 1.
+        advantages.advantages[0].iter_mut().for_each(|advantage| *advantage += 0.5);
+        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
+        let stats = ppo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        ["loss/policy_avg", "loss", "grad_norm"].map(|name| stats.value(name).expect("it is told"))
+    };
+    let (one, half, none) = (moved(1.0), moved(0.5), moved(0.0));
+    assert!(one[0] == half[0] && one[0] == one[1] && one[0] != 0.0, "{one:?} {half:?}");
+    for i in [1, 2] {
+        assert!((half[i] - one[i] / 2.0).abs() < 1e-5 * one[i].abs(), "{one:?} {half:?}");
+    }
+    assert_eq!((none[1], none[2]), (0.0, 0.0));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::actor::{Actor, gather, lengths};
 use super::critic::Critic;
 use super::estimator::{CriticConfig, CriticTrunk, Estimation, Estimator, KlConfig, WhiteningConfig};
 use super::fisher::{Distance, Distributions};
-use super::step::{Denominator, Learners, MiniBatch, PolicyLoss, Seen, Surrogate};
+use super::step::{Denominator, Learners, MiniBatch, OldLogprobs, PolicyLoss, Seen, Surrogate};
 use super::{Advantages, Algorithm, Experience, OnlineMethod, Parts, Sampling, Update, actor, mini_batches};
 use crate::data::{Need, TooLong};
 use crate::error::Result;
@@ -284,6 +284,7 @@ impl Trpo {
     /// The negative of the mean of `Â·ρ`.
     fn loss(&self) -> PolicyLoss {
         PolicyLoss {
+            coefficient: 1.0,
             temperature: self.config.sampling.trained_temperature(self.config.temperature) as f32,
             surrogate: Surrogate::Clipped(Clip { low: 1.0, high: f64::INFINITY, delta: None }),
             level: Level::Token,
@@ -417,7 +418,8 @@ impl Algorithm for Trpo {
         }
         let own = self.estimator.of_mini_batch(advantages, &scored);
         let advantages = own.as_ref().unwrap_or(advantages);
-        let batch = MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout: None };
+        let batch =
+            MiniBatch { experience, advantages, chosen: &scored, silent: 0, dropout: None, old: OldLogprobs::Sampled };
         update.report(0, 1 + self.config.critic_updates * self.config.critic_mini_batches);
         let step = self.step(actor, batch, update)?;
         stats.mean("loss", -step.objective, 1.0);

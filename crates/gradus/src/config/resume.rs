@@ -252,9 +252,17 @@ fn effect(key: &str, schedule_ends: bool) -> Effect {
             | "train.best_metric",
             _,
         )
-        | (_, Some("reference_model" | "critic.trunk" | "critic.model" | "packing" | "max_target_length")) => {
-            Effect::Refused
-        }
+        | (
+            _,
+            Some(
+                "reference_model"
+                | "critic.trunk"
+                | "critic.model"
+                | "critic.freeze_trunk"
+                | "packing"
+                | "max_target_length",
+            ),
+        ) => Effect::Refused,
         _ if key.starts_with("method.") && method_key.is_none() => Effect::Refused,
         _ if key.strip_prefix("method.plugin.").is_some_and(|rest| !rest.contains('.')) => Effect::Refused,
         // What an adapter is; `lora` alone is a model trained as a whole that becomes one with an adapter, or back.
@@ -293,6 +301,7 @@ mod tests {
             ("method.sft.packing", true, Effect::Refused),
             ("method.sft.max_target_length", true, Effect::Refused),
             ("method.ppo.critic.trunk", true, Effect::Refused),
+            ("method.ppo.critic.freeze_trunk", true, Effect::Refused),
             ("lora.rank", true, Effect::Refused),
             ("train.max_steps", true, Effect::Differs),
             ("train.max_steps", false, Effect::None),

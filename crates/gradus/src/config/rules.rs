@@ -175,9 +175,12 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
     let key = |name: &str| format!("train.evaluation.{name}");
     problems.at_least(&key("temperature"), evaluation.temperature.unwrap_or(0.0), 0.0);
     let top_p = evaluation.top_p.unwrap_or(1.0);
-    problems.unless(top_p > 0.0 && top_p <= 1.0, &[&key("top_p")], || {
-        (format!("`{}` is {top_p}, but must be above 0 and at most 1", key("top_p")), None)
-    });
+    for (name, p) in [("top_p", top_p), ("typical_p", evaluation.typical_p.unwrap_or(1.0))] {
+        problems.unless(p > 0.0 && p <= 1.0, &[&key(name)], || {
+            (format!("`{}` is {p}, but must be above 0 and at most 1", key(name)), None)
+        });
+    }
+    problems.above_zero(&key("repetition_penalty"), evaluation.repetition_penalty.unwrap_or(1.0));
     if let Some(new) = evaluation.max_new_tokens {
         problems.at_least(&key("max_new_tokens"), new, 1);
         problems.unless(new < max_length, &[&key("max_new_tokens"), "train.max_length"], || {
@@ -196,6 +199,14 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
             let message = format!("`{key}` is {}, but a search has at least 2", beams.num_beams);
             (message, Some("leave `beams` out, and evaluations sample".into()))
         });
+        let groups =
+            ["num_beams", "num_beam_groups", "diversity_penalty"].map(|name| format!("train.evaluation.beams.{name}"));
+        let places: Vec<&str> = groups.iter().map(String::as_str).collect();
+        if let Err(error) = evaluation.check_groups() {
+            problems.unless(false, &places, || {
+                (format!("`train.evaluation.beams`: {error}"), error.hint().map(str::to_owned))
+            });
+        }
         let samples = evaluation.samples();
         problems.unless(samples <= beams.num_beams, &["train.evaluation.samples", &key], || {
             let message = format!("`train.evaluation.samples` is {samples}, but `{key}` is {}", beams.num_beams);

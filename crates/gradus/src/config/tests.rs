@@ -272,7 +272,7 @@ fn dropout_is_for_methods_without_a_reference() {
     check(
         "method: {dpo: {}}\ntrain: {dropout: true}\n",
         &[
-            "4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: with dropout they would differ by chance (leave it out; it is for `sft`, `reward`, `classify` and `ppo`)",
+            "4:9+7 `train.dropout` is true, but dpo compares logprobs of one text under several models: with dropout they would differ by chance (leave it out; it is for `sft`, `reward`, `classify`, `ppo`, `nlpo`, `a2c`, `grpo` and `rloo`)",
         ],
     );
     let fine = "model: gpt2\ndata: d.jsonl\nmethod: {sft: {}}\nlora: {dropout: 0.1}\ntrain: {dropout: true, recompute: true}\n";

@@ -14,6 +14,9 @@ use super::reader::{Origin, ROW_BYTES, RawRow, too_large};
 use crate::error::excerpt;
 use crate::{Error, Result};
 
+/// The most columns of a file: what is known of each field takes more room than its bytes.
+const COLUMNS: usize = 100_000;
+
 /// The rows of a CSV or TSV file, streaming.
 pub(super) struct Delimited {
     origin: Origin,
@@ -30,6 +33,12 @@ impl Delimited {
         if let Some(fault) = fault {
             return Err(fault.error(&Place::new(&origin.file, 1)));
         }
+        if records.found > COLUMNS {
+            let message = format!("the header has {} columns, but at most {COLUMNS} are read", records.found);
+            return Err(Error::data(&*origin.file, Some(1), message)
+                .with_hint("check that the file is CSV (commas) or TSV (tabs), as its name says"));
+        }
+        records.most = header.len().max(1);
         let mut seen = HashSet::new();
         if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
             return Err(Error::data(&*origin.file, Some(1), format!("two columns are named `{}`", excerpt(twice, 60))));
@@ -42,7 +51,7 @@ impl Delimited {
         if let Some(fault) = record.fault {
             return Err(fault.error(&place));
         }
-        let (found, expected) = (self.records.ends.len(), self.header.len());
+        let (found, expected) = (self.records.found, self.header.len());
         if found != expected {
             let plural = if found == 1 { "" } else { "s" };
             return Err(place
@@ -85,8 +94,12 @@ struct Records {
     line: usize,
     /// The fields of the last record, one behind the other and without their quotes.
     text: Vec<u8>,
-    /// Where each field ends in `text`.
+    /// Where each field ends in `text`, of the first `most`.
     ends: Vec<usize>,
+    /// How many fields the last record has.
+    found: usize,
+    /// How many fields are kept: a row of nothing but commas takes no more memory than its bytes.
+    most: usize,
 }
 
 /// What is known of a record beside its fields.
@@ -136,7 +149,7 @@ enum At {
 
 impl Records {
     fn new(input: Box<dyn BufRead>, delimiter: u8) -> Self {
-        Self { input, delimiter, line: 1, text: Vec::new(), ends: Vec::new() }
+        Self { input, delimiter, line: 1, text: Vec::new(), ends: Vec::new(), found: 0, most: COLUMNS }
     }
 
     fn fields(&self) -> impl Iterator<Item = &[u8]> {
@@ -151,6 +164,7 @@ impl Records {
     fn read(&mut self, origin: &Origin) -> Result<Option<Record>> {
         self.text.clear();
         self.ends.clear();
+        self.found = 0;
         let (mut at, mut record, mut bytes) = (At::Start, Record { line: self.line, fault: None }, 0);
         loop {
             let buffer = self.input.fill_buf().map_err(|error| origin.failed(self.line - 1, &error))?;
@@ -159,7 +173,10 @@ impl Records {
                     At::Quoted(opened) => Err(unclosed(origin, opened, "")),
                     At::Start if self.ends.is_empty() => Ok(None),
                     _ => {
-                        self.ends.push(self.text.len());
+                        self.found += 1;
+                        if self.ends.len() < self.most {
+                            self.ends.push(self.text.len());
+                        }
                         Ok(Some(record))
                     }
                 };
@@ -167,6 +184,7 @@ impl Records {
             let (mut used, mut is_complete) = (0, false);
             for &byte in buffer {
                 used += 1;
+                let mut is_field_end = false;
                 let ends_line = matches!(byte, b'\n' | b'\r');
                 at = match at {
                     At::Start if byte == b'"' => At::Quoted(self.line),
@@ -180,14 +198,13 @@ impl Records {
                         At::Quoted(opened)
                     }
                     _ if byte == self.delimiter => {
-                        self.ends.push(self.text.len());
+                        is_field_end = true;
                         At::Start
                     }
                     // An empty line is no record.
                     At::Start if ends_line && self.ends.is_empty() => At::Start,
                     _ if ends_line => {
-                        self.ends.push(self.text.len());
-                        is_complete = true;
+                        (is_field_end, is_complete) = (true, true);
                         At::Start
                     }
                     _ => {
@@ -198,6 +215,12 @@ impl Records {
                         At::Plain
                     }
                 };
+                if is_field_end {
+                    self.found += 1;
+                    if self.ends.len() < self.most {
+                        self.ends.push(self.text.len());
+                    }
+                }
                 self.line += usize::from(byte == b'\n');
                 if is_complete {
                     break;
@@ -296,6 +319,20 @@ mod tests {
             let ours: Vec<Vec<Vec<u8>>> = ours.into_iter().flatten().collect();
             prop_assert_eq!(ours, theirs);
         }
+    }
+
+    #[test]
+    fn a_row_of_commas_takes_no_more_memory_than_its_bytes() {
+        let origin = || Origin { file: Arc::from(std::path::Path::new("a.csv")), gzip: false };
+        let commas = ",".repeat(1 << 20);
+        let open = |text: String| Delimited::open(origin(), Box::new(std::io::Cursor::new(text)), b',');
+        let mut rows = open(format!("a,b\n{commas}\n1,2\n")).expect("a header");
+        let error = rows.next().expect("a row").expect_err("too many fields").to_string();
+        assert_eq!(error, "a.csv:2: 1048577 fields where the header has 2");
+        assert!(rows.records.ends.capacity() < 100, "{}", rows.records.ends.capacity());
+        assert_eq!(rows.next().expect("a row").expect("it is read").columns["b"], "2");
+        let error = open(commas).err().expect("too many columns").to_string();
+        assert_eq!(error, "a.csv:1: the header has 1048577 columns, but at most 100000 are read");
     }
 
     #[test]

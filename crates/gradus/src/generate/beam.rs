@@ -7,6 +7,11 @@
 //! At temperature 0 the likeliest continuations are taken (beam search); at any other they are drawn (beam sampling), from
 //! what the temperature and truncation leave of each row. What the ids before demand comes as in sampling, over
 //! log-probabilities, and before the temperature.
+//!
+//! Diverse beam search ([Vijayakumar et al. 2016](https://arxiv.org/abs/1610.02424)) divides the beams of a prompt into groups.
+//! Each group is a search of its own; within a step the groups follow one another, and ids that an earlier group has chosen are
+//! less likely in later ones. transformers offered it up to version 4 and now does as `transformers-community/group-beam-search`;
+//! groups end by the rules of its `BeamSearchScorer`, which are not quite those of its beam search today.
 
 use std::collections::VecDeque;
 
@@ -46,12 +51,22 @@ pub struct BeamParams {
     pub length_penalty: f32,
     /// When a prompt is done.
     pub early_stopping: EarlyStopping,
+    /// Groups of a diverse beam search, a divisor of `num_beams`; 1 is plain beam search.
+    pub num_beam_groups: usize,
+    /// What a log-probability loses for every beam of an earlier group that has chosen the same id in the same place.
+    pub diversity_penalty: f32,
 }
 
 impl Default for BeamParams {
     /// Four beams, and what transformers has by default beside them.
     fn default() -> Self {
-        Self { num_beams: 4, length_penalty: 1.0, early_stopping: EarlyStopping::Heuristic }
+        Self {
+            num_beams: 4,
+            length_penalty: 1.0,
+            early_stopping: EarlyStopping::Heuristic,
+            num_beam_groups: 1,
+            diversity_penalty: 0.0,
+        }
     }
 }
 
@@ -109,6 +124,33 @@ impl BeamParams {
         addends.iter().sum::<f32>() / self.penalty(addends.len())
     }
 
+    /// Refuses groups that cannot be.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the value and its bounds.
+    pub fn check_groups(&self) -> Result<()> {
+        let Self { num_beams, num_beam_groups: groups, diversity_penalty: penalty, .. } = *self;
+        if groups == 0 || !num_beams.is_multiple_of(groups) {
+            let message = format!("`num_beam_groups` is {groups}, but must divide `num_beams`, which is {num_beams}");
+            return Err(Error::input(message).with_hint("every group has the same number of beams"));
+        }
+        if groups > 1 && !(penalty > 0.0 && penalty.is_finite()) {
+            let message = format!("`diversity_penalty` is {penalty}, but must be above 0 where beams are in groups");
+            return Err(Error::input(message).with_hint("without a penalty all groups find the same completions"));
+        }
+        if groups == 1 && penalty != 0.0 {
+            let message = format!("`diversity_penalty` is {penalty}, but `num_beam_groups` is 1");
+            return Err(Error::input(message)
+                .with_hint("the penalty works between groups: set `num_beam_groups` to at least 2"));
+        }
+        Ok(())
+    }
+
+    /// Beams of a group.
+    fn of_group(&self) -> usize {
+        self.num_beams / self.num_beam_groups
+    }
+
     /// What the sum is divided by.
     fn penalty(&self, length: usize) -> f32 {
         (length as f64).powf(f64::from(self.length_penalty)) as f32
@@ -126,6 +168,7 @@ impl BeamParams {
         if !self.length_penalty.is_finite() {
             return Err(Error::input(format!("`length_penalty` is {}, but must be a number", self.length_penalty)));
         }
+        self.check_groups()?;
         if !(1..=self.num_beams).contains(&returned) {
             let message = format!(
                 "{returned} completions of each prompt are wanted, but {} beams give 1 to {}",
@@ -169,6 +212,11 @@ fn search_at_once(
 ) -> Result<Vec<Found>> {
     params.check()?;
     beams.check(returned)?;
+    if beams.num_beam_groups > 1 && params.temperature != 0.0 {
+        let message =
+            format!("`num_beam_groups` is {}, but the temperature is {}", beams.num_beam_groups, params.temperature);
+        return Err(Error::input(message).with_hint("diverse beam search draws nothing: set the temperature to 0"));
+    }
     for (i, prompt) in prompts.iter().enumerate() {
         check_prompt(&format!("prompt {}", i + 1), prompt, params, model)?;
     }
@@ -189,15 +237,16 @@ fn search_at_once(
             for ((&number, prompt), logits) in numbers.iter().zip(computed).zip(logits.chunks_mut(vocabulary)) {
                 let slots = free.split_off(free.len() - beams.num_beams);
                 let given = next.given(prompts[number], prompts[number].len());
-                let mut search = Search::new(number, (prompt, given), slots, stream(number));
+                let encoded = next.has_encoder().then_some(prompts[number]);
+                let mut search = Search::new(number, (prompt, given), encoded, (slots, beams), stream(number));
                 search.step(logits, &settings, stop);
                 live.push(search);
             }
         }
         // 2. Those that are done leave.
-        for search in live.extract_if(.., |search| search.is_done) {
+        for search in live.extract_if(.., |search| search.is_done()) {
             next.drop_prompt(search.prompt);
-            free.extend(&search.slots);
+            free.extend(search.slots());
             found[search.number] = search.best(returned);
         }
         if live.is_empty() {
@@ -211,8 +260,11 @@ fn search_at_once(
         let tokens: Vec<NewToken> = live.iter().flat_map(Search::next).collect();
         let ends: Vec<usize> = (0..tokens.len()).collect();
         let mut logits = next.after(&tokens, &ends);
-        for (search, logits) in live.iter_mut().zip(logits.chunks_mut(beams.num_beams * vocabulary)) {
-            search.step(logits, &settings, stop);
+        let mut rest = &mut logits[..];
+        for search in &mut live {
+            let (own, others) = rest.split_at_mut(search.rows() * vocabulary);
+            search.step(own, &settings, stop);
+            rest = others;
         }
     }
     Ok(found.into_iter().flatten().collect())
@@ -239,13 +291,24 @@ struct Beam {
 }
 
 /// The search of one prompt.
-struct Search {
+struct Search<'a> {
     number: usize,
     /// Its number in the cache.
     prompt: usize,
+    /// What the encoder read, where there is one.
+    encoded: Option<&'a [u32]>,
     /// How many ids rows begin with, and how many of them the cache shares.
     given: usize,
     shared: usize,
+    /// How many ids beams have got so far.
+    new: usize,
+    /// One, unless beams are in groups.
+    groups: Vec<Group>,
+    stream: Stream,
+}
+
+/// Beams that compete with each other.
+struct Group {
     /// The place in the cache of each beam.
     slots: Vec<usize>,
     /// As many as there are slots, the likeliest first.
@@ -255,7 +318,6 @@ struct Search {
     /// Whether running beams can still come among those that ended.
     can_improve: bool,
     is_done: bool,
-    stream: Stream,
 }
 
 /// A continuation by one id.
@@ -266,126 +328,86 @@ struct Candidate {
     score: f32,
 }
 
-impl Search {
+impl<'a> Search<'a> {
     fn new(
         number: usize,
         (prompt, (ids, shared)): (usize, (Vec<u32>, usize)),
-        slots: Vec<usize>,
+        encoded: Option<&'a [u32]>,
+        (slots, beams): (Vec<usize>, &BeamParams),
         stream: Stream,
     ) -> Self {
-        let given = ids.len();
-        let beam = |parent: usize| Beam {
-            ids: ids.clone(),
-            logprobs: Vec::new(),
-            addends: Vec::new(),
-            // All are the same row at first: only the first can be continued, or all would go one way.
-            score: if parent == 0 { 0.0 } else { WORST },
-            parent,
-        };
-        let running = (0..slots.len()).map(beam).collect();
-        let (ended, can_improve, is_done) = (Vec::new(), true, false);
-        Self { number, prompt, given, shared, slots, running, ended, can_improve, is_done, stream }
+        let groups = slots.chunks(beams.of_group()).map(|slots| Group::new(&ids, slots)).collect();
+        Self { number, prompt, encoded, given: ids.len(), shared, new: 0, groups, stream }
     }
 
-    /// How many ids beams have got so far.
-    fn new_ids(&self) -> usize {
-        self.running[0].ids.len() - self.given
+    fn is_done(&self) -> bool {
+        self.groups.iter().all(|group| group.is_done)
     }
 
-    /// Goes on by one id, given the logits of what comes after each beam; or one line for all at first.
+    /// The places in the cache of all beams.
+    fn slots(&self) -> impl Iterator<Item = usize> + '_ {
+        self.groups.iter().flat_map(|group| &group.slots).copied()
+    }
+
+    /// The groups that go on.
+    fn live(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(|group| !group.is_done)
+    }
+
+    /// How many beams go on.
+    fn rows(&self) -> usize {
+        self.live().map(|group| group.running.len()).sum()
+    }
+
+    /// Goes on by one id, given the logits of what comes after each beam that goes on; or one line for all at first.
     fn step(&mut self, logits: &mut [f32], settings: &Settings<'_>, stop: &mut dyn StopRule) {
-        let Settings { params, beams } = settings;
-        let lines = if self.new_ids() == 0 { 1 } else { beams.num_beams };
-        let vocabulary = logits.len() / lines;
-        let histories: Vec<History<'_>> =
-            self.running.iter().map(|beam| History { ids: &beam.ids, new: beam.ids.len() - self.given }).collect();
-        let scored: Vec<Scored> = logits
-            .par_chunks_mut(vocabulary)
-            .zip(&histories)
-            .map(|(line, history)| Scored::new(line, *history, params))
-            .collect();
-        let scores = self.running.iter().map(|beam| beam.score).collect::<Vec<f32>>();
-        let wanted = beams.num_beams * (1 + stop_ids(params)).max(2);
-        let candidates = match params.temperature == 0.0 {
-            true => likeliest(logits, vocabulary, &scores, wanted),
-            false => drawn(logits, vocabulary, &scores, wanted, &mut self.stream),
-        };
-        let mut grown = Vec::with_capacity(candidates.len());
-        for candidate in candidates {
-            let (beam, line) = (&self.running[candidate.beam], if lines == 1 { 0 } else { candidate.beam });
-            let addend = logits[line * vocabulary + candidate.id];
-            let beam = beam.grown(candidate, scored[line].logprob(candidate.id, addend), addend);
-            let ended = self.why_ended(&beam, params, stop);
-            grown.push((beam, ended));
-        }
-        self.take(grown, beams, params);
-    }
-
-    fn why_ended(&self, beam: &Beam, params: &SamplingParams, stop: &mut dyn StopRule) -> Option<StopReason> {
-        let ids = &beam.ids[self.given..];
-        if params.stop_ids.contains(&ids[ids.len() - 1]) {
-            Some(StopReason::StopId)
-        } else if stop.stops(self.number, ids) {
-            Some(StopReason::StopString)
-        } else {
-            (ids.len() >= params.max_new_tokens).then_some(StopReason::Length)
-        }
-    }
-
-    /// Chooses among the continuations: which go on, and which of those that have ended are kept.
-    fn take(&mut self, grown: Vec<(Beam, Option<StopReason>)>, beams: &BeamParams, params: &SamplingParams) {
-        let full = beams.num_beams;
-        let new = self.new_ids() + 1;
-        let all_ended = grown.iter().all(|(_, ended)| ended.is_some());
-        // The others are there so that enough go on where the first ones end.
-        let is_closed = self.ended.len() == full && beams.early_stopping == EarlyStopping::FirstEnded;
-        if self.can_improve && !is_closed {
-            for (beam, ended) in grown.iter().take(full) {
-                if let Some(reason) = ended.filter(|_| beam.score > f32::NEG_INFINITY) {
-                    self.ended.push((Beam { score: beam.score / beams.penalty(new), ..beam.clone() }, reason));
+        let (rows, first) = (self.rows(), self.new == 0);
+        let vocabulary = logits.len() / if first { 1 } else { rows };
+        let shared = if first && self.groups.len() > 1 { logits.to_vec() } else { Vec::new() };
+        let Self { number, given, encoded, groups, stream, .. } = self;
+        let asked = Asked { number: *number, given: *given, encoded: *encoded, settings };
+        let (mut at, mut chosen) = (0, Vec::new());
+        for group in groups.iter_mut().filter(|group| !group.is_done) {
+            let lines = match first {
+                true => {
+                    if !chosen.is_empty() {
+                        logits.copy_from_slice(&shared);
+                    }
+                    &mut *logits
                 }
-            }
-            self.ended.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score));
-            self.ended.truncate(full);
+                false => {
+                    let lines = &mut logits[at..at + group.running.len() * vocabulary];
+                    at += lines.len();
+                    lines
+                }
+            };
+            group.step(lines, vocabulary, &chosen, &asked, (stop, stream));
+            chosen.extend(group.running.iter().map(Beam::last));
         }
-        let out = |(beam, ended): (Beam, Option<StopReason>)| match ended {
-            Some(reason) => (Beam { score: beam.score + WORST, ..beam }, Some(reason)),
-            None => (beam, None),
-        };
-        let mut running: Vec<(Beam, Option<StopReason>)> = grown.into_iter().map(out).collect();
-        running.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score));
-        let first_ended = running[0].1;
-        self.running = running.into_iter().take(full).map(|(beam, _)| beam).collect();
-        let best_length = match beams.early_stopping {
-            EarlyStopping::Never if beams.length_penalty > 0.0 => params.max_new_tokens,
-            _ => new,
-        };
-        let worst = if self.ended.len() == full { self.ended[full - 1].0.score } else { WORST };
-        self.can_improve &= self.running[0].score / beams.penalty(best_length) > worst;
-        let is_closed = self.ended.len() == full && beams.early_stopping == EarlyStopping::FirstEnded;
-        self.is_done = all_ended || is_closed || !self.can_improve;
-        if self.is_done && self.ended.is_empty() {
-            // Scores that are no numbers rank nothing: it is visible in the completion.
-            self.ended.push((self.running[0].clone(), first_ended.unwrap_or(StopReason::Length)));
-        }
+        self.new += 1;
     }
 
     /// How many ids of each beam lie in its slot: all that were added but the last.
     fn added(&self) -> usize {
-        self.running[0].ids.len() - 1 - self.shared
+        self.given + self.new - 1 - self.shared
     }
 
     /// Gives the beams slots that hold what they have added; returns what to copy for that, from where and to where.
     fn fork(&mut self) -> Vec<(usize, usize)> {
-        let parents: Vec<usize> = self.running.iter().map(|beam| beam.parent).collect();
-        let (slots, copies) = fork(&self.slots, &parents);
-        self.slots = slots;
+        let mut copies = Vec::new();
+        for group in self.groups.iter_mut().filter(|group| !group.is_done) {
+            let parents: Vec<usize> = group.running.iter().map(|beam| beam.parent).collect();
+            let (slots, of_group) = fork(&group.slots, &parents);
+            group.slots = slots;
+            copies.extend(of_group);
+        }
         if self.added() == 0 { Vec::new() } else { copies }
     }
 
-    /// The newest id of each beam.
+    /// The newest id of each beam that goes on.
     fn next(&self) -> impl Iterator<Item = NewToken> + '_ {
-        self.running.iter().zip(&self.slots).map(|(beam, &slot)| {
+        let beams = self.live().flat_map(|group| group.running.iter().zip(&group.slots));
+        beams.map(|(beam, &slot)| {
             let position = beam.ids.len() - 1;
             let row = CacheRow { prompt: self.prompt, slot, length: position - self.shared };
             NewToken { id: beam.ids[position], position: position as u32, row }
@@ -404,13 +426,178 @@ impl Search {
             },
             score: beam.score,
         };
-        let first = self.ended.first().expect("something has ended");
-        let all = self.ended.iter().chain(std::iter::repeat(first));
-        all.take(returned).map(found).collect()
+        let mut ended: Vec<&(Beam, StopReason)> = self.groups.iter().flat_map(|group| &group.ended).collect();
+        ended.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score));
+        let first = *ended.first().expect("something has ended");
+        ended.into_iter().chain(std::iter::repeat(first)).take(returned).map(found).collect()
+    }
+}
+
+/// What a step of a group is told about its search.
+struct Asked<'a> {
+    number: usize,
+    given: usize,
+    encoded: Option<&'a [u32]>,
+    settings: &'a Settings<'a>,
+}
+
+impl Group {
+    fn new(ids: &[u32], slots: &[usize]) -> Self {
+        let beam = |parent: usize| Beam {
+            ids: ids.to_vec(),
+            logprobs: Vec::new(),
+            addends: Vec::new(),
+            // All are the same row at first: only the first can be continued, or all would go one way.
+            score: if parent == 0 { 0.0 } else { WORST },
+            parent,
+        };
+        let running = (0..slots.len()).map(beam).collect();
+        Self { slots: slots.to_vec(), running, ended: Vec::new(), can_improve: true, is_done: false }
+    }
+
+    /// Goes on by one id, given the logits after each beam, or one line for all. `chosen` is what earlier groups have chosen.
+    fn step(
+        &mut self,
+        logits: &mut [f32],
+        vocabulary: usize,
+        chosen: &[u32],
+        asked: &Asked<'_>,
+        (stop, stream): (&mut dyn StopRule, &mut Stream),
+    ) {
+        let Asked { settings: Settings { params, beams }, given, .. } = *asked;
+        let lines = logits.len() / vocabulary;
+        let histories: Vec<History<'_>> = self.running.iter().map(|beam| asked.history(beam)).collect();
+        let scored: Vec<Scored> = logits
+            .par_chunks_mut(vocabulary)
+            .zip(&histories)
+            .map(|(line, history)| Scored::new(line, *history, params, (chosen, beams.diversity_penalty)))
+            .collect();
+        let scores = self.running.iter().map(|beam| beam.score).collect::<Vec<f32>>();
+        let wanted = self.running.len() * (1 + stop_ids(params)).max(2);
+        let candidates = match params.temperature == 0.0 {
+            true => likeliest(logits, vocabulary, &scores, wanted),
+            false => drawn(logits, vocabulary, &scores, wanted, stream),
+        };
+        let mut grown = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let (beam, line) = (&self.running[candidate.beam], if lines == 1 { 0 } else { candidate.beam });
+            let addend = logits[line * vocabulary + candidate.id];
+            let beam = beam.grown(candidate, scored[line].logprob(candidate.id, addend), addend);
+            let ended = asked.why_ended(&beam, stop);
+            grown.push((beam, ended));
+        }
+        let new = self.running[0].ids.len() - given + 1;
+        self.take(grown, new, asked.settings);
+    }
+
+    /// Chooses among the continuations, which have `new` ids: which go on, and which of those that have ended are kept.
+    fn take(&mut self, grown: Vec<(Beam, Option<StopReason>)>, new: usize, settings: &Settings<'_>) {
+        let Settings { params, beams } = settings;
+        let full = self.running.len();
+        let all_ended = grown.iter().all(|(_, ended)| ended.is_some());
+        let best_length = match beams.early_stopping {
+            EarlyStopping::Never if beams.length_penalty > 0.0 => params.max_new_tokens,
+            _ => new,
+        };
+        let in_groups = beams.num_beam_groups > 1;
+        match in_groups {
+            true => self.keep_as_scorer(&grown, (new, best_length), beams),
+            // The others are there so that enough go on where the first ones end.
+            false if self.can_improve && !self.is_closed(beams) => {
+                grown.iter().take(full).for_each(|(beam, ended)| self.keep(beam, *ended, beams.penalty(new)));
+                self.truncate();
+            }
+            false => {}
+        }
+        let out = |(beam, ended): (Beam, Option<StopReason>)| match ended {
+            Some(reason) => (Beam { score: beam.score + WORST, ..beam }, Some(reason)),
+            None => (beam, None),
+        };
+        let mut running: Vec<(Beam, Option<StopReason>)> = grown.into_iter().map(out).collect();
+        running.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score));
+        let first_ended = running[0].1;
+        self.running = running.into_iter().take(full).map(|(beam, _)| beam).collect();
+        if !in_groups {
+            self.can_improve &= self.running[0].score / beams.penalty(best_length) > self.worst();
+        }
+        self.is_done = all_ended || self.is_closed(beams) || !self.can_improve;
+        if self.is_done && self.ended.is_empty() {
+            // Scores that are no numbers rank nothing: it is visible in the completion.
+            self.ended.push((self.running[0].clone(), first_ended.unwrap_or(StopReason::Length)));
+        }
+    }
+
+    /// As `BeamSearchScorer` keeps what has ended: first what ended by itself; then the group may be done; then, where it is not,
+    /// what has grown to its longest.
+    fn keep_as_scorer(
+        &mut self,
+        grown: &[(Beam, Option<StopReason>)],
+        (new, best_length): (usize, usize),
+        beams: &BeamParams,
+    ) {
+        let full = self.running.len();
+        let is_cut = |ended: &Option<StopReason>| *ended == Some(StopReason::Length);
+        for (beam, ended) in grown.iter().take(full).filter(|(_, ended)| !is_cut(ended)) {
+            self.keep(beam, *ended, beams.penalty(new));
+        }
+        self.truncate();
+        self.can_improve = !self.is_closed(beams) && grown[0].0.score / beams.penalty(best_length) > self.worst();
+        if self.can_improve {
+            for (beam, ended) in grown.iter().filter(|(_, ended)| is_cut(ended)).take(full) {
+                self.keep(beam, *ended, beams.penalty(new));
+            }
+            self.truncate();
+        }
+    }
+
+    /// Keeps a beam that has ended, if its score is a number.
+    fn keep(&mut self, beam: &Beam, ended: Option<StopReason>, penalty: f32) {
+        if let Some(reason) = ended.filter(|_| beam.score > f32::NEG_INFINITY) {
+            self.ended.push((Beam { score: beam.score / penalty, ..beam.clone() }, reason));
+        }
+    }
+
+    /// Forgets all that have ended but the best.
+    fn truncate(&mut self) {
+        self.ended.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score));
+        self.ended.truncate(self.running.len());
+    }
+
+    /// Whether as many as can be have ended, and no more are looked for.
+    fn is_closed(&self, beams: &BeamParams) -> bool {
+        self.ended.len() == self.running.len() && beams.early_stopping == EarlyStopping::FirstEnded
+    }
+
+    /// What a running beam must exceed to come among those that have ended.
+    fn worst(&self) -> f32 {
+        if self.ended.len() == self.running.len() { self.ended[self.running.len() - 1].0.score } else { WORST }
+    }
+}
+
+impl Asked<'_> {
+    fn history<'b>(&'b self, beam: &'b Beam) -> History<'b> {
+        let history = History::new(&beam.ids, beam.ids.len() - self.given);
+        self.encoded.map_or(history, |encoded| history.with_encoder(encoded))
+    }
+
+    fn why_ended(&self, beam: &Beam, stop: &mut dyn StopRule) -> Option<StopReason> {
+        let (ids, params) = (&beam.ids[self.given..], self.settings.params);
+        if params.stop_ids.contains(&ids[ids.len() - 1]) {
+            Some(StopReason::StopId)
+        } else if stop.stops(self.number, ids) {
+            Some(StopReason::StopString)
+        } else {
+            (ids.len() >= params.max_new_tokens).then_some(StopReason::Length)
+        }
     }
 }
 
 impl Beam {
+    /// The newest id.
+    fn last(&self) -> u32 {
+        *self.ids.last().expect("an id was added")
+    }
+
     fn grown(&self, candidate: Candidate, logprob: f32, addend: f32) -> Self {
         let mut beam = Self { score: candidate.score, parent: candidate.beam, ..self.clone() };
         beam.ids.push(candidate.id as u32);
@@ -443,15 +630,15 @@ fn fork(slots: &[usize], parents: &[usize]) -> (Vec<usize>, Vec<(usize, usize)>)
 
 /// What became of a line of logits that now holds what each id would add to a score.
 struct Scored {
-    /// The model's own distribution at the temperature, and what was changed, as it was.
+    /// The model's own distribution at the temperature, and what was changed, as it was first.
     raw: Distribution,
     replaced: Vec<(usize, f32)>,
 }
 
 impl Scored {
-    /// Makes log-probabilities of `line`, does what the ids before demand, and where ids are drawn divides by the
-    /// temperature and leaves out what truncation does.
-    fn new(line: &mut [f32], history: History<'_>, params: &SamplingParams) -> Self {
+    /// Makes log-probabilities of `line`, takes off what ids lose that earlier groups have chosen, does what the ids before
+    /// demand, and where ids are drawn divides by the temperature and leaves out what truncation does.
+    fn new(line: &mut [f32], history: History<'_>, params: &SamplingParams, (chosen, penalty): (&[u32], f32)) -> Self {
         let model = Distribution::new(line);
         line.iter_mut().for_each(|logit| *logit = model.logprob(*logit));
         let scale = |logprob: f32| if params.temperature == 0.0 { logprob } else { logprob / params.temperature };
@@ -465,7 +652,12 @@ impl Scored {
             line[id as usize] = 0.0;
             return Self { raw, replaced };
         }
-        let mut replaced = processors::apply(line, history, params);
+        let mut replaced: Vec<(usize, f32)> = chosen.iter().map(|&id| (id as usize, line[id as usize])).collect();
+        for (i, &id) in chosen.iter().enumerate().filter(|(i, id)| !chosen[..*i].contains(id)) {
+            let times = chosen[i..].iter().filter(|other| **other == id).count();
+            line[id as usize] -= penalty * times as f32;
+        }
+        replaced.extend(processors::apply(line, history, params));
         replaced.iter_mut().for_each(|(_, logprob)| *logprob = scale(*logprob));
         if params.temperature != 0.0 {
             line.iter_mut().for_each(|logprob| *logprob = scale(*logprob));

@@ -16,10 +16,14 @@ pub struct SamplingConfig {
     pub top_p: f64,
     /// Draw only tokens at least this share as likely as the likeliest. Default 0: all of them.
     pub min_p: f64,
+    /// Draw only the tokens whose information is closest to the entropy, the fewest that together have this probability (locally typical sampling). Default 1: all of them.
+    pub typical_p: f64,
     /// Logits of tokens that are already there, prompt included, are divided by it when positive, multiplied when negative. Default 1: off.
     pub repetition_penalty: f64,
     /// No sequence of this many tokens appears twice, prompt included. Default 0: off.
     pub no_repeat_ngram_size: usize,
+    /// No sequence of this many tokens of the prompt appears in the completion; the prompt is what an encoder reads, where there is one. Default 0: off.
+    pub encoder_no_repeat_ngram_size: usize,
     /// Stop ids are not drawn before this many tokens. Default 0.
     #[schemars(range(max = 100_000_000))]
     pub min_new_tokens: usize,
@@ -27,9 +31,9 @@ pub struct SamplingConfig {
     pub suppress_tokens: Vec<u32>,
     /// Sequences of token ids that are never completed; a stop id alone is not banned by it.
     pub bad_words_ids: Vec<Vec<u32>>,
-    /// The id that every completion begins with. Default: none.
+    /// The id that every completion begins with. Default: the one that the generation configuration of a model with an encoder forces, if any.
     pub forced_bos_token_id: Option<u32>,
-    /// The id that a completion of `max_new_tokens` ends with. Default: none.
+    /// The id that a completion of `max_new_tokens` ends with. Default: the one that the generation configuration of a model with an encoder forces, if any.
     pub forced_eos_token_id: Option<u32>,
     /// Whose logprobs train: those of the model at the temperature (`raw`), those of the model itself, at temperature 1 whatever was sampled at (`untempered`, FineGrainedRLHF), or those of the distribution that was drawn from (`processed`), for which the tokens that could be drawn are kept and the policy, the reference, ratios, KL and entropy are taken among them; whole rows of logits are then in memory. `processed` goes with every other key here except `repetition_penalty`. Default `raw` (TRL).
     pub trained_logprobs: TrainedLogprobs,
@@ -41,8 +45,10 @@ impl Default for SamplingConfig {
             top_k: None,
             top_p: 1.0,
             min_p: 0.0,
+            typical_p: 1.0,
             repetition_penalty: 1.0,
             no_repeat_ngram_size: 0,
+            encoder_no_repeat_ngram_size: 0,
             min_new_tokens: 0,
             suppress_tokens: Vec::new(),
             bad_words_ids: Vec::new(),
@@ -65,17 +71,34 @@ pub struct BeamConfig {
     pub length_penalty: f64,
     /// When a search ends: `true` when as many completions have ended as there are beams, `false` when the likeliest beam, ended where it is, would not be among them, `never` when no beam can come among them. Default `false`.
     pub early_stopping: EarlyStopping,
+    /// Diverse beam search: the beams are divided into this many groups, each a search of its own, in which a token is less likely that an earlier group has chosen in its place. It divides `num_beams`. Default 1.
+    #[schemars(range(max = 1_024))]
+    pub num_beam_groups: usize,
+    /// What a token's log-probability loses for every beam of an earlier group that has chosen it in the same place. Above 0 where there are groups. Default 0.
+    pub diversity_penalty: f64,
 }
 
 impl Default for BeamConfig {
     fn default() -> Self {
-        Self { num_beams: 4, length_penalty: 1.0, early_stopping: EarlyStopping::Heuristic }
+        Self {
+            num_beams: 4,
+            length_penalty: 1.0,
+            early_stopping: EarlyStopping::Heuristic,
+            num_beam_groups: 1,
+            diversity_penalty: 0.0,
+        }
     }
 }
 
 impl From<BeamConfig> for BeamParams {
-    fn from(BeamConfig { num_beams, length_penalty, early_stopping }: BeamConfig) -> Self {
-        Self { num_beams, length_penalty: length_penalty as f32, early_stopping }
+    fn from(config: BeamConfig) -> Self {
+        Self {
+            num_beams: config.num_beams,
+            length_penalty: config.length_penalty as f32,
+            early_stopping: config.early_stopping,
+            num_beam_groups: config.num_beam_groups,
+            diversity_penalty: config.diversity_penalty as f32,
+        }
     }
 }
 
@@ -106,8 +129,10 @@ impl SamplingConfig {
             top_k: self.top_k,
             top_p: self.top_p as f32,
             min_p: self.min_p as f32,
+            typical_p: self.typical_p as f32,
             repetition_penalty: self.repetition_penalty as f32,
             no_repeat_ngram_size: self.no_repeat_ngram_size,
+            encoder_no_repeat_ngram_size: self.encoder_no_repeat_ngram_size,
             bad_words_ids: self.bad_words_ids.clone(),
             suppress_tokens: self.suppress_tokens.clone(),
             forced_bos_token_id: self.forced_bos_token_id,

@@ -270,10 +270,11 @@ impl<'a> Engine<'a> {
             for (i, group) in self.waiting.iter_mut().enumerate().take(groups) {
                 let prompt = group.computed.expect("it was just computed");
                 let (given, shared) = self.next.given(&group.prompt, group.shared);
+                let encoded: Option<Arc<[u32]>> = self.next.has_encoder().then(|| group.prompt[..].into());
                 let places = group.rows.len().min(self.free.len());
                 for (row, slot) in group.rows.drain(..places).zip(self.free.drain(self.free.len() - places..).rev()) {
                     let prompt = (prompt, shared, &given[..]);
-                    let row = Row::new(row, prompt, slot, Arc::clone(&group.params), group.is_kept);
+                    let row = Row::new(row, prompt, encoded.clone(), slot, Arc::clone(&group.params), group.is_kept);
                     if row.behind() == 0 {
                         entering.push(row);
                         logits.append(logits_of(i));

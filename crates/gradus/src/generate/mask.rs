@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_guide_decides_and_otherwise_the_rows_own_logits_at_temperature_one() {
         let mask = LikeliestMask { kept: Kept::TopP(0.6), at_least: 1, always: Vec::new(), temperature: 0.5 };
-        let rows = [(0, History { ids: &[], new: 0 })];
+        let rows = [(0, History::new(&[], 0))];
         // At temperature 1 the first has 0.55, at ½ it has 0.78.
         let raw: Vec<f32> = [0.55f32, 0.3, 0.15].map(f32::ln).to_vec();
         let own: Vec<f32> = raw.iter().map(|logit| logit / 0.5).collect();

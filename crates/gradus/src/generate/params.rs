@@ -14,10 +14,15 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Only ids at least this share as likely as the likeliest; 0 is all of them.
     pub min_p: f32,
+    /// Only the ids whose information is closest to the entropy, the fewest that together have at least this probability
+    /// ([locally typical sampling](https://arxiv.org/abs/2202.00666)); 1 is all of them.
+    pub typical_p: f32,
     /// Logits of ids already there are divided by it when positive, multiplied when negative; 1 does nothing.
     pub repetition_penalty: f32,
     /// No sequence of this many ids appears twice, prompt included; 0 does nothing.
     pub no_repeat_ngram_size: usize,
+    /// No sequence of this many ids of the prompt appears in the completion; 0 does nothing.
+    pub encoder_no_repeat_ngram_size: usize,
     /// Sequences of ids that are never completed. A stop id alone is not banned by it.
     pub bad_words_ids: Vec<Vec<u32>>,
     /// Ids that are never drawn.
@@ -48,8 +53,10 @@ impl Default for SamplingParams {
             top_k: None,
             top_p: 1.0,
             min_p: 0.0,
+            typical_p: 1.0,
             repetition_penalty: 1.0,
             no_repeat_ngram_size: 0,
+            encoder_no_repeat_ngram_size: 0,
             bad_words_ids: Vec::new(),
             suppress_tokens: Vec::new(),
             forced_bos_token_id: None,
@@ -81,7 +88,7 @@ impl SamplingParams {
     }
 
     pub(super) fn truncates(&self) -> bool {
-        self.top_k.is_some() || self.top_p < 1.0 || self.min_p > 0.0
+        self.top_k.is_some() || self.top_p < 1.0 || self.min_p > 0.0 || self.typical_p < 1.0
     }
 
     /// Refuses values without meaning.
@@ -92,6 +99,7 @@ impl SamplingParams {
         let bounds = [
             ("temperature", self.temperature, self.temperature >= 0.0 && self.temperature.is_finite(), "at least 0"),
             ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0 and at most 1"),
+            ("typical_p", self.typical_p, self.typical_p > 0.0 && self.typical_p <= 1.0, "above 0 and at most 1"),
             ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "between 0 and 1"),
             (
                 "repetition_penalty",
@@ -144,6 +152,7 @@ mod tests {
             (SamplingParams { temperature: -1.0, ..plain() }, "`temperature` is -1"),
             (SamplingParams { top_p: 0.0, ..plain() }, "`top_p` is 0"),
             (SamplingParams { min_p: f32::NAN, ..plain() }, "`min_p` is NaN"),
+            (SamplingParams { typical_p: 0.0, ..plain() }, "`typical_p` is 0"),
             (SamplingParams { repetition_penalty: 0.0, ..plain() }, "`repetition_penalty` is 0"),
             (SamplingParams { top_k: Some(0), ..plain() }, "`top_k` is 0"),
             (SamplingParams { bad_words_ids: vec![vec![1], Vec::new()], ..plain() }, "an empty sequence"),

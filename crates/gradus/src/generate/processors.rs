@@ -1,6 +1,7 @@
 //! What is done to a row's logits on account of the ids before it.
 //!
-//! In the order of transformers 5.23: repetition penalty, n-grams, bad words, least length, forced ids, suppressed ids.
+//! In the order of transformers 5.23: repetition penalty, n-grams, n-grams of the prompt, bad words, least length, forced ids,
+//! suppressed ids.
 //! All of them come after the division by the temperature, where transformers has them before: the penalty is a product,
 //! and what is banned stays so, so only roundings tell the two apart. Two things differ on purpose: a forced id wins over
 //! every ban, and bans that would leave nothing to draw are lifted.
@@ -10,10 +11,41 @@ use super::params::SamplingParams;
 /// The ids of a row so far.
 #[derive(Debug, Clone, Copy)]
 pub struct History<'a> {
-    /// All of them, the prompt first.
+    /// All of them. Without an encoder the prompt comes first; with one, the id that the decoder begins with.
     pub ids: &'a [u32],
     /// How many of them, at the end, are the completion.
     pub new: usize,
+    /// The prompt: with an encoder, what the encoder read; else the ids before the completion.
+    pub prompt: &'a [u32],
+}
+
+impl<'a> History<'a> {
+    /// The history of a row without an encoder. The last `new` of `ids` are the completion; those before are the prompt.
+    ///
+    /// # Panics
+    /// When there are fewer than `new` ids.
+    pub fn new(ids: &'a [u32], new: usize) -> Self {
+        Self { ids, new, prompt: &ids[..ids.len() - new] }
+    }
+
+    /// The same row of a decoder whose encoder read `prompt`.
+    #[must_use]
+    pub fn with_encoder(self, prompt: &'a [u32]) -> Self {
+        Self { prompt, ..self }
+    }
+
+    /// What followed the last `size − 1` ids of the row wherever they stand in `text`.
+    fn continuations<'t>(self, text: &'t [u32], size: usize) -> impl Iterator<Item = u32> + 't
+    where
+        'a: 't,
+    {
+        let start = size.checked_sub(1).filter(|start| *start <= self.ids.len());
+        let last = start.map(|start| &self.ids[self.ids.len() - start..]);
+        let follows = move |last: &'a [u32]| {
+            text.windows(last.len() + 1).filter(move |ngram| ngram.starts_with(last)).map(<[u32]>::last)
+        };
+        last.into_iter().flat_map(follows).flatten().copied()
+    }
 }
 
 /// The id that must come next, where one is forced.
@@ -66,13 +98,8 @@ fn banned(history: History<'_>, params: &SamplingParams) -> Vec<u32> {
     let words = params.bad_words_ids.iter().filter(|word| !is_stop(word));
     banned
         .extend(words.filter_map(|word| word.split_last()).filter(|(_, start)| ids.ends_with(start)).map(|(id, _)| id));
-    if let Some(start) = params.no_repeat_ngram_size.checked_sub(1)
-        && start < ids.len()
-    {
-        // What followed the last `start` ids wherever they stood before.
-        let last = &ids[ids.len() - start..];
-        banned.extend(ids.windows(start + 1).filter(|ngram| ngram[..start] == *last).map(|ngram| ngram[start]));
-    }
+    banned.extend(history.continuations(ids, params.no_repeat_ngram_size));
+    banned.extend(history.continuations(history.prompt, params.encoder_no_repeat_ngram_size));
     banned
 }
 
@@ -83,7 +110,7 @@ mod tests {
     const PLAIN: fn() -> SamplingParams = SamplingParams::default;
 
     fn after(ids: &[u32], new: usize, params: &SamplingParams) -> Vec<u32> {
-        let mut banned = banned(History { ids, new }, params);
+        let mut banned = banned(History::new(ids, new), params);
         banned.sort_unstable();
         banned
     }
@@ -92,7 +119,7 @@ mod tests {
     fn the_penalty_has_two_cases_and_counts_an_id_once() {
         let mut logits = [4.0, -1.0, 3.0, 0.0];
         let params = SamplingParams { repetition_penalty: 2.0, ..PLAIN() };
-        let replaced = apply(&mut logits, History { ids: &[0, 1, 0, 99], new: 1 }, &params);
+        let replaced = apply(&mut logits, History::new(&[0, 1, 0, 99], 1), &params);
         assert_eq!(logits, [2.0, -2.0, 3.0, 0.0]);
         assert_eq!(replaced, [(0, 4.0), (1, -1.0)]);
     }
@@ -101,7 +128,7 @@ mod tests {
     fn what_is_penalised_and_banned_remembers_what_it_was() {
         let mut logits = [4.0, -1.0];
         let params = SamplingParams { repetition_penalty: 2.0, suppress_tokens: vec![1, 7], ..PLAIN() };
-        let replaced = apply(&mut logits, History { ids: &[1], new: 0 }, &params);
+        let replaced = apply(&mut logits, History::new(&[1], 0), &params);
         assert_eq!((logits, replaced), ([4.0, f32::NEG_INFINITY], vec![(1, -1.0)]));
     }
 
@@ -113,6 +140,23 @@ mod tests {
         assert_eq!(after(&[5, 6, 5], 2, &size(1)), [5, 5, 6]);
         assert_eq!(after(&[5, 6], 2, &size(3)), [0u32; 0]);
         assert_eq!(after(&[5, 6, 5], 2, &size(0)), [0u32; 0]);
+    }
+
+    #[test]
+    fn ngrams_of_the_prompt_do_not_come_in_the_completion() {
+        let size = |encoder_no_repeat_ngram_size| SamplingParams { encoder_no_repeat_ngram_size, ..PLAIN() };
+        assert_eq!(after(&[5, 6, 7, 5, 6], 2, &size(3)), [7]);
+        assert_eq!(after(&[5, 6, 7, 9, 6], 2, &size(2)), [7], "what only the completion has is free");
+        assert_eq!(after(&[5, 6, 9, 9], 2, &size(2)), [0u32; 0]);
+        assert_eq!(after(&[5, 6], 1, &size(3)), [0u32; 0]);
+        let encoded = |ids: &[u32], size| {
+            let params = SamplingParams { encoder_no_repeat_ngram_size: size, ..PLAIN() };
+            banned(History::new(ids, ids.len() - 1).with_encoder(&[5, 6, 7]), &params)
+        };
+        assert_eq!(encoded(&[0, 5], 2), [6]);
+        assert_eq!(encoded(&[0, 5, 6], 3), [7]);
+        assert_eq!(encoded(&[0], 1), [5, 6, 7]);
+        assert_eq!(encoded(&[0], 0), [0u32; 0]);
     }
 
     #[test]
@@ -134,17 +178,17 @@ mod tests {
     fn ids_are_forced_at_the_two_ends() {
         let params =
             SamplingParams { forced_bos_token_id: Some(4), forced_eos_token_id: Some(2), max_new_tokens: 3, ..PLAIN() };
-        let next = |new| forced(History { ids: &[1, 1, 1], new }, &params);
+        let next = |new| forced(History::new(&[1, 1, 1], new), &params);
         assert_eq!([next(0), next(1), next(2)], [Some(4), None, Some(2)]);
         let single = SamplingParams { max_new_tokens: 1, ..params };
-        assert_eq!(forced(History { ids: &[1], new: 0 }, &single), Some(2), "the end wins");
+        assert_eq!(forced(History::new(&[1], 0), &single), Some(2), "the end wins");
     }
 
     #[test]
     fn bans_that_leave_nothing_are_lifted() {
         let mut logits = [1.0, 2.0];
         let params = SamplingParams { suppress_tokens: vec![0, 1], ..PLAIN() };
-        assert_eq!(apply(&mut logits, History { ids: &[0], new: 0 }, &params), []);
+        assert_eq!(apply(&mut logits, History::new(&[0], 0), &params), []);
         assert_eq!(logits, [1.0, 2.0]);
     }
 }

@@ -83,6 +83,8 @@ pub(super) struct Row {
     /// Everything so far: prompt (of a model with an encoder: the id that its decoder begins with), answers, what was added
     /// to them.
     ids: Vec<u32>,
+    /// What the encoder read, where there is one.
+    encoded: Option<Arc<[u32]>>,
     /// How many of `ids` are in the cache.
     cached: usize,
     params: Arc<SamplingParams>,
@@ -99,6 +101,7 @@ impl Row {
     pub(super) fn new(
         (number, stream): (usize, Stream),
         (prompt, prompt_len, ids): (usize, usize, &[u32]),
+        encoded: Option<Arc<[u32]>>,
         slot: usize,
         params: Arc<SamplingParams>,
         is_kept: bool,
@@ -111,6 +114,7 @@ impl Row {
             prompt_len,
             slot,
             ids,
+            encoded,
             cached,
             params,
             stream,
@@ -126,7 +130,8 @@ impl Row {
     }
 
     pub(super) fn history(&self) -> History<'_> {
-        History { ids: &self.ids, new: self.completion.ids.len() }
+        let history = History::new(&self.ids, self.completion.ids.len());
+        self.encoded.as_ref().map_or(history, |encoded| history.with_encoder(encoded))
     }
 
     /// The ids that are not in the cache yet, their positions, and where their keys and values go.

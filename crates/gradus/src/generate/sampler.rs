@@ -172,7 +172,7 @@ mod tests {
     use crate::rng::{Purpose, Seed};
 
     const PLAIN: fn() -> SamplingParams = SamplingParams::default;
-    const NONE: History<'_> = History { ids: &[], new: 0 };
+    const NONE: History<'_> = History { ids: &[], new: 0, prompt: &[] };
 
     fn stream(index: u64) -> Stream {
         Seed(1).stream(Purpose::Rollout, 0, index)
@@ -214,7 +214,7 @@ mod tests {
         // 4/2 and −1·2: the ids seen lose their lead; `logprob` is that of the untouched logits.
         let params = SamplingParams { temperature: 0.0, repetition_penalty: 2.0, ..PLAIN() };
         let logits = [4.0, -1.0, 3.0, 0.0];
-        let history = History { ids: &[0, 1, 0, 99], new: 0 };
+        let history = History::new(&[0, 1, 0, 99], 0);
         assert_eq!(choose(&mut logits.clone(), history, &params, &mut stream(0)).id, 2);
 
         let penalised = [2.0, -2.0, 3.0, 0.0];
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn the_logprob_at_temperature_one_whatever_was_drawn_at() {
         let logits = [2.0, 1.0, 0.5, -1.0];
-        let history = History { ids: &[1], new: 0 };
+        let history = History::new(&[1], 0);
         let wanted = |temperature, untempered| SamplingParams {
             temperature,
             untempered,
@@ -350,7 +350,7 @@ mod tests {
                 SamplingParams { temperature: 0.0, ..PLAIN() },
                 SamplingParams { top_k: Some(2), top_p: 0.9, min_p: 0.1, repetition_penalty: 1.3, ..PLAIN() },
             ] {
-                let choice = choose(&mut logits.clone(), History { ids: &[0], new: 1 }, &params, &mut stream(0));
+                let choice = choose(&mut logits.clone(), History::new(&[0], 1), &params, &mut stream(0));
                 assert!(choice.id < 3 && !choice.logprob.is_finite(), "{logits:?} {choice:?}");
             }
         }

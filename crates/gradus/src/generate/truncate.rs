@@ -1,6 +1,6 @@
 //! Truncation: which of the likely ids can be drawn.
 //!
-//! Top-k, top-p and min-p in the order and with the meaning of transformers 5.23; where logits tie at the edge of the
+//! Top-k, top-p, min-p and typical-p in the order and with the meaning of transformers 5.23; where logits tie at the edge of the
 //! nucleus, the higher id stays, as there on a CPU. Nothing here sorts the vocabulary: every stage is one pass, or a
 //! selection from what one pass leaves over.
 
@@ -8,8 +8,16 @@ use gradus_kernels::{exp_or_zero as exp, maximum};
 
 use super::params::SamplingParams;
 
-/// Sets to −∞ what top-k, then top-p, then min-p leave out.
+/// Sets to −∞ what top-k, then top-p, then min-p, then typical-p leave out.
 pub(super) fn truncate(logits_v: &mut [f32], params: &SamplingParams) {
+    keep_likely(logits_v, params);
+    if params.typical_p < 1.0 {
+        keep_typical(logits_v, f64::from(params.typical_p), 1);
+    }
+}
+
+/// Top-k, top-p and min-p.
+fn keep_likely(logits_v: &mut [f32], params: &SamplingParams) {
     if let Some(k) = params.top_k.filter(|&k| k < logits_v.len()) {
         let smallest = kth_largest(logits_v, k.max(1));
         drop_below(logits_v, smallest);
@@ -23,14 +31,18 @@ pub(super) fn truncate(logits_v: &mut [f32], params: &SamplingParams) {
     }
 }
 
-/// [`truncate`] that leaves the `least` likeliest ids whatever the settings say: enough for beams to go on.
+/// [`truncate`] that leaves the `least` likeliest (for typical-p, the `least` most typical) ids whatever the settings say: enough
+/// for beams to go on.
 pub(super) fn truncate_keeping(logits_v: &mut [f32], params: &SamplingParams, least: usize) {
     let mut order: Vec<usize> = (0..logits_v.len()).collect();
     let least = least.clamp(1, order.len());
     order.select_nth_unstable_by(least - 1, |&a, &b| logits_v[b].total_cmp(&logits_v[a]));
     let kept: Vec<(usize, f32)> = order[..least].iter().map(|&id| (id, logits_v[id])).collect();
-    truncate(logits_v, params);
+    keep_likely(logits_v, params);
     kept.into_iter().for_each(|(id, logit)| logits_v[id] = logit);
+    if params.typical_p < 1.0 {
+        keep_typical(logits_v, f64::from(params.typical_p), least);
+    }
 }
 
 pub(super) fn drop_below(logits_v: &mut [f32], edge: f32) {
@@ -102,6 +114,46 @@ fn keep_nucleus(logits_v: &mut [f32], top_p: f64) {
     logits_v.iter_mut().for_each(|logit| *logit = if bin(*logit) > edge { f32::NEG_INFINITY } else { *logit });
 }
 
+/// Keeps the fewest ids that together have probability `mass` or more, those first whose information `−ln p` is closest to the
+/// entropy; at least the `least` closest. Ids that tie with the last of them stay.
+///
+/// Meister et al. 2023, section 4, <https://arxiv.org/abs/2202.00666>.
+fn keep_typical(logits_v: &mut [f32], mass: f64, least: usize) {
+    let maximum = maximum(logits_v);
+    if !maximum.is_finite() {
+        return;
+    }
+    let total: f64 = logits_v.iter().map(|&logit| f64::from(exp(logit - maximum))).sum();
+    let logprob = |logit: f32| f64::from(logit - maximum) - total.ln();
+    let finite = || logits_v.iter().copied().filter(|logit| *logit > f32::NEG_INFINITY);
+    let entropy: f64 = finite().map(logprob).map(|logprob| -logprob * logprob.exp()).sum();
+    let distance = |logit: f32| (-logprob(logit) - entropy).abs();
+    let mut by_distance: Vec<(f64, f64)> = finite().map(|logit| (distance(logit), logprob(logit).exp())).collect();
+    let ascending = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
+    let least = least.clamp(1, by_distance.len());
+    let mut edge = by_distance.select_nth_unstable_by(least - 1, ascending).1.0;
+    // The one at which the mass is reached: halves are taken apart, and only the one that holds it is looked into.
+    let (mut rest, mut before) = (&mut by_distance[..], 0.0);
+    while rest.len() > 1 {
+        let half = rest.len() / 2;
+        rest.select_nth_unstable_by(half, ascending);
+        let (closer, farther) = rest.split_at_mut(half);
+        let of_closer = closer.iter().map(|(_, probability)| probability).sum::<f64>();
+        if before + of_closer >= mass {
+            rest = closer;
+        } else {
+            before += of_closer;
+            rest = farther;
+        }
+    }
+    edge = edge.max(rest[0].0);
+    for logit in logits_v.iter_mut().filter(|logit| **logit > f32::NEG_INFINITY) {
+        if distance(*logit) > edge {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +180,11 @@ mod tests {
             (SamplingParams { min_p: 1.0, ..PLAIN() }, vec![0]),
             // 0.4/0.7 = 0.571 of what top-k leaves: the nucleus looks at the renormalised two.
             (SamplingParams { top_k: Some(2), top_p: 0.56, ..PLAIN() }, vec![0]),
+            // The entropy is 1.28 nats; the ids have 0.92, 2.30, 1.20 and 1.61 nats.
+            (SamplingParams { typical_p: 0.2, ..PLAIN() }, vec![2]),
+            (SamplingParams { typical_p: 0.4, ..PLAIN() }, vec![2, 3]),
+            (SamplingParams { typical_p: 0.6, ..PLAIN() }, vec![0, 2, 3]),
+            (SamplingParams { typical_p: 0.95, ..PLAIN() }, vec![0, 1, 2, 3]),
         ] {
             assert_eq!(kept(&logits, &params), expected, "{params:?}");
         }
@@ -141,6 +198,7 @@ mod tests {
         #[test]
         fn truncation_agrees_with_sorting(
             logits in prop::collection::vec(-8.0f32..8.0, 2..600), k in 1usize..80, top_p in 0.01f32..1.0, min_p in 0.0f32..0.5,
+            least in 1usize..9,
         ) {
             let mut order: Vec<usize> = (0..logits.len()).collect();
             order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
@@ -160,6 +218,26 @@ mod tests {
             nucleus.sort_unstable();
             if !is_close {
                 prop_assert_eq!(kept(&logits, &SamplingParams { top_p, ..PLAIN() }), nucleus);
+            }
+
+            let entropy = probabilities.iter().map(|p| -p * p.ln()).sum::<f64>();
+            let distance = |id: usize| (-probabilities[id].ln() - entropy).abs();
+            let mut by_distance: Vec<usize> = (0..logits.len()).collect();
+            by_distance.sort_by(|&a, &b| distance(a).total_cmp(&distance(b)));
+            let (mut before, mut typical, mut is_close) = (0.0, Vec::new(), false);
+            for &id in &by_distance {
+                is_close |= (before - f64::from(top_p)).abs() < 1e-5;
+                if before >= f64::from(top_p) && typical.len() >= least { break }
+                typical.push(id);
+                before += probabilities[id];
+            }
+            is_close |= by_distance.windows(2).any(|pair| (distance(pair[0]) - distance(pair[1])).abs() < 1e-5);
+            typical.sort_unstable();
+            if !is_close {
+                let mut found = logits.clone();
+                keep_typical(&mut found, f64::from(top_p), least);
+                let found: Vec<usize> = (0..found.len()).filter(|&id| found[id] > f32::NEG_INFINITY).collect();
+                prop_assert_eq!(found, typical);
             }
 
             let edge = probabilities[order[0]] * f64::from(min_p);

@@ -41,6 +41,8 @@ pub struct Model {
     pub compared_logits: bool,
     /// What alone is trained, where that is not the model itself.
     pub adapter: Option<Adapter>,
+    /// Whether nothing but its scalar head is trained.
+    pub head_alone: bool,
 }
 
 /// A low-rank adapter by its size.
@@ -86,7 +88,18 @@ impl Model {
     pub fn language(shape: ModelShape, weights: WeightFormat) -> Self {
         let (head, compute) = (Head::Language, Precision::F32);
         let (recompute, dropout, whole_logits, compared_logits) = (false, false, false, false);
-        Self { shape, head, weights, recompute, dropout, compute, whole_logits, compared_logits, adapter: None }
+        Self {
+            shape,
+            head,
+            weights,
+            recompute,
+            dropout,
+            compute,
+            whole_logits,
+            compared_logits,
+            adapter: None,
+            head_alone: false,
+        }
     }
 
     /// A reward model or critic.
@@ -127,10 +140,13 @@ impl Model {
         self.shape.quantised.map_or(weights, WeightFormat::from).bytes(self.trunk())
     }
 
-    /// What is trained: all weights, or the adapter. As much again are the gradients, and twice as much the optimiser's
+    /// What is trained: all weights, the adapter, or the head. As much again are the gradients, and twice as much the optimiser's
     /// moments.
     pub fn trained(&self) -> u64 {
-        self.adapter.map_or(self.weights(), |adapter| NUMBER * adapter.numbers)
+        match self.head {
+            Head::Scalar(layers) if self.head_alone => NUMBER * layers.parameters(self.shape.width) as u64,
+            _ => self.adapter.map_or(self.weights(), |adapter| NUMBER * adapter.numbers),
+        }
     }
 
     /// The weights in training: all of them; or the adapter, and its base, packed but for tables, norms and head.

@@ -62,8 +62,17 @@ pub enum Trainer {
     Nobody,
     /// The run's optimiser.
     Run,
-    /// An optimiser of its own, with this peak learning rate; `None`: the run's.
-    Own(Option<f64>),
+    /// An optimiser of its own, with this peak learning rate (`None`: the run's), which changes these parts.
+    Own(Option<f64>, TrainedParts),
+}
+
+/// Which parts of a model are trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrainedParts {
+    /// All of it; under an adapter, the adapter and the head.
+    All,
+    /// The head on its trunk.
+    Head,
 }
 
 /// How long a model is held.

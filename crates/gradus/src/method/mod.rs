@@ -13,7 +13,7 @@ mod sampling;
 
 use serde_json::{Map, Value};
 
-pub use cast::{Cast, Head, Role, Source, Stay, Trainer};
+pub use cast::{Cast, Head, Role, Source, Stay, TrainedParts, Trainer};
 pub use iteration::Iteration;
 pub use preset::Preset;
 pub use problems::{Found, Problems};
@@ -63,7 +63,9 @@ pub trait Method {
     }
 
     /// Whether masks of dropout may be drawn in training. They may not where logprobs of one text under several models are
-    /// compared, which would differ by chance; PPO may all the same, since FineGrainedRLHF does.
+    /// compared, which would differ by chance. Online methods may: rollouts are sampled and scored without dropout, and only
+    /// updates drop. PPO, NLPO and A2C take ratios to the logprobs of the sampler, as FineGrainedRLHF does; GRPO and RLOO take
+    /// them to logprobs with dropout, as TRL does.
     fn drops_out(&self) -> bool {
         false
     }

@@ -17,9 +17,11 @@ pub(super) fn check(
         let message = format!("`{}` is 0, but must be at least 1", key("top_k"));
         (message, Some("leave it out to draw from all tokens".into()))
     });
-    problems.unless(sampling.top_p > 0.0 && sampling.top_p <= 1.0, &[&key("top_p")], || {
-        (format!("`{}` is {}, but must be above 0 and at most 1", key("top_p"), sampling.top_p), None)
-    });
+    for (name, p) in [("top_p", sampling.top_p), ("typical_p", sampling.typical_p)] {
+        problems.unless(p > 0.0 && p <= 1.0, &[&key(name)], || {
+            (format!("`{}` is {p}, but must be above 0 and at most 1", key(name)), None)
+        });
+    }
     problems.within(&key("min_p"), sampling.min_p, 0.0..=1.0);
     problems.above_zero(&key("repetition_penalty"), sampling.repetition_penalty);
     problems.unless(sampling.min_new_tokens <= max_new_tokens, &[&key("min_new_tokens")], || {

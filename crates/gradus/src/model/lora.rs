@@ -73,6 +73,11 @@ impl Lora {
         self.dropout = (probability > 0.0).then_some((probability, Place::Adapter(layer)));
     }
 
+    /// Whether numbers are dropped in passes with masks.
+    pub(super) fn drops_out(&self) -> bool {
+        self.dropout.is_some()
+    }
+
     /// What A sees where something is dropped.
     pub(super) fn dropped(&self, x_nd: &Tensor<2>, masks: Option<DropoutStream>) -> Option<Tensor<2>> {
         let (probability, place) = self.dropout?;

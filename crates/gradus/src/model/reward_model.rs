@@ -156,6 +156,14 @@ impl RewardModel {
         self
     }
 
+    /// The same model with its head alone in training: trunk and adapter keep their weights.
+    #[must_use]
+    pub fn train_head(self) -> Self {
+        let mut model = self.no_grad();
+        model.train_heads();
+        model
+    }
+
     /// The same model with the operands of its trunk's products held as `compute` says; the head stays in f32.
     pub fn with_compute(mut self, compute: Precision) -> Self {
         self.trunk.set_precision(compute);

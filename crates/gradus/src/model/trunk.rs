@@ -15,6 +15,7 @@ use super::directory::ModelDir;
 use super::encoder::EncoderFamily;
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::Linear;
+use super::lora::Lora;
 use super::quant;
 use super::room::Room;
 use super::t5::{T5Config, T5Facts, T5Model};
@@ -293,6 +294,17 @@ impl Trunk {
             Self::T5(model) => model.dropout = dropout,
             Self::Bart(model) => model.dropout = dropout,
         }
+    }
+
+    /// Whether numbers are dropped in passes with masks: by the model, as its configuration says, or by its adapter.
+    pub(crate) fn drops_out(&self) -> bool {
+        let own = match self {
+            Self::Gpt2(model) => model.dropout,
+            Self::Decoder(model) => model.dropout,
+            Self::T5(model) => model.dropout,
+            Self::Bart(model) => model.dropout,
+        };
+        own || self.clone().linears_mut().iter().any(|(_, linear)| linear.lora.as_ref().is_some_and(Lora::drops_out))
     }
 
     /// V and D.

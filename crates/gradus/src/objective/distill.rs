@@ -126,8 +126,8 @@ pub struct DistillExample {
     pub prompt_len: usize,
     /// Prompt and completion.
     pub ids: Vec<u32>,
-    /// What ends a completion.
-    pub stop_ids: Arc<[u32]>,
+    /// How a completion in the place of this one is sampled.
+    pub params: Arc<SamplingParams>,
 }
 
 fn sequence(example: &DistillExample) -> Sequence<'_> {
@@ -145,10 +145,16 @@ impl OfflineMethod for DistillConfig {
         let made = data::sft_examples(&rows, &from.tokenizer, from.template.as_ref(), &options)?;
         let mut counts = made.counts;
         let room = ModelShape::of(&from.dir)?.room().within(options.max_length.unwrap_or(usize::MAX));
-        let stop_ids: Arc<[u32]> = from.stop_ids().into();
+        let params = SamplingParams {
+            temperature: self.temperature as f32,
+            max_new_tokens: self.max_new_tokens,
+            stop_ids: from.stop_ids(),
+            ..SamplingParams::default()
+        };
+        let params = Arc::new(params.forcing(from.dir.forced_ids()));
         let with_prompt = |SftExample { ids, loss_mask, .. }: SftExample| {
             let prompt_len = loss_mask.iter().position(|counts| *counts).unwrap_or(ids.len());
-            DistillExample { prompt_len, ids, stop_ids: Arc::clone(&stop_ids) }
+            DistillExample { prompt_len, ids, params: Arc::clone(&params) }
         };
         let fits = |example: &DistillExample| {
             !self.samples() || (example.prompt_len > 0 && room.holds(example.prompt_len, self.max_new_tokens))
@@ -190,15 +196,10 @@ impl Distill {
         at: Moment,
     ) -> Result<Vec<DistillExample>, String> {
         let prompts: Vec<&[u32]> = examples.iter().map(|example| &example.ids[..example.prompt_len]).collect();
-        let params = SamplingParams {
-            temperature: self.config.temperature as f32,
-            max_new_tokens: self.config.max_new_tokens,
-            stop_ids: examples.first().map_or_else(Vec::new, |example| example.stop_ids.to_vec()),
-            ..SamplingParams::default()
-        };
+        let Some(params) = examples.first().map(|example| &*example.params) else { return Ok(Vec::new()) };
         let stream = |i: usize| at.seed.stream(Purpose::Rollout, at.step, i as u64);
         let found =
-            generate(model, &prompts, 1, &params, &mut NoStopRule, &stream).map_err(|error| error.to_string())?;
+            generate(model, &prompts, 1, params, &mut NoStopRule, &stream).map_err(|error| error.to_string())?;
         let with = |(example, completion): (&&DistillExample, crate::generate::Completion)| DistillExample {
             ids: [&example.ids[..example.prompt_len], &completion.ids].concat(),
             ..(*example).clone()

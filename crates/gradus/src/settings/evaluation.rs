@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
 use crate::generate::{BeamConfig, BeamParams, Record, SamplingParams};
 use crate::metric::{self, MetricConfig};
 use crate::task::PostProcess;
@@ -33,6 +34,14 @@ pub struct EvaluationConfig {
     pub top_k: Option<usize>,
     /// Draw from the fewest tokens that together have this probability.
     pub top_p: Option<f64>,
+    /// Draw only the tokens whose information is closest to the entropy, the fewest that together have this probability.
+    pub typical_p: Option<f64>,
+    /// Logits of tokens that are already there are divided by it when positive, multiplied when negative.
+    pub repetition_penalty: Option<f64>,
+    /// No sequence of this many tokens appears twice, prompt included; 0: off.
+    pub no_repeat_ngram_size: Option<usize>,
+    /// No sequence of this many tokens of the prompt appears in the completion; 0: off.
+    pub encoder_no_repeat_ngram_size: Option<usize>,
     /// Search for completions with beams, whatever the temperature. Default: sample.
     pub beams: Option<BeamConfig>,
     /// Completions of each held-out prompt; of a search the best ones. Default 1.
@@ -46,6 +55,14 @@ impl EvaluationConfig {
         self.samples.map_or(1, NonZeroUsize::get)
     }
 
+    /// Refuses groups of beams that cannot be.
+    ///
+    /// # Errors
+    /// [`Error::Input`](crate::Error::Input) with the value and its bounds.
+    pub fn check_groups(&self) -> Result<()> {
+        self.beams.map_or(Ok(()), |beams| BeamParams::from(beams).check_groups())
+    }
+
     /// `params`, by which training samples, as evaluations take them; and the beams they search with.
     pub fn to_evaluate(&self, params: SamplingParams) -> (SamplingParams, Option<BeamParams>) {
         let params = SamplingParams {
@@ -54,6 +71,12 @@ impl EvaluationConfig {
             temperature: self.temperature.map_or(params.temperature, |temperature| temperature as f32),
             top_k: self.top_k.map_or(params.top_k, |top_k| Some(top_k).filter(|k| *k > 0)),
             top_p: self.top_p.map_or(params.top_p, |top_p| top_p as f32),
+            typical_p: self.typical_p.map_or(params.typical_p, |typical_p| typical_p as f32),
+            repetition_penalty: self.repetition_penalty.map_or(params.repetition_penalty, |penalty| penalty as f32),
+            no_repeat_ngram_size: self.no_repeat_ngram_size.unwrap_or(params.no_repeat_ngram_size),
+            encoder_no_repeat_ngram_size: self
+                .encoder_no_repeat_ngram_size
+                .unwrap_or(params.encoder_no_repeat_ngram_size),
             ..params
         };
         match self.beams {
@@ -76,11 +99,40 @@ mod tests {
         assert_eq!(plain.to_evaluate(params()), (params(), None));
         let other =
             EvaluationConfig { temperature: Some(0.0), top_k: Some(0), max_new_tokens: Some(9), ..plain.clone() };
-        let expected = SamplingParams { temperature: 0.0, top_k: None, max_new_tokens: 9, ..params() };
+        let other = EvaluationConfig {
+            typical_p: Some(0.5),
+            repetition_penalty: Some(1.5),
+            no_repeat_ngram_size: Some(2),
+            encoder_no_repeat_ngram_size: Some(3),
+            ..other
+        };
+        let expected = SamplingParams {
+            temperature: 0.0,
+            top_k: None,
+            max_new_tokens: 9,
+            typical_p: 0.5,
+            repetition_penalty: 1.5,
+            no_repeat_ngram_size: 2,
+            encoder_no_repeat_ngram_size: 3,
+            ..params()
+        };
         assert_eq!(other.to_evaluate(params()), (expected, None));
-        let beams = BeamConfig { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never };
+        let beams = BeamConfig {
+            num_beams: 4,
+            length_penalty: 0.5,
+            early_stopping: EarlyStopping::Never,
+            num_beam_groups: 2,
+            diversity_penalty: 1.5,
+        };
         let (searched, found) = EvaluationConfig { beams: Some(beams), ..plain }.to_evaluate(params());
         assert_eq!(searched, SamplingParams { temperature: 0.0, record: Record::Nothing, ..params() });
-        assert_eq!(found, Some(BeamParams { num_beams: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Never }));
+        let expected = BeamParams {
+            num_beams: 4,
+            length_penalty: 0.5,
+            early_stopping: EarlyStopping::Never,
+            num_beam_groups: 2,
+            diversity_penalty: 1.5,
+        };
+        assert_eq!(found, Some(expected));
     }
 }

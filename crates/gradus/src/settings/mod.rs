@@ -106,7 +106,7 @@ pub struct TrainConfig {
     /// Draw prompts with replacement, each with a probability in proportion to its column `weight` (1 without one) to this
     /// power; 0: all alike (online methods only; RL4LMs' priority sampler, whose weights are all 1). Default: none, every prompt comes once an epoch.
     pub priority_scale: Option<f64>,
-    /// Dropout as the model's configuration says, instead of none (sft, reward, classify, and updates of ppo: FineGrainedRLHF; its first ratios are then not 1). Default false.
+    /// Dropout as the model's configuration says, instead of none. For sft, reward, classify, and for updates of online methods but trpo: completions are sampled and scored without it. Ratios of ppo, nlpo and a2c are to logprobs without dropout, so the first ones are not 1 (FineGrainedRLHF); those of grpo and rloo are to logprobs with dropout (TRL). Default false.
     pub dropout: bool,
     /// The seed of every random stream. Default 42 (TRL).
     pub seed: u64,

@@ -12,7 +12,7 @@ use crate::generate::TrainedLogprobs;
 use crate::machine::Machine;
 use crate::memory::terms::{Adapter, Head, Model};
 use crate::memory::{Forecast, Reference, Row, Sampling, Steps, Workload};
-use crate::method::{Cast, Iteration, Stay, Trainer};
+use crate::method::{Cast, Iteration, Stay, TrainedParts, Trainer};
 use crate::model::{Rows, Support};
 use crate::objective::OfflineMethod;
 use crate::observer::Observer;
@@ -192,7 +192,7 @@ fn tokenizer_bytes(start: &Start) -> u64 {
 
 /// A critic with a trunk of its own; it starts as a model that is named, as the reward model, or as the policy.
 fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Workload) -> Result<Workload> {
-    let Some(player) = cast.critic.as_ref().filter(|player| matches!(player.role.trainer, Trainer::Own(_))) else {
+    let Some(player) = cast.critic.as_ref().filter(|player| matches!(player.role.trainer, Trainer::Own(..))) else {
         return Ok(workload);
     };
     let (critic, shared) = match workload.policy.adapter {
@@ -200,6 +200,8 @@ fn with_critic(plan: &Plan, start: &Start, cast: &Cast<Player>, workload: Worklo
         Some(_) => (Model { head: player.role.head, ..on_shared_base(workload.policy) }, 0),
         None => (bare(player), bare(player).weights()),
     };
+    let head_alone = matches!(player.role.trainer, Trainer::Own(_, TrainedParts::Head));
+    let critic = Model { head_alone, ..critic };
     Ok(Workload { critic: Some(critic), shared_at_first: workload.shared_at_first + shared, ..workload })
 }
 

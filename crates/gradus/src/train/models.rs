@@ -20,7 +20,7 @@ use crate::config::Plan;
 use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::learner::optimizer::{Optimizer, OptimizerConfig};
-use crate::method::{Cast, Head, Trainer};
+use crate::method::{Cast, Head, TrainedParts, Trainer};
 use crate::metric_models::MetricModels;
 use crate::model::adapter::{Adaptable, Layers, PeftConfig, TaskType};
 use crate::model::{CausalLm, ModelDir, RewardModel};
@@ -109,7 +109,7 @@ impl Models<'_> {
     pub fn critic(&self, policy: &CausalLm, settings: &Settings) -> Result<(Option<Critic>, Option<ValueHead>)> {
         let Some(player) = &self.cast.critic else { return Ok((None, None)) };
         let kept = self.checkpoint.map(|checkpoint| checkpoint.path.join("critic"));
-        let Trainer::Own(learning_rate) = player.role.trainer else {
+        let Trainer::Own(learning_rate, parts) = player.role.trainer else {
             return Ok((Some(Critic::Shared), Some(self.value_head(kept.as_deref(), policy)?)));
         };
         let adapts = policy.adapter().is_some();
@@ -132,6 +132,7 @@ impl Models<'_> {
             Head::Language | Head::Labels => model,
         };
         let model = self.trained(model, player, fresh, CRITIC_ADAPTER)?;
+        let model = if parts == TrainedParts::Head { model.train_head() } else { model };
         let optimizer = self.optimizer(CRITIC_PREFIX, settings.optimizer, &model)?;
         let learner = Learner::new(model, optimizer);
         let learning_rate = learning_rate.unwrap_or(settings.learning_rate);

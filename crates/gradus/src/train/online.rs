@@ -48,6 +48,8 @@ pub struct Online<'a> {
     pub tokenizer: &'a Tokenizer,
     /// Ids that end a completion.
     pub stop_ids: &'a [u32],
+    /// The first and the last id of every completion, where the model's generation configuration forces them.
+    pub forced_ids: [Option<u32>; 2],
     /// The frozen reference: for the algorithm, and for the KL of evaluations.
     pub reference: Option<&'a CausalLm>,
     /// Everything else.
@@ -76,12 +78,15 @@ impl<'a> Online<'a> {
         Sampler {
             tokenizer: self.tokenizer,
             group_size: wanted.group_size,
-            params: wanted.shape.apply(SamplingParams {
-                temperature: wanted.temperature,
-                max_new_tokens: wanted.max_new_tokens,
-                stop_ids: self.stop_ids.to_vec(),
-                ..SamplingParams::default()
-            }),
+            params: wanted
+                .shape
+                .apply(SamplingParams {
+                    temperature: wanted.temperature,
+                    max_new_tokens: wanted.max_new_tokens,
+                    stop_ids: self.stop_ids.to_vec(),
+                    ..SamplingParams::default()
+                })
+                .forcing(self.forced_ids),
             beams: None,
             stop,
             masking: algorithm.masking(in_evaluation),

@@ -348,6 +348,7 @@ impl Job<'_> {
             weighted: weighted(self.plan.train().priority_scale, order, &train)?,
             tokenizer: &self.start.model.tokenizer,
             stop_ids: &stop_ids,
+            forced_ids: self.start.model.dir.forced_ids(),
             reference: reference.as_ref(),
             settings: &settings,
             measuring: &measuring,

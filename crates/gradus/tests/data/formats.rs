@@ -1,10 +1,15 @@
 //! The same rows from every format.
 
+use std::sync::Arc;
+
 use gradus::data::{
     Content, Form, Format, ImplicitPrompt, LoadOptions, Message, Need, RowData, RowKind, Target, convert, load, open,
     write_rows,
 };
 use gradus::files::output::OutputFile;
+use parquet::data_type::DoubleType;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use serde_json::{Map, Value, json};
 
 use super::{Folder, gzip};
@@ -51,6 +56,37 @@ fn parquet_keeps_nested_values() {
     write_rows(&OutputFile::new(&path).unwrap(), &rows).unwrap();
     let read: Vec<Map<String, Value>> = open(&path).unwrap().map(|row| row.unwrap().columns).collect();
     assert_eq!(read, rows);
+}
+
+#[test]
+fn a_number_that_is_not_finite_does_not_become_null() {
+    let folder = Folder::new();
+    let write = |schema: &str, value: f64| {
+        let path = folder.path("numbers.parquet");
+        let schema = Arc::new(parse_message_type(schema).unwrap());
+        let mut writer =
+            SerializedFileWriter::new(std::fs::File::create(&path).unwrap(), schema, Arc::default()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<DoubleType>().write_batch(&[1.5, value], None, None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        writer.close().unwrap();
+        open(&path).unwrap().map(|row| row.map(|row| row.columns)).collect::<Vec<_>>()
+    };
+    for (schema, name) in [
+        ("message rows { required double margin; }", "margin"),
+        ("message rows { required group meta { required double margin; } }", "meta"),
+    ] {
+        let rows = write(schema, 2.5);
+        assert!(rows.iter().all(Result::is_ok), "{rows:?}");
+        for value in [f64::NAN, f64::INFINITY] {
+            let rows = write(schema, value);
+            assert!(rows[0].is_ok(), "{rows:?}");
+            let told = rows[1].as_ref().expect_err("no number of JSON").to_string();
+            assert!(told.contains(&format!("column `{name}` holds a number that is not finite")), "{told}");
+        }
+    }
 }
 
 #[test]

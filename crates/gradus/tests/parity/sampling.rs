@@ -20,8 +20,10 @@ fn params(settings: &Value) -> SamplingParams {
         top_k: settings.get("top_k").map(|k| number(k) as usize),
         top_p: given("top_p", 1.0),
         min_p: given("min_p", 0.0),
+        typical_p: given("typical_p", 1.0),
         repetition_penalty: given("repetition_penalty", 1.0),
         no_repeat_ngram_size: given("no_repeat_ngram_size", 0.0) as usize,
+        encoder_no_repeat_ngram_size: given("encoder_no_repeat_ngram_size", 0.0) as usize,
         min_new_tokens: given("min_new_tokens", 0.0) as usize,
         max_new_tokens: given("max_new_tokens", 256.0) as usize,
         bad_words_ids: settings.get("bad_words_ids").map_or(Vec::new(), |words| list(words).iter().map(ids).collect()),
@@ -43,7 +45,9 @@ fn distributions_and_draws_of_transformers() {
     for case in list(&fixture["cases"]).iter().chain(list(&fixture["cases_of_ids"])) {
         let previous = ids(case.get("previous_ids").unwrap_or(&fixture["previous_ids"]));
         let prompt = case.get("prompt_length").map_or(previous.len(), |length| number(length) as usize);
-        let history = History { ids: &previous, new: previous.len() - prompt };
+        let source = case.get("source_ids").filter(|source| !source.is_null()).map(ids);
+        let history = History::new(&previous, previous.len() - prompt);
+        let history = source.as_deref().map_or(history, |source| history.with_encoder(source));
         let params = params(&case["settings"]);
         for (row, expected) in case["logprobs"].as_object().expect("rows of logits") {
             let name = format!("{} {row}", case["settings"]);

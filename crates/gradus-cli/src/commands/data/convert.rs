@@ -8,7 +8,7 @@ use gradus::data::feedback::{
 };
 use gradus::data::{BadRows, Form, Row, RowData, RowErrors, Target, convert, unpaired, write_rows};
 use gradus::files::output::{OutputFile, Outputs};
-use gradus::text::{RuleSplitter, SentenceSplitter};
+use gradus::text::{Level, RuleSplitter, SentenceSplitter};
 use serde_json::{Map, Value, json};
 
 use super::{RowArgs, grouped, rows};
@@ -31,6 +31,12 @@ pub struct ConvertArgs {
     /// Of `r1` and `r2`: the fewest words of a span that counts, unless a fact is wrong
     #[arg(long, value_name = "N", default_value_t = SegmentForm::R1.fewest_words)]
     min_span_words: usize,
+    /// Of `r1` and `r2`: what gets a label, each `sentence` or each `sub_sentence`. Default: `sub_sentence` for `r1`, `sentence` for `r2`
+    #[arg(long, value_name = "LEVEL")]
+    segments: Option<Segments>,
+    /// Of `r1` and `r2`: whether the words before the answer include the passages. Default: no for `r1`, yes for `r2`
+    #[arg(long, value_name = "YES|NO")]
+    passages: Option<YesNo>,
     /// How prompts and answers are written: `as-is`, as `text` or as `messages`
     #[arg(long, value_name = "FORM", default_value = "as-is")]
     form: Written,
@@ -51,6 +57,19 @@ enum Kind {
     R1,
     R2,
     R3,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Segments {
+    Sentence,
+    SubSentence,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum YesNo {
+    Yes,
+    No,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -106,7 +125,15 @@ pub fn run(args: ConvertArgs, out: &Output) -> anyhow::Result<()> {
 /// Rows for reward models, from rows with feedback.
 fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> anyhow::Result<()> {
     let splitter = &RuleSplitter;
-    let of_words = |form: SegmentForm| SegmentForm { fewest_words: args.min_span_words, ..form };
+    let asked = |form: SegmentForm| SegmentForm {
+        fewest_words: args.min_span_words,
+        level: args.segments.map_or(form.level, |segments| match segments {
+            Segments::Sentence => Level::Sentence,
+            Segments::SubSentence => Level::SubSentence,
+        }),
+        reads_passages: args.passages.map_or(form.reads_passages, |passages| passages == YesNo::Yes),
+        ..form
+    };
     let mut rows: Vec<Map<String, Value>> = Vec::new();
     let mut labels: BTreeMap<&str, usize> = BTreeMap::new();
     let mut dropped = 0;
@@ -119,7 +146,7 @@ fn built(args: &ConvertArgs, file: &OutputFile, from: &[Row], out: &Output) -> a
         };
         let made: Vec<Map<String, Value>> = match args.to {
             Kind::R1 | Kind::R2 => {
-                let form = of_words(if matches!(args.to, Kind::R1) { SegmentForm::R1 } else { SegmentForm::R2 });
+                let form = asked(if matches!(args.to, Kind::R1) { SegmentForm::R1 } else { SegmentForm::R2 });
                 let made = segment_row(feedback, row.index, &form, splitter);
                 if made.is_some() {
                     segment_labels(feedback, &form, splitter)

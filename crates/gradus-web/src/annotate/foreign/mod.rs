@@ -6,6 +6,10 @@
 
 pub mod argilla;
 pub mod label_studio;
+pub mod original;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use gradus::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -21,17 +25,20 @@ pub enum Tool {
     LabelStudio,
     /// Argilla's records.
     Argilla,
+    /// What FineGrainedRLHF's own pages submit.
+    FineGrained,
 }
 
 impl Tool {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::LabelStudio, Self::Argilla];
+    pub const ALL: [Self; 3] = [Self::LabelStudio, Self::Argilla, Self::FineGrained];
 
     /// Its word.
     pub fn name(self) -> &'static str {
         match self {
             Self::LabelStudio => "label-studio",
             Self::Argilla => "argilla",
+            Self::FineGrained => "fine-grained",
         }
     }
 
@@ -56,18 +63,31 @@ pub struct Imported {
 /// When the file cannot be read, or a row is not in the tool's form or does not fit.
 pub fn read(tool: Tool, file: &str, labels: &LabelSet) -> Result<Vec<Imported>> {
     let source = gradus::data::resolve(file, &mut |_, _, _| {})?;
-    let mut found = Vec::new();
+    let mut found: Vec<Imported> = Vec::new();
+    // Where each task of the original's pages stands: it has a row for every page and person.
+    let mut places: HashMap<String, usize> = HashMap::new();
     for path in &source.files {
         for row in gradus::data::open(path)? {
             let row = row?;
             let item = match tool {
                 Tool::LabelStudio => label_studio::read(&row.columns, labels),
                 Tool::Argilla => argilla::read(&row.columns, labels),
+                Tool::FineGrained => original::read(&row.columns),
             };
             let item = item.map_err(|message| row.place.error(message))?;
             for (name, answer, _) in &item.said {
                 if let Some(problem) = answer.broken(labels, &item.task).first() {
                     return Err(row.place.error(format!("what {name} said does not fit the label set: {problem}")));
+                }
+            }
+            if tool == Tool::FineGrained {
+                let key = serde_json::to_string(&item.task).expect("plain data");
+                match places.entry(key) {
+                    Entry::Occupied(place) => {
+                        original::join(&mut found[*place.get()], item).map_err(|message| row.place.error(message))?;
+                        continue;
+                    }
+                    Entry::Vacant(place) => _ = place.insert(found.len()),
                 }
             }
             found.push(item);

@@ -51,7 +51,10 @@ fn critic(from: &Original, to: &mut Written) {
     }
     let frozen = "model.value_model.freeze_value_model";
     if from.flag(frozen) == Some(true) {
-        from.note(frozen, format!("`{frozen}` has no equal: the critic is trained"));
+        match from.flag("model.value_model.policy_value_sharing") {
+            Some(true) => from.note(frozen, format!("`{frozen}`: the shared trunk is the policy's, which is trained")),
+            _ => to.set("method.ppo.critic.freeze_trunk", true),
+        }
     }
 }
 
@@ -97,10 +100,8 @@ fn ppo(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
     ] {
         to.set_some(&format!("method.ppo.{ours}"), from.json(theirs));
     }
-    if from.number("ppo.pg_coef").is_some_and(|weight| weight != 1.0) {
-        let message = "`ppo.pg_coef` has no equal: divide `value_coefficient` by it and multiply the learning rate";
-        from.note("ppo.pg_coef", message);
-    }
+    let weight = from.number("ppo.pg_coef").filter(|weight| *weight != 1.0);
+    to.set_some("method.ppo.policy_coefficient", weight);
     let new = from.count("env.max_generated_len").ok_or_else(|| Original::missing("env.max_generated_len"))?;
     let read = from.count("env.max_input_len");
     to.set_some("train.max_length", read.map(|read| read.saturating_add(new)));

@@ -192,8 +192,12 @@ fn sampling(from: &Original, to: &mut Written, algorithm: &str, kwargs: &str, ap
     to.set(&key("sampling.top_k"), if top_k == 0 { Json::Null } else { top_k.into() });
     to.set(&key("sampling.min_new_tokens"), least(from, kwargs, apart).unwrap_or(0));
     to.set_some(&key("sampling.top_p"), from.json(&theirs("top_p")));
-    to.set_some(&key("sampling.repetition_penalty"), from.json(&theirs("repetition_penalty")));
-    to.set_some(&key("sampling.no_repeat_ngram_size"), from.json(&theirs("no_repeat_ngram_size")));
+    for name in ["typical_p", "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"] {
+        to.set_some(&key(&format!("sampling.{name}")), from.json(&theirs(name)));
+    }
+    for name in ["forced_bos_token_id", "forced_eos_token_id"] {
+        to.set_some(&key(&format!("sampling.{name}")), from.json(&theirs(name)));
+    }
     to.set_some(&key("temperature"), from.json(&theirs("temperature")));
     if algorithm == "nlpo" && from.number(&theirs("temperature")).is_some_and(|temperature| temperature != 1.0) {
         from.note(
@@ -567,11 +571,15 @@ fn evaluation(from: &Original, to: &mut Written, kwargs: &str, apart: bool) {
     to.set_some(&key("min_new_tokens"), least(from, kwargs, apart).or(Some(0)));
     let beams = from.count(&theirs("num_beams")).filter(|beams| *beams > 1);
     let samples = from.flag(&theirs("do_sample")) == Some(true);
-    to.set_some(&key("top_p"), from.json(&theirs("top_p")));
+    for name in ["top_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"] {
+        to.set_some(&key(name), from.json(&theirs(name)));
+    }
     let temperature = from.number(&theirs("temperature"));
     if let Some(beams) = beams {
         to.set(&key("beams.num_beams"), beams);
-        to.set_some(&key("beams.length_penalty"), from.json(&theirs("length_penalty")));
+        for name in ["length_penalty", "num_beam_groups", "diversity_penalty"] {
+            to.set_some(&key(&format!("beams.{name}")), from.json(&theirs(name)));
+        }
         if let Some(early) = from.flag(&theirs("early_stopping")) {
             to.set(&key("beams.early_stopping"), early.to_string());
         }

@@ -44,6 +44,7 @@ impl Case {
             max_new_tokens: number("max_new_tokens", 10),
             min_new_tokens: number("min_new_tokens", 0),
             no_repeat_ngram_size: number("no_repeat_ngram_size", 0),
+            encoder_no_repeat_ngram_size: number("encoder_no_repeat_ngram_size", 0),
             repetition_penalty: settings["repetition_penalty"].as_f64().unwrap_or(1.0) as f32,
             forced_eos_token_id: settings["forced_eos_token_id"].as_str().map(|_| stop[0]),
             forced_bos_token_id: settings["forced_bos_token_id"].as_u64().map(|id| id as u32),
@@ -66,7 +67,13 @@ impl Case {
             name: format!("{} {} {settings}", case["model"], case["prompt"]),
             prompt: ids(&case["prompt"]),
             params,
-            beams: BeamParams { num_beams: number("num_beams", 1), length_penalty, early_stopping },
+            beams: BeamParams {
+                num_beams: number("num_beams", 1),
+                length_penalty,
+                early_stopping,
+                num_beam_groups: number("num_beam_groups", 1),
+                diversity_penalty: settings["diversity_penalty"].as_f64().unwrap_or(0.0) as f32,
+            },
             returned: number("num_return_sequences", 1),
             ids: case["ids"].as_array().expect("sequences").iter().map(ids).collect(),
             scores: case["scores"].as_array().map(|all| all.iter().map(|x| x.as_f64().expect("a score")).collect()),
@@ -82,7 +89,12 @@ impl Case {
         let found =
             beam_search(model, &[prompt], *returned, (params, beams), Hooks::unwatched(&mut NoStopRule), &stream)
                 .expect("found");
-        let all: Vec<&[u32]> = found.iter().map(|found| &found.completion.ids[..]).collect();
+        let mut all: Vec<Vec<u32>> = found.iter().map(|found| found.completion.ids.clone()).collect();
+        if beams.num_beam_groups > 1 {
+            // Whichever stop id a beam ended with, the scorer of groups writes the first.
+            let ends = all.iter_mut().filter_map(|ids| ids.last_mut()).filter(|id| params.stop_ids.contains(id));
+            ends.for_each(|id| *id = params.stop_ids[0]);
+        }
         assert_eq!(all, *ids, "{name}");
         for (Found { score, completion }, expected) in found.iter().zip(scores) {
             assert!(
@@ -98,7 +110,17 @@ impl Case {
 
 #[test]
 fn ids_and_scores_are_those_of_transformers() {
-    let text = std::fs::read_to_string(fixtures().join("beams/fixture.json")).expect("a fixture");
+    assert!(check_all("beams/fixture.json") > 600);
+}
+
+#[test]
+fn groups_are_those_of_transformers() {
+    assert!(check_all("beams/groups.json") > 250);
+}
+
+/// Checks all cases of a fixture; gives their number.
+fn check_all(fixture: &str) -> usize {
+    let text = std::fs::read_to_string(fixtures().join(fixture)).expect("a fixture");
     let fixture: Value = serde_json::from_str(&text).expect("JSON");
     let cases = fixture["cases"].as_array().expect("cases");
     let mut loaded: Option<(&str, CausalLm)> = None;
@@ -110,7 +132,7 @@ fn ids_and_scores_are_those_of_transformers() {
         let (_, model) = loaded.as_ref().expect("it was loaded");
         Case::read(case).check(model);
     }
-    assert!(cases.len() > 600);
+    cases.len()
 }
 
 #[test]
@@ -118,7 +140,7 @@ fn prompts_do_not_depend_on_each_other() {
     let model = model("models/gpt2");
     let prompts: Vec<Vec<u32>> = (1..8).map(|n| (0..n).map(|i| (i * 7 + n) % 30).collect()).collect();
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-    for temperature in [0.0, 0.8] {
+    for (temperature, num_beams, num_beam_groups) in [(0.0, 3, 1), (0.8, 3, 1), (0.0, 6, 2), (0.0, 3, 3)] {
         let params = SamplingParams {
             temperature,
             top_k: Some(30),
@@ -126,14 +148,15 @@ fn prompts_do_not_depend_on_each_other() {
             stop_ids: (0..8).collect(),
             ..SamplingParams::default()
         };
-        let beams = BeamParams { num_beams: 3, ..BeamParams::default() };
+        let diversity_penalty = if num_beam_groups > 1 { 0.7 } else { 0.0 };
+        let beams = BeamParams { num_beams, num_beam_groups, diversity_penalty, ..BeamParams::default() };
         let search = |places| {
             search_at_once(places, &model, &prompts, 2, (&params, &beams), Hooks::unwatched(&mut NoStopRule), &stream)
                 .expect("found")
         };
         let all = search(100);
         assert_eq!(all.len(), 14);
-        for places in [3, 6, 9] {
+        for places in [6, 12, 18] {
             assert_eq!(search(places), all, "{places} places");
         }
         let lengths: Vec<usize> = all.iter().map(|found| found.completion.ids.len()).collect();
@@ -229,14 +252,14 @@ fn broken_logits_and_too_few_ids_do_not_panic() {
     ] {
         let params = SamplingParams { max_new_tokens: 2, ..params };
         let beams = BeamParams { num_beams: 5, ..BeamParams::default() };
-        let mut search = Search::new(0, (0, (vec![0], 1)), (0..5).collect(), stream(0));
+        let mut search = Search::new(0, (0, (vec![0], 1)), None, ((0..5).collect(), &beams), stream(0));
         let settings = Settings { params: &params, beams: &beams };
         search.step(&mut logits.clone(), &settings, &mut NoStopRule);
-        if !search.is_done {
+        if !search.is_done() {
             search.fork();
             search.step(logits.repeat(5).as_mut_slice(), &settings, &mut NoStopRule);
         }
-        assert!(search.is_done, "{params:?}");
+        assert!(search.is_done(), "{params:?}");
         let found = search.best(5);
         assert!(found.len() == 5 && found.iter().all(|found| !found.completion.ids.is_empty()));
     }
@@ -249,6 +272,17 @@ fn settings_without_meaning_are_refused() {
     assert!(four.check(4).is_ok());
     assert_eq!(message(four, 5), "5 completions of each prompt are wanted, but 4 beams give 1 to 4");
     assert_eq!(message(BeamParams { num_beams: 1, ..four }, 1), "`num_beams` is 1, but a search has at least 2");
+    let groups = |num_beam_groups, diversity_penalty| BeamParams { num_beam_groups, diversity_penalty, ..four };
+    assert!(groups(2, 0.5).check(4).is_ok());
+    for groups_of in [0, 3, 8] {
+        let said = format!("`num_beam_groups` is {groups_of}, but must divide `num_beams`, which is 4");
+        assert_eq!(message(groups(groups_of, 0.5), 1), said);
+    }
+    for penalty in [0.0, -1.0, f32::NAN] {
+        let said = format!("`diversity_penalty` is {penalty}, but must be above 0 where beams are in groups");
+        assert_eq!(message(groups(2, penalty), 1), said);
+    }
+    assert_eq!(message(groups(1, 0.5), 1), "`diversity_penalty` is 0.5, but `num_beam_groups` is 1");
     let endless = BeamParams { length_penalty: f32::INFINITY, ..four };
     assert_eq!(message(endless, 1), "`length_penalty` is inf, but must be a number");
     for &when in EarlyStopping::ALL {

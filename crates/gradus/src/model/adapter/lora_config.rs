@@ -19,7 +19,7 @@ pub struct LoraConfig {
     pub rank: usize,
     /// α: what the adapter adds is multiplied by α/r. Default 32 (TRL).
     pub alpha: f64,
-    /// Dropout before the adapter while it trains (sft, reward, classify and ppo, there in updates alone; the other methods compare with a model that has none). Default 0.
+    /// Dropout before the adapter while it trains: for sft, reward, classify, and for updates of online methods but trpo (see `train.dropout`). The other methods compare with a model that has none. Default 0.
     pub dropout: f64,
     /// Linear layers that get an adapter, by the ends of their names; `all-linear` takes all but the heads. Default: those of attention.
     pub targets: Vec<String>,

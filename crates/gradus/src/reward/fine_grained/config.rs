@@ -33,6 +33,15 @@ pub struct SegmentConfig {
     /// completion.
     #[serde(default)]
     pub text: Option<String>,
+    /// A column that holds a list, such as `passages`: the model is asked once for each element, which `prompt` or `text` names
+    /// by `{passages}`, or by `{passages.content}` where it has fields. A segment is worth the least that an element makes of
+    /// it: of an empty list, the most that `values` say. Needs `values`. Default: the model is asked once.
+    #[serde(default)]
+    pub each: Option<String>,
+    /// Divides what a whole completion is worth evenly among its segments of this level, instead of placing all of it on the
+    /// last token. Default: the last token.
+    #[serde(default)]
+    pub spread: Option<Level>,
     /// The word before each segment that a classifier of tokens reads. Default `</s>`.
     #[serde(default)]
     pub separator: Option<String>,
@@ -99,6 +108,8 @@ impl SegmentConfig {
             segments: None,
             prompt: None,
             text: None,
+            each: None,
+            spread: None,
             separator: None,
             values: BTreeMap::new(),
             label: None,
@@ -156,7 +167,14 @@ impl SegmentConfig {
         for (key, given) in of_numbers {
             unless(!(has_values && given), key, "it is about numbers, but `values` gives a worth to labels".into());
         }
+        let needs_values = "without `values` there is no worth for an empty list";
+        unless(self.each.is_none() || has_values, "each", needs_values.into());
         let whole = self.segments == Some(Level::Whole);
+        let is_divided = self.segments.is_some_and(|level| level != Level::Whole);
+        let divided = "`segments` divide the completion already: leave one of them out";
+        unless(self.spread.is_none() || !is_divided, "spread", divided.into());
+        let pieces = "a completion is spread over each `sentence` or `sub_sentence`";
+        unless(self.spread != Some(Level::Whole), "spread", pieces.into());
         unless(
             !(self.change && whole),
             "change",

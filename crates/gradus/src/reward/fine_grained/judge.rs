@@ -282,6 +282,14 @@ impl Worth {
         }
     }
 
+    /// The raw value of what is worth most; of numbers 0.
+    pub fn most(&self) -> f32 {
+        match self {
+            Self::Labels(labels) => labels.iter().map(|(_, value)| *value).fold(f32::NEG_INFINITY, f32::max),
+            Self::Number { .. } => 0.0,
+        }
+    }
+
     /// What is counted of segments.
     pub fn counted(&self) -> &'static str {
         match self {
@@ -293,10 +301,7 @@ impl Worth {
     /// Of labels: 1 where the segment has the one that is worth most. Of numbers the number in standard deviations.
     pub fn count(&self, raw: f32) -> f64 {
         match self {
-            Self::Labels(labels) => {
-                let most = labels.iter().map(|(_, value)| *value).fold(f32::NEG_INFINITY, f32::max);
-                f64::from(u8::from(raw == most))
-            }
+            Self::Labels(_) => f64::from(u8::from(raw == self.most())),
             Self::Number { mean, std, .. } => f64::from((raw - mean) / std),
         }
     }

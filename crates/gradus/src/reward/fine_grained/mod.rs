@@ -12,6 +12,7 @@ mod tests;
 use std::ops::Range;
 
 use burn::tensor::Device;
+use serde_json::Value;
 
 pub use config::{FineGrainedConfig, SegmentConfig, SegmentEnd};
 use judge::{Judge, Worth};
@@ -36,6 +37,10 @@ pub struct SegmentReward {
     splitter: Box<dyn SentenceSplitter>,
     level: Level,
     worth: Worth,
+    /// The column whose elements the model is asked about, one by one.
+    each: Option<String>,
+    /// Among what the worth of a whole completion is divided.
+    spread: Option<Level>,
     /// Whether a number counts by how much it changed.
     change: bool,
     end: SegmentEnd,
@@ -65,7 +70,10 @@ pub struct JudgedSegment {
 /// What is asked of the model about one completion.
 struct Reading {
     segments: Vec<Range<usize>>,
+    /// Of one element after another, those about each element's segments in order.
     questions: Vec<Question>,
+    /// How many segments the model could read of each element.
+    read: Vec<usize>,
     /// Texts that lost their end.
     cut: usize,
 }
@@ -94,6 +102,11 @@ impl SegmentReward {
         let worth = Worth::of(&judge, dir, config).map_err(refuse)?;
         let level = config.segments.unwrap_or_else(|| judge.usual_level());
         judge.check(config, level).map_err(refuse)?;
+        if config.spread.is_some() && level != Level::Whole {
+            let message =
+                format!("`spread` divides the worth of a whole completion, but `{}` judges segments", config.model);
+            return Err(config_error(message, Some("set `segments: whole`, or leave `spread` out".into())));
+        }
         let splitter: Box<dyn SentenceSplitter> = Box::new(RuleSplitter);
         if let Some(other) = dir.trained().sentences.filter(|name| level != Level::Whole && name != splitter.name()) {
             let message = format!(
@@ -106,7 +119,8 @@ impl SegmentReward {
                 Some("train it anew on files of this version's `gradus data convert`".into()),
             ));
         }
-        Ok(Self { judge, splitter, level, worth, change: config.change, end: config.segment_end, passes })
+        let (each, spread, change, end) = (config.each.clone(), config.spread, config.change, config.segment_end);
+        Ok(Self { judge, splitter, level, worth, each, spread, change, end, passes })
     }
 
     /// The segments of a completion. A completion that is judged as a whole is one, whatever it says.
@@ -121,35 +135,80 @@ impl SegmentReward {
     fn read(&self, prompt: &Prompt, rollout: &Rollout) -> std::result::Result<Reading, RewardError> {
         let completion = &rollout.completion;
         let segments = self.segments(completion);
-        let column = |name: &str| column_text(&prompt.columns, name).map_err(RewardError::new);
-        let (mut questions, mut cut) = (Vec::new(), 0);
-        if let Some(before) = self.judge.prompt() {
-            let before = before.fill(|name| if name == "prompt" { Ok(prompt.text.clone()) } else { column(name) })?;
-            let parts: Vec<&str> = segments.iter().map(|segment| &completion[segment.clone()]).collect();
-            let (joined, asked) = self.judge.separated(&before, &parts).map_err(|error| reward_error(&error))?;
-            cut += usize::from(asked.len() < parts.len());
-            if !asked.is_empty() {
-                questions.push(Question { joined, asked });
-            }
-        } else {
-            for (i, segment) in segments.iter().enumerate() {
-                let value = |name: &str| match name {
-                    "prompt" => Ok(prompt.text.clone()),
-                    "completion" => Ok(completion.clone()),
-                    "segment" => Ok(completion[segment.clone()].to_owned()),
-                    "so_far" => Ok(completion[..segment.end].to_owned()),
-                    column_name => column(column_name),
-                };
-                let has_ended = i + 1 == segments.len() && rollout.stop != StopReason::Length;
-                let (joined, was_cut) = self.judge.alone(value, has_ended)?;
-                cut += usize::from(was_cut);
-                questions.push(Question { joined, asked: vec![0] });
+        let (mut questions, mut read, mut cut) = (Vec::new(), Vec::new(), 0);
+        for element in self.elements(prompt)? {
+            let column = |name: &str| {
+                let found = element.and_then(|(list, element)| element_text(list, element, name));
+                found.unwrap_or_else(|| column_text(&prompt.columns, name)).map_err(RewardError::new)
+            };
+            if let Some(before) = self.judge.prompt() {
+                let before =
+                    before.fill(|name| if name == "prompt" { Ok(prompt.text.clone()) } else { column(name) })?;
+                let parts: Vec<&str> = segments.iter().map(|segment| &completion[segment.clone()]).collect();
+                let (joined, asked) = self.judge.separated(&before, &parts).map_err(|error| reward_error(&error))?;
+                cut += usize::from(asked.len() < parts.len());
+                read.push(asked.len());
+                if !asked.is_empty() {
+                    questions.push(Question { joined, asked });
+                }
+            } else {
+                for (i, segment) in segments.iter().enumerate() {
+                    let value = |name: &str| match name {
+                        "prompt" => Ok(prompt.text.clone()),
+                        "completion" => Ok(completion.clone()),
+                        "segment" => Ok(completion[segment.clone()].to_owned()),
+                        "so_far" => Ok(completion[..segment.end].to_owned()),
+                        column_name => column(column_name),
+                    };
+                    let has_ended = i + 1 == segments.len() && rollout.stop != StopReason::Length;
+                    let (joined, was_cut) = self.judge.alone(value, has_ended)?;
+                    cut += usize::from(was_cut);
+                    questions.push(Question { joined, asked: vec![0] });
+                }
+                read.push(segments.len());
             }
         }
         for Question { joined, .. } in &questions {
             self.judge.check_text(joined).map_err(RewardError::new)?;
         }
-        Ok(Reading { segments, questions, cut })
+        Ok(Reading { segments, questions, read, cut })
+    }
+
+    /// What the model is asked about, one after another: the elements of the list, each with the name of its column; or nothing
+    /// but the row.
+    fn elements<'p>(
+        &'p self,
+        prompt: &'p Prompt,
+    ) -> std::result::Result<Vec<Option<(&'p str, &'p Value)>>, RewardError> {
+        let Some(name) = self.each.as_deref() else { return Ok(vec![None]) };
+        match prompt.columns.get(name) {
+            Some(Value::Array(list)) => Ok(list.iter().map(|element| Some((name, element))).collect()),
+            Some(_) => Err(RewardError::new(format!("the column `{name}` is no list, but `each` needs one"))),
+            None => Err(RewardError::new(format!("missing column `{name}`, which `each` names"))),
+        }
+    }
+
+    /// What the model said of each segment, and its raw value. Of several elements the one that makes least of the segment
+    /// counts; a segment that was cut off for one of them was read of none.
+    fn heard<'s>(&self, reading: &Reading, said: &'s [Vec<f32>]) -> Vec<(Option<&'s [f32]>, f32)> {
+        if reading.read.is_empty() {
+            let most = self.worth.most();
+            return reading.segments.iter().map(|_| (None, most)).collect();
+        }
+        let mut rest = said;
+        let mut of_elements = Vec::with_capacity(reading.read.len());
+        for &count in &reading.read {
+            let (own, others) = rest.split_at(count);
+            let values = self.values(own);
+            of_elements.push(own.iter().map(|logits| Some(logits.as_slice())).zip(values).collect::<Vec<_>>());
+            rest = others;
+        }
+        let segments = of_elements.iter().map(Vec::len).min().unwrap_or(0);
+        let least = |segment: usize| {
+            let all = of_elements.iter().map(|element| element[segment]);
+            all.reduce(|least, other| if other.1 < least.1 { other } else { least }).expect("an element")
+        };
+        (0..segments).map(least).collect()
     }
 
     /// Judges one completion by its text alone; its tokens are not looked at.
@@ -160,13 +219,13 @@ impl SegmentReward {
         let reading = self.read(prompt, rollout)?;
         let questions: Vec<(&Joined, &[usize])> = reading.questions.iter().map(|q| (&q.joined, &*q.asked)).collect();
         let said = self.judge.say(&questions, self.passes);
-        let segment = |(bytes, (logits, value)): (&Range<usize>, (&Vec<f32>, f32))| JudgedSegment {
+        let segment = |(bytes, (logits, value)): (&Range<usize>, (Option<&[f32]>, f32))| JudgedSegment {
             bytes: bytes.clone(),
             value: self.worth.reward(value),
-            label: self.worth.label(logits).and_then(|label| self.judge.label(label)),
+            label: logits.and_then(|logits| self.worth.label(logits)).and_then(|label| self.judge.label(label)),
         };
-        let values = said.iter().zip(self.values(&said));
-        let segments: Vec<JudgedSegment> = reading.segments.iter().zip(values).map(segment).collect();
+        let heard = self.heard(&reading, &said);
+        let segments: Vec<JudgedSegment> = reading.segments.iter().zip(heard).map(segment).collect();
         let total = segments.iter().map(|segment| segment.value).sum();
         Ok(Judgement { total, segments: if self.level == Level::Whole { Vec::new() } else { segments } })
     }
@@ -213,18 +272,32 @@ impl SegmentReward {
         places: impl FnOnce(&[Range<usize>]) -> Result<Vec<usize>>,
     ) -> std::result::Result<Score, RewardError> {
         let tokens = rollout.completion_ids.len();
-        let places: Vec<usize> = match self.level {
-            Level::Whole => vec![tokens - 1],
-            _ if said.is_empty() => Vec::new(),
-            _ => places(&reading.segments).map_err(|error| reward_error(&error))?,
-        };
-        let values = self.values(said);
+        let values: Vec<f32> = self.heard(reading, said).into_iter().map(|(_, value)| value).collect();
         let mut rewards_t = vec![0.0; tokens];
-        let mut taken = vec![false; tokens];
         let mut collided = 0;
-        for (&value, &place) in values.iter().zip(&places) {
-            rewards_t[place] = self.worth.reward(value);
-            collided += usize::from(std::mem::replace(&mut taken[place], true));
+        if let (Level::Whole, Some(level)) = (self.level, self.spread) {
+            // Parts of one worth add up where they meet: nothing of it is lost.
+            let parts = segments(&*self.splitter, &rollout.completion, level);
+            let places = if parts.is_empty() {
+                vec![tokens - 1]
+            } else {
+                places(&parts).map_err(|error| reward_error(&error))?
+            };
+            for value in &values {
+                let part = self.worth.reward(*value) / places.len() as f32;
+                places.iter().for_each(|&place| rewards_t[place] += part);
+            }
+        } else {
+            let places: Vec<usize> = match self.level {
+                Level::Whole => vec![tokens - 1],
+                _ if values.is_empty() => Vec::new(),
+                _ => places(&reading.segments).map_err(|error| reward_error(&error))?,
+            };
+            let mut taken = vec![false; tokens];
+            for (&value, &place) in values.iter().zip(&places) {
+                rewards_t[place] = self.worth.reward(value);
+                collided += usize::from(std::mem::replace(&mut taken[place], true));
+            }
         }
         let all = reading.segments.len();
         let counts = match self.level {
@@ -240,6 +313,21 @@ impl SegmentReward {
             Count::new(self.worth.counted(), values.iter().map(|&value| self.worth.count(value)).sum(), values.len());
         Ok(Score { counts: std::iter::once(found).chain(counts).collect(), ..Score::per_token(rewards_t) })
     }
+}
+
+/// The text of `{list}` or `{list.field}` of an element of the column `list`; none where `name` is about something else.
+fn element_text(list: &str, element: &Value, name: &str) -> Option<std::result::Result<String, String>> {
+    let field = match name.strip_prefix(list)? {
+        "" => None,
+        rest => Some(rest.strip_prefix('.')?),
+    };
+    let found = field.map_or(Some(element), |field| element.get(field));
+    let text = |value: &Value| match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
+        _ => Err(format!("`{name}` of an element is no text")),
+    };
+    Some(found.map_or_else(|| Err(format!("an element of `{list}` has no `{name}`")), text))
 }
 
 impl Reward for SegmentReward {

@@ -186,9 +186,72 @@ fn changes_add_up_to_the_number_of_the_whole_text() {
 }
 
 #[test]
+fn a_model_is_asked_once_for_each_element_and_the_least_counts() {
+    let (model, fixture) = (token_model(), fixture());
+    let rows = fixture["rows"].as_array().expect("rows");
+    let mut made = rollouts(&rows[..2]);
+    let passages = [
+        json!({ "wikipage": "Tea", "content": "Tea is hot." }),
+        json!({ "wikipage": "Cup", "content": "It is cold." }),
+    ];
+    let values = "segments: whole\nvalues: { '0': 0.5, LABEL_2: -0.25 }\n";
+    // Each passage by itself, in a column of its own.
+    let alone: Vec<Vec<Vec<f32>>> = passages
+        .iter()
+        .map(|passage| {
+            for prompt in &mut made.prompts {
+                prompt.columns.insert("title".into(), passage["wikipage"].clone());
+                prompt.columns.insert("content".into(), passage["content"].clone());
+            }
+            let yaml = format!("{values}prompt: '{{question}} {{title}}: {{content}} answer:'");
+            let scores = apply(&mut load(model.path(), &yaml).expect("loads"), &made).expect("scored");
+            scores.iter().map(|score| score.rewards_t().expect("scored")).collect()
+        })
+        .collect();
+    let yaml =
+        format!("{values}each: passages\nprompt: '{{question}} {{passages.wikipage}}: {{passages.content}} answer:'");
+    let score = |made: &Rollouts, more: &str| {
+        apply(&mut load(model.path(), &format!("{yaml}\n{more}")).expect("loads"), made).expect("scored")
+    };
+    made.prompts.iter_mut().for_each(|prompt| _ = prompt.columns.insert("passages".into(), json!(passages)));
+    let both = score(&made, "");
+    for (i, found) in both.iter().enumerate() {
+        let found = found.rewards_t().expect("scored");
+        let least = alone[0][i].iter().zip(&alone[1][i]).map(|(a, b)| a.min(*b)).collect::<Vec<f32>>();
+        assert_eq!(found, least, "row {i}");
+        let judged = load(model.path(), &yaml).expect("loads").judge(&made.prompts[i], &made.rollouts[i]);
+        assert_eq!(judged.expect("judged").total, least[least.len() - 1]);
+    }
+    // The same worth, divided among sentences.
+    for (whole, spread) in both.iter().zip(score(&made, "spread: sentence")) {
+        let (whole, spread) = (whole.total().expect("scored"), spread.rewards_t().expect("scored"));
+        let paid: Vec<f32> = spread.iter().copied().filter(|reward| *reward != 0.0).collect();
+        assert!(
+            paid.len() > 1 && paid.iter().all(|part| (part - whole / paid.len() as f32).abs() < 1e-6),
+            "{spread:?}"
+        );
+        assert!((spread.iter().sum::<f32>() - whole).abs() < 1e-6);
+    }
+    // No passage says anything wrong.
+    made.prompts.iter_mut().for_each(|prompt| _ = prompt.columns.insert("passages".into(), json!([])));
+    assert!(score(&made, "").iter().all(|score| score.total() == Some(0.5)));
+    // What is no list, and what has no such field.
+    made.prompts[0].columns.insert("passages".into(), json!("Tea"));
+    made.prompts[1].columns.insert("passages".into(), json!([{ "wikipage": "Tea" }]));
+    let told: Vec<String> = load(model.path(), &yaml)
+        .expect("loads")
+        .score(&made)
+        .into_iter()
+        .map(|score| score.expect_err("refused").message)
+        .collect();
+    assert!(told[0].contains("the column `passages` is no list, but `each` needs one"), "{told:?}");
+    assert!(told[1].contains("an element of `passages` has no `passages.content`"), "{told:?}");
+}
+
+#[test]
 fn two_segments_in_one_token_are_counted() {
     let reward = load(&sequence_model(), "segments: sentence\nlabel: 1").expect("loads");
-    let reading = Reading { segments: vec![0..2, 2..4, 4..5], questions: Vec::new(), cut: 0 };
+    let reading = Reading { segments: vec![0..2, 2..4, 4..5], questions: Vec::new(), read: vec![3], cut: 0 };
     let mut made = rollouts(&[json!({ "question": "", "completion": "a. b.", "completion_ids": [1, 2, 3] })]);
     let rollout = made.rollouts.remove(0);
     let said = [vec![0.0, 1.0], vec![0.0, 2.0], vec![0.0, 0.0]];
@@ -278,4 +341,8 @@ fn what_does_not_fit_the_model_is_told() {
     assert_eq!(mistakes("std: 0\nweight: .inf\nmax_length: 0"), ["weight", "std", "max_length"]);
     assert_eq!(mistakes("text: '{a'\nprompt: b"), ["text", "text"]);
     assert_eq!(mistakes("segments: whole\nchange: true"), ["change"]);
+    assert_eq!(mistakes("each: passages"), ["each"]);
+    assert_eq!(mistakes("segments: sentence\nspread: sentence"), ["spread"]);
+    assert_eq!(mistakes("spread: whole"), ["spread"]);
+    assert!(mistakes("values: { a: 1, b: 2 }\neach: passages\nsegments: whole\nspread: sub_sentence").is_empty());
 }
