@@ -41,7 +41,7 @@ impl Convention {
             "t5" | "mt5" => Self::T5,
             "bert" | "distilbert" => Self::Bert,
             "albert" => Self::Albert,
-            "debertav2" => Self::Deberta,
+            "deberta" | "debertav2" => Self::Deberta,
             _ => return None,
         })
     }
