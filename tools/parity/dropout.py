@@ -49,6 +49,7 @@ CLASSIFIERS = {
     "modernbert": dict(embedding_dropout=0.1, attention_dropout=0.15, mlp_dropout=0.2, classifier_dropout=0.3),
     "deberta": dict(**HIDDEN, pooler_dropout=0.1),
     "deberta-token": HIDDEN,
+    "deberta-v1": dict(**HIDDEN, pooler_dropout=0.1),
 }
 EMBEDDING, ATTENDED, FED_FORWARD, ATTENTION = 1, 2, 3, 4
 DECODER_EMBEDDING, CROSSED, CROSS_ATTENTION, ACTIVATION, ENCODED, DECODED = 5, 6, 7, 8, 9, 10
@@ -179,12 +180,13 @@ def places_of_classifier(model, row, sequence):
     blocks = range(config.num_hidden_layers * getattr(config, "inner_group_num", 1))
     of_block = {
         "distilbert": (ATTENTION, FED_FORWARD), "albert": (ATTENTION, ATTENDED), "deberta-v2": (RELATIVE, ATTENTION, ATTENDED, FED_FORWARD),
+        "deberta": (RELATIVE, ATTENTION, ATTENDED, FED_FORWARD),
         "modernbert": (ATTENTION, ATTENDED, ACTIVATION),
     }.get(kind, (ATTENTION, ATTENDED, FED_FORWARD))
     # The table of distances is one for all texts.
     of_blocks = [((place, i), 0 if place == RELATIVE else row) for i in blocks for place in of_block]
     of_texts = type(model).__name__.endswith("ForSequenceClassification")
-    layers = (0, 1) if of_texts and kind in ("roberta", "deberta-v2") else (1,)
+    layers = (0, 1) if of_texts and kind in ("roberta", "deberta", "deberta-v2") else (1,)
     return [((EMBEDDING, 0), row)] + of_blocks + [((HEAD, i), sequence if of_texts else row) for i in layers]
 
 

@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     BertConfig,
+    DebertaConfig,
     DebertaV2Config,
     DistilBertConfig,
     LongformerConfig,
@@ -79,6 +80,12 @@ def deberta(**more):
     return bert(DebertaV2Config, **{**base, **more})
 
 
+def deberta_v1(**more):
+    base = dict(relative_attention=True, pos_att_type=["c2p", "p2c"], position_biased_input=False, type_vocab_size=0,
+                max_position_embeddings=20, pooler_hidden_act="gelu", layer_norm_eps=1e-7)
+    return bert(DebertaConfig, **{**base, **more})
+
+
 SEQUENCE = {
     "bert": bert(**LABELS),
     "bert-regression": bert(num_labels=1, hidden_act="gelu_new", num_hidden_layers=1),
@@ -94,6 +101,7 @@ SEQUENCE = {
     "deberta-v2": deberta(num_labels=1, share_att_key=False, norm_rel_ebd="none", position_buckets=-1, conv_kernel_size=3,
                           conv_act="gelu", type_vocab_size=2, position_biased_input=True, max_position_embeddings=30,
                           max_relative_positions=8, embedding_size=12),
+    "deberta-v1": deberta_v1(**LABELS),
 }
 TOKEN = {
     "bert-token": bert(num_labels=3, num_hidden_layers=1),
@@ -104,6 +112,8 @@ TOKEN = {
     "albert-token": albert(num_labels=2, num_hidden_layers=2, num_hidden_groups=1, inner_group_num=1),
     "modernbert-token": modernbert(num_labels=2, num_hidden_layers=2),
     "deberta-token": deberta(num_labels=2, pos_att_type=["c2p"], share_att_key=False, num_hidden_layers=1),
+    "deberta-v1-token": deberta_v1(num_labels=2, pos_att_type=["p2c"], type_vocab_size=2, position_biased_input=True,
+                                   max_position_embeddings=30, max_relative_positions=8, num_hidden_layers=1),
 }
 # Which tokens are global in which row, where not the default of the class.
 GLOBAL = {"longformer": {1: [0, 3, 7], 2: []}, "longformer-wide": {2: [5]}}
@@ -166,6 +176,7 @@ def byte_level():
 
 
 TOKENIZERS = {"bert": wordpiece, "bert-token": wordpiece, "roberta": byte_level, "deberta": sentencepiece, "bert-regression": wordpiece,
+              "deberta-v1": sentencepiece,
               "longformer": byte_level}
 
 
@@ -185,7 +196,7 @@ def rows(name, config, generator):
     made = []
     for i, length in enumerate(LENGTHS):
         row = {"ids": torch.randint(5, VOCAB, (length,), generator=generator).tolist()}
-        if name.startswith(("bert", "albert", "deberta-v2")) and i > 0:
+        if name.startswith(("bert", "albert", "deberta-v2", "deberta-v1-token")) and i > 0:
             row["types"] = [0] * 4 + [1] * (length - 4)
         if i in GLOBAL.get(name, {}):
             row["global"] = GLOBAL[name][i]

@@ -1,7 +1,8 @@
 """Metrics that ask a model, by the tools that they follow, over the small models in the fixtures and one language model of its own.
 
   gpt2/           a GPT-2 with a byte-level tokenizer, as `save_pretrained` wrote it
-  conv_*.json     random weights of SummaC's convolution
+  t5/             a T5 whose tokenizer ends texts with `</s>`
+  conv_*          random weights of SummaC's convolution, also as PyTorch writes them
   rows.json       rows at the edges of what a metric expects, and what the tools say of them
 """
 
@@ -27,13 +28,15 @@ import torch
 from nltk.data import FileSystemPathPointer
 from nltk.tokenize.punkt import PunktSentenceTokenizer, load_punkt_params
 from summac import model_summac
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 SEED = 91
@@ -67,6 +70,9 @@ ROWS = [
 ]
 # What the language model's tokenizer has learned from.
 LEARNED = 12
+# What CommonGen asks a sentence about, by row.
+for i, row in enumerate(ROWS):
+    row["concepts"] = [["tea", "kettle"], ["cup", "cold"], ["water", "sing", "Nobody"], ["tea"], []][i % 5]
 PREDICTIONS = [row["prediction"] for row in ROWS]
 PROMPTS = [row["prompt"] for row in ROWS]
 
@@ -145,10 +151,9 @@ def perplexities(out):
 
 
 # Models of families that are not read here, by what their names in the tool's table begin with.
-OTHERS = ("xlnet", "xlm-mlm", "google/electra", "amazon/bort", "facebook/", "t5-", "vinai/", "microsoft/deberta-base",
-          "microsoft/deberta-large", "microsoft/deberta-xlarge", "YituTech", "microsoft/mpnet", "squeezebert", "tuner007",
-          "google/pegasus", "sshleifer", "allenai/led", "microsoft/prophetnet", "microsoft/xprophet", "Vamsi", "ramsrigouthamg",
-          "zhiheng", "google/mt5", "google/bigbird", "google/byt5")
+OTHERS = ("xlnet", "xlm-mlm", "google/electra", "amazon/bort", "facebook/", "vinai/", "YituTech", "microsoft/mpnet", "squeezebert",
+          "tuner007", "google/pegasus", "sshleifer", "allenai/led", "microsoft/prophetnet", "microsoft/xprophet", "zhiheng",
+          "google/bigbird", "google/byt5")
 
 
 def layers():
@@ -156,11 +161,52 @@ def layers():
     return {name: layer for name, layer in bert_score.utils.model2layers.items() if not name.startswith(OTHERS)}
 
 
+def text_to_text(out):
+    """Words with a blank before each, as T5's; and a model with weights far from the usual ones."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.train_from_iterator(PROMPTS[:LEARNED] + ["good tea", "bad water"], trainers.UnigramTrainer(
+        vocab_size=100, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
+                                        model_max_length=POSITIONS)
+    torch.manual_seed(SEED)
+    config = T5Config(vocab_size=len(tokenizer), d_model=16, d_kv=6, d_ff=20, num_layers=3, num_decoder_layers=1, num_heads=2,
+                      relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0.0, decoder_start_token_id=0)
+    model = T5ForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(0.4 * torch.randn(parameter.shape))
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return model, tokenizer
+
+
+def preferences(out):
+    """RL4LMs' preference model of CommonGen: which of two words a T5 would answer with."""
+    model, tokenizer = text_to_text(out / "t5")
+    for penalty, good, bad in [(0.0, "good", "bad"), (0.5, "good", "bad"), (2.0, "water", "tea")]:
+        words = [tokenizer.encode(word)[0] for word in (good, bad)]
+        found = []
+        for row in ROWS:
+            made = tokenizer([row["prediction"]], truncation=True, return_tensors="pt")
+            with torch.no_grad():
+                logits = model(**made, decoder_input_ids=torch.tensor([[model.config.decoder_start_token_id]])).logits[0, 0]
+            missing = sum(concept not in row["prediction"].lower() for concept in row["concepts"])
+            found.append(torch.softmax(logits[words], -1)[0].item() / (1 + penalty * missing))
+        options = ["model=FIXTURES/../metric_models/t5", f"concept_penalty={penalty}", f"good={good}", f"bad={bad}"]
+        yield case("common_gen_preference", options, {"common_gen_preference": (mean(found), found)})
+
+
 def bert_scores(out):
     baseline = out / "baseline.tsv"
     baseline.write_text("LAYER,P,R,F\n0,0.1,0.2,0.15\n1,0.31,0.32,0.33\n2,0.5,0.25,0.4\n")
     for name, layer, idf, rescaled in [("bert", 1, False, False), ("bert", 2, True, False), ("bert", 2, False, True),
-                                       ("roberta", 2, False, False), ("roberta", 1, True, True)]:
+                                       ("roberta", 2, False, False), ("roberta", 1, True, True), ("t5", 2, False, False),
+                                       ("t5", 1, True, False)]:
+        path = out / name if name == "t5" else ENCODERS / name
         # Slow tokenizers put a blank before RoBERTa's texts, as `add_prefix_space` asked; today's take no such word. Texts that
         # are empty have only what stands around them.
         def sent_encode(tokenizer, text, before=" " if name == "roberta" else ""):
@@ -171,10 +217,10 @@ def bert_scores(out):
         references = [row["references"] for row in ROWS]
         # One pair at a time: beside a longer pair, padding counts as a cosine of 0.
         scorer = bert_score.BERTScorer(
-            model_type=str(ENCODERS / name), num_layers=layer, idf=idf, idf_sents=[text for row in references for text in row],
+            model_type=str(path), num_layers=layer, idf=idf, idf_sents=[text for row in references for text in row],
             batch_size=1, nthreads=0, device="cpu", baseline_path=str(baseline), rescale_with_baseline=rescaled, lang="en")
         found = scorer.score(PREDICTIONS, references, batch_size=1)
-        options = [f"model=FIXTURES/../encoders/{name}", f"layer={layer}"] + ["idf=true"] * idf
+        options = [f"model=FIXTURES/../{path.parent.name}/{name}", f"layer={layer}"] + ["idf=true"] * idf
         options += ["baseline=FIXTURES/../metric_models/baseline.tsv"] * rescaled
         yield case("bert_score", options, {f"bert_score/{part}": (of.mean().item(), of.tolist())
                                            for part, of in zip(("precision", "recall", "f1"), found)})
@@ -259,9 +305,20 @@ def summacs(out):
         found = scorer.score(PROMPTS, PREDICTIONS)["scores"]
         yield case("summac_conv", here + [f"weights=FIXTURES/../metric_models/{name}", f"bins={bins}", f"nli_labels={labels}", f"agg={agg}"],
                    {"summac_conv": (mean(found), found)})
+    model_summac.model_map["second"] = dict(model_card=str(ENCODERS / "roberta"), entailment_idx=0, contradiction_idx=1)
+    more = [{"model": "FIXTURES/../encoders/roberta", "entailment": "bad", "contradiction": "1"}]
+    more = "more_models=" + json.dumps(more, separators=(",", ":"))
+    for bins, labels, agg, old in [("percentile", "e", "mean", True), ("even50", "ec", "all", False)]:
+        scorer = model_summac.SummaCConv(models=["fixture", "second"], bins=bins, granularity="sentence", nli_labels=labels,
+                                         device="cpu", imager_load_cache=False, agg=agg)
+        name = f"conv_two_{bins}_{labels}.bin"
+        torch.save(scorer.state_dict(), out / name, _use_new_zipfile_serialization=not old)
+        found = scorer.score(PROMPTS, PREDICTIONS)["scores"]
+        yield case("summac_conv", here + [f"weights=FIXTURES/../metric_models/{name}", f"bins={bins}", f"nli_labels={labels}", f"agg={agg}", more],
+                   {"summac_conv": (mean(found), found)})
 
 
 if __name__ == "__main__":
     out = arguments("metric_models")
-    cases = [*perplexities(out), *bert_scores(out), *classified(), *summacs(out)]
+    cases = [*perplexities(out), *preferences(out), *bert_scores(out), *classified(), *summacs(out)]
     write_json(out / "rows.json", {"meta": meta(SEED, "bert-score", "summac", "nltk"), "layers": layers(), "rows": ROWS, "cases": cases})

@@ -1,10 +1,12 @@
 //! What is measured of rollouts: while training, and on held-out prompts.
 
 use crate::algorithm::actor::logprobs;
+use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
 use crate::math::kl;
 use crate::math::stats::{Variance, std};
-use crate::metric::{Measure, Metric, MetricConfig, Models, Row};
+use crate::metric::{Measure, Metric, MetricConfig, Models, Perplexity, PerplexityOptions, Row, RowError};
+use crate::metric_models::PolicyReader;
 use crate::model::CausalLm;
 use crate::process::Interrupt;
 use crate::reward::{self, Count, Reward, Score, check_references, measured_rows};
@@ -13,12 +15,56 @@ use crate::rollout::{self, Prompt, Rollouts, Sampler, StopReason};
 use crate::settings::Settings;
 use crate::stats::Stats;
 use crate::task::{PostProcess, PostProcessor};
+use crate::text::Tokenizer;
 
 /// The metrics of an evaluation, and what is done to completions before.
 #[derive(Default)]
 pub struct Measuring {
-    metrics: Vec<(String, Box<dyn Metric>)>,
+    metrics: Vec<(String, Measured)>,
     post_process: Option<Box<dyn PostProcessor>>,
+}
+
+/// What measures completions.
+enum Measured {
+    /// A metric.
+    Metric(Box<dyn Metric>),
+    /// The perplexity of the model that is evaluated.
+    OfPolicy(PerplexityOptions),
+}
+
+impl Measured {
+    fn remark(&self) -> Option<String> {
+        match self {
+            Self::Metric(metric) => metric.remark(),
+            Self::OfPolicy(_) => None,
+        }
+    }
+
+    fn measure(&self, rows: &[Row], policy: &PolicyReads<'_>) -> Result<std::result::Result<Vec<Measure>, RowError>> {
+        Ok(match self {
+            Self::Metric(metric) => metric.measure(rows),
+            Self::OfPolicy(options) => Perplexity::of(options.clone(), Box::new(policy.reader()?))?.measure(rows),
+        })
+    }
+}
+
+/// What the evaluated model is read with.
+#[derive(Clone, Copy)]
+struct PolicyReads<'a> {
+    policy: &'a CausalLm,
+    tokenizer: &'a Tokenizer,
+    passes: MicroBatch,
+}
+
+impl<'a> PolicyReads<'a> {
+    fn reader(self) -> Result<PolicyReader<'a>> {
+        if self.policy.trunk.decoder_start().is_some() {
+            let message = "`perplexity` without `model` is that of the model that is evaluated, but this one has an encoder, and a \
+                           model with an encoder has no likelihood of a text alone";
+            return Err(Error::input(message).with_hint("name a causal language model: `perplexity: { model: … }`"));
+        }
+        Ok(PolicyReader { model: self.policy, tokenizer: self.tokenizer, passes: self.passes })
+    }
 }
 
 impl Measuring {
@@ -32,7 +78,16 @@ impl Measuring {
         models: &dyn Models,
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let metrics = configs.iter().map(|config| Ok((config.name(), config.build(models, interrupt)?)));
+        let measured = |config: &MetricConfig| {
+            Ok(match config {
+                MetricConfig::Perplexity(options) if options.model.is_none() => {
+                    config.check_alone()?;
+                    Measured::OfPolicy(options.clone())
+                }
+                config => Measured::Metric(config.build(models, interrupt)?),
+            })
+        };
+        let metrics = configs.iter().map(|config| Ok((config.name(), measured(config)?)));
         let (metrics, post_process) =
             (metrics.collect::<Result<_>>()?, post_process.map(PostProcess::build).transpose()?);
         Ok(Self { metrics, post_process })
@@ -61,14 +116,18 @@ impl Measuring {
     ///
     /// # Errors
     /// A prompt without what a metric compares with.
-    pub fn measure(&self, rollouts: &Rollouts) -> Result<Vec<(String, Measure)>> {
+    fn measure(&self, rollouts: &Rollouts, policy: &PolicyReads<'_>) -> Result<Vec<(String, Measure)>> {
         if self.is_empty() {
             return Ok(Vec::new());
         }
         let rows = self.rows(rollouts);
         let mut measured = Vec::new();
         for (name, metric) in &self.metrics {
-            let found = check_references(rollouts).and_then(|()| metric.measure(&rows)).map_err(|error| {
+            let found = match check_references(rollouts) {
+                Ok(()) => metric.measure(&rows, policy)?,
+                Err(error) => Err(error),
+            };
+            let found = found.map_err(|error| {
                 error.into_error(|row, message| {
                     Error::input(format!("`{name}` of prompt {}: {message}", rollouts.prompt(row).row + 1))
                 })
@@ -125,7 +184,8 @@ impl Evaluation<'_> {
             }
             None => rollouts.rollouts.iter().map(|_| Score::unscored()).collect(),
         };
-        let measures = self.measuring.measure(&rollouts)?;
+        let reads = PolicyReads { policy, tokenizer: self.sampler.tokenizer, passes: self.settings.passes };
+        let measures = self.measuring.measure(&rollouts, &reads)?;
         let lengths: Vec<f32> = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
         let clipped = rollouts.rollouts.iter().filter(|rollout| rollout.stop == StopReason::Length).count();
         stats.mean_of("length", &lengths);
@@ -169,6 +229,23 @@ pub fn observe_rewards(name: &str, scores: &[Score], stats: &mut Stats) {
     }
     for Count { name, sum, of } in scores.iter().flat_map(|score| &score.counts) {
         stats.mean(&format!("rewards/{name}"), *sum, *of);
+    }
+}
+
+/// `logprobs/mean`, `logprobs/std` and `logprobs/min`: the policy's logprobs of the tokens that carry loss, in nats, over all
+/// completions of an iteration; with a reference `logprobs/reference_mean` and `logprobs/reference_std` of the same tokens. Standard
+/// deviations divide by the number of tokens.
+pub fn observe_logprobs(rollouts: &Rollouts, reference: Option<&[Vec<f32>]>, stats: &mut Stats) {
+    let own: Vec<f32> = rollouts.rollouts.iter().flat_map(|rollout| rollout.counted_logprobs().into_owned()).collect();
+    stats.mean_of("logprobs/mean", &own);
+    stats.mean("logprobs/std", std(&own, Variance::Biased).unwrap_or(0.0), 1.0);
+    if let Some(least) = own.iter().copied().reduce(f32::min) {
+        stats.min("logprobs/min", f64::from(least));
+    }
+    if let Some(reference) = reference {
+        let said = reference.concat();
+        stats.mean_of("logprobs/reference_mean", &said);
+        stats.mean("logprobs/reference_std", std(&said, Variance::Biased).unwrap_or(0.0), 1.0);
     }
 }
 

@@ -1,12 +1,20 @@
 //! The models that metrics ask, as [`crate::model`] has them.
 
-use burn::tensor::Device;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::batches::MicroBatch;
 use crate::error::{Error, Result};
 use crate::host::read;
-use crate::metric::{ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, Models, TextError};
-use crate::model::{CausalLm, Classifier, Encoder, ModelDir, Rows, Scope, Text, WeightFormat, open_model};
+use crate::metric::{
+    ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, Models, TextError, TextToTextModel,
+};
+use crate::model::{
+    CausalLm, Classifier, Encoder, Family, ModelDir, Rows, Scope, Sequence, T5Encoder, Text, WeightFormat, open_model,
+    tensors_of_file,
+};
 use crate::text::{Cut, Joined, Tokenizer};
 
 /// Opens models for metrics by their directories and hub names.
@@ -48,6 +56,9 @@ impl Models for MetricModels {
 
     fn encoder(&self, name: &str, layer: usize) -> Result<Box<dyn EncoderModel>> {
         let dir = open_model(name)?;
+        if dir.has_encoder()? {
+            return self.encoder_of_t5(&dir, layer);
+        }
         let mut model = Encoder::load_packed(&dir, self.weights, &self.device)?;
         let layers = model.keep(layer);
         if !(1..=layers).contains(&layer) {
@@ -58,7 +69,7 @@ impl Models for MetricModels {
         let around = tokenizer.encode("", true)?;
         // As `bert-score` has it: RoBERTa's words begin with a blank, the first of a text too.
         let before = if dir.model_type() == "roberta" { " " } else { "" };
-        Ok(Box::new(Encoding { model, tokenizer, around, before, passes: self.passes }))
+        Ok(Box::new(Encoding { model: States::Encoder(model), tokenizer, around, before, passes: self.passes }))
     }
 
     fn classifier(&self, name: &str) -> Result<Box<dyn ClassifierModel>> {
@@ -70,6 +81,34 @@ impl Models for MetricModels {
         }
         Ok(Box::new(Classifying { model, tokenizer: tokenizer(&dir)?, passes: self.passes }))
     }
+
+    fn text_to_text(&self, name: &str) -> Result<Box<dyn TextToTextModel>> {
+        let dir = open_model(name)?;
+        if !dir.has_encoder()? {
+            let message = format!("`{}` has no encoder: a T5, a BART or their kin is needed", dir.model_type());
+            return Err(Error::model(&dir.path, message));
+        }
+        let model = CausalLm::load_packed(&dir, self.weights, &self.device)?.into_frozen(self.weights);
+        Ok(Box::new(Answering { model, tokenizer: tokenizer(&dir)?, passes: self.passes }))
+    }
+
+    fn tensors(&self, path: &Path) -> Result<BTreeMap<String, Vec<f32>>> {
+        tensors_of_file(path)
+    }
+}
+
+impl MetricModels {
+    fn encoder_of_t5(&self, dir: &ModelDir, layer: usize) -> Result<Box<dyn EncoderModel>> {
+        if !matches!(Family::of(dir)?, Family::T5 | Family::Mt5) {
+            let message = format!("the encoder of a `{}` cannot be asked alone; that of a T5 can", dir.model_type());
+            return Err(Error::model(&dir.path, message));
+        }
+        let model = States::T5(T5Encoder::load_packed(dir, layer, self.weights, &self.device)?);
+        let tokenizer = tokenizer(dir)?;
+        // What ends a text weighs as much as any other token.
+        let (around, before) = (Vec::new(), "");
+        Ok(Box::new(Encoding { model, tokenizer, around, before, passes: self.passes }))
+    }
 }
 
 struct Language {
@@ -78,7 +117,17 @@ struct Language {
     passes: MicroBatch,
 }
 
-impl LanguageModel for Language {
+/// The model that is evaluated, as a language model that a metric asks.
+pub(crate) struct PolicyReader<'a> {
+    /// The model, without gradients.
+    pub model: &'a CausalLm,
+    /// Its tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// How large a forward pass may be.
+    pub passes: MicroBatch,
+}
+
+impl LanguageModel for PolicyReader<'_> {
     fn ids(&self, text: &str, special: bool) -> Result<Vec<u32>, String> {
         self.tokenizer.encode(text, special).map_err(|error| error.to_string())
     }
@@ -108,8 +157,65 @@ impl LanguageModel for Language {
     }
 }
 
+impl Language {
+    fn reader(&self) -> PolicyReader<'_> {
+        PolicyReader { model: &self.model, tokenizer: &self.tokenizer, passes: self.passes }
+    }
+}
+
+impl LanguageModel for Language {
+    fn ids(&self, text: &str, special: bool) -> Result<Vec<u32>, String> {
+        self.reader().ids(text, special)
+    }
+
+    fn start(&self) -> Option<u32> {
+        self.reader().start()
+    }
+
+    fn positions(&self) -> Option<usize> {
+        self.reader().positions()
+    }
+
+    fn losses(&self, texts: &[&[u32]]) -> Vec<Vec<f32>> {
+        self.reader().losses(texts)
+    }
+}
+
+/// What gives tokens their states.
+enum States {
+    Encoder(Encoder),
+    T5(T5Encoder),
+}
+
+impl States {
+    fn max_positions(&self) -> Option<usize> {
+        match self {
+            Self::Encoder(model) => model.max_positions(),
+            Self::T5(_) => None,
+        }
+    }
+
+    fn check(&self, ids: &[u32]) -> Result<(), String> {
+        match self {
+            Self::Encoder(model) => model.check(&Text::new(ids)),
+            Self::T5(model) => model.check(ids),
+        }
+    }
+
+    /// The states of all tokens, `[N, D]`.
+    fn forward(&self, texts: &[Vec<u32>]) -> Tensor<2> {
+        match self {
+            Self::Encoder(model) => {
+                let texts: Vec<Text<'_>> = texts.iter().map(|ids| Text::new(ids)).collect();
+                model.forward(&model.batch(&texts))
+            }
+            Self::T5(model) => model.forward(&texts.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+        }
+    }
+}
+
 struct Encoding {
-    model: Encoder,
+    model: States,
     tokenizer: Tokenizer,
     around: Vec<u32>,
     /// What stands before every text.
@@ -135,14 +241,13 @@ impl EncoderModel for Encoding {
     }
 
     fn states(&self, texts: Vec<Vec<u32>>) -> Result<Vec<Encoded>, TextError> {
-        let read_of: Vec<Text<'_>> = texts.iter().map(|ids| Text::new(ids)).collect();
-        for (i, text) in read_of.iter().enumerate() {
-            self.model.check(text).map_err(|message| TextError { text: i, message })?;
+        for (i, ids) in texts.iter().enumerate() {
+            self.model.check(ids).map_err(|message| TextError { text: i, message })?;
         }
         let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
         let mut states = Vec::with_capacity(texts.len());
         for pass in self.passes.split(&lengths) {
-            let hidden_nd = self.model.forward(&self.model.batch(&read_of[pass.clone()]));
+            let hidden_nd = self.model.forward(&texts[pass.clone()]);
             let width = hidden_nd.dims()[1];
             let values = read(&hidden_nd.flatten(0, 1));
             let mut rest = values.as_slice();
@@ -203,4 +308,42 @@ impl ClassifierModel for Classifying {
 
 fn text(joined: &Joined) -> Text<'_> {
     Text { ids: &joined.ids, types: &joined.types, global: None }
+}
+
+struct Answering {
+    model: CausalLm,
+    tokenizer: Tokenizer,
+    passes: MicroBatch,
+}
+
+impl TextToTextModel for Answering {
+    fn first_id(&self, word: &str) -> Result<u32, String> {
+        let ids = self.tokenizer.encode(word, false).map_err(|error| error.to_string())?;
+        ids.first().copied().ok_or_else(|| format!("`{word}` has no ids in the tokenizer"))
+    }
+
+    fn first_logits(&self, texts: &[&str], ids: &[u32]) -> Result<Vec<Vec<f32>>, TextError> {
+        let room = [self.model.max_positions(), self.tokenizer.longest()].into_iter().flatten().min();
+        let source = |(i, text): (usize, &&str)| {
+            let joined = self.tokenizer.encode_joined(text, None, room.map(Cut::Right));
+            let error = |message: String| TextError { text: i, message };
+            let found = joined.map_err(|error| error.to_string()).map_err(error)?.ids;
+            if found.is_empty() { Err(error("the text has no tokens".into())) } else { Ok(found) }
+        };
+        let sources: Vec<Vec<u32>> = texts.iter().enumerate().map(source).collect::<Result<_, _>>()?;
+        let lengths: Vec<usize> = sources.iter().map(Vec::len).collect();
+        // The decoder reads what it begins with, whichever id it is to predict.
+        let first = &ids[..1];
+        let mut logits = Vec::with_capacity(texts.len());
+        for pass in self.passes.split(&lengths) {
+            let rows = sources[pass].iter().map(|source| Sequence::completion(source, first)).collect();
+            let batch = self.model.batch(&Rows::Alone(rows));
+            let logits_bv = self.model.logits_of(self.model.before_targets(&batch));
+            let wanted = TensorData::new(ids.iter().map(|&id| i64::from(id)).collect::<Vec<_>>(), [ids.len()]);
+            let wanted = Tensor::<1, Int>::from_data(wanted, &logits_bv.device());
+            let values = read(&logits_bv.select(1, wanted).flatten(0, 1));
+            logits.extend(values.chunks_exact(ids.len()).map(<[f32]>::to_vec));
+        }
+        Ok(logits)
+    }
 }

@@ -62,7 +62,7 @@ impl Case {
         let mut names: Vec<String> =
             entries.map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned()).collect();
         names.sort();
-        assert!(names.len() >= 19, "fixtures are missing");
+        assert!(names.len() >= 21, "fixtures are missing");
         names.iter().map(|name| Self::named(name)).collect()
     }
 
@@ -363,7 +363,7 @@ fn older_files_and_those_of_pre_training_are_read() {
 #[test]
 fn a_fresh_head_stands_on_the_same_encoder() {
     let task = Task { scope: Scope::Token, reading: Reading::OneOf, labels: vec!["O".into(), "X".into()] };
-    for name in ["bert", "roberta", "distilbert", "longformer", "albert", "modernbert", "deberta"] {
+    for name in ["bert", "roberta", "distilbert", "longformer", "albert", "modernbert", "deberta", "deberta-v1"] {
         let case = Case::named(name);
         let fresh = |seed| {
             let mut stream = Seed(seed).stream(Purpose::Init, 0, 0);

@@ -62,7 +62,21 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
     (
         "evaluation",
-        &["algorithm", "math", "metric", "model", "process", "reward", "rollout", "settings", "stats", "task"],
+        &[
+            "algorithm",
+            "batches",
+            "math",
+            "metric",
+            "metric_models",
+            "model",
+            "process",
+            "reward",
+            "rollout",
+            "settings",
+            "stats",
+            "task",
+            "text",
+        ],
     ),
     (
         "config",

@@ -154,7 +154,7 @@ fn gzip_lines(path: &Path) -> Vec<String> {
 /// Against `bert-score`, `summac`, `transformers`, and the loops of `evaluate` and RL4LMs.
 #[test]
 fn metrics_that_ask_models_are_those_of_the_tools() {
-    check_models("metric_models", 350);
+    check_models("metric_models", 480);
 }
 
 /// The table of `bert-score` 0.3.13.
@@ -167,7 +167,8 @@ fn layers_of_bert_score_are_the_tools() {
     for (name, layer) in layers {
         let config = configure(&["bert_score".into()], &[format!("model={name}")]).expect("known");
         let expected = ModelUse::Encoder { layer: layer.as_u64().map(|layer| layer as usize) };
-        assert_eq!(config[0].model().map(|model| model.asked), Some(expected), "{name}");
+        let asked: Vec<ModelUse> = config[0].models().into_iter().map(|model| model.asked).collect();
+        assert_eq!(asked, [expected], "{name}");
     }
 }
 
@@ -219,7 +220,7 @@ fn check_models(folder: &str, least: usize) {
         prompt: text(&row["prompt"]).into(),
         prediction: text(&row["prediction"]).into(),
         references: list(&row["references"]).iter().map(|reference| text(reference).into()).collect(),
-        metadata: serde_json::Map::from_iter([("intent".to_owned(), row["intent"].clone())]),
+        metadata: ["intent", "concepts"].map(|key| (key.to_owned(), row[key].clone())).into_iter().collect(),
     };
     let rows: Vec<Row> = list(&fixture["rows"]).iter().map(of_row).collect();
     let compared = check_within(MODEL_METRIC, folder, &fixture, &rows);

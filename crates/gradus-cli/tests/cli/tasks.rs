@@ -70,6 +70,59 @@ fn completions_are_measured_as_rows_are() {
     assert!(table.contains("length") && table.contains("95 % interval") && table.contains("chrf"), "{table}");
 }
 
+/// RL4LMs' `causal_perplexity`: of the model that is evaluated, on the references.
+#[test]
+fn the_perplexity_of_the_policy_is_measured_while_it_trains() {
+    let test = pairs();
+    let model = fixture_model("gpt2");
+    let config = |model: &str| {
+        format!(
+            "model: {model}\ndata: {{ task: {TASK}, from: pairs }}\ntrain: {{ max_steps: 2, batch_size: 4, eval_steps: 1, \
+             learning_rate: 0.01, evaluation: {{ metrics: [{{ perplexity: {{ of: references, stride: 8 }} }}], \
+             max_new_tokens: 4, temperature: 0 }} }}\n"
+        )
+    };
+    let method = "method: { ppo: { max_new_tokens: 6 } }\nreward: { metric: { chrf: {} } }\noutput_dir: ppo\n";
+    test.write("run.yml", &format!("{}{method}", config(&model)));
+    test.succeeds(&["train", "run.yml", "--quiet"]);
+    let rows = logged(&test, "ppo");
+    let eval = |model: &str, more: &[&str]| {
+        let own = ["eval", "--model", model, "--task", TASK, "--data", "pairs", "--max-new-tokens", "4", "--json"];
+        let metric = ["--metrics", "perplexity", "--metric-option", "of=references", "--metric-option", "stride=8"];
+        let found = json(&test.succeeds(&[&own[..], &metric, more].concat()));
+        found["perplexity"].as_f64().expect("a perplexity")
+    };
+    let of = |row: &Value| row["eval_perplexity"].as_f64().expect("a perplexity");
+    // The model as it starts and as it ends, whether it is named or the one that is evaluated.
+    let named = format!("model={model}");
+    for (found, model, more) in [
+        (of(&rows[0]), model.as_str(), &["--metric-option", named.as_str()][..]),
+        (of(&rows[0]), model.as_str(), &[]),
+        (of(rows.last().expect("a row")), "ppo/model", &[]),
+    ] {
+        let expected = eval(model, more);
+        assert!((found - expected).abs() <= 1e-4 * expected, "{model}: {found} instead of {expected}");
+    }
+    assert_ne!(of(&rows[0]), of(rows.last().expect("a row")), "the policy has moved");
+    // Logprobs of the tokens of every step; at first the policy is the reference.
+    let number = |row: usize, key: &str| rows[row][key].as_f64().unwrap_or_else(|| panic!("{key} in {}", rows[row]));
+    for row in 1..rows.len() {
+        let [mean, least] = ["logprobs/mean", "logprobs/min"].map(|key| number(row, key));
+        assert!(least <= mean && mean < 0.0 && number(row, "logprobs/std") >= 0.0, "{}", rows[row]);
+    }
+    for part in ["mean", "std"] {
+        let own = number(1, &format!("logprobs/{part}"));
+        assert!((own - number(1, &format!("logprobs/reference_{part}"))).abs() < 1e-4, "{}", rows[1]);
+    }
+    // Nothing has a likelihood of a text alone that has an encoder; and nothing is evaluated where no model is named.
+    test.write("run.yml", &format!("{}method: {{ sft: {{}} }}\noutput_dir: sft\n", config(&fixture_model("t5"))));
+    let run = test.run(&["train", "run.yml", "--quiet"]);
+    assert!(run.code != 0 && run.stderr.contains("but this one has an encoder"), "{run:?}");
+    test.write("rows.jsonl", "{\"prediction\": \"tea\", \"references\": [\"tea\"]}\n");
+    let run = test.run(&["eval", "--data", "rows.jsonl", "--metrics", "perplexity"]);
+    assert!(run.code != 0 && run.stderr.contains("names no model, and no model is evaluated here"), "{run:?}");
+}
+
 #[test]
 fn evaluations_of_training_measure_completions() {
     let test = pairs();

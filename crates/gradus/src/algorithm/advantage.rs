@@ -2,7 +2,7 @@
 
 use super::actor::concat;
 use super::{Advantages, Experience};
-use crate::math::stats::{explained_variance, mean};
+use crate::math::stats::{Variance, explained_variance, mean, std};
 use crate::math::{Baseline, Scale, gae, group_advantages, returns};
 use crate::stats::Stats;
 
@@ -37,6 +37,7 @@ pub fn of_critic(
         stats.mean("explained_variance", explained, 1.0);
     }
     stats.mean("values/mean", mean(&said).unwrap_or(0.0), 1.0);
+    stats.mean("values/std", std(&said, Variance::Biased).unwrap_or(0.0), 1.0);
     stats.mean("returns/mean", mean(&wanted).unwrap_or(0.0), 1.0);
     Advantages { advantages, returns, values, stats }
 }

@@ -93,7 +93,7 @@ impl Cast {
             .evaluation
             .metrics
             .iter()
-            .filter_map(MetricConfig::model)
+            .flat_map(MetricConfig::models)
             .map(|asked| Role::asked(asked, shared))
             .collect();
         Self { policy, critic: None, reference: None, lagged: None, rewards: Vec::new(), metrics }
@@ -152,7 +152,7 @@ impl Role {
     /// A model that a metric asks. Metrics compute in f32, as the tools that they equal.
     fn asked(MetricModel { name, asked }: MetricModel<'_>, shared: &Shared<'_>) -> Self {
         let (head, layers) = match asked {
-            ModelUse::Language => (Head::Language, None),
+            ModelUse::Language | ModelUse::TextToText => (Head::Language, None),
             ModelUse::Encoder { layer } => (Head::Labels, layer),
             ModelUse::Classifier => (Head::Labels, None),
         };

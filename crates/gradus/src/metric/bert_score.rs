@@ -14,6 +14,10 @@ use super::models::{Encoded, EncoderModel, Models, TextError};
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
 
+/// Ids of a text that `bert-score` takes for empty: of most models the two that stand around a text. T5 has one around a text, so
+/// that the tool takes a text of one id for empty there.
+const EMPTY: usize = 2;
+
 /// Texts whose states are held at once.
 const TEXTS: usize = 256;
 
@@ -28,6 +32,7 @@ const LAYERS: &[(&str, usize)] = &[
     ("albert-xlarge-v2", 13),
     ("albert-xxlarge-v1", 8),
     ("albert-xxlarge-v2", 8),
+    ("T5_Paraphrase_Paws", 12),
     ("bert-base-cased-finetuned-mrpc", 9),
     ("bert-base-chinese", 8),
     ("bert-base-multilingual-cased", 9),
@@ -58,6 +63,10 @@ const LAYERS: &[(&str, usize)] = &[
     ("bert_uncased_L-8_H-256_A-4", 7),
     ("bert_uncased_L-8_H-512_A-8", 6),
     ("bert_uncased_L-8_H-768_A-12", 7),
+    ("deberta-base", 9),
+    ("deberta-base-mnli", 9),
+    ("deberta-large", 16),
+    ("deberta-large-mnli", 18),
     ("deberta-v2-xlarge", 10),
     ("deberta-v2-xlarge-mnli", 17),
     ("deberta-v2-xxlarge", 21),
@@ -66,6 +75,8 @@ const LAYERS: &[(&str, usize)] = &[
     ("deberta-v3-large", 12),
     ("deberta-v3-small", 4),
     ("deberta-v3-xsmall", 10),
+    ("deberta-xlarge", 18),
+    ("deberta-xlarge-mnli", 40),
     ("distilbert-base-multilingual-cased", 5),
     ("distilbert-base-turkish-cased", 4),
     ("distilbert-base-uncased", 5),
@@ -76,6 +87,10 @@ const LAYERS: &[(&str, usize)] = &[
     ("longformer-large-4096", 14),
     ("longformer-large-4096-finetuned-triviaqa", 14),
     ("mdeberta-v3-base", 10),
+    ("mt5-base", 11),
+    ("mt5-large", 19),
+    ("mt5-small", 8),
+    ("mt5-xl", 24),
     ("roberta-base", 10),
     ("roberta-base-openai-detector", 7),
     ("roberta-large", 17),
@@ -90,6 +105,10 @@ const LAYERS: &[(&str, usize)] = &[
     ("sup-simcse-bert-large-uncased", 18),
     ("sup-simcse-roberta-base", 10),
     ("sup-simcse-roberta-large", 16),
+    ("t5-base", 11),
+    ("t5-large", 23),
+    ("t5-small", 6),
+    ("t5_paraphraser", 11),
     ("unsup-simcse-bert-base-uncased", 10),
     ("unsup-simcse-bert-large-uncased", 18),
     ("unsup-simcse-roberta-base", 8),
@@ -102,7 +121,8 @@ const LAYERS: &[(&str, usize)] = &[
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BertScoreOptions {
-    /// The encoder: a directory or a hub name, such as `FacebookAI/roberta-large` (RL4LMs' for English).
+    /// The encoder: a directory or a hub name, such as `FacebookAI/roberta-large` (RL4LMs' for English). Of a T5 the encoder alone is
+    /// read.
     pub model: String,
     /// The layer whose states are compared, counted from 1. Default: `bert-score`'s, for the models that it knows.
     #[serde(default)]
@@ -193,9 +213,8 @@ impl BertScore {
             let encoded = self.model.states(ids.to_vec()).map_err(|error| of_row(error, chunk * TEXTS))?;
             weighed.extend(encoded.into_iter().map(|text| Weighed::new(text, &weigh)));
         }
-        let around = self.model.around().len();
         let score = |(prediction, references): &(usize, Vec<usize>)| {
-            let of = |reference: &usize| compare(&weighed[*prediction], &weighed[*reference], around);
+            let of = |reference: &usize| compare(&weighed[*prediction], &weighed[*reference]);
             let best = references.iter().map(of).fold([f64::NEG_INFINITY; 3], |best, found| {
                 // One that has no value leaves none.
                 [0, 1, 2].map(|i| if best[i] >= found[i] || best[i].is_nan() { best[i] } else { found[i] })
@@ -224,9 +243,9 @@ impl Weighed {
 
 /// Precision, recall and F1 of two texts: the cosines of tokens with the token most like them on the other side, weighed. An
 /// empty text is like nothing.
-fn compare(prediction: &Weighed, reference: &Weighed, around: usize) -> [f64; 3] {
+fn compare(prediction: &Weighed, reference: &Weighed) -> [f64; 3] {
     let (n, m) = (prediction.weights.len(), reference.weights.len());
-    if n <= around || m <= around {
+    if n == EMPTY || m == EMPTY {
         return [0.0; 3];
     }
     let (mut best_n, mut best_m) = (vec![f32::NEG_INFINITY; n], vec![f32::NEG_INFINITY; m]);

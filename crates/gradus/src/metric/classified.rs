@@ -179,9 +179,12 @@ fn of_row(error: TextError) -> RowError {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
     use serde_json::json;
 
-    use super::super::{EncoderModel, LanguageModel};
+    use super::super::{EncoderModel, LanguageModel, TextToTextModel};
     use super::*;
 
     /// Has three labels, and finds the one whose number a text begins with: `2 …` is the last.
@@ -228,6 +231,14 @@ mod tests {
 
         fn classifier(&self, _name: &str) -> crate::Result<Box<dyn ClassifierModel>> {
             Ok(Box::new(ByNumber(["a", "b", "c"].map(String::from).to_vec())))
+        }
+
+        fn text_to_text(&self, name: &str) -> crate::Result<Box<dyn TextToTextModel>> {
+            Err(Error::input(name))
+        }
+
+        fn tensors(&self, path: &Path) -> crate::Result<BTreeMap<String, Vec<f32>>> {
+            Err(Error::input(path.display().to_string()))
         }
     }
 

@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 
 use super::{
     BertScore, BertScoreOptions, Bleu, BleuOptions, BleuTotto, BleuTottoOptions, Bleurt, BleurtOptions, Chrf,
-    ChrfOptions, Cider, CiderOptions, CommandMetric, CommandOptions, Dates, Distinct, Diversity, DiversityOptions,
-    ExactMatch, IncreasingNumbers, IncreasingNumbersOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward,
-    LearnedRewardOptions, Meteor, MeteorOptions, Metric, MetricModel, ModelUse, Models, NoModels, Parent,
-    ParentOptions, Perplexity, PerplexityOptions, Rouge, RougeLMax, RougeLMaxOptions, RougeOptions, SacreBleu,
-    SacreBleuOptions, Spice, SpiceOptions, SummacConv, SummacConvOptions, SummacZs, SummacZsOptions, Ter, TerOptions,
-    TokenF1, Toxicity, ToxicityOptions,
+    ChrfOptions, Cider, CiderOptions, CommandMetric, CommandOptions, CommonGenPreference, CommonGenPreferenceOptions,
+    Dates, Distinct, Diversity, DiversityOptions, ExactMatch, IncreasingNumbers, IncreasingNumbersOptions,
+    IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions, Meteor, MeteorOptions, Metric,
+    MetricModel, ModelUse, Models, NoModels, Parent, ParentOptions, Perplexity, PerplexityOptions, Rouge, RougeLMax,
+    RougeLMaxOptions, RougeOptions, SacreBleu, SacreBleuOptions, Spice, SpiceOptions, SummacConv, SummacConvOptions,
+    SummacZs, SummacZsOptions, Ter, TerOptions, TokenF1, Toxicity, ToxicityOptions,
 };
 use crate::error::{Error, Result};
 use crate::plugin::Plugin;
@@ -46,7 +46,7 @@ pub enum MetricConfig {
     Meteor(MeteorOptions),
     /// CIDEr-D or CIDEr of `pycocoevalcap`, over the references of all rows.
     Cider(CiderOptions),
-    /// F-score of the tuples of scene graphs that a file gives.
+    /// F-score of the tuples of scene graphs, which a file gives or SPICE's own program finds.
     Spice(SpiceOptions),
     /// PARENT of ToTTo: a sentence about a table.
     ParentTotto(ParentOptions),
@@ -78,6 +78,9 @@ pub enum MetricConfig {
     IntentAccuracy(IntentAccuracyOptions),
     /// The probability of a classifier's label.
     LearnedReward(LearnedRewardOptions),
+    /// How much a text-to-text model would rather call the prediction good than bad (RL4LMs' preference model of CommonGen).
+    #[serde(rename = "common_gen_preference")]
+    CommonGenPreference(CommonGenPreferenceOptions),
     /// How toxic the samples of a prompt are, by a classifier, a record or a service.
     Toxicity(ToxicityOptions),
     /// What an external program says of every row.
@@ -111,7 +114,7 @@ impl MetricConfig {
             Self::BleuTotto(options) => Box::new(BleuTotto::new(*options)),
             Self::Meteor(options) => Box::new(Meteor::new(options.clone())?),
             Self::Cider(options) => Box::new(Cider::new(options.clone())?),
-            Self::Spice(options) => Box::new(Spice::new(options)?),
+            Self::Spice(options) => Box::new(Spice::new(options, interrupt)?),
             Self::Diversity(options) => Box::new(Diversity::new(options.clone())?),
             Self::Distinct(NoOptions {}) => Box::new(Distinct),
             Self::ExactMatch(NoOptions {}) => Box::new(ExactMatch),
@@ -125,31 +128,45 @@ impl MetricConfig {
             Self::SummacConv(options) => Box::new(SummacConv::new(options, models)?),
             Self::IntentAccuracy(options) => Box::new(IntentAccuracy::new(options, models)?),
             Self::LearnedReward(options) => Box::new(LearnedReward::new(options, models)?),
+            Self::CommonGenPreference(options) => Box::new(CommonGenPreference::new(options.clone(), models)?),
             Self::Toxicity(options) => Box::new(Toxicity::new(options, models, interrupt)?),
             Self::Command(options) => Box::new(CommandMetric::start(options, interrupt)?),
             Self::Plugin(plugin) => plugin.make()?(models)?,
         })
     }
 
-    /// The model that it asks.
-    pub fn model(&self) -> Option<MetricModel<'_>> {
-        let of = |name, asked| Some(MetricModel { name, asked });
+    /// The models that it asks.
+    pub fn models(&self) -> Vec<MetricModel<'_>> {
+        let of = |name, asked| vec![MetricModel { name, asked }];
         match self {
-            Self::Perplexity(options) => of(&options.model, ModelUse::Language),
+            Self::Perplexity(options) => {
+                options.model.as_ref().map_or_else(Vec::new, |name| of(name, ModelUse::Language))
+            }
             Self::BertScore(options) => of(&options.model, ModelUse::Encoder { layer: options.layer() }),
             Self::Bleurt(options) => of(&options.model, ModelUse::Classifier),
             Self::SummacZs(options) => of(&options.model, ModelUse::Classifier),
-            Self::SummacConv(options) => of(&options.model, ModelUse::Classifier),
+            Self::SummacConv(options) => {
+                let more = options.more_models.iter().map(|more| more.model.as_str());
+                let all = [options.model.as_str()].into_iter().chain(more);
+                all.map(|name| MetricModel { name, asked: ModelUse::Classifier }).collect()
+            }
             Self::IntentAccuracy(options) => of(&options.model, ModelUse::Classifier),
             Self::LearnedReward(options) => of(&options.model, ModelUse::Classifier),
-            Self::Toxicity(options) => options.scorer.model().and_then(|name| of(name, ModelUse::Classifier)),
-            _ => None,
+            Self::CommonGenPreference(options) => of(&options.model, ModelUse::TextToText),
+            Self::Toxicity(options) => {
+                options.scorer.model().map_or_else(Vec::new, |name| of(name, ModelUse::Classifier))
+            }
+            _ => Vec::new(),
         }
     }
 
     /// Whether a program is started for it.
     pub fn starts_program(&self) -> bool {
-        matches!(self, Self::Command(_))
+        match self {
+            Self::Command(_) => true,
+            Self::Spice(options) => !options.program.is_empty(),
+            _ => false,
+        }
     }
 
     /// Refuses what can be known to be wrong before a model is opened or a program started: of other metrics all that
@@ -160,7 +177,9 @@ impl MetricConfig {
     pub fn check_alone(&self) -> Result<()> {
         match self {
             Self::Plugin(plugin) => plugin.make().map(drop),
-            _ if self.model().is_some() || self.starts_program() => self.check(),
+            // Without a model it is of the one that is evaluated.
+            Self::Perplexity(_) => self.check(),
+            _ if !self.models().is_empty() || self.starts_program() => self.check(),
             _ => self.build(&NoModels, &Interrupt::default()).map(drop),
         }
     }
@@ -196,6 +215,7 @@ impl MetricConfig {
                 None => Ok(()),
             },
             Self::Command(options) => options.check(),
+            Self::Spice(options) => options.check(),
             Self::RougeLMax(options) if options.weight_factor <= 0.0 => {
                 let found = options.weight_factor;
                 Err(Error::input(format!("the option `weight_factor` of `rouge_l_max` is {found}, but must exceed 0")))
@@ -364,6 +384,8 @@ impl MetricOption {
             "boolean" => text.parse::<bool>().ok().map(Value::from),
             "integer" => text.parse::<u64>().ok().map(Value::from),
             "number" => text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::from),
+            // Mappings are written as in a configuration.
+            "array" if text.trim_start().starts_with("[{") => serde_saphyr::from_str(text).ok(),
             "array" => words(text).map(Value::from),
             // What has keys of its own is written as in a configuration: `scorer={ classifier: { model: DIR } }`.
             _ if text.trim_start().starts_with('{') => serde_saphyr::from_str(text).ok(),
@@ -391,14 +413,16 @@ mod tests {
                 "bert_score" => list("model=none layer=1"),
                 "summac_conv" => vec!["model=none".into(), format!("weights={}", file.path().display())],
                 "toxicity" => list(r#"scorer={"classifier":{"model":"none"}}"#),
-                "perplexity" | "bleurt" | "summac_zs" | "intent_accuracy" => list("model=none"),
+                "perplexity" | "bleurt" | "summac_zs" | "intent_accuracy" | "common_gen_preference" => {
+                    list("model=none")
+                }
                 "command" => list("program=sh"),
                 _ => Vec::new(),
             };
             let found = configure(std::slice::from_ref(&name), &options).expect("known");
             assert_eq!(found[0].name(), name);
             let built = found[0].build(&NoModels, &Interrupt::default());
-            assert_eq!(built.is_ok(), found[0].model().is_none(), "{name}");
+            assert_eq!(built.is_ok(), found[0].models().is_empty(), "{name}");
             found[0].check_alone().expect("nothing is wrong with its options");
         }
     }

@@ -33,6 +33,7 @@ mod ngrams;
 mod nltk;
 mod parent;
 mod perplexity;
+mod preference;
 mod punkt;
 mod references;
 mod rouge;
@@ -74,11 +75,13 @@ pub use measure::{Interval, Measure, Resampling, intervals};
 pub use meteor::{Meteor, MeteorOptions};
 pub use models::{
     ClassifierModel, Encoded, EncoderModel, LanguageModel, Longest, MetricModel, ModelUse, Models, NoModels, TextError,
+    TextToTextModel,
 };
 pub use mteval::Tokeniser;
 pub(crate) use nltk::WordTokeniser;
 pub use parent::{Parent, ParentOptions};
 pub use perplexity::{Perplexity, PerplexityOf, PerplexityOptions};
+pub use preference::{CommonGenPreference, CommonGenPreferenceOptions};
 pub(crate) use punkt::Punkt;
 pub use references::References;
 pub use rouge::{Aggregate, Rouge, RougeOptions, RougeType};
@@ -86,7 +89,8 @@ pub use rouge_l_max::{LengthUnit, RougeLMax, RougeLMaxOptions};
 pub use sacre_bleu::{SacreBleu, SacreBleuOptions, Smoothing};
 pub use spice::{Spice, SpiceOptions};
 pub use summac::{
-    Aggregate as SummacAggregate, Bins, Fold, Granularity, SummacConv, SummacConvOptions, SummacZs, SummacZsOptions,
+    Aggregate as SummacAggregate, Bins, Fold, Granularity, InferenceModel, SummacConv, SummacConvOptions, SummacZs,
+    SummacZsOptions,
 };
 pub use ter::{Ter, TerOptions};
 pub use token_f1::TokenF1;

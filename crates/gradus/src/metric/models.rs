@@ -1,6 +1,9 @@
 //! What metrics ask of models. They know neither files nor devices: who measures hands in [`Models`], which opens what an
 //! option names.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use crate::error::{Error, Result};
 
 /// Opens the models that metrics name.
@@ -22,6 +25,18 @@ pub trait Models {
     /// # Errors
     /// As [`language`](Self::language).
     fn classifier(&self, name: &str) -> Result<Box<dyn ClassifierModel>>;
+
+    /// A model with an encoder and a decoder, which answers a text with a text.
+    ///
+    /// # Errors
+    /// As [`language`](Self::language).
+    fn text_to_text(&self, name: &str) -> Result<Box<dyn TextToTextModel>>;
+
+    /// The numbers of every tensor in a file of weights, by name: PyTorch's or safetensors.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or that holds something else than floating-point tensors.
+    fn tensors(&self, path: &Path) -> Result<BTreeMap<String, Vec<f32>>>;
 }
 
 /// A model that a metric asks.
@@ -45,6 +60,8 @@ pub enum ModelUse {
     },
     /// The logits of a classifier.
     Classifier,
+    /// What a model with an encoder would answer.
+    TextToText,
 }
 
 /// A text that a model cannot read.
@@ -85,7 +102,7 @@ pub struct Encoded {
 
 /// Gives every token of a text a state.
 pub trait EncoderModel: Send + Sync {
-    /// The ids that stand around a text.
+    /// The ids around a text that weigh nothing: those that begin texts and part them, not those that end them.
     fn around(&self) -> &[u32];
 
     /// The ids of texts, cut at their end where they are too long.
@@ -131,6 +148,21 @@ pub trait ClassifierModel: Send + Sync {
     fn logits(&self, texts: &[(&str, Option<&str>)], longest: Longest) -> Result<Vec<Vec<f32>>, TextError>;
 }
 
+/// Answers texts with texts.
+pub trait TextToTextModel: Send + Sync {
+    /// The first id of a word.
+    ///
+    /// # Errors
+    /// A word that the tokenizer cannot read, or that has no ids.
+    fn first_id(&self, word: &str) -> Result<u32, String>;
+
+    /// The logits of `ids` for the first id of the answer to each text. A text that is too long is cut at its end.
+    ///
+    /// # Errors
+    /// The first text that cannot be read.
+    fn first_logits(&self, texts: &[&str], ids: &[u32]) -> Result<Vec<Vec<f32>>, TextError>;
+}
+
 /// No model is there: what names one is refused.
 #[derive(Debug, Clone, Copy)]
 pub struct NoModels;
@@ -152,6 +184,14 @@ impl Models for NoModels {
 
     fn classifier(&self, name: &str) -> Result<Box<dyn ClassifierModel>> {
         Self::refuse(name)
+    }
+
+    fn text_to_text(&self, name: &str) -> Result<Box<dyn TextToTextModel>> {
+        Self::refuse(name)
+    }
+
+    fn tensors(&self, path: &Path) -> Result<BTreeMap<String, Vec<f32>>> {
+        Self::refuse(&path.display().to_string())
     }
 }
 

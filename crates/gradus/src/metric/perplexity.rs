@@ -23,8 +23,10 @@ const BETWEEN: &str = "\n\n";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PerplexityOptions {
-    /// The language model: a directory or a hub name.
-    pub model: String,
+    /// The language model: a directory or a hub name. Default: the model that is evaluated, as it stands then, which only
+    /// evaluations of a model have.
+    #[serde(default)]
+    pub model: Option<String>,
     /// What is read.
     #[serde(default)]
     pub of: PerplexityOf,
@@ -59,23 +61,38 @@ pub enum PerplexityOf {
 }
 
 /// `exp` of the mean `−ln p` of the ids of a text.
-pub struct Perplexity {
+pub struct Perplexity<'a> {
     options: PerplexityOptions,
-    model: Box<dyn LanguageModel>,
+    model: Box<dyn LanguageModel + 'a>,
     longest: Option<usize>,
 }
 
-impl Perplexity {
+impl Perplexity<'_> {
     /// The metric with these options.
     ///
     /// # Errors
     /// A model that cannot be opened, and a window that does not fit it.
     pub fn new(options: PerplexityOptions, models: &dyn Models) -> Result<Self> {
-        let model = models.language(&options.model)?;
+        let Some(name) = &options.model else {
+            return Err(Error::input("`perplexity` names no model, and no model is evaluated here")
+                .with_hint("set the option `model` of `perplexity`"));
+        };
+        let model = models.language(name)?;
+        Self::of(options, model)
+    }
+}
+
+impl<'a> Perplexity<'a> {
+    /// The metric of this model, whatever the options name.
+    ///
+    /// # Errors
+    /// A window that does not fit the model.
+    pub fn of(options: PerplexityOptions, model: Box<dyn LanguageModel + 'a>) -> Result<Self> {
+        let name = options.model.as_deref().unwrap_or("the model that is evaluated").to_owned();
         let longest = match (options.max_length, model.positions()) {
             (Some(asked), Some(limit)) if asked > limit => {
                 let message = format!("the option `max_length` of `perplexity` is {asked}");
-                return Err(Error::input(format!("{message}, but `{}` has {limit} positions", options.model)));
+                return Err(Error::input(format!("{message}, but `{name}` has {limit} positions")));
             }
             (asked, limit) => asked.or(limit),
         };
@@ -86,8 +103,7 @@ impl Perplexity {
             }
             // A window without end would read everything before it again and again.
             (Some(_), None) => {
-                let message =
-                    format!("`{}` has no limit to its positions: how long a window is must be said", options.model);
+                let message = format!("`{name}` has no limit to its positions: how long a window is must be said");
                 return Err(
                     Error::input(message).with_hint("give the option `max_length` of `perplexity`, such as 1024")
                 );
@@ -100,13 +116,13 @@ impl Perplexity {
             return Err(Error::input(message).with_hint("leave one of them out"));
         }
         if options.stride.is_none() && options.add_start_token && !is_continued && model.start().is_none() {
-            let message = format!("the tokenizer of `{}` has no token that texts begin with", options.model);
+            let message = format!("the tokenizer of `{name}` has no token that texts begin with");
             return Err(Error::input(message).with_hint("set the option `add_start_token` of `perplexity` to false"));
         }
         Ok(Self { options, model, longest })
     }
 
-    fn texts<'a>(&self, row: &'a Row) -> Vec<&'a str> {
+    fn texts<'r>(&self, row: &'r Row) -> Vec<&'r str> {
         match self.options.of {
             PerplexityOf::Prediction | PerplexityOf::Continuation => vec![&row.prediction],
             PerplexityOf::References => row.references.iter().map(String::as_str).collect(),
@@ -183,7 +199,7 @@ impl Perplexity {
     }
 }
 
-impl Metric for Perplexity {
+impl Metric for Perplexity<'_> {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         if self.options.of == PerplexityOf::Continuation {
             return Ok(vec![Measure::mean_of_some("", &self.continued(rows)?)]);

@@ -1,30 +1,77 @@
-//! SPICE's F-score of tuples, over scene graphs that another program parsed.
+//! SPICE: the F-score of the tuples of scene graphs.
 //!
 //! Anderson et al. 2016, <https://arxiv.org/abs/1607.08822>. The parser (CoreNLP with rules of its own) is not part of gradus: a
-//! file gives the tuples of each row.
+//! file gives the tuples of each row, or the program of SPICE's authors (`spice-1.0.jar`) is run, which parses and scores.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::treebank::Rules;
 use super::wordnet::WordNet;
 use super::{Measure, Metric, Row, RowError};
 use crate::error::{Error, Result};
+use crate::process::{Interrupt, Program, ProgramError};
 
 /// Options of [`Spice`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpiceOptions {
     /// A file of JSON lines, one a row, in the order of the rows: `{"prediction": [["girl"], ["girl", "young"], ["girl", "on",
     /// "court"]], "references": [[…], …]}`.
-    pub scene_graphs: PathBuf,
-    /// WordNet, as METEOR's option: words of one synset match. Without it, words match by their letters.
+    #[serde(default)]
+    pub scene_graphs: Option<PathBuf>,
+    /// WordNet, as METEOR's option: words of one synset match. Without it, words match by their letters. Only with `scene_graphs`.
     #[serde(default)]
     pub wordnet: Option<PathBuf>,
+    /// SPICE's own program instead of `scene_graphs`, such as `[java, -Xmx8G, -jar, spice-1.0.jar]`. It is started for each
+    /// evaluation with a file of texts, `-out FILE -subset -silent`, and `-cache DIR` where `cache` is set.
+    #[serde(default)]
+    pub program: Vec<String>,
+    /// The folder in which the program keeps the graphs of references that it has parsed. Default: it keeps none.
+    #[serde(default)]
+    pub cache: Option<PathBuf>,
+    /// Seconds that the program may take for all rows of one evaluation. Default 3600.
+    #[serde(default = "an_hour")]
+    pub timeout_s: f64,
 }
+
+fn an_hour() -> f64 {
+    3600.0
+}
+
+impl SpiceOptions {
+    /// Refuses options that do not fit each other.
+    pub(super) fn check(&self) -> Result<()> {
+        let has_program = !self.program.is_empty();
+        match (&self.scene_graphs, has_program) {
+            (Some(_), true) => Err(Error::input("`spice` has `scene_graphs` and a `program`, but takes one of them")
+                .with_hint("leave one out: the program parses the texts itself")),
+            (None, false) => {
+                Err(Error::input("`spice` needs scene graphs, or the program that parses and scores texts")
+                    .with_hint("set `scene_graphs: FILE`, or `program: [java, -Xmx8G, -jar, spice-1.0.jar]`"))
+            }
+            (Some(_), false) if self.cache.is_some() => {
+                Err(Error::input("the option `cache` of `spice` is for its `program`, which is not set"))
+            }
+            (None, true) if self.wordnet.is_some() => Err(Error::input(
+                "the option `wordnet` of `spice` is for `scene_graphs`: the program has its own WordNet",
+            )),
+            (None, true) => Program::check(WHAT, &self.program, self.timeout_s),
+            (Some(_), false) => Ok(()),
+        }
+    }
+}
+
+/// What messages call the program.
+const WHAT: &str = "program of `spice`";
+
+/// The longest answer of the program: a few hundred bytes a row.
+const ANSWER_BYTES: u64 = 1 << 30;
 
 /// An object, its attribute, or a relation between two.
 type Tuple = Vec<String>;
@@ -47,23 +94,104 @@ impl Graphs {
 }
 
 /// F-score of the tuples of the prediction against those of all references together.
-#[derive(Debug)]
-pub struct Spice {
+pub struct Spice(By);
+
+/// Who says what the tuples are.
+enum By {
+    File(Given),
+    Program { options: SpiceOptions, interrupt: Interrupt },
+}
+
+/// The scene graphs of a file.
+struct Given {
     file: PathBuf,
     graphs: Vec<Graphs>,
     wordnet: Option<WordNet>,
 }
 
 impl Spice {
-    /// The metric over the scene graphs of a file.
+    /// The metric over the scene graphs of a file or by a program; an `interrupt` ends the wait for it.
     ///
     /// # Errors
-    /// A file that cannot be read, or a line of another form.
-    pub fn new(options: &SpiceOptions) -> Result<Self> {
-        let wordnet = WordNet::open(options.wordnet.as_deref())?;
-        Ok(Self { graphs: read(&options.scene_graphs)?, file: options.scene_graphs.clone(), wordnet })
+    /// Options that do not fit each other, a file that cannot be read, or a line of another form.
+    pub fn new(options: &SpiceOptions, interrupt: &Interrupt) -> Result<Self> {
+        options.check()?;
+        Ok(Self(match &options.scene_graphs {
+            None => By::Program { options: options.clone(), interrupt: interrupt.clone() },
+            Some(file) => {
+                let wordnet = WordNet::open(options.wordnet.as_deref())?;
+                By::File(Given { graphs: read(file)?, file: file.clone(), wordnet })
+            }
+        }))
     }
+}
 
+/// What the program says of a row.
+#[derive(Deserialize)]
+struct Answer {
+    image_id: usize,
+    scores: HashMap<String, Scores>,
+}
+
+/// `null` where there is nothing to compare.
+#[derive(Deserialize)]
+struct Scores {
+    f: Option<f64>,
+}
+
+/// Every row's F-score by the program; `None` where it finds nothing to compare.
+fn by_program(
+    options: &SpiceOptions,
+    interrupt: &Interrupt,
+    rows: &[Row],
+) -> std::result::Result<Vec<Option<f64>>, RowError> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let texts = rows.iter().enumerate().map(|(i, row)| match row.references.is_empty() {
+        true => Err(RowError::new(i, super::references::NONE)),
+        false => Ok(json!({ "image_id": i, "test": row.prediction, "refs": row.references })),
+    });
+    let texts = Value::Array(texts.collect::<std::result::Result<_, _>>()?);
+    let failed = |message: String| RowError::new(rows.len() - 1, message);
+    let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
+    let [input, output] = ["texts.json", "scores.json"].map(|name| folder.path().join(name));
+    fs::write(&input, texts.to_string()).map_err(|error| failed(format!("{}: {error}", input.display())))?;
+    let mut words = options.program.clone();
+    words.extend([input.display().to_string(), "-out".into(), output.display().to_string()]);
+    words.extend(["-subset".into(), "-silent".into()]);
+    if let Some(cache) = &options.cache {
+        words.extend(["-cache".into(), cache.display().to_string()]);
+    }
+    let of_program =
+        |ProgramError { message, hint, is_interrupted }| RowError { row: 0, message, hint, is_interrupted };
+    let mut program = Program::start(WHAT, &words, options.timeout_s, interrupt)
+        .map_err(|error| RowError { hint: error.hint().map(str::to_owned), ..failed(error.to_string()) })?;
+    program.close();
+    let waiting = program.waiting();
+    // What it prints is not its answer.
+    while program.line(waiting).map_err(of_program)?.is_some() {}
+    program.finish().map_err(of_program)?;
+    let answers = crate::files::read_text(&output, ANSWER_BYTES)
+        .map_err(|error| failed(format!("the {WHAT} wrote no scores: {error}")))?;
+    let answers: Vec<Answer> = serde_json::from_str(&answers).map_err(|error| {
+        failed(format!("the {WHAT} wrote something else than `[{{\"image_id\": 0, \"scores\": …}}]`: {error}"))
+    })?;
+    let mut scores = vec![None; rows.len()];
+    for Answer { image_id, scores: of } in answers {
+        let whole = of.get("All").ok_or_else(|| RowError::new(0, format!("the {WHAT} gave no score `All`")))?;
+        *scores
+            .get_mut(image_id)
+            .ok_or_else(|| failed(format!("the {WHAT} scored a row {image_id} that it was not given")))? =
+            Some(whole.f);
+    }
+    let scored = |(i, score): (usize, Option<Option<f64>>)| {
+        score.ok_or_else(|| RowError::new(i, format!("the {WHAT} gave no score of it")))
+    };
+    scores.into_iter().enumerate().map(scored).collect()
+}
+
+impl Given {
     fn score(&self, graphs: &Graphs) -> f64 {
         let wanted: BTreeSet<&Tuple> = graphs.references.iter().flatten().collect();
         let mut synonyms = HashMap::new();
@@ -89,28 +217,36 @@ impl Spice {
 
 impl Metric for Spice {
     fn remark(&self) -> Option<String> {
-        self.wordnet.is_none().then(|| {
+        let By::File(given) = &self.0 else { return None };
+        given.wordnet.is_none().then(|| {
             "without WordNet: words match by letters, not by synonyms; name WordNet's directory as the metric's option `wordnet`"
                 .to_owned()
         })
     }
 
     fn measure(&self, rows: &[Row]) -> std::result::Result<Vec<Measure>, RowError> {
-        if self.graphs.len() != rows.len() {
+        let given = match &self.0 {
+            By::File(given) => given,
+            By::Program { options, interrupt } => {
+                return Ok(vec![Measure::mean_of_some("", &by_program(options, interrupt, rows)?)]);
+            }
+        };
+        if given.graphs.len() != rows.len() {
             let message = format!(
                 "{} has scene graphs of {} rows, but there are {}: one line a row is needed",
-                self.file.display(),
-                self.graphs.len(),
+                given.file.display(),
+                given.graphs.len(),
                 rows.len()
             );
-            return Err(RowError::new(self.graphs.len().min(rows.len().saturating_sub(1)), message));
+            return Err(RowError::new(given.graphs.len().min(rows.len().saturating_sub(1)), message));
         }
-        let scores: Vec<f64> = self.graphs.iter().map(|graphs| self.score(graphs)).collect();
+        let scores: Vec<f64> = given.graphs.iter().map(|graphs| given.score(graphs)).collect();
         Ok(vec![Measure::mean("", &scores)])
     }
 
+    /// A file says nothing of new completions.
     fn is_reward(&self) -> bool {
-        false
+        matches!(self.0, By::Program { .. })
     }
 }
 
@@ -125,4 +261,82 @@ fn read(path: &Path) -> Result<Vec<Graphs>> {
         Ok(graphs.in_lower_case())
     };
     text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(graphs).collect()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        let row = |prediction: &str, reference: &str| Row {
+            prediction: prediction.into(),
+            references: vec![reference.into(), "a court".into()],
+            ..Row::default()
+        };
+        vec![row("a girl", "a young girl"), row("\"quoted\"", "a boy"), row("", "a dog")]
+    }
+
+    /// A program that takes SPICE's place: a shell script, which is given the texts' file, `-out`, the scores' file, and more.
+    fn spice(script: &str, cache: Option<&Path>) -> Spice {
+        let options = SpiceOptions {
+            scene_graphs: None,
+            wordnet: None,
+            program: ["sh", "-c", script, "spice"].map(String::from).to_vec(),
+            cache: cache.map(Path::to_path_buf),
+            timeout_s: 60.0,
+        };
+        Spice::new(&options, &Interrupt::default()).expect("a program")
+    }
+
+    #[test]
+    fn the_program_is_given_all_rows_and_scores_them_in_any_order() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().display();
+        let metric = spice(
+            &format!(
+                r#"cp "$1" {path}/seen; echo "$2 $4 $5 $6 $7" > {path}/flags; echo Parsing captions
+                echo '[{{"image_id":2,"scores":{{"All":{{"f":null,"pr":null}}}}}},
+                {{"image_id":0,"scores":{{"All":{{"f":0.5,"pr":1.0,"re":0.25}},"Object":{{"f":1.0}}}}}},
+                {{"image_id":1,"scores":{{"All":{{"f":0.25}}}}}}]' > "$3""#
+            ),
+            Some(folder.path()),
+        );
+        assert!(metric.is_reward());
+        let measures = metric.measure(&rows()).expect("scores");
+        let found = measures[0].row_values().expect("values of rows");
+        assert_eq!((&found[..2], found[2].is_nan(), measures[0].value()), (&[0.5, 0.25][..], true, 0.375));
+        let seen = |name: &str| fs::read_to_string(folder.path().join(name)).expect("written");
+        assert_eq!(seen("flags").trim(), format!("-out -subset -silent -cache {path}"));
+        let texts: Value = serde_json::from_str(&seen("seen")).expect("JSON");
+        let second = json!({ "image_id": 1, "test": "\"quoted\"", "refs": ["a boy", "a court"] });
+        assert_eq!((texts.as_array().map(Vec::len), &texts[1]), (Some(3), &second));
+    }
+
+    #[test]
+    fn what_the_program_does_wrong_is_told() {
+        let told = |script: &str| spice(script, None).measure(&rows()).expect_err("wrong").message;
+        assert!(told("echo no memory >&2; exit 3").contains("failed (exit status: 3)"), "{}", told("exit 3"));
+        assert!(told("exit 0").starts_with("the program of `spice` wrote no scores"));
+        assert!(told("echo '{}' > $3").starts_with("the program of `spice` wrote something else than"));
+        let one = r#"echo '[{"image_id":0,"scores":{"All":{"f":0.5}}}]' > "$3""#;
+        let error = spice(one, None).measure(&rows()).expect_err("two rows are missing");
+        assert_eq!((error.row, error.message.as_str()), (1, "the program of `spice` gave no score of it"));
+        let without = [Row { prediction: "a".into(), ..Row::default() }];
+        assert_eq!(spice(one, None).measure(&without).expect_err("no references").row, 0);
+    }
+
+    #[test]
+    fn graphs_or_a_program_are_needed() {
+        let refused = |yaml: &str| {
+            let options: SpiceOptions = serde_saphyr::from_str(yaml).expect("options");
+            options.check().expect_err("refused").to_string()
+        };
+        assert_eq!(refused("{}"), "`spice` needs scene graphs, or the program that parses and scores texts");
+        assert_eq!(
+            refused("{ scene_graphs: a, program: [java] }"),
+            "`spice` has `scene_graphs` and a `program`, but takes one of them"
+        );
+        assert!(refused("{ scene_graphs: a, cache: b }").contains("`cache`"));
+        assert!(refused("{ program: [java], wordnet: b }").contains("`wordnet`"));
+    }
 }

@@ -182,8 +182,11 @@ impl Bins {
 pub struct SummacConvOptions {
     /// The model of inference.
     pub model: String,
-    /// The convolution's weights: a JSON object of `mlp.weight`, `mlp.bias`, `layer_final.weight` and `layer_final.bias` as
-    /// nested lists.
+    /// Further models of inference, in the order of the weights. Default: none.
+    #[serde(default)]
+    pub more_models: Vec<InferenceModel>,
+    /// The convolution's weights `mlp.weight`, `mlp.bias`, `layer_final.weight` and `layer_final.bias`: PyTorch's file
+    /// (`summac_conv_vitc_sent_perc_e.bin`), safetensors, or JSON (`.json`) as nested lists.
     pub weights: PathBuf,
     /// The bins that the weights were learned with.
     #[serde(default = "percentile")]
@@ -214,6 +217,20 @@ pub struct SummacConvOptions {
     pub punkt: Option<PathBuf>,
 }
 
+/// A further model of inference.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InferenceModel {
+    /// The model: a directory or a hub name.
+    pub model: String,
+    /// The label of entailment, by name or number. Default: the one whose name says so.
+    #[serde(default)]
+    pub entailment: Option<String>,
+    /// The label of contradiction.
+    #[serde(default)]
+    pub contradiction: Option<String>,
+}
+
 fn percentile() -> Bins {
     Bins::Percentile
 }
@@ -221,27 +238,26 @@ fn entailed() -> String {
     "e".into()
 }
 
-/// What a model of inference says of every chunk of a document with every chunk of its summary.
+/// What models of inference say of every chunk of a document with every chunk of its summary.
 struct Inference {
-    model: Box<dyn ClassifierModel>,
-    /// Entailment, contradiction, and of three labels the other.
-    labels: [Option<usize>; 3],
+    judges: Vec<Judge>,
     document: Option<String>,
     granularity: [Granularity; 2],
     punkt: Punkt,
 }
 
+/// A model of inference.
+struct Judge {
+    model: Box<dyn ClassifierModel>,
+    /// Entailment, contradiction, and of three labels the other.
+    labels: [Option<usize>; 3],
+}
+
 /// Of each chunk of a summary, of each chunk of the document: entailment, contradiction, neither.
 type Image = Vec<Vec<[f64; 3]>>;
 
-impl Inference {
-    fn new(
-        model: Box<dyn ClassifierModel>,
-        [entailment, contradiction]: [Option<&str>; 2],
-        document: Option<String>,
-        granularity: [Granularity; 2],
-        punkt: Option<&Path>,
-    ) -> Result<Self> {
+impl Judge {
+    fn new(model: Box<dyn ClassifierModel>, [entailment, contradiction]: [Option<&str>; 2]) -> Result<Self> {
         let find = |what: &str, given: Option<&str>, starts: [&str; 2]| match given {
             Some(name) => model.label(name).map_err(|message| Error::input(format!("`summac`: {message}"))),
             None => {
@@ -264,9 +280,19 @@ impl Inference {
         }
         let other =
             (0..model.labels().len()).find(|label| !labels.contains(label)).filter(|_| model.labels().len() == 3);
-        let labels = [Some(labels[0]), Some(labels[1]), other];
+        Ok(Self { labels: [Some(labels[0]), Some(labels[1]), other], model })
+    }
+}
+
+impl Inference {
+    fn new(
+        judges: Vec<Judge>,
+        document: Option<String>,
+        granularity: [Granularity; 2],
+        punkt: Option<&Path>,
+    ) -> Result<Self> {
         let punkt = punkt.map_or_else(|| Ok(Punkt::plain()), Punkt::read)?;
-        Ok(Self { model, labels, document, granularity, punkt })
+        Ok(Self { judges, document, granularity, punkt })
     }
 
     fn chunks(&self, text: &str, granularity: Granularity) -> Vec<String> {
@@ -289,8 +315,8 @@ impl Inference {
         }
     }
 
-    /// Every row's image; zeros where document or summary has no chunks.
-    fn images(&self, rows: &[Row]) -> Result<Vec<Image>, RowError> {
+    /// Every row's images, one a model; zeros where document or summary has no chunks.
+    fn images(&self, rows: &[Row]) -> Result<Vec<Vec<Image>>, RowError> {
         let [of_document, of_summary] = self.granularity;
         let (mut chunks, mut pairs) = (Vec::new(), Vec::new());
         for (i, row) in rows.iter().enumerate() {
@@ -310,18 +336,20 @@ impl Inference {
             0 => vec![vec![[0.0; 3]]],
             _ => vec![vec![[0.0; 3]; premises.len()]; hypotheses.len()],
         };
-        let mut images: Vec<Image> = chunks.iter().map(empty).collect();
+        let mut images: Vec<Vec<Image>> = chunks.iter().map(|of| vec![empty(of); self.judges.len()]).collect();
         for pairs in pairs.chunks(PAIRS) {
             let text = |&(i, h, p): &(usize, usize, usize)| {
                 let (premises, hypotheses) = &chunks[i];
                 (premises[p].as_str(), Some(hypotheses[h].as_str()))
             };
             let texts: Vec<(&str, Option<&str>)> = pairs.iter().map(text).collect();
-            let logits = self.model.logits(&texts, Longest::Right(Some(IDS)));
-            let logits = logits.map_err(|error| RowError::new(pairs[error.text].0, error.message))?;
-            for (&(i, h, p), logits) in pairs.iter().zip(logits) {
-                let probabilities = softmax(&logits);
-                images[i][h][p] = self.labels.map(|label| label.map_or(0.0, |label| probabilities[label]));
+            for (j, judge) in self.judges.iter().enumerate() {
+                let logits = judge.model.logits(&texts, Longest::Right(Some(IDS)));
+                let logits = logits.map_err(|error| RowError::new(pairs[error.text].0, error.message))?;
+                for (&(i, h, p), logits) in pairs.iter().zip(logits) {
+                    let probabilities = softmax(&logits);
+                    images[i][j][h][p] = judge.labels.map(|label| label.map_or(0.0, |label| probabilities[label]));
+                }
             }
         }
         Ok(images)
@@ -346,13 +374,9 @@ impl SummacZs {
             ));
         }
         let granularity = [options.granularity, options.summary_granularity.unwrap_or(options.granularity)];
-        let inference = Inference::new(
-            models.classifier(&options.model)?,
-            [options.entailment.as_deref(), options.contradiction.as_deref()],
-            options.document.clone(),
-            granularity,
-            options.punkt.as_deref(),
-        )?;
+        let labels = [options.entailment.as_deref(), options.contradiction.as_deref()];
+        let judge = Judge::new(models.classifier(&options.model)?, labels)?;
+        let inference = Inference::new(vec![judge], options.document.clone(), granularity, options.punkt.as_deref())?;
         Ok(Self { inference, options })
     }
 
@@ -373,7 +397,7 @@ impl SummacZs {
 impl Metric for SummacZs {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let images = self.inference.images(rows)?;
-        let scores: Vec<f64> = images.iter().map(|image| self.score(image)).collect();
+        let scores: Vec<f64> = images.iter().map(|images| self.score(&images[0])).collect();
         Ok(vec![Measure::mean("", &scores)])
     }
 }
@@ -415,23 +439,26 @@ impl SummacConv {
         })?;
         let granularity = [options.granularity, options.summary_granularity.unwrap_or(options.granularity)];
         let edges = options.bins.edges();
-        let weights = Weights::read(&options.weights, counted.len() * (edges.len() - 1))?;
-        let inference = Inference::new(
-            models.classifier(&options.model)?,
-            [options.entailment.as_deref(), options.contradiction.as_deref()],
-            options.document.clone(),
-            granularity,
-            options.punkt.as_deref(),
-        )?;
+        let inputs = (1 + options.more_models.len()) * counted.len() * (edges.len() - 1);
+        let weights = Weights::read(&options.weights, inputs, models)?;
+        let first = (&options.model, &options.entailment, &options.contradiction);
+        let more = options.more_models.iter().map(|more| (&more.model, &more.entailment, &more.contradiction));
+        let judge = |(model, entailment, contradiction): (&String, &Option<String>, &Option<String>)| {
+            Judge::new(models.classifier(model)?, [entailment.as_deref(), contradiction.as_deref()])
+        };
+        let judges = [first].into_iter().chain(more).map(judge).collect::<Result<_>>()?;
+        let inference = Inference::new(judges, options.document.clone(), granularity, options.punkt.as_deref())?;
         Ok(Self { inference, edges, counted, agg: options.agg, weights })
     }
 
-    /// How many probabilities lie in each bin, one label after the other. A bin has its lower edge, the last one both.
-    fn histogram(&self, chunk: &[[f64; 3]]) -> Vec<f64> {
+    /// How many probabilities of a summary's chunk lie in each bin, one label of a model after the other, one model after the other.
+    /// A bin has its lower edge, the last one both.
+    fn histogram(&self, images: &[Image], chunk: usize) -> Vec<f64> {
         let bins = self.edges.len() - 1;
-        let mut counts = vec![0.0; self.counted.len() * bins];
-        for (i, &label) in self.counted.iter().enumerate() {
-            for pair in chunk {
+        let mut counts = vec![0.0; images.len() * self.counted.len() * bins];
+        let kinds = images.iter().flat_map(|image| self.counted.iter().map(move |&label| (&image[chunk], label)));
+        for (i, (pairs, label)) in kinds.enumerate() {
+            for pair in pairs {
                 // Probabilities reach the bins as f32.
                 let value = f64::from(pair[label] as f32);
                 let bin = self.edges.partition_point(|&edge| edge <= value).saturating_sub(1).min(bins - 1);
@@ -441,13 +468,13 @@ impl SummacConv {
         counts
     }
 
-    fn score(&self, image: &Image) -> f64 {
-        let value = |chunk: &Vec<[f64; 3]>| {
+    fn score(&self, images: &[Image]) -> f64 {
+        let value = |chunk: usize| {
             let sum: f64 =
-                self.histogram(chunk).iter().zip(&self.weights.mlp).map(|(count, weight)| count * weight).sum();
+                self.histogram(images, chunk).iter().zip(&self.weights.mlp).map(|(count, weight)| count * weight).sum();
             sum + self.weights.mlp_bias
         };
-        let values: Vec<f64> = image.iter().take(SEEN).map(value).collect();
+        let values: Vec<f64> = (0..images[0].len().min(SEEN)).map(value).collect();
         let made = self.agg.of(&values);
         let [no, yes] =
             self.weights.last.map(|(weights, bias)| weights.iter().zip(made).map(|(w, of)| w * of).sum::<f64>() + bias);
@@ -456,27 +483,43 @@ impl SummacConv {
 }
 
 impl Weights {
-    fn read(path: &Path, inputs: usize) -> Result<Self> {
-        let text =
-            crate::files::read_text(path, crate::files::SETTINGS_BYTES).map_err(|error| Error::io(path, error))?;
-        let tensors: BTreeMap<String, Value> = serde_json::from_str(&text)
-            .map_err(|error| Error::data(path, Some(error.line()), format!("not valid JSON: {error}")))?;
-        let tensor = |name: &str, size: usize| {
-            let mut values = Vec::new();
-            match tensors.get(name).map(|value| flatten(value, &mut values)) {
-                Some(true) if values.len() == size => Ok(values),
-                _ => {
-                    let found = values.len();
-                    let message = format!("expected `{name}` as lists of {size} numbers in all (found {found})");
-                    Err(Error::data(path, None, message)
-                        .with_hint("the number of bins follows from `bins` and `nli_labels`"))
-                }
+    fn read(path: &Path, inputs: usize, models: &dyn Models) -> Result<Self> {
+        let is_json = path.extension().is_some_and(|extension| extension == "json");
+        let tensors = if is_json { read_json(path)? } else { widened(models.tensors(path)?) };
+        let tensor = |name: &str, size: usize| match tensors.get(name) {
+            Some(values) if values.len() == size => Ok(values.clone()),
+            found => {
+                let found = found.map_or(0, Vec::len);
+                let message = format!("expected `{name}` of {size} numbers in all (found {found})");
+                Err(Error::data(path, None, message).with_hint(
+                    "the number of bins follows from `bins`, `nli_labels` and how many models there are (`more_models`)",
+                ))
             }
         };
         let (last, bias) = (tensor("layer_final.weight", 6)?, tensor("layer_final.bias", 2)?);
         let label = |i: usize| ([last[3 * i], last[3 * i + 1], last[3 * i + 2]], bias[i]);
         Ok(Self { mlp: tensor("mlp.weight", inputs)?, mlp_bias: tensor("mlp.bias", 1)?[0], last: [label(0), label(1)] })
     }
+}
+
+/// Tensors as nested lists by name.
+fn read_json(path: &Path) -> Result<BTreeMap<String, Vec<f64>>> {
+    let text = crate::files::read_text(path, crate::files::SETTINGS_BYTES).map_err(|error| Error::io(path, error))?;
+    let tensors: BTreeMap<String, Value> = serde_json::from_str(&text)
+        .map_err(|error| Error::data(path, Some(error.line()), format!("not valid JSON: {error}")))?;
+    let numbers = |(name, value): (String, Value)| {
+        let mut values = Vec::new();
+        match flatten(&value, &mut values) {
+            true => Ok((name, values)),
+            false => Err(Error::data(path, None, format!("expected `{name}` as lists of numbers"))),
+        }
+    };
+    tensors.into_iter().map(numbers).collect()
+}
+
+fn widened(tensors: BTreeMap<String, Vec<f32>>) -> BTreeMap<String, Vec<f64>> {
+    let wide = |(name, values): (String, Vec<f32>)| (name, values.into_iter().map(f64::from).collect());
+    tensors.into_iter().map(wide).collect()
 }
 
 /// The numbers of nested lists; whether there is nothing else.
@@ -490,7 +533,7 @@ fn flatten(value: &Value, into: &mut Vec<f64>) -> bool {
 impl Metric for SummacConv {
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let images = self.inference.images(rows)?;
-        let scores: Vec<f64> = images.iter().map(|image| self.score(image)).collect();
+        let scores: Vec<f64> = images.iter().map(|images| self.score(images)).collect();
         Ok(vec![Measure::mean("", &scores)])
     }
 }

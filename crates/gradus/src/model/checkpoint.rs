@@ -340,6 +340,19 @@ impl Source for Checkpoint {
     }
 }
 
+/// The numbers of every tensor in the file at `path`, by name: safetensors, or PyTorch's where the name ends in `.bin`, `.pt` or
+/// `.pth`.
+///
+/// # Errors
+/// A file that cannot be read or is damaged, and tensors that hold no floats, or values that are not finite.
+pub(crate) fn tensors_of_file(path: &Path) -> Result<BTreeMap<String, Vec<f32>>> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut checkpoint = Checkpoint::of_files(directory, vec![path.to_owned()], "")?;
+    let names: Vec<String> = checkpoint.tensors.keys().cloned().collect();
+    let numbers = |name: String| Ok((name.clone(), checkpoint.read(&name)?));
+    names.into_iter().map(numbers).collect()
+}
+
 /// Bytes of a tensor; its offsets are known to be in order.
 fn size(info: &TensorInfo) -> u64 {
     (info.data_offsets.1 - info.data_offsets.0) as u64
@@ -402,7 +415,7 @@ fn open_torch(path: PathBuf) -> Result<(Shard, Vec<(String, TensorInfo)>)> {
 }
 
 fn open_shard(path: PathBuf) -> Result<(Shard, Vec<(String, TensorInfo)>)> {
-    if path.extension().is_some_and(|extension| extension == "bin") {
+    if path.extension().is_some_and(|extension| ["bin", "pt", "pth"].iter().any(|of_torch| extension == *of_torch)) {
         return open_torch(path);
     }
     let damaged = |message: String| {

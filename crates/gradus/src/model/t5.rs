@@ -8,19 +8,25 @@
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use gradus_kernels::{
-    Activated, AttentionExtras, AttentionShape, Gelu, Mask, PositionBias, PositionBuckets, attention_across_with,
-    attention_with, branch, recompute_of,
+    Activated, AttentionExtras, AttentionShape, Gelu, Mask, PositionBias, PositionBuckets, WeightFormat,
+    attention_across_with, attention_with, branch, is_fused, recompute_of,
 };
 use serde::Deserialize;
 use std::sync::Arc;
 
 use super::batch::Sources;
 use super::build::Builder;
+use super::checkpoint::Checkpoint;
 use super::context::Context;
+use super::directory::ModelDir;
 use super::dropout::{Dropping, Place};
 use super::layers::{Embedding, Linear, RmsNorm};
+use super::packed::Packed;
+use super::quant;
+use super::trunk::read_config;
+use crate::error::{Error, Result};
 
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -256,19 +262,7 @@ struct Gated {
 impl T5Model {
     pub(crate) fn build(mut b: Builder<'_>, config: T5Config, facts: T5Facts) -> Self {
         let (buckets, reach) = (config.relative_attention_num_buckets, config.relative_attention_max_distance);
-        let encoder = (0..config.num_layers).map(|i| {
-            let mut b = b.enter("encoder");
-            let mut b = b.enter("block");
-            let mut b = b.enter(i);
-            let mut b = b.enter("layer");
-            EncoderBlock {
-                layer: (
-                    SelfAttention::build(b.enter(0), &config, i == 0),
-                    FeedForward::build(b.enter(1), &config, facts.activation.is_gated()),
-                ),
-            }
-        });
-        let encoder = encoder.collect();
+        let encoder = Encoder::build(b.enter("encoder"), &config, facts.activation);
         let decoder = (0..config.decoder_layers()).map(|i| {
             let mut b = b.enter("decoder");
             let mut b = b.enter("block");
@@ -282,12 +276,8 @@ impl T5Model {
                 ),
             }
         });
-        let decoder = decoder.collect();
-        let norm = |mut b: Builder<'_>| {
-            RmsNorm::build(b.enter("final_layer_norm"), config.d_model, config.layer_norm_epsilon, 0.0)
-        };
-        let encoder = Encoder { block: encoder, final_layer_norm: norm(b.enter("encoder")) };
-        let decoder = Decoder { block: decoder, final_layer_norm: norm(b.enter("decoder")) };
+        let block = decoder.collect();
+        let decoder = Decoder { block, final_layer_norm: final_norm(b.enter("decoder"), &config) };
         Self {
             shared: Embedding::build_shared(
                 &mut b,
@@ -328,11 +318,7 @@ impl T5Model {
     /// All linear layers with their names.
     pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
         let mut linears = Vec::new();
-        for (i, EncoderBlock { layer: (own, fed) }) in self.encoder.block.iter_mut().enumerate() {
-            let name = format!("encoder.block.{i}.layer");
-            own.SelfAttention.linears_mut(&format!("{name}.0.SelfAttention"), &mut linears);
-            fed.DenseReluDense.linears_mut(&format!("{name}.1.DenseReluDense"), &mut linears);
-        }
+        self.encoder.linears_mut(&mut linears);
         for (i, DecoderBlock { layer: (own, across, fed) }) in self.decoder.block.iter_mut().enumerate() {
             let name = format!("decoder.block.{i}.layer");
             own.SelfAttention.linears_mut(&format!("{name}.0.SelfAttention"), &mut linears);
@@ -342,14 +328,9 @@ impl T5Model {
         linears
     }
 
-    fn shape(&self, mask: Mask) -> AttentionShape {
-        let (heads, head_dim) = (self.config.num_heads, self.config.d_kv);
-        AttentionShape { heads, kv_heads: heads, head_dim, scale: 1.0, mask, cap: None }
-    }
-
     /// The decoder's attention to itself, and to the sources.
     pub(crate) fn layer_shapes(&self) -> [AttentionShape; 2] {
-        [self.shape(Mask::Causal), self.shape(Mask::Bidirectional)]
+        [Mask::Causal, Mask::Bidirectional].map(|mask| attention_shape(&self.config, mask))
     }
 
     /// Final hidden states of the decoder, `[N, D]`.
@@ -361,23 +342,14 @@ impl T5Model {
 
     /// What the encoder makes of sources, `[M, D]`.
     fn encode(&self, sources: &Sources, dropping: Dropping) -> Tensor<2> {
-        let p = self.config.dropout_rate;
-        let (segments, shape) = (Arc::new(sources.packed.segments().clone()), self.shape(Mask::Bidirectional));
-        let weight_hr = bias(self.encoder.block.iter().map(|block| &block.layer.0));
-        let mut x = dropping.apply(self.shared.forward(sources.packed.ids()), p, Place::Embedding);
-        let again = self.recompute && x.is_autodiff();
-        for (i, block) in self.encoder.block.iter().enumerate() {
-            let (pass, buckets, segments) = (self.pass(i, dropping), self.buckets[0].clone(), Arc::clone(&segments));
-            let run = move |block: &EncoderBlock, [x, weight_hr]: [Tensor<2>; 2]| {
-                let extras = pass.extras(Some(PositionBias { weight_hr, buckets: buckets.clone() }));
-                let (own, fed) = &block.layer;
-                let x = own.forward(x, pass, |[q, k, v]| attention_with(q, k, v, extras, &segments, shape));
-                fed.forward(x, pass)
-            };
-            let inputs = [x, branch(weight_hr.clone())];
-            x = if again { recompute_of(block, inputs, run) } else { run(block, inputs) };
-        }
-        dropping.apply(self.encoder.final_layer_norm.forward(x), p, Place::Encoded)
+        let run = Run {
+            config: &self.config,
+            activation: self.facts.activation,
+            buckets: &self.buckets[0],
+            dropping,
+            recompute: self.recompute,
+        };
+        self.encoder.forward(&self.shared, &sources.packed, run)
     }
 
     fn decode(&self, context: &mut Context<'_>, encoded: Option<Tensor<2>>, dropping: Dropping) -> Tensor<2> {
@@ -424,6 +396,152 @@ impl T5Model {
 
     fn pass(&self, block: usize, dropping: Dropping) -> Pass {
         Pass { block, activation: self.facts.activation, dropping, probability: self.config.dropout_rate }
+    }
+}
+
+/// How an encoder is run.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    config: &'a T5Config,
+    activation: Activation,
+    /// Of distances.
+    buckets: &'a PositionBuckets,
+    dropping: Dropping,
+    recompute: bool,
+}
+
+impl Encoder {
+    fn build(mut b: Builder<'_>, config: &T5Config, activation: Activation) -> Self {
+        let block = (0..config.num_layers).map(|i| {
+            let mut b = b.enter("block");
+            let mut b = b.enter(i);
+            let mut b = b.enter("layer");
+            EncoderBlock {
+                layer: (
+                    SelfAttention::build(b.enter(0), config, i == 0),
+                    FeedForward::build(b.enter(1), config, activation.is_gated()),
+                ),
+            }
+        });
+        let block = block.collect();
+        Self { block, final_layer_norm: final_norm(b, config) }
+    }
+
+    /// Final hidden states of `texts`, `[M, D]`.
+    fn forward(&self, shared: &Embedding, texts: &Packed, run: Run<'_>) -> Tensor<2> {
+        let Run { config, activation, buckets, dropping, recompute } = run;
+        let p = config.dropout_rate;
+        let (segments, shape) = (Arc::new(texts.segments().clone()), attention_shape(config, Mask::Bidirectional));
+        let weight_hr = bias(self.block.iter().map(|block| &block.layer.0));
+        let mut x = dropping.apply(shared.forward(texts.ids()), p, Place::Embedding);
+        let again = recompute && x.is_autodiff();
+        for (i, block) in self.block.iter().enumerate() {
+            let pass = Pass { block: i, activation, dropping, probability: p };
+            let (buckets, segments) = (buckets.clone(), Arc::clone(&segments));
+            let run = move |block: &EncoderBlock, [x, weight_hr]: [Tensor<2>; 2]| {
+                let extras = pass.extras(Some(PositionBias { weight_hr, buckets: buckets.clone() }));
+                let (own, fed) = &block.layer;
+                let x = own.forward(x, pass, |[q, k, v]| attention_with(q, k, v, extras, &segments, shape));
+                fed.forward(x, pass)
+            };
+            let inputs = [x, branch(weight_hr.clone())];
+            x = if again { recompute_of(block, inputs, run) } else { run(block, inputs) };
+        }
+        dropping.apply(self.final_layer_norm.forward(x), p, Place::Encoded)
+    }
+
+    fn linears_mut<'a>(&'a mut self, linears: &mut Vec<(String, &'a mut Linear)>) {
+        for (i, EncoderBlock { layer: (own, fed) }) in self.block.iter_mut().enumerate() {
+            let name = format!("encoder.block.{i}.layer");
+            own.SelfAttention.linears_mut(&format!("{name}.0.SelfAttention"), linears);
+            fed.DenseReluDense.linears_mut(&format!("{name}.1.DenseReluDense"), linears);
+        }
+    }
+}
+
+fn final_norm(mut b: Builder<'_>, config: &T5Config) -> RmsNorm {
+    RmsNorm::build(b.enter("final_layer_norm"), config.d_model, config.layer_norm_epsilon, 0.0)
+}
+
+fn attention_shape(config: &T5Config, mask: Mask) -> AttentionShape {
+    let (heads, head_dim) = (config.num_heads, config.d_kv);
+    AttentionShape { heads, kv_heads: heads, head_dim, scale: 1.0, mask, cap: None }
+}
+
+/// The encoder of a T5 alone: texts in, a state for every token out.
+#[derive(Module, Debug)]
+pub struct T5Encoder {
+    shared: Embedding,
+    encoder: Encoder,
+    #[module(skip)]
+    config: T5Config,
+    #[module(skip)]
+    activation: Activation,
+    #[module(skip)]
+    buckets: PositionBuckets,
+}
+
+impl T5Encoder {
+    /// The first `layers` layers of the encoder in `dir` under its last norm, as `T5EncoderModel` of transformers has them, for a
+    /// model that is not trained: its linear layers are packed as `weights` says. Nothing of the decoder is read.
+    ///
+    /// # Errors
+    /// A layer that the encoder does not have, another kind of model, or weights that are missing, misshapen or damaged.
+    pub fn load_packed(dir: &ModelDir, layers: usize, weights: WeightFormat, device: &Device) -> Result<Self> {
+        let refuse = |message: String| Error::model(dir.path.join("config.json"), message);
+        quant::check_method(dir)?;
+        let config: T5Config = read_config(dir)?;
+        config.check().map_err(refuse)?;
+        let activation = config.activation().map_err(refuse)?;
+        let all = config.num_layers;
+        if !(1..=all).contains(&layers) {
+            let message = format!("layer {layers} is asked for, but the encoder has layers 1 to {all}");
+            return Err(Error::model(&dir.path, message));
+        }
+        let config = T5Config { num_layers: layers, ..config };
+        let mut checkpoint = Checkpoint::open(&dir.path, "")?;
+        let left_out: Vec<String> = (layers..all).map(|layer| format!("encoder.block.{layer}.")).collect();
+        checkpoint.forget_where(|name| {
+            let of_encoder = name.starts_with("encoder.") || name == "shared.weight";
+            !of_encoder || left_out.iter().any(|layer| name.starts_with(layer))
+        });
+        let mut b = Builder::new(&mut checkpoint, device).packing(Some(weights));
+        let (vocabulary, width, factor) = (config.vocab_size, config.d_model, config.initializer_factor as f32);
+        let shared = Embedding::build_shared(&mut b, vocabulary, width, factor);
+        let encoder = Encoder::build(b.enter("encoder"), &config, activation);
+        let (buckets, reach) = (config.relative_attention_num_buckets, config.relative_attention_max_distance);
+        let buckets = PositionBuckets::t5_bidirectional(buckets, reach);
+        let mut model = Self { shared, encoder, config, activation, buckets }.valid();
+        checkpoint.finish()?;
+        if is_fused(device) || weights != WeightFormat::F32 {
+            let mut linears = Vec::new();
+            model.encoder.linears_mut(&mut linears);
+            linears.into_iter().for_each(|(_, linear)| linear.freeze_weight(weights));
+        }
+        Ok(model)
+    }
+
+    /// Final hidden states of texts, `[N, D]`, one text after the other.
+    ///
+    /// # Panics
+    /// When there is no text, or one is empty or has an id beyond the vocabulary ([`Self::check`]).
+    pub fn forward(&self, texts: &[&[u32]]) -> Tensor<2> {
+        let (activation, dropping) = (self.activation, Dropping { stream: None, own: false });
+        let run = Run { config: &self.config, activation, buckets: &self.buckets, dropping, recompute: false };
+        self.encoder.forward(&self.shared, &Packed::new(texts.iter().copied()), run)
+    }
+
+    /// Why a text of these ids cannot be read.
+    ///
+    /// # Errors
+    /// When there are no ids, or one is not in the vocabulary.
+    pub fn check(&self, ids: &[u32]) -> Result<(), String> {
+        let vocabulary = self.config.vocab_size;
+        match ids.iter().find(|&&id| id as usize >= vocabulary) {
+            Some(id) => Err(format!("id {id} is not in the vocabulary of {vocabulary} ids")),
+            None if ids.is_empty() => Err("the text has no tokens".into()),
+            None => Ok(()),
+        }
     }
 }
 

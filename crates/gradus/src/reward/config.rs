@@ -93,7 +93,7 @@ impl RewardConfig {
     /// The models that its metrics and scorers ask.
     pub fn asked(&self) -> Vec<MetricModel<'_>> {
         match self {
-            Self::Metric(metric) => metric.model().into_iter().collect(),
+            Self::Metric(metric) => metric.models(),
             Self::Toxicity(toxicity) => {
                 let name = toxicity.scorer.model();
                 name.map(|name| MetricModel { name, asked: ModelUse::Classifier }).into_iter().collect()

@@ -80,6 +80,12 @@ pub struct TrainConfig {
     pub tensorboard: bool,
     /// Write an offline run of Weights & Biases, `wandb/offline-run-…`, for `wandb sync`. Default false.
     pub wandb: bool,
+    /// The project of the run there. Default `gradus`.
+    pub wandb_project: Option<String>,
+    /// The user or team that the project belongs to. Default: whoever uploads it.
+    pub wandb_entity: Option<String>,
+    /// What the run is called there. Default: the name of the run directory.
+    pub wandb_name: Option<String>,
     /// Evaluate every so many steps; 0 only at the end; -1 never. Default 0.
     pub eval_steps: i64,
     /// Evaluate on so many held-out rows, drawn anew with replacement each time. Default: on all of them, every time the same.
@@ -191,6 +197,9 @@ impl Default for TrainConfig {
             save_rollouts: true,
             tensorboard: false,
             wandb: false,
+            wandb_project: None,
+            wandb_entity: None,
+            wandb_name: None,
             best_metric: None,
             early_stopping_patience: 0,
             shuffle: true,

@@ -20,6 +20,7 @@ pub(super) enum Convention {
     /// BERT, DistilBERT.
     Bert,
     Albert,
+    DebertaV1,
     /// DeBERTa 2 and 3.
     Deberta,
     /// Llama 1 and 2, Mistral's first models.
@@ -53,6 +54,7 @@ impl Convention {
             "t5" | "mt5" => Self::T5,
             "bert" | "distilbert" => Self::Bert,
             "albert" => Self::Albert,
+            "deberta" => Self::DebertaV1,
             "debertav2" => Self::Deberta,
             "llama" | "mistral" => Self::Llama,
             "gemma" | "gemma2" => Self::Gemma,
@@ -72,7 +74,7 @@ impl Convention {
             Self::T5 => ["", "</s>", "<unk>", "", "<pad>", "", ""],
             Self::Bert => ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
             Self::Albert => ["[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"],
-            Self::Deberta => ["[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
+            Self::DebertaV1 | Self::Deberta => ["[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
             Self::Llama => ["<s>", "</s>", "<unk>", "", "", "", ""],
             Self::Gemma => ["<bos>", "<eos>", "<unk>", "", "<pad>", "", ""],
             Self::Qwen2 => ["", "<|endoftext|>", "", "", "<|endoftext|>", "", ""],
@@ -92,7 +94,7 @@ impl Convention {
 
     /// Whether its `vocab.json` and `merges.txt` are of bytes, as GPT-2's are.
     pub fn is_byte_level(self) -> bool {
-        matches!(self, Self::Gpt2 | Self::Roberta | Self::Blenderbot | Self::Qwen2)
+        matches!(self, Self::Gpt2 | Self::Roberta | Self::Blenderbot | Self::Qwen2 | Self::DebertaV1)
     }
 
     /// Whether its older file is SentencePiece's, which then says what stands around a text.

@@ -59,7 +59,14 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
             Head::Language | Head::Scalar(_) => dir.check_writes()?,
         }
         let mut shape = ModelShape::of(&dir)?;
-        shape.layers = role.layers.map_or(shape.layers, |layers| layers.min(shape.layers));
+        match role.layers {
+            // The decoder is not read.
+            Some(layers) if shape.has_encoder() => {
+                (shape.layers, shape.encoder_layers) = (0, layers.clamp(1, shape.encoder_layers));
+            }
+            Some(layers) => shape.layers = layers.min(shape.layers),
+            None => {}
+        }
         Ok::<_, Error>(Player { role, name: name.clone(), dir, shape })
     })?;
     fit::check(&cast, start, config.method.is_online())?;

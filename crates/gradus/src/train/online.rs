@@ -16,7 +16,7 @@ use crate::algorithm::actor::{logprobs, raw_logprobs};
 use crate::algorithm::{Actor, Algorithm, Experience, KlLimit, Update};
 use crate::batches::{Order, Weighted};
 use crate::error::{Error, Result};
-use crate::evaluation::{Evaluation, Measuring, observe_rewards, observe_rollouts};
+use crate::evaluation::{Evaluation, Measuring, observe_logprobs, observe_rewards, observe_rollouts};
 use crate::generate::SamplingParams;
 use crate::learner::Learner;
 use crate::math::{Baseline, Scale, group_advantages};
@@ -203,6 +203,7 @@ fn steps(
         };
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
         let experience = Experience { rollouts, rewards, reference };
+        observe_logprobs(&experience.rollouts, experience.reference.as_deref(), &mut measured);
         let kls = experience.kls(algorithm.has_raw_kl());
         within.advance("given advantages", 0, experience.rollouts.len())?;
         let mut advantages = algorithm.advantages(&actor.frozen(), &experience, settings);

@@ -47,6 +47,7 @@ fn log_of_wandb() {
     let long = "x".repeat(number(&config["long"]) as usize);
     config.insert("long".into(), long.into());
     let (id, name) = (text(&fixture["id"]).to_owned(), text(&fixture["name"]).to_owned());
-    let run = WandbRun { id, name, started: number(&fixture["started"]) as u64, config };
+    let (project, entity) = ("gradus".to_owned(), None);
+    let run = WandbRun { id, name, project, entity, started: number(&fixture["started"]) as u64, config };
     written(Wandb::new(run), &rows(&fixture), "run.wandb");
 }

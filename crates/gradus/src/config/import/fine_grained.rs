@@ -29,8 +29,16 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
     );
     to.set_some("output_dir", from.text("logging.save_dir"));
     to.set("preset", "fine_grained");
-    for key in ["model.policy_model.input_padding_side", "train.cuda_deterministic", "logging.run_name"] {
-        from.see_all(key); // there is no padding, everything is deterministic, and a run is called as its directory
+    for key in ["model.policy_model.input_padding_side", "train.cuda_deterministic"] {
+        from.see_all(key); // there is no padding, and everything is deterministic
+    }
+    if from.flag("logging.wandb_log") == Some(true) {
+        to.set("train.wandb", true);
+    }
+    for (theirs, ours) in
+        [("wandb_project", "wandb_project"), ("wandb_entity", "wandb_entity"), ("run_name", "wandb_name")]
+    {
+        to.set_some(&format!("train.{ours}"), from.text(&format!("logging.{theirs}")));
     }
     critic(from, &mut to);
     sampling(from, &mut to);

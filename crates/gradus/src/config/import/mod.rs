@@ -160,6 +160,26 @@ impl Original {
         self.seen.borrow_mut().insert(path.to_owned());
     }
 
+    /// Every value that is written without quotes, with its path, also those in lists.
+    fn plain_texts(&self) -> Vec<(String, String)> {
+        fn gather(node: &Node, path: &str, found: &mut Vec<(String, String)>) {
+            match &node.value {
+                Value::Scalar { text, quoted: false } => found.push((path.to_owned(), text.clone())),
+                Value::Scalar { .. } => {}
+                Value::List(items) => {
+                    items.iter().enumerate().for_each(|(i, item)| gather(item, &format!("{path}[{i}]"), found));
+                }
+                Value::Map(entries) => {
+                    let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+                    entries.iter().for_each(|entry| gather(&entry.node, &below(&entry.key), found));
+                }
+            }
+        }
+        let mut found = Vec::new();
+        gather(&self.root, "", &mut found);
+        found
+    }
+
     /// Something to say about the value at `path`.
     fn note(&self, path: &str, message: impl Into<String>) {
         let place = self.root.at(path).and_then(|(node, key)| key.cloned().or_else(|| node.place.clone()));

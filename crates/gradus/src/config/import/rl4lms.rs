@@ -27,6 +27,14 @@ const EPOCHS: usize = 10;
 /// Iterations after which the network of a mask is refreshed, and tokens that it keeps at least.
 const MASK_UPDATE: usize = 1000;
 const MASK_KEEPS: usize = 100;
+/// What T5's texts to summarize begin with in its pre-training.
+const T5_PREFIX: &str = "summarize:";
+/// Tasks whose references are German.
+const GERMAN: [&str; 3] = ["iwslt2017en_de", "wmt14_processed_en_de", "wmt16newsonly"];
+/// Where the preference model of CommonGen is looked for, which nobody publishes as a model directory.
+const PREFERENCES: &str = "models/t5-11b-commongen-preferences";
+/// The program of SPICE's authors.
+const SPICE: [&str; 4] = ["java", "-Xmx8G", "-jar", "spice-1.0.jar"];
 /// Evaluations see the whole split.
 const WHOLE_SPLIT: usize = 1_000_000;
 
@@ -44,7 +52,17 @@ pub(super) fn convert(from: &Original) -> Result<Written, Diagnostic> {
             return Err(Diagnostic { message, places: Vec::new(), hint: None });
         }
     }
+    commas(from);
     Ok(to)
+}
+
+/// A comma behind a plain value is part of it in YAML: `True,` is a text.
+fn commas(from: &Original) {
+    for (path, text) in from.plain_texts() {
+        if let Some(meant) = text.strip_suffix(',') {
+            from.note(&path, format!("`{path}` is the text `{text}`, and not `{meant}`: the comma is part of it"));
+        }
+    }
 }
 
 /// The model, and whether its tokenizer is another.
@@ -55,6 +73,15 @@ fn model(from: &Original, to: &mut Written, path: &str) -> Result<(), Diagnostic
         from.note(
             key,
             format!("`{key}` is `{tokenizer}`: the tokenizer is read from the directory of the model, `{model}`"),
+        );
+    }
+    if ["bart", "blenderbot"].iter().any(|kind| model.to_lowercase().contains(kind)) {
+        from.note(
+            path,
+            format!(
+                "what the generation configuration of `{model}` says beside this file is in force there (beams, `min_length`, \
+                 `no_repeat_ngram_size`, forced ids); here its forced ids alone are"
+            ),
         );
     }
     to.set("model", model);
@@ -120,7 +147,14 @@ fn online(from: &Original, to: &mut Written, algorithm: &str) -> Result<(), Diag
     prompts(from, to, &kind, policy, apart);
     to.set_some("train.max_steps", from.count("train_evaluation.n_iters"));
     to.set_some("train.eval_steps", from.count("train_evaluation.eval_every"));
-    to.set("train.save_steps", from.count("train_evaluation.save_every").unwrap_or(20));
+    let saves = from.count("train_evaluation.save_every");
+    if saves.is_none() {
+        from.note(
+            "train_evaluation",
+            "`save_every` is missing: a checkpoint is written every 20 iterations there, which is written out",
+        );
+    }
+    to.set("train.save_steps", saves.unwrap_or(20));
     to.set("train.max_eval_rows", WHOLE_SPLIT);
     metrics(from, to);
     evaluation(from, to, "train_evaluation.generation_kwargs", apart);
@@ -316,6 +350,16 @@ fn data(from: &Original, to: &mut Written) -> Result<(), Diagnostic> {
         "imdb_seq2seq" => {
             from.note("datapool.id", "the splits are drawn without a seed there, and overlap; here they do not")
         }
+        "cnn_daily_mail" => {
+            let prefix = keys.get("prompt_prefix").and_then(Json::as_str).unwrap_or_default().to_owned();
+            let lower = prefix.to_lowercase();
+            if prefix != lower && lower.starts_with(T5_PREFIX) {
+                from.note(
+                    "datapool.args.prompt_prefix",
+                    format!("the prefix is `{prefix}`; T5 was pre-trained with `{T5_PREFIX} `, in lower case"),
+                );
+            }
+        }
         "totto" => keys.retain(|key, _| key == "representation"),
         "narrative_qa" | "crd3" => {
             from.note(
@@ -362,14 +406,22 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
             Some(json!({ "classifier": keys }))
         }
         "spider" => {
-            let weight = given("cider_coeff").as_f64().filter(|weight| *weight != 0.0)?;
-            if given("spice_coeff").as_f64().is_some_and(|weight| weight != 0.0) {
+            let weight = |key: &str| given(key).as_f64().filter(|weight| *weight != 0.0);
+            let cider = weight("cider_coeff")
+                .map(|weight| json!({ "weight": weight, "reward": { "metric": { "cider": {} } } }));
+            let spice = weight("spice_coeff").map(|weight| {
                 from.note(
                     "reward_fn.args",
-                    "SPICE needs scene graphs of completions that do not exist yet: its part is left out",
+                    "SPICE is computed by its authors' program: put `spice-1.0.jar` where the run is started, or change \
+                     `program`",
                 );
+                json!({ "weight": weight, "reward": { "metric": { "spice": { "program": SPICE } } } })
+            });
+            let parts: Vec<Json> = [spice, cider].into_iter().flatten().collect();
+            if parts.is_empty() {
+                return None;
             }
-            Some(json!({ "mix": [{ "weight": weight, "reward": { "metric": { "cider": {} } } }] }))
+            Some(json!({ "mix": parts }))
         }
         "bert_score" => metric("bert_score", bert_score(args)),
         "bleurt" => metric("bleurt", bleurt(args)),
@@ -385,10 +437,23 @@ fn named_reward(from: &Original, id: &str, args: &Map<String, Json>) -> Option<J
         "common_gen_preference_model" => {
             from.note(
                 "reward_fn.id",
-                "`common_gen_preference_model` is a T5 of eleven billion parameters that writes `good` or `bad`, which has no equal: METEOR \
-                 is taken, as in `t5_nlpo_on_supervised`",
+                format!(
+                    "`common_gen_preference_model` downloads the weights of a T5 there (its default has eleven billion parameters, and \
+                     computes in f32); here `{PREFERENCES}` must be a model directory of them (docs/metrics.md says how to make it)"
+                ),
             );
-            metric("meteor", json!({ "references": "repr" }))
+            let mut keys = json!({ "model": PREFERENCES });
+            if let Some(penalty) = given("concept_penalty_coeff").as_f64().filter(|penalty| *penalty != 0.0) {
+                keys["concept_penalty"] = penalty.into();
+            }
+            let preference = json!({ "metric": { "common_gen_preference": keys } });
+            Some(match given("meteor_coeff").as_f64().filter(|weight| *weight != 0.0) {
+                None => preference,
+                Some(weight) => json!({ "mix": [
+                    { "weight": 1, "reward": preference },
+                    { "weight": weight, "reward": { "metric": { "meteor": { "references": "repr" } } } },
+                ] }),
+            })
         }
         _ => None,
     }
@@ -447,6 +512,41 @@ const INFERENCE: [(&str, &str, u8, u8); 8] = [
     ("vitc-only", "tals/albert-xlarge-vitaminc", 0, 1),
 ];
 
+/// What `summac` calls the ways to cut a text.
+const GRANULARITIES: [&str; 5] = ["document", "paragraph", "sentence", "2sents", "mixed"];
+
+/// Options of `summac_conv`; `None` where a model, bins or a granularity are not known.
+fn summac_conv(args: &Map<String, Json>) -> Option<Json> {
+    let given = |key: &str| args.get(key).and_then(Json::as_str);
+    let names: Vec<&str> = match args.get("models") {
+        Some(models) => models.as_array()?.iter().map(Json::as_str).collect::<Option<_>>()?,
+        None => vec!["mnli", "anli", "vitc"],
+    };
+    let judge = |name: &&str| {
+        let (_, model, entailment, contradiction) = INFERENCE.into_iter().find(|(known, ..)| known == name)?;
+        Some(
+            json!({ "model": model, "entailment": entailment.to_string(), "contradiction": contradiction.to_string() }),
+        )
+    };
+    let mut judges = names.iter().map(judge).collect::<Option<Vec<Json>>>()?.into_iter();
+    let mut options = judges.next()?;
+    let more: Vec<Json> = judges.collect();
+    if !more.is_empty() {
+        options["more_models"] = more.into();
+    }
+    let (bins, file) = (given("bins").unwrap_or("even50"), given("start_file")?);
+    if !["even50", "percentile"].contains(&bins) {
+        return None;
+    }
+    options["bins"] = bins.into();
+    // `default` is the file that `summac` downloads.
+    options["weights"] = if file == "default" { "summac_conv_vitc_sent_perc_e.bin" } else { file }.into();
+    for (key, usual) in [("granularity", "sentence"), ("nli_labels", "e"), ("agg", "mean")] {
+        options[key] = given(key).unwrap_or(usual).into();
+    }
+    GRANULARITIES.contains(&options["granularity"].as_str()?).then_some(options)
+}
+
 /// Options of `summac_zs`; `None` where a model or a granularity is not known.
 fn summac_zs(args: &Map<String, Json>) -> Option<Json> {
     let name = args.get("model_name").and_then(Json::as_str).unwrap_or("mnli");
@@ -455,7 +555,7 @@ fn summac_zs(args: &Map<String, Json>) -> Option<Json> {
         "model": model, "entailment": entailment.to_string(), "contradiction": contradiction.to_string(),
     });
     let granularity = args.get("granularity").and_then(Json::as_str).unwrap_or("paragraph");
-    let known = |part: &str| ["document", "paragraph", "sentence", "2sents", "mixed"].contains(&part);
+    let known = |part: &str| GRANULARITIES.contains(&part);
     let (of_document, of_summary) = granularity.split_once('-').unwrap_or((granularity, granularity));
     if !known(of_document) || !known(of_summary) {
         return None;
@@ -517,21 +617,40 @@ fn metrics(from: &Original, to: &mut Written) {
             "rouge_l_max" => json!({ "rouge_l_max": py_rouge(&args) }),
             "diversity" | "bleu" | "sacre_bleu" | "ter" | "chrf" | "cider" | "parent_totto" | "bleu_totto"
             | "dates" | "increasing_numbers" => json!({ id: args }),
-            "bert_score" => json!({ "bert_score": bert_score(&args) }),
+            "bert_score" => {
+                let language = args.get("language").and_then(Json::as_str).unwrap_or("en");
+                let task = from.text("datapool.id").unwrap_or_default();
+                if language == "en" && GERMAN.contains(&task.as_str()) {
+                    from.note(
+                        &place,
+                        format!(
+                            "BERTScore reads the texts of `{task}` as English, but they are German (`language: de`)"
+                        ),
+                    );
+                }
+                json!({ "bert_score": bert_score(&args) })
+            }
             "bleurt" => json!({ "bleurt": bleurt(&args) }),
             "intent_accuracy" => json!({ "intent_accuracy": { "model": INTENTS } }),
             "learned_reward" => learned_reward(&args),
             "causal_perplexity" => {
-                let model = to.0["model"].as_str().unwrap_or_default().to_owned();
-                from.note(
-                    &place,
-                    format!(
-                        "`causal_perplexity` is that of the references under the policy as it is trained; here that of the \
-                         completions under `{model}`, the model that training starts from"
-                    ),
-                );
-                json!({ "perplexity": { "model": model } })
+                if args.get("use_text_from_meta_data") == Some(&json!(true)) {
+                    from.note(
+                        &place,
+                        "`use_text_from_meta_data` reads the whole texts of the rows there; here the references are read",
+                    );
+                }
+                let mut options = json!({ "of": "references" });
+                options["stride"] = args.get("stride").cloned().unwrap_or_else(|| 512.into());
+                json!({ "perplexity": options })
             }
+            "summaCConv" if args.contains_key("start_file") => match summac_conv(&args) {
+                Some(options) => json!({ "summac_conv": options }),
+                None => {
+                    from.note(&place, "a granularity, bins or a model of `summaCConv` that is not known: left out");
+                    continue;
+                }
+            },
             "summaCZS" => match summac_zs(&args) {
                 Some(options) => json!({ "summac_zs": options }),
                 None => {
@@ -542,9 +661,11 @@ fn metrics(from: &Original, to: &mut Written) {
             _ => {
                 let why = match id {
                     "summaCConv" => {
-                        ": it needs a trained convolution, which the original draws at random (`summac_conv`)"
+                        ": it needs a trained convolution, which the original draws at random without `start_file` (`summac_conv`)"
                     }
-                    "spice" => ": it needs scene graphs of texts that do not exist yet",
+                    "spice" => {
+                        " that comes without a program of its own (add `spice: { program: [java, -Xmx8G, -jar, spice-1.0.jar] }`)"
+                    }
                     _ => "",
                 };
                 from.note(&place, format!("the metric `{id}` has no equal in evaluations of training{why}: left out"));
@@ -563,6 +684,12 @@ fn metrics(from: &Original, to: &mut Written) {
 /// How completions of evaluations are made, where that is written; else they are made as rollouts are.
 fn evaluation(from: &Original, to: &mut Written, kwargs: &str, apart: bool) {
     if from.node(kwargs).is_none() {
+        let (section, _) = kwargs.rsplit_once('.').expect("a section and its key");
+        let message =
+            format!("`{section}` has no `generation_kwargs`: evaluations sample as rollouts do there, and here");
+        if section == "train_evaluation" {
+            from.note(section, message);
+        }
         return;
     }
     let theirs = |name: &str| format!("{kwargs}.{name}");

@@ -189,7 +189,9 @@ impl Head {
                     EncoderFamily::Albert => {
                         ("classifier_dropout_prob", config.classifier_dropout_prob.unwrap_or(hidden))
                     }
-                    EncoderFamily::Longformer | EncoderFamily::Deberta => ("hidden_dropout_prob", hidden),
+                    EncoderFamily::Longformer | EncoderFamily::DebertaV1 | EncoderFamily::Deberta => {
+                        ("hidden_dropout_prob", hidden)
+                    }
                     _ => ("classifier_dropout", config.classifier_dropout.unwrap_or(hidden)),
                 };
                 Self::Tokens(Tokens { classifier: linear("classifier", labels), dropout: probability(key, dropout)? })
@@ -206,7 +208,7 @@ impl Head {
                 activation: Activation::Tanh,
                 dropouts: [0.0, probability("classifier_dropout_prob", config.classifier_dropout_prob.unwrap_or(0.1))?],
             }),
-            EncoderFamily::Deberta => Self::Pooled(Pooled {
+            EncoderFamily::DebertaV1 | EncoderFamily::Deberta => Self::Pooled(Pooled {
                 pooler: Pooler::Dense(Dense { dense: linear("pooler.dense", d) }),
                 classifier: linear("classifier", labels),
                 activation: activation("pooler_hidden_act", &config.pooler_hidden_act, "gelu")?,

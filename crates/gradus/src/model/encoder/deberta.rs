@@ -1,7 +1,10 @@
-//! DeBERTa v2 and v3 (He et al. 2020, <https://arxiv.org/abs/2006.03654>; 2021, <https://arxiv.org/abs/2111.09543>): scores
-//! also between contents and distances.
+//! DeBERTa (He et al. 2020, <https://arxiv.org/abs/2006.03654>; v3: 2021, <https://arxiv.org/abs/2111.09543>): scores also
+//! between contents and distances.
 //!
-//! Field names are those of `transformers`' `DebertaV2Model`, config keys those of its `config.json`.
+//! v1 projects to queries, keys and values by one layer without bias, and to distances by layers of its own; v2 and v3 have a
+//! layer for each, buckets of distances, and a convolution.
+//!
+//! Field names are those of `transformers`' `DebertaModel` and `DebertaV2Model`, config keys those of their `config.json`.
 
 #![expect(non_snake_case, reason = "fields have the names of the tensors on disk")]
 
@@ -16,7 +19,7 @@ use serde_json::Value;
 
 use super::bert::{BertConfig, Inner, Output};
 use super::block::{Activation, EmbeddingSizes, Embeddings, Pass, Problem, Sizes};
-use super::{Body, Facts, Running, TextBatch};
+use super::{Body, EncoderFamily, Facts, Running, TextBatch};
 use crate::model::build::{Builder, Init};
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{Dropping, Place};
@@ -54,6 +57,9 @@ struct DebertaConfig {
     conv_groups: usize,
     #[serde(default = "tanh")]
     conv_act: String,
+    /// v1 alone: scores of heads are mixed.
+    #[serde(default)]
+    talking_head: bool,
 }
 
 fn minus_one() -> i64 {
@@ -70,6 +76,27 @@ fn tanh() -> String {
 }
 
 impl DebertaConfig {
+    /// The configuration of the model in `dir`. What v1 has no keys for is nothing there, whatever its file says.
+    fn read(dir: &ModelDir, family: EncoderFamily) -> Result<Self, Problem> {
+        let config: Self = read_config(dir)?;
+        if family != EncoderFamily::DebertaV1 {
+            return Ok(config);
+        }
+        if config.talking_head {
+            return Err(Problem::Config(
+                "`talking_head` is true: heads whose scores are mixed are not supported".into(),
+            ));
+        }
+        Ok(Self {
+            attention_head_size: None,
+            position_buckets: -1,
+            norm_rel_ebd: None,
+            share_att_key: false,
+            conv_kernel_size: 0,
+            ..config
+        })
+    }
+
     /// Whether contents are scored with distances, and distances with contents.
     fn scored(&self) -> Result<[bool; 2], String> {
         let names: Vec<String> = match &self.pos_att_type {
@@ -114,18 +141,24 @@ fn farthest(buckets: usize, reach: usize) -> f64 {
 }
 
 /// Its sizes.
-pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
-    let (config, own): (BertConfig, DebertaConfig) = (read_config(dir)?, read_config(dir)?);
+pub(super) fn sizes(dir: &ModelDir, family: EncoderFamily) -> Result<Sizes, Problem> {
+    let (config, own): (BertConfig, _) = (read_config(dir)?, DebertaConfig::read(dir, family)?);
     config.check()?;
     let (d, heads, inner) = (config.hidden_size, config.num_attention_heads, config.intermediate_size);
     let (e, layers) = (own.embedding_size.unwrap_or(d), config.num_hidden_layers);
     let head_dim = own.attention_head_size.unwrap_or(d / heads);
     let all = heads * head_dim;
     let buckets = own.buckets(config.max_position_embeddings)?;
-    let scored = own.scored()?.into_iter().filter(|scored| *scored).count();
+    let scored @ [_, p2c] = own.scored()?;
+    let scored = scored.into_iter().filter(|scored| *scored).count();
     let tables = if buckets.is_some() && !own.share_att_key { scored } else { 0 };
     let positions = if own.position_biased_input { config.max_position_embeddings } else { 0 };
     let is_normed = own.norm_rel_ebd.as_deref().is_some_and(|names| names.to_lowercase().contains("layer_norm"));
+    // Of queries, keys, values and distances; v1 has none of keys, and of distances only of their queries.
+    let biases = match family {
+        EncoderFamily::DebertaV1 => 2 + usize::from(p2c && buckets.is_some()),
+        _ => 3 + tables,
+    };
     let convolution = own.conv_kernel_size * d * d + if own.conv_kernel_size > 0 { 3 * d } else { 0 };
     Ok(Sizes {
         vocabulary: config.vocab_size,
@@ -140,7 +173,7 @@ pub(super) fn sizes(dir: &ModelDir) -> Result<Sizes, Problem> {
         others: (config.vocab_size + positions + own.type_vocab_size) * e
             + if e == d { 0 } else { e * d }
             + 2 * d
-            + layers * ((3 + tables) * all + d + inner + d + 4 * d)
+            + layers * (biases * all + d + inner + d + 4 * d)
             + buckets.map_or(0, |buckets| buckets.buckets() * d)
             + if is_normed { 2 * d } else { 0 }
             + convolution,
@@ -195,7 +228,26 @@ struct Attention {
 }
 
 #[derive(Module, Debug)]
-struct SelfAttention {
+#[expect(clippy::large_enum_variant, reason = "handles of tensors; a block has one")]
+enum SelfAttention {
+    Fused(Fused),
+    Apart(Apart),
+}
+
+/// Of v1.
+#[derive(Module, Debug)]
+struct Fused {
+    /// Queries, keys and values of the first head, then those of the next.
+    in_proj: Linear,
+    q_bias: Param<Tensor<1>>,
+    v_bias: Param<Tensor<1>>,
+    pos_proj: Option<Linear>,
+    pos_q_proj: Option<Linear>,
+}
+
+/// Of v2 and v3.
+#[derive(Module, Debug)]
+struct Apart {
     query_proj: Linear,
     key_proj: Linear,
     value_proj: Linear,
@@ -219,8 +271,8 @@ struct Kernel {
 }
 
 impl DebertaModel {
-    pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {
-        let (config, own): (BertConfig, DebertaConfig) = (read_config(dir)?, read_config(dir)?);
+    pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir, family: EncoderFamily) -> Result<Self, Problem> {
+        let (config, own): (BertConfig, _) = (read_config(dir)?, DebertaConfig::read(dir, family)?);
         config.check()?;
         let activation = Activation::named("hidden_act", &config.hidden_act)?;
         let after = Activation::named("conv_act", &own.conv_act)?;
@@ -256,13 +308,23 @@ impl DebertaModel {
             let norms = config.layer_norm_eps;
             let self_ = {
                 let mut b = b.enter("attention.self");
-                let mut linear = |name: &str| Linear::build(b.enter(name), d, all, true, std);
-                SelfAttention {
-                    query_proj: linear("query_proj"),
-                    key_proj: linear("key_proj"),
-                    value_proj: linear("value_proj"),
-                    pos_key_proj: (separate && c2p).then(|| linear("pos_key_proj")),
-                    pos_query_proj: (separate && p2c).then(|| linear("pos_query_proj")),
+                let mut linear =
+                    |name: &str, outputs, has_bias| Linear::build(b.enter(name), d, outputs, has_bias, std);
+                match family {
+                    EncoderFamily::DebertaV1 => SelfAttention::Fused(Fused {
+                        in_proj: linear("in_proj", 3 * all, false),
+                        pos_proj: (separate && c2p).then(|| linear("pos_proj", all, false)),
+                        pos_q_proj: (separate && p2c).then(|| linear("pos_q_proj", all, true)),
+                        q_bias: b.param("q_bias", [all], Init::Constant(0.0)),
+                        v_bias: b.param("v_bias", [all], Init::Constant(0.0)),
+                    }),
+                    _ => SelfAttention::Apart(Apart {
+                        query_proj: linear("query_proj", all, true),
+                        key_proj: linear("key_proj", all, true),
+                        value_proj: linear("value_proj", all, true),
+                        pos_key_proj: (separate && c2p).then(|| linear("pos_key_proj", all, true)),
+                        pos_query_proj: (separate && p2c).then(|| linear("pos_query_proj", all, true)),
+                    }),
                 }
             };
             Block {
@@ -333,7 +395,7 @@ impl Body for DebertaModel {
             let (seen, buckets) = (texts.seen(), self.buckets.clone());
             let run = move |block: &Block, x: Tensor<2>, distances: Option<Tensor<2>>| {
                 let Attention { self_, output } = &block.attention;
-                let [q, k, v] = pass.project([&self_.query_proj, &self_.key_proj, &self_.value_proj], &x);
+                let [q, k, v] = self_.project(&x, shape, pass);
                 let relative = distances.zip(buckets.clone()).map(|(distances, buckets)| {
                     let distances = dropping.apply(distances, hidden, Place::Relative(i));
                     self_.relative(distances, buckets, scored, pass)
@@ -367,13 +429,8 @@ impl Body for DebertaModel {
         let mut linears = Vec::new();
         for (i, block) in self.encoder.layer.iter_mut().enumerate() {
             let Attention { self_, output } = &mut block.attention;
-            let SelfAttention { query_proj, key_proj, value_proj, pos_key_proj, pos_query_proj } = self_;
             let mut add = |part: &str, linear| linears.push((format!("encoder.layer.{i}.{part}"), linear));
-            add("attention.self.query_proj", query_proj);
-            add("attention.self.key_proj", key_proj);
-            add("attention.self.value_proj", value_proj);
-            pos_key_proj.as_mut().into_iter().for_each(|linear| add("attention.self.pos_key_proj", linear));
-            pos_query_proj.as_mut().into_iter().for_each(|linear| add("attention.self.pos_query_proj", linear));
+            self_.linears_mut().into_iter().for_each(|(part, linear)| add(&format!("attention.self.{part}"), linear));
             add("attention.output.dense", &mut output.dense);
             add("intermediate.dense", &mut block.intermediate.dense);
             add("output.dense", &mut block.output.dense);
@@ -401,13 +458,51 @@ impl Body for DebertaModel {
 }
 
 impl SelfAttention {
+    /// Queries, keys and values of `x_nd`.
+    fn project(&self, x_nd: &Tensor<2>, shape: AttentionShape, pass: Pass) -> [Tensor<2>; 3] {
+        match self {
+            Self::Apart(of) => pass.project([&of.query_proj, &of.key_proj, &of.value_proj], x_nd),
+            Self::Fused(of) => {
+                let (n, heads, size) = (x_nd.dims()[0], shape.heads, shape.head_dim);
+                let all = of.in_proj.forward(x_nd.clone(), pass.dropping.stream).reshape([n, heads, 3, size]);
+                let [q, k, v] = [0, 1, 2].map(|part| all.clone().narrow(2, part, 1).reshape([n, heads * size]));
+                [q + of.q_bias.val().unsqueeze(), k, v + of.v_bias.val().unsqueeze()]
+            }
+        }
+    }
+
     /// Keys and queries of the distances, where they are scored; without projections of their own those of the contents.
     fn relative(&self, distances: Tensor<2>, buckets: PositionBuckets, scored: [bool; 2], pass: Pass) -> Relative {
         let [c2p, p2c] = scored;
         let through = |layer: &Linear| layer.forward(distances.clone(), pass.dropping.stream);
-        let key = self.pos_key_proj.as_ref().unwrap_or(&self.key_proj);
-        let query = self.pos_query_proj.as_ref().unwrap_or(&self.query_proj);
-        Relative { key_rd: c2p.then(|| through(key)), query_rd: p2c.then(|| through(query)), buckets }
+        let [key, query] = match self {
+            Self::Apart(of) => [
+                Some(of.pos_key_proj.as_ref().unwrap_or(&of.key_proj)),
+                Some(of.pos_query_proj.as_ref().unwrap_or(&of.query_proj)),
+            ],
+            Self::Fused(of) => [of.pos_proj.as_ref(), of.pos_q_proj.as_ref()],
+        };
+        Relative { key_rd: key.filter(|_| c2p).map(through), query_rd: query.filter(|_| p2c).map(through), buckets }
+    }
+
+    /// All linear layers with their names.
+    fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
+        let (always, distances) = match self {
+            Self::Apart(of) => (
+                vec![
+                    ("query_proj", &mut of.query_proj),
+                    ("key_proj", &mut of.key_proj),
+                    ("value_proj", &mut of.value_proj),
+                ],
+                [("pos_key_proj", &mut of.pos_key_proj), ("pos_query_proj", &mut of.pos_query_proj)],
+            ),
+            Self::Fused(of) => (
+                vec![("in_proj", &mut of.in_proj)],
+                [("pos_proj", &mut of.pos_proj), ("pos_q_proj", &mut of.pos_q_proj)],
+            ),
+        };
+        let distances = distances.into_iter().filter_map(|(name, layer)| Some((name, layer.as_mut()?)));
+        always.into_iter().chain(distances).collect()
     }
 }
 

@@ -14,12 +14,15 @@ pub(crate) enum EncoderFamily {
     Longformer,
     Albert,
     ModernBert,
+    /// DeBERTa v1.
+    DebertaV1,
+    /// DeBERTa v2 and v3.
     Deberta,
 }
 
 impl EncoderFamily {
     /// All of them.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Bert,
         Self::DistilBert,
         Self::Roberta,
@@ -28,6 +31,7 @@ impl EncoderFamily {
         Self::Longformer,
         Self::Albert,
         Self::ModernBert,
+        Self::DebertaV1,
         Self::Deberta,
     ];
 
@@ -70,7 +74,7 @@ impl EncoderFamily {
                 r#"{"hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
                     "classifier_dropout_prob": 0.1}"#
             }
-            Self::Deberta => r#"{"layer_norm_eps": 1e-7}"#,
+            Self::DebertaV1 | Self::Deberta => r#"{"layer_norm_eps": 1e-7}"#,
             Self::Longformer => r#"{"attention_window": 512}"#,
             _ => "{}",
         }
@@ -86,6 +90,7 @@ impl EncoderFamily {
             Self::Longformer => ["longformer", "Longformer", "longformer."],
             Self::Albert => ["albert", "Albert", "albert."],
             Self::ModernBert => ["modernbert", "ModernBert", "model."],
+            Self::DebertaV1 => ["deberta", "Deberta", "deberta."],
             Self::Deberta => ["deberta-v2", "DebertaV2", "deberta."],
         }
     }

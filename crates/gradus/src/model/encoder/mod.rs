@@ -47,7 +47,7 @@ pub enum Encoder {
     Albert(AlbertModel),
     /// ModernBERT.
     ModernBert(ModernBertModel),
-    /// DeBERTa v2 and v3.
+    /// DeBERTa v1, v2 and v3.
     Deberta(DebertaModel),
 }
 
@@ -121,7 +121,7 @@ impl Encoder {
             EncoderFamily::DistilBert => DistilBertModel::build(b, dir).map(Self::DistilBert),
             EncoderFamily::Albert => AlbertModel::build(b, dir).map(Self::Albert),
             EncoderFamily::ModernBert => ModernBertModel::build(b, dir).map(Self::ModernBert),
-            EncoderFamily::Deberta => DebertaModel::build(b, dir).map(Self::Deberta),
+            EncoderFamily::DebertaV1 | EncoderFamily::Deberta => DebertaModel::build(b, dir, family).map(Self::Deberta),
         };
         built.map_err(|problem| problem.of(dir))
     }
@@ -167,7 +167,7 @@ impl Encoder {
             EncoderFamily::DistilBert => distilbert::sizes(dir),
             EncoderFamily::Albert => albert::sizes(dir),
             EncoderFamily::ModernBert => modernbert::sizes(dir),
-            EncoderFamily::Deberta => deberta::sizes(dir),
+            EncoderFamily::DebertaV1 | EncoderFamily::Deberta => deberta::sizes(dir, family),
         };
         found.map_err(|problem| problem.of(dir))
     }

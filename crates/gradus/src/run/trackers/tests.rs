@@ -67,6 +67,26 @@ fn a_run_that_went_on_ends_with_the_same_files() {
 }
 
 #[test]
+fn weights_and_biases_are_told_project_entity_and_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = start(directory.path());
+    let plain = WandbRun::describe(&run, None, 0).unwrap();
+    assert_eq!((plain.project.as_str(), plain.entity, plain.name.as_str()), ("gradus", None, "happy"));
+    let train = "train:\n  wandb_project: study\n  wandb_entity: lab\n  wandb_name: first try\n";
+    fs::write(run.config(), format!("model: gpt2\n{train}")).unwrap();
+    let named = WandbRun::describe(&run, None, 0).unwrap();
+    assert_eq!(
+        (named.project.as_str(), named.entity.as_deref(), named.name.as_str()),
+        ("study", Some("lab"), "first try")
+    );
+    let bytes = Wandb::new(named).begin();
+    // `RunRecord`: entity is field 2, project field 3, display_name field 8.
+    for field in [b"\x12\x03lab\x1a\x05study".as_slice(), b"\x42\x09first try"] {
+        assert!(bytes.windows(field.len()).any(|part| part == field), "{field:?}");
+    }
+}
+
+#[test]
 fn nothing_is_written_that_nobody_wants() {
     let directory = tempfile::tempdir().unwrap();
     let run = start(directory.path());

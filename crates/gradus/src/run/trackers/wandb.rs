@@ -25,14 +25,20 @@ const FRAME: usize = 7;
 /// The oldest version that reads what is written here.
 const MIN_CONSUMER: &str = "0.70.0";
 const PREFIX: &str = "offline-run-";
+/// The project of runs that name none.
+const PROJECT: &str = "gradus";
 
 /// What identifies the run, and what it was asked to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WandbRun {
     /// Eight letters and digits, from configuration, directory and start.
     pub id: String,
-    /// What people call it: the name of the run directory.
+    /// What people call it: `train.wandb_name`, or the name of the run directory.
     pub name: String,
+    /// The project that it belongs to: `train.wandb_project`, or `gradus`.
+    pub project: String,
+    /// Whose project that is, where `train.wandb_entity` says so.
+    pub entity: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: u64,
     /// The configuration.
@@ -56,7 +62,15 @@ impl WandbRun {
         let directory = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
         let what = || format!("{}\n{}\n{now}", report::config_hash(&text), directory.display());
         let (started, id) = known.unwrap_or_else(|| (now, base36(report::fingerprint(what().bytes()))));
-        Ok(Self { id, name: run.name(), started, config: config.as_object().cloned().unwrap_or_default() })
+        let said = |key: &str| config.pointer(key).and_then(Value::as_str).map(str::to_owned);
+        Ok(Self {
+            id,
+            name: said("/train/wandb_name").unwrap_or_else(|| run.name()),
+            project: said("/train/wandb_project").unwrap_or_else(|| PROJECT.into()),
+            entity: said("/train/wandb_entity"),
+            started,
+            config: config.as_object().cloned().unwrap_or_default(),
+        })
     }
 
     /// Makes the run's directory below `wandb/` with the configuration in `files/`; gives the path of the log.
@@ -181,9 +195,13 @@ impl Encoder for Wandb {
         let update = |(key, value): (&String, &Value)| Message::new().text(1, key).text(16, &value.to_string());
         let config = Message::new().messages(1, self.run.config.iter().map(update));
         let method = self.run.config.get("method").and_then(Value::as_object).and_then(|method| method.keys().next());
-        let run = Message::new()
-            .text(1, &self.run.id)
-            .text(3, "gradus")
+        let run = Message::new().text(1, &self.run.id);
+        let run = match &self.run.entity {
+            Some(entity) => run.text(2, entity),
+            None => run,
+        };
+        let run = run
+            .text(3, &self.run.project)
             .message(4, config)
             .text(7, method.map_or("", String::as_str))
             .text(8, &self.run.name)
