@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
 use super::longest;
-use super::recorder::{Recorder, Verdict};
+use super::recorder::{Recorder, Seen, Verdict};
 use super::rescue;
 use super::rollout_log::RolloutLog;
 use super::warnings::Shown;
@@ -269,7 +269,8 @@ fn finish_step(
         recorder.evaluated();
     }
     if settings.logs_after(done) {
-        recorder.log(done, settings, epoch, evaluation.as_ref())?;
+        let seen = Seen { epoch, examples: done * task.order.batch_size };
+        recorder.log(done, settings, seen, evaluation.as_ref())?;
     }
     let mut verdict = match &evaluation {
         Some(found) => recorder.judge(done, settings, found, |path| (task.save)(&actor.frozen().policy, path))?,
