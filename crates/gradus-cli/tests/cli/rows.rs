@@ -251,7 +251,7 @@ fn rows_that_teach_little_are_left_out_and_counted() {
     let filter = ["--filter-drop-ties", "--filter-drop-equal", "--filter-min-characters", "4"];
     let run = test.run(&[&train[..], &filter, &["--output-dir", "run", "--eval-fraction", "0.5"]].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
-    let said = "`data`: 3 of 20 rows are left out: 1 ties, 1 with equal answers, 1 with a short answer";
+    let said = "`data`: 3 of 20 rows are left out: 1 tie, 1 with equal answers, 1 with a short answer";
     assert!(run.stderr.contains(said), "{}", run.stderr);
     assert!(run.stderr.contains("of 9 rows"), "{}", run.stderr);
     let held_out = lines(&test.read("run/held_out_rows.jsonl"));
@@ -271,7 +271,7 @@ fn rows_that_teach_little_are_left_out_and_counted() {
     assert_eq!(lines(&test.read("out.jsonl")).len(), 18);
     let split =
         ["data", "split", "pairs.jsonl", "--train", "a.jsonl", "--test", "b.jsonl", "--test-size", "4", "--json"];
-    let short = ["--min-tokens", "2", "--model", &model, "--drop-ties"];
+    let short = ["--min-tokens", "3", "--model", &model, "--drop-ties"];
     let told: Value = serde_json::from_str(&test.succeeds(&[&split[..], &short].concat())).expect("it is JSON");
     assert_eq!((&told["train_rows"], &told["test_rows"], &told["dropped"]["ties"]), (&json!(14), &json!(4), &json!(1)));
     assert_eq!(told["dropped"]["short"], 1);

@@ -188,7 +188,8 @@ impl Dropped {
 
     /// What a user should know, as one sentence; `None` where every row stayed.
     pub fn remark(&self) -> Option<String> {
-        let parts = [(self.ties, "ties"), (self.equal, "with equal answers"), (self.short, "with a short answer")];
+        let ties = if self.ties == 1 { "tie" } else { "ties" };
+        let parts = [(self.ties, ties), (self.equal, "with equal answers"), (self.short, "with a short answer")];
         let parts = parts.into_iter().filter(|(count, _)| *count > 0);
         let named: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
         let (count, rows) = (self.count(), self.rows);

@@ -73,13 +73,13 @@ impl Bucket {
 /// Ends of the buckets of length differences, in tokens: a bucket is what is above the one before and at most this.
 const DIFFERENCES: [(i64, &str); 9] = [
     (-101, "< −100"),
-    (-31, "−100 … −31"),
-    (-11, "−30 … −11"),
-    (-1, "−10 … −1"),
+    (-31, "−100…−31"),
+    (-11, "−30…−11"),
+    (-1, "−10…−1"),
     (0, "0"),
-    (10, "1 … 10"),
-    (30, "11 … 30"),
-    (100, "31 … 100"),
+    (10, "1…10"),
+    (30, "11…30"),
+    (100, "31…100"),
     (i64::MAX, "> 100"),
 ];
 

@@ -73,7 +73,7 @@ impl RowsReport<'_> {
                 shown.push(("longer answer chosen", percent(share), of));
             }
             let mean = short(pairs.mean_difference);
-            shown.push(("chosen less rejected", mean, "mean difference of lengths".into()));
+            shown.push(("chosen less rejected", mean, "characters, on average".into()));
             shown.push(("ties", count(&pairs.ties), "marked as such by the data".into()));
             shown.push(("equal answers", count(&pairs.equal), "chosen is rejected".into()));
         }

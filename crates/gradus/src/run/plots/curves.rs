@@ -182,6 +182,11 @@ struct Found {
 type Run<'a> = (&'a str, usize, &'a [MetricsRow]);
 
 fn charts(runs: &[Run<'_>], axis: Axis) -> Vec<(String, LineChart)> {
+    // A run that does not say where its rows lie would be missing from every picture without a word.
+    let is_placed = |rows: &&[MetricsRow]| rows.iter().any(|row| row.step > 0 && axis.of(row).is_some());
+    if axis != Axis::Steps && runs.iter().any(|(_, _, rows)| !is_placed(rows)) {
+        return Vec::new();
+    }
     let mut found: Vec<Found> = Vec::new();
     for (run, (_, _, rows)) in runs.iter().enumerate() {
         found.extend(series(rows, axis).into_iter().map(|(key, points)| {
